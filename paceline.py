@@ -1,0 +1,423 @@
+"""Paceline predicts how long distributed training takes to reach an error.
+
+From Python: `load` a scenario, then `simulate` it, or ask for its `theory`. From a shell: see
+`paceline --help`.
+"""
+
+import importlib
+import io
+import json
+import os
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
+
+from simulator.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from simulator.load import load
+    from simulator.programs import Program
+    from simulator.simulate import Progress, Result, simulate
+    from simulator.theory import tabulate as theory
+
+    __version__: str
+
+__all__ = ["InputError", "Program", "__version__", "load", "main", "simulate", "theory"]
+
+_NAMES = {  # public name: where it is; loaded when it is first asked for
+    "load": ("simulator.load", "load"),
+    "simulate": ("simulator.simulate", "simulate"),
+    "theory": ("simulator.theory", "tabulate"),
+    "Program": ("simulator.programs", "Program"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from simulator.store import versions
+
+        return versions()["paceline"]
+    if name not in _NAMES:
+        raise AttributeError(f"module 'paceline' has no attribute {name!r}")
+    module, attribute = _NAMES[name]
+    return getattr(importlib.import_module(module), attribute)
+
+
+# Plain help, without rich: it costs `paceline --help` 50 ms of its 150.
+app = typer.Typer(
+    name="paceline",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+FILES = "Figures and data: "
+
+# typer carries click along under a private name; this is click's UsageError.
+UsageError: type[Any] = typer.BadParameter.__bases__[0]
+
+Scenario = Annotated[
+    str, typer.Argument(metavar="SCENARIO", help="A scenario file (TOML), or a shipped one's name.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override a key; may be repeated."),
+]
+Seed = Annotated[int, typer.Option(help="The first seed.")]
+Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Where to write the results.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, only that.")]
+
+
+@app.callback(invoke_without_command=True)
+def _paceline(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+) -> None:
+    """Predict how long distributed training takes to reach an error."""
+    if version:
+        from simulator.store import versions
+
+        typer.echo(f"paceline {versions()['paceline']}")
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help(), err=True)
+        raise typer.Exit(2)
+
+
+@app.command("simulate")
+def _simulate(  # noqa: PLR0913, PLR0917 - the contract's options
+    scenario: Scenario,
+    overrides: Overrides = None,
+    seeds: Annotated[int | None, typer.Option(help="How many seeds; default: run.seeds.")] = None,
+    seed: Seed = 0,
+    engine: Annotated[str, typer.Option(metavar="auto|virtual", help="What runs it.")] = "auto",
+    jobs: Annotated[int, typer.Option(help="How many processes share the work.")] = 1,
+    dask: Annotated[str | None, typer.Option(metavar="ADDRESS", help="A Dask cluster.")] = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run every algorithm of a scenario: error against time.
+
+    Also says which algorithm to pick, and how sure that is. Results go to --out (default:
+    runs/NAME of the scenario). An interrupted command resumes when it is repeated.
+    """
+    from simulator.load import load
+    from simulator.simulate import simulate
+
+    path = _find(scenario)
+    loaded = load(path, overrides or ())
+    out = out or Path("runs") / path.stem
+    try:
+        with _progress() as progress:
+            result = simulate(
+                loaded,
+                seeds=seeds,
+                seed=seed,
+                engine=engine,
+                jobs=jobs,
+                dask=dask,
+                out=out,
+                progress=progress,
+            )
+    except KeyboardInterrupt:
+        _note(f"interrupted; {out} keeps the finished runs: repeat the command to resume")
+        raise typer.Exit(130) from None
+    if result.resumed:
+        _note(f"{result.resumed} of {len(result.runs)} runs were kept from before")
+    for note in result.notes:
+        _note(note)
+    if as_json:
+        _print_json(result.json())
+    else:
+        _show(_summary(result), result.pick["sentence"], f"{FILES}{out}")
+
+
+@app.command("theory")
+def _theory(
+    scenario: Scenario,
+    overrides: Overrides = None,
+    seed: Annotated[int, typer.Option(help="Without effect: nothing here is random.")] = 0,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write theory.json here.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Time per step, best periods and crossings, in theory."""
+    from simulator import report, store, theory
+    from simulator.load import load
+
+    path = _find(scenario)
+    document = report.jsonable(theory.tabulate(load(path, overrides or ())))
+    if out:
+        try:
+            store.write(out / "theory.json", store.dump(document))
+        except OSError as error:
+            raise InputError(
+                f"{out}: cannot write here ({error.strerror}); choose another --out"
+            ) from None
+    for note in document["notes"]:
+        _note(note)
+    if as_json:
+        _print_json(document)
+    else:
+        _show(*_theory_tables(document))
+
+
+@app.command("schema")
+def _schema() -> None:
+    """Print the JSON Schema of scenario files, for editors."""
+    from simulator.scenario import json_schema
+
+    _print_json(json_schema())
+
+
+@app.command("list")
+def _list(
+    name: Annotated[str, typer.Argument(metavar="programs|distributions|objectives|scenarios")],
+    as_json: AsJson = False,
+) -> None:
+    """List what a scenario may name, or shipped scenarios."""
+    if name not in LISTS:
+        raise InputError(f"list {name}: unknown; choose one of: {', '.join(LISTS)}")
+    rows = LISTS[name]()
+    if as_json:
+        _print_json(rows)
+        return
+    table = _table("name", "", "parameters")
+    for row in rows:
+        table.add_row(row["name"], row["summary"], ", ".join(row["parameters"]))
+    _show(table)
+
+
+def _programs() -> list[dict[str, Any]]:
+    from simulator.programs import catalogue
+
+    return [
+        {
+            "name": program.name,
+            "summary": program.summary,
+            "parameters": program.describe(),
+            "source": program.source,
+        }
+        for program in catalogue().values()
+    ]
+
+
+def _distributions() -> list[dict[str, Any]]:
+    from simulator.delay import Law
+
+    return _models(Law, "dist")
+
+
+def _objectives() -> list[dict[str, Any]]:
+    from simulator.sections import Objective
+
+    return _models(Objective, "kind")
+
+
+def _models(union: Any, tag: str) -> list[dict[str, Any]]:
+    """Describe the models of an annotated union as programs describe themselves."""
+    rows = []
+    for model in get_args(get_args(union)[0]):
+        schema = model.model_json_schema()
+        name = schema["properties"].pop(tag)["const"]
+        parameters = {
+            key: {
+                "default": "required" if key in schema["required"] else value.get("default"),
+                "unit": "",
+                "description": value.get("description", ""),
+            }
+            for key, value in schema["properties"].items()
+        }
+        summary = schema["description"].split("\n\n")[0].replace("\n", " ")
+        rows.append({"name": name, "summary": summary, "parameters": parameters, "source": ""})
+    return rows
+
+
+def _scenarios() -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "summary": tomllib.loads(path.read_text(encoding="utf-8")).get("title", ""),
+            "parameters": {},
+            "source": str(path),
+        }
+        for name, path in _shipped().items()
+    ]
+
+
+def _shipped() -> dict[str, Path]:
+    """The scenarios that come with Paceline, by name ("adacomm/figure2")."""
+    found = {}
+    for folder in importlib.import_module("scenarios").__path__:  # a namespace: perhaps several
+        for path in sorted(Path(folder).rglob("*.toml")):
+            found[path.relative_to(folder).with_suffix("").as_posix()] = path
+    return found
+
+
+LISTS = {
+    "programs": _programs,
+    "distributions": _distributions,
+    "objectives": _objectives,
+    "scenarios": _scenarios,
+}
+
+
+def _find(scenario: str) -> Path:
+    """The file that SCENARIO means: a path, or the name of a shipped scenario."""
+    path = Path(scenario)
+    return path if path.exists() else _shipped().get(scenario, path)
+
+
+def _summary(result: "Result") -> "Table":
+    from simulator.report import human, number
+
+    target = result.scenario.run.target_loss
+    table = _table("algorithm", "s/step")
+    if target:
+        table.add_column(f"to loss {target:g} (95 %)")
+    table.add_column("final loss")
+    measured = any(row["accuracy"]["last"] is not None for row in result.algorithms)
+    if measured:
+        table.add_column("accuracy")
+    table.add_column("compute/wait/\ncommunicate %")
+    for row in result.algorithms:
+        loss, accuracy = row["loss"]["last"], row["accuracy"]["last"]
+        cells = [row["label"], human(row["seconds_per_step"]["mean"])]
+        if target:
+            cells.append(_reached(row["time_to_target"], len(result.seeds)))
+        cells.append("-" if loss is None else number(loss))
+        if measured:
+            cells.append("-" if accuracy is None else f"{accuracy:.3f}")
+        shares = row["breakdown"].values()
+        cells.append("/".join("-" if share is None else f"{100 * share:.0f}" for share in shares))
+        table.add_row(*cells, style="bold" if row["label"] == result.pick["label"] else None)
+    return table
+
+
+def _reached(times: dict[str, Any], seeds: int) -> str:
+    from simulator.report import human, number, time_unit
+
+    mean, ci95 = times["mean"], times["ci95"]
+    if mean is None:
+        return f"{times['reached']} of {seeds} seeds" if times["reached"] else "not reached"
+    if ci95 is None:
+        return human(mean)
+    size, unit = time_unit(mean)
+    shown = number(mean / size)
+    decimals = len(shown.partition(".")[2])
+    return f"{shown} ± {(ci95[1] - mean) / size:.{decimals}f} {unit}"
+
+
+def _theory_tables(document: dict[str, Any]) -> list[Any]:
+    from simulator.report import human, number
+
+    def cell(value: Any) -> str:
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        return "-" if value is None else number(value) if isinstance(value, float) else str(value)
+
+    periods = _table("tau", "s/step", "speed-up", "scalability", "in Theorem 2")
+    for row in document["periods"]:
+        keys = ("speedup", "scalability", "valid")
+        periods.add_row(
+            str(row["tau"]), human(row["seconds_per_step"]), *(cell(row[k]) for k in keys)
+        )
+    shown: list[Any] = [periods]
+    if document["tau_star"]:
+        best = _table("within", "best tau", "for constant delays", "cap")
+        for row in document["tau_star"]:
+            keys = ("random_delays", "constant_delays", "cap")
+            best.add_row(human(row["duration"]), *(cell(row[k]) for k in keys))
+        shown.append(best)
+    if document["crossings"]:
+        crossings = _table("tau", "is better than", "until", "bound there")
+        for row in document["crossings"]:
+            pair = f"{row['tau']}", f"{row['against']}"
+            crossings.add_row(*pair, human(row["time"]), cell(row["bound"]))
+        shown.append(crossings)
+    return shown
+
+
+def _table(*headings: str) -> "Table":
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    return Table(*headings, box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+
+
+def _show(*parts: Any) -> None:
+    """Write tables and sentences to stdout."""
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False)
+    for part in parts:
+        console.print(part, soft_wrap=isinstance(part, str) and part.startswith(FILES))
+
+
+def _print_json(document: Any) -> None:
+    typer.echo(json.dumps(document, allow_nan=False, indent=1))
+
+
+def _note(text: str) -> None:
+    typer.echo(f"paceline: {text}", err=True)
+
+
+@contextmanager
+def _progress() -> "Iterator[Progress | None]":
+    """A bar with the time left on stderr, where that is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = "simulating", BarColumn(), MofNCompleteColumn(), "runs, left", TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("")
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def main() -> None:
+    """Run the command line and exit with its status."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run a command line; return 0, or 2 for wrong input, 130 when interrupted, 1 otherwise."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that cannot write a "±"
+    try:
+        status = app(arguments, prog_name="paceline", standalone_mode=False)
+        sys.stdout.flush()
+        return int(status or 0)
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except BrokenPipeError:  # the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except InputError as error:
+        return _fail(str(error), 2)
+    except UsageError as error:
+        command = error.ctx.command_path if error.ctx else "paceline"
+        return _fail(f"{error.format_message()} (see {command} --help)", 2)
+    except Exception as error:
+        if os.environ.get("PACELINE_DEBUG"):
+            raise
+        reason = f"{type(error).__name__}: {error}"
+        return _fail(f"{reason} (PACELINE_DEBUG=1 shows where)", 1)
+
+
+def _fail(message: str, status: int) -> int:
+    typer.echo(f"paceline: error: {message}", err=True)
+    return status
+
+
+if __name__ == "__main__":
+    main()

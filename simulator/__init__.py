@@ -1,0 +1,1 @@
+"""Everything predicted: clusters, networks, objectives, programs and the engines that run them."""

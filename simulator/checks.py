@@ -1,0 +1,243 @@
+"""Settings that are each possible and together are not, or that this version cannot simulate.
+
+Each check yields `Problem`s: the path of the key at fault, what is wrong and what would be right.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from simulator.programs import Program
+from simulator.scenario import Scenario, arguments
+from simulator.sections import Cluster, Group, NoObjective, Range
+from simulator.wording import Path, nearest, sentence
+
+
+class Problem(NamedTuple):
+    """What is wrong with one key."""
+
+    path: Path
+    what: str
+
+
+def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[Path, str]:
+    """What is wrong with a scenario whose tables are each well formed, by path: the first thing."""
+    found = [
+        *unsupported(scenario),
+        *_cluster(scenario),
+        *_network(scenario),
+        *_run(scenario),
+        *_algorithms(scenario, programs),
+        *_tune(scenario, programs),
+    ]
+    first: dict[Path, str] = {}
+    for path, what in found:
+        first.setdefault(path, what)
+    return first
+
+
+def unsupported(scenario: Scenario) -> Iterator[Problem]:
+    """Settings of later versions: refused, never ignored."""
+    later = "not simulated by this version; remove it"
+    if scenario.network.model == "flows":
+        yield Problem(("network", "model"), f'{later}, or write "closed-form"')
+    if scenario.objective.kind == "torch":
+        yield Problem(("objective", "kind"), f'{later}, or write "softmax" or "quadratic"')
+    for where, nodes in _nodes(scenario):
+        if nodes.bursts is not None:
+            yield Problem((*where, "bursts"), later)
+        if nodes.failures is not None:
+            yield Problem((*where, "failures"), later)
+
+
+def _nodes(scenario: Scenario) -> Iterator[tuple[Path, Cluster | Group]]:
+    yield ("cluster",), scenario.cluster
+    for index, group in enumerate(scenario.cluster.group):
+        yield ("cluster", "group", index), group
+
+
+def _cluster(scenario: Scenario) -> Iterator[Problem]:
+    cluster = scenario.cluster
+    for where, nodes in _nodes(scenario):
+        if nodes.compute is not None and nodes.compute.expectation == 0 and not cluster.allow_zero:
+            yield Problem(
+                (*where, "compute"),
+                'computing takes no time; write a time such as "300 ms", '
+                "or cluster.allow_zero = true if zero is meant",
+            )
+    if cluster.extra is not None and "extra_share" not in cluster.model_fields_set:
+        yield Problem(
+            ("cluster", "extra"),
+            "nobody gets it; say which share of the workers does, such as "
+            "cluster.extra_share = 0.5",
+        )
+    extras = [nodes.extra for _, nodes in _nodes(scenario) if nodes.extra is not None]
+    if not extras and "extra_share" in cluster.model_fields_set:
+        yield Problem(("cluster", "extra_share"), "a share of no delay; add cluster.extra")
+    seen: dict[str, int] = {}
+    for index, group in enumerate(cluster.group):
+        where = ("cluster", "group", index)
+        if group.name in seen:
+            yield Problem(
+                (*where, "name"),
+                f"also the name of cluster.group[{seen[group.name]}]; give each its own",
+            )
+        seen.setdefault(group.name, index)
+        share = group.extra_share is not None or "extra_share" in cluster.model_fields_set
+        if group.extra is not None and not share:
+            yield Problem((*where, "extra"), "nobody gets it; add extra_share to the group")
+        if group.extra_share is not None and group.extra is None and cluster.extra is None:
+            yield Problem((*where, "extra_share"), "a share of no delay; add extra to the group")
+    total = sum(group.workers for group in cluster.group)
+    if total > cluster.workers:
+        yield Problem(
+            ("cluster", "workers"),
+            f"the groups have {total} workers in all; write cluster.workers = {total}, "
+            "or make the groups smaller",
+        )
+
+
+def _regions(scenario: Scenario) -> list[str | None]:
+    """Region of each group, then of the workers outside groups, if there are any."""
+    cluster = scenario.cluster
+    regions = [group.region or cluster.region for group in cluster.group]
+    rest = cluster.workers > sum(group.workers for group in cluster.group)
+    return regions + [cluster.region] * rest
+
+
+def _network(scenario: Scenario) -> Iterator[Problem]:
+    network, regions = scenario.network, _regions(scenario)
+    if network.collective == "given" and network.duration is None:
+        yield Problem(
+            ("network", "collective"),
+            'the duration of a mean must be given; add network.duration = "1 s"',
+        )
+    if network.collective != "given" and network.duration is not None:
+        yield Problem(
+            ("network", "duration"),
+            f'contradicts network.collective = "{network.collective}", which works the duration '
+            'out; remove it, or write network.collective = "given"',
+        )
+    if network.collective != "given" and "latency" not in network.model_fields_set:
+        yield Problem(("network", "latency"), 'missing; write network.latency = "80 ms"')
+    if network.collective == "hierarchical" and None in regions:
+        yield Problem(
+            ("network", "collective"),
+            "needs every worker in a region; add cluster.region, or region to each "
+            "[[cluster.group]]",
+        )
+    if "server" in regions:
+        index = regions.index("server")
+        where = ("cluster", "group", index) if index < len(scenario.cluster.group) else ("cluster",)
+        yield Problem((*where, "region"), "the parameter server's own place; choose another name")
+    places = sorted({"server", *(region for region in regions if region is not None)})
+    seen: dict[frozenset[str], int] = {}
+    for index, link in enumerate(network.link):
+        for end, name in enumerate(link.between):
+            if name not in places:
+                yield Problem(
+                    ("network", "link", index, "between", end),
+                    f"no worker is in this region; {nearest(name, places, 'places')}; or set "
+                    "cluster.region, or region in a [[cluster.group]]",
+                )
+        pair = frozenset(link.between)
+        if pair in seen:
+            yield Problem(
+                ("network", "link", index, "between"),
+                f"network.link[{seen[pair]}] joins the same two; keep one of them",
+            )
+        seen.setdefault(pair, index)
+
+
+def _run(scenario: Scenario) -> Iterator[Problem]:
+    run = scenario.run
+    if run.steps is None and run.duration is None:
+        yield Problem(
+            ("run",), 'neither steps nor duration; write run.steps = 2000 or run.duration = "2 h"'
+        )
+    if run.target_loss is not None and isinstance(scenario.objective, NoObjective):
+        yield Problem(
+            ("run", "target_loss"),
+            'objective.kind = "none" has no loss; remove the target, or choose an objective such '
+            'as objective.kind = "quadratic"',
+        )
+    if run.evaluate_every is not None and run.steps is not None and run.evaluate_every > run.steps:
+        yield Problem(
+            ("run", "evaluate_every"),
+            f"above run.steps = {run.steps}, so nothing is ever evaluated; write at most that",
+        )
+
+
+def _algorithms(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
+    kind = scenario.objective.kind
+    seen: dict[str, int] = {}
+    for index, algorithm in enumerate(scenario.algorithm):
+        where, program = ("algorithm", index), programs[algorithm.name]
+        if algorithm.label in seen:
+            yield Problem(
+                (*where, "label"),
+                f'"{algorithm.label}" is also the label of algorithm[{seen[algorithm.label]}]; '
+                "give each its own",
+            )
+        seen.setdefault(algorithm.label, index)
+        if program.needs_loss and kind in ("bound", "none"):
+            yield Problem(
+                (*where, "name"),
+                f'reads the training loss, which objective.kind = "{kind}" does not have; remove '
+                'it, or choose objective.kind = "quadratic" or "softmax"',
+            )
+        elif kind == "bound" and not program.bound_covers:
+            covered = ", ".join(name for name, each in programs.items() if each.bound_covers)
+            yield Problem(
+                (*where, "name"),
+                f'objective.kind = "bound" does not speak of it, only of {covered}; remove it, or '
+                'choose objective.kind = "quadratic"',
+            )
+        if scenario.optimizer.momentum and "momentum" not in program.parameters.model_fields:
+            yield Problem(
+                ("optimizer", "momentum"),
+                f"{algorithm.name} has none; write momentum in the [[algorithm]] tables that do",
+            )
+        if program.server is not None and "latency" not in scenario.network.model_fields_set:
+            yield Problem(
+                ("network", "latency"),
+                f"missing; {algorithm.name} sends messages to a server, which network.duration "
+                'does not time; write network.latency = "80 ms"',
+            )
+
+
+def _tune(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
+    for name, choices in scenario.tune.items():
+        if name not in programs:
+            yield Problem(("tune", name), f"unknown program; {nearest(name, programs, 'programs')}")
+            continue
+        parameters = programs[name].parameters.model_fields
+        for key, choice in choices.items():
+            where = ("tune", name, key)
+            if key not in parameters:
+                yield Problem(where, f"unknown parameter; {nearest(key, parameters, 'parameters')}")
+                continue
+            tries: list[tuple[Path, Any]]
+            if isinstance(choice, Range):
+                tries = [((*where, "low"), choice.low), ((*where, "high"), choice.high)]
+                if choice.low >= choice.high:
+                    yield Problem((*where, "low"), f"not below high = {choice.high}; swap them")
+                elif choice.log and choice.low <= 0:
+                    yield Problem((*where, "low"), "log = true needs a range above 0; raise it")
+            else:
+                tries = [((*where, index), value) for index, value in enumerate(choice)]
+            for path, value in tries:
+                table = arguments(programs[name], {key: value}, scenario.optimizer)
+                for fault in _faults(programs[name], table):
+                    if fault["loc"][:1] == (key,):
+                        yield Problem(path, sentence(fault, path, value))
+
+
+def _faults(program: Program, table: dict[str, Any]) -> list[ErrorDetails]:
+    try:
+        program.parse(table)
+    except ValidationError as error:
+        return error.errors()
+    return []

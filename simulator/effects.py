@@ -1,0 +1,109 @@
+"""The closed vocabulary of effects: everything that a program may do to the world.
+
+A program is a coroutine that is given a `Node` and never looks behind it. Each interpreter (the
+modules in `engines/`, and the real one in `validate/`) is one implementation of `Node`; a program
+cannot tell them apart. The rule for `await`: it stands exactly where other nodes may act before the
+program goes on. What is instantaneous (starting a mean, sending, reading the clock, marking) is a
+plain call.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Sequence
+from typing import Any
+
+Vector = Any
+"""What programs compute on: a NumPy array, a torch tensor, or `NOTHING` in time-only runs. Programs
+use +, -, * and / on it and never change one in place."""
+
+Payload = Any
+"""What travels: a vector, a float, or a tuple of these. Its bytes follow from what it holds."""
+
+Handle = Any
+"""Something started and not yet awaited."""
+
+NOTHING = 0j
+"""The vector of a time-only run. A complex zero does arithmetic at C speed and has a type that no
+scalar a program shares (a loss, a clock) can have, so payloads still tell their size."""
+
+ANY = -1
+"""Receive from whoever sent first."""
+
+
+class Node(ABC):
+    """One worker, or the server, as its program sees it.
+
+    Attributes: `rank` (workers 0 to `workers` - 1; the server, if any, is `server`), `workers`,
+    `server` (= `workers`), `start` (the initial parameters x1, read-only), `apply_seconds` (what
+    one update costs the server).
+    """
+
+    __slots__ = ("apply_seconds", "rank", "server", "start", "workers")
+    rank: int
+    workers: int
+    server: int
+    start: Vector
+    apply_seconds: float
+
+    @abstractmethod
+    def gradient(self, x: Vector) -> Awaitable[Vector]:
+        """Compute one stochastic mini-batch gradient at `x`: one local step of compute time."""
+
+    @abstractmethod
+    def loss_and_gradient(self, x: Vector) -> Awaitable[tuple[float, Vector]]:
+        """As `gradient`, with the training loss of the same mini-batch."""
+
+    @abstractmethod
+    def start_backward(self, x: Vector, pieces: int) -> Awaitable[Sequence[Handle]]:
+        """Start one gradient at `x`; return its `pieces` in the order the backward pass frees them.
+
+        Piece 0 is the end of the vector (the last layers), each piece a contiguous slice. Awaited
+        as a gradient is, because a run may end before it.
+        """
+
+    @abstractmethod
+    def join(self, pieces: Sequence[Vector]) -> Vector:
+        """Put the pieces of one gradient, in the order of `start_backward`, together again."""
+
+    @abstractmethod
+    def start_mean(self, value: Payload) -> Handle:
+        """Start the average of `value` over all workers. `value` is read-only until its `wait`."""
+
+    @abstractmethod
+    def start_gather(self, value: Payload) -> Handle:
+        """Start gathering every worker's `value`; the result is a tuple in rank order."""
+
+    @abstractmethod
+    def wait(self, handle: Handle) -> Awaitable[Any]:
+        """Wait for something started; return its result (read-only: all workers share it)."""
+
+    @abstractmethod
+    def finished(self, handle: Handle) -> Awaitable[bool]:
+        """Whether `handle` is finished now, on this node."""
+
+    @abstractmethod
+    def send(self, to: int, value: Payload) -> None:
+        """Send `value` to node `to`, without waiting. Messages between two nodes keep their order."""
+
+    @abstractmethod
+    def receive(self, source: int = ANY) -> Awaitable[tuple[int, Payload]]:
+        """Wait for the next message of `source`; return (who sent it, what)."""
+
+    @abstractmethod
+    def work(self, seconds: float) -> None:
+        """Be busy for `seconds` (the server's processing)."""
+
+    @abstractmethod
+    def clock(self) -> float:
+        """Seconds since the run began, on this node's own clock."""
+
+    @abstractmethod
+    def mark(self, x: Vector) -> None:
+        """Show the observer this node's parameters after a step. Free: it costs no time."""
+
+    def mean(self, value: Payload) -> Awaitable[Any]:
+        """Average `value` over all workers and wait for the result."""
+        return self.wait(self.start_mean(value))
+
+    @abstractmethod
+    def request(self, to: int, value: Payload) -> Awaitable[Payload]:
+        """Send `value` to node `to` and wait for its answer."""

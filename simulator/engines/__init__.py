@@ -1,0 +1,1 @@
+"""Interpreters of programs in simulated time, or in none."""

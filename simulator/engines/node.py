@@ -1,0 +1,349 @@
+"""The vocabulary in simulated time.
+
+Each node carries its own clock (`now`), ahead of SimPy's: computing, working and sending only move
+that clock. Only what others can observe is ordered: collectives by one SimPy event each, messages by
+their time of arrival. A message for a node that waits for this very sender needs no order: its
+outcome is settled the moment it is sent. All of this is exact.
+"""
+
+import sys
+import types
+from collections import deque
+from collections.abc import Coroutine, Generator, Iterator, Sequence
+from heapq import heappush
+from math import nan
+from typing import TYPE_CHECKING, Any
+
+from simulator.effects import ANY, Handle, Node, Payload, Vector
+from simulator.engines import values
+from simulator.engines.collective import Collective, Piece
+from simulator.errors import ProgramError
+from simulator.network import Route
+from simulator.objective import Source
+from simulator.trace import Kind
+
+if TYPE_CHECKING:
+    from simulator.engines.virtual import Simulation
+
+Message = tuple[float, int, Route, float, int, Payload]
+"""When it arrives, its number, its route, how long it is on its way, who sent it, what it holds.
+
+In this order messages sort by their time of arrival, then in the order they were sent.
+"""
+
+NEVER = sys.maxsize
+
+
+class VirtualNode(Node):
+    """One node of a `Simulation`.
+
+    `now`: its clock; `step`: gradients computed (by the server: received); `x`: the parameters it
+    marked last; `period`: steps between its last two collectives; `sought`: the rank it waits to
+    hear from, if any; `waited` and `communicated`: seconds it stood still for others, and for the
+    network.
+    """
+
+    __slots__ = (
+        "_box", "_mark_at", "_routes", "_run", "_sent_until", "_since", "_spans",
+        "communicated", "coroutine", "ended", "now", "period", "resume", "sought", "step",
+        "waited", "x",
+    )  # fmt: skip
+    BUSY = int(Kind.COMPUTE)
+
+    def __init__(self, run: "Simulation", rank: int) -> None:
+        self._run, self.rank = run, rank
+        self.workers = self.server = run.workers
+        self.start = self.x = run.objective.start
+        self.apply_seconds = run.scenario.server.apply
+        self.now = self.waited = self.communicated = self._since = self._sent_until = 0.0
+        self.step = 0
+        self.period = nan
+        self.sought: int | None = None
+        self.ended = False
+        self._box: deque[Message] = deque()
+        self._routes: dict[int, Route] = {}
+        self._spans = run.spans
+        self._mark_at = NEVER
+
+    def execute(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Give the node its program."""
+        self.coroutine, self.resume = coroutine, coroutine.send
+
+    # Messages
+
+    def send(self, to: int, value: Payload) -> None:
+        """Put a message on its way."""
+        run = self._run
+        route = self._routes.get(to) or self._route(to)
+        size = run.whole if type(value) is complex else run.meter(value)
+        transit = route.latency + size * route.seconds_per_byte
+        if route.latencies is not None:
+            transit += next(route.latencies)
+        at = transit + (self.now if route.departs is None else route.departs.through(self.now, size))
+        if at < route.last:  # messages of one route keep their order
+            at = route.last
+        route.last = self._sent_until = at
+        route.bytes += size
+        run.sent = number = run.sent + 1
+        node = route.node
+        if node.sought == self.rank and not route.flying and route.arrives is None:
+            node.sought = None
+            run.ready.append((node, (at, number, route, transit, self.rank, value)))
+        else:
+            route.flying += 1
+            heappush(run.flights, (at, number, route, transit, self.rank, value))
+
+    def _route(self, to: int) -> Route:
+        run = self._run
+        route = self._routes[to] = run.traffic.route(self.rank, to)
+        route.node = run.nodes[to]
+        route.departs = run.card_out if self.rank == self.server else None
+        route.arrives = run.card_in if to == self.server else None
+        return route
+
+    def arrive(self, message: Message) -> None:
+        """Go on with a message that has arrived, or keep it until it is asked for."""
+        if self.sought == ANY or self.sought == message[4]:  # noqa: PLR1714 - twice as fast
+            self.sought = None
+            self._run.ready.append((self, message))
+        else:
+            self._box.append(message)
+
+    @types.coroutine
+    def receive(self, source: int = ANY) -> Generator[None, Message, tuple[int, Payload]]:
+        """Take the first message of `source` that has arrived, or wait for it."""
+        message = self._pick(source) if self._box else None
+        if message is None:
+            self.sought = source
+            message = yield
+        at, _, _, transit, sender, value = message
+        if at > self.now:
+            self._stand(at - transit - max(0.0, self._sent_until - self.now), at)
+        return sender, value
+
+    @types.coroutine
+    def request(self, to: int, value: Payload) -> Generator[None, Message, Payload]:
+        """Send, and wait for the answer."""
+        self.send(to, value)
+        message = self._pick(to) if self._box else None
+        if message is None:
+            self.sought = to
+            message = yield
+        at, _, _, transit, _, answer = message
+        if at > self.now:
+            self._stand(at - transit - (self._sent_until - self.now), at)
+        return answer
+
+    def _pick(self, source: int) -> Message | None:
+        for message in self._box:
+            if source in (ANY, message[4]):
+                self._box.remove(message)
+                return message
+        return None
+
+    # Time
+
+    def work(self, seconds: float) -> None:
+        """Move this node's clock on."""
+        self.now += seconds
+
+    def clock(self) -> float:
+        """This node's clock."""
+        return self.now
+
+    def mark(self, x: Vector) -> None:
+        """Note the parameters; show them to the observer when an evaluation is due."""
+        self.x = x
+        if self.step >= self._mark_at:
+            self._mark_at = self._run.observer.see(self)
+
+    def _stand(self, begins: float, done: float) -> None:
+        """Stand still until `done`: for others up to `begins`, then for the network."""
+        now = self.now
+        if begins < now:
+            begins = now
+        self.waited += begins - now
+        self.communicated += done - begins
+        if self._spans is not None:
+            self._spans.add(self.rank, self.BUSY, self._since, now, begins, done, self.step)
+            self._since = done
+        self.now = done
+
+    def close_span(self) -> None:
+        """Record what it did since it last stood still."""
+        if self._spans is not None:
+            now = self.now
+            self._spans.add(self.rank, self.BUSY, self._since, now, now, now, self.step)
+
+    @property
+    def busy(self) -> float:
+        """Seconds it did not stand still."""
+        return self.now - self.waited - self.communicated
+
+    def join(self, pieces: Sequence[Vector]) -> Vector:
+        """Undo the cut into pieces."""
+        return values.join(pieces)
+
+
+class WorkerNode(VirtualNode):
+    """A worker: it computes, and takes part in collectives."""
+
+    __slots__ = (
+        "_collectives", "_durations", "_gradient", "_loss_and_gradient", "_met_at", "_pause_at",
+    )  # fmt: skip
+
+    def __init__(
+        self, run: "Simulation", rank: int, durations: Iterator[float], source: Source
+    ) -> None:
+        super().__init__(run, rank)
+        self._durations = durations
+        self._gradient, self._loss_and_gradient = source.gradient, source.loss_and_gradient
+        self._collectives = self._met_at = 0
+        self._pause_at = NEVER
+
+    def watch(self, every: int) -> None:
+        """Show this node's marks to the observer; never run far ahead of the others."""
+        self._mark_at = self._pause_at = every
+
+    async def gradient(self, x: Vector) -> Vector:
+        """One draw of compute time, and the gradient."""
+        step = self.step
+        if step >= self._pause_at:
+            await self._pause()
+        self.step = step + 1
+        self.now += next(self._durations)
+        return self._gradient(x)
+
+    async def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
+        """One draw of compute time, the loss and the gradient."""
+        step = self.step
+        if step >= self._pause_at:
+            await self._pause()
+        self.step = step + 1
+        self.now += next(self._durations)
+        return self._loss_and_gradient(x)
+
+    async def start_backward(self, x: Vector, pieces: int) -> Sequence[Handle]:
+        """One draw of compute time, over whose backward part the pieces are freed evenly."""
+        step = self.step
+        if step >= self._pause_at:
+            await self._pause()
+        self.step = step + 1
+        forward = self._run.scenario.cluster.forward_share
+        duration = next(self._durations)
+        return [
+            Piece(part, self.now + duration * (forward + (1 - forward) * (i + 1) / pieces))
+            for i, part in enumerate(values.cut(self._gradient(x), pieces))
+        ]
+
+    @types.coroutine
+    def _pause(self) -> Generator[None, None, None]:
+        """Stop at the end of the run; else, where nothing else does, bound the skew of the nodes.
+
+        A worker that has met the others since the last pause is not far ahead of them; one that
+        has not waits for SimPy's clock.
+        """
+        run = self._run
+        if self.step >= run.limit:
+            run.over = True
+            yield  # for ever
+        alone = self._met_at <= self._pause_at - run.every
+        self._pause_at = min(self._pause_at + run.every, run.limit)
+        if alone:
+            run.release_at(self.now, [self])
+            yield
+
+    def start_mean(self, value: Payload) -> Handle:
+        """Join the next collective, a mean."""
+        return self._join("mean", value)
+
+    def start_gather(self, value: Payload) -> Handle:
+        """Join the next collective, a gather."""
+        return self._join("gather", value)
+
+    def _join(self, kind: str, value: Payload) -> Collective:
+        if self.step > self._met_at:
+            self.period, self._met_at = self.step - self._met_at, self.step
+        index = self._collectives
+        self._collectives = index + 1
+        collective = self._run.collective(index, kind)
+        collective.join(self.rank, kind, value)
+        if self.now > collective.begins:
+            collective.begins = self.now
+        if not collective.missing:
+            self._run.begin(index)
+        return collective
+
+    @types.coroutine
+    def wait(self, handle: Handle) -> Generator[None, None, Any]:
+        """Wait for the others (wait), then for the network (communicate)."""
+        if handle.done is None:
+            handle.waiting.append(self)
+            yield
+        if handle.done > self.now:
+            if type(handle) is Piece:
+                self.now = handle.done
+            else:
+                self._stand(handle.begins, handle.done)
+        return handle.collect(self.rank)
+
+    @types.coroutine
+    def finished(self, handle: Handle) -> Generator[None, None, bool]:
+        """Whether it is done by this node's clock, once all others have come so far."""
+        self._run.release_at(self.now, [self])
+        yield
+        return handle.done is not None and handle.done <= self.now
+
+
+class ServerNode(VirtualNode):
+    """The parameter server: each message costs it time; the run ends with the last one."""
+
+    __slots__ = ("_receive_seconds",)
+    BUSY = int(Kind.SERVE)
+
+    def __init__(self, run: "Simulation") -> None:
+        super().__init__(run, run.workers)
+        self._receive_seconds = run.scenario.server.receive
+
+    def watch(self, every: int) -> None:
+        """Show this node's marks to the observer."""
+        self._mark_at = every
+
+    @types.coroutine
+    def receive(self, source: int = ANY) -> Generator[None, Message, tuple[int, Payload]]:
+        """As any node, and then pay for it."""
+        if self.step >= self._run.limit:
+            self._run.over = True
+            yield  # type: ignore[misc]  # for ever
+        message = self._pick(source) if self._box else None
+        if message is None:
+            self.sought = source
+            message = yield
+        at, _, _, transit, sender, value = message
+        if at > self.now:
+            if self._spans is None:
+                self.now = at
+            else:
+                self._stand(at - transit, at)
+        self.step += 1
+        self.now += self._receive_seconds
+        return sender, value
+
+    def _refuse(self, *_: Any) -> Any:
+        raise ProgramError("the server has no data and takes part in no collective")
+
+    gradient = loss_and_gradient = start_backward = _refuse
+    start_mean = start_gather = wait = finished = _refuse
+
+
+class Card:
+    """One direction of a network card, as a clock: it lets one payload through at a time."""
+
+    def __init__(self, bandwidth: float) -> None:
+        self._seconds_per_byte = 1 / bandwidth
+        self._free = 0.0
+
+    def through(self, at: float, size: float) -> float:
+        """When a payload of `size` bytes that comes at `at` is through."""
+        self._free = max(self._free, at) + size * self._seconds_per_byte
+        return self._free

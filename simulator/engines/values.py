@@ -1,0 +1,83 @@
+"""What engines do to payloads: average, gather, cut, join and protect them.
+
+Sums run in rank order in every engine, so that their results are equal to the last bit.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from simulator.effects import NOTHING, Payload, Vector
+
+
+class Part(complex):
+    """A piece of a time-only vector, which still knows its share of the whole."""
+
+    share: float
+
+
+def mean(values: Sequence[Payload]) -> Payload:
+    """Average of equal-shaped payloads, added up in rank order; tuples entry by entry."""
+    first = values[0]
+    if isinstance(first, complex):
+        return first
+    if isinstance(first, tuple):
+        return tuple(mean(entries) for entries in zip(*values, strict=True))
+    total = first
+    for value in values[1:]:
+        total = total + value
+    return total / len(values)
+
+
+def cut(vector: Vector, pieces: int) -> list[Vector]:
+    """Cut into contiguous pieces of nearly equal size, the last entries first."""
+    if isinstance(vector, complex):
+        parts = [Part() for _ in range(pieces)]
+        for part in parts:
+            part.share = 1 / pieces
+        return list(parts)
+    return list(np.array_split(vector, pieces))[::-1]
+
+
+def join(pieces: Sequence[Vector]) -> Vector:
+    """Undo `cut`."""
+    if isinstance(pieces[0], complex):
+        return NOTHING
+    return np.concatenate(pieces[::-1])
+
+
+def protect(payload: Payload) -> list[np.ndarray[Any, Any]]:
+    """Make the arrays of a payload read-only; return those that were not."""
+    if isinstance(payload, tuple):
+        return [array for entry in payload for array in protect(entry)]
+    if isinstance(payload, np.ndarray) and payload.flags.writeable:
+        payload.flags.writeable = False
+        return [payload]
+    return []
+
+
+def release(arrays: Sequence[np.ndarray[Any, Any]]) -> None:
+    """Undo `protect`."""
+    for array in arrays:
+        array.flags.writeable = True
+
+
+class Meter:
+    """Bytes of a payload: vectors in proportion to the model, scalars eight bytes each."""
+
+    def __init__(self, model_bytes: float, dimension: int) -> None:
+        self.whole = model_bytes
+        self._entry = model_bytes / dimension
+
+    def __call__(self, payload: Payload) -> float:
+        """Bytes that `payload` stands for."""
+        if isinstance(payload, np.ndarray):
+            return payload.size * self._entry
+        if isinstance(payload, Part):
+            return payload.share * self.whole
+        if isinstance(payload, complex):
+            return self.whole
+        if isinstance(payload, tuple):
+            return sum(map(self, payload))
+        return 8.0

@@ -1,0 +1,236 @@
+"""The reference interpreter: any scenario, in simulated time, on SimPy."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from heapq import heappop
+from math import inf
+from typing import Any
+
+import numpy as np
+import simpy
+
+from simulator import cluster, objective
+from simulator.engines import values
+from simulator.engines.collective import Collective
+from simulator.engines.node import (
+    NEVER,
+    Card,
+    Message,
+    ServerNode,
+    VirtualNode,
+    WorkerNode,
+)
+from simulator.engines.observer import Observer
+from simulator.errors import DeadlockError
+from simulator.network import Network, Traffic
+from simulator.programs import Program, catalogue
+from simulator.scenario import Algorithm, Scenario
+from simulator.trace import Run, Spans
+
+POINTS = 200  # of a curve, where the scenario does not say how often to evaluate
+
+
+def run(
+    algorithm: Algorithm,
+    scenario: Scenario,
+    seed: int,
+    *,
+    spans: int = 0,
+    programs: Mapping[str, Program] | None = None,
+) -> Run:
+    """Simulate one algorithm with one seed; keep up to `spans` spans.
+
+    Raises ProgramError when the program breaks the vocabulary's rules or comes to a deadlock.
+    """
+    program = (programs or catalogue())[algorithm.name]
+    simulation = Simulation(program, algorithm, scenario, seed, spans)
+    with np.errstate(over="ignore", invalid="ignore"):  # divergence is reported, not warned about
+        simulation.run()
+    team = simulation.nodes[: simulation.workers]
+    curve = simulation.observer.curve
+    return Run(
+        label=algorithm.label,
+        name=algorithm.name,
+        seed=seed,
+        engine="virtual",
+        steps=curve["step"][-1],
+        duration=curve["time"][-1],
+        curve=curve,
+        seconds={
+            "compute": sum(node.busy for node in team) / len(team),
+            "wait": sum(node.waited for node in team) / len(team),
+            "communicate": sum(node.communicated for node in team) / len(team),
+        },
+        links=simulation.traffic.links(),
+        spans=None if simulation.spans is None else simulation.spans.array(),
+        notes=[*simulation.objective.notes, *_divergence(curve)],
+        spans_truncated=simulation.spans is not None and simulation.spans.truncated,
+    )
+
+
+def _divergence(curve: dict[str, list[float]]) -> list[str]:
+    """Say where the loss stopped being a number, if it did."""
+    known = [step for step, loss in zip(curve["step"], curve["loss"], strict=True) if loss == loss]
+    infinite = [s for s, loss in zip(curve["step"], curve["loss"], strict=True) if loss == inf]
+    lost = [step for step in curve["step"] if known and step > known[-1]]
+    first = min([*infinite, *lost], default=None)
+    if first is None:
+        return []
+    return [f"diverged by step {first:g}: the learning rate is too high for this algorithm"]
+
+
+def evaluation_interval(scenario: Scenario) -> int:
+    """Local steps between evaluations: the scenario's, or what gives about `POINTS` points."""
+    settings = scenario.run
+    if settings.evaluate_every:
+        return settings.evaluate_every
+    steps = float(settings.steps or inf)
+    times = cluster.mean_compute(scenario)
+    if settings.duration and all(times):
+        steps = min(steps, settings.duration * len(times) / sum(times))
+    return max(1, int(steps // POINTS)) if steps < inf else 1
+
+
+class Simulation:
+    """One algorithm with one seed: its nodes, and the world they share.
+
+    `limit`: the step at which a node stops (`NEVER` where the run ends by time); `every`: steps
+    between evaluations. Where there is a server both count the gradients it has received, and the
+    run ends when it has had as many as all workers' steps.
+    """
+
+    def __init__(
+        self, program: Program, algorithm: Algorithm, scenario: Scenario, seed: int, spans: int = 0
+    ) -> None:
+        self.scenario = scenario
+        self.env = simpy.Environment()
+        self.workers = scenario.cluster.workers
+        self.objective = objective.build(scenario, algorithm, seed)
+        self.meter = values.Meter(scenario.model.bytes, self.objective.dimension)
+        self.whole = scenario.model.bytes
+        self.traffic = Traffic(Network(scenario), seed)
+        self.spans = Spans(spans) if spans else None
+        self.ready: deque[tuple[VirtualNode, Any]] = deque()
+        self.flights: list[Message] = []
+        self.sent = 0
+        self._next_event = inf
+        self.over = False  # whether a node has stopped because the run is long enough
+        self._open: dict[int, Collective] = {}
+        self._links_free = 0.0
+
+        card = scenario.server.bandwidth
+        self.card_in, self.card_out = (Card(card), Card(card)) if card else (None, None)
+        scale = self.workers if program.server else 1
+        self.limit = scale * scenario.run.steps if scenario.run.steps else NEVER
+        self.every = scale * evaluation_interval(scenario)
+        self.nodes: list[VirtualNode] = []
+        team = [
+            WorkerNode(self, rank, durations, self.objective.source(rank))
+            for rank, durations in enumerate(cluster.compute_times(scenario, seed))
+        ]
+        for worker in team:
+            worker.execute(program.start(program.worker, worker, algorithm.parameters))
+        self.nodes += team
+        watched: Sequence[WorkerNode | ServerNode] = team
+        if program.server:
+            server = ServerNode(self)
+            server.execute(program.start(program.server, server, algorithm.parameters))
+            self.nodes.append(server)
+            watched = [server]
+        for node in watched:
+            node.watch(min(self.every, self.limit))
+        self.observer = Observer(
+            len(watched),
+            every=self.every,
+            limit=self.limit,
+            scale=scale,
+            objective=self.objective,
+            traffic=self.traffic,
+            cost=scenario.cost,
+            nodes=len(self.nodes),
+            averages=program.averages,
+        )
+
+    def run(self) -> None:
+        """Run to the end of the steps, or of the time.
+
+        Raises DeadlockError when nodes wait for each other.
+        """
+        end = self.env.timeout(self.scenario.run.duration or inf)
+        try:
+            self.release_at(0.0, self.nodes)
+            self.env.run(until=end)
+        finally:
+            for node in self.nodes:
+                node.coroutine.close()
+        for node in self.nodes:
+            node.close_span()
+        if self.env.peek() == inf and not self.over:
+            self._explain()
+
+    def release_at(self, time: float, nodes: Sequence[VirtualNode]) -> None:
+        """Let nodes go on when SimPy's clock reaches `time`."""
+        event = self.env.timeout(max(0.0, time - self.env.now), nodes)
+        event.callbacks.append(self._release)
+        self._next_event = min(self._next_event, time)
+
+    def _release(self, event: simpy.Event) -> None:
+        """Resume nodes, those this sets free, and the receivers of messages up to the next event.
+
+        When no node is ready, only an event of SimPy's can come before the first message under way.
+        """
+        ready, flights = self.ready, self.flights
+        ready.extend([(node, None) for node in event.value])
+        self._next_event = self.env.peek()
+        while True:
+            while ready:
+                node, value = ready.popleft()
+                try:
+                    node.resume(value)
+                except StopIteration:
+                    node.ended = True
+            if not flights or flights[0][0] >= self._next_event:
+                return
+            message = heappop(flights)
+            route = message[2]
+            route.flying -= 1
+            if route.arrives is not None:
+                at, number, _, transit, source, value = message
+                at = route.arrives.through(at, self.meter(value))
+                message = at, number, route, transit, source, value
+            route.node.arrive(message)
+
+    def collective(self, index: int, kind: str) -> Collective:
+        """The `index`-th collective of the run; the first worker to come opens it."""
+        if index not in self._open:
+            self._open[index] = Collective(kind, self.workers)
+        return self._open[index]
+
+    def begin(self, index: int) -> None:
+        """All have joined: the collective takes the links as soon as they are free."""
+        collective = self._open.pop(index)
+        collective.begins = max(collective.begins, self._links_free)
+        size = self.meter(collective.payloads[0])
+        transmission, latency = self.traffic.collective(collective.kind, size)
+        self._links_free = collective.begins + transmission
+        collective.done = self._links_free + latency
+        collective.payloads.clear()
+        self.release_at(collective.done, collective.waiting)
+
+    def _explain(self) -> None:
+        """Raise DeadlockError if nodes are left that wait for each other."""
+        stuck = []
+        for index, collective in self._open.items():
+            ranks = sorted(node.rank for node in collective.waiting)
+            absent = [rank for rank, there in enumerate(collective.joined) if not there]
+            stuck.append(
+                f"workers {ranks} wait in {collective.kind} {index} for workers {absent}"
+            )
+        for node in self.nodes:
+            if node.sought is not None and not node.ended:
+                stuck.append(f"{self._called(node.rank)} waits for {self._called(node.sought)}")
+        if stuck:
+            raise DeadlockError("deadlock: " + "; ".join(stuck))
+
+    def _called(self, rank: int) -> str:
+        return "anyone" if rank < 0 else "the server" if rank == self.workers else f"worker {rank}"

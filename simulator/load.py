@@ -1,0 +1,208 @@
+"""From a TOML file, and overrides from the command line, to a scenario, or one clear InputError."""
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from simulator import wording
+from simulator.checks import problems
+from simulator.errors import InputError
+from simulator.programs import Program, catalogue
+from simulator.scenario import Scenario, json_schema
+
+LARGEST = 10_000_000  # bytes; a scenario has a few thousand
+SHOWN = 5  # problems reported at once
+
+
+def load(
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    programs: Mapping[str, Program] | None = None,
+) -> Scenario:
+    """Read a scenario file; `overrides` are texts "table.key=value", as `--set` takes.
+
+    `programs` are those that algorithms may name, in place of the catalogue. Raises InputError.
+    """
+    table = read(path)
+    folder = Path(path).parent
+    return parse(table, file=str(path), folder=folder, overrides=overrides, programs=programs)
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """Read a TOML file. Raises InputError for anything that is not one."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(LARGEST + 1)
+    except FileNotFoundError:
+        raise InputError(
+            f"{path}: no such file; check the path, or see `paceline list scenarios`"
+        ) from None
+    except IsADirectoryError:
+        raise InputError(f"{path}: a directory; name a scenario file in it") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"{path}: cannot be read ({reason}); name another file") from None
+    if len(content) > LARGEST:
+        raise InputError(f"{path}: above 10 MB; is it really a scenario?")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise InputError(f"{path}: line {line} is not UTF-8; save the file as UTF-8 text") from None
+    if not text.strip():
+        raise InputError(f"{path}: empty; start from one of `paceline list scenarios`")
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise InputError(f"{path}: not TOML: {reason}; correct it there") from None
+
+
+def parse(
+    table: dict[str, Any],
+    *,
+    file: str = "<scenario>",
+    folder: Path = Path(),
+    overrides: Sequence[str] = (),
+    programs: Mapping[str, Program] | None = None,
+) -> Scenario:
+    """Turn a TOML table into a scenario; files it names are relative to `folder`.
+
+    Raises InputError, whose lines name file, key, value and remedy of the first few problems.
+    """
+    programs = catalogue() if programs is None else programs
+    table = deepcopy(table)
+    changed = {override(table, text): text for text in overrides}
+    context = {"file": file, "folder": folder, "table": table, "programs": programs}
+    try:
+        scenario = Scenario.model_validate(table, context=context)
+        found = problems(scenario, programs)
+    except ValidationError as error:
+        found = _explain(error, table, programs)
+    if not found:
+        return scenario
+    lines = [_line(file, path, what, table, changed) for path, what in found.items()]
+    if len(lines) > SHOWN:
+        lines[SHOWN:] = [f"{file}: {len(lines) - SHOWN} more, shown once these are corrected"]
+    raise InputError("\n".join(lines))
+
+
+def _explain(
+    error: ValidationError, table: dict[str, Any], programs: Mapping[str, Program]
+) -> dict[wording.Path, str]:
+    """What is wrong, by the path of the key at fault; the first of several members of a union."""
+    schema = json_schema(programs)
+    found: dict[wording.Path, str] = {}
+    faults = error.errors(include_url=False)
+    for fault in sorted(faults, key=lambda each: each["type"] not in wording.UNKNOWN):
+        path = wording.locate(fault, table)
+        kind, value = fault["type"], wording.get(table, path)
+        parent = wording.describe(schema, path[:-1], table)
+        if kind in wording.UNKNOWN:
+            what = wording.unknown(path, parent, schema)
+        elif kind in (*wording.MISSING, "union_tag_not_found"):
+            what = wording.absent(str(path[-1]), parent, schema)
+        else:
+            what = wording.sentence(fault, path, value)
+        found.setdefault(path, what)
+    return found
+
+
+def _line(
+    file: str,
+    path: wording.Path,
+    what: str,
+    table: dict[str, Any],
+    changed: Mapping[wording.Path, str],
+) -> str:
+    by = [f" with --set {text}" for where, text in changed.items() if path[: len(where)] == where]
+    value = wording.get(table, path)
+    shown = "" if value is None else f" = {wording.show(value)}"
+    line = f"{file}{''.join(by[-1:])}: {wording.dotted(path)}{shown}: {what}"
+    return line.replace("\n", "\\n").encode("utf-8", "backslashreplace").decode()
+
+
+_KEY = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([^\s."'=]+))\s*([.=])""")
+
+
+def override(table: dict[str, Any], text: str) -> wording.Path:
+    """Set "table.key=value" in `table`; return the path of what is new: the key, or its table.
+
+    The value is TOML, or else plain text. A list's entries go by number, name or label. Tables that
+    are missing are made. Raises InputError naming the text.
+    """
+    parts, position = [], 0
+    while (match := _KEY.match(text, position)) is not None:
+        parts.append(next(group for group in match.groups()[:3] if group is not None))
+        position = match.end()
+        if match[4] == "=":
+            break
+    if match is None:
+        raise InputError(f"--set {text}: not table.key=value; write one such as run.seeds=8")
+    path: wording.Path = ()
+    new: wording.Path | None = None
+    here: Any = table
+    value = _value(text[position:].strip(), text)
+    for depth, part in enumerate(parts):
+        if not isinstance(here, dict | list):
+            raise InputError(
+                f"--set {text}: {wording.dotted(path)} = {wording.show(here)} is not a table, so "
+                f"it has no key {part}; set {wording.dotted(path)} as a whole"
+            )
+        key: Any = (
+            _index(here, part, wording.dotted(path), text) if isinstance(here, list) else part
+        )
+        path = (*path, key)
+        last = depth == len(parts) - 1
+        if new is None and (last or not wording.holds(here, key)):
+            new = path
+        if last:
+            here[key] = value
+        elif isinstance(here, dict):
+            here = here.setdefault(key, {})
+        else:
+            here = here[key]
+    return new or path
+
+
+def _index(entries: list[Any], part: str, where: str, text: str) -> int:
+    """Return the position of the entry that `part` numbers, names or labels."""
+    names = [
+        {str(entry.get(key)) for key in ("name", "label") if key in entry}
+        if isinstance(entry, dict)
+        else set()
+        for entry in entries
+    ]
+    found = [index for index, each in enumerate(names) if part in each]
+    if not found and part.isdecimal() and int(part) < len(entries):
+        return int(part)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise InputError(
+            f"--set {text}: {len(found)} entries of {where} are called {part}; "
+            f"name one by its number: {', '.join(f'{where}.{index}' for index in found)}"
+        )
+    known = sorted(set().union(*names))
+    raise InputError(
+        f"--set {text}: {where} has no entry {part}; "
+        f"{wording.nearest(part, known, 'names')}, or numbers from 0 to {len(entries) - 1}"
+    )
+
+
+def _value(text: str, whole: str) -> Any:
+    if not text:
+        raise InputError(f'--set {whole}: no value; write "" for an empty text')
+    try:
+        table = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError) as error:
+        if text[0] in "[{\"'":
+            raise InputError(f"--set {whole}: the value is not TOML: {error}") from None
+        return text  # a shell has eaten the quotes of "20 ms"
+    return table["value"] if len(table) == 1 else text

@@ -1,0 +1,314 @@
+"""What communication costs, in closed form: alpha-beta per collective and per message.
+
+A collective has a critical path of hops, each paying one draw of its link's latency, and a serial
+transmission time during which the workers' links are held. Collectives start in order, the next as
+soon as the links are free: the latency of one overlaps the transmission of the next.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from math import ceil, inf, log2
+from typing import Any
+
+import numpy as np
+
+from simulator.cluster import workers
+from simulator.delay import Law
+from simulator.scenario import Scenario
+from simulator.streams import Purpose, blocks, generator
+
+
+@dataclass(frozen=True)
+class Link:
+    """One way between two places. Rates in bytes/s; a hop's latency is the sum of its `laws`."""
+
+    name: str
+    laws: tuple[Law, ...]
+    bandwidth: float
+
+    @property
+    def latency(self) -> float:
+        """Expected seconds of one hop."""
+        return sum(law.expectation for law in self.laws)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether every hop takes the same time."""
+        return all(law.is_constant for law in self.laws)
+
+    def sample(self, rng: np.random.Generator, hops: int) -> float:
+        """Seconds that `hops` hops in a row take."""
+        return float(sum(law.sample(rng, hops).sum() for law in self.laws))
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds one collective holds the links, and seconds its latency adds."""
+
+    transmission: float
+    latency: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A collective, whatever its size: hops on its critical path, bytes it moves per payload byte.
+
+    `path`: hops by link. `held`: seconds that the links are held per payload byte.
+    `moved`: bytes over each link (by name) per payload byte.
+    """
+
+    path: dict[Link, int]
+    held: float
+    moved: dict[str, float]
+
+
+class Network:
+    """The network of a scenario."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.settings = scenario.network
+        self.regions = [worker.region for worker in workers(scenario)]
+        self.model_bytes = scenario.model.bytes
+        self._links: dict[tuple[int, int], Link] = {}
+        self._tables = {frozenset(link.between): link for link in self.settings.link}
+
+    @property
+    def workers(self) -> int:
+        """Number of workers."""
+        return len(self.regions)
+
+    def link(self, source: int, to: int) -> Link:
+        """The link from one node to another; rank `workers` is the server."""
+        if (source, to) not in self._links:
+            self._links[source, to] = self._make(source, to)
+        return self._links[source, to]
+
+    def _make(self, source: int, to: int) -> Link:
+        ends = [self._place(source), self._place(to)]
+        table = self._tables.get(frozenset(ends))
+        settings = self.settings
+
+        def setting(key: str) -> object:
+            own = getattr(table, key, None)
+            return getattr(settings, key) if own is None else own
+
+        laws = tuple(law for law in (setting("latency"), setting("jitter")) if law is not None)
+        bandwidth, window = setting("bandwidth") or inf, setting("tcp_window")
+        latency = sum(law.expectation for law in laws)
+        if window is not None and latency > 0:
+            bandwidth = min(bandwidth, window / (2 * latency))
+        return Link("->".join(ends), laws, bandwidth)
+
+    def _place(self, rank: int) -> str:
+        if rank == self.workers:
+            return "server"
+        return self.regions[rank] or f"worker {rank}"
+
+    @cached_property
+    def crossing(self) -> set[str] | None:
+        """Names of links between regions; None where no worker has one (every link then counts)."""
+        if not any(self.regions):
+            return None
+        ends = [*range(self.workers), self.workers]
+        return {
+            self.link(a, b).name
+            for a in ends
+            for b in ends
+            if a != b and self._place(a) != self._place(b)
+        }
+
+    @cached_property
+    def mean_plan(self) -> Plan:
+        """The average over all workers of one payload, by the scenario's collective."""
+        team = list(range(self.workers))
+        if len(team) == 1:
+            return Plan({}, 0.0, {})
+        match self.settings.collective:
+            case "given":
+                return Plan({}, 0.0, {})
+            case "ring":
+                return self._ring(team)
+            case "tree":
+                return self._tree(team)
+            case "star":
+                return self._star(team)
+            case _:
+                return self._hierarchical()
+
+    @cached_property
+    def gather_plan(self) -> Plan:
+        """Every worker's payload to every worker, around the ring: m - 1 hops, m - 1 payloads."""
+        team = list(range(self.workers))
+        return self._around(team, len(team) - 1, float(len(team) - 1))
+
+    def _around(self, team: list[int], hops: int, volume: float) -> Plan:
+        """`hops` steps around a ring, `volume` payloads over each of its links.
+
+        Steps overlap around the ring, so the slowest link sets the pace and the worst `hops`
+        consecutive links set the latency.
+        """
+        ring = [self.link(a, b) for a, b in pairwise([*team, team[0]])]
+        if len(team) == 1:
+            return Plan({}, 0.0, {})
+        paths = [[ring[(i + hop) % len(ring)] for hop in range(hops)] for i in range(len(ring))]
+        worst = max(paths, key=lambda path: sum(link.latency for link in path))
+        moved: defaultdict[str, float] = defaultdict(float)
+        for link in ring:
+            moved[link.name] += volume
+        return Plan(dict(Counter(worst)), volume / min(k.bandwidth for k in ring), dict(moved))
+
+    def _ring(self, team: list[int]) -> Plan:
+        """Reduce-scatter, then all-gather: 2(m - 1) hops, 2(m - 1)/m payloads over each link."""
+        m = len(team)
+        return self._around(team, 2 * (m - 1), 2 * (m - 1) / m)
+
+    def _tree(self, team: list[int]) -> Plan:
+        """Binomial tree: ceil(log2 m) levels up and as many down, one payload per level."""
+        levels = ceil(log2(len(team)))
+        pairs = [
+            (low + 2**level, low)
+            for level in range(levels)
+            for low in range(0, len(team), 2 ** (level + 1))
+            if low + 2**level < len(team)
+        ]
+        worst: Counter[Link] = Counter()
+        held = 0.0
+        for level in range(levels):
+            rung = [self.link(a, b) for a, b in pairs if a - b == 2**level]
+            worst[max(rung, key=lambda link: link.latency)] += 2
+            held += 2 / min(link.bandwidth for link in rung)
+        return Plan(dict(worst), held, self._both_ways(pairs))
+
+    def _star(self, team: list[int]) -> Plan:
+        """Worker 0 takes in m - 1 payloads one after another and sends m - 1 back."""
+        spokes = [(rank, 0) for rank in team[1:]]
+        links = [self.link(a, b) for a, b in spokes]
+        worst = max(links, key=lambda link: link.latency)
+        return Plan({worst: 2}, sum(2 / k.bandwidth for k in links), self._both_ways(spokes))
+
+    def _hierarchical(self) -> Plan:
+        """A ring inside each region, a ring of their first workers, a pipeline back into each."""
+        regions: dict[str | None, list[int]] = {}
+        for rank, region in enumerate(self.regions):
+            regions.setdefault(region, []).append(rank)
+        inside = [self._ring(team) for team in regions.values() if len(team) > 1]
+        back = [self._around(team, len(team) - 1, 1.0) for team in regions.values() if len(team) > 1]
+        leaders = [team[0] for team in regions.values()]
+        across = [self._ring(leaders)] if len(leaders) > 1 else []
+        path: Counter[Link] = Counter()
+        held = 0.0
+        for phase in (inside, across, back):
+            if phase:
+                path.update(max(phase, key=_expected_latency).path)
+                held += max(plan.held for plan in phase)
+        moved: defaultdict[str, float] = defaultdict(float)
+        for plan in (*inside, *across, *back):
+            for name, volume in plan.moved.items():
+                moved[name] += volume
+        return Plan(dict(path), held, dict(moved))
+
+    def _both_ways(self, pairs: list[tuple[int, int]]) -> dict[str, float]:
+        moved: defaultdict[str, float] = defaultdict(float)
+        for a, b in pairs:
+            moved[self.link(a, b).name] += 1
+            moved[self.link(b, a).name] += 1
+        return dict(moved)
+
+    def mean_cost(self) -> Cost:
+        """Expected cost of averaging the whole model."""
+        if self.settings.collective == "given" and self.workers > 1:
+            assert self.settings.duration is not None
+            return Cost(self.settings.duration.expectation, 0.0)
+        plan = self.mean_plan
+        return Cost(plan.held * self.model_bytes, _expected_latency(plan))
+
+
+def _expected_latency(plan: Plan) -> float:
+    return sum(link.latency * hops for link, hops in plan.path.items())
+
+
+class Traffic:
+    """One run's communication: its random draws, and the bytes it moves."""
+
+    def __init__(self, network: Network, seed: int) -> None:
+        self.network = network
+        self._seed = seed
+        self._rng = generator(seed, Purpose.COLLECTIVE)
+        self._fixed: dict[str, float | None] = {}
+        self._payloads: defaultdict[str, float] = defaultdict(float)
+        self._messages: dict[tuple[int, int], Route] = {}
+
+    def _plan(self, kind: str) -> Plan:
+        return self.network.mean_plan if kind == "mean" else self.network.gather_plan
+
+    def collective(self, kind: str, payload: float) -> tuple[float, float]:
+        """Return (transmission, latency) in seconds of the next collective of `payload` bytes."""
+        self._payloads[kind] += payload
+        settings = self.network.settings
+        if settings.collective == "given" and self.network.workers > 1:
+            assert settings.duration is not None
+            duration = float(settings.duration.sample(self._rng, 1)[0])
+            return duration * payload / self.network.model_bytes, 0.0
+        plan = self._plan(kind)
+        if kind not in self._fixed:
+            constant = all(link.is_constant for link in plan.path)
+            self._fixed[kind] = _expected_latency(plan) if constant else None
+        latency = self._fixed[kind]
+        if latency is None:
+            latency = sum(link.sample(self._rng, hops) for link, hops in plan.path.items())
+        return plan.held * payload, latency
+
+    def route(self, source: int, to: int) -> "Route":
+        """The way from one node to another, for its messages."""
+        if (source, to) not in self._messages:
+            link = self.network.link(source, to)
+            key = source * (self.network.workers + 1) + to
+            self._messages[source, to] = Route(link, generator(self._seed, Purpose.MESSAGE, key))
+        return self._messages[source, to]
+
+    def links(self) -> dict[str, float]:
+        """Bytes so far over each link, by "from->to"."""
+        total: defaultdict[str, float] = defaultdict(float)
+        for kind, payload in self._payloads.items():
+            for name, volume in self._plan(kind).moved.items():
+                total[name] += volume * payload
+        for route in self._messages.values():
+            total[route.link.name] += route.bytes
+        return {name: total[name] for name in sorted(total)}
+
+    def totals(self) -> tuple[float, float]:
+        """Bytes so far over all links, and over those that are charged as egress."""
+        links, crossing = self.links(), self.network.crossing
+        charged = (size for name, size in links.items() if crossing is None or name in crossing)
+        return sum(links.values()), sum(charged)
+
+
+class Route:
+    """Messages from one node to another.
+
+    Seconds on the way: `latency`, plus the next of `latencies` where it is random, plus
+    `seconds_per_byte`. The engine keeps the rest: `bytes` so far, how many are `flying`, when the
+    `last` one arrives, the `node` at the far end, and the network card that a message `departs`
+    or `arrives` through.
+    """
+
+    __slots__ = (
+        "arrives", "bytes", "departs", "flying", "last", "latencies", "latency", "link", "node",
+        "seconds_per_byte",
+    )  # fmt: skip
+
+    def __init__(self, link: Link, rng: np.random.Generator) -> None:
+        self.link = link
+        self.bytes = self.last = 0.0
+        self.flying = 0
+        self.node: Any = None
+        self.departs: Any = None
+        self.arrives: Any = None
+        self.seconds_per_byte = 1 / link.bandwidth
+        self.latency = link.latency if link.is_constant else 0.0
+        self.latencies: Iterator[float] | None = None
+        if not link.is_constant:
+            self.latencies = blocks(lambda n: np.array([link.sample(rng, 1) for _ in range(n)]), 64)

@@ -1,0 +1,292 @@
+"""How error is predicted: the gradients that workers compute and the loss that an observer sees.
+
+Random numbers are keyed by (seed, purpose, worker): the k-th mini-batch of a worker is the same
+under every program.
+"""
+
+from functools import cache
+from math import nan
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from simulator.effects import NOTHING, Vector
+from simulator.errors import InputError
+from simulator.scenario import Algorithm, Bound, Quadratic, Scenario, Softmax
+from simulator.streams import Purpose, generator
+from simulator.theory import ErrorBound
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+class Evaluation(NamedTuple):
+    """What an observer sees of a model; nan where the objective has no such number."""
+
+    loss: float
+    accuracy: float
+
+
+class Source(Protocol):
+    """One worker's stream of stochastic gradients."""
+
+    def gradient(self, x: Vector) -> Vector:
+        """Gradient of the next mini-batch at `x`."""
+
+    def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
+        """Loss and gradient of the next mini-batch at `x`."""
+
+
+class Objective(Protocol):
+    """What is minimised.
+
+    `dimension`: entries of a vector; `start`: the initial parameters; `notes`: what a user of the
+    results must know.
+    """
+
+    dimension: int
+    start: Vector
+    notes: tuple[str, ...]
+
+    def source(self, rank: int) -> Source:
+        """The gradients of worker `rank`, from its first step on."""
+
+    def evaluate(self, x: Vector, step: float) -> Evaluation:
+        """What an observer sees of the parameters `x` after `step` local steps."""
+
+
+class Nothing:
+    """Time only: vectors hold nothing and there is no loss."""
+
+    dimension = 1
+    start = NOTHING
+    notes: tuple[str, ...] = ()
+
+    def source(self, rank: int) -> "Nothing":
+        """Itself: every gradient is `NOTHING`."""
+        return self
+
+    def gradient(self, x: Vector) -> Vector:
+        """`NOTHING`."""
+        return NOTHING
+
+    def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
+        """No loss."""
+        return nan, NOTHING
+
+    def evaluate(self, x: Vector, step: float) -> Evaluation:
+        """No loss."""
+        return Evaluation(nan, nan)
+
+
+class TheoremTwo(Nothing):
+    """Time only, with AdaComm's Theorem 2 as the loss: the bound that holds after so many steps."""
+
+    def __init__(self, bound: ErrorBound, tau: int) -> None:
+        self._bound, self._tau = bound, tau
+        if not bound.valid(tau):
+            self.notes = (
+                f"tau = {tau} is outside Theorem 2, which ends at tau = {bound.cap} with this "
+                "learning rate: its loss is no bound",
+            )
+
+    def evaluate(self, x: Vector, step: float) -> Evaluation:
+        """The bound after `step` local steps (there is none at step 0)."""
+        if not step:
+            return Evaluation(nan, nan)
+        return Evaluation(self._bound(duration=step, seconds_per_step=1, tau=self._tau), nan)
+
+
+class NoisyQuadratic:
+    """F_w(x) = (x - s_w)' diag(spectrum) (x - s_w) / 2, its gradient seen through Gaussian noise.
+
+    spectrum_i = i ** -exponent. The shifts s_w of the workers' optima have norm `shift` (before
+    centring) and sum to zero, so the optimum of the mean objective is 0 and its loss is reported
+    above that optimum. `noise` is the square root of E||g - grad F||^2, Theorem 2's sigma.
+    """
+
+    notes = ()
+
+    def __init__(self, spec: Quadratic, workers: int, seed: int) -> None:
+        d = self.dimension = spec.dimension
+        self.spectrum = np.arange(1, d + 1, dtype=float) ** -spec.spectrum.exponent
+        self._scale = spec.noise / np.sqrt(d)
+        self.seed = seed
+        directions = generator(seed, Purpose.OBJECTIVE).standard_normal((workers, d))
+        directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+        self.shifts = spec.shift * (directions - directions.mean(axis=0))
+        self.start = np.full(d, np.sqrt(2 * spec.initial_gap / self.spectrum.sum()))
+        self.start.flags.writeable = False
+
+    def source(self, rank: int) -> "_QuadraticSource":
+        """Gradients of worker `rank`."""
+        return _QuadraticSource(self, rank)
+
+    def evaluate(self, x: Vector, step: float) -> Evaluation:
+        """F(x) - F*, the mean over workers."""
+        return Evaluation(float(self.spectrum @ (x * x)) / 2, nan)
+
+    def noise(self, rng: np.random.Generator) -> Array:
+        """One gradient's noise."""
+        return self._scale * rng.standard_normal(self.dimension)
+
+
+class _QuadraticSource:
+    def __init__(self, objective: NoisyQuadratic, rank: int) -> None:
+        self._objective = objective
+        self._optimum = objective.shifts[rank]
+        self._rng = generator(objective.seed, Purpose.BATCH, rank)
+
+    def gradient(self, x: Vector) -> Vector:
+        objective = self._objective
+        return objective.spectrum * (x - self._optimum) + objective.noise(self._rng)
+
+    def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
+        away = x - self._optimum
+        loss = float(self._objective.spectrum @ (away * away)) / 2
+        return loss, self.gradient(x)
+
+
+class Data(NamedTuple):
+    """Features (samples, features), scaled, with a column of ones; labels (samples,)."""
+
+    train_x: Array
+    train_y: np.ndarray
+    test_x: Array
+    test_y: np.ndarray
+    classes: int
+
+
+@cache
+def load_data(name: str) -> Data:
+    """Load a data set by its scenario name, split 80:20 once and for all.
+
+    `digits`: the 1,797 8 x 8 images that scikit-learn ships. `random-classification`: 10,000
+    samples, 20 features, 10 classes (arXiv 2407.00101).
+    """
+    from sklearn.datasets import load_digits, make_classification  # noqa: PLC0415 - a second
+    from sklearn.model_selection import train_test_split  # noqa: PLC0415
+
+    if name == "digits":
+        features, labels = load_digits(return_X_y=True)
+        features = features / 16
+    else:
+        # ten informative features: the paper names only the totals
+        features, labels = make_classification(
+            10_000, n_features=20, n_informative=10, n_classes=10, random_state=0
+        )
+        features = features / features.std(axis=0)
+    features = np.hstack([features, np.ones((len(features), 1))])
+    train_x, test_x, train_y, test_y = train_test_split(
+        features, labels, test_size=0.2, random_state=0, stratify=labels
+    )
+    return Data(train_x, train_y, test_x, test_y, classes=10)
+
+
+class SoftmaxRegression:
+    """Multinomial logistic regression by its mean negative log-likelihood, on real data.
+
+    The parameters are the weights (features + 1, classes), flat, starting at zero. Under the
+    partition "iid" every worker draws its mini-batches, with replacement, from the whole training
+    set; under { dirichlet = a } from its own label-skewed share of it.
+    """
+
+    notes = ()
+
+    def __init__(self, spec: Softmax, workers: int, seed: int) -> None:
+        self.data = load_data(spec.data)
+        self.batch, self.seed = spec.batch, seed
+        self._shape = (self.data.train_x.shape[1], self.data.classes)
+        self.dimension = self._shape[0] * self._shape[1]
+        self.start = np.zeros(self.dimension)
+        self.start.flags.writeable = False
+        everyone = np.arange(len(self.data.train_y))
+        self.shares = [everyone] * workers
+        if spec.partition != "iid":
+            self.shares = _dirichlet(self.data.train_y, workers, spec.partition.dirichlet, seed)
+
+    def source(self, rank: int) -> "_SoftmaxSource":
+        """Gradients of worker `rank`."""
+        return _SoftmaxSource(self, rank)
+
+    def evaluate(self, x: Vector, step: float) -> Evaluation:
+        """Loss on the whole training set, accuracy on the test set."""
+        data, weights = self.data, x.reshape(self._shape)
+        loss, _ = _log_likelihood(data.train_x @ weights, data.train_y)
+        guesses = (data.test_x @ weights).argmax(axis=1)
+        return Evaluation(loss, float((guesses == data.test_y).mean()))
+
+    def at(self, x: Vector, rows: np.ndarray) -> tuple[float, Array]:
+        """Loss and gradient at `x` over the training samples `rows`."""
+        features, labels = self.data.train_x[rows], self.data.train_y[rows]
+        loss, residuals = _log_likelihood(features @ x.reshape(self._shape), labels)
+        return loss, (features.T @ residuals).ravel() / len(rows)
+
+
+def _log_likelihood(scores: Array, labels: np.ndarray) -> tuple[float, Array]:
+    """Mean negative log-likelihood, and its gradient by the scores times their number."""
+    scores -= scores.max(axis=1, keepdims=True)
+    residuals = np.exp(scores)
+    totals = residuals.sum(axis=1, keepdims=True)
+    rows = np.arange(len(labels))
+    loss = float((np.log(totals[:, 0]) - scores[rows, labels]).mean())
+    residuals /= totals
+    residuals[rows, labels] -= 1
+    return loss, residuals
+
+
+class _SoftmaxSource:
+    _AHEAD = 64  # mini-batches drawn at a time; the draws do not depend on it
+
+    def __init__(self, objective: SoftmaxRegression, rank: int) -> None:
+        self._objective = objective
+        self._share = objective.shares[rank]
+        self._rng = generator(objective.seed, Purpose.BATCH, rank)
+        self._drawn: list[np.ndarray] = []
+
+    def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
+        if not self._drawn:
+            size = (self._AHEAD, self._objective.batch)
+            self._drawn = list(self._share[self._rng.integers(len(self._share), size=size)])[::-1]
+        return self._objective.at(x, self._drawn.pop())
+
+    def gradient(self, x: Vector) -> Vector:
+        return self.loss_and_gradient(x)[1]
+
+
+def _dirichlet(labels: np.ndarray, workers: int, alpha: float, seed: int) -> list[np.ndarray]:
+    """Split each class over the workers by Dirichlet(alpha) shares; nobody is left without data.
+
+    Raises InputError when there are fewer samples than workers.
+    """
+    if workers > len(labels):
+        raise InputError(
+            f"cluster.workers = {workers}: more than the {len(labels)} training samples to share "
+            'out; use fewer workers or objective.partition = "iid"'
+        )
+    rng = generator(seed, Purpose.OBJECTIVE)
+    shares: list[list[int]] = [[] for _ in range(workers)]
+    for label in np.unique(labels):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        cuts = np.cumsum(rng.dirichlet(np.full(workers, alpha)))[:-1] * len(members)
+        for share, part in zip(shares, np.split(members, cuts.astype(int)), strict=True):
+            share.extend(part.tolist())
+    for share in shares:
+        if not share:
+            share.append(max(shares, key=len).pop())
+    return [np.array(share) for share in shares]
+
+
+def build(scenario: Scenario, algorithm: Algorithm, seed: int) -> Objective:
+    """The objective of a scenario, as one algorithm with one seed meets it."""
+    spec, workers = scenario.objective, scenario.cluster.workers
+    if isinstance(spec, Bound):
+        lr, tau = algorithm.parameters["lr"], algorithm.parameters.get("tau", lambda step: 1)
+        bound = ErrorBound(
+            workers, lr(1), spec.smoothness, spec.gradient_variance, spec.initial_gap
+        )
+        return TheoremTwo(bound, tau(1))
+    if isinstance(spec, Quadratic):
+        return NoisyQuadratic(spec, workers, seed)
+    if isinstance(spec, Softmax):
+        return SoftmaxRegression(spec, workers, seed)
+    return Nothing()

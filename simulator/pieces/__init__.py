@@ -1,0 +1,1 @@
+"""Small pieces that programs are composed of; none of them awaits."""

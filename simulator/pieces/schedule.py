@@ -1,0 +1,117 @@
+"""Schedules: functions of the local step (1, 2, ...). A plain number is a constant schedule."""
+
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    FiniteFloat,
+    TypeAdapter,
+    WithJsonSchema,
+    model_validator,
+)
+
+from simulator.pieces.piece import piece
+
+
+@piece
+class Constant:
+    """The same value at every step."""
+
+    value: FiniteFloat
+    schedule: Literal["constant"] = "constant"
+
+    def __call__(self, step: int) -> float:
+        """Value at `step`."""
+        return self.value
+
+
+@piece
+class Steps:
+    """Step decay: `start`, times `factor` after each of the steps `at`."""
+
+    schedule: Literal["steps"]
+    start: FiniteFloat
+    factor: FiniteFloat = Field(gt=0)
+    at: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Self:
+        if list(self.at) != sorted(set(self.at)):
+            raise ValueError("`at` must list steps in ascending order, each once")
+        return self
+
+    def __call__(self, step: int) -> float:
+        """Value at `step`: the first decay acts on the step after `at[0]`."""
+        return float(self.start * self.factor ** bisect_left(self.at, step))
+
+
+Schedule = Callable[[int], float]
+_tables: TypeAdapter[Constant | Steps] = TypeAdapter(
+    Annotated[Constant | Steps, Field(discriminator="schedule")]
+)
+
+
+@piece
+class _ConstantPeriod:
+    value: int
+
+    def __call__(self, step: int) -> int:
+        return self.value
+
+
+def _schedule(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("a number or a schedule table is wanted")
+    if isinstance(value, int | float):
+        return _tables.validate_python({"schedule": "constant", "value": value})
+    return _tables.validate_python(value) if isinstance(value, dict) else value
+
+
+def _rate(value: Any) -> Any:
+    schedule = _schedule(value)
+    first = schedule(1) if callable(schedule) else None
+    if first is None:
+        raise ValueError('a number, or { schedule = "steps", start = 0.4, factor = 0.1, at = [80] }')
+    if first <= 0:
+        raise ValueError("a learning rate must be above zero")
+    return schedule
+
+
+def _period(value: Any) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 1:
+            raise ValueError("a communication period is at least 1 step")
+        return _ConstantPeriod(value=value)
+    if isinstance(value, dict):
+        return Period(_schedule(value))
+    if isinstance(value, _ConstantPeriod | Period):
+        return value
+    raise ValueError("a whole number of steps, 1 or more, or a schedule table")
+
+
+class Period:
+    """A schedule rounded up to whole steps, at least 1."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+
+    def __call__(self, step: int) -> int:
+        """Period in steps at `step`."""
+        return max(1, -int(-self.schedule(step) // 1))
+
+
+_NUMBER = {"type": "number", "exclusiveMinimum": 0}
+_TABLE = {"anyOf": [TypeAdapter(kind).json_schema() for kind in (Constant, Steps)]}
+Rate = Annotated[
+    Schedule,
+    BeforeValidator(_rate),
+    WithJsonSchema({"anyOf": [_NUMBER, _TABLE], "description": "a learning rate, or its schedule"}),
+]
+PeriodOfSteps = Annotated[
+    Callable[[int], int],
+    BeforeValidator(_period),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, _TABLE]}),
+]

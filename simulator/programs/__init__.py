@@ -1,0 +1,29 @@
+"""The catalogue of programs."""
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import entry_points
+
+from simulator.errors import InputError
+from simulator.programs import adaptive, local, server
+from simulator.programs.program import Program
+
+__all__ = ["Program", "catalogue"]
+
+
+@cache
+def catalogue() -> Mapping[str, Program]:
+    """Every program by name: ours, then those of installed packages (`paceline.programs`).
+
+    Raises InputError when an installed package offers something else, or a name that is taken.
+    """
+    programs = {p.name: p for module in (local, adaptive, server) for p in module.PROGRAMS}
+    for entry in entry_points(group="paceline.programs"):
+        program = entry.load()
+        where = f"entry point {entry.name} of paceline.programs ({entry.value})"
+        if not isinstance(program, Program):
+            raise InputError(f"{where}: not a Program; make one with simulator.programs.Program")
+        if program.name in programs:
+            raise InputError(f"{where}: the name {program.name} is taken; choose another")
+        programs[program.name] = program
+    return programs

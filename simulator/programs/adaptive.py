@@ -1,0 +1,118 @@
+"""AdaComm: periodic averaging whose period follows the training loss."""
+
+from collections.abc import Callable
+from itertools import count
+from math import ceil, isfinite, sqrt
+from typing import Annotated, Literal, NamedTuple
+
+from simulator.effects import Node
+from simulator.pieces.transform import Average, BlockMomentumOf, Identity
+from simulator.programs.local import ADACOMM, LearningRate, LocalMomentum
+from simulator.programs.program import Program, doc
+from simulator.units import Seconds
+
+
+class Shared(NamedTuple):
+    """What all workers know after an average: means over the workers."""
+
+    first_loss: float  # at the first step of the round
+    mean_loss: float  # over the steps of the round
+    last_loss: float  # at the last step of the round
+    clock: float  # on arrival at the average, seconds
+
+
+class PaperRule:
+    """Eq. 6 of the paper at every `interval`, with its refinement on a plateau.
+
+    tau0 stands outside the root, so that the rule returns tau0 while nothing has changed.
+    """
+
+    def __init__(
+        self, tau0: int, interval: float, gamma: float, slack: int, lr_exponent: int
+    ) -> None:
+        self.tau0, self.interval, self.gamma, self.slack = tau0, interval, gamma, slack
+        self.lr_exponent = lr_exponent
+        self.level = 0
+        self.first: tuple[float, float] | None = None  # the loss and the rate at t = 0
+        self.rate = 0.0  # at the last boundary
+        self.total, self.steps = 0.0, 0  # loss summed over the steps since the last boundary
+
+    def __call__(self, tau: int, shared: Shared, rate: float) -> int:
+        """Return the next period, given the last one and what the workers share."""
+        if self.first is None:
+            self.first, self.rate = (shared.first_loss, rate), rate
+        self.total += shared.mean_loss * tau
+        self.steps += tau
+        if shared.clock < (self.level + 1) * self.interval:
+            return tau
+        loss, last_rate = self.total / self.steps, self.rate
+        self.level, self.rate, self.total, self.steps = self.level + 1, rate, 0.0, 0
+        first_loss, first_rate = self.first
+        ratio = (first_rate / rate) ** self.lr_exponent * loss / first_loss
+        if not isfinite(ratio):
+            return tau
+        following = max(1, ceil(sqrt(ratio) * self.tau0))
+        if rate == last_rate and following + self.slack >= tau:
+            return max(1, ceil(self.gamma * tau))
+        return following
+
+
+class PaddleRule:
+    """What Paddle's AdaptiveLocalSGD does: tau0 inside the root, at every average, in [1, 16]."""
+
+    def __init__(self, tau0: int) -> None:
+        self.tau0 = tau0
+        self.first: tuple[float, float] | None = None
+
+    def __call__(self, tau: int, shared: Shared, rate: float) -> int:
+        """Return the next period, given the last one and what the workers share."""
+        if self.first is None:
+            self.first = shared.first_loss, rate
+        first_loss, first_rate = self.first
+        ratio = first_rate / rate * shared.last_loss / first_loss * self.tau0
+        return min(16, max(1, ceil(sqrt(ratio)))) if isfinite(ratio) else tau
+
+
+async def adacomm(
+    me: Node,
+    *,
+    lr: LearningRate,
+    momentum: LocalMomentum = Identity(),
+    tau0: Annotated[int, doc("first communication period", "steps", ge=1)],
+    interval: Annotated[Seconds, doc("time between adaptations (T0)", "s", shown="60 s", gt=0)] = 60.0,
+    gamma: Annotated[float, doc("factor of the period on a plateau", gt=0, lt=1)] = 0.5,
+    slack: Annotated[int, doc("how much the period must shrink to be none (s)", "steps", ge=0)] = 0,
+    lr_exponent: Annotated[Literal[1, 3], doc("power of lr0/lr in the rule")] = 1,
+    block_momentum: Annotated[
+        BlockMomentumOf, doc("momentum over averages; 0 is off", shown=0)
+    ] = Average(),
+    gate_lr_until_tau_is_1: Annotated[bool, doc("hold the learning rate while tau > 1")] = False,
+    variant: Annotated[Literal["paper", "paddle"], doc("whose rule for the period")] = "paper",
+) -> None:
+    """AdaComm: local SGD whose period shrinks as the training loss falls."""
+    rule: Callable[[int, Shared, float], int] = (
+        PaddleRule(tau0)
+        if variant == "paddle"
+        else PaperRule(tau0, interval, gamma, slack, lr_exponent)
+    )
+    x = anchor = me.start
+    u, v = momentum.init(x), block_momentum.init(x)
+    tau, rate = tau0, lr(1)
+    losses: list[float] = []
+    for k in count(1):
+        if tau == 1 or not gate_lr_until_tau_is_1:
+            rate = lr(k)
+        loss, g = await me.loss_and_gradient(x)
+        direction, u = momentum.update(g, u)
+        x = x - rate * direction
+        losses.append(loss)
+        if len(losses) == tau:
+            round_loss = sum(losses) / tau
+            average, *shared = await me.mean((x, losses[0], round_loss, loss, me.clock()))
+            x, v = block_momentum.update(anchor, average, v)
+            anchor, u, losses = x, momentum.init(x), []
+            tau = rule(tau, Shared(*shared), rate)
+        me.mark(x)
+
+
+PROGRAMS = (Program("adacomm", adacomm, f"{ADACOMM}, eq. 6 to 8", needs_loss=True),)

@@ -1,0 +1,90 @@
+"""What the catalogue knows of a program: its coroutines, its parameters, its paper."""
+
+import inspect
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import asdict, dataclass, is_dataclass
+from functools import cached_property
+from typing import Any, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from simulator.effects import Node
+
+Function = Callable[..., Coroutine[Any, Any, None]]
+
+
+def doc(description: str, unit: str = "", shown: Any = None, **limits: Any) -> Any:
+    """Describe a parameter: what it is, its unit, and its limits (pydantic's `ge`, `lt`, ...).
+
+    `shown` is how a scenario writes the default, where that differs from the piece it stands for.
+    """
+    return Field(description=description, json_schema_extra={"unit": unit, "shown": shown}, **limits)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A named algorithm.
+
+    `worker` runs on every worker; `server`, if there is one, on the parameter server. Their
+    keyword-only arguments, with annotations that pydantic understands, are the parameters a
+    scenario may set. `averages`: its workers' models are one model, seen as their mean; where they
+    never meet, the observer sees the first. `needs_loss`: it reads the training loss, so an objective must have one.
+    `bound_covers`: AdaComm's Theorem 2 speaks of it. `source`: paper and equation.
+    """
+
+    name: str
+    worker: Function
+    source: str
+    server: Function | None = None
+    averages: bool = True
+    needs_loss: bool = False
+    bound_covers: bool = False
+
+    @property
+    def summary(self) -> str:
+        """First line of the worker's docstring."""
+        return (inspect.getdoc(self.worker) or self.name).splitlines()[0]
+
+    @cached_property
+    def parameters(self) -> type[BaseModel]:
+        """The parameters as a model; unknown ones are refused."""
+        fields: dict[str, Any] = {}
+        for function in filter(None, (self.worker, self.server)):
+            hints = get_type_hints(function, include_extras=True)
+            for key, parameter in inspect.signature(function).parameters.items():
+                if parameter.kind is parameter.KEYWORD_ONLY:
+                    default = ... if parameter.default is parameter.empty else parameter.default
+                    fields[key] = (hints.get(key, Any), default)
+        config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, strict=True)
+        return create_model(self.name, __config__=config, **fields)
+
+    def parse(self, table: dict[str, Any]) -> dict[str, Any]:
+        """Return typed keyword arguments from a scenario's table.
+
+        Raises pydantic.ValidationError, located by parameter name.
+        """
+        model = self.parameters.model_validate(table)
+        return {key: getattr(model, key) for key in type(model).model_fields}
+
+    def start(
+        self, function: Function, me: Node, parameters: Mapping[str, Any]
+    ) -> Coroutine[Any, Any, None]:
+        """Begin `function` (the worker or the server) on a node with those of `parameters` it takes."""
+        names = inspect.signature(function).parameters
+        return function(me, **{key: value for key, value in parameters.items() if key in names})
+
+    def describe(self) -> dict[str, dict[str, Any]]:
+        """Each parameter's default, unit and description, as JSON-able values."""
+        described = {}
+        for key, field in self.parameters.model_fields.items():
+            extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+            default = asdict(field.default) if is_dataclass(field.default) else field.default
+            if extra.get("shown") is not None:
+                default = extra["shown"]
+            described[key] = {
+                "default": "required" if field.is_required() else default,
+                "unit": extra.get("unit", ""),
+                "description": field.description or "",
+            }
+        return described
+

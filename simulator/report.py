@@ -1,0 +1,311 @@
+"""Summaries of runs: means over seeds, how sure they are, and which algorithm to pick."""
+
+import csv
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from simulator.trace import COLUMNS, Run
+
+Groups = Mapping[str, Sequence[Run]]
+"""The runs of each algorithm by its label, in the order of their seeds."""
+
+BATCHES = 20
+TIME_UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
+
+
+def group(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Return the runs by label, in the order given."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.label, []).append(run)
+    return groups
+
+
+def time_unit(seconds: float) -> tuple[float, str]:
+    """Return the unit in which people say `seconds` (from two of a unit on), as (seconds, name)."""
+    return next((unit for unit in TIME_UNITS if seconds >= 2 * unit[0]), TIME_UNITS[-1])
+
+
+def human(seconds: float | None) -> str:
+    """Return a duration as people say it: "12.3 min"; "-" for none."""
+    if seconds is None or not math.isfinite(seconds):
+        return "-"
+    if 0 < seconds < 0.9995:
+        return f"{number(seconds * 1e3)} ms"
+    size, name = time_unit(seconds)
+    return f"{number(seconds / size)} {name}"
+
+
+def number(value: float) -> str:
+    """Return `value` with three significant digits and, up to a million, no exponent."""
+    return f"{value:.0f}" if 999.5 <= abs(value) < 1e6 else f"{value:#.3g}".removesuffix(".")
+
+
+def interval(values: Sequence[float] | np.ndarray) -> list[float] | None:
+    """Return Student's 95 % interval for the mean of independent `values`, as [low, high].
+
+    None when there are fewer than two values, or one is not finite.
+    """
+    n = len(values)
+    if n < 2 or not np.isfinite(values).all():
+        return None
+    from scipy.special import stdtrit  # noqa: PLC0415 - 0.2 s
+
+    mean = float(np.mean(values))
+    half = float(stdtrit(n - 1, 0.975) * np.std(values, ddof=1) / math.sqrt(n))
+    return [mean - half, mean + half]
+
+
+def pace(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    """Return the seconds and the steps of each evaluation interval of `run`."""
+    seconds, steps = np.diff(run.curve["time"]), np.diff(run.curve["step"])
+    return seconds[steps > 0], steps[steps > 0]
+
+
+def batch_means(run: Run) -> list[float] | None:
+    """Return a 95 % interval for the seconds per step of one long run, by batch means.
+
+    Its evaluation intervals are cut into at most `BATCHES` stretches, long enough to be nearly
+    independent. None when there are fewer than two.
+    """
+    seconds, steps = pace(run)
+    batches = np.array_split(np.array([seconds, steps]), min(BATCHES, steps.size) or 1, axis=1)
+    found = interval([_ratio(*batch.sum(axis=1)) for batch in batches])
+    if found is None:
+        return None
+    mean, half = seconds.sum() / steps.sum(), (found[1] - found[0]) / 2
+    return [mean - half, mean + half]
+
+
+def crossing(run: Run, target: float) -> float:
+    """Return when (seconds) the evaluated loss first reaches `target`; infinite if never.
+
+    Linear between the last evaluation above `target` and the first at or below it.
+    """
+    time, loss = np.asarray(run.curve["time"]), np.asarray(run.curve["loss"])
+    reached = np.flatnonzero(loss <= target)
+    if not reached.size:
+        return math.inf
+    i = int(reached[0])
+    if i == 0 or not math.isfinite(loss[i - 1]):
+        return float(time[i])
+    share = (loss[i - 1] - target) / (loss[i - 1] - loss[i])
+    return float(time[i - 1] + share * (time[i] - time[i - 1]))
+
+
+def at(run: Run, time: float, column: str = "loss") -> float:
+    """Return a curve's value at `time` (seconds), linear between evaluations."""
+    return float(np.interp(time, run.curve["time"], run.curve[column]))
+
+
+def _mean(values: Sequence[float] | np.ndarray) -> float:
+    return float(np.mean(values)) if len(values) else math.nan
+
+
+def _ratio(over: float, under: float) -> float:
+    return over / under if under else math.nan
+
+
+def _ends(runs: Sequence[Run], column: str) -> dict[str, Any]:
+    """First and last value of a column, mean over seeds, with the interval of the last."""
+    last = [run.curve[column][-1] for run in runs if run.curve[column]]
+    first = [run.curve[column][0] for run in runs if run.curve[column]]
+    return {"first": _mean(first), "last": _mean(last), "ci95": interval(last)}
+
+
+def _time_to_target(runs: Sequence[Run], target: float | None) -> dict[str, Any] | None:
+    if target is None:
+        return None
+    times = [crossing(run, target) for run in runs]
+    return {  # infinite as soon as one seed failed: a mean over survivors would mislead
+        "mean": _mean(times),
+        "ci95": interval(times),
+        "median": float(np.median(times)),  # the others count as later
+        "reached": sum(map(math.isfinite, times)),
+    }
+
+
+def _breakdown(runs: Sequence[Run]) -> dict[str, float]:
+    spent = {kind: sum(run.seconds[kind] for run in runs) for kind in runs[0].seconds}
+    total = sum(spent.values())
+    return {kind: _ratio(seconds, total) for kind, seconds in spent.items()}
+
+
+def mean_curve(runs: Sequence[Run], columns: Sequence[str]) -> dict[str, list[float]]:
+    """Return the mean over seeds at each evaluation that every seed has."""
+    points = min(len(run.curve["time"]) for run in runs)
+    return {
+        column: np.mean([run.curve[column][:points] for run in runs], axis=0).tolist()
+        for column in columns
+    }
+
+
+def summarise(
+    runs: Sequence[Run], *, target: float | None, workers: int, ideal_rate: float
+) -> dict[str, Any]:
+    """Return the summary of one algorithm's runs, one per seed (the contract's names).
+
+    `ideal_rate`: gradients per second of all workers computing alone. Values that cannot be had
+    are nan or infinite here; `jsonable` makes them null.
+    """
+    per_step = [_ratio(run.duration, run.steps) for run in runs]
+    pooled = np.concatenate([seconds / steps for seconds, steps in map(pace, runs)])
+    links = dict.fromkeys(link for run in runs for link in run.links)
+    rate = [_ratio(workers * run.steps, run.duration) for run in runs]
+    return {
+        "engine": runs[0].engine,
+        "seconds_per_step": {
+            "mean": _mean(per_step),
+            "ci95": interval(per_step) if len(runs) > 1 else batch_means(runs[0]),
+            "p95": float(np.quantile(pooled, 0.95)) if pooled.size else math.nan,
+        },
+        "steps": _mean([run.steps for run in runs]),
+        "duration": _mean([run.duration for run in runs]),
+        "loss": _ends(runs, "loss"),
+        "accuracy": _ends(runs, "accuracy"),
+        "time_to_target": _time_to_target(runs, target),
+        "scalability": _ratio(_mean(rate), ideal_rate),
+        "bytes_per_step": _mean([_ratio(sum(run.links.values()), run.steps) for run in runs]),
+        "cost": _ends(runs, "cost")["last"],
+        "breakdown": _breakdown(runs),
+        "links": {link: _mean([run.links.get(link, 0.0) for run in runs]) for link in links},
+        "curve": mean_curve(runs, ("time", "loss", "step")),
+    }
+
+
+def pick(groups: Groups, target: float | None) -> dict[str, Any]:
+    """Say which algorithm to use, and how sure that is.
+
+    With a target: the lowest mean time to it among the algorithms that reached it with every seed,
+    else the one that reached it most often. Otherwise the lowest mean loss at the end of the
+    shortest run; without a loss, the fewest seconds per step. `ties`: the algorithms that a paired
+    95 % interval over seeds cannot separate from the best (runs with one seed share their draws).
+    """
+    if target is not None:
+        times = {label: [crossing(run, target) for run in runs] for label, runs in groups.items()}
+        if sure := _finite(times):
+            what = f"loss {target:g} after"
+            return _best(sure, "time_to_target", what, human, others=len(sure) < len(groups))
+        label = min(times, key=lambda key: (-_count(times[key]), np.median(times[key])))
+        if reached := _count(times[label]):
+            often = f"{reached} of {len(times[label])} seeds"
+            sentence = f"No algorithm reached loss {target:g} with every seed. {label}: {often}."
+            return {
+                "label": label,
+                "ties": [],
+                "measure": "reached",
+                "value": reached,
+                "ci95": None,
+                "sentence": sentence,
+            }
+    end = min(run.duration for runs in groups.values() for run in runs)
+    losses = {label: [at(run, end) for run in runs] for label, runs in groups.items()}
+    if finite := _finite(losses):
+        missed = "" if target is None else f"No algorithm reached loss {target:g}. "
+        what = f"loss at {human(end)}, where the shortest run ends:"
+        picked = _best(finite, "loss", what, number, others=len(finite) < len(groups))
+        return picked | {"sentence": missed + picked["sentence"]}
+    paces = {
+        label: [_ratio(run.duration, run.steps) for run in runs] for label, runs in groups.items()
+    }
+    return _best(
+        paces, "seconds_per_step", "fewest seconds per step (nothing is said of loss):", human
+    )
+
+
+def _finite(scores: Mapping[str, list[float]]) -> dict[str, list[float]]:
+    return {label: values for label, values in scores.items() if np.isfinite(values).all()}
+
+
+def _count(times: list[float]) -> int:
+    return sum(map(math.isfinite, times))
+
+
+def _best(
+    scores: Mapping[str, list[float]],
+    measure: str,
+    what: str,
+    say: Callable[[float], str],
+    others: bool = False,
+) -> dict[str, Any]:
+    """Pick the lowest mean score; `others`: algorithms that are out of the race."""
+    ranked = sorted(scores, key=lambda label: _mean(scores[label]))
+    best, rest = ranked[0], ranked[1:]
+    mean, seeds = _mean(scores[best]), len(scores[best])
+    behind = {label: interval(np.subtract(scores[label], scores[best])) for label in rest}
+    ties = [label for label, found in behind.items() if found is None or found[0] <= 0]
+    ci95 = interval(scores[best])
+    spread = f" (95 %: {say(ci95[0])} to {say(ci95[1])}, {seeds} seeds)" if ci95 else ""
+    sentence = f"{best}: {what} {say(mean)}{spread}"
+    if ci95 is None:
+        sentence += "; one seed cannot tell chance from merit, ask for more with --seeds"
+    elif ties:
+        sentence += f"; {seeds} seeds cannot separate it from {' or '.join(ties)}"
+    elif rest:
+        sentence += f"; next is {rest[0]}, {say(_mean(scores[rest[0]]))}"
+    elif others:
+        sentence += "; no other got there with every seed"
+    return {
+        "label": best,
+        "ties": ties,
+        "measure": measure,
+        "value": mean,
+        "ci95": ci95,
+        "sentence": sentence + ".",
+    }
+
+
+def notes(groups: Groups) -> list[str]:
+    """What a reader of the numbers should know, each thing once."""
+    found: dict[str, None] = {}
+    for label, runs in groups.items():
+        found |= dict.fromkeys(f"{label}: {note}" for run in runs for note in run.notes)
+        lost = sum(map(diverged, runs))
+        if lost:
+            found[f"{label}: diverged with {lost} of {len(runs)} seeds; try a smaller lr"] = None
+    return list(found)
+
+
+def diverged(run: Run) -> bool:
+    """Whether the loss ended as no number, having begun as one."""
+    loss = run.curve["loss"]
+    return bool(loss) and math.isfinite(loss[0]) and not math.isfinite(loss[-1])
+
+
+def records(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return one flat dict per evaluation: label, seed and every one of `trace.COLUMNS`."""
+    return [
+        {"label": run.label, "seed": run.seed, **dict(zip(COLUMNS, row, strict=True))}
+        for run in runs
+        for row in zip(*(run.curve[column] for column in COLUMNS), strict=True)
+    ]
+
+
+def csv_table(runs: Sequence[Run]) -> str:
+    """Return `records` as CSV: shortest digits that read back exactly, empty for nan."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("label", "seed", *COLUMNS))
+    for run in runs:
+        columns = (map(_digits, run.curve[column]) for column in COLUMNS)
+        writer.writerows((run.label, run.seed, *row) for row in zip(*columns, strict=True))
+    return text.getvalue()
+
+
+def _digits(value: float) -> str:
+    return "" if math.isnan(value) else repr(float(value)).removesuffix(".0")
+
+
+def jsonable(value: Any) -> Any:
+    """Return `value` with plain Python numbers, and null for what is not a finite number."""
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [jsonable(item) for item in value]
+    if isinstance(value, np.generic):
+        return jsonable(value.item())
+    return None if isinstance(value, float) and not math.isfinite(value) else value

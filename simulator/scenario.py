@@ -1,0 +1,215 @@
+"""A scenario: its tables, and its algorithms parsed by their programs.
+
+Shapes and single values are checked here; `simulator.checks` refuses settings that contradict each
+other, and `simulator.load` reads files.
+"""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from functools import cache
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, Field, PrivateAttr, ValidationError, ValidationInfo
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
+from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
+
+from simulator.programs import Program, catalogue
+from simulator.sections import (
+    Bound,
+    Choice,
+    Cluster,
+    Cost,
+    Many,
+    Model,
+    Name,
+    Network,
+    NoObjective,
+    Objective,
+    Optimizer,
+    Quadratic,
+    Range,
+    Run,
+    Section,
+    Server,
+    Softmax,
+    Theory,
+)
+from simulator.wording import nearest
+
+__all__ = [
+    "Algorithm",
+    "Bound",
+    "Cost",
+    "Quadratic",
+    "Scenario",
+    "Softmax",
+    "arguments",
+    "json_schema",
+]
+
+
+class Algorithm(Section):
+    """One curve: a program with its parameters.
+
+    `parameters` are typed keyword arguments for the program; `table` is what the user wrote.
+    """
+
+    name: Name
+    label: Name
+    parameters: dict[str, Any]
+    table: dict[str, Any]
+
+
+def refusal(where: tuple[str | int, ...], what: str, value: Any) -> ValidationError:
+    """Make an error located inside the table being validated, with our own wording."""
+    kind = PydanticCustomError("refusal", "{what}", {"what": what})
+    details = InitErrorDetails(type=kind, loc=where, input=value)
+    return ValidationError.from_exception_data("scenario", [details])
+
+
+def _brief(value: Any) -> str:
+    """Write a parameter so that it fits a figure's legend."""
+    if isinstance(value, dict):
+        inner = {key: each for key, each in value.items() if key not in ("kind", "schedule")}
+        name = value.get("kind", value.get("schedule", ""))
+        return f"{name}({', '.join(f'{key}={_brief(each)}' for key, each in inner.items())})"
+    if isinstance(value, list):
+        return "/".join(map(_brief, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def arguments(program: Program, own: dict[str, Any], optimizer: Optimizer) -> dict[str, Any]:
+    """Return a program's table: what is set in [optimizer], overridden by its `own` parameters."""
+    defaults = {key: getattr(optimizer, key) for key in optimizer.model_fields_set}
+    return {k: v for k, v in defaults.items() if k in program.parameters.model_fields} | own
+
+
+def _algorithm(value: Any, info: ValidationInfo) -> Any:
+    """Parse an [[algorithm]] table by its program, with [optimizer]'s lr and momentum."""
+    if not isinstance(value, dict):
+        return value
+    programs: Mapping[str, Program] = (info.context or {}).get("programs") or catalogue()
+    name, label = value.get("name"), value.get("label")
+    if "name" not in value:
+        raise refusal(("name",), f"missing; write one of: {', '.join(programs)}", value)
+    if not isinstance(name, str) or name not in programs:
+        raise refusal(("name",), f"unknown; {nearest(str(name), programs, 'write one of')}", name)
+    own = {key: each for key, each in value.items() if key not in ("name", "label")}
+    optimizer = info.data.get("optimizer")
+    time_only = isinstance(info.data.get("objective"), NoObjective)
+    if optimizer is None or (time_only and optimizer.lr is None):
+        optimizer = Optimizer(lr=1.0)  # any rate does: [optimizer] is refused, or nothing descends
+    parameters = programs[name].parse(arguments(programs[name], own, optimizer))
+    words = [name, *(f"{key}={_brief(each)}" for key, each in own.items())]
+    return {
+        "name": name,
+        "label": " ".join(words) if label is None else label,
+        "parameters": parameters,
+        "table": value,
+    }
+
+
+class Scenario(Section):
+    """Everything one simulation needs."""
+
+    title: str = Field(default="", description="title of figures and reports")
+    model: Model
+    objective: Objective = Field(
+        default=NoObjective(kind="none"), description="how error is predicted"
+    )
+    optimizer: Optimizer = Optimizer()
+    cluster: Cluster
+    network: Network
+    server: Server = Server()
+    run: Run
+    algorithm: Many[Annotated[Algorithm, BeforeValidator(_algorithm)]] = Field(
+        default=(), description="the algorithms to compare"
+    )
+    tune: dict[str, dict[str, Choice]] = Field(
+        default={}, description="what `paceline tune` may try, by program and parameter"
+    )
+    theory: Theory = Theory()
+    cost: Cost = Cost()
+
+    _file: str = PrivateAttr(default="<scenario>")
+    _table: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Remember where the scenario came from, if it was loaded."""
+        self._file = (context or {}).get("file", self._file)
+        self._table = (context or {}).get("table", self._table)
+
+    @property
+    def file(self) -> str:
+        """Path of the scenario as given."""
+        return self._file
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """The TOML table after overrides, JSON-able."""
+        return self._table
+
+
+class _TomlSchema(GenerateJsonSchema):
+    """JSON Schema of TOML, which has no null; a table's defaults are told key by key."""
+
+    def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
+        return self.generate_inner(schema["schema"])
+
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
+        if isinstance(schema.get("default"), BaseModel | None):
+            return self.generate_inner(schema["schema"])
+        return super().default_schema(schema)
+
+
+def json_schema(programs: Mapping[str, Program] | None = None) -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of a scenario, with every program's own parameters."""
+    return deepcopy(_json_schema(tuple((programs or catalogue()).items())))
+
+
+@cache
+def _json_schema(named: tuple[tuple[str, Program], ...]) -> dict[str, Any]:
+    programs = dict(named)
+    models: list[Any] = [Scenario, Range, *(each.parameters for each in programs.values())]
+    references, root = models_json_schema(
+        [(model, "validation") for model in models], schema_generator=_TomlSchema
+    )
+    tables = root["$defs"]
+
+    def table(model: Any) -> dict[str, Any]:
+        return dict(tables[references[model, "validation"]["$ref"].removeprefix("#/$defs/")])
+
+    span = references[Range, "validation"]
+    items, choices = [], {}
+    for name, program in programs.items():
+        own = table(program.parameters)
+        properties = own.get("properties", {})
+        required = {"name", *own.get("required", ())} - {"lr", "momentum"}  # from [optimizer]
+        head = {
+            "name": {"const": name, "description": program.summary},
+            "label": {"type": "string", "description": "name of its curve, unique"},
+        }
+        items.append(
+            own | {"title": name, "properties": head | properties, "required": sorted(required)}
+        )
+        choices[name] = {
+            "type": "object",
+            "description": f"values or ranges of {name}'s parameters",
+            "additionalProperties": False,
+            "properties": {
+                key: {"anyOf": [{"type": "array", "items": each, "minItems": 1}, span]}
+                for key, each in properties.items()
+            },
+        }
+    scenario = table(Scenario)
+    scenario["properties"] |= {
+        "algorithm": scenario["properties"]["algorithm"] | {"items": {"anyOf": items}},
+        "tune": scenario["properties"]["tune"]
+        | {"properties": choices, "additionalProperties": False},
+    }
+    unused = {scenario["title"], "Algorithm", *programs}
+    return {
+        "$schema": GenerateJsonSchema.schema_dialect,
+        **scenario,
+        "$defs": {key: each for key, each in tables.items() if key not in unused},
+    }

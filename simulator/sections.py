@@ -1,0 +1,327 @@
+"""The tables of a scenario as typed, frozen models: SI units inside, the TOML's own key names.
+
+Field descriptions become the JSON Schema's, and editors show them.
+"""
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    FiniteFloat,
+    JsonValue,
+    PlainValidator,
+    Strict,
+    Tag,
+    TypeAdapter,
+    WithJsonSchema,
+)
+
+from simulator.delay import Constant, Law
+from simulator.pieces.schedule import Rate
+from simulator.units import Bytes, BytesPerSecond, Seconds
+
+T = TypeVar("T")
+Many = Annotated[tuple[T, ...], Strict(False)]  # a TOML array, frozen
+Name = Annotated[str, Field(min_length=1)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Positive = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(gt=0, le=1)]
+Duration = Annotated[Seconds, Field(gt=0)]
+Bandwidth = Annotated[BytesPerSecond, Field(gt=0)]
+
+_rate: TypeAdapter[Any] = TypeAdapter(Rate)
+
+
+def _checked_rate(value: Any) -> Any:
+    """Check a learning rate and keep it as written: each program parses it for itself."""
+    _rate.validate_python(value)
+    return value
+
+
+LearningRate = Annotated[
+    float | dict[str, Any], PlainValidator(_checked_rate), WithJsonSchema(_rate.json_schema())
+]
+
+
+class Section(BaseModel):
+    """A table of the scenario: unknown keys, implicit conversions, nan and inf are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Model(Section):
+    """What travels: parameters x bytes_per_parameter."""
+
+    parameters: int = Field(ge=1, le=10**15, description="number of parameters of the model")
+    bytes_per_parameter: Positive = Field(default=4.0, description="bytes sent per parameter")
+
+    @property
+    def bytes(self) -> float:
+        """Size of one whole model or gradient, in bytes."""
+        return self.parameters * self.bytes_per_parameter
+
+
+class Bound(Section):
+    """Predict the error by AdaComm's Theorem 2 (Wang & Joshi, arXiv 1810.08313)."""
+
+    kind: Literal["bound"]
+    initial_gap: Positive = Field(description="F(x1) - Finf: how far the loss can fall")
+    smoothness: Positive = Field(description="L: Lipschitz constant of the gradient")
+    gradient_variance: NonNegative = Field(description="sigma^2 of one mini-batch gradient")
+
+
+class Spectrum(Section):
+    """Eigenvalues of the quadratic: i^-exponent, i = 1 ... dimension."""
+
+    kind: Literal["power"] = "power"
+    exponent: NonNegative = Field(default=1.0, description="decay of the eigenvalues")
+
+
+class Quadratic(Section):
+    """A noisy quadratic whose optimum may differ between workers (non-IID data)."""
+
+    kind: Literal["quadratic"]
+    dimension: int = Field(default=100, ge=1, le=10**7, description="number of coordinates")
+    spectrum: Spectrum = Field(default=Spectrum(), description="eigenvalues of the Hessian")
+    noise: NonNegative = Field(default=1.0, description="sigma: root of E||g - grad F||^2")
+    shift: NonNegative = Field(default=0.0, description="spread of the workers' optima (non-IID)")
+    initial_gap: Positive = Field(default=1.0, description="loss at the start, above the optimum")
+
+
+class Dirichlet(Section):
+    """Label shares drawn per worker from a Dirichlet distribution."""
+
+    dirichlet: Positive = Field(description="concentration; small is very uneven")
+
+
+def _iid(value: Any) -> Any:
+    if value != "iid":
+        raise ValueError('unknown; write "iid" or { dirichlet = 0.3 }')
+    return value
+
+
+def _partition(value: Any) -> str:
+    return "a table" if isinstance(value, dict | Dirichlet) else "iid"
+
+
+Partition = Annotated[
+    Annotated[Literal["iid"], BeforeValidator(_iid), Tag("iid")]
+    | Annotated[Dirichlet, Tag("a table")],
+    Discriminator(_partition),
+    Field(
+        description='how the data are dealt to workers: "iid" or { dirichlet = 0.3 }',
+        examples=["iid", {"dirichlet": 0.3}],
+    ),
+]
+
+
+class Softmax(Section):
+    """Softmax regression on real data, in NumPy."""
+
+    kind: Literal["softmax"]
+    data: Literal["digits", "random-classification"] = Field(description="data set")
+    batch: Count = Field(default=32, description="mini-batch per worker and step, samples")
+    partition: Partition = "iid"
+
+
+class Torch(Section):
+    """Real gradients of a PyTorch model in virtual time."""
+
+    kind: Literal["torch"]
+    model: Name = Field(description="model")
+    data: Name = Field(description="data set")
+    batch: Count = Field(default=32, description="mini-batch per worker and step, samples")
+    partition: Partition = "iid"
+
+
+class NoObjective(Section):
+    """Time only."""
+
+    kind: Literal["none"]
+
+
+Objective = Annotated[
+    Bound | Quadratic | Softmax | Torch | NoObjective, Field(discriminator="kind")
+]
+
+
+class Optimizer(Section):
+    """Defaults of every algorithm; its own table overrides them."""
+
+    lr: LearningRate | None = Field(default=None, description="learning rate, or its schedule")
+    momentum: float = Field(default=0.0, ge=0, lt=1, description="momentum of the local steps")
+
+
+class Bursts(Section):
+    """Slow spells: a two-state Markov chain per worker."""
+
+    factor: Positive = Field(description="compute time is multiplied by this while a burst lasts")
+    on: Duration = Field(description="mean duration of a burst")
+    off: Duration = Field(description="mean time between bursts")
+
+
+class Failures(Section):
+    """Crashes of single workers."""
+
+    between: Duration = Field(description="mean time between failures of one worker")
+    repair: Duration = Field(description="mean time to repair")
+
+
+class _Nodes(Section):
+    """What the cluster and each of its groups may set."""
+
+    extra: Law | None = Field(default=None, description="delay added to compute, for a fixed share")
+    bursts: Bursts | None = Field(default=None, description="slow spells, correlated in time")
+    failures: Failures | None = Field(default=None, description="crashes and repairs")
+    region: Name | None = Field(default=None, description="where the workers are")
+    device: Name | None = Field(default=None, description="what the workers compute on")
+
+
+_EXTRA_SHARE = "share of the workers that `extra` befalls, in (0, 1]"
+
+
+class Group(_Nodes):
+    """Some of the workers; what is left out here comes from [cluster]."""
+
+    name: Name = Field(description="name of the group, unique")
+    workers: Count = Field(description="how many of the cluster's workers are in the group")
+    compute: Law | None = Field(default=None, description="time to compute one gradient")
+    extra_share: Share | None = Field(default=None, description=_EXTRA_SHARE)
+
+
+class Cluster(_Nodes):
+    """The workers: how many, and how long a gradient takes them."""
+
+    workers: int = Field(ge=1, le=65_535, description="number of workers")
+    compute: Law = Field(description="time to compute one gradient")
+    extra_share: Share = Field(default=0.0, description=_EXTRA_SHARE)
+    allow_zero: bool = Field(default=False, description="allow a compute time of zero")
+    forward_share: float = Field(
+        default=1 / 3,
+        ge=0,
+        lt=1,
+        description="share of a step before the backward pass frees its first gradient",
+    )
+    group: Many[Group] = Field(default=(), description="overrides for some of the workers")
+
+
+class _Line(Section):
+    """What the network and each of its links may set."""
+
+    bandwidth: Bandwidth | None = Field(default=None, description="bits or bytes per second")
+    jitter: Law | None = Field(default=None, description="random delay added to each latency")
+    tcp_window: Annotated[Bytes, Field(gt=0)] | None = Field(
+        default=None, description="one flow's rate is at most tcp_window / round trip"
+    )
+
+
+class Link(_Line):
+    """The line between two regions; what is left out here comes from [network]."""
+
+    between: tuple[Name, Name] = Field(
+        strict=False, description='the two regions it joins; "server" is the parameter server\'s'
+    )
+    latency: Law | None = Field(default=None, description="one way, per hop")
+
+
+class Network(_Line):
+    """How gradients and models travel."""
+
+    model: Literal["closed-form", "flows"] = Field(
+        default="closed-form", description="alpha-beta formulas, or every transfer simulated"
+    )
+    collective: Literal["ring", "tree", "star", "hierarchical", "given"] = Field(
+        default="ring", description="how a mean over all workers is carried out"
+    )
+    latency: Law = Field(
+        default=Constant.model_validate({"value": "0 s"}),
+        description='one way, per hop; required unless collective = "given"',
+    )
+    duration: Law | None = Field(
+        default=None, description='duration of one mean (D), with collective = "given"'
+    )
+    link: Many[Link] = Field(default=(), description="lines between regions")
+
+
+_ZERO: dict[str, JsonValue] = {"default": "0 s"}  # as a scenario writes it
+
+
+class Server(Section):
+    """The parameter server of the programs that have one."""
+
+    receive: Seconds = Field(
+        default=0.0, description="time to take in one gradient", json_schema_extra=_ZERO
+    )
+    apply: Seconds = Field(
+        default=0.0, description="time to update the parameters", json_schema_extra=_ZERO
+    )
+    bandwidth: Bandwidth | None = Field(
+        default=None, description="of the server's own network card; left out: unlimited"
+    )
+
+
+class Run(Section):
+    """How long, how often, how closely watched."""
+
+    steps: Count | None = Field(default=None, description="stop after so many local steps")
+    duration: Duration | None = Field(default=None, description="stop after so much time")
+    target_loss: Positive | None = Field(default=None, description="the loss to reach")
+    seeds: int = Field(default=1, ge=1, le=10**6, description="number of repetitions")
+    evaluate_every: Count | None = Field(default=None, description="steps between evaluations")
+    timeline_spans: int = Field(
+        default=5000, ge=0, le=10**8, description="longest timeline kept, in spans"
+    )
+
+
+class Theory(Section):
+    """What `paceline theory` tabulates."""
+
+    periods: Many[Count] = Field(
+        default=(1, 2, 4, 8, 16, 32, 64), description="communication periods tau, in steps"
+    )
+    durations: Many[Duration] = Field(default=(), description="wall-clock times")
+
+
+class Cost(Section):
+    """Prices, in any one currency."""
+
+    node_hour: NonNegative | None = Field(default=None, description="one worker for one hour")
+    egress_per_gb: NonNegative | None = Field(
+        default=None, description="10^9 bytes leaving a region"
+    )
+
+
+_finite: TypeAdapter[float] = TypeAdapter(Annotated[FiniteFloat, Strict()])
+
+
+def _number(value: Any) -> Any:
+    """Keep an int an int: a range of whole numbers is tried at whole numbers."""
+    _finite.validate_python(value)
+    return value
+
+
+Number = Annotated[int | float, PlainValidator(_number), WithJsonSchema({"type": "number"})]
+
+
+class Range(Section):
+    """Every value from low to high."""
+
+    low: Number = Field(description="smallest value to try")
+    high: Number = Field(description="largest value to try")
+    log: bool = Field(default=False, description="spread the trials evenly in the logarithm")
+
+
+def _choice(value: Any) -> str:
+    return "a range" if isinstance(value, dict | Range) else "values"
+
+
+Choice = Annotated[
+    Annotated[Annotated[tuple[Any, ...], Strict(False), Field(min_length=1)], Tag("values")]
+    | Annotated[Range, Tag("a range")],
+    Discriminator(_choice),
+]

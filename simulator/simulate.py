@@ -1,0 +1,338 @@
+"""Run every algorithm of a scenario with every seed, on one core, many, or a Dask cluster."""
+
+import hashlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from simulator import plot, report, store, timeline
+from simulator.cluster import ideal_rate
+from simulator.engines import virtual
+from simulator.errors import InputError
+from simulator.programs import Program, catalogue
+from simulator.scenario import Algorithm, Scenario
+from simulator.sections import Cost, Optimizer
+from simulator.trace import COLUMNS, Run
+
+ENGINES = {"auto": virtual.run, "virtual": virtual.run}
+# What of a scenario's table cannot change the numbers of a task: its own algorithm is added back.
+PRESENTATION = ("title", "algorithm", "tune", "theory")
+
+Programs = Mapping[str, Program] | None
+Progress = Callable[[int, int], None]
+"""Called with the number of finished tasks and of all tasks."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One algorithm with one seed, recording at most `spans` spans."""
+
+    algorithm: Algorithm
+    seed: int
+    spans: int
+    engine: str
+
+    def key(self, scenario: Scenario) -> str:
+        """Hash of everything that determines the task's numbers."""
+        table = {key: value for key, value in scenario.table.items() if key not in PRESENTATION}
+        table["run"] = {key: value for key, value in table["run"].items() if key != "seeds"}
+        task = [self.algorithm.table, self.algorithm.label, self.seed, self.spans, self.engine]
+        files = [hashlib.sha256(data).hexdigest() for data in _samples(table, scenario.file)]
+        code = _code(catalogue()[self.algorithm.name].worker.__code__.co_filename)
+        text = store.dump([table, task, files, store.versions(), code])
+        return hashlib.sha256(text).hexdigest()[:32]
+
+
+@cache
+def _code(program: str) -> str:
+    """Hash of our sources and of the file `program`: they may change while the version does not."""
+    ours = Path(__file__).parent.rglob("*.py")
+    contents = [path.read_bytes() for path in [*sorted(ours), Path(program)]]
+    return hashlib.sha256(b"".join(contents)).hexdigest()
+
+
+def _samples(table: Any, file: str) -> Iterator[bytes]:
+    """Contents of the files that a scenario's empirical distributions name."""
+    if isinstance(table, Mapping):
+        if table.get("dist") == "empirical":
+            try:
+                yield (Path(file).parent / table["file"]).read_bytes()
+            except OSError:  # it lies elsewhere: no two keys may be equal
+                yield os.urandom(16)
+        table = list(table.values())
+    if isinstance(table, list):
+        for item in table:
+            yield from _samples(item, file)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What `simulate` returns: the runs, algorithm by algorithm and seed by seed."""
+
+    scenario: Scenario
+    seeds: list[int]
+    runs: list[Run]
+    resumed: int = 0
+
+    @property
+    def engine(self) -> str:
+        """The engines that ran."""
+        return ", ".join(sorted({run.engine for run in self.runs}))
+
+    @cached_property
+    def groups(self) -> dict[str, list[Run]]:
+        """The runs by label."""
+        return report.group(self.runs)
+
+    @cached_property
+    def algorithms(self) -> list[dict[str, Any]]:
+        """One summary per algorithm, as in the JSON document."""
+        return [self._summary(algorithm) for algorithm in self.scenario.algorithm]
+
+    def _summary(self, algorithm: Algorithm) -> dict[str, Any]:
+        scenario, runs = self.scenario, self.groups[algorithm.label]
+        summary = report.summarise(
+            runs,
+            target=scenario.run.target_loss,
+            workers=scenario.cluster.workers,
+            ideal_rate=ideal_rate(scenario),
+        )
+        if scenario.cost == Cost():  # no prices, no cost: that is not a cost of zero
+            summary["cost"] = None
+        named = {
+            "label": algorithm.label,
+            "name": algorithm.name,
+            "parameters": _parameters(algorithm, scenario.optimizer),
+        }
+        return named | dict(report.jsonable(summary))
+
+    @cached_property
+    def pick(self) -> dict[str, Any]:
+        """Which algorithm to use: `report.pick`."""
+        picked = report.pick(self.groups, self.scenario.run.target_loss)
+        return dict(report.jsonable(picked))
+
+    @cached_property
+    def notes(self) -> list[str]:
+        """What a reader of the numbers should know."""
+        return report.notes(self.groups)
+
+    def curves(self) -> dict[str, dict[str, np.ndarray]]:
+        """Each label's columns (`trace.COLUMNS`) as arrays of shape (seeds, points).
+
+        Seeds with fewer evaluations than others are filled up with nan.
+        """
+        return {
+            label: {column: _table([run.curve[column] for run in runs]) for column in COLUMNS}
+            for label, runs in self.groups.items()
+        }
+
+    def records(self) -> list[dict[str, Any]]:
+        """One flat dict per evaluation (label, seed and `trace.COLUMNS`): rows of a data frame."""
+        return report.records(self.runs)
+
+    def json(self) -> dict[str, Any]:
+        """Return the document of `paceline simulate --json`."""
+        scenario = self.scenario
+        return {
+            "scenario": {"title": scenario.title, "file": scenario.file},
+            "engine": self.engine,
+            "seeds": self.seeds,
+            "versions": store.versions(),
+            "algorithms": self.algorithms,
+            "pick": self.pick,
+            "notes": self.notes,
+        }
+
+
+def _table(rows: list[list[float]]) -> np.ndarray:
+    filled = np.full((len(rows), max(map(len, rows))), np.nan)
+    for row, values in zip(filled, rows, strict=True):
+        row[: len(values)] = values
+    return filled
+
+
+def _parameters(algorithm: Algorithm, optimizer: Optimizer) -> dict[str, Any]:
+    """What the scenario sets of an algorithm's parameters, as written there."""
+    shared = {key: getattr(optimizer, key) for key in optimizer.model_fields_set}
+    own = {key: value for key, value in algorithm.table.items() if key not in ("name", "label")}
+    return {key: value for key, value in shared.items() if key in algorithm.parameters} | own
+
+
+def simulate(  # noqa: PLR0913 - the options of the command
+    scenario: Scenario,
+    *,
+    seeds: int | None = None,
+    seed: int = 0,
+    engine: str = "auto",
+    jobs: int = 1,
+    dask: str | None = None,
+    out: str | Path | None = None,
+    programs: Programs = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Simulate every algorithm of `scenario` with `seeds` seeds from `seed` on.
+
+    `jobs` processes, or the Dask cluster at address `dask`, share the tasks; the numbers are the
+    same. With `out`, finished tasks are kept there at once, so that the same call resumes after an
+    interruption, and the whole run directory is written in the end. `programs`, by name, stand in
+    for the catalogue's (the scenario must have been parsed with them); as their code has no
+    version, such runs are not resumed. Raises InputError.
+    """
+    seeds = scenario.run.seeds if seeds is None else seeds
+    _check(scenario, seeds, seed, engine, jobs)
+    numbers = range(seed, seed + seeds)
+    tasks = [
+        Task(algorithm, number, scenario.run.timeline_spans if number == seed else 0, engine)
+        for algorithm in scenario.algorithm
+        for number in numbers
+    ]
+    directory = store.Directory(Path(out)) if out is not None else None
+    parts = directory if programs is None else None
+    keys = [task.key(scenario) for task in tasks] if parts else []
+    kept = [parts.part(key) for key in keys] if parts else []
+    done = {index: run for index, run in enumerate(kept) if run}
+    resumed = len(done)
+    todo = [index for index in range(len(tasks)) if index not in done]
+    todo.sort(key=lambda index: tasks[index].seed)  # so that the time left can be guessed early
+    with _executor(jobs, dask) as executor:
+        if progress:
+            progress(len(done), len(tasks))
+        for index, run in _finished(executor, scenario, {i: tasks[i] for i in todo}, programs):
+            done[index] = run
+            if parts:
+                parts.keep(keys[index], run)
+            if progress:
+                progress(len(done), len(tasks))
+    runs = [done[index] for index in range(len(tasks))]
+    result = Result(scenario, list(numbers), runs, resumed)
+    if directory:
+        save(result, directory)
+    return result
+
+
+def save(result: Result, directory: store.Directory) -> None:
+    """Write the whole run directory of `result`."""
+    scenario, groups = result.scenario, result.groups
+    files = {
+        "curves.csv": report.csv_table(result.runs).encode(),
+        "timeline.json": store.dump(timeline.events(groups), indent=None),
+        **plot.figures(groups, title=scenario.title, target=scenario.run.target_loss),
+    }
+    document = {
+        "scenario": {"title": scenario.title, "file": scenario.file, "table": scenario.table},
+        "seeds": result.seeds,
+        "versions": store.versions(),
+        "summary": result.json(),
+    }
+    directory.finish(files, document)
+
+
+def _check(scenario: Scenario, seeds: int, seed: int, engine: str, jobs: int) -> None:
+    """Refuse what cannot be run."""
+    if engine not in ENGINES:
+        raise InputError(f"engine {engine!r}: unknown; choose one of: {', '.join(ENGINES)}")
+    for name, value, least in (("seeds", seeds, 1), ("seed", seed, 0), ("jobs", jobs, 1)):
+        if value < least:
+            raise InputError(f"{name} {value}: must be at least {least}")
+    if not scenario.algorithm:
+        raise InputError(
+            f"{scenario.file}: nothing to simulate; add an [[algorithm]] table with a name "
+            "(paceline list programs)"
+        )
+
+
+def run_task(
+    scenario: Scenario, task: Task, programs: Programs, expected: Mapping[str, str]
+) -> Run:
+    """Run one task, wherever that is; refuse versions other than those `expected`."""
+    if store.versions() != expected:
+        raise InputError(
+            f"a Dask worker has {store.versions()}, but this process has {expected}; "
+            "numbers are only the same with the same versions: install those"
+        )
+    # Sums must not depend on how many cores a process may use.
+    with threadpool_limits(limits=1):
+        return ENGINES[task.engine](
+            task.algorithm, scenario, task.seed, spans=task.spans, programs=programs
+        )
+
+
+def _finished(
+    executor: Executor | None, scenario: Scenario, tasks: Mapping[int, Task], programs: Programs
+) -> Iterator[tuple[int, Run]]:
+    """Run the tasks; yield each run, with its task's index, as soon as it is there."""
+    if executor is None:
+        for index, task in tasks.items():
+            yield index, run_task(scenario, task, programs, store.versions())
+        return
+    futures = {
+        executor.submit(run_task, scenario, task, programs, store.versions()): index
+        for index, task in tasks.items()
+    }
+    for future in as_completed(futures):
+        yield futures[future], future.result()
+
+
+@contextmanager
+def _executor(jobs: int, dask: str | None) -> Iterator[Executor | None]:
+    """Whatever runs tasks, with the interface of concurrent.futures; None: this very process."""
+    if dask is not None:
+        with _client(dask) as client, client.get_executor(pure=False) as executor:
+            yield executor
+    elif jobs == 1:
+        yield None
+    else:
+        before = multiprocessing.active_children()
+        spawn = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_follow_parent)
+        try:
+            yield pool
+        except BaseException:  # do not wait for tasks that nobody wants any more
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in multiprocessing.active_children():
+                if child not in before:
+                    child.terminate()
+            raise
+        pool.shutdown()
+
+
+def _client(address: str) -> Any:
+    """Connect to a Dask scheduler."""
+    try:
+        from distributed import Client  # noqa: PLC0415 - an extra, and half a second
+    except ImportError:
+        raise InputError(
+            f'dask {address}: Dask is not installed; pip install "paceline[cluster]"'
+        ) from None
+    try:
+        return Client(address, timeout="10s", set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"dask {address}: no scheduler answers ({error}); give its address, such as "
+            "tcp://host:8786"
+        ) from error
+
+
+def _follow_parent() -> None:
+    """Let a pool's process end with its parent, even a killed one, and leave Ctrl-C to it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()

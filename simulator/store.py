@@ -1,0 +1,171 @@
+"""Run directories: written so that a killed command never leaves one that looks whole.
+
+`run.json` is removed before anything else changes and written after everything else; each file
+appears under its name only when complete. Finished runs of an unfinished command wait in `.parts`,
+from which the same command resumes.
+"""
+
+import io
+import json
+import os
+import platform
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simulator.errors import InputError
+from simulator.trace import COLUMNS, Run
+
+SCHEMA = 1
+WHOLE = "run.json"
+PARTS = ".parts"
+FIGURES = ("figure", "breakdown", "tau")
+NAMES = (
+    WHOLE,
+    "curves.csv",
+    "timeline.json",
+    *(f"{n}.{e}" for n in FIGURES for e in ("png", "svg")),
+)
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Versions of all that numbers depend on."""
+    found = {"python": platform.python_version()}
+    for package in ("paceline", "numpy", "scipy", "scikit-learn"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:  # paceline run from a checkout that nobody installed
+            found[package] = "not installed"
+    return found
+
+
+def encode(run: Run) -> bytes:
+    """Return `run` as the bytes of an .npz archive without pickles."""
+    header = {key: value for key, value in asdict(run).items() if key not in ("curve", "spans")}
+    arrays = {"curve": np.array([run.curve[column] for column in COLUMNS])}
+    if run.spans is not None:
+        arrays["spans"] = run.spans
+    buffer = io.BytesIO()
+    np.savez(buffer, header=np.array(json.dumps(header)), **arrays)  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
+def decode(data: bytes) -> Run:
+    """Return the run that `encode` wrote; raises ValueError for anything else."""
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+            curve = dict(zip(COLUMNS, archive["curve"].tolist(), strict=True))
+            spans = archive.get("spans")
+            return Run(curve=curve, spans=spans, **json.loads(archive["header"].item()))
+    except (KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"not a kept run: {error}") from error
+
+
+class Directory:
+    """A run directory that a command is writing.
+
+    Raises InputError when `path` cannot be written, or holds files of somebody else's that would
+    be overwritten.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._parts = path / PARTS
+        if path.is_dir() and not (self._parts.is_dir() or (path / WHOLE).is_file()):
+            for name in NAMES:
+                if (path / name).exists():
+                    raise InputError(
+                        f"{path}: not a run directory, and its {name} would be overwritten; "
+                        "choose another directory with --out"
+                    )
+        try:
+            self._parts.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self._parts):
+                pass
+        except OSError as error:
+            raise InputError(
+                f"{path}: cannot write here ({error.strerror}); choose a directory with --out"
+            ) from error
+
+    def part(self, key: str) -> Run | None:
+        """Return the finished run kept under `key`, if there is one."""
+        try:
+            return decode((self._parts / f"{key}.npz").read_bytes())
+        except (OSError, ValueError):
+            return None
+
+    def keep(self, key: str, run: Run) -> None:
+        """Keep a finished run under `key` until the directory is whole."""
+        self._write(self._parts / f"{key}.npz", encode(run))
+
+    def finish(self, files: Mapping[str, bytes], document: Mapping[str, Any]) -> None:
+        """Replace what the directory holds by `files` and `document`; forget the parts."""
+        for name in NAMES:
+            (self.path / name).unlink(missing_ok=True)
+        for name, data in files.items():
+            self._write(self.path / name, data)
+        self._write(self.path / WHOLE, dump({"schema": SCHEMA, **document}))
+        shutil.rmtree(self._parts, ignore_errors=True)
+
+    def _write(self, path: Path, data: bytes) -> None:
+        write(path, data, scratch=self._parts)  # so that what a kill leaves goes with the parts
+
+
+def write(path: Path, data: bytes, scratch: Path | None = None) -> None:
+    """Write a file that is whole or not there; `scratch` is where it grows (default: its folder).
+
+    Raises OSError.
+    """
+    scratch = scratch or path.parent
+    scratch.mkdir(parents=True, exist_ok=True)  # another command here may have tidied up
+    unfinished = scratch / f".{path.name}.{os.getpid()}"
+    with unfinished.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+
+
+def dump(document: Any, indent: int | None = 1) -> bytes:
+    """Return `document` as strict JSON (no NaN), ending with a newline."""
+    text = json.dumps(document, allow_nan=False, indent=indent)
+    return f"{text}\n".encode()
+
+
+def read(path: Path | str) -> dict[str, Any]:
+    """Return `run.json` of a whole run directory.
+
+    Raises InputError when the directory is not a run's, is unfinished, or is of a later Paceline.
+    """
+    whole = Path(path) / WHOLE
+    try:
+        document = json.loads(whole.read_text(encoding="utf-8"))
+        schema = document["schema"]
+    except FileNotFoundError:
+        state = (
+            "an unfinished run; repeat its command to resume"
+            if (Path(path) / PARTS).is_dir()
+            else "not a run directory (no run.json); give one that paceline simulate has written"
+        )
+        raise InputError(f"{path}: {state}") from None
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror}); give a run directory"
+        ) from None
+    except (ValueError, TypeError, KeyError):
+        raise InputError(f"{whole}: not written by Paceline; give a run directory") from None
+    if schema != SCHEMA:
+        raise InputError(
+            f"{whole}: written by another Paceline (schema {schema!r}; this one reads {SCHEMA}); "
+            "use that one"
+        )
+    return dict(document)

@@ -1,0 +1,40 @@
+"""Random numbers keyed by (seed, purpose, worker), never by the order of arrival.
+
+The k-th number of a stream is the same under every algorithm and every engine: comparisons between
+algorithms are paired (common random numbers) and a rerun is bit-equal.
+"""
+
+from array import array
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from itertools import chain, count
+
+import numpy as np
+
+
+class Purpose(IntEnum):
+    """What a stream is for. Values are part of every published number: never renumber."""
+
+    COMPUTE = 0
+    EXTRA = 1
+    BATCH = 2
+    COLLECTIVE = 3
+    MESSAGE = 4
+    PLACEMENT = 5
+    OBJECTIVE = 6
+
+
+def generator(seed: int, purpose: Purpose, worker: int = 0) -> np.random.Generator:
+    """Return the generator of one stream (counter-based Philox)."""
+    key = np.random.SeedSequence(seed, spawn_key=(int(purpose), worker))
+    return np.random.Generator(np.random.Philox(key))
+
+
+def blocks(draw: Callable[[int], np.ndarray], size: int = 256) -> Iterator[float]:
+    """Yield the numbers of `draw(n)` one by one, drawn `size` at a time.
+
+    `draw(a)` followed by `draw(b)` must give what `draw(a + b)` gives, as NumPy's generators do,
+    so that the block size changes nothing.
+    """
+    # array: 8 bytes a number until it is drawn, which keeps hundreds of workers in the cache
+    return chain.from_iterable(array("d", draw(size).tobytes()) for _ in count())

@@ -1,0 +1,292 @@
+"""What can be said without simulating: AdaComm's three theorems, and when a latency is hidden.
+
+AdaComm: Wang and Joshi, arXiv 1810.08313. DTS: Zhu, Lu, Lin and Han, Distributed Training Across
+the World. Notation: m workers, tau local steps between two averages, D seconds that one average
+takes. Seconds per step are per *local* step throughout.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+from typing import Any, NamedTuple
+
+from pydantic import TypeAdapter
+
+from simulator import cluster, network
+from simulator.delay import Distribution
+from simulator.errors import InputError
+from simulator.order import expected_max
+from simulator.pieces.schedule import Rate
+from simulator.scenario import Scenario
+
+__all__ = [
+    "ErrorBound",
+    "TauStar",
+    "crossing",
+    "delayed_seconds_per_step",
+    "expected_max",
+    "scalability",
+    "seconds_per_step",
+    "smallest_period",
+    "speedup",
+    "steps_to_hide",
+    "tabulate",
+    "tau_star_constant",
+    "tau_star_random",
+]
+
+Workers = Sequence[Sequence[Distribution]]
+
+
+def seconds_per_step(workers: Workers, D: float, tau: int) -> float:
+    """Expected seconds per local step of periodic averaging; tau = 1 is synchronous SGD.
+
+    E[T_PAvg] = E[Ybar_m:m] + E[D]/tau: AdaComm, Theorem 1. `workers` as in `expected_max`; `D` is
+    the expected duration of one average (seconds).
+    """
+    return expected_max(workers, tau) + D / tau
+
+
+def speedup(workers: Workers, D: float, tau: int) -> float:
+    """How many times as fast as fully synchronous SGD local steps go (AdaComm, Theorem 1)."""
+    return seconds_per_step(workers, D, 1) / seconds_per_step(workers, D, tau)
+
+
+def scalability(compute: float, seconds_per_step: float) -> float:
+    """Share of the time spent computing: mean compute time over seconds per step (DTS)."""
+    return compute / seconds_per_step
+
+
+@dataclass(frozen=True)
+class ErrorBound:
+    """AdaComm's Theorem 2: a bound on the smallest E||grad F||^2 met within some wall-clock time.
+
+    `smoothness` is L, `gradient_variance` sigma^2 of one worker's gradient, `initial_gap`
+    F(x1) - Finf; `lr` is a constant learning rate.
+    """
+
+    workers: int
+    lr: float
+    smoothness: float
+    gradient_variance: float
+    initial_gap: float
+
+    def __call__(self, duration: float, seconds_per_step: float, tau: int) -> float:
+        """The bound after `duration` seconds; it stands only where `valid(tau)`."""
+        return 2 * self.initial_gap * seconds_per_step / (self.lr * duration) + self.floor(tau)
+
+    def floor(self, tau: int) -> float:
+        """Where the bound ends, given all the time in the world."""
+        noise = self.lr * self.smoothness * self.gradient_variance / self.workers
+        return noise + self.drift * (tau - 1)
+
+    @property
+    def drift(self) -> float:
+        """By how much each further local step between averages raises the bound."""
+        return (self.lr * self.smoothness) ** 2 * self.gradient_variance
+
+    def valid(self, tau: int) -> bool:
+        """Whether lr L + lr^2 L^2 tau (tau - 1) <= 1, as the theorem demands."""
+        step = self.lr * self.smoothness
+        return step + step * step * tau * (tau - 1) <= 1
+
+    @property
+    def cap(self) -> int:
+        """The largest tau that the theorem covers; 0 where the learning rate is too high."""
+        if not self.valid(1):
+            return 0
+        step = self.lr * self.smoothness
+        root = math.floor(0.5 + math.sqrt(0.25 + (1 - step) / step**2))
+        return root + 1 if self.valid(root + 1) else root - (not self.valid(root))
+
+
+def tau_star_constant(bound: ErrorBound, D: float, duration: float) -> float:
+    """The best tau (real-valued) for constant compute times and delays: AdaComm, Theorem 3 (eq. 4).
+
+    inf for gradients without noise. About a factor 2 low for exponential compute times.
+    """
+    drift = bound.lr * bound.drift * duration
+    return math.sqrt(2 * bound.initial_gap * D / drift) if drift else math.inf
+
+
+class TauStar(NamedTuple):
+    """The integer that minimises Theorem 2's bound, under its learning-rate condition and free."""
+
+    valid: int | None
+    unconstrained: int | None
+
+
+def tau_star_random(
+    bound: ErrorBound, seconds_per_step: Callable[[int], float], duration: float
+) -> TauStar:
+    """The best tau for random delays: Theorem 2's bound minimised over the integers.
+
+    `seconds_per_step(tau)` is Theorem 1's. Takes for granted that it falls ever more slowly with
+    tau, so that the bound has one minimum. `valid` is None where the condition allows no tau;
+    `unconstrained` is None without gradient noise, when longer is always better.
+    """
+    if not bound.drift:
+        return TauStar(bound.cap or None, None)
+
+    @cache
+    def error(tau: int) -> float:
+        return bound(duration, seconds_per_step(tau), tau)
+
+    # From `enough` on, the floor alone exceeds the error of tau = 1.
+    enough = 1 + math.ceil((error(1) - bound.floor(1)) / bound.drift)
+    best = bisect_left(range(enough), True, lo=1, key=lambda tau: error(tau + 1) >= error(tau))
+    return TauStar(min(best, bound.cap) or None, best)
+
+
+def crossing(
+    bound: ErrorBound, short: tuple[int, float], long: tuple[int, float]
+) -> tuple[float, float] | None:
+    """When the bounds of two periods cross, and the bound there; before, the longer one is lower.
+
+    Each period is (tau, seconds per step). None where one of them is always the lower.
+    """
+    (tau, seconds), (longer, fewer) = sorted([short, long])
+    if fewer >= seconds or bound.drift * (longer - tau) == 0:
+        return None
+    gain = 2 * bound.initial_gap * (seconds - fewer) / bound.lr
+    time = gain / (bound.drift * (longer - tau))
+    return time, bound(time, seconds, tau)
+
+
+def delayed_seconds_per_step(
+    compute: float, transmission: float, latency: float, delay: int, period: int = 1
+) -> float:
+    """Steady-state seconds per step of DTS: a mean every `period` steps, needed `delay` steps on.
+
+    `transmission` is how long one mean holds the link, `latency` how much later it arrives
+    (seconds). One mean is needed before the next is started `rounds` periods later, and
+    `slack` steps of these are taken with the mean already in hand. For period 1 this is
+    max(compute, transmission, (latency + transmission)/delay); for delay <= period,
+    max(transmission/period, compute + max(0, latency + transmission - delay compute)/period).
+    """
+    rounds = max(1, math.ceil(delay / period))
+    slack = rounds * period - delay
+    cycle = (latency + transmission + slack * compute) / rounds
+    return max(compute, transmission / period, cycle / period)
+
+
+def _ceil(ratio: float) -> int:
+    return math.ceil(ratio * (1 - 1e-12))  # 6 s / 0.3 s is 20, whatever its rounding
+
+
+def steps_to_hide(
+    compute: float, transmission: float, latency: float, period: int = 1
+) -> int | None:
+    """The smallest delay (steps) with which DTS computes all the time; arguments in seconds.
+
+    None where no delay is enough, as one mean holds the link for longer than `period` steps: send
+    less (compression) or less often (`smallest_period`).
+    """
+    if smallest_period(compute, transmission) > period:
+        return None
+    return _ceil((latency + transmission) / compute)
+
+
+def smallest_period(compute: float, transmission: float) -> int:
+    """The fewest steps between means that the link can keep up with (seconds both)."""
+    return max(1, _ceil(transmission / compute))
+
+
+def tabulate(scenario: Scenario) -> dict[str, Any]:
+    """Everything above for one scenario, as `paceline theory --json` prints it.
+
+    The bound's columns are empty or None unless the objective is "bound". Raises InputError where
+    a time has no expectation, or nothing takes time.
+    """
+    workers = cluster.expected_laws(scenario)
+    cost = network.Network(scenario).mean_cost()
+    D = cost.transmission + cost.latency
+    step = cache(lambda tau: seconds_per_step(workers, D, tau))
+    if not 0 < step(1) < math.inf:
+        raise InputError(
+            f"{scenario.file}: theory: the expected time of one synchronous step is {step(1):g} s; "
+            "give computing or communicating a time that is above zero and has a mean "
+            "(a pareto distribution has one for alpha above 1)"
+        )
+    means = [sum(law.expectation for law in laws) for laws in workers]
+    bound = _bound(scenario, len(workers))
+    return {
+        "sync_seconds_per_step": step(1),
+        "periods": [
+            {
+                "tau": tau,
+                "seconds_per_step": step(tau),
+                "speedup": step(1) / step(tau),
+                "valid": bound.valid(tau) if bound else None,
+                "floor": bound.floor(tau) if bound else None,
+                "scalability": scalability(sum(means) / len(means), step(tau)),
+            }
+            for tau in scenario.theory.periods
+        ],
+        "tau_star": [
+            _best(bound, step, D, duration) for duration in scenario.theory.durations if bound
+        ],
+        "crossings": _crossings(bound, step, scenario.theory.periods) if bound else [],
+        "hide": _hide(max(means), cost) if max(means) else None,
+        "notes": _notes(scenario, bound),
+    }
+
+
+def _bound(scenario: Scenario, workers: int) -> ErrorBound | None:
+    objective, lr = scenario.objective, scenario.optimizer.lr
+    if objective.kind != "bound" or lr is None:
+        return None
+    return ErrorBound(
+        workers,
+        float(TypeAdapter[Rate](Rate).validate_python(lr)(1)),
+        objective.smoothness,
+        objective.gradient_variance,
+        objective.initial_gap,
+    )
+
+
+def _best(
+    bound: ErrorBound, step: Callable[[int], float], D: float, duration: float
+) -> dict[str, Any]:
+    constant = tau_star_constant(bound, D, duration)
+    best = tau_star_random(bound, step, duration)
+    return {
+        "duration": duration,
+        "constant_delays": constant if math.isfinite(constant) else None,
+        "random_delays": best.valid,
+        "cap": bound.cap,
+        "unconstrained": best.unconstrained,
+    }
+
+
+def _crossings(
+    bound: ErrorBound, step: Callable[[int], float], periods: Sequence[int]
+) -> list[dict[str, Any]]:
+    rows = []
+    for short, long in combinations(sorted(set(periods)), 2):
+        if found := crossing(bound, (short, step(short)), (long, step(long))):
+            rows.append({"tau": long, "against": short, "time": found[0], "bound": found[1]})
+    return rows
+
+
+def _hide(compute: float, cost: network.Cost) -> dict[str, Any]:
+    period = smallest_period(compute, cost.transmission)
+    return {
+        "delay": steps_to_hide(compute, cost.transmission, cost.latency),
+        "smallest_period": period,
+        "delay_at_smallest_period": steps_to_hide(compute, cost.transmission, cost.latency, period),
+    }
+
+
+def _notes(scenario: Scenario, bound: ErrorBound | None) -> list[str]:
+    notes = []
+    if bound is None:
+        notes.append('tau_star and crossings need objective.kind = "bound" and optimizer.lr')
+    elif not bound.cap:
+        notes.append("the learning rate is too high for Theorem 2: lr times smoothness exceeds 1")
+    if any(part.bursts or part.failures for part in (scenario.cluster, *scenario.cluster.group)):
+        notes.append("bursts and failures are left out: Theorem 1 has independent times")
+    return notes

@@ -1,0 +1,79 @@
+"""What one run leaves behind: curve points, time spent, bytes sent and, if wanted, spans."""
+
+import struct
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+
+COLUMNS = ("time", "step", "loss", "accuracy", "tau", "bytes", "cost")
+
+
+class Kind(IntEnum):
+    """What a worker or server was doing during a span."""
+
+    COMPUTE = 0
+    WAIT = 1
+    COMMUNICATE = 2
+    SERVE = 3
+    DOWN = 4
+
+
+SPAN = np.dtype(
+    [("worker", "<u2"), ("kind", "u1"), ("start", "<f8"), ("end", "<f8"), ("step", "<u4")]
+)
+_WAIT, _COMMUNICATE = int(Kind.WAIT), int(Kind.COMMUNICATE)
+_THREE_SPANS = struct.Struct("<" + 3 * "HBddI")
+
+
+class Spans:
+    """Spans in 23 bytes each; recording stops, and says so, after about `limit` spans."""
+
+    def __init__(self, limit: int) -> None:
+        self._buffer = bytearray()
+        self._limit = limit * SPAN.itemsize
+        self.truncated = False
+
+    def add(  # noqa: PLR0913 - flat, because it runs at every communication
+        self, worker: int, busy: int, since: float, now: float, begins: float, done: float, step: int
+    ) -> None:
+        """Record that `worker` did `busy` from `since` to `now`, waited, communicated to `done`.
+
+        `begins`: when waiting turned into communicating. `step`: the local step just done.
+        """
+        if len(self._buffer) >= self._limit:
+            self.truncated = True
+            return
+        self._buffer += _THREE_SPANS.pack(
+            worker, busy, since, now, step,
+            worker, _WAIT, now, begins, step,
+            worker, _COMMUNICATE, begins, done, step,
+        )  # fmt: skip
+
+    def array(self) -> np.ndarray:
+        """All spans longer than nothing, as a structured array of dtype `SPAN`, as recorded."""
+        spans = np.frombuffer(bytes(self._buffer), dtype=SPAN)
+        return spans[spans["end"] > spans["start"]]
+
+
+@dataclass
+class Run:
+    """One algorithm with one seed. Times in seconds, sizes in bytes.
+
+    `curve` maps each name of `COLUMNS` to a list, one entry per evaluation; where an objective has
+    no loss or no accuracy the entry is nan. `seconds` is the mean over workers of the time spent in
+    each of compute, wait and communicate. `links` maps "from->to" to the bytes sent over it.
+    """
+
+    label: str
+    name: str
+    seed: int
+    engine: str
+    steps: float
+    duration: float
+    curve: dict[str, list[float]]
+    seconds: dict[str, float]
+    links: dict[str, float]
+    spans: np.ndarray | None = None
+    spans_truncated: bool = False
+    notes: list[str] = field(default_factory=list)

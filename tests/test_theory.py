@@ -1,0 +1,423 @@
+"""Theory against the papers' figures, closed forms, brute force and simulation of the recursion."""
+
+import json
+import math
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import integrate, special
+
+from simulator import cluster, network, theory
+from simulator.delay import (
+    Constant,
+    Empirical,
+    Exponential,
+    Gamma,
+    LogNormal,
+    Mixture,
+    Normal,
+    Pareto,
+    ShiftedExponential,
+    Uniform,
+    Weibull,
+)
+from simulator.errors import InputError
+from simulator.theory import ErrorBound, expected_max, seconds_per_step
+
+EXPONENTIAL = Exponential(mean="1 s")
+SIXTEEN = [[EXPONENTIAL]] * 16
+PAPER = ErrorBound(workers=16, lr=0.08, smoothness=1.0, gradient_variance=1.0, initial_gap=1.0)
+TWO_POINTS = Mixture(
+    components=[
+        {"weight": 9, "dist": "constant", "value": "500 ms"},
+        {"weight": 1, "dist": "constant", "value": "10 s"},
+    ]
+)
+NEGLIGIBLE = [Uniform(low="0 s", high="1 us")]  # forces the lattice, and is never the slowest
+
+
+def harmonic(m):
+    return sum(1 / i for i in range(1, m + 1))
+
+
+def paper_step(tau):
+    return seconds_per_step(SIXTEEN, 1.0, tau)
+
+
+# Expected maximum
+
+
+@pytest.mark.parametrize("m", [1, 2, 16, 256])
+def test_exponential_maximum_is_harmonic(m):
+    assert expected_max([[EXPONENTIAL]] * m) == pytest.approx(harmonic(m), rel=1e-12)
+
+
+@pytest.mark.parametrize("m", [1, 16])
+@pytest.mark.parametrize("alpha", [1.001, 1.2, 2.0, 5.0])
+def test_pareto_maximum(m, alpha):
+    law = Pareto(minimum="2 s", alpha=alpha)
+    log = special.gammaln(m + 1) + special.gammaln(1 - 1 / alpha)
+    exact = 2 * math.exp(log - special.gammaln(m + 1 - 1 / alpha))
+    assert expected_max([[law]] * m) == pytest.approx(exact, rel=1e-10)
+
+
+def test_other_closed_forms():
+    assert expected_max([[Uniform(low="1 s", high="3 s")]] * 9) == pytest.approx(1 + 2 * 0.9)
+    weibull = Weibull(scale="1 s", shape=2.0)  # the least of m: scale m^(-1/shape)
+    terms = [(-1) ** (i + 1) * math.comb(4, i) / math.sqrt(i) for i in range(1, 5)]
+    assert expected_max([[weibull]] * 4) == pytest.approx(math.gamma(1.5) * sum(terms))
+    two = [[Normal(mean="9 s", sd="100 ms")]] * 2
+    assert expected_max(two) == pytest.approx(9 + 0.1 / math.sqrt(math.pi), rel=1e-10)
+    at_least_one_slow = 1 - 0.9**4
+    assert expected_max([[TWO_POINTS]] * 4) == pytest.approx(0.5 + 9.5 * at_least_one_slow)
+
+
+def test_unequal_workers():
+    """Exponentials of rates a and b: E[max] = 1/a + 1/b - 1/(a + b)."""
+    laws = [[EXPONENTIAL], [Exponential(mean="500 ms")]]
+    assert expected_max(laws) == pytest.approx(1 + 0.5 - 1 / 3)
+    assert expected_max([[Constant(value="2 s")], [EXPONENTIAL]]) == pytest.approx(2 + math.exp(-2))
+    assert expected_max([[Constant(value="2 s")], [Constant(value="3 s")]], 7) == pytest.approx(3)
+
+
+def test_constants_shift_everything():
+    shifted = [[ShiftedExponential(shift="3 s", mean="4 s")]] * 5
+    added = [[EXPONENTIAL, Constant(value="3 s")]] * 5
+    for tau in (1, 4):
+        expected = 3 + expected_max([[EXPONENTIAL]] * 5, tau)
+        assert expected_max(shifted, tau) == pytest.approx(expected, rel=1e-12)
+        assert expected_max(added, tau) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("tau", [2, 10, 100])
+def test_lattice_agrees_with_closed_sums(tau):
+    for worker in (
+        [EXPONENTIAL],
+        [Gamma(mean="1 s", shape=0.3)],
+        [EXPONENTIAL, *[Constant(value="3 s")]],
+    ):
+        exact = expected_max([worker] * 16, tau)
+        assert expected_max([worker] * 16 + [NEGLIGIBLE], tau) == pytest.approx(exact, rel=1e-6)
+
+
+def test_sum_of_two_laws():
+    """Two exponentials of unlike rates: hypoexponential, a difference of two exponentials."""
+    worker = [EXPONENTIAL, Exponential(mean="500 ms")]
+    exact = integrate.quad(lambda t: 1 - (1 - 2 * math.exp(-t) + math.exp(-2 * t)) ** 8, 0, 60)[0]
+    assert expected_max([worker] * 8) == pytest.approx(exact, rel=1e-6)
+
+
+def test_sum_of_uniforms():
+    """Irwin-Hall: the mean of three, the largest of five."""
+    density = lambda t: (t**3 - 3 * max(t - 1, 0) ** 3 + 3 * max(t - 2, 0) ** 3) / 6  # noqa: E731
+    exact = sum(integrate.quad(lambda t: 1 - density(t) ** 5, a, a + 1)[0] for a in range(3)) / 3
+    law = Uniform(low="0 s", high="1 s")
+    assert expected_max([[law]] * 5, 3) == pytest.approx(exact, rel=1e-7)
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        Pareto(minimum="1 s", alpha=1.3),
+        Pareto(minimum="1 s", alpha=2.2),
+        LogNormal(mean="1 s", sd="5 s"),
+        Weibull(scale="1 s", shape=0.4),
+    ],
+)
+def test_heavy_tailed_sum_of_two_by_nested_quadrature(law):
+    """P(S > x) = P(Y > x/2)^2 + 2 E[P(Y > x - Y'); Y' <= x/2]: every term positive."""
+    q, weights = np.polynomial.legendre.leggauss(400)
+
+    def sf(x):
+        half = float(law.cdf(x / 2))
+        y = law.quantile(0.5 * half * (q + 1))
+        return float(law.sf(x / 2)) ** 2 + half * float(weights @ law.sf(x - y))
+
+    edges = [0.0, *(2 * float(k) for k in law.knots)]
+    edges += [max(edges) + 10.0**e for e in np.arange(-4, 30, 0.5)]
+    panels = [
+        integrate.quad(lambda t: -math.expm1(6 * math.log1p(-min(sf(t), 1 - 1e-16))), a, b)[0]
+        for a, b in pairwise(edges)
+    ]
+    last = edges[-1]
+    slope = math.log2(sf(last) / sf(2 * last)) if sf(last) > 0 else math.inf
+    exact = (sum(panels) + (6 * last * sf(last) / (slope - 1) if sf(last) > 0 else 0)) / 2
+    assert expected_max([[law]] * 6, 2) == pytest.approx(exact, rel=1e-4)
+
+
+def test_sums_of_two_points_are_binomial():
+    tau, m = 10, 16
+    k = np.arange(tau + 1)
+    cdf = special.bdtr(k, tau, 0.1)
+    values = 0.5 + 9.5 * k / tau
+    exact = float(values @ np.diff(cdf**m, prepend=0))
+    assert expected_max([[TWO_POINTS]] * m, tau) == pytest.approx(exact, rel=1e-4)
+
+
+@pytest.mark.parametrize("tau", [1, 5])
+def test_agrees_with_sampling(tau, tmp_path):
+    """Uneven workers with an extra delay on some, against 200,000 draws of everything."""
+    (tmp_path / "s").write_text("0.2\n0.7\n1.5\n")
+    workers = [
+        [LogNormal(mean="1 s", sd="1 s")],
+        [LogNormal(mean="1 s", sd="1 s"), Weibull(scale="1 s", shape=0.7)],
+        [Normal(mean="1 s", sd="1 s", negative="clip")],
+        [Empirical.model_validate({"file": "s"}, context={"folder": tmp_path})],
+        [ShiftedExponential(shift="1 s", mean="1.5 s"), TWO_POINTS],
+        [Constant(value="1.2 s")],
+    ]
+    rng, n = np.random.default_rng(3), 200_000
+    means = [sum(law.sample(rng, n * tau) for law in worker) for worker in workers]
+    slowest = np.max([mean.reshape(n, tau).mean(axis=1) for mean in means], axis=0)
+    error = slowest.std() / math.sqrt(n)
+    assert expected_max(workers, tau) == pytest.approx(slowest.mean(), abs=4 * error)
+
+
+def test_no_expectation_and_no_workers():
+    assert expected_max([[Pareto(minimum="1 s", alpha=1.0)]], 3) == math.inf
+    assert expected_max([[Constant(value="0 s")]] * 3) == 0
+    with pytest.raises(ValueError, match="worker"):
+        expected_max([])
+
+
+@given(
+    sd=st.floats(0.05, 5),
+    extra=st.floats(0.1, 3),
+    m=st.integers(1, 20),
+    taus=st.lists(st.integers(1, 60), min_size=2, max_size=2, unique=True).map(sorted),
+)
+@settings(max_examples=10, deadline=None)
+def test_the_maximum_lies_above_the_means_and_falls_with_tau(sd, extra, m, taus):
+    law = LogNormal(mean="1 s", sd=f"{sd!r} s")
+    workers = [[law]] * m + [[law, Exponential(mean=f"{extra!r} s")]]
+    often, seldom = (expected_max(workers, tau) for tau in taus)
+    assert 1 + extra <= seldom * (1 + 1e-6)
+    assert seldom <= often * (1 + 1e-6)
+
+
+# AdaComm's theorems
+
+
+def test_theorem_1():
+    assert paper_step(1) == pytest.approx(4.3807, abs=5e-5)
+    assert paper_step(10) == pytest.approx(1.7337, abs=5e-5)
+    assert theory.speedup(SIXTEEN, 1.0, 10) == pytest.approx(2.527, abs=5e-4)
+    assert theory.scalability(1.0, paper_step(10)) == pytest.approx(1 / 1.73374, rel=1e-5)
+
+
+def test_theorem_2():
+    time, value = theory.crossing(PAPER, (1, paper_step(1)), (10, paper_step(10)))
+    assert time == pytest.approx(1148.9, abs=0.05)
+    assert value == pytest.approx(0.1003, abs=5e-5)
+    assert value == pytest.approx(PAPER(time, paper_step(10), 10))
+    assert PAPER.floor(1) == pytest.approx(0.005)
+    assert PAPER.floor(10) == pytest.approx(0.0626)
+    assert PAPER(1e12, 1.0, 10) == pytest.approx(PAPER.floor(10))
+    assert PAPER.cap == 12
+    assert PAPER.valid(12)
+    assert not PAPER.valid(13)
+
+
+@given(lr=st.floats(1e-4, 2), smoothness=st.floats(0.01, 10))
+def test_cap_is_the_largest_valid_tau(lr, smoothness):
+    bound = ErrorBound(4, lr, smoothness, 1.0, 1.0)
+    if bound.cap:
+        assert bound.valid(bound.cap)
+    assert not bound.valid(bound.cap + 1)
+
+
+def test_bounds_that_never_cross():
+    assert theory.crossing(PAPER, (1, 1.0), (10, 1.0)) is None
+    quiet = ErrorBound(4, 0.1, 1.0, 0.0, 1.0)
+    assert theory.crossing(quiet, (1, 2.0), (10, 1.0)) is None
+
+
+@pytest.mark.parametrize(
+    ("duration", "constant", "best", "valid"),
+    [(60, 8.07, 19, 12), (100, 6.25, 14, 12), (500, 2.80, 5, 5), (1000, 1.98, 4, 4)],
+)
+def test_theorem_3_and_its_random_counterpart(duration, constant, best, valid):
+    found = theory.tau_star_constant(PAPER, 1.0, duration)
+    assert found == pytest.approx(constant, abs=0.005)
+    assert theory.tau_star_random(PAPER, paper_step, duration) == (valid, best)
+
+
+def test_random_minimiser_with_constant_times_is_theorem_3_rounded():
+    step = lambda tau: seconds_per_step([[Constant(value="1 s")]] * 16, 1.0, tau)  # noqa: E731
+    for duration in (10.0, 60.0, 500.0, 5000.0):
+        best = theory.tau_star_constant(PAPER, 1.0, duration)
+        found = theory.tau_star_random(PAPER, step, duration).unconstrained
+        assert abs(found - max(best, 1)) < 1
+
+
+@pytest.mark.parametrize(
+    "law",
+    [TWO_POINTS, Pareto(minimum="500 ms", alpha=1.8), Uniform(low="0 s", high="2 s")],
+    ids=["two points", "pareto", "uniform"],
+)
+def test_random_minimiser_is_what_trying_every_tau_finds(law):
+    steps = {tau: seconds_per_step([[law]] * 8, 0.5, tau) for tau in range(1, 41)}
+    for duration in (200, 1000):
+        tried = min(steps, key=lambda tau: PAPER(duration, steps[tau], tau))
+        assert tried < 40
+        step = lambda tau: seconds_per_step([[law]] * 8, 0.5, tau)  # noqa: E731
+        assert theory.tau_star_random(PAPER, step, duration).unconstrained == tried
+
+
+def test_minimiser_at_the_edges():
+    assert theory.tau_star_random(ErrorBound(4, 2.0, 1.0, 1.0, 1.0), paper_step, 60.0).valid is None
+    quiet = ErrorBound(4, 0.1, 1.0, 0.0, 1.0)
+    assert theory.tau_star_random(quiet, paper_step, 60.0) == (quiet.cap, None)
+    assert theory.tau_star_constant(quiet, 1.0, 60.0) == math.inf
+    assert theory.tau_star_random(PAPER, lambda tau: 1.0, 60.0) == (1, 1)
+
+
+# DTS
+
+
+def test_calibration_of_the_dts_paper():
+    ring = 2 * 3 / 4 * 25_557_032 * 4 * 8 / 34e6
+    slow = theory.delayed_seconds_per_step(0.3, ring, 0.479, delay=0)
+    assert theory.scalability(0.3, slow) == pytest.approx(0.008, abs=5e-4)
+    compressed = theory.delayed_seconds_per_step(0.3, (37.5 - 0.779) / 31, 0.479, 4, period=4)
+    assert theory.scalability(0.3, compressed) == pytest.approx(0.72, abs=5e-3)
+    alone = theory.delayed_seconds_per_step(0.3, 36.72, 0.479, 40, period=20)
+    assert theory.scalability(0.3, alone) == pytest.approx(0.163, abs=5e-4)
+    assert theory.scalability(0.3, 0.3 + 0.479) == pytest.approx(0.385, abs=5e-4)
+    assert theory.steps_to_hide(0.3, 0.0, 6.0) == 20
+
+
+@given(
+    transmission=st.floats(0, 8),
+    latency=st.floats(0, 20),
+    delay=st.integers(0, 9),
+    period=st.integers(1, 4),
+)
+@settings(max_examples=100, deadline=None)
+def test_steady_state_is_that_of_the_recursion(transmission, latency, delay, period):
+    """Step by step: wait for the mean that is due, then start the next on the serial link."""
+    clock = link = 0.0
+    arrival: dict[int, float] = {}
+    steps = 4000
+    half = 0.0
+    for n in range(1, steps + 1):
+        clock += 1.0
+        if delay:
+            clock = max(clock, arrival.get(n - delay, 0.0))
+        if n % period == 0:
+            link = max(link, clock) + transmission
+            arrival[n] = link + latency
+        if not delay:
+            clock = max(clock, arrival.get(n, 0.0))
+        if n == steps // 2:
+            half = clock
+    found = theory.delayed_seconds_per_step(1.0, transmission, latency, delay, period)
+    assert (clock - half) / (steps // 2) == pytest.approx(found, rel=0.02)
+
+
+@given(compute=st.floats(0.01, 1), transmission=st.floats(0, 5), latency=st.floats(0, 10))
+def test_the_delay_that_hides_a_latency(compute, transmission, latency):
+    period = theory.smallest_period(compute, transmission)
+    delay = theory.steps_to_hide(compute, transmission, latency, period)
+    rate = theory.delayed_seconds_per_step
+    assert rate(compute, transmission, latency, delay, period) == pytest.approx(compute)
+    if delay:
+        assert rate(compute, transmission, latency, delay - 1, period) > compute * (1 - 1e-9)
+    if period > 1:
+        assert theory.steps_to_hide(compute, transmission, latency) is None
+        assert rate(compute, transmission, latency, 10**6, period - 1) > compute
+
+
+# The table
+
+
+def scenario(**changes):
+    bound = SimpleNamespace(kind="bound", initial_gap=1.0, smoothness=1.0, gradient_variance=1.0)
+    quiet = SimpleNamespace(bursts=None, failures=None, group=())
+    fields = {
+        "file": "figure3.toml",
+        "objective": bound,
+        "optimizer": SimpleNamespace(lr=0.08),
+        "cluster": quiet,
+        "theory": SimpleNamespace(periods=(1, 10), durations=(60.0, 1000.0)),
+    }
+    return SimpleNamespace(**(fields | changes))
+
+
+@pytest.fixture
+def figure3(monkeypatch):
+    monkeypatch.setattr(cluster, "expected_laws", lambda scenario: SIXTEEN)
+    cost = network.Cost(0.0, 1.0)
+    monkeypatch.setattr(
+        network, "Network", lambda scenario: SimpleNamespace(mean_cost=lambda: cost)
+    )
+
+
+@pytest.mark.usefixtures("figure3")
+def test_table_of_figure_3():
+    table = theory.tabulate(scenario())
+    assert table == json.loads(json.dumps(table, allow_nan=False))
+    assert table["sync_seconds_per_step"] == pytest.approx(4.3807, abs=5e-4)
+    once, ten = table["periods"]
+    assert (once["tau"], once["speedup"], once["valid"]) == (1, 1.0, True)
+    assert ten["seconds_per_step"] == pytest.approx(1.7337, abs=5e-4)
+    assert ten["speedup"] == pytest.approx(2.527, abs=1e-3)
+    assert ten["floor"] == pytest.approx(0.0626)
+    assert table["crossings"] == [
+        {
+            "tau": 10,
+            "against": 1,
+            "time": pytest.approx(1148.9, abs=0.1),
+            "bound": pytest.approx(0.1003, abs=1e-4),
+        }
+    ]
+    assert table["tau_star"] == [
+        {
+            "duration": 60.0,
+            "constant_delays": pytest.approx(8.07, abs=0.01),
+            "random_delays": 12,
+            "cap": 12,
+            "unconstrained": 19,
+        },
+        {
+            "duration": 1000.0,
+            "constant_delays": pytest.approx(1.98, abs=0.01),
+            "random_delays": 4,
+            "cap": 12,
+            "unconstrained": 4,
+        },
+    ]
+    assert table["hide"] == {"delay": 1, "smallest_period": 1, "delay_at_smallest_period": 1}
+    assert table["notes"] == []
+
+
+@pytest.mark.usefixtures("figure3")
+def test_table_without_a_bound():
+    table = theory.tabulate(scenario(objective=SimpleNamespace(kind="none")))
+    assert table["tau_star"] == table["crossings"] == []
+    assert [row["valid"] for row in table["periods"]] == [None, None]
+    assert "bound" in table["notes"][0]
+
+
+@pytest.mark.usefixtures("figure3")
+def test_table_takes_the_first_learning_rate_of_a_schedule():
+    decayed = {"schedule": "steps", "start": 0.08, "factor": 0.1, "at": [100]}
+    table = theory.tabulate(scenario(optimizer=SimpleNamespace(lr=decayed)))
+    assert table["tau_star"][0]["cap"] == 12
+
+
+@pytest.mark.usefixtures("figure3")
+def test_what_theory_cannot_say(monkeypatch):
+    table = theory.tabulate(scenario(optimizer=SimpleNamespace(lr=2.0)))
+    assert table["tau_star"][0]["random_delays"] is None
+    assert "too high" in table["notes"][0]
+    stormy = SimpleNamespace(bursts="some", failures=None, group=())
+    assert "bursts" in theory.tabulate(scenario(cluster=stormy))["notes"][0]
+    heavy = [[Pareto(minimum="1 s", alpha=0.9)]] * 2
+    monkeypatch.setattr(cluster, "expected_laws", lambda scenario: heavy)
+    with pytest.raises(InputError, match="alpha above 1"):
+        theory.tabulate(scenario())

@@ -1,0 +1,1 @@
+"""Real training on torch.distributed, calibration and comparison (imports torch, never simpy)."""
