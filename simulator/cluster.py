@@ -87,7 +87,10 @@ def _durations(worker: Worker, seed: int, rank: int, extra: Law | None) -> Itera
 
 
 def expected_laws(scenario: Scenario) -> list[list[Law]]:
-    """Per worker, the laws whose sum is its compute time (which straggle is chosen, not how many)."""
+    """Per worker, the laws whose sum is its compute time.
+
+    A seed chooses which of a group suffer the extra delay, not how many: here the first ones do.
+    """
     team = workers(scenario)
     laws: list[list[Law]] = [[worker.compute] for worker in team]
     for ranks in _members(team).values():

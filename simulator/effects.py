@@ -82,7 +82,7 @@ class Node(ABC):
 
     @abstractmethod
     def send(self, to: int, value: Payload) -> None:
-        """Send `value` to node `to`, without waiting. Messages between two nodes keep their order."""
+        """Send `value` to node `to` without waiting; messages to one node keep their order."""
 
     @abstractmethod
     def receive(self, source: int = ANY) -> Awaitable[tuple[int, Payload]]:

@@ -7,7 +7,7 @@ soon as the links are free: the latency of one overlaps the transmission of the 
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from math import ceil, inf, log2
@@ -91,16 +91,16 @@ class Network:
         table = self._tables.get(frozenset(ends))
         settings = self.settings
 
-        def setting(key: str) -> object:
+        def setting(key: str) -> Any:
             own = getattr(table, key, None)
             return getattr(settings, key) if own is None else own
 
         laws = tuple(law for law in (setting("latency"), setting("jitter")) if law is not None)
-        bandwidth, window = setting("bandwidth") or inf, setting("tcp_window")
-        latency = sum(law.expectation for law in laws)
-        if window is not None and latency > 0:
-            bandwidth = min(bandwidth, window / (2 * latency))
-        return Link("->".join(ends), laws, bandwidth)
+        link = Link("->".join(ends), laws, setting("bandwidth") or inf)
+        window = setting("tcp_window")
+        if window is None or not link.latency:
+            return link
+        return replace(link, bandwidth=min(link.bandwidth, window / (2 * link.latency)))
 
     def _place(self, rank: int) -> str:
         if rank == self.workers:
@@ -195,7 +195,9 @@ class Network:
         for rank, region in enumerate(self.regions):
             regions.setdefault(region, []).append(rank)
         inside = [self._ring(team) for team in regions.values() if len(team) > 1]
-        back = [self._around(team, len(team) - 1, 1.0) for team in regions.values() if len(team) > 1]
+        back = [
+            self._around(team, len(team) - 1, 1.0) for team in regions.values() if len(team) > 1
+        ]
         leaders = [team[0] for team in regions.values()]
         across = [self._ring(leaders)] if len(leaders) > 1 else []
         path: Counter[Link] = Counter()

@@ -46,12 +46,17 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def figures(groups: Groups, *, title: str, target: float | None) -> dict[str, bytes]:
-    """Return every figure that the runs give, as PNG and SVG, by file name."""
+def figures(
+    groups: Groups, *, title: str, target: float | None, loss: str = "loss"
+) -> dict[str, bytes]:
+    """Return every figure that the runs give, as PNG and SVG, by file name.
+
+    `target`: the loss to reach; `loss`: what the axis calls it.
+    """
     files: dict[str, bytes] = {}
     with _style():
         drawn = {
-            "figure": error(groups, title=title, target=target),
+            "figure": error(groups, title=title, target=target, loss=loss),
             "breakdown": breakdown(groups, title=title),
             "tau": tau(groups, title=title),
         }
@@ -84,20 +89,11 @@ def _axes(height: float = 4.0) -> tuple["Figure", "Axes"]:
     return figure, figure.subplots()
 
 
-def _has_loss(groups: Groups) -> bool:
-    return any(np.isfinite(run.curve["loss"]).any() for runs in groups.values() for run in runs)
-
-
-def error(groups: Groups, *, title: str, target: float | None) -> "Figure":
+def error(groups: Groups, *, title: str, target: float | None, loss: str = "loss") -> "Figure":
     """Draw the loss against wall-clock time; without a loss, the steps done."""
-    column = "loss" if _has_loss(groups) else "step"
-    return _curves(
-        groups,
-        column,
-        title=title,
-        name="loss" if column == "loss" else "local steps done",
-        target=target if column == "loss" else None,
-    )
+    if any(np.isfinite(run.curve["loss"]).any() for runs in groups.values() for run in runs):
+        return _curves(groups, "loss", title=title, name=loss, target=target)
+    return _curves(groups, "step", title=title, name="local steps done", target=None)
 
 
 def tau(groups: Groups, *, title: str) -> "Figure | None":
@@ -118,7 +114,8 @@ def _curves(
     """One line per algorithm: its mean over seeds, and a band from smallest to largest."""
     figure, axes = _axes()
     lines = {label: _on_a_grid(runs, column) for label, runs in groups.items()}
-    shortest, *_, longest = sorted([time[-1] for time, _ in lines.values()] * 2)
+    durations = [time[-1] for time, _ in lines.values()]
+    shortest, longest = min(durations), max(durations)
     size, unit = time_unit(longest)
     ends = []
     for index, (label, (time, values)) in enumerate(lines.items()):
@@ -140,15 +137,18 @@ def _curves(
         axes.set_xlim(0, longest / size or 1)
     shown = np.concatenate([values.ravel() for _, values in lines.values()])
     if column == "loss":  # a diverging line leaves the picture
-        shown = shown[shown <= 3 * max(values[:, 0].max() for _, values in lines.values())]
+        first = [values[0, 0] for _, values in lines.values()]
+        usual = np.nanmax([*first, np.nanmedian(shown)])
+        shown = shown[shown <= usual + 2 * abs(usual)]
     _vertical(axes, [*shown[np.isfinite(shown)], *([] if target is None else [target])])
     if target is not None:
         axes.axhline(target, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
         _label_target(figure, axes, target, [(time, values) for *_, time, values in ends])
     _label_ends(figure, axes, ends)
     seeds = max(map(len, groups.values()))
-    spread = f"mean of {seeds} seeds, band from smallest to largest" if seeds > 1 else "one seed"
-    _titles(axes, title, spread)
+    caption = f"mean of {seeds} seeds, band from smallest to largest" if seeds > 1 else "one seed"
+    axes.annotate(caption, (0, 1), (0, 6), "axes fraction", "offset points", color=GREY)
+    axes.set_title(title, pad=22)
     return figure
 
 
@@ -183,22 +183,16 @@ def _vertical(axes: "Axes", shown: Sequence[float]) -> None:
     axes.yaxis.set_major_formatter("{x:g}")
 
 
-def _titles(axes: "Axes", title: str, caption: str) -> None:
-    axes.annotate(caption, (0, 1), (0, 6), "axes fraction", "offset points", color=GREY)
-    axes.set_title(title, pad=22)
-
-
 def _label_target(
     figure: "Figure", axes: "Axes", target: float, lines: Sequence[tuple[np.ndarray, np.ndarray]]
 ) -> None:
     """Write what the target is above its line, where the fewest curves are in the way."""
-    text = axes.annotate(
-        f"target {target:g}", (0, target), (4, 3), textcoords="offset points", color=GREY
-    )
+    at = ("axes fraction", "data")
+    text = axes.annotate(f"target {target:g}", (0, target), (4, 3), at, "offset points", color=GREY)
     figure.draw_without_rendering()
     box, room = text.get_window_extent(), axes.bbox
     curves = np.concatenate([axes.transData.transform(np.column_stack(line)) for line in lines])
-    x, y = curves[(curves[:, 1] > box.y0) & (curves[:, 1] < box.y1)].T
+    x = curves[(curves[:, 1] > box.y0) & (curves[:, 1] < box.y1), 0]
     starts = np.linspace(room.x0 + 4, max(room.x0 + 4, room.x1 - box.width), 20)
     crowds = [np.count_nonzero((x > start) & (x < start + box.width)) for start in starts]
     text.set_x((starts[np.argmin(crowds)] - room.x0) * 72 / figure.dpi)

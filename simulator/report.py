@@ -106,6 +106,15 @@ def _mean(values: Sequence[float] | np.ndarray) -> float:
     return float(np.mean(values)) if len(values) else math.nan
 
 
+def _median(times: Sequence[float]) -> float:
+    """Return the median, for which those that never come count as later than all others."""
+    return float(np.median(times))
+
+
+def _count(times: Sequence[float]) -> int:
+    return sum(map(math.isfinite, times))
+
+
 def _ratio(over: float, under: float) -> float:
     return over / under if under else math.nan
 
@@ -124,8 +133,8 @@ def _time_to_target(runs: Sequence[Run], target: float | None) -> dict[str, Any]
     return {  # infinite as soon as one seed failed: a mean over survivors would mislead
         "mean": _mean(times),
         "ci95": interval(times),
-        "median": float(np.median(times)),  # the others count as later
-        "reached": sum(map(math.isfinite, times)),
+        "median": _median(times),
+        "reached": _count(times),
     }
 
 
@@ -190,9 +199,9 @@ def pick(groups: Groups, target: float | None) -> dict[str, Any]:
         if sure := _finite(times):
             what = f"loss {target:g} after"
             return _best(sure, "time_to_target", what, human, others=len(sure) < len(groups))
-        label = min(times, key=lambda key: (-_count(times[key]), np.median(times[key])))
+        label = min(times, key=lambda key: (-_count(times[key]), _median(times[key])))
         if reached := _count(times[label]):
-            often = f"{reached} of {len(times[label])} seeds"
+            often = f"{reached} of {len(times[label])} seeds, median {human(_median(times[label]))}"
             sentence = f"No algorithm reached loss {target:g} with every seed. {label}: {often}."
             return {
                 "label": label,
@@ -219,10 +228,6 @@ def pick(groups: Groups, target: float | None) -> dict[str, Any]:
 
 def _finite(scores: Mapping[str, list[float]]) -> dict[str, list[float]]:
     return {label: values for label, values in scores.items() if np.isfinite(values).all()}
-
-
-def _count(times: list[float]) -> int:
-    return sum(map(math.isfinite, times))
 
 
 def _best(
@@ -260,14 +265,15 @@ def _best(
 
 
 def notes(groups: Groups) -> list[str]:
-    """What a reader of the numbers should know, each thing once."""
-    found: dict[str, None] = {}
+    """What a reader of the numbers should know: each thing once, with whom it concerns."""
+    about: dict[str, list[str]] = {}
     for label, runs in groups.items():
-        found |= dict.fromkeys(f"{label}: {note}" for run in runs for note in run.notes)
-        lost = sum(map(diverged, runs))
-        if lost:
-            found[f"{label}: diverged with {lost} of {len(runs)} seeds; try a smaller lr"] = None
-    return list(found)
+        found = dict.fromkeys(note for run in runs for note in run.notes)
+        if lost := sum(map(diverged, runs)):
+            found[f"diverged with {lost} of {len(runs)} seeds; try a smaller lr"] = None
+        for note in found:
+            about.setdefault(note, []).append(label)
+    return [f"{', '.join(labels)}: {note}" for note, labels in about.items()]
 
 
 def diverged(run: Run) -> bool:

@@ -28,6 +28,7 @@ from simulator.trace import COLUMNS, Run
 ENGINES = {"auto": virtual.run, "virtual": virtual.run}
 # What of a scenario's table cannot change the numbers of a task: its own algorithm is added back.
 PRESENTATION = ("title", "algorithm", "tune", "theory")
+LOSS = {"bound": "bound on the squared gradient norm", "softmax": "training loss"}
 
 Programs = Mapping[str, Program] | None
 Progress = Callable[[int, int], None]
@@ -228,7 +229,12 @@ def save(result: Result, directory: store.Directory) -> None:
     files = {
         "curves.csv": report.csv_table(result.runs).encode(),
         "timeline.json": store.dump(timeline.events(groups), indent=None),
-        **plot.figures(groups, title=scenario.title, target=scenario.run.target_loss),
+        **plot.figures(
+            groups,
+            title=scenario.title,
+            target=scenario.run.target_loss,
+            loss=LOSS.get(scenario.objective.kind, "loss"),
+        ),
     }
     document = {
         "scenario": {"title": scenario.title, "file": scenario.file, "table": scenario.table},

@@ -34,8 +34,15 @@ class Spans:
         self._limit = limit * SPAN.itemsize
         self.truncated = False
 
-    def add(  # noqa: PLR0913 - flat, because it runs at every communication
-        self, worker: int, busy: int, since: float, now: float, begins: float, done: float, step: int
+    def add(  # noqa: PLR0913, PLR0917 - flat, because it runs at every communication
+        self,
+        worker: int,
+        busy: int,
+        since: float,
+        now: float,
+        begins: float,
+        done: float,
+        step: int,
     ) -> None:
         """Record that `worker` did `busy` from `since` to `now`, waited, communicated to `done`.
 

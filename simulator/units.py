@@ -5,6 +5,7 @@ would accept "34 MHz" as a bandwidth, and it takes a third of a second to load.
 """
 
 from functools import cache, partial
+from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema
@@ -66,7 +67,7 @@ def to_si(value: Any, dimension: str) -> float:
     from pint.errors import PintError  # noqa: PLC0415
 
     try:
-        quantity = registry().Quantity(value)
+        quantity: Any = registry().Quantity(value)
         found = dict(quantity.dimensionality)
         magnitude = float(quantity.to_base_units().magnitude)
     except (PintError, ValueError, TypeError, ArithmeticError, AttributeError):
@@ -77,7 +78,7 @@ def to_si(value: Any, dimension: str) -> float:
         raise ValueError(f"not a quantity; {remedy}") from None
     if found != DIMENSIONS[dimension]:
         raise ValueError(f"not a {dimension}; {remedy}")
-    if magnitude != magnitude or magnitude in (float("inf"), float("-inf")):
+    if not isfinite(magnitude):
         raise ValueError(f"not finite; {remedy}")
     if magnitude < 0:
         raise ValueError(f"negative; {remedy}")

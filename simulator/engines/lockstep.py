@@ -38,7 +38,7 @@ def _pass_turn() -> Generator[None, Any, Any]:
 class LockstepNode(Node):
     """One node. `x`: what it marked last; `step`: gradients computed (by the server: received)."""
 
-    __slots__ = ("_box", "_collectives", "_run", "_source", "_sought", "step", "x")
+    __slots__ = ("_box", "_collectives", "_run", "_sought", "_source", "step", "x")
 
     def __init__(self, run: "Lockstep", rank: int, objective: Objective) -> None:
         self._run, self.rank = run, rank
@@ -165,11 +165,10 @@ class Lockstep:
         self.ready: deque[tuple[LockstepNode, Any]] = deque((node, None) for node in self.nodes)
         self._open: dict[int, Collective] = {}
         self._coroutines = [
-            program.start(
-                program.worker if node.rank < workers else program.server, node, parameters
-            )
-            for node in self.nodes
+            program.start(program.worker, node, parameters) for node in self.nodes[:workers]
         ]
+        if program.server:
+            self._coroutines.append(program.start(program.server, self.nodes[-1], parameters))
 
     def run(self) -> list[Vector]:
         """Run to the end of the steps; return what each node marked last."""

@@ -1,8 +1,8 @@
 """The vocabulary in simulated time.
 
 Each node carries its own clock (`now`), ahead of SimPy's: computing, working and sending only move
-that clock. Only what others can observe is ordered: collectives by one SimPy event each, messages by
-their time of arrival. A message for a node that waits for this very sender needs no order: its
+that clock. Only what others can observe is ordered: collectives by one SimPy event each, messages
+by their time of arrival. A message for a node that waits for this very sender needs no order: its
 outcome is settled the moment it is sent. All of this is exact.
 """
 
@@ -79,8 +79,10 @@ class VirtualNode(Node):
         transit = route.latency + size * route.seconds_per_byte
         if route.latencies is not None:
             transit += next(route.latencies)
-        at = transit + (self.now if route.departs is None else route.departs.through(self.now, size))
-        if at < route.last:  # messages of one route keep their order
+        at = transit + (
+            self.now if route.departs is None else route.departs.through(self.now, size)
+        )
+        if at < route.last:  # noqa: PLR1730 - twice as fast; messages of one route keep order
             at = route.last
         route.last = self._sent_until = at
         route.bytes += size
@@ -103,7 +105,7 @@ class VirtualNode(Node):
 
     def arrive(self, message: Message) -> None:
         """Go on with a message that has arrived, or keep it until it is asked for."""
-        if self.sought == ANY or self.sought == message[4]:  # noqa: PLR1714 - twice as fast
+        if self.sought == ANY or self.sought == message[4]:
             self.sought = None
             self._run.ready.append((self, message))
         else:
@@ -160,8 +162,7 @@ class VirtualNode(Node):
     def _stand(self, begins: float, done: float) -> None:
         """Stand still until `done`: for others up to `begins`, then for the network."""
         now = self.now
-        if begins < now:
-            begins = now
+        begins = max(begins, now)
         self.waited += begins - now
         self.communicated += done - begins
         if self._spans is not None:
@@ -268,8 +269,7 @@ class WorkerNode(VirtualNode):
         self._collectives = index + 1
         collective = self._run.collective(index, kind)
         collective.join(self.rank, kind, value)
-        if self.now > collective.begins:
-            collective.begins = self.now
+        collective.begins = max(collective.begins, self.now)
         if not collective.missing:
             self._run.begin(index)
         return collective
@@ -314,7 +314,7 @@ class ServerNode(VirtualNode):
         """As any node, and then pay for it."""
         if self.step >= self._run.limit:
             self._run.over = True
-            yield  # type: ignore[misc]  # for ever
+            yield  # for ever
         message = self._pick(source) if self._box else None
         if message is None:
             self.sought = source
@@ -332,8 +332,13 @@ class ServerNode(VirtualNode):
     def _refuse(self, *_: Any) -> Any:
         raise ProgramError("the server has no data and takes part in no collective")
 
-    gradient = loss_and_gradient = start_backward = _refuse
-    start_mean = start_gather = wait = finished = _refuse
+    gradient: Any = _refuse
+    loss_and_gradient: Any = _refuse
+    start_backward: Any = _refuse
+    start_mean: Any = _refuse
+    start_gather: Any = _refuse
+    wait: Any = _refuse
+    finished: Any = _refuse
 
 
 class Card:

@@ -27,7 +27,7 @@ class Observer:
     """Evaluates the mean of the watched nodes' parameters every `every` steps, and at `limit`.
 
     Where the workers never average it evaluates the first node's parameters instead. A point's time
-    is when the last node got there. `scale`: a node's steps per local step (one;
+    is when the last node got there; there are none after `deadline`. `scale`: a node's steps per local step (one;
     for a server, which counts gradients, the number of workers). `nodes`: machines that are paid.
     """
 
@@ -43,10 +43,11 @@ class Observer:
         cost: Cost,
         nodes: int,
         averages: bool,
+        deadline: float,
     ) -> None:
         self._watched, self._every, self._limit, self._scale = watched, every, limit, scale
         self._objective, self._traffic = objective, traffic
-        self._averages = averages
+        self._averages, self._deadline = averages, deadline
         self._node_second = nodes * (cost.node_hour or 0.0) / SECONDS_PER_HOUR
         self._egress_byte = (cost.egress_per_gb or 0.0) / BYTES_PER_GB
         self._views: dict[int, list[tuple[int, float, float, Vector]]] = {}
@@ -69,10 +70,11 @@ class Observer:
         return min(following, self._limit) if step < self._limit else following
 
     def _point(self, step: float, time: float, period: float, x: Vector) -> None:
+        if time > self._deadline:
+            return
         loss, accuracy = self._objective.evaluate(x, step)
         moved, charged = self._traffic.totals()
         cost = time * self._node_second + charged * self._egress_byte
         row = (time, step, loss, accuracy, period, moved, cost)
         for name, value in zip(COLUMNS, row, strict=True):
             self.curve[name].append(value)
-

@@ -69,14 +69,12 @@ def run(
 
 
 def _divergence(curve: dict[str, list[float]]) -> list[str]:
-    """Say where the loss stopped being a number, if it did."""
-    known = [step for step, loss in zip(curve["step"], curve["loss"], strict=True) if loss == loss]
-    infinite = [s for s, loss in zip(curve["step"], curve["loss"], strict=True) if loss == inf]
-    lost = [step for step in curve["step"] if known and step > known[-1]]
-    first = min([*infinite, *lost], default=None)
-    if first is None:
+    """Say where the loss stopped being finite, if it had one and did."""
+    finite = np.isfinite(curve["loss"])
+    if not finite.any() or finite[-1]:
         return []
-    return [f"diverged by step {first:g}: the learning rate is too high for this algorithm"]
+    step = curve["step"][int(np.flatnonzero(finite)[-1]) + 1]
+    return [f"diverged by step {step:g}: the learning rate is too high for this algorithm"]
 
 
 def evaluation_interval(scenario: Scenario) -> int:
@@ -113,13 +111,15 @@ class Simulation:
         self.ready: deque[tuple[VirtualNode, Any]] = deque()
         self.flights: list[Message] = []
         self.sent = 0
+        self._events = 0  # still to come
         self._next_event = inf
         self.over = False  # whether a node has stopped because the run is long enough
         self._open: dict[int, Collective] = {}
         self._links_free = 0.0
 
         card = scenario.server.bandwidth
-        self.card_in, self.card_out = (Card(card), Card(card)) if card else (None, None)
+        self.card_in = Card(card) if card else None
+        self.card_out = Card(card) if card else None
         scale = self.workers if program.server else 1
         self.limit = scale * scenario.run.steps if scenario.run.steps else NEVER
         self.every = scale * evaluation_interval(scenario)
@@ -149,6 +149,7 @@ class Simulation:
             cost=scenario.cost,
             nodes=len(self.nodes),
             averages=program.averages,
+            deadline=scenario.run.duration or inf,
         )
 
     def run(self) -> None:
@@ -165,13 +166,14 @@ class Simulation:
                 node.coroutine.close()
         for node in self.nodes:
             node.close_span()
-        if self.env.peek() == inf and not self.over:
+        if not (self._events or self.flights or self.over):
             self._explain()
 
     def release_at(self, time: float, nodes: Sequence[VirtualNode]) -> None:
         """Let nodes go on when SimPy's clock reaches `time`."""
         event = self.env.timeout(max(0.0, time - self.env.now), nodes)
         event.callbacks.append(self._release)
+        self._events += 1
         self._next_event = min(self._next_event, time)
 
     def _release(self, event: simpy.Event) -> None:
@@ -180,7 +182,8 @@ class Simulation:
         When no node is ready, only an event of SimPy's can come before the first message under way.
         """
         ready, flights = self.ready, self.flights
-        ready.extend([(node, None) for node in event.value])
+        ready.extend([(node, None) for node in event.value or ()])
+        self._events -= 1
         self._next_event = self.env.peek()
         while True:
             while ready:
@@ -223,9 +226,7 @@ class Simulation:
         for index, collective in self._open.items():
             ranks = sorted(node.rank for node in collective.waiting)
             absent = [rank for rank, there in enumerate(collective.joined) if not there]
-            stuck.append(
-                f"workers {ranks} wait in {collective.kind} {index} for workers {absent}"
-            )
+            stuck.append(f"workers {ranks} wait in {collective.kind} {index} for workers {absent}")
         for node in self.nodes:
             if node.sought is not None and not node.ended:
                 stuck.append(f"{self._called(node.rank)} waits for {self._called(node.sought)}")

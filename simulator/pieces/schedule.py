@@ -7,20 +7,19 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import (
     BeforeValidator,
     Field,
-    FiniteFloat,
     TypeAdapter,
     WithJsonSchema,
     model_validator,
 )
 
-from simulator.pieces.piece import piece
+from simulator.pieces.piece import Number, piece
 
 
 @piece
 class Constant:
     """The same value at every step."""
 
-    value: FiniteFloat
+    value: Number
     schedule: Literal["constant"] = "constant"
 
     def __call__(self, step: int) -> float:
@@ -33,14 +32,17 @@ class Steps:
     """Step decay: `start`, times `factor` after each of the steps `at`."""
 
     schedule: Literal["steps"]
-    start: FiniteFloat
-    factor: FiniteFloat = Field(gt=0)
-    at: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=1)
+    start: Annotated[Number, Field(description="value at first")]
+    factor: Annotated[Number, Field(gt=0, description="what it is multiplied by, each time")]
+    at: Annotated[
+        tuple[Annotated[int, Field(ge=1, strict=True)], ...],
+        Field(min_length=1, description="steps after which it is multiplied"),
+    ]
 
     @model_validator(mode="after")
     def _ascending(self) -> Self:
         if list(self.at) != sorted(set(self.at)):
-            raise ValueError("`at` must list steps in ascending order, each once")
+            raise ValueError("`at` is out of order; list steps in ascending order, each once")
         return self
 
     def __call__(self, step: int) -> float:
@@ -49,6 +51,7 @@ class Steps:
 
 
 Schedule = Callable[[int], float]
+_WANTED = 'a number, or { schedule = "steps", start = 0.4, factor = 0.1, at = [80] }'
 _tables: TypeAdapter[Constant | Steps] = TypeAdapter(
     Annotated[Constant | Steps, Field(discriminator="schedule")]
 )
@@ -64,7 +67,7 @@ class _ConstantPeriod:
 
 def _schedule(value: Any) -> Any:
     if isinstance(value, bool):
-        raise ValueError("a number or a schedule table is wanted")
+        raise ValueError(f"not a schedule; write {_WANTED}")
     if isinstance(value, int | float):
         return _tables.validate_python({"schedule": "constant", "value": value})
     return _tables.validate_python(value) if isinstance(value, dict) else value
@@ -74,22 +77,22 @@ def _rate(value: Any) -> Any:
     schedule = _schedule(value)
     first = schedule(1) if callable(schedule) else None
     if first is None:
-        raise ValueError('a number, or { schedule = "steps", start = 0.4, factor = 0.1, at = [80] }')
+        raise ValueError(f"not a learning rate; write {_WANTED}")
     if first <= 0:
-        raise ValueError("a learning rate must be above zero")
+        raise ValueError("not above zero; write a learning rate such as 0.1")
     return schedule
 
 
 def _period(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 1:
-            raise ValueError("a communication period is at least 1 step")
+            raise ValueError("too small; write a communication period of 1 step or more")
         return _ConstantPeriod(value=value)
     if isinstance(value, dict):
         return Period(_schedule(value))
     if isinstance(value, _ConstantPeriod | Period):
         return value
-    raise ValueError("a whole number of steps, 1 or more, or a schedule table")
+    raise ValueError("not a period; write a whole number of steps, 1 or more, or a schedule table")
 
 
 class Period:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Protocol
 from pydantic import BeforeValidator, Field, TypeAdapter, WithJsonSchema
 
 from simulator.effects import Vector
-from simulator.pieces.piece import piece
+from simulator.pieces.piece import Number, piece
 
 State = Any
 
@@ -41,7 +41,7 @@ class Identity:
 class Momentum:
     """Heavy ball: u = mu u + g, direction u."""
 
-    mu: Annotated[float, Field(gt=0, lt=1)]
+    mu: Annotated[Number, Field(gt=0, lt=1, description="share of the buffer that is kept")]
 
     def init(self, x: Vector) -> State:
         """A buffer of zeros."""
@@ -86,7 +86,7 @@ class BlockMomentum:
     does not rescale what it holds.
     """
 
-    beta: Annotated[float, Field(gt=0, lt=1)]
+    beta: Annotated[Number, Field(gt=0, lt=1, description="share of the buffer that is kept")]
     kind: Literal["block-momentum"] = "block-momentum"
 
     def init(self, x: Vector) -> State:
@@ -107,7 +107,7 @@ def _fraction(value: Any, on: type[Momentum] | type[BlockMomentum], off: Any) ->
     if isinstance(value, on | type(off)):
         return value
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise ValueError("a number from 0 (off) up to, not including, 1")
+        raise ValueError("out of range; write a number from 0 (off) up to, not including, 1")
     return on(value) if value else off
 
 
@@ -126,6 +126,10 @@ _outer: TypeAdapter[Average | BlockMomentum] = TypeAdapter(
 )
 OuterOf = Annotated[
     Average | BlockMomentum,
-    BeforeValidator(lambda value: _outer.validate_python(value) if isinstance(value, dict) else value),
-    WithJsonSchema({"anyOf": [TypeAdapter(kind).json_schema() for kind in (Average, BlockMomentum)]}),
+    BeforeValidator(
+        lambda value: _outer.validate_python(value) if isinstance(value, dict) else value
+    ),
+    WithJsonSchema(
+        {"anyOf": [TypeAdapter(kind).json_schema() for kind in (Average, BlockMomentum)]}
+    ),
 ]

@@ -79,7 +79,9 @@ async def adacomm(
     lr: LearningRate,
     momentum: LocalMomentum = Identity(),
     tau0: Annotated[int, doc("first communication period", "steps", ge=1)],
-    interval: Annotated[Seconds, doc("time between adaptations (T0)", "s", shown="60 s", gt=0)] = 60.0,
+    interval: Annotated[
+        Seconds, doc("time between adaptations (T0)", "s", shown="60 s", gt=0)
+    ] = 60.0,
     gamma: Annotated[float, doc("factor of the period on a plateau", gt=0, lt=1)] = 0.5,
     slack: Annotated[int, doc("how much the period must shrink to be none (s)", "steps", ge=0)] = 0,
     lr_exponent: Annotated[Literal[1, 3], doc("power of lr0/lr in the rule")] = 1,

@@ -18,7 +18,9 @@ def doc(description: str, unit: str = "", shown: Any = None, **limits: Any) -> A
 
     `shown` is how a scenario writes the default, where that differs from the piece it stands for.
     """
-    return Field(description=description, json_schema_extra={"unit": unit, "shown": shown}, **limits)
+    return Field(
+        description=description, json_schema_extra={"unit": unit, "shown": shown}, **limits
+    )
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,9 @@ class Program:
     `worker` runs on every worker; `server`, if there is one, on the parameter server. Their
     keyword-only arguments, with annotations that pydantic understands, are the parameters a
     scenario may set. `averages`: its workers' models are one model, seen as their mean; where they
-    never meet, the observer sees the first. `needs_loss`: it reads the training loss, so an objective must have one.
-    `bound_covers`: AdaComm's Theorem 2 speaks of it. `source`: paper and equation.
+    never meet, the observer sees the first. `needs_loss`: it reads the training loss, so an
+    objective must have one. `bound_covers`: AdaComm's Theorem 2 speaks of it. `source`: paper and
+    equation.
     """
 
     name: str
@@ -69,7 +72,7 @@ class Program:
     def start(
         self, function: Function, me: Node, parameters: Mapping[str, Any]
     ) -> Coroutine[Any, Any, None]:
-        """Begin `function` (the worker or the server) on a node with those of `parameters` it takes."""
+        """Begin `function` (worker or server) on a node, with those of `parameters` it takes."""
         names = inspect.signature(function).parameters
         return function(me, **{key: value for key, value in parameters.items() if key in names})
 
@@ -78,7 +81,9 @@ class Program:
         described = {}
         for key, field in self.parameters.model_fields.items():
             extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-            default = asdict(field.default) if is_dataclass(field.default) else field.default
+            default = field.default
+            if is_dataclass(default) and not isinstance(default, type):
+                default = asdict(default)
             if extra.get("shown") is not None:
                 default = extra["shown"]
             described[key] = {
@@ -87,4 +92,3 @@ class Program:
                 "description": field.description or "",
             }
         return described
-

@@ -15,9 +15,7 @@ async def push_and_pull(me: Node) -> None:
         x = await me.request(me.server, await me.gradient(x))
 
 
-async def asgd_server(
-    me: Node, *, lr: LearningRate, momentum: LocalMomentum = Identity()
-) -> None:
+async def asgd_server(me: Node, *, lr: LearningRate, momentum: LocalMomentum = Identity()) -> None:
     """Apply each gradient on arrival and answer with the new parameters."""
     x = me.start
     u = momentum.init(x)
@@ -30,6 +28,4 @@ async def asgd_server(
         me.mark(x)
 
 
-PROGRAMS = (
-    Program("asgd", push_and_pull, "Dean et al., NeurIPS 2012", server=asgd_server),
-)
+PROGRAMS = (Program("asgd", push_and_pull, "Dean et al., NeurIPS 2012", server=asgd_server),)

@@ -81,18 +81,23 @@ def main() -> int:
         local_sgd(16, steps), 16 * steps,
         lambda: textbook.local_sgd(16, TAU, steps // TAU, 1.0), 16 * steps,
     )  # fmt: skip
-    report("local SGD, 16 workers: worker-steps, textbook SimPy", a, b, ratio, ratio >= 1.5, ">= 1.5")
+    report(
+        "local SGD, 16 workers: worker-steps, textbook SimPy", a, b, ratio, ratio >= 1.5, ">= 1.5"
+    )
     a, b, ratio = rates(local_sgd(16, steps), 16 * steps, local_sgd(256, steps), 256 * steps)
     report("local SGD, 16 workers against 256, per step", a, b, ratio, ratio <= 1.3, "<= 1.3")
     a, b, ratio = rates(
         local_sgd(16, steps), 16 * steps, local_sgd(16, steps, spans=10**9), 16 * steps
     )
-    report("local SGD, 16 workers, against with every span kept", a, b, ratio, ratio <= 1.2, "<= 1.2")
+    report(
+        "local SGD, 16 workers, against with every span kept", a, b, ratio, ratio <= 1.2, "<= 1.2"
+    )
     updates = 40_000
     for name, latency, transit in (("transit free", "0 s", 0.0), ("transit 50 ms", "50 ms", 0.05)):
         a, b, ratio = rates(
             asgd(25, updates // 25, latency), updates,
-            lambda transit=transit: textbook.parameter_server(25, updates, transit, SERVICE), updates,
+            lambda transit=transit: textbook.parameter_server(25, updates, transit, SERVICE),
+            updates,
         )  # fmt: skip
         what = f"parameter server, 25 workers, {name}: updates, textbook"
         report(what, a, b, ratio, ratio >= 4, ">= 4")

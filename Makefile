@@ -1,0 +1,39 @@
+# Every target sets up .venv itself, once. PYTHON and PIP_ARGS may be overridden, e.g. to take a
+# torch build for your GPU: make test PIP_ARGS="-c my-constraints.txt"
+PYTHON ?= python3
+PIP_ARGS ?= -c constraints.txt
+BIN := .venv/bin
+
+.PHONY: demo test test-slow bench lint clean
+
+demo: .venv/core           ## simulate a real scenario; show its curves and its pick
+	$(BIN)/paceline simulate scenarios/quickstart.toml --jobs 2
+
+test: .venv/dev            ## the whole test suite
+	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
+
+test-slow: .venv/dev       ## what takes minutes
+	$(BIN)/python -m pytest -m slow
+
+bench: .venv/dev           ## our engine against textbook models, ratios taken side by side
+	$(BIN)/python -m tests.bench.engine
+
+lint: .venv/dev            ## formatting, style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf .venv build *.egg-info
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=23.2"
+
+.venv/core: .venv/bin/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -e .
+	touch $@
+
+.venv/dev: .venv/bin/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -e ".[dev]"
+	touch $@
