@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -188,9 +188,11 @@ def _list(
     if as_json:
         _print_json(rows)
         return
-    table = _table("name", "", "parameters")
+    takes_some = any(row["parameters"] for row in rows)
+    table = _table("name", "", *(["parameters"] if takes_some else []))
     for row in rows:
-        table.add_row(row["name"], row["summary"], ", ".join(row["parameters"]))
+        parameters = [", ".join(row["parameters"])] if takes_some else []
+        table.add_row(row["name"], row["summary"], *parameters)
     _show(table)
 
 
@@ -277,26 +279,31 @@ def _find(scenario: str) -> Path:
 def _summary(result: "Result") -> "Table":
     from simulator.report import human, number
 
-    target = result.scenario.run.target_loss
-    table = _table("algorithm", "s/step")
+    def plain(value: float | None) -> str:
+        return "-" if value is None else number(value)
+
+    def shares(row: dict[str, Any]) -> str:
+        parts = row["breakdown"].values()
+        return "/".join("-" if part is None else f"{100 * part:.0f}" for part in parts)
+
+    target, rows = result.scenario.run.target_loss, result.algorithms
+    best = result.pick["label"]
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "s/step": lambda row: human(row["seconds_per_step"]["mean"])
+    }
     if target:
-        table.add_column(f"to loss {target:g} (95 %)")
-    table.add_column("final loss")
-    measured = any(row["accuracy"]["last"] is not None for row in result.algorithms)
-    if measured:
-        table.add_column("accuracy")
-    table.add_column("compute/wait/\ncommunicate %")
-    for row in result.algorithms:
-        loss, accuracy = row["loss"]["last"], row["accuracy"]["last"]
-        cells = [row["label"], human(row["seconds_per_step"]["mean"])]
-        if target:
-            cells.append(_reached(row["time_to_target"], len(result.seeds)))
-        cells.append("-" if loss is None else number(loss))
-        if measured:
-            cells.append("-" if accuracy is None else f"{accuracy:.3f}")
-        shares = row["breakdown"].values()
-        cells.append("/".join("-" if share is None else f"{100 * share:.0f}" for share in shares))
-        table.add_row(*cells, style="bold" if row["label"] == result.pick["label"] else None)
+        heading = f"to loss {target:g}\n(95 %)"
+        columns[heading] = lambda row: _reached(row["time_to_target"], len(result.seeds))
+    columns["final\nloss"] = lambda row: plain(row["loss"]["last"])
+    if any(row["accuracy"]["last"] is not None for row in rows):
+        columns["accuracy"] = lambda row: plain(row["accuracy"]["last"])
+    columns["compute/wait/\ncommunicate %"] = shares
+    table = _table("algorithm", *columns)
+    for column in table.columns[1:]:
+        column.no_wrap = True
+    for row in rows:
+        cells = [cell(row) for cell in columns.values()]
+        table.add_row(row["label"], *cells, style="bold" if row["label"] == best else None)
     return table
 
 
@@ -348,7 +355,7 @@ def _table(*headings: str) -> "Table":
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    return Table(*headings, box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    return Table(*headings, box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
 
 
 def _show(*parts: Any) -> None:

@@ -6,7 +6,6 @@ soon as the links are free: the latency of one overlaps the transmission of the 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -268,7 +267,9 @@ class Traffic:
         if (source, to) not in self._messages:
             link = self.network.link(source, to)
             key = source * (self.network.workers + 1) + to
-            self._messages[source, to] = Route(link, generator(self._seed, Purpose.MESSAGE, key))
+            self._messages[source, to] = Route(
+                link, generator(self._seed, Purpose.MESSAGE, key), self.network.model_bytes
+            )
         return self._messages[source, to]
 
     def links(self) -> dict[str, float]:
@@ -288,29 +289,56 @@ class Traffic:
         return sum(links.values()), sum(charged)
 
 
+class Card:
+    """One direction of a network card, as a clock: it lets one payload through at a time."""
+
+    def __init__(self, bandwidth: float) -> None:
+        self._seconds_per_byte = 1 / bandwidth
+        self._free = 0.0
+
+    def through(self, at: float, size: float) -> float:
+        """When a payload of `size` bytes that comes at `at` is through."""
+        self._free = max(self._free, at) + size * self._seconds_per_byte
+        return self._free
+
+
 class Route:
     """Messages from one node to another.
 
-    Seconds on the way: `latency`, plus the next of `latencies` where it is random, plus
-    `seconds_per_byte`. The engine keeps the rest: `bytes` so far, how many are `flying`, when the
-    `last` one arrives, the `node` at the far end, and the network card that a message `departs`
-    or `arrives` through.
+    `whole_transit`: seconds that a whole model is on its way, where that is always the same.
+    `bytes` counts what was sent. The engine keeps the rest: how many are `flying`, when the `last`
+    one arrives, the `node` at the far end, and the card that messages arrive through, if any.
     """
 
     __slots__ = (
-        "arrives", "bytes", "departs", "flying", "last", "latencies", "latency", "link", "node",
-        "seconds_per_byte",
+        "_departs", "_latencies", "_latency", "_seconds_per_byte",
+        "arrives", "bytes", "flying", "last", "link", "node", "whole_transit",
     )  # fmt: skip
 
-    def __init__(self, link: Link, rng: np.random.Generator) -> None:
+    def __init__(self, link: Link, rng: np.random.Generator, model_bytes: float) -> None:
         self.link = link
         self.bytes = self.last = 0.0
         self.flying = 0
         self.node: Any = None
-        self.departs: Any = None
-        self.arrives: Any = None
-        self.seconds_per_byte = 1 / link.bandwidth
-        self.latency = link.latency if link.is_constant else 0.0
-        self.latencies: Iterator[float] | None = None
-        if not link.is_constant:
-            self.latencies = blocks(lambda n: np.array([link.sample(rng, 1) for _ in range(n)]), 64)
+        self.arrives: Card | None = None
+        self.whole_transit: float | None = None
+        self._departs: Card | None = None
+        self._latency, self._latencies = link.latency, None
+        self._seconds_per_byte = 1 / link.bandwidth
+        if link.is_constant:
+            self.whole_transit = self._latency + model_bytes * self._seconds_per_byte
+        else:
+            self._latencies = blocks(lambda n: np.array([link.sample(rng, 1) for _ in range(n)]))
+
+    def leave_through(self, card: Card | None) -> None:
+        """Send through a network card, which other routes share."""
+        if card is not None:
+            self._departs, self.whole_transit = card, None
+
+    def send(self, now: float, size: float) -> tuple[float, float]:
+        """When a message of `size` bytes sent `now` arrives, and how long it is on its way."""
+        self.bytes += size
+        latency = self._latency if self._latencies is None else next(self._latencies)
+        transit = latency + size * self._seconds_per_byte
+        leaves = now if self._departs is None else self._departs.through(now, size)
+        return leaves + transit, transit

@@ -159,8 +159,8 @@ def _on_a_grid(runs: Sequence[Run], column: str) -> tuple[np.ndarray, np.ndarray
         max(time[0] for time, _ in curves), min(time[-1] for time, _ in curves), POINTS
     )
     if column == "tau":  # it stays what it was until the next evaluation
-        for _, values in curves:
-            values[:1] = values[1:2]  # unknown before the first step
+        for _, values in curves:  # before the first step it is what it is then
+            values[: np.isfinite(values).argmax()] = values[np.isfinite(values).argmax()]
         held = [values[np.searchsorted(time, grid, side="right") - 1] for time, values in curves]
         return grid, np.array(held)
     return grid, np.array([np.interp(grid, time, values) for time, values in curves])
@@ -292,8 +292,9 @@ def _total(bar: dict[str, float], short: float) -> str:
 
 
 def _per_step(runs: Sequence[Run]) -> dict[str, float]:
-    """Mean over seeds of the seconds per step spent on each part."""
+    """Mean over seeds of the seconds per step, divided as the workers' time is."""
+    scaled = [(run, sum(run.seconds.values()) * run.steps / (run.duration or 1)) for run in runs]
     return {
-        part: float(np.mean([run.seconds[part] / run.steps if run.steps else 0 for run in runs]))
+        part: float(np.mean([run.seconds[part] / scale if scale else 0 for run, scale in scaled]))
         for part in PARTS
     }

@@ -283,10 +283,11 @@ def _finished(
         for index, task in tasks.items():
             yield index, run_task(scenario, task, programs, store.versions())
         return
-    futures = {
-        executor.submit(run_task, scenario, task, programs, store.versions()): index
-        for index, task in tasks.items()
-    }
+    with _interrupts_held():
+        futures = {
+            executor.submit(run_task, scenario, task, programs, store.versions()): index
+            for index, task in tasks.items()
+        }
     for future in as_completed(futures):
         yield futures[future], future.result()
 
@@ -323,7 +324,8 @@ def _client(address: str) -> Any:
             f'dask {address}: Dask is not installed; pip install "paceline[cluster]"'
         ) from None
     try:
-        return Client(address, timeout="10s", set_as_default=False)
+        connect: Callable[..., Any] = Client  # it has no types
+        return connect(address, timeout="10s", set_as_default=False)
     except (OSError, ValueError) as error:
         raise InputError(
             f"dask {address}: no scheduler answers ({error}); give its address, such as "
@@ -331,9 +333,21 @@ def _client(address: str) -> Any:
         ) from error
 
 
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back meanwhile; processes started in here leave it to this one for good."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _follow_parent() -> None:
-    """Let a pool's process end with its parent, even a killed one, and leave Ctrl-C to it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Let a pool's process end with its parent, even a killed one."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 

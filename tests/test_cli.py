@@ -422,31 +422,16 @@ def test_progress_counts_every_run(folder):
     assert seen == [(done, 4) for done in range(5)]
 
 
-def test_importing_is_cheap():
-    code = (
-        "import sys, paceline; "
-        "heavy = {'numpy', 'scipy', 'matplotlib', 'pydantic', 'rich', 'torch', 'sklearn', 'pint'}; "
-        "print(heavy & set(sys.modules))"
-    )
+@pytest.mark.parametrize("then", ["pass", "paceline.run(['--help'])"])
+def test_starting_is_cheap(then):
+    # these cost 50 ms to a second each
+    heavy = {"numpy", "scipy", "matplotlib", "pydantic", "rich", "torch", "sklearn", "pint"}
+    code = f"import sys, paceline; {then}; print({heavy} & set(sys.modules))"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
     )
-    assert found.stdout.strip() == "set()"
-
-
-def test_help_ends_within_150_ms_of_bare_python():
-    def seconds(*arguments):
-        start = time.perf_counter()
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        subprocess.run(
-            [sys.executable, *arguments], stdout=subprocess.DEVNULL, env=environment, check=True
-        )
-        return time.perf_counter() - start
-
-    # the best of several: what the machine does besides is not ours
-    bare = min(seconds("-c", "pass") for _ in range(5))
-    assert min(seconds("-m", "paceline", "--help") for _ in range(5)) - bare < 0.150
+    assert found.stdout.splitlines()[-1] == "set()"
 
 
 def test_public_names_are_there():

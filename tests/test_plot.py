@@ -131,8 +131,9 @@ def test_labels_do_not_overlap(count):
 
 def test_the_breakdown_shows_seconds_and_shares():
     groups = {
-        "long": [make_run(label="long", seconds=(50.0, 25.0, 25.0))],
-        "short": [make_run(label="short", seconds=(4.0, 1.0, 0.0))],
+        # 10 steps in 100 s and in 5 s
+        "long": [make_run(time=[0, 50, 100], label="long", seconds=(55.0, 27.5, 27.5))],
+        "short": [make_run(time=[0, 2, 5], label="short", seconds=(4.0, 1.0, 0.0))],
     }
     with plot._style():
         axes = plot.breakdown(groups, title="").axes[0]
@@ -150,7 +151,7 @@ def test_nothing_takes_time():
 def test_tau_is_drawn_where_it_changes():
     fixed = [make_run(label="fixed", tau=[NAN, 4, 4])]
     assert plot.tau({"fixed": fixed}, title="") is None
-    adaptive = [make_run(label="adaptive", tau=[NAN, 8, 2])]
+    adaptive = [make_run(label="adaptive", tau=[NAN, NAN, 8, 2], loss=[1.0] * 4)]
     with plot._style():
         axes = plot.tau({"fixed": fixed, "adaptive": adaptive}, title="").axes[0]
     assert "adaptive" in texts(axes)

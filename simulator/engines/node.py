@@ -37,18 +37,19 @@ NEVER = sys.maxsize
 class VirtualNode(Node):
     """One node of a `Simulation`.
 
-    `now`: its clock; `step`: gradients computed (by the server: received); `x`: the parameters it
-    marked last; `period`: steps between its last two collectives; `sought`: the rank it waits to
-    hear from, if any; `waited` and `communicated`: seconds it stood still for others, and for the
-    network.
+    One class for workers and the server, because attributes are read faster where code always
+    meets the same class. `now`: its clock; `step`: gradients computed (by the server: received);
+    `x`: the parameters it marked last; `period`: steps between its last two collectives; `sought`:
+    the rank it waits to hear from, if any; `waited` and `communicated`: seconds it stood still for
+    others, and for the network.
     """
 
     __slots__ = (
-        "_box", "_mark_at", "_routes", "_run", "_sent_until", "_since", "_spans",
-        "communicated", "coroutine", "ended", "now", "period", "resume", "sought", "step",
-        "waited", "x",
+        "_box", "_busy", "_collectives", "_durations", "_gradient", "_loss_and_gradient",
+        "_mark_at", "_met_at", "_pause_at", "_receive_seconds", "_receive_until", "_routes", "_run",
+        "_sent_until", "_since", "_spans", "communicated", "coroutine", "ended", "now", "period",
+        "resume", "sought", "step", "waited", "x",
     )  # fmt: skip
-    BUSY = int(Kind.COMPUTE)
 
     def __init__(self, run: "Simulation", rank: int) -> None:
         self._run, self.rank = run, rank
@@ -56,64 +57,82 @@ class VirtualNode(Node):
         self.start = self.x = run.objective.start
         self.apply_seconds = run.scenario.server.apply
         self.now = self.waited = self.communicated = self._since = self._sent_until = 0.0
-        self.step = 0
+        self.step = self._collectives = self._met_at = 0
         self.period = nan
         self.sought: int | None = None
         self.ended = False
         self._box: deque[Message] = deque()
-        self._routes: dict[int, Route] = {}
+        self._routes: list[Route | None] = [None] * (run.workers + 1)
         self._spans = run.spans
-        self._mark_at = NEVER
+        self._mark_at = self._pause_at = self._receive_until = NEVER
+        self._receive_seconds = 0.0
+        self._busy = int(Kind.COMPUTE)
+
+    def compute_with(self, durations: Iterator[float], source: Source) -> None:
+        """Make it a worker: give it its compute times and its gradients."""
+        self._durations = durations
+        self._gradient, self._loss_and_gradient = source.gradient, source.loss_and_gradient
+
+    def serve(self, receive_seconds: float, limit: int) -> None:
+        """Make it the server: a message costs it time, and the run ends after `limit` of them."""
+        self._receive_seconds, self._receive_until = receive_seconds, limit
+        self._pause_at = 0  # it has no data
+        self._busy = int(Kind.SERVE)
 
     def execute(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Give the node its program."""
         self.coroutine, self.resume = coroutine, coroutine.send
+
+    def watch(self, every: int) -> None:
+        """Show this node's marks to the observer; a worker then never runs far ahead of others."""
+        self._mark_at = every
+        if self._pause_at:
+            self._pause_at = every
 
     # Messages
 
     def send(self, to: int, value: Payload) -> None:
         """Put a message on its way."""
         run = self._run
-        route = self._routes.get(to) or self._route(to)
-        size = run.whole if type(value) is complex else run.meter(value)
-        transit = route.latency + size * route.seconds_per_byte
-        if route.latencies is not None:
-            transit += next(route.latencies)
-        at = transit + (
-            self.now if route.departs is None else route.departs.through(self.now, size)
-        )
+        route = self._routes[to] or self._route(to)
+        transit = route.whole_transit
+        if transit is not None and type(value) is complex:
+            at = self.now + transit
+            route.bytes += run.whole
+        else:
+            at, transit = route.send(self.now, run.meter(value))
         if at < route.last:  # noqa: PLR1730 - twice as fast; messages of one route keep order
             at = route.last
         route.last = self._sent_until = at
-        route.bytes += size
-        run.sent = number = run.sent + 1
         node = route.node
         if node.sought == self.rank and not route.flying and route.arrives is None:
             node.sought = None
-            run.ready.append((node, (at, number, route, transit, self.rank, value)))
+            run.ready.append((node, (at, 0, route, transit, self.rank, value)))
         else:
             route.flying += 1
+            run.sent = number = run.sent + 1
             heappush(run.flights, (at, number, route, transit, self.rank, value))
 
     def _route(self, to: int) -> Route:
         run = self._run
         route = self._routes[to] = run.traffic.route(self.rank, to)
         route.node = run.nodes[to]
-        route.departs = run.card_out if self.rank == self.server else None
-        route.arrives = run.card_in if to == self.server else None
+        if self.rank == self.server:
+            route.leave_through(run.card_out)
+        elif to == self.server:
+            route.arrives = run.card_in
         return route
 
-    def arrive(self, message: Message) -> None:
-        """Go on with a message that has arrived, or keep it until it is asked for."""
-        if self.sought == ANY or self.sought == message[4]:
-            self.sought = None
-            self._run.ready.append((self, message))
-        else:
-            self._box.append(message)
+    def keep(self, message: Message) -> None:
+        """Keep a message that has arrived until it is asked for."""
+        self._box.append(message)
 
     @types.coroutine
     def receive(self, source: int = ANY) -> Generator[None, Message, tuple[int, Payload]]:
         """Take the first message of `source` that has arrived, or wait for it."""
+        if self.step >= self._receive_until:
+            self._run.over = True
+            yield  # for ever
         message = self._pick(source) if self._box else None
         if message is None:
             self.sought = source
@@ -121,6 +140,9 @@ class VirtualNode(Node):
         at, _, _, transit, sender, value = message
         if at > self.now:
             self._stand(at - transit - max(0.0, self._sent_until - self.now), at)
+        if self.rank == self.server:
+            self.step += 1
+            self.now += self._receive_seconds
         return sender, value
 
     @types.coroutine
@@ -166,7 +188,7 @@ class VirtualNode(Node):
         self.waited += begins - now
         self.communicated += done - begins
         if self._spans is not None:
-            self._spans.add(self.rank, self.BUSY, self._since, now, begins, done, self.step)
+            self._spans.add(self.rank, self._busy, self._since, now, begins, done, self.step)
             self._since = done
         self.now = done
 
@@ -174,7 +196,7 @@ class VirtualNode(Node):
         """Record what it did since it last stood still."""
         if self._spans is not None:
             now = self.now
-            self._spans.add(self.rank, self.BUSY, self._since, now, now, now, self.step)
+            self._spans.add(self.rank, self._busy, self._since, now, now, now, self.step)
 
     @property
     def busy(self) -> float:
@@ -185,26 +207,7 @@ class VirtualNode(Node):
         """Undo the cut into pieces."""
         return values.join(pieces)
 
-
-class WorkerNode(VirtualNode):
-    """A worker: it computes, and takes part in collectives."""
-
-    __slots__ = (
-        "_collectives", "_durations", "_gradient", "_loss_and_gradient", "_met_at", "_pause_at",
-    )  # fmt: skip
-
-    def __init__(
-        self, run: "Simulation", rank: int, durations: Iterator[float], source: Source
-    ) -> None:
-        super().__init__(run, rank)
-        self._durations = durations
-        self._gradient, self._loss_and_gradient = source.gradient, source.loss_and_gradient
-        self._collectives = self._met_at = 0
-        self._pause_at = NEVER
-
-    def watch(self, every: int) -> None:
-        """Show this node's marks to the observer; never run far ahead of the others."""
-        self._mark_at = self._pause_at = every
+    # Computing
 
     async def gradient(self, x: Vector) -> Vector:
         """One draw of compute time, and the gradient."""
@@ -213,7 +216,8 @@ class WorkerNode(VirtualNode):
             await self._pause()
         self.step = step + 1
         self.now += next(self._durations)
-        return self._gradient(x)
+        compute = self._gradient  # CPython 3.11 looks a slot up faster than it calls it
+        return compute(x)
 
     async def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
         """One draw of compute time, the loss and the gradient."""
@@ -222,7 +226,8 @@ class WorkerNode(VirtualNode):
             await self._pause()
         self.step = step + 1
         self.now += next(self._durations)
-        return self._loss_and_gradient(x)
+        compute = self._loss_and_gradient
+        return compute(x)
 
     async def start_backward(self, x: Vector, pieces: int) -> Sequence[Handle]:
         """One draw of compute time, over whose backward part the pieces are freed evenly."""
@@ -245,6 +250,8 @@ class WorkerNode(VirtualNode):
         has not waits for SimPy's clock.
         """
         run = self._run
+        if self.rank == self.server:
+            raise ProgramError("the server has no data to compute gradients on")
         if self.step >= run.limit:
             run.over = True
             yield  # for ever
@@ -253,6 +260,8 @@ class WorkerNode(VirtualNode):
         if alone:
             run.release_at(self.now, [self])
             yield
+
+    # Collectives
 
     def start_mean(self, value: Payload) -> Handle:
         """Join the next collective, a mean."""
@@ -263,6 +272,8 @@ class WorkerNode(VirtualNode):
         return self._join("gather", value)
 
     def _join(self, kind: str, value: Payload) -> Collective:
+        if self.rank == self.server:
+            raise ProgramError("the server takes part in no collective")
         if self.step > self._met_at:
             self.period, self._met_at = self.step - self._met_at, self.step
         index = self._collectives
@@ -293,62 +304,3 @@ class WorkerNode(VirtualNode):
         self._run.release_at(self.now, [self])
         yield
         return handle.done is not None and handle.done <= self.now
-
-
-class ServerNode(VirtualNode):
-    """The parameter server: each message costs it time; the run ends with the last one."""
-
-    __slots__ = ("_receive_seconds",)
-    BUSY = int(Kind.SERVE)
-
-    def __init__(self, run: "Simulation") -> None:
-        super().__init__(run, run.workers)
-        self._receive_seconds = run.scenario.server.receive
-
-    def watch(self, every: int) -> None:
-        """Show this node's marks to the observer."""
-        self._mark_at = every
-
-    @types.coroutine
-    def receive(self, source: int = ANY) -> Generator[None, Message, tuple[int, Payload]]:
-        """As any node, and then pay for it."""
-        if self.step >= self._run.limit:
-            self._run.over = True
-            yield  # for ever
-        message = self._pick(source) if self._box else None
-        if message is None:
-            self.sought = source
-            message = yield
-        at, _, _, transit, sender, value = message
-        if at > self.now:
-            if self._spans is None:
-                self.now = at
-            else:
-                self._stand(at - transit, at)
-        self.step += 1
-        self.now += self._receive_seconds
-        return sender, value
-
-    def _refuse(self, *_: Any) -> Any:
-        raise ProgramError("the server has no data and takes part in no collective")
-
-    gradient: Any = _refuse
-    loss_and_gradient: Any = _refuse
-    start_backward: Any = _refuse
-    start_mean: Any = _refuse
-    start_gather: Any = _refuse
-    wait: Any = _refuse
-    finished: Any = _refuse
-
-
-class Card:
-    """One direction of a network card, as a clock: it lets one payload through at a time."""
-
-    def __init__(self, bandwidth: float) -> None:
-        self._seconds_per_byte = 1 / bandwidth
-        self._free = 0.0
-
-    def through(self, at: float, size: float) -> float:
-        """When a payload of `size` bytes that comes at `at` is through."""
-        self._free = max(self._free, at) + size * self._seconds_per_byte
-        return self._free

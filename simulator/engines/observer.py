@@ -27,7 +27,8 @@ class Observer:
     """Evaluates the mean of the watched nodes' parameters every `every` steps, and at `limit`.
 
     Where the workers never average it evaluates the first node's parameters instead. A point's time
-    is when the last node got there; there are none after `deadline`. `scale`: a node's steps per local step (one;
+    is when the last node got there; there are none after `deadline`. `scale`: a node's steps per
+    local step (one;
     for a server, which counts gradients, the number of workers). `nodes`: machines that are paid.
     """
 

@@ -10,19 +10,17 @@ import numpy as np
 import simpy
 
 from simulator import cluster, objective
+from simulator.effects import ANY
 from simulator.engines import values
 from simulator.engines.collective import Collective
 from simulator.engines.node import (
     NEVER,
-    Card,
     Message,
-    ServerNode,
     VirtualNode,
-    WorkerNode,
 )
 from simulator.engines.observer import Observer
 from simulator.errors import DeadlockError
-from simulator.network import Network, Traffic
+from simulator.network import Card, Network, Traffic
 from simulator.programs import Program, catalogue
 from simulator.scenario import Algorithm, Scenario
 from simulator.trace import Run, Spans
@@ -123,17 +121,15 @@ class Simulation:
         scale = self.workers if program.server else 1
         self.limit = scale * scenario.run.steps if scenario.run.steps else NEVER
         self.every = scale * evaluation_interval(scenario)
-        self.nodes: list[VirtualNode] = []
-        team = [
-            WorkerNode(self, rank, durations, self.objective.source(rank))
-            for rank, durations in enumerate(cluster.compute_times(scenario, seed))
-        ]
-        for worker in team:
-            worker.execute(program.start(program.worker, worker, algorithm.parameters))
-        self.nodes += team
-        watched: Sequence[WorkerNode | ServerNode] = team
+        self.nodes = [VirtualNode(self, rank) for rank in range(self.workers)]
+        times = cluster.compute_times(scenario, seed)
+        for node, durations in zip(self.nodes, times, strict=True):
+            node.compute_with(durations, self.objective.source(node.rank))
+            node.execute(program.start(program.worker, node, algorithm.parameters))
+        watched = self.nodes[:]
         if program.server:
-            server = ServerNode(self)
+            server = VirtualNode(self, self.workers)
+            server.serve(scenario.server.receive, self.limit)
             server.execute(program.start(program.server, server, algorithm.parameters))
             self.nodes.append(server)
             watched = [server]
@@ -186,22 +182,32 @@ class Simulation:
         self._events -= 1
         self._next_event = self.env.peek()
         while True:
-            while ready:
+            if ready:
                 node, value = ready.popleft()
-                try:
-                    node.resume(value)
-                except StopIteration:
-                    node.ended = True
-            if not flights or flights[0][0] >= self._next_event:
+            elif flights and flights[0][0] < self._next_event:
+                value = heappop(flights)
+                route, source = value[2], value[4]
+                route.flying -= 1
+                if route.arrives is not None:
+                    value = self._through(route.arrives, value)
+                node = route.node
+                if node.sought != ANY and node.sought != source:  # noqa: PLR1714 - twice as fast
+                    node.keep(value)
+                    continue
+                node.sought = None
+            else:
                 return
-            message = heappop(flights)
-            route = message[2]
-            route.flying -= 1
-            if route.arrives is not None:
-                at, number, _, transit, source, value = message
-                at = route.arrives.through(at, self.meter(value))
-                message = at, number, route, transit, source, value
-            route.node.arrive(message)
+            resume = node.resume
+            try:
+                resume(value)
+            except StopIteration:
+                node.ended = True
+
+    def _through(self, card: Card, message: Message) -> Message:
+        """Take a message in through the server's network card."""
+        at, number, route, transit, source, value = message
+        at = card.through(at, self.meter(value))
+        return at, number, route, transit, source, value
 
     def collective(self, index: int, kind: str) -> Collective:
         """The `index`-th collective of the run; the first worker to come opens it."""

@@ -87,19 +87,19 @@ def _period(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 1:
             raise ValueError("too small; write a communication period of 1 step or more")
-        return _ConstantPeriod(value=value)
+        return _ConstantPeriod(value)
     if isinstance(value, dict):
         return Period(_schedule(value))
-    if isinstance(value, _ConstantPeriod | Period):
+    if callable(value):
         return value
     raise ValueError("not a period; write a whole number of steps, 1 or more, or a schedule table")
 
 
+@piece
 class Period:
     """A schedule rounded up to whole steps, at least 1."""
 
-    def __init__(self, schedule: Schedule) -> None:
-        self.schedule = schedule
+    schedule: Constant | Steps
 
     def __call__(self, step: int) -> int:
         """Period in steps at `step`."""

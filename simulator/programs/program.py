@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
 from functools import cached_property
+from types import MethodType
 from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
@@ -74,7 +75,7 @@ class Program:
     ) -> Coroutine[Any, Any, None]:
         """Begin `function` (worker or server) on a node, with those of `parameters` it takes."""
         names = inspect.signature(function).parameters
-        return function(me, **{key: value for key, value in parameters.items() if key in names})
+        return function(me, **{k: _callable(v) for k, v in parameters.items() if k in names})
 
     def describe(self) -> dict[str, dict[str, Any]]:
         """Each parameter's default, unit and description, as JSON-able values."""
@@ -92,3 +93,9 @@ class Program:
                 "description": field.description or "",
             }
         return described
+
+
+def _callable(value: Any) -> Any:
+    """A schedule as its bound method, which CPython calls twice as fast as the object."""
+    method = getattr(value, "__call__", None)  # noqa: B004 - not whether, but how
+    return method if isinstance(method, MethodType) else value

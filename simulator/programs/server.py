@@ -19,11 +19,11 @@ async def asgd_server(me: Node, *, lr: LearningRate, momentum: LocalMomentum = I
     """Apply each gradient on arrival and answer with the new parameters."""
     x = me.start
     u = momentum.init(x)
-    for update in count():
+    for update in count(me.workers):
         worker, g = await me.receive()
         me.work(me.apply_seconds)
         direction, u = momentum.update(g, u)
-        x = x - lr(1 + update // me.workers) * direction
+        x = x - lr(update // me.workers) * direction
         me.send(worker, x)
         me.mark(x)
 

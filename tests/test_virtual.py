@@ -1,0 +1,376 @@
+"""Simulated time: against theory, against models of the same thing written out here, and by hand."""
+
+import heapq
+import tracemalloc
+from itertools import pairwise
+from math import ceil, comb, expm1, log2, prod
+
+import numpy as np
+import pytest
+
+from simulator import cluster
+from simulator.theory import seconds_per_step
+from simulator.trace import Kind
+from tests.programs import ROWS, called, cases
+from tests.worlds import EXPONENTIAL, FREE, QUADRATIC, RING, TIME_ONLY, play, scenario, simulate
+
+PAYLOAD = 4000.0  # bytes: the model of these scenarios
+SSGD, LOCAL, ASGD = {"name": "ssgd"}, {"name": "local-sgd", "tau": 5}, {"name": "asgd"}
+UNEVEN = {
+    "group": [
+        {"name": "fast", "workers": 1, "compute": "400 ms"},
+        {"name": "slow", "workers": 1, "compute": "1.5 s"},
+    ]
+}
+LAWS = {
+    "exponential": EXPONENTIAL,
+    "uniform": {"dist": "uniform", "low": "0 s", "high": "2 s"},
+    "lognormal": {"dist": "lognormal", "mean": "1 s", "sd": "500 ms"},
+    "shifted": {"dist": "shifted-exponential", "shift": "250 ms", "mean": "300 ms"},
+}
+
+
+def covered(samples, expected):
+    """Demand that the 99.9 % interval of the mean of independent samples covers what is expected."""
+    error = np.std(samples, ddof=1) / np.sqrt(len(samples))
+    assert abs(np.mean(samples) - expected) < 3.29 * error
+    assert error < 0.02 * expected
+
+
+def rounds(world, index=0):
+    """How long each interval between two evaluations took."""
+    return np.diff(simulate(world, index).curve["time"])
+
+
+# Theory
+
+
+def test_synchronous_sgd_waits_for_the_slowest_of_all():
+    """H_16 + 1 = 4.3807 seconds per step (AdaComm, section 3.2)."""
+    world = scenario(
+        SSGD, workers=16, compute=EXPONENTIAL, steps=4000, run={"evaluate_every": 1},
+        network={"collective": "given", "duration": "1 s"},
+    )  # fmt: skip
+    covered(rounds(world), sum(1 / i for i in range(1, 17)) + 1)
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("tau", [1, 10])
+def test_periodic_averaging_is_as_fast_as_theorem_1_says(law, tau):
+    """With random D, a group of another kind, and stragglers."""
+    world = scenario(
+        {"name": "local-sgd", "tau": tau}, workers=8, compute=LAWS[law], steps=1500 * tau,
+        network={"collective": "given", "duration": {"dist": "gamma", "mean": "1 s", "shape": 3}},
+        run={"evaluate_every": tau},
+        cluster={
+            "extra": EXPONENTIAL, "extra_share": 0.5,
+            "group": [{"name": "other", "workers": 2, "compute": LAWS["uniform"]}],
+        },
+    )  # fmt: skip
+    expected = seconds_per_step(cluster.expected_laws(world), 1.0, tau)
+    covered(rounds(world) / tau, expected)
+
+
+@pytest.mark.parametrize(("workers", "service"), [(1, 0.5), (4, 0.2), (12, 0.1)])
+def test_a_server_is_as_busy_as_queueing_theory_says(workers, service):
+    """Machines that fail and one repairman with constant repair times (Ashcroft 1950)."""
+    steps = 20_000 // workers
+    world = scenario(
+        ASGD, workers=workers, compute=EXPONENTIAL, steps=steps, run={"evaluate_every": 1},
+        server={"apply": f"{service} s"},
+    )  # fmt: skip
+    busy = workers * service * sum(
+        comb(workers - 1, n) * prod(expm1(i * service) for i in range(1, n + 1))
+        for n in range(workers)
+    )  # fmt: skip
+    utilisation = busy / (1 + busy)
+    batches = np.diff(simulate(world).curve["time"][:: steps // 50])
+    covered(batches, steps // 50 * workers * service / utilisation)
+
+
+# By hand
+
+
+def mean_of(collective, m, latency, transmission):
+    """Seconds of one mean over m workers, where a payload takes `transmission` on a link."""
+    return {
+        "ring": 2 * (m - 1) * (latency + transmission / m),
+        "tree": 2 * ceil(log2(m)) * (latency + transmission),
+        "star": 2 * latency + 2 * (m - 1) * transmission,
+        "hierarchical": (3 * (m - 1) * latency + (3 * m - 2) * (m - 1) / m * transmission / (m - 1))
+        if m > 1
+        else 0,
+    }[collective]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5, 8])
+@pytest.mark.parametrize("collective", ["ring", "tree", "star"])
+def test_constant_times_by_hand(collective, workers):
+    network = {"collective": collective, "latency": "20 ms", "bandwidth": "1 Mbit/s"}
+    world = scenario(
+        {"name": "psgd"}, SSGD, LOCAL, workers=workers, network=network, run={"evaluate_every": 5}
+    )
+    D = mean_of(collective, workers, 0.02, PAYLOAD * 8 / 1e6)
+    for index, seconds in enumerate((5.0, 5 * (1 + D), 5 + D)):
+        assert rounds(world, index) == pytest.approx([seconds] * 4, rel=1e-12)
+
+
+def test_a_given_duration_is_that_of_a_whole_model():
+    world = scenario(
+        SSGD, {"name": "ssgd-bucketed", "buckets": 2}, run={"evaluate_every": 1},
+        network={"collective": "given", "duration": "3 s"}, cluster={"forward_share": 0.5},
+    )  # fmt: skip
+    assert rounds(world) == pytest.approx([4.0] * 20)
+    assert rounds(world, 1) == pytest.approx([0.75 + 1.5 + 1.5] * 20)  # freed, half, half
+
+
+@pytest.mark.parametrize("compute", ["1 s", EXPONENTIAL], ids=["constant", "random"])
+@pytest.mark.parametrize("buckets", [1, 3, 8])
+@pytest.mark.parametrize("forward", [0.0, 0.25])
+@pytest.mark.parametrize("bandwidth", ["40 kbit/s", "1 Mbit/s"])
+def test_buckets_by_hand(compute, buckets, forward, bandwidth):
+    """First in, first out: transmissions in turn, while the latency of the one before lasts."""
+    m, latency = 4, 0.05
+    world = scenario(
+        {"name": "ssgd-bucketed", "buckets": buckets}, workers=m, compute=compute, steps=40,
+        network={"collective": "ring", "latency": "50 ms", "bandwidth": bandwidth},
+        run={"evaluate_every": 1}, cluster={"forward_share": forward},
+    )  # fmt: skip
+    rate = {"40 kbit/s": 5e3, "1 Mbit/s": 1.25e5}[bandwidth]
+    held = 2 * (m - 1) / m * PAYLOAD / buckets / rate
+    times = cluster.compute_times(world, 0)
+    now = free = 0.0
+    expected = [now]
+    for _ in range(40):
+        durations = [next(each) for each in times]
+        for bucket in range(1, buckets + 1):
+            freed = now + max(durations) * (forward + (1 - forward) * bucket / buckets)
+            free = max(freed, free) + held
+        now = free + 2 * (m - 1) * latency
+        expected.append(now)
+    assert simulate(world).curve["time"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_overlap_hides_all_but_the_last_bucket():
+    """Averages shorter than their part of the backward pass: only one of them shows."""
+    world = scenario(
+        {"name": "ssgd-bucketed", "buckets": 4}, workers=2, steps=10,
+        network={"collective": "ring", "latency": "0 s", "bandwidth": "1 Mbit/s"},
+    )  # fmt: skip
+    assert simulate(world).duration == pytest.approx(10 * (1 + PAYLOAD / 4 * 8 / 1e6))
+
+
+def parameter_server(
+    times, updates, *, transit=0.0, service=0.0, card=0.0, latency=None
+):
+    """Times at which a serial server is through with each gradient, by a loop of its own.
+
+    `times`: per worker, an iterator of its compute times; `card`: seconds a payload takes through
+    one direction of the server's network card.
+    """
+    arrivals = [(next(each) + transit, w) for w, each in enumerate(times)]
+    heapq.heapify(arrivals)
+    incoming = server = outgoing = 0.0
+    done = []
+    while len(done) < updates:
+        at, w = heapq.heappop(arrivals)
+        incoming = max(incoming, at) + card
+        server = max(server, incoming) + service
+        outgoing = max(outgoing, server) + card
+        done.append(server)
+        heapq.heappush(arrivals, (outgoing + transit + next(times[w]) + transit, w))
+    return done
+
+
+@pytest.mark.parametrize("compute", LAWS)
+@pytest.mark.parametrize(
+    ("network", "transit"),
+    [(FREE, 0.0), ({"latency": "30 ms", "bandwidth": "1 Mbit/s"}, 0.062)],
+    ids=["free", "far"],
+)
+@pytest.mark.parametrize("card", [None, "1 Mbit/s"], ids=["no card", "card"])
+@pytest.mark.parametrize("service", [0.0, 0.1], ids=["idle", "busy"])
+def test_a_parameter_server_by_hand(compute, network, transit, card, service):
+    m, steps = 6, 60
+    world = scenario(
+        ASGD, workers=m, compute=LAWS[compute], steps=steps, network=network,
+        run={"evaluate_every": 1}, cluster=UNEVEN,
+        server={"receive": f"{service / 4} s", "apply": f"{service * 3 / 4} s"}
+        | ({"bandwidth": card} if card else {}),
+    )  # fmt: skip
+    expected = parameter_server(
+        cluster.compute_times(world, 0), m * steps,
+        transit=transit, service=service, card=0.032 if card else 0.0,
+    )  # fmt: skip
+    found = simulate(world).curve
+    assert found["step"] == list(range(steps + 1))
+    np.testing.assert_allclose(found["time"], [0.0, *expected[m - 1 :: m]], rtol=0, atol=1e-9)
+
+
+def test_gradients_that_come_at_once_queue_up_at_the_servers_card():
+    """Incast: a payload takes 32 ms; the last of five is in after five of them."""
+    world = scenario(ASGD, workers=5, steps=1, server={"bandwidth": "1 Mbit/s"})
+    assert simulate(world).duration == pytest.approx(1 + 5 * 0.032)
+    world = scenario(ASGD, workers=5, steps=1, network={"latency": "0 s", "bandwidth": "1 Mbit/s"})
+    assert simulate(world).duration == pytest.approx(1 + 0.032)  # each on a link of its own
+
+
+# The end of a run
+
+
+@pytest.mark.parametrize("case", cases(), ids=called)
+@pytest.mark.parametrize("every", [1, 3, None])
+def test_a_deadline_ends_a_run(case, every):
+    """Nothing is seen after it, and what is seen before is what a longer run sees there."""
+    run = {} if every is None else {"evaluate_every": every}
+    tables = {"compute": EXPONENTIAL, "network": RING, "objective": QUADRATIC, "steps": None}
+    short = simulate(scenario(case, run={"duration": "25 s", **run}, **tables))
+    longer = simulate(scenario(case, run={"duration": "50 s", "evaluate_every": every or 1}, **tables))
+    seen = {
+        step: (time, loss)
+        for step, time, loss in zip(*(longer.curve[k] for k in ("step", "time", "loss")), strict=True)
+    }
+    assert 0 < short.duration <= 25 < longer.duration <= 50
+    assert sum(short.seconds.values()) <= 25 + 1e-9
+    for step, time, loss in zip(*(short.curve[k] for k in ("step", "time", "loss")), strict=True):
+        assert seen[step] == (time, loss)
+    if every == 1:
+        assert short.steps == max(step for step, (time, _) in seen.items() if time <= 25)
+
+
+def test_steps_or_the_deadline_whichever_comes_first():
+    assert simulate(scenario(SSGD, steps=20, run={"duration": "100 s"})).steps == 20
+    world = scenario(SSGD, steps=20, run={"duration": "10.5 s", "evaluate_every": 1})
+    assert simulate(world).steps == 10
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_server_stops_after_as_many_gradients_as_all_workers_steps(workers):
+    world = scenario(ASGD, workers=workers, compute=EXPONENTIAL, steps=30, network=RING)
+    assert len(play("virtual", world).sources(workers)) == 30 * workers
+    assert simulate(world).steps == 30
+
+
+@pytest.mark.parametrize("case", cases(), ids=called)
+@pytest.mark.parametrize("every", [1, 7, 20])
+def test_the_last_step_is_always_evaluated_and_looking_changes_nothing(case, every):
+    tables = {"compute": EXPONENTIAL, "network": RING, "objective": QUADRATIC, "steps": 20}
+    found = simulate(scenario(case, run={"evaluate_every": every}, **tables))
+    closely = simulate(scenario(case, run={"evaluate_every": 1}, **tables))
+    assert found.curve["step"] == sorted({*range(0, 21, every), 20})
+    for column in ("time", "loss"):
+        assert found.curve[column] == [closely.curve[column][int(k)] for k in found.curve["step"]]
+
+
+# What every worker did with its time
+
+
+@pytest.mark.parametrize("case", cases(), ids=called)
+@pytest.mark.parametrize("compute", ["1 s", EXPONENTIAL], ids=["constant", "random"])
+def test_spans_tell_each_nodes_time_without_gaps(case, compute):
+    world = scenario(
+        case, workers=3, compute=compute, objective=QUADRATIC, network=RING,
+        server={"receive": "20 ms", "apply": "100 ms"}, steps=40,
+    )  # fmt: skip
+    run = simulate(world, spans=10**6)
+    assert not run.spans_truncated
+    kinds = {"compute": Kind.COMPUTE, "wait": Kind.WAIT, "communicate": Kind.COMMUNICATE}
+    total = dict.fromkeys(kinds, 0.0)
+    for rank in range(3):
+        spans = np.sort(run.spans[run.spans["worker"] == rank], order="start")
+        assert spans["start"][0] == 0
+        assert np.all(spans["end"] > spans["start"])
+        assert np.array_equal(spans["start"][1:], spans["end"][:-1])
+        assert np.all(np.diff(spans["step"].astype(int)) >= 0)
+        for name, kind in kinds.items():
+            chosen = spans[spans["kind"] == kind]
+            total[name] += float(np.sum(chosen["end"] - chosen["start"]))
+    assert run.seconds == pytest.approx({name: time / 3 for name, time in total.items()})
+    if case["name"] != "asgd":
+        assert np.max(run.spans["end"]) == run.duration
+
+
+@pytest.mark.parametrize("case", cases(), ids=called)
+def test_spans_change_nothing_else(case):
+    world = scenario(case, compute=EXPONENTIAL, objective=QUADRATIC, network=RING)
+    plain, watched = simulate(world), simulate(world, spans=1000)
+    np.testing.assert_equal(plain.curve, watched.curve)
+    assert plain.seconds == watched.seconds
+    assert plain.spans is None
+
+
+def test_recording_stops_at_the_limit_and_says_so():
+    world = scenario(SSGD, workers=2, compute=EXPONENTIAL, steps=1000, network=RING)
+    whole = simulate(world, spans=10**6)
+    run = simulate(world, spans=100)
+    assert run.spans_truncated
+    assert 100 - 6 <= len(run.spans) <= 100 + 2
+    assert np.array_equal(run.spans, whole.spans[: len(run.spans)])
+
+
+def test_breakdown_by_hand():
+    """Workers of 0.4, 1.5 and 1 s; a mean of D seconds; ten steps."""
+    world = scenario(SSGD, workers=3, steps=10, network=RING, cluster=UNEVEN)
+    D = mean_of("ring", 3, 0.02, 0.032)
+    run = simulate(world)
+    assert run.duration == pytest.approx(10 * (1.5 + D))
+    assert run.seconds == pytest.approx(
+        {"compute": 10 * 2.9 / 3, "wait": 10 * (1.1 + 0 + 0.5) / 3, "communicate": 10 * D}
+    )
+
+
+@pytest.mark.parametrize("name", ["ssgd", "ssgd-bucketed", "local-sgd"])
+def test_a_breakdown_sums_to_the_duration(name):
+    case = {"name": name, "tau": 4} if name == "local-sgd" else {"name": name}
+    run = simulate(scenario(case, compute=EXPONENTIAL, network=RING, steps=40))
+    assert sum(run.seconds.values()) == pytest.approx(run.duration)
+
+
+def test_waiting_for_the_server_and_for_the_way_there_by_hand():
+    """Two workers: both send at 1 s and are there at 1.1; the second is served from 1.6 to 2.1."""
+    world = scenario(
+        ASGD, workers=2, steps=1, network={"latency": "100 ms"}, server={"apply": "500 ms"}
+    )
+    run = simulate(world, spans=100)
+    spans = [
+        (int(s["worker"]), Kind(s["kind"]).name, round(float(s["start"]), 9), round(float(s["end"]), 9))
+        for s in run.spans
+        if s["end"] <= 2.3
+    ]
+    assert (0, "COMPUTE", 0.0, 1.0) in spans
+    assert (2, "SERVE", 1.1, 2.1) in spans
+    assert {(0, "WAIT", 1.0, 1.5), (0, "COMMUNICATE", 1.5, 1.7)} <= set(spans)
+    assert {(1, "WAIT", 1.0, 2.0), (1, "COMMUNICATE", 2.0, 2.2)} <= set(spans)
+
+
+# Size
+
+
+def peak(world):
+    tracemalloc.start()
+    try:
+        simulate(world)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in cases(tuple(r for r in ROWS if r.name != "adacomm"))], ids=called
+)
+def test_memory_does_not_grow_with_the_steps(case):
+    def world(steps):
+        return scenario(
+            case, objective=TIME_ONLY, compute=EXPONENTIAL, steps=steps, workers=3,
+            network=RING | {"jitter": EXPONENTIAL},
+        )  # fmt: skip
+
+    simulate(world(2000))  # imports and caches
+    assert peak(world(20_000)) < 1.25 * peak(world(2000))
+
+
+def test_curves_keep_a_few_hundred_points():
+    for steps in (150, 2000, 5001):
+        points = simulate(scenario(SSGD, steps=steps)).curve["step"]
+        assert 100 < len(points) < 500
+        assert all(a < b for a, b in pairwise(points))
