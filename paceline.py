@@ -364,7 +364,10 @@ def _show(*parts: Any) -> None:
 
     console = Console(highlight=False, markup=False)
     for part in parts:
-        console.print(part, soft_wrap=isinstance(part, str) and part.startswith(FILES))
+        if isinstance(part, str):
+            console.print(part, soft_wrap=part.startswith(FILES))  # a path is not broken
+        else:
+            console.print(part, "")
 
 
 def _print_json(document: Any) -> None:

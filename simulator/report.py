@@ -273,7 +273,11 @@ def notes(groups: Groups) -> list[str]:
             found[f"diverged with {lost} of {len(runs)} seeds; try a smaller lr"] = None
         for note in found:
             about.setdefault(note, []).append(label)
-    return [f"{', '.join(labels)}: {note}" for note, labels in about.items()]
+    everyone = max(len(groups), 2)
+    return [
+        f"{'every algorithm' if len(labels) == everyone else ', '.join(labels)}: {note}"
+        for note, labels in about.items()
+    ]
 
 
 def diverged(run: Run) -> bool:

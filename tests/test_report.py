@@ -267,6 +267,10 @@ def test_notes_of_runs_are_said_once():
     for run in runs:
         run.notes.append("outside Theorem 2")
     assert report.notes({"ssgd": runs}) == ["ssgd: outside Theorem 2"]
+    groups = {"one": runs, "two": runs[:1]}
+    assert report.notes(groups) == ["every algorithm: outside Theorem 2"]
+    groups["three"] = [make_run()]
+    assert report.notes(groups) == ["one, two: outside Theorem 2"]
 
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=1, max_size=20))
