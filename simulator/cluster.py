@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import repeat
 
-import numpy as np
-
 from simulator.delay import Law
 from simulator.scenario import Scenario
 from simulator.streams import Purpose, blocks, generator
@@ -77,13 +75,10 @@ def _durations(worker: Worker, seed: int, rank: int, extra: Law | None) -> Itera
     if law.is_constant and extra is None:
         return repeat(law.expectation)
     own = generator(seed, Purpose.COMPUTE, rank)
+    if extra is None:
+        return blocks(lambda n: law.sample(own, n))
     more = generator(seed, Purpose.EXTRA, rank)
-
-    def draw(n: int) -> np.ndarray:
-        times = law.sample(own, n)
-        return times if extra is None else times + extra.sample(more, n)
-
-    return blocks(draw)
+    return blocks(lambda n: law.sample(own, n) + extra.sample(more, n))
 
 
 def expected_laws(scenario: Scenario) -> list[list[Law]]:

@@ -1,23 +1,15 @@
-"""Distributions of random times (seconds): what scenario files name, simulations draw from and
-theory integrates.
+"""`Law`: any distribution of a random time (seconds) that a scenario file may name.
 
-Every distribution can be sampled and knows its expectation, variance, survival function, CDF and
-quantiles. Times are never negative: parameters that could make them so are refused. Sampling in
-blocks of any size gives the same numbers: `sample(rng, a)` then `sample(rng, b)` are
-`sample(rng, a + b)`.
+These are the parametric ones, the times in a file, and mixtures of both.
 """
 
 import math
-from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -30,373 +22,20 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from simulator.units import EXAMPLES, Seconds, to_si
-
-# scipy.special takes 0.2 s to import: only the functions that need it load it.
-
-Array = NDArray[np.float64]
-
-
-def _above_zero(value: float) -> float:
-    if value <= 0:
-        raise ValueError('must be above zero; for a fixed time write dist = "constant"')
-    return value
-
-
-Duration = Annotated[Seconds, AfterValidator(_above_zero)]
-Number = Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)]
-# Below 0.1 draws and moments of the power-like tails leave the range of a float.
-TailIndex = Annotated[float, Field(ge=0.1, strict=True, allow_inf_nan=False)]
-
-
-def _require_dist(schema: dict[str, Any]) -> None:
-    """A default spares Python users the tag; a scenario file must still write it."""
-    schema["required"] = ["dist", *schema.get("required", [])]
-
-
-class Distribution(BaseModel, ABC):
-    """A random time in seconds, never negative."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_require_dist)
-
-    def _draw(self, rng: np.random.Generator, n: int) -> Array:
-        return self.from_uniform(rng.random(n))
-
-    @abstractmethod
-    def _moments(self) -> tuple[float, float]:
-        """Expectation and variance."""
-
-    @abstractmethod
-    def _sf(self, t: Array) -> Array:
-        """Survival function at t >= 0."""
-
-    @abstractmethod
-    def _quantile(self, q: Array) -> Array: ...
-
-    def _knots(self) -> tuple[float, ...]:
-        return ()
-
-    def sample(self, rng: np.random.Generator, n: int) -> Array:
-        """Draw `n` times (seconds), shape (n,)."""
-        return self._draw(rng, n)
-
-    @property
-    def expectation(self) -> float:
-        """The mean (seconds); inf where it does not exist."""
-        return self._moments()[0]
-
-    @property
-    def variance(self) -> float:
-        """The variance (seconds squared); inf where it does not exist."""
-        return self._moments()[1]
-
-    @property
-    def is_constant(self) -> bool:
-        """Whether every draw is the same."""
-        return self.variance == 0
-
-    @property
-    def knots(self) -> tuple[float, ...]:
-        """Where (seconds), besides zero, the CDF jumps or bends: quadrature must stop there."""
-        return self._knots()
-
-    def sf(self, t: ArrayLike) -> Array:
-        """Probability of more than `t` seconds, accurate far into the tail; same shape as `t`."""
-        t = np.asarray(t, dtype=float)
-        return np.where(t < 0, 1.0, self._sf(np.maximum(t, 0.0)))
-
-    def cdf(self, t: ArrayLike) -> Array:
-        """Probability of at most `t` seconds; same shape as `t`."""
-        return 1.0 - self.sf(t)
-
-    def quantile(self, q: ArrayLike) -> Array:
-        """Smallest t (seconds) with cdf(t) >= q; same shape as `q`.
-
-        Raises ValueError for a probability outside [0, 1].
-        """
-        q = np.asarray(q, dtype=float)
-        if not np.all((q >= 0) & (q <= 1)):
-            raise ValueError("a probability lies in [0, 1]")
-        return self._quantile(q)
-
-    def from_uniform(self, u: Array) -> Array:
-        """Turn numbers uniform on (0, 1), shape (n,), into as many draws (seconds)."""
-        return self._quantile(u)
-
-
-def _invert(cdf: Callable[[Array], Array], q: Array, low: Array, high: Array) -> Array:
-    """Smallest t in [low, high] with cdf(t) >= q, by bisection down to neighbouring floats."""
-    found = cdf(low) >= q
-    for _ in range(80):
-        middle = 0.5 * (low + high)
-        enough = cdf(middle) >= q
-        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-    return np.where(found, low, high)
-
-
-class Constant(Distribution):
-    """Always the same time."""
-
-    dist: Literal["constant"] = "constant"
-    value: Seconds
-
-    def _draw(self, rng: np.random.Generator, n: int) -> Array:
-        return np.full(n, self.value)
-
-    def _moments(self) -> tuple[float, float]:
-        return self.value, 0.0
-
-    def _sf(self, t: Array) -> Array:
-        return np.where(t < self.value, 1.0, 0.0)
-
-    def _quantile(self, q: Array) -> Array:
-        return np.full(q.shape, self.value)
-
-    def _knots(self) -> tuple[float, ...]:
-        return (self.value,)
-
-
-class Exponential(Distribution):
-    """Memoryless: often far below the mean, sometimes a few times above."""
-
-    dist: Literal["exponential"] = "exponential"
-    mean: Duration
-
-    def _draw(self, rng: np.random.Generator, n: int) -> Array:
-        return rng.exponential(self.mean, n)
-
-    def _moments(self) -> tuple[float, float]:
-        return self.mean, self.mean * self.mean
-
-    def _sf(self, t: Array) -> Array:
-        return np.exp(-t / self.mean)
-
-    def _quantile(self, q: Array) -> Array:
-        with np.errstate(divide="ignore"):
-            return -self.mean * np.log1p(-q)
-
-
-class ShiftedExponential(Distribution):
-    """A fixed time plus an exponential one; `mean` is the mean of their sum."""
-
-    dist: Literal["shifted-exponential"] = "shifted-exponential"
-    shift: Seconds
-    mean: Duration
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.mean <= self.shift:
-            raise ValueError(
-                f"mean ({self.mean:g} s) must be above shift ({self.shift:g} s): it is the mean of "
-                "the fixed and the random part together; raise mean or lower shift"
-            )
-        return self
-
-    @property
-    def random_part(self) -> Exponential:
-        """What is added to the shift."""
-        return Exponential.model_construct(mean=self.mean - self.shift)
-
-    def _draw(self, rng: np.random.Generator, n: int) -> Array:
-        return self.shift + self.random_part.sample(rng, n)
-
-    def _moments(self) -> tuple[float, float]:
-        return self.mean, self.random_part.variance
-
-    def _sf(self, t: Array) -> Array:
-        return self.random_part.sf(t - self.shift)
-
-    def _quantile(self, q: Array) -> Array:
-        return self.shift + self.random_part.quantile(q)
-
-    def _knots(self) -> tuple[float, ...]:
-        return (self.shift,)
-
-
-class Uniform(Distribution):
-    """Any time between two bounds, all equally likely."""
-
-    dist: Literal["uniform"] = "uniform"
-    low: Seconds
-    high: Duration
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.low >= self.high:
-            raise ValueError(
-                f"low ({self.low:g} s) must be below high ({self.high:g} s); swap them, or for a "
-                'fixed time write dist = "constant"'
-            )
-        return self
-
-    def _moments(self) -> tuple[float, float]:
-        return 0.5 * (self.low + self.high), (self.high - self.low) ** 2 / 12
-
-    def _sf(self, t: Array) -> Array:
-        return np.clip((self.high - t) / (self.high - self.low), 0.0, 1.0)
-
-    def _quantile(self, q: Array) -> Array:
-        return self.low + (self.high - self.low) * q
-
-    def _knots(self) -> tuple[float, ...]:
-        return (self.low, self.high)
-
-
-class Normal(Distribution):
-    """A normal variable made non-negative: its absolute value (fold) or no less than 0 (clip).
-
-    `mean` and `sd` are those of the underlying normal variable.
-    """
-
-    dist: Literal["normal"] = "normal"
-    mean: Seconds
-    sd: Duration
-    negative: Literal["fold", "clip"] = "fold"
-
-    def _repair(self, x: Array) -> Array:
-        return np.abs(x) if self.negative == "fold" else np.maximum(x, 0.0)
-
-    def _draw(self, rng: np.random.Generator, n: int) -> Array:
-        return self._repair(rng.normal(self.mean, self.sd, n))
-
-    def from_uniform(self, u: Array) -> Array:
-        """Turn numbers uniform on (0, 1), shape (n,), into as many draws (seconds)."""
-        from scipy.special import ndtri  # noqa: PLC0415
-
-        return self._repair(self.mean + self.sd * ndtri(u))
-
-    def _moments(self) -> tuple[float, float]:
-        z = self.mean / self.sd
-        above = 0.5 * math.erfc(-z / math.sqrt(2))
-        density = math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
-        first = self.mean * above + self.sd * density  # of the part above zero
-        second = (self.mean**2 + self.sd**2) * above + self.mean * self.sd * density
-        if self.negative == "fold":
-            first, second = 2 * first - self.mean, self.mean**2 + self.sd**2
-        return first, second - first**2
-
-    def _sf(self, t: Array) -> Array:
-        from scipy.special import ndtr  # noqa: PLC0415
-
-        right: Array = ndtr((self.mean - t) / self.sd)
-        if self.negative == "clip":
-            return right
-        return right + ndtr((-self.mean - t) / self.sd)
-
-    def _quantile(self, q: Array) -> Array:
-        from scipy.special import ndtri  # noqa: PLC0415
-
-        low = np.maximum(self.mean + self.sd * ndtri(q), 0.0)
-        if self.negative == "clip":
-            return low
-        return _invert(self.cdf, q, low, self.mean + self.sd * ndtri(0.5 + 0.5 * q))
-
-
-class LogNormal(Distribution):
-    """A time whose logarithm is normal: a heavy tail. `mean` and `sd` are of the time itself."""
-
-    dist: Literal["lognormal"] = "lognormal"
-    mean: Duration
-    sd: Duration
-
-    @property
-    def _log(self) -> tuple[float, float]:
-        """Mean and standard deviation of the logarithm."""
-        ratio = self.sd / self.mean
-        variance = math.log1p(ratio * ratio)
-        return math.log(self.mean) - 0.5 * variance, math.sqrt(variance)
-
-    def _draw(self, rng: np.random.Generator, n: int) -> Array:
-        return rng.lognormal(*self._log, n)
-
-    def _moments(self) -> tuple[float, float]:
-        return self.mean, self.sd * self.sd
-
-    def _sf(self, t: Array) -> Array:
-        from scipy.special import ndtr  # noqa: PLC0415
-
-        mean, sd = self._log
-        with np.errstate(divide="ignore"):
-            survival: Array = ndtr((mean - np.log(t)) / sd)
-        return survival
-
-    def _quantile(self, q: Array) -> Array:
-        from scipy.special import ndtri  # noqa: PLC0415
-
-        mean, sd = self._log
-        return np.exp(mean + sd * ndtri(q))
-
-
-class Gamma(Distribution):
-    """The sum of `shape` exponential stages (any positive number of them)."""
-
-    dist: Literal["gamma"] = "gamma"
-    mean: Duration
-    shape: Number
-
-    def _draw(self, rng: np.random.Generator, n: int) -> Array:
-        return rng.gamma(self.shape, self.mean / self.shape, n)
-
-    def _moments(self) -> tuple[float, float]:
-        return self.mean, self.mean * self.mean / self.shape
-
-    def _sf(self, t: Array) -> Array:
-        from scipy.special import gammaincc  # noqa: PLC0415
-
-        return np.asarray(gammaincc(self.shape, t * (self.shape / self.mean)), dtype=float)
-
-    def _quantile(self, q: Array) -> Array:
-        from scipy.special import gammaincinv  # noqa: PLC0415
-
-        return np.asarray(gammaincinv(self.shape, q) * (self.mean / self.shape), dtype=float)
-
-
-class Weibull(Distribution):
-    """A power of an exponential time: heavy-tailed for a shape below one."""
-
-    dist: Literal["weibull"] = "weibull"
-    scale: Duration
-    shape: TailIndex
-
-    def _moments(self) -> tuple[float, float]:
-        log_first = math.lgamma(1 + 1 / self.shape)
-        mean = self.scale * math.exp(log_first)
-        spread = math.expm1(math.lgamma(1 + 2 / self.shape) - 2 * log_first)
-        return mean, mean * mean * spread
-
-    def _sf(self, t: Array) -> Array:
-        return np.exp(-((t / self.scale) ** self.shape))
-
-    def _quantile(self, q: Array) -> Array:
-        with np.errstate(divide="ignore"):
-            return self.scale * (-np.log1p(-q)) ** (1 / self.shape)
-
-
-class Pareto(Distribution):
-    """A power-law tail, P(more than t) = (minimum/t)^alpha: no variance for alpha <= 2, no
-    expectation for alpha <= 1.
-    """
-
-    dist: Literal["pareto"] = "pareto"
-    minimum: Duration
-    alpha: TailIndex
-
-    def _moments(self) -> tuple[float, float]:
-        over = self.alpha - 1
-        mean = self.minimum * self.alpha / over if over > 0 else math.inf
-        if self.alpha <= 2:
-            return mean, math.inf
-        return mean, self.minimum**2 * self.alpha / (over * over * (self.alpha - 2))
-
-    def _sf(self, t: Array) -> Array:
-        return (self.minimum / np.maximum(t, self.minimum)) ** self.alpha
-
-    def _quantile(self, q: Array) -> Array:
-        with np.errstate(divide="ignore"):
-            return self.minimum * (1.0 - q) ** (-1 / self.alpha)
-
-    def _knots(self) -> tuple[float, ...]:
-        return (self.minimum,)
+from simulator.distribution import Array, Distribution, invert
+from simulator.parametric import (
+    Constant,
+    Exponential,
+    Gamma,
+    LogNormal,
+    Normal,
+    Number,
+    Pareto,
+    ShiftedExponential,
+    Uniform,
+    Weibull,
+)
+from simulator.units import EXAMPLES, to_si
 
 
 def _read_samples(path: Path) -> "array[float]":
@@ -558,7 +197,7 @@ class Mixture(Distribution):
 
     def _quantile(self, q: Array) -> Array:
         parts = [part.law.quantile(q) for part in self.components]
-        return _invert(self.cdf, q, np.minimum.reduce(parts), np.maximum.reduce(parts))
+        return invert(self.cdf, q, np.minimum.reduce(parts), np.maximum.reduce(parts))
 
     def _knots(self) -> tuple[float, ...]:
         return tuple(sorted({knot for part in self.components for knot in part.law.knots}))

@@ -189,27 +189,34 @@ class Network:
         return Plan({worst: 2}, sum(2 / k.bandwidth for k in links), self._both_ways(spokes))
 
     def _hierarchical(self) -> Plan:
-        """A ring inside each region, a ring of their first workers, a pipeline back into each."""
+        """A ring inside each region, a ring of their first workers, a pipeline back into each.
+
+        Inside a single region it is the ring alone.
+        """
         regions: dict[str | None, list[int]] = {}
         for rank, region in enumerate(self.regions):
             regions.setdefault(region, []).append(rank)
-        inside = [self._ring(team) for team in regions.values() if len(team) > 1]
-        back = [
-            self._around(team, len(team) - 1, 1.0) for team in regions.values() if len(team) > 1
-        ]
-        leaders = [team[0] for team in regions.values()]
-        across = [self._ring(leaders)] if len(leaders) > 1 else []
+        teams = [team for team in regions.values() if len(team) > 1]
+        phases = [[self._ring(team) for team in teams]]
+        if len(regions) > 1:
+            phases.append([self._ring([team[0] for team in regions.values()])])
+            phases.append([self._pipeline(team) for team in teams])
         path: Counter[Link] = Counter()
         held = 0.0
-        for phase in (inside, across, back):
-            if phase:
-                path.update(max(phase, key=_expected_latency).path)
-                held += max(plan.held for plan in phase)
         moved: defaultdict[str, float] = defaultdict(float)
-        for plan in (*inside, *across, *back):
-            for name, volume in plan.moved.items():
-                moved[name] += volume
+        for phase in filter(None, phases):
+            path.update(max(phase, key=_expected_latency).path)
+            held += max(plan.held for plan in phase)
+            for plan in phase:
+                for name, volume in plan.moved.items():
+                    moved[name] += volume
         return Plan(dict(path), held, dict(moved))
+
+    def _pipeline(self, team: list[int]) -> Plan:
+        """From the first worker through each to the last: m - 1 hops, a payload over each link."""
+        links = Counter(self.link(a, b) for a, b in pairwise(team))
+        moved = {link.name: float(hops) for link, hops in links.items()}
+        return Plan(dict(links), 1 / min(link.bandwidth for link in links), moved)
 
     def _both_ways(self, pairs: list[tuple[int, int]]) -> dict[str, float]:
         moved: defaultdict[str, float] = defaultdict(float)
@@ -265,11 +272,9 @@ class Traffic:
     def route(self, source: int, to: int) -> "Route":
         """The way from one node to another, for its messages."""
         if (source, to) not in self._messages:
-            link = self.network.link(source, to)
+            link, size = self.network.link(source, to), self.network.model_bytes
             key = source * (self.network.workers + 1) + to
-            self._messages[source, to] = Route(
-                link, generator(self._seed, Purpose.MESSAGE, key), self.network.model_bytes
-            )
+            self._messages[source, to] = Route(link, size, self._seed, key)
         return self._messages[source, to]
 
     def links(self) -> dict[str, float]:
@@ -284,9 +289,22 @@ class Traffic:
 
     def totals(self) -> tuple[float, float]:
         """Bytes so far over all links, and over those that are charged as egress."""
-        links, crossing = self.links(), self.network.crossing
-        charged = (size for name, size in links.items() if crossing is None or name in crossing)
-        return sum(links.values()), sum(charged)
+        routes = list(self._messages.values())
+        total = sum(route.bytes for route in routes)
+        if self.network.crossing is not None:
+            routes = [route for route in routes if route.link.name in self.network.crossing]
+        charged = sum(route.bytes for route in routes)
+        for kind, payload in self._payloads.items():
+            moved, crossing = self._shares(kind)
+            total += moved * payload
+            charged += crossing * payload
+        return total, charged
+
+    def _shares(self, kind: str) -> tuple[float, float]:
+        """Bytes moved, and charged, per payload byte."""
+        moved, crossing = self._plan(kind).moved, self.network.crossing
+        charged = (size for name, size in moved.items() if crossing is None or name in crossing)
+        return sum(moved.values()), sum(charged)
 
 
 class Card:
@@ -315,7 +333,7 @@ class Route:
         "arrives", "bytes", "flying", "last", "link", "node", "whole_transit",
     )  # fmt: skip
 
-    def __init__(self, link: Link, rng: np.random.Generator, model_bytes: float) -> None:
+    def __init__(self, link: Link, model_bytes: float, seed: int, key: int) -> None:
         self.link = link
         self.bytes = self.last = 0.0
         self.flying = 0
@@ -328,6 +346,7 @@ class Route:
         if link.is_constant:
             self.whole_transit = self._latency + model_bytes * self._seconds_per_byte
         else:
+            rng = generator(seed, Purpose.MESSAGE, key)
             self._latencies = blocks(lambda n: np.array([link.sample(rng, 1) for _ in range(n)]))
 
     def leave_through(self, card: Card | None) -> None:

@@ -182,24 +182,25 @@ class Simulation:
         self._events -= 1
         self._next_event = self.env.peek()
         while True:
-            if ready:
-                node, value = ready.popleft()
-            elif flights and flights[0][0] < self._next_event:
-                value = heappop(flights)
-                route, source = value[2], value[4]
+            try:
+                while ready:
+                    node, value = ready.popleft()
+                    resume = node.resume
+                    resume(value)
+                if not flights or flights[0][0] >= self._next_event:
+                    return
+                message = heappop(flights)
+                route, source = message[2], message[4]
                 route.flying -= 1
                 if route.arrives is not None:
-                    value = self._through(route.arrives, value)
+                    message = self._through(route.arrives, message)
                 node = route.node
-                if node.sought != ANY and node.sought != source:  # noqa: PLR1714 - twice as fast
-                    node.keep(value)
-                    continue
-                node.sought = None
-            else:
-                return
-            resume = node.resume
-            try:
-                resume(value)
+                if node.sought == ANY or node.sought == source:  # noqa: PLR1714 - twice as fast
+                    node.sought = None
+                    resume = node.resume
+                    resume(message)
+                else:
+                    node.keep(message)
             except StopIteration:
                 node.ended = True
 

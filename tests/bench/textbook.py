@@ -26,33 +26,41 @@ def local_sgd(workers: int, tau: int, rounds: int, duration: float) -> float:
     return env.now
 
 
-def parameter_server(workers: int, updates: int, transit: float, service: float) -> float:
-    """Asynchronous SGD: the server is a Resource. Returns simulated seconds.
+def parameter_server(workers: int, updates: int, transit: float, service: float) -> list[float]:
+    """Asynchronous SGD: the server is a Resource.
 
-    With `transit` zero the messages take no time and their timeouts are left out.
+    With `transit` zero the messages take no time and their timeouts are left out. Returns the
+    seconds that all workers computed, waited and communicated.
     """
     env = simpy.Environment()
     server = simpy.Resource(env, capacity=1)
     draw = random.Random(0).expovariate
     done = env.event()
     count = 0
+    seconds = [0.0, 0.0, 0.0]
 
     def worker():
         nonlocal count
         while True:
+            begun = env.now
             yield env.timeout(draw(1.0))
+            sent = env.now
             if transit:
                 yield env.timeout(transit)
             with server.request() as request:
                 yield request
                 yield env.timeout(service)
+            served = env.now
             count += 1
             if count == updates:
                 done.succeed()
             if transit:
                 yield env.timeout(transit)
+            seconds[0] += sent - begun
+            seconds[1] += served - sent - transit
+            seconds[2] += 2 * transit
 
     for _ in range(workers):
         env.process(worker())
     env.run(done)
-    return env.now
+    return seconds

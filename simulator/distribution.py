@@ -1,0 +1,101 @@
+"""What every distribution of a random time (seconds) can do.
+
+It can be sampled, and knows its expectation, variance, survival function, CDF and quantiles. Times
+are never negative: parameters that could make them so are refused. Sampling in blocks of any size
+gives the same numbers: `sample(rng, a)` then `sample(rng, b)` are `sample(rng, a + b)`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pydantic import BaseModel, ConfigDict
+
+Array = NDArray[np.float64]
+
+
+def _require_dist(schema: dict[str, Any]) -> None:
+    """A default spares Python users the tag; a scenario file must still write it."""
+    schema["required"] = ["dist", *schema.get("required", [])]
+
+
+class Distribution(BaseModel, ABC):
+    """A random time in seconds, never negative."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_require_dist)
+
+    def _draw(self, rng: np.random.Generator, n: int) -> Array:
+        return self.from_uniform(rng.random(n))
+
+    @abstractmethod
+    def _moments(self) -> tuple[float, float]:
+        """Expectation and variance."""
+
+    @abstractmethod
+    def _sf(self, t: Array) -> Array:
+        """Survival function at t >= 0."""
+
+    @abstractmethod
+    def _quantile(self, q: Array) -> Array: ...
+
+    def _knots(self) -> tuple[float, ...]:
+        return ()
+
+    def sample(self, rng: np.random.Generator, n: int) -> Array:
+        """Draw `n` times (seconds), shape (n,)."""
+        return self._draw(rng, n)
+
+    @property
+    def expectation(self) -> float:
+        """The mean (seconds); inf where it does not exist."""
+        return self._moments()[0]
+
+    @property
+    def variance(self) -> float:
+        """The variance (seconds squared); inf where it does not exist."""
+        return self._moments()[1]
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether every draw is the same."""
+        return self.variance == 0
+
+    @property
+    def knots(self) -> tuple[float, ...]:
+        """Where (seconds), besides zero, the CDF jumps or bends: quadrature must stop there."""
+        return self._knots()
+
+    def sf(self, t: ArrayLike) -> Array:
+        """Probability of more than `t` seconds, accurate far into the tail; same shape as `t`."""
+        t = np.asarray(t, dtype=float)
+        return np.where(t < 0, 1.0, self._sf(np.maximum(t, 0.0)))
+
+    def cdf(self, t: ArrayLike) -> Array:
+        """Probability of at most `t` seconds; same shape as `t`."""
+        return 1.0 - self.sf(t)
+
+    def quantile(self, q: ArrayLike) -> Array:
+        """Smallest t (seconds) with cdf(t) >= q; same shape as `q`.
+
+        Raises ValueError for a probability outside [0, 1].
+        """
+        q = np.asarray(q, dtype=float)
+        if not np.all((q >= 0) & (q <= 1)):
+            raise ValueError("a probability lies in [0, 1]")
+        return self._quantile(q)
+
+    def from_uniform(self, u: Array) -> Array:
+        """Turn numbers uniform on (0, 1), shape (n,), into as many draws (seconds)."""
+        return self._quantile(u)
+
+
+def invert(cdf: Callable[[Array], Array], q: Array, low: Array, high: Array) -> Array:
+    """Smallest t in [low, high] with cdf(t) >= q, by bisection down to neighbouring floats."""
+    found = cdf(low) >= q
+    for _ in range(80):
+        middle = 0.5 * (low + high)
+        enough = cdf(middle) >= q
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    return np.where(found, low, high)

@@ -1,0 +1,85 @@
+"""Which algorithm to use, by a paired test over seeds."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+
+
+def pick(groups: Groups, target: float | None) -> dict[str, Any]:
+    """Say which algorithm to use, and how sure that is.
+
+    With a target: the lowest mean time to it among the algorithms that reached it with every seed,
+    else the one that reached it most often. Otherwise the lowest mean loss at the end of the
+    shortest run; without a loss, the fewest seconds per step. `ties`: the algorithms that a paired
+    95 % interval over seeds cannot separate from the best (runs with one seed share their draws).
+    """
+    if target is not None:
+        times = {label: [crossing(run, target) for run in runs] for label, runs in groups.items()}
+        if sure := _finite(times):
+            what = f"loss {target:g} after"
+            return _best(sure, "time_to_target", what, human, others=len(sure) < len(groups))
+        label = min(times, key=lambda key: (-_count(times[key]), _median(times[key])))
+        if reached := _count(times[label]):
+            often = f"{reached} of {len(times[label])} seeds, median {human(_median(times[label]))}"
+            sentence = f"No algorithm reached loss {target:g} with every seed. {label}: {often}."
+            return {
+                "label": label,
+                "ties": [],
+                "measure": "reached",
+                "value": reached,
+                "ci95": None,
+                "sentence": sentence,
+            }
+    end = min(run.duration for runs in groups.values() for run in runs)
+    losses = {label: [at(run, end) for run in runs] for label, runs in groups.items()}
+    if finite := _finite(losses):
+        missed = "" if target is None else f"No algorithm reached loss {target:g}. "
+        what = f"loss at {human(end)}, where the shortest run ends:"
+        picked = _best(finite, "loss", what, number, others=len(finite) < len(groups))
+        return picked | {"sentence": missed + picked["sentence"]}
+    paces = {
+        label: [_ratio(run.duration, run.steps) for run in runs] for label, runs in groups.items()
+    }
+    return _best(
+        paces, "seconds_per_step", "fewest seconds per step (nothing is said of loss):", human
+    )
+
+
+def _finite(scores: Mapping[str, list[float]]) -> dict[str, list[float]]:
+    return {label: values for label, values in scores.items() if np.isfinite(values).all()}
+
+
+def _best(
+    scores: Mapping[str, list[float]],
+    measure: str,
+    what: str,
+    say: Callable[[float], str],
+    others: bool = False,
+) -> dict[str, Any]:
+    """Pick the lowest mean score; `others`: algorithms that are out of the race."""
+    ranked = sorted(scores, key=lambda label: _mean(scores[label]))
+    best, rest = ranked[0], ranked[1:]
+    mean, seeds = _mean(scores[best]), len(scores[best])
+    behind = {label: interval(np.subtract(scores[label], scores[best])) for label in rest}
+    ties = [label for label, found in behind.items() if found is None or found[0] <= 0]
+    ci95 = interval(scores[best])
+    spread = f" (95 %: {say(ci95[0])} to {say(ci95[1])}, {seeds} seeds)" if ci95 else ""
+    sentence = f"{best}: {what} {say(mean)}{spread}"
+    if ci95 is None:
+        sentence += "; one seed cannot tell chance from merit, ask for more with --seeds"
+    elif ties:
+        sentence += f"; {seeds} seeds cannot separate it from {' or '.join(ties)}"
+    elif rest:
+        sentence += f"; next is {rest[0]}, {say(_mean(scores[rest[0]]))}"
+    elif others:
+        sentence += "; no other got there with every seed"
+    return {
+        "label": best,
+        "ties": ties,
+        "measure": measure,
+        "value": mean,
+        "ci95": ci95,
+        "sentence": sentence + ".",
+    }
