@@ -9,22 +9,19 @@ import io
 import json
 import os
 import sys
-import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from simulator.errors import InputError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from simulator.load import load
     from simulator.programs import Program
-    from simulator.simulate import Progress, Result, simulate
+    from simulator.simulate import Progress, simulate
     from simulator.theory import tabulate as theory
 
     __version__: str
@@ -108,10 +105,12 @@ def _simulate(  # noqa: PLR0913, PLR0917 - the contract's options
     Also says which algorithm to pick, and how sure that is. Results go to --out (default:
     runs/NAME of the scenario). An interrupted command resumes when it is repeated.
     """
+    from simulator import tables
+    from simulator.listing import find
     from simulator.load import load
     from simulator.simulate import simulate
 
-    path = _find(scenario)
+    path = find(scenario)
     loaded = load(path, overrides or ())
     out = out or Path("runs") / path.stem
     try:
@@ -136,7 +135,7 @@ def _simulate(  # noqa: PLR0913, PLR0917 - the contract's options
     if as_json:
         _print_json(result.json())
     else:
-        _show(_summary(result), result.pick["sentence"], f"{FILES}{out}")
+        _show(tables.summary(result), result.pick["sentence"], f"{FILES}{out}")
 
 
 @app.command("theory")
@@ -148,11 +147,11 @@ def _theory(
     as_json: AsJson = False,
 ) -> None:
     """Time per step, best periods and crossings, in theory."""
-    from simulator import report, store, theory
+    from simulator import report, store, tables, theory
+    from simulator.listing import find
     from simulator.load import load
 
-    path = _find(scenario)
-    document = report.jsonable(theory.tabulate(load(path, overrides or ())))
+    document = report.jsonable(theory.tabulate(load(find(scenario), overrides or ())))
     if out:
         try:
             store.write(out / "theory.json", store.dump(document))
@@ -165,7 +164,7 @@ def _theory(
     if as_json:
         _print_json(document)
     else:
-        _show(*_theory_tables(document))
+        _show(*tables.theory(document))
 
 
 @app.command("schema")
@@ -182,180 +181,16 @@ def _list(
     as_json: AsJson = False,
 ) -> None:
     """List what a scenario may name, or shipped scenarios."""
+    from simulator import tables
+    from simulator.listing import LISTS
+
     if name not in LISTS:
         raise InputError(f"list {name}: unknown; choose one of: {', '.join(LISTS)}")
     rows = LISTS[name]()
     if as_json:
         _print_json(rows)
-        return
-    takes_some = any(row["parameters"] for row in rows)
-    table = _table("name", "", *(["parameters"] if takes_some else []))
-    for row in rows:
-        parameters = [", ".join(row["parameters"])] if takes_some else []
-        table.add_row(row["name"], row["summary"], *parameters)
-    _show(table)
-
-
-def _programs() -> list[dict[str, Any]]:
-    from simulator.programs import catalogue
-
-    return [
-        {
-            "name": program.name,
-            "summary": program.summary,
-            "parameters": program.describe(),
-            "source": program.source,
-        }
-        for program in catalogue().values()
-    ]
-
-
-def _distributions() -> list[dict[str, Any]]:
-    from simulator.delay import Law
-
-    return _models(Law, "dist")
-
-
-def _objectives() -> list[dict[str, Any]]:
-    from simulator.sections import Objective
-
-    return _models(Objective, "kind")
-
-
-def _models(union: Any, tag: str) -> list[dict[str, Any]]:
-    """Describe the models of an annotated union as programs describe themselves."""
-    rows = []
-    for model in get_args(get_args(union)[0]):
-        schema = model.model_json_schema()
-        name = schema["properties"].pop(tag)["const"]
-        parameters = {
-            key: {
-                "default": "required" if key in schema["required"] else value.get("default"),
-                "unit": "",
-                "description": value.get("description", ""),
-            }
-            for key, value in schema["properties"].items()
-        }
-        summary = schema["description"].split("\n\n")[0].replace("\n", " ")
-        rows.append({"name": name, "summary": summary, "parameters": parameters, "source": ""})
-    return rows
-
-
-def _scenarios() -> list[dict[str, Any]]:
-    return [
-        {
-            "name": name,
-            "summary": tomllib.loads(path.read_text(encoding="utf-8")).get("title", ""),
-            "parameters": {},
-            "source": str(path),
-        }
-        for name, path in _shipped().items()
-    ]
-
-
-def _shipped() -> dict[str, Path]:
-    """The scenarios that come with Paceline, by name ("adacomm/figure2")."""
-    found = {}
-    for folder in importlib.import_module("scenarios").__path__:  # a namespace: perhaps several
-        for path in sorted(Path(folder).rglob("*.toml")):
-            found[path.relative_to(folder).with_suffix("").as_posix()] = path
-    return found
-
-
-LISTS = {
-    "programs": _programs,
-    "distributions": _distributions,
-    "objectives": _objectives,
-    "scenarios": _scenarios,
-}
-
-
-def _find(scenario: str) -> Path:
-    """The file that SCENARIO means: a path, or the name of a shipped scenario."""
-    path = Path(scenario)
-    return path if path.exists() else _shipped().get(scenario, path)
-
-
-def _summary(result: "Result") -> "Table":
-    from simulator.report import human, number
-
-    def plain(value: float | None) -> str:
-        return "-" if value is None else number(value)
-
-    def shares(row: dict[str, Any]) -> str:
-        parts = row["breakdown"].values()
-        return "/".join("-" if part is None else f"{100 * part:.0f}" for part in parts)
-
-    target, rows = result.scenario.run.target_loss, result.algorithms
-    best = result.pick["label"]
-    columns: dict[str, Callable[[dict[str, Any]], str]] = {
-        "s/step": lambda row: human(row["seconds_per_step"]["mean"])
-    }
-    if target:
-        heading = f"to loss {target:g}\n(95 %)"
-        columns[heading] = lambda row: _reached(row["time_to_target"], len(result.seeds))
-    columns["final\nloss"] = lambda row: plain(row["loss"]["last"])
-    if any(row["accuracy"]["last"] is not None for row in rows):
-        columns["accuracy"] = lambda row: plain(row["accuracy"]["last"])
-    columns["compute/wait/\ncommunicate %"] = shares
-    table = _table("algorithm", *columns)
-    for column in table.columns[1:]:
-        column.no_wrap = True
-    for row in rows:
-        cells = [cell(row) for cell in columns.values()]
-        table.add_row(row["label"], *cells, style="bold" if row["label"] == best else None)
-    return table
-
-
-def _reached(times: dict[str, Any], seeds: int) -> str:
-    from simulator.report import human, number, time_unit
-
-    mean, ci95 = times["mean"], times["ci95"]
-    if mean is None:
-        return f"{times['reached']} of {seeds} seeds" if times["reached"] else "not reached"
-    if ci95 is None:
-        return human(mean)
-    size, unit = time_unit(mean)
-    shown = number(mean / size)
-    decimals = len(shown.partition(".")[2])
-    return f"{shown} ± {(ci95[1] - mean) / size:.{decimals}f} {unit}"
-
-
-def _theory_tables(document: dict[str, Any]) -> list[Any]:
-    from simulator.report import human, number
-
-    def cell(value: Any) -> str:
-        if isinstance(value, bool):
-            return "yes" if value else "no"
-        return "-" if value is None else number(value) if isinstance(value, float) else str(value)
-
-    periods = _table("tau", "s/step", "speed-up", "scalability", "in Theorem 2")
-    for row in document["periods"]:
-        keys = ("speedup", "scalability", "valid")
-        periods.add_row(
-            str(row["tau"]), human(row["seconds_per_step"]), *(cell(row[k]) for k in keys)
-        )
-    shown: list[Any] = [periods]
-    if document["tau_star"]:
-        best = _table("within", "best tau", "for constant delays", "cap")
-        for row in document["tau_star"]:
-            keys = ("random_delays", "constant_delays", "cap")
-            best.add_row(human(row["duration"]), *(cell(row[k]) for k in keys))
-        shown.append(best)
-    if document["crossings"]:
-        crossings = _table("tau", "is better than", "until", "bound there")
-        for row in document["crossings"]:
-            pair = f"{row['tau']}", f"{row['against']}"
-            crossings.add_row(*pair, human(row["time"]), cell(row["bound"]))
-        shown.append(crossings)
-    return shown
-
-
-def _table(*headings: str) -> "Table":
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    return Table(*headings, box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    else:
+        _show(tables.listing(rows))
 
 
 def _show(*parts: Any) -> None:

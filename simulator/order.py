@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.delay import Array, Constant, Distribution, Exponential, Gamma, ShiftedExponential
+from simulator.distribution import Array, Distribution
+from simulator.parametric import Constant, Exponential, Gamma, ShiftedExponential
 
 LATTICE = 2**18
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(16)

@@ -5,6 +5,16 @@ from typing import Any
 
 import numpy as np
 
+from simulator.report import (
+    Groups,
+    at,
+    crossing,
+    human,
+    interval,
+    number,
+    reached,
+    seconds_per_step,
+)
 
 
 def pick(groups: Groups, target: float | None) -> dict[str, Any]:
@@ -20,15 +30,16 @@ def pick(groups: Groups, target: float | None) -> dict[str, Any]:
         if sure := _finite(times):
             what = f"loss {target:g} after"
             return _best(sure, "time_to_target", what, human, others=len(sure) < len(groups))
-        label = min(times, key=lambda key: (-_count(times[key]), _median(times[key])))
-        if reached := _count(times[label]):
-            often = f"{reached} of {len(times[label])} seeds, median {human(_median(times[label]))}"
+        medians = {label: float(np.median(values)) for label, values in times.items()}
+        label = min(times, key=lambda key: (-reached(times[key]), medians[key]))
+        if count := reached(times[label]):
+            often = f"{count} of {len(times[label])} seeds, median {human(medians[label])}"
             sentence = f"No algorithm reached loss {target:g} with every seed. {label}: {often}."
             return {
                 "label": label,
                 "ties": [],
                 "measure": "reached",
-                "value": reached,
+                "value": count,
                 "ci95": None,
                 "sentence": sentence,
             }
@@ -39,12 +50,9 @@ def pick(groups: Groups, target: float | None) -> dict[str, Any]:
         what = f"loss at {human(end)}, where the shortest run ends:"
         picked = _best(finite, "loss", what, number, others=len(finite) < len(groups))
         return picked | {"sentence": missed + picked["sentence"]}
-    paces = {
-        label: [_ratio(run.duration, run.steps) for run in runs] for label, runs in groups.items()
-    }
-    return _best(
-        paces, "seconds_per_step", "fewest seconds per step (nothing is said of loss):", human
-    )
+    paces = {label: list(map(seconds_per_step, runs)) for label, runs in groups.items()}
+    what = "fewest seconds per step (nothing is said of loss):"
+    return _best(paces, "seconds_per_step", what, human)
 
 
 def _finite(scores: Mapping[str, list[float]]) -> dict[str, list[float]]:
@@ -59,9 +67,9 @@ def _best(
     others: bool = False,
 ) -> dict[str, Any]:
     """Pick the lowest mean score; `others`: algorithms that are out of the race."""
-    ranked = sorted(scores, key=lambda label: _mean(scores[label]))
-    best, rest = ranked[0], ranked[1:]
-    mean, seeds = _mean(scores[best]), len(scores[best])
+    means = {label: float(np.mean(values)) for label, values in scores.items()}
+    best, *rest = sorted(scores, key=lambda label: means[label])
+    mean, seeds = means[best], len(scores[best])
     behind = {label: interval(np.subtract(scores[label], scores[best])) for label in rest}
     ties = [label for label, found in behind.items() if found is None or found[0] <= 0]
     ci95 = interval(scores[best])
@@ -72,7 +80,7 @@ def _best(
     elif ties:
         sentence += f"; {seeds} seeds cannot separate it from {' or '.join(ties)}"
     elif rest:
-        sentence += f"; next is {rest[0]}, {say(_mean(scores[rest[0]]))}"
+        sentence += f"; next is {rest[0]}, {say(means[rest[0]])}"
     elif others:
         sentence += "; no other got there with every seed"
     return {

@@ -1,9 +1,9 @@
-"""Summaries of runs: means over seeds, how sure they are, and which algorithm to pick."""
+"""Summaries of runs: means over seeds, and how sure they are."""
 
 import csv
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -102,17 +102,18 @@ def at(run: Run, time: float, column: str = "loss") -> float:
     return float(np.interp(time, run.curve["time"], run.curve[column]))
 
 
+def reached(times: Sequence[float]) -> int:
+    """Return how many of `crossing`'s times ever come."""
+    return sum(map(math.isfinite, times))
+
+
+def seconds_per_step(run: Run) -> float:
+    """Return the mean over the whole run; nan without a step."""
+    return _ratio(run.duration, run.steps)
+
+
 def _mean(values: Sequence[float] | np.ndarray) -> float:
     return float(np.mean(values)) if len(values) else math.nan
-
-
-def _median(times: Sequence[float]) -> float:
-    """Return the median, for which those that never come count as later than all others."""
-    return float(np.median(times))
-
-
-def _count(times: Sequence[float]) -> int:
-    return sum(map(math.isfinite, times))
 
 
 def _ratio(over: float, under: float) -> float:
@@ -133,8 +134,8 @@ def _time_to_target(runs: Sequence[Run], target: float | None) -> dict[str, Any]
     return {  # infinite as soon as one seed failed: a mean over survivors would mislead
         "mean": _mean(times),
         "ci95": interval(times),
-        "median": _median(times),
-        "reached": _count(times),
+        "median": float(np.median(times)),  # never is later than any time
+        "reached": reached(times),
     }
 
 
@@ -161,7 +162,7 @@ def summarise(
     `ideal_rate`: gradients per second of all workers computing alone. Values that cannot be had
     are nan or infinite here; `jsonable` makes them null.
     """
-    per_step = [_ratio(run.duration, run.steps) for run in runs]
+    per_step = list(map(seconds_per_step, runs))
     pooled = np.concatenate([seconds / steps for seconds, steps in map(pace, runs)])
     links = dict.fromkeys(link for run in runs for link in run.links)
     rate = [_ratio(workers * run.steps, run.duration) for run in runs]

@@ -20,7 +20,8 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from simulator.delay import Constant, Law
+from simulator.delay import Law
+from simulator.parametric import Constant
 from simulator.pieces.schedule import Rate
 from simulator.units import Bytes, BytesPerSecond, Seconds
 

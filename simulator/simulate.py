@@ -1,25 +1,21 @@
 """Run every algorithm of a scenario with every seed, on one core, many, or a Dask cluster."""
 
 import hashlib
-import multiprocessing
 import os
-import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from threadpoolctl import threadpool_limits
 
-from simulator import plot, report, store, timeline
+from simulator import executors, plot, report, store, timeline
 from simulator.cluster import ideal_rate
 from simulator.engines import virtual
 from simulator.errors import InputError
+from simulator.pick import pick
 from simulator.programs import Program, catalogue
 from simulator.scenario import Algorithm, Scenario
 from simulator.sections import Cost, Optimizer
@@ -120,9 +116,8 @@ class Result:
 
     @cached_property
     def pick(self) -> dict[str, Any]:
-        """Which algorithm to use: `report.pick`."""
-        picked = report.pick(self.groups, self.scenario.run.target_loss)
-        return dict(report.jsonable(picked))
+        """Which algorithm to use, as `simulator.pick` says it."""
+        return dict(report.jsonable(pick(self.groups, self.scenario.run.target_loss)))
 
     @cached_property
     def notes(self) -> list[str]:
@@ -207,10 +202,11 @@ def simulate(  # noqa: PLR0913 - the options of the command
     resumed = len(done)
     todo = [index for index in range(len(tasks)) if index not in done]
     todo.sort(key=lambda index: tasks[index].seed)  # so that the time left can be guessed early
-    with _executor(jobs, dask) as executor:
+    work = partial(run_task, scenario, programs=programs, expected=store.versions())
+    with executors.start(jobs, dask) as executor:
         if progress:
             progress(len(done), len(tasks))
-        for index, run in _finished(executor, scenario, {i: tasks[i] for i in todo}, programs):
+        for index, run in executors.results(executor, work, {i: tasks[i] for i in todo}):
             done[index] = run
             if parts:
                 parts.keep(keys[index], run)
@@ -260,7 +256,7 @@ def _check(scenario: Scenario, seeds: int, seed: int, engine: str, jobs: int) ->
 
 
 def run_task(
-    scenario: Scenario, task: Task, programs: Programs, expected: Mapping[str, str]
+    scenario: Scenario, task: Task, *, programs: Programs, expected: Mapping[str, str]
 ) -> Run:
     """Run one task, wherever that is; refuse versions other than those `expected`."""
     if store.versions() != expected:
@@ -273,86 +269,3 @@ def run_task(
         return ENGINES[task.engine](
             task.algorithm, scenario, task.seed, spans=task.spans, programs=programs
         )
-
-
-def _finished(
-    executor: Executor | None, scenario: Scenario, tasks: Mapping[int, Task], programs: Programs
-) -> Iterator[tuple[int, Run]]:
-    """Run the tasks; yield each run, with its task's index, as soon as it is there."""
-    if executor is None:
-        for index, task in tasks.items():
-            yield index, run_task(scenario, task, programs, store.versions())
-        return
-    with _interrupts_held():
-        futures = {
-            executor.submit(run_task, scenario, task, programs, store.versions()): index
-            for index, task in tasks.items()
-        }
-    for future in as_completed(futures):
-        yield futures[future], future.result()
-
-
-@contextmanager
-def _executor(jobs: int, dask: str | None) -> Iterator[Executor | None]:
-    """Whatever runs tasks, with the interface of concurrent.futures; None: this very process."""
-    if dask is not None:
-        with _client(dask) as client, client.get_executor(pure=False) as executor:
-            yield executor
-    elif jobs == 1:
-        yield None
-    else:
-        before = multiprocessing.active_children()
-        spawn = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_follow_parent)
-        try:
-            yield pool
-        except BaseException:  # do not wait for tasks that nobody wants any more
-            pool.shutdown(wait=False, cancel_futures=True)
-            for child in multiprocessing.active_children():
-                if child not in before:
-                    child.terminate()
-            raise
-        pool.shutdown()
-
-
-def _client(address: str) -> Any:
-    """Connect to a Dask scheduler."""
-    try:
-        from distributed import Client  # noqa: PLC0415 - an extra, and half a second
-    except ImportError:
-        raise InputError(
-            f'dask {address}: Dask is not installed; pip install "paceline[cluster]"'
-        ) from None
-    try:
-        connect: Callable[..., Any] = Client  # it has no types
-        return connect(address, timeout="10s", set_as_default=False)
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"dask {address}: no scheduler answers ({error}); give its address, such as "
-            "tcp://host:8786"
-        ) from error
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back meanwhile; processes started in here leave it to this one for good."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _follow_parent() -> None:
-    """Let a pool's process end with its parent, even a killed one."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def follow() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter
 
 from simulator import cluster, network
-from simulator.delay import Distribution
+from simulator.distribution import Distribution
 from simulator.errors import InputError
 from simulator.order import expected_max
 from simulator.pieces.schedule import Rate

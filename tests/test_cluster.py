@@ -84,9 +84,7 @@ def test_who_straggles_is_even_over_seeds_and_counted_group_by_group():
 def test_the_extra_delay_is_added_to_the_same_compute_times():
     """For half the workers, redrawn at every step, by a stream of its own."""
     plain = scenario(workers=8, compute=EXPONENTIAL)
-    slow = scenario(
-        workers=8, compute=EXPONENTIAL, cluster={"extra": DELAY, "extra_share": 0.5}
-    )
+    slow = scenario(workers=8, compute=EXPONENTIAL, cluster={"extra": DELAY, "extra_share": 0.5})
     chosen = sorted(cluster.stragglers(slow, 3))
     added = first(cluster.compute_times(slow, 3), 500) - first(cluster.compute_times(plain, 3), 500)
     assert np.flatnonzero(added.any(axis=1)).tolist() == chosen

@@ -245,9 +245,8 @@ def test_a_payload_is_read_only_until_its_wait(interpreter):
     async def worker(me, *, lr: float):
         g = await me.gradient(me.start)
         mean = me.start_mean((g, 1.0))
-        before = changes(g)
+        assert not changes(g)
         await me.wait(mean)
-        assert (before, changes(g)) == (False, True)
 
     run_on(interpreter, worker, compute=EXPONENTIAL)
 

@@ -12,7 +12,8 @@ from jsonschema import Draft202012Validator
 from pydantic import TypeAdapter, ValidationError
 from scipy import integrate, stats
 
-from simulator.delay import Distribution, Law
+from simulator.delay import Law
+from simulator.distribution import Distribution
 
 LAW = TypeAdapter(Law)
 TABLES = {

@@ -117,6 +117,16 @@ def test_identical_workers_with_identical_data_are_one_worker(algorithm):
     np.testing.assert_allclose(team, np.broadcast_to(alone, team.shape), rtol=1e-12)
 
 
+def test_a_quadratics_mean_model_moves_alike_however_seldom_workers_average():
+    """As its notes tell the user: the gradient is linear and the curvature everyone's."""
+    ssgd, local, solo = marks(
+        {"name": "ssgd", "lr": DECAY}, {"name": "local-sgd", "tau": 7, "lr": DECAY},
+        {"name": "psgd", "lr": DECAY},
+    )  # fmt: skip
+    for other in (local, solo):
+        np.testing.assert_allclose(other.mean(axis=0), ssgd[0], rtol=1e-9, atol=1e-12)
+
+
 @objectives
 def test_one_worker_alone_does_sequential_sgd(objective):
     """Whether it asks a server, averages with itself, or neither."""

@@ -27,10 +27,7 @@ def test_published_numbers_stay():
         "COMPUTE": 0, "EXTRA": 1, "BATCH": 2, "COLLECTIVE": 3, "MESSAGE": 4, "PLACEMENT": 5,
         "OBJECTIVE": 6,
     }  # fmt: skip
-    assert generator(7, Purpose.EXTRA, 3).random() == GOLDEN
-
-
-GOLDEN = 0.0
+    assert generator(7, Purpose.EXTRA, 3).random() == 0.6584116808495275
 
 
 @given(st.integers(1, 700), st.integers(0, 900))
@@ -39,7 +36,8 @@ def test_the_size_of_a_block_changes_nothing(size, n):
         rng = generator(0, Purpose.COMPUTE)
         return list(islice(blocks(rng.standard_exponential, size), n))
 
-    assert numbers(size) == numbers(256) == generator(0, Purpose.COMPUTE).exponential(size=n).tolist()
+    at_once = generator(0, Purpose.COMPUTE).exponential(size=n).tolist()
+    assert numbers(size) == numbers(256) == at_once
 
 
 @pytest.mark.parametrize("ahead", [1, 7])

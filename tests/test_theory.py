@@ -12,20 +12,19 @@ from hypothesis import strategies as st
 from scipy import integrate, special
 
 from simulator import cluster, network, theory
-from simulator.delay import (
+from simulator.delay import Empirical, Mixture
+from simulator.errors import InputError
+from simulator.parametric import (
     Constant,
-    Empirical,
     Exponential,
     Gamma,
     LogNormal,
-    Mixture,
     Normal,
     Pareto,
     ShiftedExponential,
     Uniform,
     Weibull,
 )
-from simulator.errors import InputError
 from simulator.theory import ErrorBound, expected_max, seconds_per_step
 
 EXPONENTIAL = Exponential(mean="1 s")

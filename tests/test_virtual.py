@@ -2,7 +2,7 @@
 
 import heapq
 import tracemalloc
-from itertools import pairwise
+from itertools import islice, pairwise, repeat
 from math import ceil, comb, expm1, log2, prod
 
 import numpy as np
@@ -10,6 +10,7 @@ import pytest
 
 from simulator import cluster
 from simulator.programs import Program
+from simulator.streams import Purpose, generator
 from simulator.theory import seconds_per_step
 from simulator.trace import Kind
 from tests.programs import ROWS, called, cases
@@ -160,15 +161,50 @@ def test_overlap_hides_all_but_the_last_bucket():
     assert simulate(world).duration == pytest.approx(10 * (1 + PAYLOAD / 4 * 8 / 1e6))
 
 
-def parameter_server(
-    times, updates, *, transit=0.0, service=0.0, card=0.0, latency=None
-):
+@pytest.mark.parametrize("tau", [1, 5])
+def test_rounds_by_hand(tau):
+    """The slowest sum of tau compute times, and then the mean."""
+    world = scenario(
+        {"name": "local-sgd", "tau": tau}, workers=5, compute=EXPONENTIAL, steps=40 * tau,
+        network=RING, run={"evaluate_every": tau}, cluster=UNEVEN,
+    )  # fmt: skip
+    times = cluster.compute_times(world, 0)
+    slowest = [max(sum(islice(each, tau)) for each in times) for _ in range(40)]
+    assert rounds(world) == pytest.approx(np.array(slowest) + mean_of("ring", 5, 0.02, 0.032))
+
+
+def test_finished_by_hand():
+    """A mean of 2.5 s is started at 1 s, when the last worker has come; others ask meanwhile."""
+
+    async def worker(me, *, lr: float):
+        g = await me.gradient(me.start)
+        mean = me.start_mean(g)
+        while not await me.finished(mean):
+            await me.gradient(me.start)
+        answers[me.rank] = me.clock()
+        await me.wait(mean)
+        assert me.clock() == answers[me.rank]
+
+    answers = {}
+    programs = {"mine": Program("mine", worker, "here")}
+    world = scenario(
+        {"name": "mine"}, workers=3, programs=programs, cluster=UNEVEN, compute="1 s",
+        network={"collective": "given", "duration": "2500 ms"},
+    )  # fmt: skip
+    simulate(world, programs=programs)
+    begun = 1.507 + 2.5  # workers of 0.413, 1.507 and 1 s look each time they have computed
+    looks = {0: 0.413, 1: 1.507, 2: 1.0}
+    assert answers == pytest.approx({rank: ceil(begun / Y) * Y for rank, Y in looks.items()})
+
+
+def parameter_server(times, up, down, updates, *, service=0.0, card=0.0):
     """Times at which a serial server is through with each gradient, by a loop of its own.
 
-    `times`: per worker, an iterator of its compute times; `card`: seconds a payload takes through
-    one direction of the server's network card.
+    Per worker, iterators of its compute times, and of how long its gradients are on their way up
+    and the answers on their way down; `card`: seconds a payload takes through one direction of the
+    server's network card.
     """
-    arrivals = [(next(each) + transit, w) for w, each in enumerate(times)]
+    arrivals = [(next(each) + next(up[w]), w) for w, each in enumerate(times)]
     heapq.heapify(arrivals)
     incoming = server = outgoing = 0.0
     done = []
@@ -178,15 +214,19 @@ def parameter_server(
         server = max(server, incoming) + service
         outgoing = max(outgoing, server) + card
         done.append(server)
-        heapq.heappush(arrivals, (outgoing + transit + next(times[w]) + transit, w))
+        heapq.heappush(arrivals, (outgoing + next(down[w]) + next(times[w]) + next(up[w]), w))
     return done
 
 
 @pytest.mark.parametrize("compute", LAWS)
 @pytest.mark.parametrize(
     ("network", "transit"),
-    [(FREE, 0.0), ({"latency": "30 ms", "bandwidth": "1 Mbit/s"}, 0.062)],
-    ids=["free", "far"],
+    [
+        (FREE, 0.0),
+        ({"latency": "30 ms", "bandwidth": "1 Mbit/s"}, 0.062),
+        ({"latency": {"dist": "lognormal", "mean": "100 ms", "sd": "300 ms"}}, None),
+    ],
+    ids=["free", "far", "random"],
 )
 @pytest.mark.parametrize("card", [None, "1 Mbit/s"], ids=["no card", "card"])
 @pytest.mark.parametrize("service", [0.0, 0.1], ids=["idle", "busy"])
@@ -198,9 +238,18 @@ def test_a_parameter_server_by_hand(compute, network, transit, card, service):
         server={"receive": f"{service / 4} s", "apply": f"{service * 3 / 4} s"}
         | ({"bandwidth": card} if card else {}),
     )  # fmt: skip
+
+    def way(source, to):
+        rng = generator(0, Purpose.MESSAGE, source * (m + 1) + to)
+        return repeat(transit) if transit is not None else map(draw, repeat(rng))
+
+    def draw(rng):
+        return world.network.latency.sample(rng, 1).item()
+
     expected = parameter_server(
-        cluster.compute_times(world, 0), m * steps,
-        transit=transit, service=service, card=0.032 if card else 0.0,
+        cluster.compute_times(world, 0),
+        [way(w, m) for w in range(m)], [way(m, w) for w in range(m)],
+        m * steps, service=service, card=0.032 if card else 0.0,
     )  # fmt: skip
     found = simulate(world).curve
     assert found["step"] == list(range(steps + 1))

@@ -1,0 +1,98 @@
+"""What runs tasks: this process, processes on this machine, or a Dask cluster."""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from simulator.errors import InputError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@contextmanager
+def start(jobs: int, dask: str | None) -> Iterator[Executor | None]:
+    """Start what runs tasks: `jobs` processes, or the Dask cluster at address `dask`.
+
+    None stands for this very process. Raises InputError where no Dask answers.
+    """
+    if dask is not None:
+        with _client(dask) as client, client.get_executor(pure=False) as cluster:
+            yield cluster
+    elif jobs == 1:
+        yield None
+    else:
+        before = multiprocessing.active_children()
+        spawn = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_follow_parent)
+        try:
+            yield pool
+        except BaseException:  # do not wait for tasks that nobody wants any more
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in multiprocessing.active_children():
+                if child not in before:
+                    child.terminate()
+            raise
+        pool.shutdown()
+
+
+def results(
+    executor: Executor | None, work: Callable[[T], R], tasks: Mapping[int, T]
+) -> Iterator[tuple[int, R]]:
+    """Do the tasks; yield each result, with its task's key, as soon as it is there."""
+    if executor is None:
+        for key, task in tasks.items():
+            yield key, work(task)
+        return
+    with _interrupts_held():
+        futures = {executor.submit(work, task): key for key, task in tasks.items()}
+    for future in as_completed(futures):
+        yield futures[future], future.result()
+
+
+def _client(address: str) -> Any:
+    """Connect to a Dask scheduler."""
+    try:
+        from distributed import Client  # noqa: PLC0415 - an extra, and half a second
+    except ImportError:
+        raise InputError(
+            f'dask {address}: Dask is not installed; pip install "paceline[cluster]"'
+        ) from None
+    try:
+        connect: Callable[..., Any] = Client  # it has no types
+        return connect(address, timeout="10s", set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"dask {address}: no scheduler answers ({error}); give its address, such as "
+            "tcp://host:8786"
+        ) from error
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back meanwhile; processes started in here leave it to this one for good."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _follow_parent() -> None:
+    """Let a pool's process end with its parent, even a killed one."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()

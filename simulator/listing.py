@@ -1,0 +1,80 @@
+"""What a scenario may name, and the scenarios that come with Paceline: `paceline list`."""
+
+import importlib
+import tomllib
+from pathlib import Path
+from typing import Any, get_args
+
+from simulator.delay import Law
+from simulator.programs import catalogue
+from simulator.sections import Objective
+
+Rows = list[dict[str, Any]]
+"""Of each thing its name, a line about it, its parameters by name, and its source."""
+
+
+def programs() -> Rows:
+    """The catalogue of algorithms, with papers as sources."""
+    return [
+        _row(program.name, program.summary, program.describe(), program.source)
+        for program in catalogue().values()
+    ]
+
+
+def distributions() -> Rows:
+    """The distributions of random times."""
+    return _models(Law, "dist")
+
+
+def objectives() -> Rows:
+    """The objectives: what may be minimised."""
+    return _models(Objective, "kind")
+
+
+def scenarios() -> Rows:
+    """The shipped scenarios, with files as sources."""
+    return [
+        _row(name, tomllib.loads(path.read_text(encoding="utf-8")).get("title", ""), {}, str(path))
+        for name, path in _shipped().items()
+    ]
+
+
+LISTS = {each.__name__: each for each in (programs, distributions, objectives, scenarios)}
+
+
+def find(scenario: str) -> Path:
+    """Return the file that `scenario` means: a path, or the name of a shipped scenario."""
+    path = Path(scenario)
+    return path if path.exists() else _shipped().get(scenario, path)
+
+
+def _shipped() -> dict[str, Path]:
+    """The scenarios that come with Paceline, by name ("adacomm/figure2")."""
+    found = {}
+    for folder in importlib.import_module("scenarios").__path__:  # a namespace: perhaps several
+        for path in sorted(Path(folder).rglob("*.toml")):
+            found[path.relative_to(folder).with_suffix("").as_posix()] = path
+    return found
+
+
+def _models(union: Any, tag: str) -> Rows:
+    """Describe the models of an annotated union as programs describe themselves."""
+    rows = []
+    for model in get_args(get_args(union)[0]):
+        schema = model.model_json_schema()
+        name = schema["properties"].pop(tag)["const"]
+        parameters = {
+            key: {
+                "default": "required" if key in schema["required"] else value.get("default"),
+                "unit": "",
+                "description": value.get("description", ""),
+            }
+            for key, value in schema["properties"].items()
+        }
+        summary = schema["description"].split("\n\n")[0].replace("\n", " ")
+        rows.append(_row(name, summary, parameters))
+    return rows
+
+
+def _row(name: str, summary: str, parameters: dict[str, Any], source: str = "") -> dict[str, Any]:
+    return {"name": name, "summary": summary, "parameters": parameters, "source": source}

@@ -1,0 +1,107 @@
+"""Tables for a terminal."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from simulator.report import human, number, time_unit
+
+if TYPE_CHECKING:  # theory has no need of all that simulates
+    from simulator.simulate import Result
+
+Row = Mapping[str, Any]
+Cell = Callable[[Row], str]
+
+
+def summary(result: "Result") -> Table:
+    """One line per algorithm of a result; the picked one is bold."""
+    target, rows = result.scenario.run.target_loss, result.algorithms
+    columns: dict[str, Cell] = {"algorithm": lambda row: row["label"]}
+    columns["s/step"] = lambda row: human(row["seconds_per_step"]["mean"])
+    if target:
+        heading = f"to loss {target:g}\n(95 %)"
+        columns[heading] = lambda row: _reached(row["time_to_target"], len(result.seeds))
+    columns["final\nloss"] = lambda row: _plain(row["loss"]["last"])
+    if any(row["accuracy"]["last"] is not None for row in rows):
+        columns["accuracy"] = lambda row: _plain(row["accuracy"]["last"])
+    columns["compute/wait/\ncommunicate %"] = lambda row: _shares(row["breakdown"].values())
+    table = _table(rows, columns)
+    for column in table.columns[1:]:
+        column.no_wrap = True
+    for line, row in zip(table.rows, rows, strict=True):
+        line.style = "bold" if row["label"] == result.pick["label"] else None
+    return table
+
+
+def theory(document: Row) -> list[Table]:
+    """What `paceline theory --json` prints, but for its notes."""
+    keys = {
+        "periods": {
+            "tau": "tau",
+            "s/step": "seconds_per_step",
+            "speed-up": "speedup",
+            "scalability": "scalability",
+            "in Theorem 2": "valid",
+        },
+        "tau_star": {
+            "within": "duration",
+            "best tau": "random_delays",
+            "for constant delays": "constant_delays",
+            "cap": "cap",
+        },
+        "crossings": {
+            "tau": "tau",
+            "is better than": "against",
+            "until": "time",
+            "bound there": "bound",
+        },
+    }
+    return [
+        _table(document[name], {heading: _value(key) for heading, key in columns.items()})
+        for name, columns in keys.items()
+        if document[name] or name == "periods"
+    ]
+
+
+def listing(rows: Sequence[Row]) -> Table:
+    """What `paceline list` lists: a name, a line about it, and its parameters, if any has some."""
+    columns: dict[str, Cell] = {"name": lambda row: row["name"], "": lambda row: row["summary"]}
+    if any(row["parameters"] for row in rows):
+        columns["parameters"] = lambda row: ", ".join(row["parameters"])
+    return _table(rows, columns)
+
+
+def _table(rows: Iterable[Row], columns: Mapping[str, Cell]) -> Table:
+    table = Table(*columns, box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for row in rows:
+        table.add_row(*(cell(row) for cell in columns.values()))
+    return table
+
+
+def _value(key: str) -> Cell:
+    say = human if key in ("seconds_per_step", "duration", "time") else _plain
+    return lambda row: say(row[key])
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "-" if value is None else number(value) if isinstance(value, float) else str(value)
+
+
+def _shares(parts: Iterable[float | None]) -> str:
+    return "/".join("-" if part is None else f"{100 * part:.0f}" for part in parts)
+
+
+def _reached(times: Row, seeds: int) -> str:
+    mean, ci95 = times["mean"], times["ci95"]
+    if mean is None:
+        return f"{times['reached']} of {seeds} seeds" if times["reached"] else "not reached"
+    if ci95 is None:
+        return human(mean)
+    size, unit = time_unit(mean)
+    shown = number(mean / size)
+    decimals = len(shown.partition(".")[2])
+    return f"{shown} ± {(ci95[1] - mean) / size:.{decimals}f} {unit}"
