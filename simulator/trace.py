@@ -57,9 +57,10 @@ class Spans:
             worker, _COMMUNICATE, begins, done, step,
         )  # fmt: skip
 
-    def array(self) -> np.ndarray:
-        """All spans longer than nothing, as a structured array of dtype `SPAN`, as recorded."""
-        spans = np.frombuffer(bytes(self._buffer), dtype=SPAN)
+    def array(self, until: float) -> np.ndarray:
+        """All spans longer than nothing up to a time, as recorded, of dtype `SPAN`."""
+        spans = np.frombuffer(self._buffer, dtype=SPAN).copy()
+        spans["end"] = np.minimum(spans["end"], until)
         return spans[spans["end"] > spans["start"]]
 
 

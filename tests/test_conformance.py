@@ -204,6 +204,19 @@ def test_messages_between_two_nodes_keep_their_order(interpreter):
 
 
 @everywhere
+def test_no_message_overtakes_one_under_way(interpreter):
+    async def worker(me, *, lr: float):
+        await me.gradient(me.start)
+        other = 1 - me.rank
+        me.send(other, 1.0)
+        await me.mean(0.0)
+        me.send(other, 2.0)
+        assert [await me.receive(other) for _ in range(2)] == [(other, 1.0), (other, 2.0)]
+
+    run_on(interpreter, worker, workers=2, network={"latency": "9 s", "collective": "star"})
+
+
+@everywhere
 def test_a_message_can_be_picked_by_its_sender(interpreter):
     async def worker(me, *, lr: float):
         await me.gradient(me.start)

@@ -17,11 +17,13 @@ class Collective:
     """
 
     __slots__ = (
-        "begins", "done", "joined", "kind", "missing", "payloads", "protected", "result", "waiting",
+        "_guard", "begins", "done", "joined", "kind", "missing", "payloads", "protected", "result",
+        "waiting",
     )  # fmt: skip
 
-    def __init__(self, kind: str, workers: int) -> None:
+    def __init__(self, kind: str, workers: int, guard: values.Guard) -> None:
         self.kind = kind
+        self._guard = guard
         self.missing = workers
         self.payloads: list[Payload] = [None] * workers
         self.joined = [False] * workers
@@ -39,7 +41,7 @@ class Collective:
                 "every worker must start the same collectives in the same order"
             )
         if type(payload) is not complex:
-            self.protected[rank] = values.protect(payload)
+            self.protected[rank] = self._guard.hold(payload)
         self.payloads[rank] = payload
         self.joined[rank] = True
         self.missing -= 1
@@ -50,7 +52,7 @@ class Collective:
     def collect(self, rank: int) -> Payload:
         """Give worker `rank` the result, which all share, and its own payload back."""
         if self.protected:
-            values.release(self.protected.pop(rank, ()))
+            self._guard.release(self.protected.pop(rank, ()))
             values.protect(self.result)
         return self.result
 

@@ -164,6 +164,8 @@ class Lockstep:
         self.nodes = [LockstepNode(self, rank, objective) for rank in ranks]
         self.ready: deque[tuple[LockstepNode, Any]] = deque((node, None) for node in self.nodes)
         self._open: dict[int, Collective] = {}
+        self._guard = values.Guard()
+        self._ended: set[int] = set()
         self._coroutines = [
             program.start(program.worker, node, parameters) for node in self.nodes[:workers]
         ]
@@ -178,18 +180,19 @@ class Lockstep:
                 try:
                     self._coroutines[node.rank].send(value)
                 except StopIteration:
-                    self.over = True
+                    self._ended.add(node.rank)
         finally:
             for coroutine in self._coroutines:
                 coroutine.close()
-        if not self.over:
-            raise DeadlockError("deadlock: every node waits for another")
+        waiting = any(collective.waiting for collective in self._open.values())
+        if waiting or not (self.over or len(self._ended) == len(self.nodes)):
+            raise DeadlockError("deadlock: nodes wait for each other")
         return [node.x for node in self.nodes]
 
     def collective(self, index: int, kind: str) -> Collective:
         """The `index`-th collective of the run; the first worker to come opens it."""
         if index not in self._open:
-            self._open[index] = Collective(kind, self.workers)
+            self._open[index] = Collective(kind, self.workers, self._guard)
         collective = self._open[index]
         if collective.missing == 1:
             del self._open[index]

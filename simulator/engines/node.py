@@ -11,7 +11,7 @@ import types
 from collections import deque
 from collections.abc import Coroutine, Generator, Iterator, Sequence
 from heapq import heappush
-from math import nan
+from math import inf, nan
 from typing import TYPE_CHECKING, Any
 
 from simulator.effects import ANY, Handle, Node, Payload, Vector
@@ -45,7 +45,7 @@ class VirtualNode(Node):
     """
 
     __slots__ = (
-        "_box", "_busy", "_collectives", "_durations", "_gradient", "_loss_and_gradient",
+        "_box", "_busy", "_collectives", "_durations", "_gradient", "_handle", "_loss_and_gradient",
         "_mark_at", "_met_at", "_pause_at", "_receive_seconds", "_receive_until", "_routes", "_run",
         "_sent_until", "_since", "_spans", "communicated", "coroutine", "ended", "now", "period",
         "resume", "sought", "step", "waited", "x",
@@ -61,6 +61,7 @@ class VirtualNode(Node):
         self.period = nan
         self.sought: int | None = None
         self.ended = False
+        self._handle: Handle = None  # the collective it waits in
         self._box: deque[Message] = deque()
         self._routes: list[Route | None] = [None] * (run.workers + 1)
         self._spans = run.spans
@@ -105,7 +106,12 @@ class VirtualNode(Node):
             at = route.last
         route.last = self._sent_until = at
         node = route.node
-        if node.sought == self.rank and not route.flying and route.arrives is None:
+        if (
+            node.sought == self.rank
+            and not route.flying
+            and route.arrives is None
+            and at <= run.deadline
+        ):
             node.sought = None
             run.ready.append((node, (at, 0, route, transit, self.rank, value)))
         else:
@@ -184,6 +190,7 @@ class VirtualNode(Node):
         """Note the parameters; show them to the observer when an evaluation is due."""
         self.x = x
         if self.step >= self._mark_at:
+            self._run.guard.keep(x)
             self._mark_at = self._run.observer.see(self)
 
     def _stand(self, begins: float, done: float) -> None:
@@ -195,13 +202,17 @@ class VirtualNode(Node):
         self.communicated += done - begins
         if self._spans is not None:
             self._spans.add(self.rank, self._busy, self._since, now, begins, done, self.step)
-            self._since = done
-        self.now = done
+        self.now = self._since = done
 
-    def close_span(self) -> None:
-        """Record what it did since it last stood still."""
+    def finish(self, end: float) -> None:
+        """Account for the time up to `end`, where the run was cut off; nothing after it counts."""
+        if self.now < end < inf:
+            if self._handle is not None and self._handle.done is not None:
+                self._stand(min(self._handle.begins, end), end)
+            elif self._handle is not None or self.sought is not None:
+                self._stand(end, end)
+        now = self.now = min(self.now, end)
         if self._spans is not None:
-            now = self.now
             self._spans.add(self.rank, self._busy, self._since, now, now, now, self.step)
 
     @property
@@ -286,7 +297,8 @@ class VirtualNode(Node):
         self._collectives = index + 1
         collective = self._run.collective(index, kind)
         collective.join(self.rank, kind, value)
-        collective.begins = max(collective.begins, self.now)
+        if self.now > collective.begins:  # noqa: PLR1730 - five times as fast
+            collective.begins = self.now
         if not collective.missing:
             self._run.begin(index)
         return collective
@@ -295,11 +307,16 @@ class VirtualNode(Node):
     def wait(self, handle: Handle) -> Generator[None, None, Any]:
         """Wait for the others (wait), then for the network (communicate)."""
         if handle.done is None:
+            self._handle = handle
             handle.waiting.append(self)
             yield
+            self._handle = None
         if handle.done > self.now:
             if type(handle) is Piece:
                 self.now = handle.done
+            elif handle.done > self._run.deadline:
+                self._handle = handle
+                yield  # for ever
             else:
                 self._stand(handle.begins, handle.done)
         return handle.collect(self.rank)

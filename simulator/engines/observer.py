@@ -58,7 +58,6 @@ class Observer:
     def see(self, node: Watched) -> int:
         """Take in one node's mark; return the step of the next mark to show."""
         step = node.step
-        values.protect(node.x)
         views = self._views.setdefault(step, [])
         views.append((node.rank, node.now, node.period, node.x))
         if len(views) == self._watched:

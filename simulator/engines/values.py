@@ -47,20 +47,52 @@ def join(pieces: Sequence[Vector]) -> Vector:
     return np.concatenate(pieces[::-1])
 
 
-def protect(payload: Payload) -> list[np.ndarray[Any, Any]]:
-    """Make the arrays of a payload read-only; return those that were not."""
+def protect(payload: Payload) -> None:
+    """Make the arrays of a payload read-only for good."""
+    for array in arrays(payload):
+        array.flags.writeable = False
+
+
+def arrays(payload: Payload) -> list[np.ndarray[Any, Any]]:
+    """The arrays of a payload, those first whose memory others are views of."""
     if isinstance(payload, tuple):
-        return [array for entry in payload for array in protect(entry)]
-    if isinstance(payload, np.ndarray) and payload.flags.writeable:
-        payload.flags.writeable = False
-        return [payload]
-    return []
+        return [array for entry in payload for array in arrays(entry)]
+    if not isinstance(payload, np.ndarray):
+        return []
+    return [payload] if payload.base is None else [*arrays(payload.base), payload]
 
 
-def release(arrays: Sequence[np.ndarray[Any, Any]]) -> None:
-    """Undo `protect`."""
-    for array in arrays:
-        array.flags.writeable = True
+class Guard:
+    """Keeps arrays read-only while any collective needs them."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, int] = {}  # holds by id; who holds an array keeps it alive
+
+    def hold(self, payload: Payload) -> list[np.ndarray[Any, Any]]:
+        """Make a payload's arrays read-only; return those to `release`, the ones ours to change."""
+        held = []
+        for array in arrays(payload):
+            if array.flags.writeable or id(array) in self._held:
+                array.flags.writeable = False
+                self._held[id(array)] = self._held.get(id(array), 0) + 1
+                held.append(array)
+        return held
+
+    def keep(self, payload: Payload) -> None:
+        """Make a payload's arrays read-only for good."""
+        for array in arrays(payload):
+            array.flags.writeable = False
+            if id(array) in self._held:
+                self._held[id(array)] += 1
+
+    def release(self, held: Sequence[np.ndarray[Any, Any]]) -> None:
+        """Give up holds; what nobody holds any more may be changed again."""
+        for array in held:
+            self._held[id(array)] -= 1
+            if not self._held[id(array)]:
+                del self._held[id(array)]
+                if array.base is None or array.base.flags.writeable:
+                    array.flags.writeable = True
 
 
 class Meter:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import simpy
+from simpy.events import EventPriority
 
 from simulator import cluster, objective
 from simulator.effects import ANY
@@ -25,6 +26,7 @@ from simulator.programs import Program, catalogue
 from simulator.scenario import Algorithm, Scenario
 from simulator.trace import Run, Spans
 
+LAST = EventPriority(2)  # what happens at the deadline itself still counts
 POINTS = 200  # of a curve, where the scenario does not say how often to evaluate
 
 
@@ -60,7 +62,7 @@ def run(
             "communicate": sum(node.communicated for node in team) / len(team),
         },
         links=simulation.traffic.links(),
-        spans=None if simulation.spans is None else simulation.spans.array(),
+        spans=None if simulation.spans is None else simulation.spans.array(simulation.end),
         notes=[*simulation.objective.notes, *_divergence(curve)],
         spans_truncated=simulation.spans is not None and simulation.spans.truncated,
     )
@@ -112,7 +114,9 @@ class Simulation:
         self._events = 0  # still to come
         self._next_event = inf
         self.over = False  # whether a node has stopped because the run is long enough
+        self.deadline = scenario.run.duration or inf
         self._open: dict[int, Collective] = {}
+        self.guard = values.Guard()
         self._links_free = 0.0
 
         card = scenario.server.bandwidth
@@ -145,7 +149,7 @@ class Simulation:
             cost=scenario.cost,
             nodes=len(self.nodes),
             averages=program.averages,
-            deadline=scenario.run.duration or inf,
+            deadline=self.deadline,
         )
 
     def run(self) -> None:
@@ -153,17 +157,24 @@ class Simulation:
 
         Raises DeadlockError when nodes wait for each other.
         """
-        end = self.env.timeout(self.scenario.run.duration or inf)
+        end = simpy.Event(self.env)
+        end._ok, end._value = True, None  # as SimPy makes it for `until` a number, but LAST
+        self.env.schedule(end, LAST, self.deadline)
         try:
             self.release_at(0.0, self.nodes)
             self.env.run(until=end)
         finally:
             for node in self.nodes:
                 node.coroutine.close()
+        if not (self._events or self.flights):
+            self._look_for_deadlock()
         for node in self.nodes:
-            node.close_span()
-        if not (self._events or self.flights or self.over):
-            self._explain()
+            node.finish(self.end)
+
+    @property
+    def end(self) -> float:
+        """Up to when time counts: the deadline, or for ever where the run ended by its steps."""
+        return inf if self.over else self.deadline
 
     def release_at(self, time: float, nodes: Sequence[VirtualNode]) -> None:
         """Let nodes go on when SimPy's clock reaches `time`."""
@@ -187,7 +198,7 @@ class Simulation:
                     node, value = ready.popleft()
                     resume = node.resume
                     resume(value)
-                if not flights or flights[0][0] >= self._next_event:
+                if not flights or flights[0][0] > self._next_event:
                     return
                 message = heappop(flights)
                 route, source = message[2], message[4]
@@ -213,7 +224,7 @@ class Simulation:
     def collective(self, index: int, kind: str) -> Collective:
         """The `index`-th collective of the run; the first worker to come opens it."""
         if index not in self._open:
-            self._open[index] = Collective(kind, self.workers)
+            self._open[index] = Collective(kind, self.workers, self.guard)
         return self._open[index]
 
     def begin(self, index: int) -> None:
@@ -227,15 +238,20 @@ class Simulation:
         collective.payloads.clear()
         self.release_at(collective.done, collective.waiting)
 
-    def _explain(self) -> None:
-        """Raise DeadlockError if nodes are left that wait for each other."""
+    def _look_for_deadlock(self) -> None:
+        """Raise DeadlockError if nodes wait for each other.
+
+        At the end of a run nodes may wait for messages, but not in the midst of a collective.
+        """
         stuck = []
         for index, collective in self._open.items():
             ranks = sorted(node.rank for node in collective.waiting)
+            if not ranks:
+                continue
             absent = [rank for rank, there in enumerate(collective.joined) if not there]
             stuck.append(f"workers {ranks} wait in {collective.kind} {index} for workers {absent}")
         for node in self.nodes:
-            if node.sought is not None and not node.ended:
+            if node.sought is not None and not self.over:
                 stuck.append(f"{self._called(node.rank)} waits for {self._called(node.sought)}")
         if stuck:
             raise DeadlockError("deadlock: " + "; ".join(stuck))
