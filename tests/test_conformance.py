@@ -213,7 +213,8 @@ def test_no_message_overtakes_one_under_way(interpreter):
         me.send(other, 2.0)
         assert [await me.receive(other) for _ in range(2)] == [(other, 1.0), (other, 2.0)]
 
-    run_on(interpreter, worker, workers=2, network={"latency": "9 s", "collective": "star"})
+    slow = {"latency": "9 s", "collective": "given", "duration": "1 s"}
+    run_on(interpreter, worker, workers=2, network=slow)
 
 
 @everywhere

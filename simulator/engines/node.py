@@ -47,7 +47,7 @@ class VirtualNode(Node):
     __slots__ = (
         "_box", "_busy", "_collectives", "_durations", "_gradient", "_handle", "_loss_and_gradient",
         "_mark_at", "_met_at", "_pause_at", "_receive_seconds", "_receive_until", "_routes", "_run",
-        "_sent_until", "_since", "_spans", "communicated", "coroutine", "ended", "now", "period",
+        "_sent_until", "_since", "_spans", "communicated", "coroutine", "now", "period",
         "resume", "sought", "step", "waited", "x",
     )  # fmt: skip
 
@@ -60,7 +60,6 @@ class VirtualNode(Node):
         self.step = self._collectives = self._met_at = 0
         self.period = nan
         self.sought: int | None = None
-        self.ended = False
         self._handle: Handle = None  # the collective it waits in
         self._box: deque[Message] = deque()
         self._routes: list[Route | None] = [None] * (run.workers + 1)

@@ -28,11 +28,11 @@ class Observer:
 
     Where the workers never average it evaluates the first node's parameters instead. A point's time
     is when the last node got there; there are none after `deadline`. `scale`: a node's steps per
-    local step (one;
-    for a server, which counts gradients, the number of workers). `nodes`: machines that are paid.
+    local step (one; for a server, which counts gradients, the number of workers). `nodes`: machines
+    that are paid.
     """
 
-    def __init__(  # noqa: PLR0913 - it watches five things
+    def __init__(  # noqa: PLR0913 - each tells it one thing to watch
         self,
         watched: int,
         *,

@@ -14,11 +14,7 @@ from simulator import cluster, objective
 from simulator.effects import ANY
 from simulator.engines import values
 from simulator.engines.collective import Collective
-from simulator.engines.node import (
-    NEVER,
-    Message,
-    VirtualNode,
-)
+from simulator.engines.node import NEVER, Message, VirtualNode
 from simulator.engines.observer import Observer
 from simulator.errors import DeadlockError
 from simulator.network import Card, Network, Traffic
@@ -213,7 +209,7 @@ class Simulation:
                 else:
                     node.keep(message)
             except StopIteration:
-                node.ended = True
+                pass  # its program has returned
 
     def _through(self, card: Card, message: Message) -> Message:
         """Take a message in through the server's network card."""
