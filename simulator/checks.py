@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from simulator.cluster import stragglers
 from simulator.programs import Program
 from simulator.scenario import Scenario, arguments
 from simulator.sections import Cluster, Group, NoObjective, Range
@@ -90,6 +91,10 @@ def _cluster(scenario: Scenario) -> Iterator[Problem]:
             yield Problem((*where, "extra"), "nobody gets it; add extra_share to the group")
         if group.extra_share is not None and group.extra is None and cluster.extra is None:
             yield Problem((*where, "extra_share"), "a share of no delay; add extra to the group")
+        if group.extra_share is not None and not round(group.extra_share * group.workers):
+            yield Problem((*where, "extra_share"), _nobody(group.workers))
+    if "extra_share" in cluster.model_fields_set and not stragglers(scenario, seed=0):
+        yield Problem(("cluster", "extra_share"), _nobody(cluster.workers))
     total = sum(group.workers for group in cluster.group)
     if total > cluster.workers:
         yield Problem(
@@ -97,6 +102,10 @@ def _cluster(scenario: Scenario) -> Iterator[Problem]:
             f"the groups have {total} workers in all; write cluster.workers = {total}, "
             "or make the groups smaller",
         )
+
+
+def _nobody(workers: int) -> str:
+    return f"none of {workers} workers; write a share above {0.5 / workers:.3g}"
 
 
 def _regions(scenario: Scenario) -> list[str | None]:

@@ -467,6 +467,10 @@ WRONG = {
         ('name = "asia"', 'name = "asia"\nextra_share = 1'),
         ["cluster.group[0].extra_share = 1", "add extra"],
     ),
+    "share that rounds to nobody": (
+        ('region = "virginia"', 'extra = "1 s"\nextra_share = 0.001'),
+        ["cluster.extra_share = 0.001", "none of", "write a share above"],
+    ),
     "share above one": (
         ('region = "virginia"', 'extra = "1 s"\nextra_share = 50'),
         ["cluster.extra_share = 50", "1 or less"],
@@ -638,7 +642,7 @@ def test_a_group_may_take_its_share_or_its_extra_from_the_cluster():
     text = change('region = "virginia"', 'region = "virginia"\nextra = "1 s"\nextra_share = 0.5')
     group = text.replace('name = "asia"', 'name = "asia"\nextra_share = 1')
     assert parse(table(group)).cluster.group[0].extra_share == 1
-    text = change('region = "virginia"', 'region = "virginia"\nextra_share = 0.5')
+    text = change('region = "virginia"', 'region = "virginia"\nextra_share = 1')
     group = text.replace('name = "asia"', 'name = "asia"\nextra = "1 s"')
     assert parse(table(group)).cluster.extra is None
 
@@ -817,7 +821,7 @@ BEYOND_SCHEMA = {
     "duration with a collective", "latency missing", "server without latency",
     "groups larger than the cluster", "extra without a share", "share without extra",
     "group's extra without a share", "group's share without extra", "group names alike",
-    "link to nowhere", "links alike", "region of the server", "hierarchical without regions",
+    "share that rounds to nobody", "link to nowhere", "links alike", "region of the server", "hierarchical without regions",
     "evaluations beyond the end", "no time", "time only with a target",
     "time only with a loss-driven program", "bound with a loss-driven program",
     "bound with a program it does not cover", "tuned range upside down",
