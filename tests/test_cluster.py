@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator import cluster
+from simulator.errors import InputError
 from simulator.streams import Purpose, generator
 from tests.worlds import EXPONENTIAL, scenario, simulate
 
@@ -57,7 +58,12 @@ def test_a_worker_computes_alike_however_many_others_there_are():
 
 @given(st.integers(1, 40), st.floats(0.01, 1.0), st.integers(0, 10**6))
 def test_a_share_of_the_workers_straggles(workers, share, seed):
-    world = scenario(workers=workers, cluster={"extra": "1 s", "extra_share": share})
+    settings = {"extra": "1 s", "extra_share": share}
+    if not round(share * workers):
+        with pytest.raises(InputError, match=f"none of {workers} workers"):
+            scenario(workers=workers, cluster=settings)
+        return
+    world = scenario(workers=workers, cluster=settings)
     chosen = cluster.stragglers(world, seed)
     assert abs(len(chosen) - share * workers) <= 0.5
     assert chosen <= set(range(workers))
