@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -66,7 +66,12 @@ Scenario = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override a key; may be repeated."),
+    typer.Option(
+        "--set",
+        metavar="TABLE.KEY=VALUE",
+        help="Override a key; may be repeated. One of several tables goes by its number, name or "
+        "label: algorithm[0].tau=5, algorithm.local-sgd.tau=5.",
+    ),
 ]
 Seed = Annotated[int, typer.Option(help="The first seed.")]
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Where to write the results.")]
@@ -106,13 +111,11 @@ def _simulate(  # noqa: PLR0913, PLR0917 - the contract's options
     runs/NAME of the scenario). An interrupted command resumes when it is repeated.
     """
     from simulator import tables
-    from simulator.listing import find
     from simulator.load import load
     from simulator.simulate import simulate
 
-    path = find(scenario)
-    loaded = load(path, overrides or ())
-    out = out or Path("runs") / path.stem
+    loaded = load(scenario, overrides or ())
+    out = out or Path("runs") / Path(loaded.file).stem
     try:
         with _progress() as progress:
             result = simulate(
@@ -148,10 +151,9 @@ def _theory(
 ) -> None:
     """Time per step, best periods and crossings, in theory."""
     from simulator import report, store, tables, theory
-    from simulator.listing import find
     from simulator.load import load
 
-    document = report.jsonable(theory.tabulate(load(find(scenario), overrides or ())))
+    document = report.jsonable(theory.tabulate(load(scenario, overrides or ())))
     if out:
         try:
             store.write(out / "theory.json", store.dump(document))
@@ -235,6 +237,8 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run a command line; return 0, or 2 for wrong input, 130 when interrupted, 1 otherwise."""
+    sys.stdout = sys.stdout or _nowhere()
+    sys.stderr = sys.stderr or _nowhere()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that cannot write a "±"
@@ -257,6 +261,11 @@ def run(arguments: list[str]) -> int:
             raise
         reason = f"{type(error).__name__}: {error}"
         return _fail(f"{reason} (PACELINE_DEBUG=1 shows where)", 1)
+
+
+def _nowhere() -> TextIO:
+    """Return what stands in for a stream that was closed from the start (`>&-`)."""
+    return open(os.devnull, "w", encoding="utf-8")
 
 
 def _fail(message: str, status: int) -> int:

@@ -4,14 +4,17 @@ Each check yields `Problem`s: the path of the key at fault, what is wrong and wh
 """
 
 from collections.abc import Iterator, Mapping
+from math import inf
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from simulator.cluster import stragglers
+from simulator.cluster import mean_compute, stragglers
+from simulator.pieces.schedule import Constant, FixedPeriod
+from simulator.pieces.transform import Average, Identity
 from simulator.programs import Program
-from simulator.scenario import Scenario, arguments
+from simulator.scenario import Algorithm, Scenario, arguments
 from simulator.sections import Cluster, Group, NoObjective, Range
 from simulator.wording import Path, nearest, sentence
 
@@ -91,7 +94,7 @@ def _cluster(scenario: Scenario) -> Iterator[Problem]:
             yield Problem((*where, "extra"), "nobody gets it; add extra_share to the group")
         if group.extra_share is not None and group.extra is None and cluster.extra is None:
             yield Problem((*where, "extra_share"), "a share of no delay; add extra to the group")
-        if group.extra_share is not None and not round(group.extra_share * group.workers):
+        if group.extra_share is not None and group.extra_share * group.workers < 0.5:
             yield Problem((*where, "extra_share"), _nobody(group.workers))
     if "extra_share" in cluster.model_fields_set and not stragglers(scenario, seed=0):
         yield Problem(("cluster", "extra_share"), _nobody(cluster.workers))
@@ -105,7 +108,7 @@ def _cluster(scenario: Scenario) -> Iterator[Problem]:
 
 
 def _nobody(workers: int) -> str:
-    return f"none of {workers} workers; write a share above {0.5 / workers:.3g}"
+    return f"none of {workers} workers; write a share of at least {0.5 / workers:.3g}"
 
 
 def _regions(scenario: Scenario) -> list[str | None]:
@@ -128,6 +131,13 @@ def _network(scenario: Scenario) -> Iterator[Problem]:
             ("network", "duration"),
             f'contradicts network.collective = "{network.collective}", which works the duration '
             'out; remove it, or write network.collective = "given"',
+        )
+    delays = [law.expectation for law in (network.latency, network.jitter) if law is not None]
+    if network.tcp_window is not None and sum(delays) == inf:
+        yield Problem(
+            ("network", "tcp_window"),
+            "no rate follows from it, because network.latency has no mean; remove it, or choose "
+            "another distribution",
         )
     if network.collective != "given" and "latency" not in network.model_fields_set:
         yield Problem(("network", "latency"), 'missing; write network.latency = "80 ms"')
@@ -165,6 +175,11 @@ def _run(scenario: Scenario) -> Iterator[Problem]:
     if run.steps is None and run.duration is None:
         yield Problem(
             ("run",), 'neither steps nor duration; write run.steps = 2000 or run.duration = "2 h"'
+        )
+    if run.steps is None and not all(mean_compute(scenario)):
+        yield Problem(
+            ("run", "duration"),
+            "may never pass, because computing takes no time; add run.steps = 2000",
         )
     if run.target_loss is not None and isinstance(scenario.objective, NoObjective):
         yield Problem(
@@ -204,6 +219,8 @@ def _algorithms(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator
                 f'objective.kind = "bound" does not speak of it, only of {covered}; remove it, or '
                 'choose objective.kind = "quadratic"',
             )
+        elif kind == "bound":
+            yield from _beyond_theorem_two(where, algorithm)
         if scenario.optimizer.momentum and "momentum" not in program.parameters.model_fields:
             yield Problem(
                 ("optimizer", "momentum"),
@@ -214,6 +231,20 @@ def _algorithms(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator
                 ("network", "latency"),
                 f"missing; {algorithm.name} sends messages to a server, which network.duration "
                 'does not time; write network.latency = "80 ms"',
+            )
+
+
+def _beyond_theorem_two(where: Path, algorithm: Algorithm) -> Iterator[Problem]:
+    """Parameters with which Theorem 2 does not hold."""
+    plain = {"lr": Constant, "tau": FixedPeriod, "momentum": Identity, "outer": Average}
+    for key, kind in plain.items():
+        value = algorithm.parameters.get(key)
+        if value is not None and not isinstance(value, kind | int | float):
+            path = (*where, key) if key in algorithm.table else ("optimizer", key)
+            yield Problem(
+                path,
+                'objective.kind = "bound" is for plain SGD with a constant learning rate and '
+                'period; remove it, or choose objective.kind = "quadratic"',
             )
 
 

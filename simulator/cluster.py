@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import repeat
+from math import floor
 
 from simulator.delay import Law
 from simulator.scenario import Scenario
@@ -11,12 +12,16 @@ from simulator.streams import Purpose, blocks, generator
 
 @dataclass(frozen=True)
 class Worker:
-    """One worker: its compute-time law, the extra delay it may suffer, and its region."""
+    """One worker: its compute-time law, the extra delay it may suffer, and its region.
+
+    `shared`: the extra delay befalls a share of the cluster's workers, not of its own group's.
+    """
 
     group: str
     compute: Law
     extra: Law | None
     extra_share: float
+    shared: bool
     region: str | None
 
 
@@ -30,34 +35,45 @@ def workers(scenario: Scenario) -> list[Worker]:
             group.compute or cluster.compute,
             group.extra or cluster.extra,
             cluster.extra_share if group.extra_share is None else group.extra_share,
+            group.extra_share is None,
             group.region or cluster.region,
         )
         found += [worker] * group.workers
-    rest = Worker("", cluster.compute, cluster.extra, cluster.extra_share, cluster.region)
+    rest = Worker("", cluster.compute, cluster.extra, cluster.extra_share, True, cluster.region)
     return found + [rest] * (cluster.workers - len(found))
 
 
-def _members(team: list[Worker]) -> dict[str, list[int]]:
-    """Ranks by group."""
+def _lots(team: list[Worker]) -> list[tuple[list[int], int]]:
+    """Per group, the ranks that draw lots for the extra delay, and how many of them suffer it.
+
+    The cluster's share is rounded (half up) over all whom it concerns, not group by group.
+    """
     groups: dict[str, list[int]] = {}
     for rank, worker in enumerate(team):
-        groups.setdefault(worker.group, []).append(rank)
-    return groups
+        if worker.extra is not None:
+            groups.setdefault(worker.group, []).append(rank)
+    lots, before = [], 0
+    for ranks in groups.values():
+        worker = team[ranks[0]]
+        start = before if worker.shared else 0
+        end = start + len(ranks)
+        lots.append(
+            (ranks, _half_up(worker.extra_share * end) - _half_up(worker.extra_share * start))
+        )
+        before = end if worker.shared else before
+    return lots
 
 
-def _delayed(team: list[Worker], ranks: list[int]) -> int:
-    """How many of one group's workers suffer the extra delay."""
-    worker = team[ranks[0]]
-    return round(worker.extra_share * len(ranks)) if worker.extra else 0
+def _half_up(value: float) -> int:
+    return floor(value + 0.5)
 
 
 def stragglers(scenario: Scenario, seed: int) -> set[int]:
-    """Ranks that suffer the extra delay: a share of each group, chosen once per seed."""
-    team = workers(scenario)
+    """Ranks that suffer the extra delay: so many of each group, chosen once per seed."""
     chosen: set[int] = set()
-    for index, ranks in enumerate(_members(team).values()):
+    for index, (ranks, count) in enumerate(_lots(workers(scenario))):
         order = generator(seed, Purpose.PLACEMENT, index).permutation(ranks)
-        chosen.update(order[: _delayed(team, ranks)].tolist())
+        chosen.update(order[:count].tolist())
     return chosen
 
 
@@ -88,8 +104,8 @@ def expected_laws(scenario: Scenario) -> list[list[Law]]:
     """
     team = workers(scenario)
     laws: list[list[Law]] = [[worker.compute] for worker in team]
-    for ranks in _members(team).values():
-        for rank in ranks[: _delayed(team, ranks)]:
+    for ranks, count in _lots(team):
+        for rank in ranks[:count]:
             extra = team[rank].extra
             assert extra is not None
             laws[rank].append(extra)

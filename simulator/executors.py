@@ -3,9 +3,11 @@
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -44,15 +46,38 @@ def start(jobs: int, dask: str | None) -> Iterator[Executor | None]:
 def results(
     executor: Executor | None, work: Callable[[T], R], tasks: Mapping[int, T]
 ) -> Iterator[tuple[int, R]]:
-    """Do the tasks; yield each result, with its task's key, as soon as it is there."""
+    """Do the tasks; yield each result, with its task's key, as soon as it is there.
+
+    Raises RuntimeError when a process ends before its task.
+    """
     if executor is None:
         for key, task in tasks.items():
             yield key, work(task)
         return
-    with _interrupts_held():
-        futures = {executor.submit(work, task): key for key, task in tasks.items()}
-    for future in as_completed(futures):
-        yield futures[future], future.result()
+    try:
+        futures = _submit(executor, work, tasks)
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    except BrokenProcessPool:
+        raise RuntimeError(
+            "a process of the pool has died: a script that asks for jobs must do so under "
+            '`if __name__ == "__main__":`; where that is so, memory has run out: ask for fewer jobs'
+        ) from None
+
+
+def _submit(
+    executor: Executor, work: Callable[[T], R], tasks: Mapping[int, T]
+) -> dict[Future[R], int]:
+    try:
+        with _interrupts_held():
+            return {executor.submit(work, task): key for key, task in tasks.items()}
+    except BrokenProcessPool:
+        raise
+    except RuntimeError:
+        named = multiprocessing.current_process().name != "MainProcess"
+        if named and multiprocessing.parent_process() is None:
+            sys.exit(1)  # still importing a script without that guard: the parent says it, once
+        raise
 
 
 def _client(address: str) -> Any:

@@ -1,6 +1,7 @@
 """What a scenario may name, and the scenarios that come with Paceline: `paceline list`."""
 
 import importlib
+import os.path
 import tomllib
 from pathlib import Path
 from typing import Any, get_args
@@ -35,20 +36,22 @@ def scenarios() -> Rows:
     """The shipped scenarios, with files as sources."""
     return [
         _row(name, tomllib.loads(path.read_text(encoding="utf-8")).get("title", ""), {}, str(path))
-        for name, path in _shipped().items()
+        for name, path in shipped().items()
     ]
 
 
 LISTS = {each.__name__: each for each in (programs, distributions, objectives, scenarios)}
 
 
-def find(scenario: str) -> Path:
+def find(scenario: str | Path) -> Path:
     """Return the file that `scenario` means: a path, or the name of a shipped scenario."""
     path = Path(scenario)
-    return path if path.exists() else _shipped().get(scenario, path)
+    if os.path.exists(path):  # unlike Path.exists, it takes any text for a path
+        return path
+    return shipped().get(str(scenario), path)
 
 
-def _shipped() -> dict[str, Path]:
+def shipped() -> dict[str, Path]:
     """The scenarios that come with Paceline, by name ("adacomm/figure2")."""
     found = {}
     for folder in importlib.import_module("scenarios").__path__:  # a namespace: perhaps several

@@ -1,9 +1,11 @@
 """From a TOML file, and overrides from the command line, to a scenario, or one clear InputError."""
 
+import inspect
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,26 +14,33 @@ from pydantic import ValidationError
 from simulator import wording
 from simulator.checks import problems
 from simulator.errors import InputError
+from simulator.listing import find, shipped
 from simulator.programs import Program, catalogue
+from simulator.programs.program import Function
 from simulator.scenario import Scenario, json_schema
 
 LARGEST = 10_000_000  # bytes; a scenario has a few thousand
 SHOWN = 5  # problems reported at once
+
+Programs = Mapping[str, Program | Function] | None
+"""By the name that scenarios call them; a coroutine function is what runs on every worker."""
 
 
 def load(
     path: str | Path,
     overrides: Sequence[str] = (),
     *,
-    programs: Mapping[str, Program] | None = None,
+    programs: Programs = None,
 ) -> Scenario:
-    """Read a scenario file; `overrides` are texts "table.key=value", as `--set` takes.
+    """Read a scenario file, or a shipped scenario by its name.
 
-    `programs` are those that algorithms may name, in place of the catalogue. Raises InputError.
+    `overrides` are texts "table.key=value", as `--set` takes. `programs` are those that algorithms
+    may name beside the catalogue's. Raises InputError.
     """
-    table = read(path)
-    folder = Path(path).parent
-    return parse(table, file=str(path), folder=folder, overrides=overrides, programs=programs)
+    file = find(path)
+    return parse(
+        read(file), file=str(file), folder=file.parent, overrides=overrides, programs=programs
+    )
 
 
 def read(path: str | Path) -> dict[str, Any]:
@@ -40,9 +49,8 @@ def read(path: str | Path) -> dict[str, Any]:
         with open(path, "rb") as file:
             content = file.read(LARGEST + 1)
     except FileNotFoundError:
-        raise InputError(
-            f"{path}: no such file; check the path, or see `paceline list scenarios`"
-        ) from None
+        names = wording.nearest(str(path), shipped(), "shipped scenarios")
+        raise InputError(f"{path}: no such file; check the path; {names}") from None
     except IsADirectoryError:
         raise InputError(f"{path}: a directory; name a scenario file in it") from None
     except (OSError, ValueError) as error:
@@ -70,27 +78,43 @@ def parse(
     file: str = "<scenario>",
     folder: Path = Path(),
     overrides: Sequence[str] = (),
-    programs: Mapping[str, Program] | None = None,
+    programs: Programs = None,
 ) -> Scenario:
     """Turn a TOML table into a scenario; files it names are relative to `folder`.
 
     Raises InputError, whose lines name file, key, value and remedy of the first few problems.
     """
-    programs = catalogue() if programs is None else programs
+    known = known_programs(programs)
     table = deepcopy(table)
     changed = {override(table, text): text for text in overrides}
-    context = {"file": file, "folder": folder, "table": table, "programs": programs}
+    context = {"file": file, "folder": folder, "table": table, "programs": known}
     try:
         scenario = Scenario.model_validate(table, context=context)
-        found = problems(scenario, programs)
+        found = problems(scenario, known)
     except ValidationError as error:
-        found = _explain(error, table, programs)
+        found = _explain(error, table, known)
     if not found:
         return scenario
     lines = [_line(file, path, what, table, changed) for path, what in found.items()]
     if len(lines) > SHOWN:
         lines[SHOWN:] = [f"{file}: {len(lines) - SHOWN} more, shown once these are corrected"]
     raise InputError("\n".join(lines))
+
+
+def known_programs(own: Programs) -> Mapping[str, Program]:
+    """Return the catalogue and a user's `own` programs. Raises InputError for what is none."""
+    known = dict(catalogue())
+    for name, program in (own or {}).items():
+        if isinstance(program, Program):
+            known[name] = replace(program)  # without what it caches, which cannot be pickled
+        elif inspect.iscoroutinefunction(program):
+            known[name] = Program(name, program, "user")
+        else:
+            raise InputError(
+                f"programs[{name!r}]: {program!r} is neither a Program nor a coroutine function; "
+                "write `async def`"
+            )
+    return known
 
 
 def _explain(
@@ -128,20 +152,21 @@ def _line(
     return line.replace("\n", "\\n").encode("utf-8", "backslashreplace").decode()
 
 
-_KEY = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([^\s."'=]+))\s*([.=])""")
+_KEY = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|\[(\d+)\]|([^\s."'=[]+))\s*([.=]|(?=\[))""")
 
 
 def override(table: dict[str, Any], text: str) -> wording.Path:
     """Set "table.key=value" in `table`; return the path of what is new: the key, or its table.
 
-    The value is TOML, or else plain text. A list's entries go by number, name or label. Tables that
-    are missing are made. Raises InputError naming the text.
+    The value is TOML, or else plain text. A list's entries go by number (`algorithm[0].tau`), name
+    or label (`algorithm.local-sgd.tau`). Tables that are missing are made. Raises InputError naming
+    the text.
     """
     parts, position = [], 0
     while (match := _KEY.match(text, position)) is not None:
-        parts.append(next(group for group in match.groups()[:3] if group is not None))
+        parts.append(next(group for group in match.groups()[:4] if group is not None))
         position = match.end()
-        if match[4] == "=":
+        if match[5] == "=":
             break
     if match is None:
         raise InputError(f"--set {text}: not table.key=value; write one such as run.seeds=8")

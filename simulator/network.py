@@ -152,8 +152,11 @@ class Network:
         ring = [self.link(a, b) for a, b in pairwise([*team, team[0]])]
         if len(team) == 1:
             return Plan({}, 0.0, {})
-        paths = [[ring[(i + hop) % len(ring)] for hop in range(hops)] for i in range(len(ring))]
-        worst = max(paths, key=lambda path: sum(link.latency for link in path))
+        rounds, rest = divmod(hops, len(ring))
+        sums = np.cumsum([0.0, *(link.latency for link in ring + ring)])
+        first = int(np.argmax(sums[rest : rest + len(ring)] - sums[: len(ring)]))
+        worst = Counter({link: times * rounds for link, times in Counter(ring).items() if rounds})
+        worst.update((ring + ring)[first : first + rest])
         moved: defaultdict[str, float] = defaultdict(float)
         for link in ring:
             moved[link.name] += volume

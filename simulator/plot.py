@@ -27,6 +27,7 @@ PARTS = {  # colour, and that of text on it
 }
 GREY = "#666666"
 POINTS = 400  # more than a figure can show
+LONG = 32  # characters of a label; longer ones take two lines
 SPAN = 25  # durations further apart than this need a logarithmic axis
 LEADER = {"arrowstyle": "-", "linestyle": (0, (1, 2)), "linewidth": 0.7, "relpos": (0, 0.5)}
 STYLE: dict[Any, Any] = {
@@ -212,11 +213,13 @@ def _label_ends(
             x, y = times[seen[-1]], values[seen[-1]]
             axes.plot(x, y, "o", color=colour, markersize=3, clip_on=False)
             places[label] = to_pixels((x, y)), colour
-    right, height = axes.bbox.x1, figure.dpi / 72 * 11
-    heights = spread([y for (_, y), _ in places.values()], height, axes.bbox.y0, axes.bbox.y1)
-    for (label, (end, colour)), moved in zip(places.items(), heights, strict=True):
+    right, line = axes.bbox.x1, figure.dpi / 72 * 11
+    names = list(map(two_lines, places))
+    room = [line * (1 + name.count("\n")) for name in names]
+    heights = spread([y for (_, y), _ in places.values()], room, axes.bbox.y0, axes.bbox.y1)
+    for name, (end, colour), moved in zip(names, places.values(), heights, strict=True):
         axes.annotate(
-            label,
+            name,
             tuple(to_axes(end)),
             tuple(to_axes((right + 14, moved))),
             "axes fraction",
@@ -235,19 +238,32 @@ def _ink(colour: str) -> tuple[float, ...]:
     return tuple(0.75 * part for part in to_rgb(colour))
 
 
-def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Return positions near `wanted`, in the same order, at least `gap` apart, in [low, high].
+def two_lines(label: str) -> str:
+    """Break a long label at the space nearest to its middle."""
+    spaces = [index for index, letter in enumerate(label) if letter == " "]
+    if len(label) <= LONG or not spaces:
+        return label
+    middle = min(spaces, key=lambda index: abs(2 * index + 1 - len(label)))
+    return f"{label[:middle]}\n{label[middle + 1 :]}"
 
-    The nearest such positions in least squares: an isotonic regression.
+
+def spread(
+    wanted: Sequence[float], heights: Sequence[float], low: float, high: float
+) -> list[float]:
+    """Return positions near `wanted`, in the same order, in [low, high], for things so high.
+
+    The nearest positions in least squares at which they do not overlap: an isotonic regression.
     """
     n = len(wanted)
     order = np.argsort(wanted, kind="stable")
-    free = np.asarray(wanted)[order] - gap * np.arange(n)
+    each = np.asarray(heights)[order]
+    stacked = np.cumsum(each) - (each + each[:1]) / 2  # the middles, from the first one on
+    free = np.asarray(wanted)[order] - stacked
     level = [
         max(min(free[j : k + 1].mean() for k in range(i, n)) for j in range(i + 1))
         for i in range(n)
     ]
-    fitted = np.clip(level, low, max(low, high - gap * (n - 1))) + gap * np.arange(n)
+    fitted = np.clip(level, low, max(low, high - stacked.max(initial=0))) + stacked
     result = np.empty(n)
     result[order] = fitted
     return result.tolist()
@@ -270,7 +286,7 @@ def breakdown(groups: Groups, *, title: str) -> "Figure":
         axes.bar_label(drawn, shares, label_type="center", color=ink, fontsize=8)
         left += widths
     axes.bar_label(drawn, [_total(bar, 0.15 * max(totals)) for bar in bars], padding=4)
-    axes.set_yticks(rows, list(groups))
+    axes.set_yticks(rows, list(map(two_lines, groups)))
     axes.tick_params(axis="y", length=0, labelcolor="black")
     axes.invert_yaxis()
     axes.set_xlabel("seconds per local step, mean over workers and seeds")

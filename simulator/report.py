@@ -145,13 +145,22 @@ def _breakdown(runs: Sequence[Run]) -> dict[str, float]:
     return {kind: _ratio(seconds, total) for kind, seconds in spent.items()}
 
 
-def mean_curve(runs: Sequence[Run], columns: Sequence[str]) -> dict[str, list[float]]:
-    """Return the mean over seeds at each evaluation that every seed has."""
-    points = min(len(run.curve["time"]) for run in runs)
+def aligned(runs: Sequence[Run]) -> dict[str, np.ndarray]:
+    """Return each of `trace.COLUMNS`, shape (seeds, points), at the steps that all seeds have."""
+    common = sorted(set.intersection(*(set(run.curve["step"]) for run in runs)))
+    rows = [np.searchsorted(run.curve["step"], common) for run in runs]
     return {
-        column: np.mean([run.curve[column][:points] for run in runs], axis=0).tolist()
-        for column in columns
+        column: np.array(
+            [np.array(run.curve[column])[i] for run, i in zip(runs, rows, strict=True)]
+        )
+        for column in COLUMNS
     }
+
+
+def mean_curve(runs: Sequence[Run], columns: Sequence[str]) -> dict[str, list[float]]:
+    """Return the mean over seeds at each step that every seed has evaluated."""
+    table = aligned(runs)
+    return {column: table[column].mean(axis=0).tolist() for column in columns}
 
 
 def summarise(
@@ -179,7 +188,7 @@ def summarise(
         "accuracy": _ends(runs, "accuracy"),
         "time_to_target": _time_to_target(runs, target),
         "scalability": _ratio(_mean(rate), ideal_rate),
-        "bytes_per_step": _mean([_ratio(sum(run.links.values()), run.steps) for run in runs]),
+        "bytes_per_step": _mean([_ratio(run.curve["bytes"][-1], run.steps) for run in runs]),
         "cost": _ends(runs, "cost")["last"],
         "breakdown": _breakdown(runs),
         "links": {link: _mean([run.links.get(link, 0.0) for run in runs]) for link in links},

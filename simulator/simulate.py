@@ -15,18 +15,18 @@ from simulator import executors, plot, report, store, timeline
 from simulator.cluster import ideal_rate
 from simulator.engines import virtual
 from simulator.errors import InputError
+from simulator.load import Programs, known_programs, load
 from simulator.pick import pick
-from simulator.programs import Program, catalogue
+from simulator.programs import catalogue
 from simulator.scenario import Algorithm, Scenario
 from simulator.sections import Cost, Optimizer
-from simulator.trace import COLUMNS, Run
+from simulator.trace import Run
 
 ENGINES = {"auto": virtual.run, "virtual": virtual.run}
 # What of a scenario's table cannot change the numbers of a task: its own algorithm is added back.
 PRESENTATION = ("title", "algorithm", "tune", "theory")
 LOSS = {"bound": "bound on the squared gradient norm", "softmax": "training loss"}
 
-Programs = Mapping[str, Program] | None
 Progress = Callable[[int, int], None]
 """Called with the number of finished tasks and of all tasks."""
 
@@ -127,12 +127,9 @@ class Result:
     def curves(self) -> dict[str, dict[str, np.ndarray]]:
         """Each label's columns (`trace.COLUMNS`) as arrays of shape (seeds, points).
 
-        Seeds with fewer evaluations than others are filled up with nan.
+        The points are those at the steps that every seed has evaluated.
         """
-        return {
-            label: {column: _table([run.curve[column] for run in runs]) for column in COLUMNS}
-            for label, runs in self.groups.items()
-        }
+        return {label: report.aligned(runs) for label, runs in self.groups.items()}
 
     def records(self) -> list[dict[str, Any]]:
         """One flat dict per evaluation (label, seed and `trace.COLUMNS`): rows of a data frame."""
@@ -152,13 +149,6 @@ class Result:
         }
 
 
-def _table(rows: list[list[float]]) -> np.ndarray:
-    filled = np.full((len(rows), max(map(len, rows))), np.nan)
-    for row, values in zip(filled, rows, strict=True):
-        row[: len(values)] = values
-    return filled
-
-
 def _parameters(algorithm: Algorithm, optimizer: Optimizer) -> dict[str, Any]:
     """What the scenario sets of an algorithm's parameters, as written there."""
     shared = {key: getattr(optimizer, key) for key in optimizer.model_fields_set}
@@ -167,7 +157,7 @@ def _parameters(algorithm: Algorithm, optimizer: Optimizer) -> dict[str, Any]:
 
 
 def simulate(  # noqa: PLR0913 - the options of the command
-    scenario: Scenario,
+    scenario: Scenario | str | Path,
     *,
     seeds: int | None = None,
     seed: int = 0,
@@ -178,16 +168,18 @@ def simulate(  # noqa: PLR0913 - the options of the command
     programs: Programs = None,
     progress: Progress | None = None,
 ) -> Result:
-    """Simulate every algorithm of `scenario` with `seeds` seeds from `seed` on.
+    """Simulate every algorithm of `scenario` (or of such a file) with `seeds` seeds from `seed` on.
 
     `jobs` processes, or the Dask cluster at address `dask`, share the tasks; the numbers are the
     same. With `out`, finished tasks are kept there at once, so that the same call resumes after an
-    interruption, and the whole run directory is written in the end. `programs`, by name, stand in
-    for the catalogue's (the scenario must have been parsed with them); as their code has no
-    version, such runs are not resumed. Raises InputError.
+    interruption, and the whole run directory is written in the end. `programs`, by name, join the
+    catalogue's (a scenario must have been loaded with them); as their code has no version, such
+    runs are not resumed. Raises InputError.
     """
+    if not isinstance(scenario, Scenario):
+        scenario = load(scenario, programs=programs)
     seeds = scenario.run.seeds if seeds is None else seeds
-    _check(scenario, seeds, seed, engine, jobs)
+    _check(scenario, seeds, seed, engine, jobs, programs)
     numbers = range(seed, seed + seeds)
     tasks = [
         Task(algorithm, number, scenario.run.timeline_spans if number == seed else 0, engine)
@@ -241,7 +233,9 @@ def save(result: Result, directory: store.Directory) -> None:
     directory.finish(files, document)
 
 
-def _check(scenario: Scenario, seeds: int, seed: int, engine: str, jobs: int) -> None:
+def _check(  # noqa: PLR0913, PLR0917 - what was asked for
+    scenario: Scenario, seeds: int, seed: int, engine: str, jobs: int, programs: Programs
+) -> None:
     """Refuse what cannot be run."""
     if engine not in ENGINES:
         raise InputError(f"engine {engine!r}: unknown; choose one of: {', '.join(ENGINES)}")
@@ -252,6 +246,11 @@ def _check(scenario: Scenario, seeds: int, seed: int, engine: str, jobs: int) ->
         raise InputError(
             f"{scenario.file}: nothing to simulate; add an [[algorithm]] table with a name "
             "(paceline list programs)"
+        )
+    known = known_programs(programs)
+    for name in (each.name for each in scenario.algorithm if each.name not in known):
+        raise InputError(
+            f"{scenario.file}: {name}: unknown here; give simulate the programs that load had"
         )
 
 
@@ -264,8 +263,9 @@ def run_task(
             f"a Dask worker has {store.versions()}, but this process has {expected}; "
             "numbers are only the same with the same versions: install those"
         )
+    known = known_programs(programs)
     # Sums must not depend on how many cores a process may use.
     with threadpool_limits(limits=1):
         return ENGINES[task.engine](
-            task.algorithm, scenario, task.seed, spans=task.spans, programs=programs
+            task.algorithm, scenario, task.seed, spans=task.spans, programs=known
         )

@@ -35,7 +35,7 @@ def summary(result: "Result") -> Table:
     return table
 
 
-def theory(document: Row) -> list[Table]:
+def theory(document: Row) -> list[Table | str]:
     """What `paceline theory --json` prints, but for its notes."""
     keys = {
         "periods": {
@@ -58,11 +58,29 @@ def theory(document: Row) -> list[Table]:
             "bound there": "bound",
         },
     }
-    return [
+    tables = [
         _table(document[name], {heading: _value(key) for heading, key in columns.items()})
         for name, columns in keys.items()
         if document[name] or name == "periods"
     ]
+    return [*tables, _hide(document["hide"])]
+
+
+def _hide(hide: Row | None) -> str:
+    """Say after how many steps of delay an average costs no time."""
+    if hide is None:
+        return "No delay hides an average: computing takes no time."
+    if hide["delay"] is not None:
+        return f"An average at every step is hidden by a delay of {_steps(hide['delay'])}."
+    return (
+        "No delay hides an average at every step, as it holds the link for longer than that: "
+        f"average every {_steps(hide['smallest_period'])}, "
+        f"with a delay of {_steps(hide['delay_at_smallest_period'])}."
+    )
+
+
+def _steps(count: int) -> str:
+    return f"{count} step{'' if count == 1 else 's'}"
 
 
 def listing(rows: Sequence[Row]) -> Table:
@@ -81,8 +99,14 @@ def _table(rows: Iterable[Row], columns: Mapping[str, Cell]) -> Table:
 
 
 def _value(key: str) -> Cell:
-    say = human if key in ("seconds_per_step", "duration", "time") else _plain
+    say = {"seconds_per_step": human, "duration": human, "time": _moment}.get(key, _plain)
     return lambda row: say(row[key])
+
+
+def _moment(seconds: float) -> str:
+    """Return a time as people say it and, with four digits, in seconds: "19.2 min (1149 s)"."""
+    exact = f"{seconds:.0f} s" if seconds >= 1000 else f"{seconds:#.4g} s"
+    return exact if time_unit(seconds)[1] == "s" else f"{human(seconds)} ({exact})"
 
 
 def _plain(value: Any) -> str:

@@ -212,6 +212,7 @@ def tabulate(scenario: Scenario) -> dict[str, Any]:
             "(a pareto distribution has one for alpha above 1)"
         )
     means = [sum(law.expectation for law in laws) for laws in workers]
+    alone = len(means) / cluster.ideal_rate(scenario)  # a step, if nobody waited for anybody
     bound = _bound(scenario, len(workers))
     return {
         "sync_seconds_per_step": step(1),
@@ -222,7 +223,7 @@ def tabulate(scenario: Scenario) -> dict[str, Any]:
                 "speedup": step(1) / step(tau),
                 "valid": bound.valid(tau) if bound else None,
                 "floor": bound.floor(tau) if bound else None,
-                "scalability": scalability(sum(means) / len(means), step(tau)),
+                "scalability": scalability(alone, step(tau)),
             }
             for tau in scenario.theory.periods
         ],

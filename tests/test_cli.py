@@ -316,6 +316,15 @@ def test_nothing_said_shows_the_help(capsys):
     assert "simulate" in err
 
 
+def test_a_shipped_scenario_goes_by_its_name(folder, capsys):
+    assert paceline.load("quickstart") == paceline.load(ROOT / "scenarios" / "quickstart.toml")
+    status, _, err = run(capsys, "theory", "quickstrat")
+    assert status == 2
+    assert "did you mean `quickstart`?" in err
+    status, _, err = run(capsys, "theory", "x" * 5000)
+    assert (status, len(err.splitlines())) == (2, 1)
+
+
 def test_the_unexpected_is_short_unless_debugging(folder, capsys, monkeypatch):
     def breaks(*arguments, **options):
         raise RuntimeError("something broke")
@@ -335,6 +344,17 @@ def test_a_closed_pipe_is_quiet(folder):
     process.stdout.close()
     assert process.stderr.read() == ""
     assert process.wait() in (0, 1)
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_a_stream_closed_from_the_start_is_no_failure(folder, closed):
+    line = f'"{sys.executable}" -m paceline simulate test.toml --seeds 1 {closed}'
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        line, shell=True, env=environment, capture_output=True, text=True, check=True
+    )
+    assert "error" not in done.stderr
+    assert store.read("runs/test")
 
 
 def test_a_terminal_without_unicode_gets_a_table(folder):
@@ -379,6 +399,29 @@ def test_theory(folder, capsys):
     status, out, _ = run(capsys, "theory", "test.toml")
     assert status == 0
     assert "speed-up" in out
+    assert f"hidden by a delay of {document['hide']['delay']} step" in out
+
+
+def test_theory_says_when_no_delay_hides_an_average(folder, capsys):
+    slow = ("theory", "test.toml", "--set", "network.bandwidth=1 Mbit/s")
+    hide = json.loads(run(capsys, *slow, "--json")[1])["hide"]
+    assert hide["delay"] is None
+    out = " ".join(run(capsys, *slow)[1].split())
+    assert "No delay hides" in out
+    assert f"average every {hide['smallest_period']} steps" in out
+    assert f"a delay of {hide['delay_at_smallest_period']} steps" in out
+    instant = ("cluster.allow_zero=true", "cluster.compute=0 s")
+    status, out, _ = run(capsys, "theory", "test.toml", *(x for s in instant for x in ("--set", s)))
+    assert status == 0
+    assert "computing takes no time" in out
+
+
+def test_crossings_are_told_in_seconds_too(capsys):
+    crossings = json.loads(run(capsys, "theory", "adacomm/figure3", "--json")[1])["crossings"]
+    out = run(capsys, "theory", "adacomm/figure3")[1]
+    late = [row["time"] for row in crossings if row["time"] >= 1000]
+    assert late
+    assert all(f"({time:.0f} s)" in out for time in late)
 
 
 def test_theory_of_the_bound(folder, capsys):
@@ -412,6 +455,55 @@ def test_from_python_as_arrays_and_records(folder):
     assert [row["label"] for row in result.algorithms] == list(curves)
     json.dumps(result.json(), allow_nan=False)
     assert not Path("runs").exists()
+
+
+async def mine(me, *, lr: float, pause: int = 1):
+    """Average after every step."""
+    x = me.start
+    while True:
+        x = x - lr * await me.mean(await me.gradient(x))
+        me.mark(x)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_coroutine_is_an_algorithm(folder, jobs):
+    (folder / "test.toml").write_text(SCENARIO + '[[algorithm]]\nname = "mine"\nlr = 0.2\n')
+    own = {"mine": mine}
+    result = paceline.simulate("test.toml", seeds=1, jobs=jobs, programs=own)
+    assert list(result.groups) == ["ssgd", "local-sgd tau=10", "mine lr=0.2"]
+    loaded = paceline.load("test.toml", programs=own)
+    again = paceline.simulate(loaded, seeds=1, programs=own)
+    np.testing.assert_equal(again.records(), result.records())
+    with pytest.raises(paceline.InputError, match="mine: unknown here; give simulate the programs"):
+        paceline.simulate(loaded, seeds=1)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_program_of_ones_own_can_be_loaded_and_sent(folder, jobs):
+    (folder / "test.toml").write_text(SCENARIO + '[[algorithm]]\nname = "mine"\n')
+    own = {"mine": paceline.Program("mine", mine, "nowhere")}
+    assert paceline.simulate("test.toml", seeds=1, jobs=jobs, programs=own).runs
+
+
+def test_what_is_no_program_is_refused(folder):
+    with pytest.raises(paceline.InputError, match=r"programs\['mine'\].*async def"):
+        paceline.load("test.toml", programs={"mine": lambda me: None})
+
+
+def test_a_script_without_a_guard_is_told_once(folder):
+    (folder / "script.py").write_text(
+        "import paceline\npaceline.simulate('test.toml', seeds=1, jobs=2)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [sys.executable, "script.py"], env=environment, stderr=subprocess.PIPE, text=True
+    )
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert err.count("Traceback") == 1
+    last = err.splitlines()[-1]
+    assert last.startswith("RuntimeError: ")
+    assert 'if __name__ == "__main__":' in last
 
 
 def test_progress_counts_every_run(folder):

@@ -122,7 +122,7 @@ def delays(draw: st.DrawFn) -> dict:
             network[key] = draw(values)
     cluster = {"allow_zero": True, "region": "home", "group": groups}
     if draw(st.booleans()):
-        cluster |= {"extra": draw(laws), "extra_share": draw(st.sampled_from([0.3, 1.0]))}
+        cluster |= {"extra": draw(laws), "extra_share": draw(st.sampled_from([0.5, 1.0]))}
     cluster["forward_share"] = draw(st.sampled_from([0.0, 1 / 3, 0.9]))
     return {
         "workers": workers,

@@ -129,6 +129,25 @@ def test_labels_do_not_overlap(count):
     assert all(above[0] >= below[1] - slack for below, above in itertools.pairwise(rows))
 
 
+def test_long_labels_take_two_lines():
+    long = "adacomm lr=4.0 tau0=16 interval=5 s gamma=0.5"
+    assert plot.two_lines(long) == "adacomm lr=4.0 tau0=16\ninterval=5 s gamma=0.5"
+    assert plot.two_lines("local-sgd tau=10") == "local-sgd tau=10"
+    assert plot.two_lines("x" * 50) == "x" * 50
+    labels = ["ssgd", long, f"{long} slack=1", "asgd"]
+    figure, axes = draw({label: falling(label, end=90 + i) for i, label in enumerate(labels)})
+    names = [plot.two_lines(label) for label in labels]
+    found = [text for text in axes.texts if text.get_text() in names]
+    boxes = [Text.get_window_extent(text) for text in found]
+    assert len(boxes) == len(names)
+    rows = sorted((box.y0, box.y1) for box in boxes)
+    slack = figure.dpi / 72 * 4
+    assert all(above[0] >= below[1] - slack for below, above in itertools.pairwise(rows))
+    with plot._style():
+        bars = plot.breakdown({long: falling(long)}, title="").axes[0]
+    assert [label.get_text() for label in bars.get_yticklabels()] == [plot.two_lines(long)]
+
+
 def test_the_breakdown_shows_seconds_and_shares():
     groups = {
         # 10 steps in 100 s and in 5 s
@@ -162,7 +181,7 @@ def test_tau_is_drawn_where_it_changes():
 @given(st.lists(st.floats(-1000, 1000), min_size=1, max_size=12), st.floats(1, 50))
 def test_spread_keeps_apart_in_order_and_moves_little(wanted, gap):
     low, high = -1000.0, 1000.0
-    found = plot.spread(wanted, gap, low, high)
+    found = plot.spread(wanted, [gap] * len(wanted), low, high)
     ranked = [found[i] for i in np.argsort(wanted, kind="stable")]
     assert all(b - a >= gap - 1e-6 for a, b in itertools.pairwise(ranked))
     assert low - 1e-6 <= min(found)
@@ -170,6 +189,10 @@ def test_spread_keeps_apart_in_order_and_moves_little(wanted, gap):
     natural = sorted(wanted)
     if all(b - a >= gap for a, b in itertools.pairwise(natural)):
         assert found == pytest.approx(wanted)
+
+
+def test_spread_leaves_room_for_what_is_higher():
+    assert plot.spread([0, 0, 0], [10, 20, 10], -100, 100) == pytest.approx([-15, 0, 15])
 
 
 def traced(label):

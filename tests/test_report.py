@@ -32,6 +32,7 @@ def make_run(
     step = [float(5 * i) for i in range(n)] if step is None else [float(s) for s in step]
     columns = {name: [NAN] * n for name in COLUMNS}
     columns |= {"time": time, "step": step, "loss": [float(x) for x in loss]}
+    columns |= {"bytes": [15.0 * s for s in step]}
     columns |= {name: [float(x) for x in values] for name, values in curve.items()}
     return Run(
         label=label,
@@ -154,6 +155,15 @@ def test_summary_of_known_runs():
     assert found["breakdown"] == pytest.approx({"compute": 0.6, "wait": 0.2, "communicate": 0.2})
     assert found["curve"]["time"] == [0.0, 30.0, 45.0]
     assert found["curve"]["step"] == [0.0, 5.0, 10.0]
+
+
+def test_seeds_are_compared_at_the_steps_they_share():
+    fine = make_run([4, 3, 2, 1], step=[0, 1, 2, 3])
+    coarse = make_run([8, 4], step=[0, 2], seed=1)
+    found = report.aligned([fine, coarse])
+    assert found["step"].tolist() == [[0, 2], [0, 2]]
+    assert found["loss"].tolist() == [[4, 2], [8, 4]]
+    assert summary([fine, coarse])["curve"]["loss"] == [6, 3]
 
 
 def test_workers_that_never_wait_scale_perfectly():

@@ -46,9 +46,9 @@ class VirtualNode(Node):
 
     __slots__ = (
         "_box", "_busy", "_collectives", "_durations", "_gradient", "_handle", "_loss_and_gradient",
-        "_mark_at", "_met_at", "_pause_at", "_receive_seconds", "_receive_until", "_routes", "_run",
-        "_sent_until", "_since", "_spans", "communicated", "coroutine", "now", "period",
-        "resume", "sought", "step", "waited", "x",
+        "_mark_at", "_met_at", "_pause_at", "_paused_at", "_receive_seconds", "_receive_until",
+        "_routes", "_run", "_sent_until", "_since", "_spans", "communicated", "coroutine", "now",
+        "period", "resume", "sought", "step", "waited", "x",
     )  # fmt: skip
 
     def __init__(self, run: "Simulation", rank: int) -> None:
@@ -57,7 +57,7 @@ class VirtualNode(Node):
         self.start = self.x = run.objective.start
         self.apply_seconds = run.scenario.server.apply
         self.now = self.waited = self.communicated = self._since = self._sent_until = 0.0
-        self.step = self._collectives = self._met_at = 0
+        self.step = self._collectives = self._met_at = self._paused_at = 0
         self.period = nan
         self.sought: int | None = None
         self._handle: Handle = None  # the collective it waits in
@@ -271,8 +271,9 @@ class VirtualNode(Node):
         if self.step >= run.limit:
             run.over = True
             yield  # for ever
-        alone = self._met_at <= self._pause_at - run.every
-        self._pause_at = min(self._pause_at + run.every, run.limit)
+        alone = self._met_at <= self._paused_at
+        self._paused_at = self.step
+        self._pause_at = min(self.step + run.observer.every, run.limit)
         if alone:
             run.release_at(self.now, [self])
             yield

@@ -11,6 +11,7 @@ from simulator.trace import COLUMNS
 
 SECONDS_PER_HOUR = 3600.0
 BYTES_PER_GB = 1e9
+POINTS = 200  # of a curve, where the scenario does not say how often to evaluate
 
 
 class Watched(Protocol):
@@ -26,6 +27,9 @@ class Watched(Protocol):
 class Observer:
     """Evaluates the mean of the watched nodes' parameters every `every` steps, and at `limit`.
 
+    Where it is `adaptive`, because nobody knows how many steps there will be, it starts with every
+    one; whenever the curve has twice `POINTS` points it drops every second one, and from then on
+    looks half as often.
     Where the workers never average it evaluates the first node's parameters instead. A point's time
     is when the last node got there; there are none after `deadline`. `scale`: a node's steps per
     local step (one; for a server, which counts gradients, the number of workers). `nodes`: machines
@@ -37,6 +41,7 @@ class Observer:
         watched: int,
         *,
         every: int,
+        adaptive: bool,
         limit: int,
         scale: int,
         objective: Objective,
@@ -46,7 +51,9 @@ class Observer:
         averages: bool,
         deadline: float,
     ) -> None:
-        self._watched, self._every, self._limit, self._scale = watched, every, limit, scale
+        self._watched, self._limit, self._scale = watched, limit, scale
+        self.every, self._adaptive = every, adaptive
+        self._from = 0  # no mark of an earlier step counts any more
         self._objective, self._traffic = objective, traffic
         self._averages, self._deadline = averages, deadline
         self._node_second = nodes * (cost.node_hour or 0.0) / SECONDS_PER_HOUR
@@ -58,16 +65,26 @@ class Observer:
     def see(self, node: Watched) -> int:
         """Take in one node's mark; return the step of the next mark to show."""
         step = node.step
-        views = self._views.setdefault(step, [])
-        views.append((node.rank, node.now, node.period, node.x))
-        if len(views) == self._watched:
-            del self._views[step]
-            views.sort(key=lambda view: view[0])
-            _, times, periods, vectors = zip(*views, strict=True)
-            x = values.mean(vectors) if self._averages else vectors[0]
-            self._point(step / self._scale, max(times), periods[0], x)
-        following = (step // self._every + 1) * self._every
+        if step >= self._from:
+            views = self._views.setdefault(step, [])
+            views.append((node.rank, node.now, node.period, node.x))
+            if len(views) == self._watched:
+                self._complete(step, self._views.pop(step))
+        following = (step // self.every + 1) * self.every
         return min(following, self._limit) if step < self._limit else following
+
+    def _complete(self, step: int, views: list[tuple[int, float, float, Vector]]) -> None:
+        views.sort(key=lambda view: view[0])
+        _, times, periods, vectors = zip(*views, strict=True)
+        x = values.mean(vectors) if self._averages else vectors[0]
+        self._point(step / self._scale, max(times), periods[0], x)
+        if self._adaptive and len(self.curve["step"]) > 2 * POINTS:
+            self.every *= 2
+            for column in self.curve.values():
+                del column[1::2]
+        self._from = min((step // self.every + 1) * self.every, self._limit)
+        for early in [step for step in self._views if step < self._from]:
+            del self._views[early]
 
     def _point(self, step: float, time: float, period: float, x: Vector) -> None:
         if time > self._deadline:

@@ -15,7 +15,7 @@ from simulator.effects import ANY
 from simulator.engines import values
 from simulator.engines.collective import Collective
 from simulator.engines.node import NEVER, Message, VirtualNode
-from simulator.engines.observer import Observer
+from simulator.engines.observer import POINTS, Observer
 from simulator.errors import DeadlockError
 from simulator.network import Card, Network, Traffic
 from simulator.programs import Program, catalogue
@@ -23,7 +23,6 @@ from simulator.scenario import Algorithm, Scenario
 from simulator.trace import Run, Spans
 
 LAST = EventPriority(2)  # what happens at the deadline itself still counts
-POINTS = 200  # of a curve, where the scenario does not say how often to evaluate
 
 
 def run(
@@ -59,38 +58,40 @@ def run(
         },
         links=simulation.traffic.links(),
         spans=None if simulation.spans is None else simulation.spans.array(simulation.end),
-        notes=[*simulation.objective.notes, *_divergence(curve)],
+        notes=[*simulation.objective.notes, *_warnings(curve, program)],
         spans_truncated=simulation.spans is not None and simulation.spans.truncated,
     )
 
 
-def _divergence(curve: dict[str, list[float]]) -> list[str]:
-    """Say where the loss stopped being finite, if it had one and did."""
+def _warnings(curve: dict[str, list[float]], program: Program) -> list[str]:
+    """What a reader of a curve must know: that it is none, never averaged, or diverged."""
+    steps = curve["step"]
+    if len(steps) == 1:
+        return ["no step was evaluated before the end; run longer, or evaluate more often"]
+    found = []
+    if program.averages and not program.server and not np.isfinite(curve["tau"]).any():
+        found.append("never averaged: the period is longer than the run")
     finite = np.isfinite(curve["loss"])
-    if not finite.any() or finite[-1]:
-        return []
-    step = curve["step"][int(np.flatnonzero(finite)[-1]) + 1]
-    return [f"diverged by step {step:g}: the learning rate is too high for this algorithm"]
+    if finite.any() and not finite[-1]:
+        step = steps[int(np.flatnonzero(finite)[-1]) + 1]
+        found.append(f"diverged by step {step:g}: the learning rate is too high for this algorithm")
+    return found
 
 
 def evaluation_interval(scenario: Scenario) -> int:
-    """Local steps between evaluations: the scenario's, or what gives about `POINTS` points."""
+    """Local steps between evaluations, at first where it adapts."""
     settings = scenario.run
     if settings.evaluate_every:
         return settings.evaluate_every
-    steps = float(settings.steps or inf)
-    times = cluster.mean_compute(scenario)
-    if settings.duration and all(times):
-        steps = min(steps, settings.duration * len(times) / sum(times))
-    return max(1, int(steps // POINTS)) if steps < inf else 1
+    known = settings.steps if settings.steps and not settings.duration else 0
+    return max(1, known // POINTS)
 
 
 class Simulation:
     """One algorithm with one seed: its nodes, and the world they share.
 
-    `limit`: the step at which a node stops (`NEVER` where the run ends by time); `every`: steps
-    between evaluations. Where there is a server both count the gradients it has received, and the
-    run ends when it has had as many as all workers' steps.
+    `limit`: the step at which a node stops (`NEVER` where the run ends by time). Where there is a
+    server it counts the gradients that it has received: as many as all workers' steps.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class Simulation:
         self.card_out = Card(card) if card else None
         scale = self.workers if program.server else 1
         self.limit = scale * scenario.run.steps if scenario.run.steps else NEVER
-        self.every = scale * evaluation_interval(scenario)
+        every = scale * evaluation_interval(scenario)
         self.nodes = [VirtualNode(self, rank) for rank in range(self.workers)]
         times = cluster.compute_times(scenario, seed)
         for node, durations in zip(self.nodes, times, strict=True):
@@ -134,10 +135,11 @@ class Simulation:
             self.nodes.append(server)
             watched = [server]
         for node in watched:
-            node.watch(min(self.every, self.limit))
+            node.watch(min(every, self.limit))
         self.observer = Observer(
             len(watched),
-            every=self.every,
+            every=every,
+            adaptive=bool(scenario.run.duration and not scenario.run.evaluate_every),
             limit=self.limit,
             scale=scale,
             objective=self.objective,

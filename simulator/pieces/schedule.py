@@ -58,10 +58,13 @@ _tables: TypeAdapter[Constant | Steps] = TypeAdapter(
 
 
 @piece
-class _ConstantPeriod:
+class FixedPeriod:
+    """The same number of steps always."""
+
     value: int
 
     def __call__(self, step: int) -> int:
+        """Period in steps at `step`."""
         return self.value
 
 
@@ -87,7 +90,7 @@ def _period(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 1:
             raise ValueError("too small; write a communication period of 1 step or more")
-        return _ConstantPeriod(value)
+        return FixedPeriod(value)
     if isinstance(value, dict):
         return Period(_schedule(value))
     if callable(value):
