@@ -266,7 +266,8 @@ def test_the_bound_is_theorem_2_on_the_simulated_clock(case, tau):
 def test_a_period_outside_theorem_2_is_said_to_be():
     world = scenario(
         {"name": "local-sgd", "tau": 40}, {"name": "local-sgd", "tau": 12}, lr=0.08, workers=16,
-        steps=80, objective={"kind": "bound", "initial_gap": 1, "smoothness": 1, "gradient_variance": 1},
+        steps=80,
+        objective={"kind": "bound", "initial_gap": 1, "smoothness": 1, "gradient_variance": 1},
     )  # fmt: skip
     outside, inside = (simulate(world, index).notes for index in range(2))
     assert len(outside) == 1
