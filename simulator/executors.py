@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
@@ -76,7 +75,8 @@ def _submit(
     except RuntimeError:
         named = multiprocessing.current_process().name != "MainProcess"
         if named and multiprocessing.parent_process() is None:
-            sys.exit(1)  # still importing a script without that guard: the parent says it, once
+            # a child that still imports a script without that guard: its parent says it, once
+            raise SystemExit(1) from None
         raise
 
 
