@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from simulator.cluster import mean_compute, stragglers
+from simulator.cluster import delayed, mean_compute
 from simulator.pieces.schedule import Constant, FixedPeriod
 from simulator.pieces.transform import Average, Identity
 from simulator.programs import Program
@@ -81,6 +81,7 @@ def _cluster(scenario: Scenario) -> Iterator[Problem]:
     if not extras and "extra_share" in cluster.model_fields_set:
         yield Problem(("cluster", "extra_share"), "a share of no delay; add cluster.extra")
     seen: dict[str, int] = {}
+    counts = delayed(scenario)
     for index, group in enumerate(cluster.group):
         where = ("cluster", "group", index)
         if group.name in seen:
@@ -94,9 +95,9 @@ def _cluster(scenario: Scenario) -> Iterator[Problem]:
             yield Problem((*where, "extra"), "nobody gets it; add extra_share to the group")
         if group.extra_share is not None and group.extra is None and cluster.extra is None:
             yield Problem((*where, "extra_share"), "a share of no delay; add extra to the group")
-        if group.extra_share is not None and group.extra_share * group.workers < 0.5:
+        if group.extra_share is not None and not counts.get(group.name, 0):
             yield Problem((*where, "extra_share"), _nobody(group.workers))
-    if "extra_share" in cluster.model_fields_set and not stragglers(scenario, seed=0):
+    if "extra_share" in cluster.model_fields_set and not any(counts.values()):
         yield Problem(("cluster", "extra_share"), _nobody(cluster.workers))
     total = sum(group.workers for group in cluster.group)
     if total > cluster.workers:

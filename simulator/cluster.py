@@ -68,6 +68,12 @@ def _half_up(value: float) -> int:
     return floor(value + 0.5)
 
 
+def delayed(scenario: Scenario) -> dict[str, int]:
+    """How many suffer the extra delay, in each group ("": those in none) that has one."""
+    team = workers(scenario)
+    return {team[ranks[0]].group: count for ranks, count in _lots(team)}
+
+
 def stragglers(scenario: Scenario, seed: int) -> set[int]:
     """Ranks that suffer the extra delay: so many of each group, chosen once per seed."""
     chosen: set[int] = set()

@@ -71,6 +71,7 @@ class Network:
         self.settings = scenario.network
         self.regions = [worker.region for worker in workers(scenario)]
         self.model_bytes = scenario.model.bytes
+        self.charged: set[str] = set()  # names of links between regions, whose bytes are egress
         self._links: dict[tuple[int, int], Link] = {}
         self._tables = {frozenset(link.between): link for link in self.settings.link}
 
@@ -87,6 +88,8 @@ class Network:
 
     def _make(self, source: int, to: int) -> Link:
         ends = [self._place(source), self._place(to)]
+        if ends[0] != ends[1]:  # without regions every worker is a place of its own
+            self.charged.add("->".join(ends))
         table = self._tables.get(frozenset(ends))
         settings = self.settings
 
@@ -105,19 +108,6 @@ class Network:
         if rank == self.workers:
             return "server"
         return self.regions[rank] or f"worker {rank}"
-
-    @cached_property
-    def crossing(self) -> set[str] | None:
-        """Names of links between regions; None where no worker has one (every link then counts)."""
-        if not any(self.regions):
-            return None
-        ends = [*range(self.workers), self.workers]
-        return {
-            self.link(a, b).name
-            for a in ends
-            for b in ends
-            if a != b and self._place(a) != self._place(b)
-        }
 
     @cached_property
     def mean_plan(self) -> Plan:
@@ -292,22 +282,9 @@ class Traffic:
 
     def totals(self) -> tuple[float, float]:
         """Bytes so far over all links, and over those that are charged as egress."""
-        routes = list(self._messages.values())
-        total = sum(route.bytes for route in routes)
-        if self.network.crossing is not None:
-            routes = [route for route in routes if route.link.name in self.network.crossing]
-        charged = sum(route.bytes for route in routes)
-        for kind, payload in self._payloads.items():
-            moved, crossing = self._shares(kind)
-            total += moved * payload
-            charged += crossing * payload
-        return total, charged
-
-    def _shares(self, kind: str) -> tuple[float, float]:
-        """Bytes moved, and charged, per payload byte."""
-        moved, crossing = self._plan(kind).moved, self.network.crossing
-        charged = (size for name, size in moved.items() if crossing is None or name in crossing)
-        return sum(moved.values()), sum(charged)
+        links = self.links()
+        charged = (size for name, size in links.items() if name in self.network.charged)
+        return sum(links.values()), sum(charged)
 
 
 class Card:

@@ -226,7 +226,7 @@ class VirtualNode(Node):
     # Computing
 
     async def gradient(self, x: Vector) -> Vector:
-        """One draw of compute time, and the gradient."""
+        """One draw of compute time, and the gradient: the hot path, hence not through `_step`."""
         step = self.step
         if step >= self._pause_at:
             await self._pause()
@@ -237,26 +237,24 @@ class VirtualNode(Node):
 
     async def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
         """One draw of compute time, the loss and the gradient."""
-        step = self.step
-        if step >= self._pause_at:
-            await self._pause()
-        self.step = step + 1
-        self.now += next(self._durations)
-        compute = self._loss_and_gradient
-        return compute(x)
+        self.now += await self._step()
+        return self._loss_and_gradient(x)
 
     async def start_backward(self, x: Vector, pieces: int) -> Sequence[Handle]:
         """One draw of compute time, over whose backward part the pieces are freed evenly."""
-        step = self.step
-        if step >= self._pause_at:
-            await self._pause()
-        self.step = step + 1
+        duration = await self._step()
         forward = self._run.scenario.cluster.forward_share
-        duration = next(self._durations)
         return [
             Piece(part, self.now + duration * (forward + (1 - forward) * (i + 1) / pieces))
             for i, part in enumerate(values.cut(self._gradient(x), pieces))
         ]
+
+    async def _step(self) -> float:
+        """Count one step; return how long it takes."""
+        if self.step >= self._pause_at:
+            await self._pause()
+        self.step += 1
+        return next(self._durations)
 
     @types.coroutine
     def _pause(self) -> Generator[None, None, None]:

@@ -30,6 +30,7 @@ class Observer:
     Where it is `adaptive`, because nobody knows how many steps there will be, it starts with every
     one; whenever the curve has twice `POINTS` points it drops every second one, and from then on
     looks half as often.
+
     Where the workers never average it evaluates the first node's parameters instead. A point's time
     is when the last node got there; there are none after `deadline`. `scale`: a node's steps per
     local step (one; for a server, which counts gradients, the number of workers). `nodes`: machines

@@ -12,8 +12,8 @@ T = TypeVar("T")
 def piece(cls: type[T]) -> type[T]:
     """Make a frozen, validated dataclass that a scenario's table can be read into.
 
-    Not a pydantic model: pieces are called at every step, and a model's attributes take four times
-    as long to read.
+    Not a pydantic model: pieces are called at every step, and a model's attributes take nearly
+    three times as long to read.
     """
     made: Any = dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))(cls)
     return made  # type: ignore[no-any-return]

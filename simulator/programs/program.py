@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from types import MethodType
 from typing import Any, get_type_hints
 
@@ -74,7 +74,7 @@ class Program:
         self, function: Function, me: Node, parameters: Mapping[str, Any]
     ) -> Coroutine[Any, Any, None]:
         """Begin `function` (worker or server) on a node, with those of `parameters` it takes."""
-        names = inspect.signature(function).parameters
+        names = _arguments(function)
         return function(me, **{k: _callable(v) for k, v in parameters.items() if k in names})
 
     def describe(self) -> dict[str, dict[str, Any]]:
@@ -93,6 +93,11 @@ class Program:
                 "description": field.description or "",
             }
         return described
+
+
+@cache
+def _arguments(function: Function) -> frozenset[str]:
+    return frozenset(inspect.signature(function).parameters)
 
 
 def _callable(value: Any) -> Any:
