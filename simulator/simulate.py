@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -247,6 +247,20 @@ def _check(  # noqa: PLR0913, PLR0917 - what was asked for
         raise InputError(
             f"{scenario.file}: {name}: unknown here; give simulate the programs that load had"
         )
+
+
+def run_seeds(
+    scenario: Scenario,
+    algorithm: Algorithm,
+    seeds: Sequence[int],
+    *,
+    engine: str = "auto",
+    programs: Programs = None,
+) -> list[Run]:
+    """Run one algorithm with each of `seeds` in this process, without spans."""
+    known = known_programs(programs)
+    with threadpool_limits(limits=1):
+        return [ENGINES[engine](algorithm, scenario, seed, programs=known) for seed in seeds]
 
 
 def run_task(
