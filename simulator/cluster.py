@@ -5,7 +5,10 @@ from dataclasses import dataclass
 from itertools import repeat
 from math import floor
 
+import numpy as np
+
 from simulator.delay import Law
+from simulator.distribution import Array
 from simulator.scenario import Scenario
 from simulator.streams import Purpose, blocks, generator
 
@@ -83,24 +86,47 @@ def stragglers(scenario: Scenario, seed: int) -> set[int]:
     return chosen
 
 
-def compute_times(scenario: Scenario, seed: int) -> list[Iterator[float]]:
-    """Per worker, the durations in seconds of its steps 1, 2, ...: the same for every program."""
+class Stream:
+    """The compute times (seconds) of one worker with one seed, in order.
+
+    Drawing them in blocks of any size gives the same numbers.
+    """
+
+    def __init__(self, worker: Worker, seed: int, rank: int, extra: Law | None) -> None:
+        law = worker.compute
+        self.constant = law.expectation if law.is_constant and extra is None else None
+        self._laws = []
+        if self.constant is None:
+            self._laws.append((law, generator(seed, Purpose.COMPUTE, rank)))
+        if extra is not None:
+            self._laws.append((extra, generator(seed, Purpose.EXTRA, rank)))
+
+    def draw(self, n: int) -> Array:
+        """The next `n`, shape (n,)."""
+        if self.constant is not None:
+            return np.full(n, self.constant)
+        law, own = self._laws[0]
+        times = law.sample(own, n)
+        for law, own in self._laws[1:]:
+            times = times + law.sample(own, n)
+        return times
+
+
+def streams(scenario: Scenario, seed: int) -> list[Stream]:
+    """Per worker, the durations of its steps 1, 2, ...: the same for every program."""
     slow = stragglers(scenario, seed)
     return [
-        _durations(worker, seed, rank, worker.extra if rank in slow else None)
+        Stream(worker, seed, rank, worker.extra if rank in slow else None)
         for rank, worker in enumerate(workers(scenario))
     ]
 
 
-def _durations(worker: Worker, seed: int, rank: int, extra: Law | None) -> Iterator[float]:
-    law = worker.compute
-    if law.is_constant and extra is None:
-        return repeat(law.expectation)
-    own = generator(seed, Purpose.COMPUTE, rank)
-    if extra is None:
-        return blocks(lambda n: law.sample(own, n))
-    more = generator(seed, Purpose.EXTRA, rank)
-    return blocks(lambda n: law.sample(own, n) + extra.sample(more, n))
+def compute_times(scenario: Scenario, seed: int) -> list[Iterator[float]]:
+    """`streams`, number by number."""
+    return [
+        blocks(stream.draw) if stream.constant is None else repeat(stream.constant)
+        for stream in streams(scenario, seed)
+    ]
 
 
 def expected_laws(scenario: Scenario) -> list[list[Law]]:

@@ -86,6 +86,13 @@ class Distribution(BaseModel, ABC):
             raise ValueError("a probability lies in [0, 1]")
         return self._quantile(q)
 
+    def closed_sum(self, n: int) -> "tuple[float, Distribution | None] | None":
+        """The sum of `n` independent times as fixed seconds and a law, if there is a closed form.
+
+        No law: nothing of it is random.
+        """
+        return None
+
     def from_uniform(self, u: Array) -> Array:
         """Turn numbers uniform on (0, 1), shape (n,), into as many draws (seconds)."""
         return self._quantile(u)

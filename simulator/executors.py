@@ -16,6 +16,13 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
+def cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 @contextmanager
 def start(jobs: int, dask: str | None) -> Iterator[Executor | None]:
     """Start what runs tasks: `jobs` processes, or the Dask cluster at address `dask`.

@@ -252,8 +252,15 @@ class Traffic:
 
         Where the workers' payloads differ, that is their mean, and the `largest` sets the pace.
         """
+        self.count(kind, payload)
+        return self.cost(kind, largest or payload)
+
+    def count(self, kind: str, payload: float) -> None:
+        """Count the bytes of a collective."""
         self._payloads[kind] += payload
-        payload = largest or payload
+
+    def cost(self, kind: str, payload: float) -> tuple[float, float]:
+        """Return (transmission, latency) in seconds of the next collective, drawing the random."""
         settings = self.network.settings
         if settings.collective == "given" and self.network.workers > 1:
             assert settings.duration is not None
@@ -267,6 +274,20 @@ class Traffic:
         if latency is None:
             latency = sum(link.sample(self._rng, hops) for link, hops in plan.path.items())
         return plan.held * payload, latency
+
+    def is_constant(self, kind: str) -> bool:
+        """Whether equal collectives always cost the same."""
+        settings = self.network.settings
+        if settings.collective == "given" and self.network.workers > 1:
+            assert settings.duration is not None
+            return settings.duration.is_constant
+        return all(link.is_constant for link in self._plan(kind).path)
+
+    def volumes(self, kind: str) -> tuple[float, float]:
+        """Bytes that a collective moves in all, and as egress, per byte of its payload."""
+        moved = self._plan(kind).moved
+        charged = (size for name, size in moved.items() if name in self.network.charged)
+        return sum(moved.values()), sum(charged)
 
     def route(self, source: int, to: int) -> "Route":
         """The way from one node to another, for its messages."""

@@ -112,7 +112,7 @@ class NoisyQuadratic:
     def __init__(self, spec: Quadratic, workers: int, seed: int) -> None:
         d = self.dimension = spec.dimension
         self.spectrum = np.arange(1, d + 1, dtype=float) ** -spec.spectrum.exponent
-        self._scale = spec.noise / np.sqrt(d)
+        self.scale = spec.noise / np.sqrt(d)
         self.seed = seed
         directions = generator(seed, Purpose.OBJECTIVE).standard_normal((workers, d))
         directions /= np.linalg.norm(directions, axis=1, keepdims=True)
@@ -130,7 +130,7 @@ class NoisyQuadratic:
 
     def noise(self, rng: np.random.Generator) -> Array:
         """One gradient's noise."""
-        noise: Array = self._scale * rng.standard_normal(self.dimension)
+        noise: Array = self.scale * rng.standard_normal(self.dimension)
         return noise
 
 
@@ -229,22 +229,28 @@ class SoftmaxRegression:
         guesses = (data.test_x @ weights).argmax(axis=1)
         return Evaluation(loss, float((guesses == data.test_y).mean()))
 
-    def at(self, x: Vector, rows: np.ndarray) -> tuple[float, Array]:
-        """Loss and gradient at `x` over the training samples `rows`."""
+    def at(self, x: Vector, rows: np.ndarray) -> tuple[Any, Array]:
+        """Loss and gradient at `x`, shape (..., dimension), over training samples (..., batch)."""
         features, labels = self.data.train_x[rows], self.data.train_y[rows]
-        loss, residuals = _log_likelihood(features @ x.reshape(self._shape), labels)
-        return loss, (features.T @ residuals).ravel() / len(rows)
+        weights = x.reshape(*x.shape[:-1], *self._shape)
+        loss, residuals = _log_likelihood(features @ weights, labels)
+        gradient = features.swapaxes(-1, -2) @ residuals
+        return loss, gradient.reshape(x.shape) / rows.shape[-1]
 
 
-def _log_likelihood(scores: Array, labels: np.ndarray) -> tuple[float, Array]:
-    """Mean negative log-likelihood, and its gradient by the scores times their number."""
-    scores -= scores.max(axis=1, keepdims=True)
+def _log_likelihood(scores: Array, labels: np.ndarray) -> tuple[Any, Array]:
+    """Mean negative log-likelihood, and its gradient by the scores times their number.
+
+    `scores`: (..., samples, classes), overwritten; `labels`: (..., samples).
+    """
+    scores -= scores.max(axis=-1, keepdims=True)
     residuals = np.exp(scores)
-    totals = residuals.sum(axis=1, keepdims=True)
-    rows = np.arange(len(labels))
-    loss = float((np.log(totals[:, 0]) - scores[rows, labels]).mean())
+    totals = residuals.sum(axis=-1, keepdims=True)
+    own = np.arange(labels.size), labels.ravel()
+    of_own = scores.reshape(-1, scores.shape[-1])[own].reshape(labels.shape)
+    loss = (np.log(totals[..., 0]) - of_own).mean(axis=-1)
     residuals /= totals
-    residuals[rows, labels] -= 1
+    residuals.reshape(-1, scores.shape[-1])[own] -= 1
     return loss, residuals
 
 
@@ -258,10 +264,15 @@ class _SoftmaxSource:
         self._drawn: list[np.ndarray] = []
 
     def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
+        loss, gradient = self._objective.at(x, self.next_rows())
+        return float(loss), gradient
+
+    def next_rows(self) -> np.ndarray:
+        """The next mini-batch, as numbers of training samples."""
         if not self._drawn:
             size = (self._AHEAD, self._objective.batch)
             self._drawn = list(self._share[self._rng.integers(len(self._share), size=size)])[::-1]
-        return self._objective.at(x, self._drawn.pop())
+        return self._drawn.pop()
 
     def gradient(self, x: Vector) -> Vector:
         return self.loss_and_gradient(x)[1]

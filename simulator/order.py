@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.distribution import Array, Distribution
-from simulator.parametric import Constant, Exponential, Gamma, ShiftedExponential
+from simulator.parametric import Constant
 
 LATTICE = 2**18
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(16)
@@ -89,27 +89,14 @@ def _sum(worker: Sequence[Distribution], tau: int, copies: int) -> _Sum:
     fixed = 0.0
     terms: list[tuple[Distribution, int]] = []
     for law in worker:
-        match law:
-            case Constant():
-                fixed += tau * law.value
-            case ShiftedExponential():
-                fixed += tau * law.shift
-                terms.append((_erlang(law.random_part, tau), 1))
-            case Exponential():
-                terms.append((_erlang(law, tau), 1))
-            case Gamma():
-                terms.append((_gamma(tau * law.mean, tau * law.shape), 1))
-            case _:
-                terms.append((law, tau))
+        closed = law.closed_sum(tau)
+        if closed is None:
+            terms.append((law, tau))
+            continue
+        fixed += closed[0]
+        if closed[1] is not None:
+            terms.append((closed[1], 1))
     return _Sum(fixed, tuple(terms), copies)
-
-
-def _erlang(law: Exponential, tau: int) -> Gamma:
-    return _gamma(tau * law.mean, tau)
-
-
-def _gamma(mean: float, shape: float) -> Gamma:
-    return Gamma.model_construct(mean=mean, shape=shape)
 
 
 def _by_quadrature(sums: Sequence[_Sum]) -> float:

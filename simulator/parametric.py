@@ -57,6 +57,10 @@ class Constant(Distribution):
     def _knots(self) -> tuple[float, ...]:
         return (self.value,)
 
+    def closed_sum(self, n: int) -> tuple[float, None]:
+        """All of it is fixed."""
+        return n * self.value, None
+
 
 class Exponential(Distribution):
     """Memoryless: often far below the mean, sometimes a few times above."""
@@ -76,6 +80,10 @@ class Exponential(Distribution):
     def _quantile(self, q: Array) -> Array:
         with np.errstate(divide="ignore"):
             return -self.mean * np.log1p(-q)
+
+    def closed_sum(self, n: int) -> tuple[float, Distribution]:
+        """An Erlang time."""
+        return 0.0, Gamma.model_construct(mean=n * self.mean, shape=float(n))
 
 
 class ShiftedExponential(Distribution):
@@ -110,6 +118,10 @@ class ShiftedExponential(Distribution):
 
     def _quantile(self, q: Array) -> Array:
         return self.shift + self.random_part.quantile(q)
+
+    def closed_sum(self, n: int) -> tuple[float, Distribution]:
+        """The shifts, and an Erlang time."""
+        return n * self.shift, self.random_part.closed_sum(n)[1]
 
     def _knots(self) -> tuple[float, ...]:
         return (self.shift,)
@@ -240,6 +252,10 @@ class Gamma(Distribution):
         from scipy.special import gammaincinv  # noqa: PLC0415
 
         return np.asarray(gammaincinv(self.shape, q) * (self.mean / self.shape), dtype=float)
+
+    def closed_sum(self, n: int) -> tuple[float, Distribution]:
+        """A gamma of so many times the shape."""
+        return 0.0, Gamma.model_construct(mean=n * self.mean, shape=n * self.shape)
 
 
 class Weibull(Distribution):

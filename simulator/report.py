@@ -205,6 +205,7 @@ def summarise(
     rate = [_ratio(workers * run.steps, run.duration) for run in runs]
     return {
         "engine": runs[0].engine,
+        "handed_over": runs[0].handed_over or None,
         "seconds_per_step": {
             "mean": _mean(per_step),
             "ci95": interval(per_step) if len(runs) > 1 else batch_means(runs[0]),

@@ -281,6 +281,11 @@ class Run(Section):
     target_loss: Positive | None = Field(default=None, description="the loss to reach")
     seeds: int = Field(default=1, ge=1, le=10**6, description="number of repetitions")
     evaluate_every: Count | None = Field(default=None, description="steps between evaluations")
+    sampling: Literal["keyed", "aggregate"] = Field(
+        default="keyed",
+        description="compute times drawn step by step, the same under every algorithm, or as sums "
+        "over the steps between communications, where their law is known",
+    )
     timeline_spans: int = Field(
         default=5000, ge=0, le=10**8, description="longest timeline kept, in spans"
     )
@@ -322,6 +327,11 @@ class Range(Section):
     low: Number = Field(description="smallest value to try")
     high: Number = Field(description="largest value to try")
     log: bool = Field(default=False, description="spread the trials evenly in the logarithm")
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is one of whole numbers."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
 
 
 def _choice(value: Any) -> str:

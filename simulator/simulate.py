@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from simulator import executors, plot, report, store, timeline
 from simulator.cluster import ideal_rate
-from simulator.engines import virtual
+from simulator.dispatch import ENGINES, run_seeds, takes_many
 from simulator.errors import InputError
 from simulator.load import Programs, known_programs, load
 from simulator.pick import pick
@@ -22,7 +21,7 @@ from simulator.scenario import Algorithm, Scenario
 from simulator.sections import Cost
 from simulator.trace import Run
 
-ENGINES = {"auto": virtual.run, "virtual": virtual.run}
+TOGETHER = 64  # seeds that are run at once, at most: what a killed command may lose
 # What of a scenario's table cannot change the numbers of a task: its own algorithm is added back.
 PRESENTATION = ("title", "algorithm", "tune", "theory")
 LOSS = {"bound": "bound on the squared gradient norm", "softmax": "training loss"}
@@ -187,16 +186,24 @@ def simulate(  # noqa: PLR0913 - the options of the command
     kept = [parts.part(key) for key in keys] if parts else []
     done = {index: run for index, run in enumerate(kept) if run}
     resumed = len(done)
-    todo = [index for index in range(len(tasks)) if index not in done]
-    todo.sort(key=lambda index: tasks[index].seed)  # so that the time left can be guessed early
-    work = partial(run_task, scenario, programs=programs, expected=store.versions())
+    blocks = _blocks(scenario, tasks, done, jobs, programs)
+    alone = jobs == 1 and dask is None
+    work = partial(
+        run_block,
+        scenario,
+        threads=executors.cores() if alone else 1,
+        programs=programs,
+        expected=store.versions(),
+    )
     with executors.start(jobs, dask) as executor:
         if progress:
             progress(len(done), len(tasks))
-        for index, run in executors.results(executor, work, {i: tasks[i] for i in todo}):
-            done[index] = run
-            if parts:
-                parts.keep(keys[index], run)
+        todo = {number: [tasks[index] for index in block] for number, block in enumerate(blocks)}
+        for number, found in executors.results(executor, work, todo):
+            for index, run in zip(blocks[number], found, strict=True):
+                done[index] = run
+                if parts:
+                    parts.keep(keys[index], run)
             if progress:
                 progress(len(done), len(tasks))
     runs = [done[index] for index in range(len(tasks))]
@@ -204,6 +211,30 @@ def simulate(  # noqa: PLR0913 - the options of the command
     if directory:
         save(result, directory)
     return result
+
+
+def _blocks(
+    scenario: Scenario,
+    tasks: Sequence[Task],
+    done: Mapping[int, Run],
+    jobs: int,
+    programs: Programs,
+) -> list[list[int]]:
+    """Numbers of the tasks to do, those together that one call does: seeds of one algorithm.
+
+    In the order of their seeds, so that the time left can be guessed early.
+    """
+    groups: dict[str, list[int]] = {}
+    for index, task in enumerate(tasks):
+        if index not in done:
+            groups.setdefault(task.algorithm.label, []).append(index)
+    found = []
+    for group in groups.values():
+        first = tasks[group[0]]
+        many = takes_many(scenario, first.algorithm, first.engine, programs)
+        size = min(TOGETHER, -(-len(group) // jobs)) if many else 1
+        found += [group[start : start + size] for start in range(0, len(group), size)]
+    return sorted(found, key=lambda block: tasks[block[0]].seed)
 
 
 def save(result: Result, directory: store.Directory) -> None:
@@ -249,32 +280,27 @@ def _check(  # noqa: PLR0913, PLR0917 - what was asked for
         )
 
 
-def run_seeds(
+def run_block(
     scenario: Scenario,
-    algorithm: Algorithm,
-    seeds: Sequence[int],
+    tasks: Sequence[Task],
     *,
-    engine: str = "auto",
-    programs: Programs = None,
+    threads: int,
+    programs: Programs,
+    expected: Mapping[str, str],
 ) -> list[Run]:
-    """Run one algorithm with each of `seeds` in this process, without spans."""
-    known = known_programs(programs)
-    with threadpool_limits(limits=1):
-        return [ENGINES[engine](algorithm, scenario, seed, programs=known) for seed in seeds]
-
-
-def run_task(
-    scenario: Scenario, task: Task, *, programs: Programs, expected: Mapping[str, str]
-) -> Run:
-    """Run one task, wherever that is; refuse versions other than those `expected`."""
+    """Run tasks of one algorithm, wherever that is; refuse versions other than those `expected`."""
     if store.versions() != expected:
         raise InputError(
             f"a Dask worker has {store.versions()}, but this process has {expected}; "
             "numbers are only the same with the same versions: install those"
         )
-    known = known_programs(programs)
-    # Sums must not depend on how many cores a process may use.
-    with threadpool_limits(limits=1):
-        return ENGINES[task.engine](
-            task.algorithm, scenario, task.seed, spans=task.spans, programs=known
-        )
+    first = tasks[0]
+    return run_seeds(
+        scenario,
+        first.algorithm,
+        [task.seed for task in tasks],
+        engine=first.engine,
+        spans=first.spans,
+        threads=threads,
+        programs=programs,
+    )

@@ -24,6 +24,7 @@ class Purpose(IntEnum):
     OBJECTIVE = 6
     PROGRAM = 7
     SHARED = 8
+    AGGREGATE = 9
 
 
 def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

@@ -89,7 +89,7 @@ class Run:
       it.
 
     It is empty where nothing was counted. `inbox_bytes`: the most bytes of messages that waited at
-    the server at once.
+    the server at once. `handed_over`: why another engine than the one asked for ran it, if so.
     """
 
     label: str
@@ -108,3 +108,4 @@ class Run:
     staleness: dict[int, int] = field(default_factory=dict)
     staleness_unit: str = ""
     inbox_bytes: float = 0.0
+    handed_over: str = ""

@@ -415,6 +415,7 @@ class VirtualNode(EngineNode):
                 yield  # for ever
             else:
                 self._stand(handle.begins, handle.done)
-        if type(handle) is Collective and not handle.chained:
+        in_time = self.now <= self._run.deadline
+        if type(handle) is Collective and in_time and not handle.chained:
             self._ages[self.step - handle.joined[self.rank]] += 1
         return handle.collect(self.rank)

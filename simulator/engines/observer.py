@@ -5,7 +5,6 @@ from typing import Protocol
 
 from simulator.effects import Vector
 from simulator.engines import values
-from simulator.network import Traffic
 from simulator.objective import Objective
 from simulator.scenario import Cost
 from simulator.trace import COLUMNS
@@ -24,6 +23,13 @@ class Watched(Protocol):
     period: float
     updates: int
     x: Vector
+
+
+class Counter(Protocol):
+    """What the observer sees of the network."""
+
+    def totals(self) -> tuple[float, float]:
+        """Bytes so far over all links, and over those that are charged as egress."""
 
 
 View = tuple[int, float, float, int, Vector]
@@ -52,7 +58,7 @@ class Observer:
         limit: int,
         scale: int,
         objective: Objective,
-        traffic: Traffic,
+        traffic: Counter,
         cost: Cost,
         nodes: int,
         averages: bool,

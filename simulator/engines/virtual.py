@@ -14,11 +14,12 @@ from simpy.events import EventPriority
 from simulator import cluster, objective
 from simulator.effects import ANY, Payload
 from simulator.engines import values
-from simulator.engines.collective import ABSENT, Collective, Piece
+from simulator.engines.collective import ABSENT, TIE, Collective, Piece
 from simulator.engines.node import NEVER, Message, VirtualNode
 from simulator.engines.observer import POINTS, Observer
 from simulator.errors import DeadlockError
 from simulator.network import Card, Network, Traffic
+from simulator.objective import Objective
 from simulator.programs import Program, catalogue
 from simulator.scenario import Algorithm, Scenario
 from simulator.trace import Run, Spans
@@ -59,17 +60,24 @@ def run(
         },
         links=simulation.traffic.links(),
         spans=None if simulation.spans is None else simulation.spans.array(simulation.end),
-        notes=[
-            *algorithm.notes,
-            *(simulation.objective.notes if program.moves_alike(algorithm.parameters) else ()),
-            *_warnings(curve, program),
-        ],
+        notes=notes(program, algorithm, simulation.objective, curve),
         spans_truncated=simulation.spans is not None and simulation.spans.truncated,
         updates=simulation.observer.updates,
         staleness={each: times for each, times in sorted(simulation.staleness.items()) if times},
         staleness_unit=simulation.staleness_unit,
         inbox_bytes=simulation.inbox_bytes,
     )
+
+
+def notes(
+    program: Program, algorithm: Algorithm, goal: Objective, curve: dict[str, list[float]]
+) -> list[str]:
+    """What a user of a run must know."""
+    return [
+        *algorithm.notes,
+        *(goal.notes if program.moves_alike(algorithm.parameters) else ()),
+        *_warnings(curve, program),
+    ]
 
 
 def _warnings(curve: dict[str, list[float]], program: Program) -> list[str]:
@@ -96,6 +104,11 @@ def evaluation_interval(scenario: Scenario) -> tuple[int, bool]:
     if settings.steps and not settings.duration:
         return max(1, settings.steps // POINTS), False
     return 1, True
+
+
+def deadline(scenario: Scenario) -> float:
+    """Up to when things count, in seconds: what is later by rounding only is in time."""
+    return (scenario.run.duration or inf) * (1 + TIE)
 
 
 class Simulation:
@@ -126,7 +139,7 @@ class Simulation:
         self._next_event = inf
         self.late = False  # whether the server has work left at the deadline
         self.over = False  # whether a node has stopped because the run is long enough
-        self.deadline = scenario.run.duration or inf
+        self.deadline = deadline(scenario)
         self._open: dict[int, Collective] = {}
         self.guard = values.Guard()
         self._links_free = 0.0
@@ -184,13 +197,19 @@ class Simulation:
                 node.coroutine.close()
         if not (self._events or self.flights or self.observer.complete or self.late):
             self._look_for_deadlock()
+        end = self.end
         for node in self.nodes:
-            node.finish(min(node.now, self.end) if self.over else self.deadline)
+            node.finish(min(node.now, end) if self._whole else end)
 
     @property
     def end(self) -> float:
         """Up to when time counts: the deadline, or the end of the last step."""
-        return self.observer.curve["time"][-1] if self.over else self.deadline
+        return self.observer.curve["time"][-1] if self._whole else self.deadline
+
+    @property
+    def _whole(self) -> bool:
+        """Whether the workers have ended the run, by coming to its last step in time."""
+        return self.over and self.observer.curve["step"][-1] == self.scenario.run.steps
 
     def stop_at(self, time: float) -> None:
         """End the run at `time`: the last update has been made."""

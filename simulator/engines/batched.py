@@ -1,0 +1,251 @@
+"""All seeds and workers at once, as arrays: the reference engine's numbers, sooner.
+
+It takes every program whose workers all do the same, whatever their times are; the others are for
+`served` and `virtual`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf, nan
+from typing import Any
+
+import numpy as np
+
+from simulator import objective
+from simulator.codecs.codec import Raw
+from simulator.effects import Vector
+from simulator.engines import gradients
+from simulator.engines.draws import Draws, SumDraws
+from simulator.engines.handover import HandOver
+from simulator.engines.ledger import Clocks, Ledger
+from simulator.engines.observer import BYTES_PER_GB, POINTS, SECONDS_PER_HOUR
+from simulator.engines.team import SeedsDiffer, Team
+from simulator.engines.virtual import deadline, evaluation_interval, notes
+from simulator.network import Network, Traffic
+from simulator.programs import Program, catalogue
+from simulator.scenario import Algorithm, Scenario
+from simulator.trace import COLUMNS, Run, Spans
+
+VECTORS = 2**21  # entries of all workers' vectors in memory at once
+CLOCKS = 2**16  # workers of all seeds at once
+NEVER = 2**62
+
+
+def run(  # noqa: PLR0913 - what is run, and how
+    algorithm: Algorithm,
+    scenario: Scenario,
+    seeds: Sequence[int],
+    *,
+    spans: int = 0,
+    threads: int = 1,
+    programs: Mapping[str, Program] | None = None,
+) -> list[Run]:
+    """Simulate one algorithm with all seeds; keep up to `spans` spans of the first.
+
+    Raises HandOver when another engine must, ProgramError when the program breaks the vocabulary's
+    rules.
+    """
+    program = (programs or catalogue())[algorithm.name]
+    refuse(program, algorithm, scenario)
+    dimension = objective.dimension_of(scenario.objective)
+    workers = scenario.cluster.workers
+    room = max(1, VECTORS // (workers * dimension) if dimension else CLOCKS // workers)
+    found: list[Run] = []
+    while len(found) < len(seeds):
+        part = seeds[len(found) : len(found) + room]
+        try:
+            batch = Batch(
+                program, algorithm, scenario, part, spans=0 if found else spans, threads=threads
+            )
+            found += batch.run()
+        except SeedsDiffer:
+            room = 1
+    return found
+
+
+def refuse(program: Program, algorithm: Algorithm, scenario: Scenario) -> None:
+    """Raise HandOver for what is known from the outset to be for another engine."""
+    if program.server:
+        raise HandOver("which gradient comes first decides what its server does")
+    if program.gossips or program.pooled:
+        raise HandOver("its workers send each other messages")
+    codec = algorithm.parameters.get("codec", Raw())
+    if objective.dimension_of(scenario.objective) and codec != Raw():
+        raise HandOver("its codec works on one vector at a time")
+
+
+@dataclass
+class Curves:
+    """The curves of all seeds: the same steps, each seed's own times and losses."""
+
+    deadline: float
+    columns: list[dict[str, list[float]]] = field(default_factory=list)
+    updates: list[int] = field(default_factory=list)
+
+    def add(self, rows: Sequence[tuple[float, ...]], updates: int, thin: bool) -> None:
+        """Add a point to each curve that has not ended; keep every second one if `thin`."""
+        for seed, (curve, row) in enumerate(zip(self.columns, rows, strict=True)):
+            if row[0] > self.deadline:
+                continue
+            self.updates[seed] = updates
+            for name, value in zip(COLUMNS, row, strict=True):
+                curve[name].append(value)
+                if thin:
+                    del curve[name][1::2]
+
+
+class Batch:
+    """One algorithm with several seeds."""
+
+    def __init__(  # noqa: PLR0913 - as `run`
+        self,
+        program: Program,
+        algorithm: Algorithm,
+        scenario: Scenario,
+        seeds: Sequence[int],
+        *,
+        spans: int,
+        threads: int,
+    ) -> None:
+        self.program, self.algorithm, self.scenario, self.seeds = (
+            program,
+            algorithm,
+            scenario,
+            seeds,
+        )
+        workers = scenario.cluster.workers
+        self.objectives = [objective.build(scenario, algorithm, seed) for seed in seeds]
+        network = Network(scenario)
+        self.traffic = [Traffic(network, seed) for seed in seeds]
+        self.spans = Spans(spans) if spans else None
+        self.deadline = deadline(scenario)
+        self.limit = scenario.run.steps or NEVER
+        self.notes: list[str] = []
+        start = self.objectives[0].start
+        timeless = isinstance(start, complex)
+        self.ledger = Ledger(
+            self._clocks(threads), self.traffic, workers, self.deadline, self.spans, merge=timeless
+        )
+        self.every, self.adaptive = evaluation_interval(scenario)
+        cost = scenario.cost
+        self._node_second = workers * (cost.node_hour or 0.0) / SECONDS_PER_HOUR
+        self._egress_byte = (cost.egress_per_gb or 0.0) / BYTES_PER_GB
+        self._points = 1
+        self.curves = Curves(self.deadline, updates=[0] * len(seeds))
+        for each in self.objectives:
+            row = (0.0, 0.0, *each.evaluate(start, 0), nan, 0.0, 0.0)
+            self.curves.columns.append({k: [v] for k, v in zip(COLUMNS, row, strict=True)})
+        self.team = Team(
+            scenario,
+            start,
+            gradients.of_all(self.objectives, workers, threads),
+            self.ledger,
+            seeds=len(seeds),
+            limit=self.limit,
+            watch=self._see,
+            mark_at=min(self.every, self.limit),
+        )
+
+    def _clocks(self, threads: int) -> Clocks:
+        if self.scenario.run.sampling == "aggregate":
+            try:
+                clocks = SumDraws(self.scenario, self.seeds, threads)
+            except ValueError:
+                self.notes.append(
+                    'run.sampling = "aggregate": the law of a sum of these compute times has no '
+                    "closed form, so that they were drawn one by one"
+                )
+            else:
+                self.notes.append(
+                    'run.sampling = "aggregate": compute times were drawn as sums over the steps '
+                    "between communications; same distribution, other numbers"
+                )
+                return clocks
+        return Draws(self.scenario, self.seeds, threads)
+
+    def run(self) -> list[Run]:
+        """Run to the end of the steps, or of the time."""
+        with np.errstate(over="ignore", invalid="ignore"):  # divergence is reported, not warned of
+            coroutine = self.program.start(
+                self.program.worker, self.team, self.algorithm.parameters
+            )
+            try:
+                coroutine.send(None)
+            except StopIteration:
+                self.ledger.flush()
+            finally:
+                coroutine.close()
+            ends = np.array([self._end(curve) for curve in self.curves.columns])
+            self.ledger.finish(ends, self.team.step)
+        return [self._run(index) for index in range(len(self.seeds))]
+
+    def _end(self, curve: dict[str, list[float]]) -> float:
+        """Up to when time counts: the end of the last step, or the deadline."""
+        if curve["step"][-1] == self.limit or self.deadline == inf:
+            return curve["time"][-1]
+        return self.deadline
+
+    def _see(self, team: Team, x: Vector) -> int:
+        """Evaluate the parameters that all have marked; return the step of the next evaluation."""
+        step = team.step
+        if isinstance(x, complex):
+            seen = [x] * team.seeds
+        elif self.program.averages:
+            seen = list(np.broadcast_to(team.mean_of(x), (team.seeds, 1, x.shape[-1]))[:, 0])
+        else:
+            seen = list(np.broadcast_to(x, (team.seeds, team.workers, x.shape[-1]))[:, 0])
+        evaluated = [
+            each.evaluate(own, step) for each, own in zip(self.objectives, seen, strict=True)
+        ]
+        self._points += 1
+        thin = self.adaptive and self._points > 2 * POINTS
+        if thin:
+            self._points, self.every = (self._points + 1) // 2, 2 * self.every
+        self.ledger.note(self._point, step, evaluated, team.period, team.updates, thin)
+        following = (step // self.every + 1) * self.every
+        return min(following, self.limit) if step < self.limit else following
+
+    def _point(
+        self, step: int, evaluated: list[Any], period: float, updates: int, thin: bool
+    ) -> None:
+        """Add the point to the curves, now that its time is known: when the last worker came."""
+        times = self.ledger.now.max(axis=1)
+        moved, charged = self.ledger.totals()
+        costs = times * self._node_second + charged * self._egress_byte
+        numbers = zip(times.tolist(), evaluated, moved.tolist(), costs.tolist(), strict=True)
+        rows = [
+            (time, float(step), *losses, period, sent, cost) for time, losses, sent, cost in numbers
+        ]
+        self.curves.add(rows, updates, thin)
+
+    def _run(self, index: int) -> Run:
+        """What is left of one seed."""
+        algorithm, program, ledger = self.algorithm, self.program, self.ledger
+        curve, workers = self.curves.columns[index], self.team.workers
+        waited, communicated = ledger.waited[index] / workers, ledger.communicated[index] / workers
+        spans = self.spans if index == 0 else None
+        return Run(
+            label=algorithm.label,
+            name=algorithm.name,
+            seed=self.seeds[index],
+            engine="batched",
+            steps=curve["step"][-1],
+            duration=curve["time"][-1],
+            curve=curve,
+            seconds={
+                "compute": float(ledger.now[index].mean() - waited - communicated),
+                "wait": float(waited),
+                "communicate": float(communicated),
+            },
+            links=self.traffic[index].links(),
+            spans=None if spans is None else spans.array(self._end(curve)),
+            notes=[*self.notes, *notes(program, algorithm, self.objectives[index], curve)],
+            spans_truncated=spans is not None and spans.truncated,
+            updates=self.curves.updates[index],
+            staleness={
+                age: int(counts[index])
+                for age, counts in sorted(ledger.staleness.items())
+                if counts[index]
+            },
+            staleness_unit="steps",
+        )

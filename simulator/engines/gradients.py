@@ -1,0 +1,129 @@
+"""Gradients of all workers and seeds at once, from the same draws as one by one.
+
+Vectors have the shape (seeds, workers, dimension), with a one for workers that have the same.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from simulator.distribution import Array
+from simulator.effects import NOTHING, Vector
+from simulator.engines.draws import share
+from simulator.engines.handover import HandOver
+from simulator.objective import NoisyQuadratic, Nothing, Objective, SoftmaxRegression
+from simulator.streams import Purpose, generator
+
+NOISE = 2**22  # numbers of noise in memory at once
+
+
+class PerWorker(np.ndarray[Any, np.dtype[np.float64]]):
+    """A number of each worker of one seed, shape (workers,): its loss, its clock."""
+
+
+def per_worker(numbers: Any) -> PerWorker:
+    """Make numbers, one of each worker, a `PerWorker`."""
+    return np.asarray(numbers, dtype=float).view(PerWorker)
+
+
+class Gradients(Protocol):
+    """The next mini-batch of every worker of every seed."""
+
+    def gradient(self, x: Vector) -> Vector:
+        """Gradients at `x`."""
+
+    def loss_and_gradient(self, x: Vector) -> tuple[PerWorker, Vector]:
+        """Losses, of the only seed, and gradients at `x`."""
+
+
+class NoGradients:
+    """Time only."""
+
+    def gradient(self, x: Vector) -> Vector:
+        """`NOTHING`."""
+        return NOTHING
+
+    def loss_and_gradient(self, x: Vector) -> tuple[PerWorker, Vector]:
+        """There are no losses."""
+        raise HandOver("its objective has no loss")
+
+
+class QuadraticGradients:
+    """Of `NoisyQuadratic`."""
+
+    def __init__(self, objectives: Sequence[NoisyQuadratic], workers: int, threads: int) -> None:
+        self._first, self._threads = objectives[0], threads
+        self._optima = np.stack([each.shifts for each in objectives])
+        self._own = [
+            generator(each.seed, Purpose.BATCH, rank)
+            for each in objectives
+            for rank in range(workers)
+        ]
+        size = self._optima.size
+        self._noise = np.empty(
+            (len(self._own), max(1, min(64, NOISE // size)), self._first.dimension)
+        )
+        self._used = self._noise.shape[1]
+
+    def gradient(self, x: Vector) -> Vector:
+        """Curvature times distance, and noise."""
+        if self._used == self._noise.shape[1]:
+            share(self._draw, range(len(self._own)), self._threads)
+            self._used = 0
+        gradient = x - self._optima
+        gradient *= self._first.spectrum
+        gradient += self._noise[:, self._used].reshape(gradient.shape)
+        self._used += 1
+        return gradient
+
+    def _draw(self, stream: int) -> None:
+        noise = self._noise[stream]
+        self._own[stream].standard_normal(out=noise)
+        noise *= self._first.scale
+
+    def loss_and_gradient(self, x: Vector) -> tuple[PerWorker, Vector]:
+        """As the reference adds it up, worker by worker."""
+        away = x - self._optima
+        losses = [float(self._first.spectrum @ (each * each)) / 2 for each in away[0]]
+        return per_worker(losses), self.gradient(x)
+
+
+class SoftmaxGradients:
+    """Of `SoftmaxRegression`."""
+
+    def __init__(self, objectives: Sequence[SoftmaxRegression], workers: int) -> None:
+        self._first, self._shape = objectives[0], (len(objectives), workers)
+        self._batches = [each.source(rank) for each in objectives for rank in range(workers)]
+
+    def gradient(self, x: Vector) -> Vector:
+        """Gradients alone."""
+        return self._next(x)[1]
+
+    def loss_and_gradient(self, x: Vector) -> tuple[PerWorker, Vector]:
+        """Losses and gradients."""
+        losses, gradient = self._next(x)
+        return per_worker(losses[0]), gradient
+
+    def _next(self, x: Vector) -> tuple[Array, Array]:
+        rows = np.stack([batch.next_rows() for batch in self._batches])
+        x = np.broadcast_to(x, (*self._shape, x.shape[-1]))
+        losses, gradients = self._first.at(x.reshape(-1, x.shape[-1]), rows)
+        return losses.reshape(self._shape), gradients.reshape(x.shape)
+
+
+def of_all(objectives: Sequence[Objective], workers: int, threads: int) -> Gradients:
+    """The gradients of objectives of one kind, one of each seed.
+
+    Raises HandOver for a kind that is not known here.
+    """
+    first: Any = objectives[0]
+    same: Any = objectives
+    match first:
+        case NoisyQuadratic():
+            return QuadraticGradients(same, workers, threads)
+        case SoftmaxRegression():
+            return SoftmaxGradients(same, workers)
+        case Nothing():
+            return NoGradients()
+    raise HandOver("its objective works one worker at a time")

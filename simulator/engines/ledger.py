@@ -1,0 +1,247 @@
+"""When things happen: what the programs of all seeds do, replayed over blocks of their steps.
+
+A team does the same whatever its times are. So its node only notes what it does, and the ledger
+works out when, for all workers and seeds at once. Arrays have the shape (seeds, workers), or
+(seeds,) where the workers of a seed share a number.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Any, Protocol
+
+import numpy as np
+
+from simulator.distribution import Array
+from simulator.network import Traffic
+from simulator.trace import Kind, Spans
+
+LONGEST = 1024  # steps that are summed at once
+SEGMENTS = 2**23  # of all streams, in memory at once
+STEPS = 2**14  # of one stream, in memory at once
+NEVER = inf  # the clock of a worker that waits for what comes after the end
+
+
+class Clocks(Protocol):
+    """What draws compute times."""
+
+    def sums(self, lengths: Sequence[int]) -> Array:
+        """Seconds of the next segments, of so many steps each: (segments, seeds, workers)."""
+
+
+class Timed:
+    """Something started: when it begins and when it is done, once the ledger knows.
+
+    `kind`: of collective, None for a piece of a gradient. `step`: at which step it was started.
+    `result`: what a wait for it returns. `held`: arrays that are read-only until then.
+    """
+
+    __slots__ = ("begins", "done", "held", "kind", "moved", "result", "step")
+
+    def __init__(self, kind: str | None, result: Any, step: int, held: Any = ()) -> None:
+        self.kind, self.result, self.step, self.held = kind, result, step, held
+        self.begins: Any = None
+        self.done: Any = None
+        self.moved: Any = None  # which version of the clocks it began at
+
+
+class Ledger:
+    """The clocks of a team, up to its last `flush`.
+
+    `merge`: sum the steps between two communications before adding them to a clock. `due`: whether
+    it wants to be flushed. `over`: whether every seed has come to the deadline.
+    """
+
+    def __init__(  # noqa: PLR0913 - the world, and how closely it is watched
+        self,
+        clocks: Clocks,
+        traffic: Sequence[Traffic],
+        workers: int,
+        deadline: float,
+        spans: Spans | None,
+        *,
+        merge: bool,
+    ) -> None:
+        self._clocks, self._traffic = clocks, traffic
+        self._seeds, self._workers, self._deadline = len(traffic), workers, deadline
+        self._longest = LONGEST if merge else 1
+        # with vectors to compute on, steps past the deadline cost more than small blocks
+        self._block = max(64, SEGMENTS // (self._seeds * workers)) if merge else 64
+        self._pending = self._drawn = 0
+        self._sums = np.empty(0)
+        self._lengths: list[int] = []
+        self._todo: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self.due = self.over = False
+        self.now = np.zeros((self._seeds, workers))
+        self._version = 0
+        self._free = np.zeros(self._seeds)  # when the links are
+        self.waited = np.zeros(self._seeds)  # seconds of all workers
+        self.communicated = np.zeros(self._seeds)
+        self._payloads: dict[str, Array] = {}  # bytes so far, by kind of collective
+        self._costs: dict[tuple[str, float], tuple[float, float]] = {}
+        self.staleness: defaultdict[int, Array] = defaultdict(lambda: np.zeros(self._seeds, int))
+        self._spans, self._since = spans, np.zeros(workers)
+
+    # What the team does
+
+    def compute(self) -> None:
+        """Every worker computes one gradient."""
+        self._pending += 1
+        if self._pending == self._longest:
+            self._close()
+
+    def note(self, what: Callable[..., None], *about: Any) -> None:
+        """Note something to be timed, after all that was noted before."""
+        if self._pending:
+            self._close()
+        self._todo.append((what, about))
+
+    def _segment(self, steps: int) -> int:
+        """Ask for the time of so many steps, after all others; return its number."""
+        self._lengths.append(steps)
+        self._drawn += steps
+        self.due = len(self._lengths) >= self._block or self._drawn >= STEPS or self.over
+        return len(self._lengths) - 1
+
+    def _close(self) -> None:
+        self._todo.append((self._compute, (self._segment(self._pending),)))
+        self._pending = 0
+
+    def flush(self) -> None:
+        """Work out the times of everything noted."""
+        if self._pending:
+            self._close()
+        if self._lengths:
+            self._sums = self._clocks.sums(self._lengths)
+        todo, self._todo, self._lengths, self._drawn = self._todo, [], [], 0
+        for what, about in todo:
+            what(*about)
+        self.over = bool((self.now.min(axis=1) > self._deadline).all())
+        self.due = self.over
+
+    # When that is
+
+    def _compute(self, segment: int) -> None:
+        self.now += self._sums[segment]
+        self._version += 1
+
+    def work(self, seconds: float) -> None:
+        """Every worker is busy for so long."""
+        self.now += seconds
+        self._version += 1
+
+    def backward(self, pieces: Sequence[Timed], forward: float) -> None:
+        """Every worker computes one gradient, whose pieces it frees evenly after a forward share.
+
+        No clock moves before the pieces are waited for.
+        """
+        if self._pending:
+            self._close()
+        self.note(self._backward, pieces, forward, self._segment(1))
+
+    def _backward(self, pieces: Sequence[Timed], forward: float, segment: int) -> None:
+        duration = self._sums[segment]
+        for i, piece in enumerate(pieces):
+            piece.done = self.now + duration * (forward + (1 - forward) * (i + 1) / len(pieces))
+
+    def piece(self, piece: Timed) -> None:
+        """Every worker waits for a piece of its gradient."""
+        self.now = np.maximum(self.now, piece.done)
+        self._version += 1
+
+    def start(self, handle: Timed, payload: float) -> None:
+        """All have joined a collective: it takes the links as soon as they are free."""
+        handle.begins = np.maximum(self.now.max(axis=1), self._free)
+        handle.moved = self._version
+        begun = handle.begins <= self._deadline
+        kind = str(handle.kind)
+        transmission, latency = self._cost(kind, payload, begun)
+        self._free = np.where(begun, handle.begins + transmission, self._free)
+        handle.done = np.where(begun, self._free + latency, NEVER)
+        self._payloads[kind] = self._payloads.get(kind, 0.0) + payload * begun
+
+    def _cost(self, kind: str, payload: float, begun: Array) -> tuple[Any, Any]:
+        first = self._traffic[0]
+        if first.is_constant(kind):
+            if (kind, payload) not in self._costs:
+                self._costs[kind, payload] = first.cost(kind, payload)
+            return self._costs[kind, payload]
+        costs = np.zeros((self._seeds, 2))
+        for seed in np.flatnonzero(begun).tolist():
+            costs[seed] = self._traffic[seed].cost(kind, payload)
+        return costs[:, 0], costs[:, 1]
+
+    def wait(self, handle: Timed, step: int, used: bool = True) -> None:
+        """Every worker waits for a collective; `used`: it is then that it acts on the result."""
+        late = handle.done > self._deadline
+        if not late.any():
+            self._stand(handle.begins[:, None], handle.done[:, None], step, handle.moved)
+            self._version += 1
+        else:
+            blocked = late[:, None] & (handle.done[:, None] > self.now)
+            done = np.where(late, self._deadline, handle.done)[:, None]
+            self._stand(handle.begins[:, None], done, step, None)
+            self._version += 1
+            self.now = np.where(blocked, NEVER, self.now)
+        if used:
+            in_time = (self.now <= self._deadline).sum(axis=1)
+            self.staleness[step - handle.step] += in_time
+
+    def _stand(self, begins: Array, done: Array, step: int, moved: int | None) -> None:
+        """Stand still until `done`: for others up to `begins`, then for the network."""
+        now = self.now
+        if moved == self._version and self._spans is None:  # everyone has come, and nobody gone on
+            self.waited += self._workers * begins[:, 0] - now.sum(axis=1)
+            self.communicated += self._workers * (done - begins)[:, 0]
+            now[:] = done
+            return
+        done = np.maximum(now, done)
+        begins = np.minimum(np.maximum(begins, now), done)
+        here = now < NEVER
+        self.waited += np.where(here, begins - now, 0.0).sum(axis=1)
+        self.communicated += np.where(here, done - begins, 0.0).sum(axis=1)
+        if self._spans is not None:
+            self._record(now[0], begins[0], done[0], step)
+        self.now = done
+
+    def _record(self, now: Array, begins: Array, done: Array, step: int) -> None:
+        """Keep the spans of the first seed, as long as there is room."""
+        assert self._spans is not None
+        stood = (done > now) & (now < NEVER)
+        for rank in np.flatnonzero(stood).tolist():
+            self._spans.add(
+                rank,
+                int(Kind.COMPUTE),
+                self._since[rank],
+                now[rank],
+                begins[rank],
+                done[rank],
+                step,
+            )
+        self._since = np.where(stood, done, self._since)
+
+    def ask(self, step: int) -> None:
+        """Every worker waits for the last one to ask the same question."""
+        asked = Timed("question", None, step)
+        asked.begins = asked.done = self.now.max(axis=1)
+        self.wait(asked, step, used=False)
+
+    def totals(self) -> tuple[Array, Array]:
+        """Bytes so far over all links, and over those that are charged as egress: (seeds,)."""
+        moved, charged = np.zeros(self._seeds), np.zeros(self._seeds)
+        for kind, payload in self._payloads.items():
+            each, egress = self._traffic[0].volumes(kind)
+            moved += payload * each
+            charged += payload * egress
+        return moved, charged
+
+    def finish(self, ends: Array, step: int) -> None:
+        """Cut everything off at the end of each seed's run; count the bytes of each."""
+        self.now = np.minimum(self.now, ends[:, None])
+        if self._spans is not None:
+            for rank, (since, now) in enumerate(zip(self._since, self.now[0], strict=True)):
+                self._spans.add(rank, int(Kind.COMPUTE), since, now, now, now, step)
+        for kind, payloads in self._payloads.items():
+            for traffic, payload in zip(self._traffic, payloads, strict=True):
+                if payload:
+                    traffic.count(kind, float(payload))

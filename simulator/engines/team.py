@@ -1,0 +1,253 @@
+"""One node that stands for all workers of all seeds: they run one program, once.
+
+Vectors carry two axes more than a worker's: (seeds, workers, dimension), with a one for the workers
+where all of them have the same. Values are computed at once; times are noted for the ledger.
+"""
+
+import types
+from collections.abc import Callable, Generator, Sequence
+from math import nan
+from typing import Any
+
+import numpy as np
+
+from simulator.effects import ANY, NOTHING, Encoded, Handle, Node, Payload, Vector
+from simulator.engines import values
+from simulator.engines.collective import TIE
+from simulator.engines.gradients import Gradients, PerWorker
+from simulator.engines.handover import HandOver
+from simulator.engines.ledger import Ledger, Timed
+from simulator.scenario import Scenario
+
+
+class SeedsDiffer(Exception):  # noqa: N818 - a signal
+    """What a program is about to learn is not the same for all seeds: they must run apart."""
+
+
+class Team(Node):
+    """The workers of a run; `watch` is told of every mark that is due.
+
+    `seeds`: how many; `step`: gradients that each worker has computed; `period`: steps between the
+    last two collectives; `updates`: marks. Raises HandOver when the program does what differs
+    between workers.
+    """
+
+    __slots__ = (
+        "_gradients", "_guard", "_ledger", "_limit", "_met_at", "_scenario", "_watch", "coroutine",
+        "mark_at", "meter", "period", "seeds", "step", "updates",
+    )  # fmt: skip
+
+    def __init__(  # noqa: PLR0913 - what it stands for, and who watches
+        self,
+        scenario: Scenario,
+        start: Vector,
+        gradients: Gradients,
+        ledger: Ledger,
+        *,
+        seeds: int,
+        limit: int,
+        watch: Callable[["Team", Vector], int],
+        mark_at: int,
+    ) -> None:
+        self.workers = self.server = scenario.cluster.workers
+        self.start = start
+        self.apply_seconds = scenario.server.apply
+        self.parameters = scenario.model.parameters
+        self.bytes_per_parameter = scenario.model.bytes_per_parameter
+        dimension = 1 if isinstance(start, complex) else len(start)
+        self.meter = values.Meter(scenario.model.bytes, dimension)
+        self.seeds, self._scenario, self._limit = seeds, scenario, limit
+        self._gradients, self._ledger, self._guard = gradients, ledger, values.Guard()
+        self._watch, self.mark_at = watch, mark_at
+        self.step = self.updates = self._met_at = 0
+        self.period = nan
+
+    # What a program may do
+
+    async def gradient(self, x: Vector) -> Vector:
+        """Every worker's next gradient."""
+        if self._ledger.due or self.step >= self._limit:
+            await self._pause()
+        self.step += 1
+        self._ledger.compute()
+        return self._gradients.gradient(x)
+
+    async def loss_and_gradient(self, x: Vector) -> tuple[Any, Vector]:
+        """Every worker's next loss and gradient."""
+        self._alone()
+        if self._ledger.due or self.step >= self._limit:
+            await self._pause()
+        self.step += 1
+        self._ledger.compute()
+        return self._gradients.loss_and_gradient(x)
+
+    async def start_backward(self, x: Vector, pieces: int) -> Sequence[Handle]:
+        """Every worker's next gradient, in pieces."""
+        if self._ledger.due or self.step >= self._limit:
+            await self._pause()
+        self.step += 1
+        gradient = self._gradients.gradient(x)
+        handles = [Timed(None, part, self.step) for part in self.cut(gradient, pieces)]
+        forward = self._scenario.cluster.forward_share
+        self._ledger.backward(handles, forward)
+        return handles
+
+    @types.coroutine
+    def _pause(self) -> Generator[None, None, None]:
+        self._ledger.flush()
+        if self.step >= self._limit or self._ledger.over:
+            yield  # for ever
+
+    def cut(self, vector: Vector, pieces: int) -> Sequence[Vector]:
+        """Cut along the last axis, the last entries first."""
+        if isinstance(vector, complex):
+            return values.cut(vector, pieces)
+        return list(np.array_split(vector, pieces, axis=-1))[::-1]
+
+    def join(self, pieces: Sequence[Vector]) -> Vector:
+        """Undo the cut, where pieces may be shared by more or fewer workers."""
+        if isinstance(pieces[0], complex):
+            return NOTHING
+        lead = np.broadcast_shapes(*(piece.shape[:-1] for piece in pieces))
+        whole = [np.broadcast_to(piece, (*lead, piece.shape[-1])) for piece in pieces[::-1]]
+        return np.concatenate(whole, axis=-1)
+
+    def start_mean(self, value: Payload) -> Handle:
+        """Join the next collective, a mean."""
+        return self._start("mean", value, self._mean(value))
+
+    def start_gather(self, value: Payload) -> Handle:
+        """Join the next collective, a gather."""
+        if _arrays(value):
+            raise HandOver("its vectors are gathered, not averaged")
+        return self._start("gather", value, (value,) * self.workers)
+
+    def _start(self, kind: str, value: Payload, result: Payload) -> Handle:
+        if self.step > self._met_at:
+            self.period, self._met_at = self.step - self._met_at, self.step
+        held = self._guard.hold(value) if type(value) is not complex else ()
+        handle = Timed(kind, result, self.step, held)
+        self._ledger.note(self._ledger.start, handle, self._weigh(value))
+        return handle
+
+    async def wait(self, handle: Handle) -> Any:
+        """Wait for a collective, or a piece of a gradient."""
+        if handle.kind is None:
+            self._ledger.note(self._ledger.piece, handle)
+        else:
+            self._ledger.note(self._ledger.wait, handle, self.step)
+            if handle.held:
+                self._guard.release(handle.held)
+                handle.held = ()
+                values.protect(handle.result)
+        return handle.result
+
+    async def finished(self, handle: Handle) -> bool:
+        """Ask as all workers do, when the last of them does."""
+        self._alone()
+        self._ledger.note(self._ledger.ask, self.step)
+        self._ledger.flush()
+        asked = self._ledger.now.max()
+        return bool(handle.done[0] <= asked * (1 + TIE))
+
+    def work(self, seconds: float) -> None:
+        """Every worker is busy."""
+        if seconds:
+            self._ledger.note(self._ledger.work, seconds)
+
+    def clock(self) -> Any:
+        """Every worker's clock."""
+        self._alone()
+        self._ledger.flush()
+        return self._ledger.now[0].copy().view(PerWorker)
+
+    def mark(self, x: Vector) -> None:
+        """Show the parameters where an evaluation is due."""
+        self.updates += 1
+        if self.step >= self.mark_at:
+            self.mark_at = self._watch(self, x)
+
+    # What it may not
+
+    def _alone(self) -> None:
+        if self.seeds > 1:
+            raise SeedsDiffer
+
+    def generator(self, *, shared: bool = False) -> Any:
+        """Make no numbers: they would differ between workers or seeds."""
+        return _NoNumbers()
+
+    def start_mean_after(self, handle: Handle, value: Callable[[Payload], Payload]) -> Handle:
+        """Hand over."""
+        raise HandOver("one of its averages follows from another")
+
+    @property
+    def rank(self) -> int:  # type: ignore[override]
+        """Hand over."""
+        raise HandOver("its workers do different things")
+
+    def send(self, to: int, value: Payload) -> None:
+        """Hand over."""
+        raise HandOver("its workers send each other messages")
+
+    async def receive(self, source: int = ANY) -> tuple[int, Payload]:
+        """Hand over."""
+        raise HandOver("its workers send each other messages")
+
+    async def receive_before(self, handle: Handle, source: int = ANY) -> None:
+        """Hand over."""
+        raise HandOver("its workers send each other messages")
+
+    async def request(self, to: int, value: Payload) -> Payload:
+        """Hand over."""
+        raise HandOver("its workers send messages")
+
+    def discard(self) -> None:
+        """Hand over."""
+        raise HandOver("its workers send each other messages")
+
+    # Payloads
+
+    def _mean(self, value: Payload) -> Payload:
+        """Average over the workers, added up in rank order as every engine does."""
+        if isinstance(value, tuple):
+            return tuple(map(self._mean, value))
+        if isinstance(value, PerWorker):
+            return values.mean(value.tolist())
+        if isinstance(value, np.ndarray):
+            return self.mean_of(value)
+        if isinstance(value, Encoded) and _arrays(value):
+            raise HandOver("its codec works on one vector at a time")
+        if isinstance(value, int | float):
+            return values.mean([value] * self.workers)
+        return values.mean([value])
+
+    def mean_of(self, vectors: Vector) -> Vector:
+        """Average of the workers' vectors, shape (seeds, 1, dimension)."""
+        if isinstance(vectors, complex):
+            return vectors
+        everyone = np.broadcast_to(vectors, (self.seeds, self.workers, vectors.shape[-1]))
+        if everyone.shape[-1] == 1:  # NumPy would add up a contiguous axis in pairs
+            return np.add.accumulate(everyone, axis=1)[:, -1:] / self.workers
+        return np.add.reduce(everyone, axis=1, keepdims=True) / self.workers
+
+    def _weigh(self, value: Payload) -> float:
+        """Bytes of one worker's payload."""
+        if isinstance(value, tuple):
+            return sum(map(self._weigh, value))
+        if isinstance(value, PerWorker):
+            return self.meter(0.0)
+        if isinstance(value, np.ndarray):
+            return self.meter(value[(0,) * (value.ndim - 1)])
+        return self.meter(value)
+
+
+class _NoNumbers:
+    """A generator that hands over when it is asked for numbers."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise HandOver("it draws random numbers of its own")
+
+
+def _arrays(value: Payload) -> bool:
+    return bool(values.arrays(value))

@@ -1,0 +1,242 @@
+"""The batched engine against the reference: the same numbers, or a plain word why not."""
+
+import tracemalloc
+from dataclasses import asdict, replace
+from functools import cache, wraps
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from simulator.dispatch import run_seeds
+from simulator.engines import batched, virtual
+from simulator.engines.handover import HandOver
+from simulator.programs import catalogue
+from simulator.trace import Run
+from tests.delays import STEPS, delays
+from tests.programs import called, cases
+from tests.worlds import DIGITS, EXPONENTIAL, QUADRATIC, RING, TIME_ONLY, scenario
+
+SEEDS = [0, 3, 4]
+NET = {"collective": "given", "duration": "1 s"}
+
+
+def taken(case: dict[str, Any], objective: dict[str, Any]) -> bool:
+    """Whether the batched engine must take a case itself."""
+    program = catalogue()[case["name"]]
+    alone = program.server or program.gossips or program.pooled
+    coded = "codec" in case and objective is not TIME_ONLY
+    return not (alone or coded or (program.needs_loss and objective is TIME_ONLY))
+
+
+def alike(ours: Run, theirs: Run, exact: bool = False) -> None:
+    """Demand that two runs say the same: times to 1e-9, losses to 1e-12."""
+    first, second = asdict(ours), asdict(theirs)
+    for run in (first, second):
+        run.pop("engine")
+        run["links"] = sorted(run["links"].items())
+        spans = run.pop("spans")
+        run["spans"] = None if spans is None else np.sort(spans, order=["worker", "start"])
+    tolerance = {"rtol": 0.0, "atol": 0.0} if exact else {"rtol": 1e-9, "atol": 1e-9}
+    for name, values in first["curve"].items():
+        tight = {"rtol": 1e-12, "atol": 1e-300} if name in ("loss", "accuracy") else tolerance
+        np.testing.assert_allclose(values, second["curve"][name], **tight)
+    for key in ("seconds", "curve", "links", "duration", "spans"):
+        mine, other = first.pop(key), second.pop(key)
+        if key == "seconds":
+            np.testing.assert_allclose(list(mine.values()), list(other.values()), **tolerance)
+        if key == "links":
+            assert [name for name, _ in mine] == [name for name, _ in other]
+            np.testing.assert_allclose(*([size for _, size in each] for each in (mine, other)))
+        if key == "spans" and mine is not None:
+            assert mine["worker"].tolist() == other["worker"].tolist()
+            for column in ("start", "end"):
+                np.testing.assert_allclose(mine[column], other[column], **tolerance)
+    assert first == second
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> dict[str, Any]:
+    """Delays, and how a run ends."""
+    world = draw(delays())
+    run = draw(
+        st.sampled_from(
+            [{}, {"evaluate_every": 3}, {"duration": "9 s"}, {"duration": "25 s", "steps": 60}]
+        )
+    )
+    world["run"] = {"steps": STEPS} | run
+    world["cost"] = {"node_hour": 3.0, "egress_per_gb": 0.1}
+    return world
+
+
+CASES = [
+    (case, objective)
+    for case in cases()
+    for objective in (QUADRATIC, TIME_ONLY)
+    if taken(case, objective)
+]
+WITH_VALUES = [case for case, objective in CASES if objective is QUADRATIC]
+
+
+@pytest.mark.parametrize(
+    ("case", "objective"), CASES, ids=[f"{called(c)} {o['kind']}" for c, o in CASES]
+)
+@settings(max_examples=6)
+@given(world=worlds())
+def test_it_equals_the_reference(case, objective, world):
+    made = scenario(case, objective=objective, **world)
+    (algorithm,) = made.algorithm
+    for run in batched.run(algorithm, made, SEEDS, spans=10_000):
+        spans = 10_000 if run.seed == SEEDS[0] else 0
+        alike(run, virtual.run(algorithm, made, run.seed, spans=spans))
+
+
+@pytest.mark.parametrize("case", [{"name": "psgd"}, {"name": "dts", "delay": 3}], ids=called)
+def test_until_the_deadline(case):
+    """The curve thins itself out as it goes, in every engine alike."""
+    world = scenario(case, steps=None, compute=EXPONENTIAL, network=RING, run={"duration": "990 s"})
+    (algorithm,) = world.algorithm
+    for run in batched.run(algorithm, world, SEEDS):
+        alike(run, virtual.run(algorithm, world, run.seed))
+
+
+@pytest.mark.parametrize("case", WITH_VALUES, ids=called)
+@pytest.mark.parametrize("partition", ["iid", {"dirichlet": 0.3}], ids=["iid", "uneven"])
+def test_on_real_data(case, partition):
+    world = scenario(
+        case, objective=DIGITS | {"partition": partition}, compute=EXPONENTIAL, network=RING,
+        steps=STEPS, run={"evaluate_every": 10},
+    )  # fmt: skip
+    (algorithm,) = world.algorithm
+    for run in batched.run(algorithm, world, SEEDS):
+        alike(run, virtual.run(algorithm, world, run.seed))
+
+
+@pytest.mark.parametrize("case", WITH_VALUES, ids=called)
+def test_every_parameter_is_the_same(case):
+    """Not only their mean, and not only where it is evaluated."""
+    world = scenario(case, workers=9, steps=STEPS, objective=QUADRATIC, compute=EXPONENTIAL)
+    (algorithm,) = world.algorithm
+    marks: dict[int, list[Any]] = {}
+    program = catalogue()[case["name"]]
+
+    @wraps(program.worker)
+    def watched(me: Any, **parameters: Any) -> Any:
+        return program.worker(Watcher(me, marks), **parameters)
+
+    programs = {case["name"]: replace(program, worker=watched)}
+    batched.run(algorithm, world, [5], programs=programs)
+    (together,) = marks.values()
+    marks.clear()
+    virtual.run(algorithm, world, 5, programs=programs)
+    for rank, alone in enumerate(marks.values()):
+        assert len(alone) == len(together) == STEPS
+        for mine, everyone in zip(alone, together, strict=True):
+            vectors = np.broadcast_to(everyone, (1, 9, len(mine)))
+            np.testing.assert_array_equal(vectors[0, rank], mine)
+
+
+class Watcher:
+    """A node whose marks are kept."""
+
+    def __init__(self, node: Any, marks: dict[int, list[Any]]) -> None:
+        self._node, self._marks = node, marks.setdefault(len(marks), [])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._node, name)
+
+    def mark(self, x: Any) -> None:
+        self._marks.append(x)
+        self._node.mark(x)
+
+
+@pytest.mark.parametrize("objective", [QUADRATIC, DIGITS, TIME_ONLY], ids=lambda o: o["kind"])
+@pytest.mark.parametrize("sampling", ["keyed", "aggregate"])
+def test_the_company_a_seed_keeps_changes_nothing(objective, sampling, monkeypatch):
+    """Nor do threads, nor how much is worked out at once."""
+    world = scenario(
+        {"name": "local-sgd", "tau": 7}, {"name": "ssgd"}, workers=70, compute=EXPONENTIAL,
+        steps=60, objective=objective, network=RING, run={"sampling": sampling},
+    )  # fmt: skip
+    for algorithm in world.algorithm:
+        together = batched.run(algorithm, world, [1, 2, 3], threads=2)
+        monkeypatch.setattr("simulator.engines.ledger.SEGMENTS", 1)
+        monkeypatch.setattr("simulator.engines.ledger.STEPS", 13)
+        alone = [batched.run(algorithm, world, [seed])[0] for seed in (1, 2, 3)]
+        for ours, theirs in zip(together, alone, strict=True):
+            np.testing.assert_equal(asdict(ours), asdict(theirs))
+
+
+def test_memory_does_not_grow_with_steps():
+    @cache
+    def peak(steps: int) -> int:
+        world = scenario(
+            {"name": "local-sgd", "tau": 10}, workers=16, steps=steps, compute=EXPONENTIAL
+        )
+        tracemalloc.start()
+        batched.run(world.algorithm[0], world, [0, 1])
+        size = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return size
+
+    assert peak(160_000) < 1.1 * peak(80_000)
+
+
+def test_sums_drawn_at_once_have_the_same_law():
+    """Every round's duration, by the two-sample test of Kolmogorov and Smirnov."""
+    laws = (
+        {"dist": "shifted-exponential", "shift": "1 s", "mean": "3 s"},
+        {"dist": "gamma", "mean": "2 s", "shape": 0.7},
+        EXPONENTIAL,
+    )
+    for law in laws:
+        rounds = {}
+        for sampling in ("keyed", "aggregate"):
+            world = scenario(
+                {"name": "local-sgd", "tau": 5}, workers=3, steps=10_000, compute=law,
+                cluster={"extra": EXPONENTIAL, "extra_share": 0.4},
+                run={"sampling": sampling, "evaluate_every": 5},
+            )  # fmt: skip
+            (run,) = batched.run(world.algorithm[0], world, [0])
+            rounds[sampling] = np.diff(run.curve["time"])
+            assert ("sums" in " ".join(run.notes)) == (sampling == "aggregate")
+        assert stats.ks_2samp(rounds["keyed"], rounds["aggregate"]).pvalue > 1e-3
+
+
+def test_sums_of_unknown_law_are_drawn_one_by_one():
+    world = scenario(
+        {"name": "local-sgd", "tau": 5},
+        compute={"dist": "weibull", "scale": "1 s", "shape": 0.7},
+        run={"sampling": "aggregate"},
+    )
+    (run,) = batched.run(world.algorithm[0], world, [0])
+    reference = virtual.run(world.algorithm[0], world, 0)
+    np.testing.assert_allclose(run.curve["time"], reference.curve["time"], rtol=1e-12)
+    assert "no closed form" in run.notes[0]
+
+
+def test_what_it_does_not_take_it_hands_over():
+    """And the runs say so; the numbers are the reference's."""
+    world = scenario(
+        {"name": "local-sgd", "tau": 2, "codec": "fp16"},
+        {"name": "d-psgd"},
+        {"name": "k-sync", "k": 2},
+        {"name": "dts", "delay": 1, "codec": {"kind": "power-sgd", "rank": 1}},
+        objective=QUADRATIC,
+    )
+    for algorithm in world.algorithm:
+        with pytest.raises(HandOver):
+            batched.run(algorithm, world, SEEDS)
+        runs = run_seeds(world, algorithm, SEEDS, engine="batched")
+        assert {run.engine for run in runs} == {"virtual"}
+        for run in runs:
+            assert run.notes[-1].startswith("run by the virtual engine")
+            expected = asdict(virtual.run(algorithm, world, run.seed))
+            mine = asdict(run) | {"notes": run.notes[:-1], "handed_over": ""}
+            np.testing.assert_equal(mine, expected)
+        (quiet,) = run_seeds(world, algorithm, SEEDS[:1])
+        assert quiet.handed_over
+        assert not any("engine" in note for note in quiet.notes)
