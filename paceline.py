@@ -22,16 +22,32 @@ if TYPE_CHECKING:
     from simulator.load import load
     from simulator.programs import Program
     from simulator.simulate import Progress, simulate
+    from simulator.sweep import sweep
     from simulator.theory import tabulate as theory
+    from simulator.tune import TuneResult, tune
 
     __version__: str
 
-__all__ = ["InputError", "Program", "__version__", "load", "main", "simulate", "theory"]
+__all__ = [
+    "InputError",
+    "Program",
+    "TuneResult",
+    "__version__",
+    "load",
+    "main",
+    "simulate",
+    "sweep",
+    "theory",
+    "tune",
+]
 
 _NAMES = {  # public name: where it is; loaded when it is first asked for
     "load": ("simulator.load", "load"),
     "simulate": ("simulator.simulate", "simulate"),
+    "sweep": ("simulator.sweep", "sweep"),
     "theory": ("simulator.theory", "tabulate"),
+    "tune": ("simulator.tune", "tune"),
+    "TuneResult": ("simulator.tune", "TuneResult"),
     "Program": ("simulator.programs", "Program"),
 }
 
@@ -99,7 +115,9 @@ def _simulate(  # noqa: PLR0913, PLR0917 - the contract's options
     overrides: Overrides = None,
     seeds: Annotated[int | None, typer.Option(help="How many seeds; default: run.seeds.")] = None,
     seed: Seed = 0,
-    engine: Annotated[str, typer.Option(metavar="auto|virtual", help="What runs it.")] = "auto",
+    engine: Annotated[
+        str, typer.Option(metavar="auto|batched|virtual", help="What runs it.")
+    ] = "auto",
     jobs: Annotated[int, typer.Option(help="How many processes share the work.")] = 1,
     dask: Annotated[str | None, typer.Option(metavar="ADDRESS", help="A Dask cluster.")] = None,
     out: Out = None,
@@ -141,6 +159,74 @@ def _simulate(  # noqa: PLR0913, PLR0917 - the contract's options
         _show(tables.summary(result), result.pick["sentence"], f"{FILES}{out}")
 
 
+@app.command("sweep")
+def _sweep(  # noqa: PLR0913, PLR0917 - the contract's options
+    scenario: Scenario,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--vary",
+            metavar="TABLE.KEY=V1,V2,...",
+            help="Values of a key, as --set takes it; repeat it for a grid.",
+        ),
+    ] = None,
+    pair: Annotated[bool, typer.Option("--zip", help="Pair the values; no grid.")] = False,
+    points: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A CSV file of points instead: a line of keys first."),
+    ] = None,
+    overrides: Overrides = None,
+    seeds: Annotated[int | None, typer.Option(help="How many seeds; default: run.seeds.")] = None,
+    seed: Seed = 0,
+    engine: Annotated[
+        str, typer.Option(metavar="auto|batched|virtual", help="What runs it.")
+    ] = "auto",
+    jobs: Annotated[int | None, typer.Option(help="Processes; default: one for each core.")] = None,
+    dask: Annotated[str | None, typer.Option(metavar="ADDRESS", help="A Dask cluster.")] = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a scenario at many values of its keys: one table.
+
+    The last --vary varies fastest. Results go to --out (default: runs/NAME-sweep), which keeps all
+    that was computed: repeat an interrupted command, or give more values, and only the rest runs.
+    """
+    from simulator import tables
+    from simulator.executors import cores
+    from simulator.load import load
+    from simulator.points import chosen
+    from simulator.sweep import sweep
+
+    loaded = load(scenario, overrides or ())
+    out = out or Path("runs") / f"{Path(loaded.file).stem}-sweep"
+    try:
+        with _progress() as progress:
+            result = sweep(
+                loaded,
+                points=chosen(vary or (), pair, points),
+                seeds=seeds,
+                seed=seed,
+                engine=engine,
+                jobs=cores() if jobs is None else jobs,
+                dask=dask,
+                out=out,
+                progress=progress,
+            )
+    except KeyboardInterrupt:
+        _note(f"interrupted; {out} keeps the finished runs: repeat the command to resume")
+        raise typer.Exit(130) from None
+    if result.resumed:
+        _note(f"{result.resumed} runs were kept from before")
+    for note in result.notes:
+        _note(note)
+    if as_json:
+        _print_json(result.json())
+    else:
+        rest = len(result.rows) - tables.SWEEP_ROWS
+        more = [f"{rest} more rows are in {out}/sweep.csv"] if rest > 0 else []
+        _show(tables.sweep(result), *more, f"{FILES}{out}")
+
+
 @app.command("theory")
 def _theory(
     scenario: Scenario,
@@ -167,6 +253,70 @@ def _theory(
         _print_json(document)
     else:
         _show(*tables.theory(document))
+
+
+@app.command("tune")
+def _tune(  # noqa: PLR0913, PLR0917 - the contract's options
+    scenario: Scenario,
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            metavar="time-to-loss|loss-at-deadline|cost-to-loss",
+            help="What to minimise; default: the time where there is a target, else the loss.",
+        ),
+    ] = None,
+    trials: Annotated[int, typer.Option(help="Try at most so many configurations.")] = 256,
+    preset: Annotated[
+        str | None, typer.Option(metavar="adacomm-tau0", help="A search that a paper proposes.")
+    ] = None,
+    overrides: Overrides = None,
+    seeds: Annotated[int | None, typer.Option(help="How many seeds; default: run.seeds.")] = None,
+    seed: Seed = 0,
+    jobs: Annotated[int | None, typer.Option(help="Processes; default: one for each core.")] = None,
+    dask: Annotated[str | None, typer.Option(metavar="ADDRESS", help="A Dask cluster.")] = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Pick algorithm and parameters: search what [tune] allows.
+
+    Says what the data cannot separate from the best, and what it costs to be wrong. Results go to
+    --out (default: runs/NAME-tune), which keeps all that ran: repeat an interrupted command.
+    """
+    from simulator import tables
+    from simulator.executors import cores
+    from simulator.load import load
+    from simulator.tune import tune
+
+    loaded = load(scenario, overrides or ())
+    out = out or Path("runs") / f"{Path(loaded.file).stem}-tune"
+    try:
+        with _progress("tuning", "configurations, left") as progress:
+            result = tune(
+                loaded,
+                objective=objective,
+                trials=trials,
+                preset=preset,
+                seeds=seeds,
+                seed=seed,
+                jobs=cores() if jobs is None else jobs,
+                dask=dask,
+                out=out,
+                progress=progress,
+            )
+    except KeyboardInterrupt:
+        _note(f"interrupted; {out} keeps the finished runs: repeat the command to resume")
+        raise typer.Exit(130) from None
+    if result.resumed:
+        _note(f"{result.resumed} of {result.runs} runs were kept from before")
+    for note in result.notes:
+        _note(note)
+    for warning in result.warnings:
+        _note(f"warning: {warning}")
+    if as_json:
+        _print_json(result.json())
+    else:
+        said = f"{len(result.ranked)} configurations in {result.wall_seconds:.0f} s."
+        _show(*tables.tune(result), result.sentence, said, f"{FILES}{out}")
 
 
 @app.command("schema")
@@ -216,7 +366,7 @@ def _note(text: str) -> None:
 
 
 @contextmanager
-def _progress() -> "Iterator[Progress | None]":
+def _progress(doing: str = "simulating", what: str = "runs, left") -> "Iterator[Progress | None]":
     """A bar with the time left on stderr, where that is a terminal."""
     if not sys.stderr.isatty():
         yield None
@@ -224,7 +374,7 @@ def _progress() -> "Iterator[Progress | None]":
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    columns = "simulating", BarColumn(), MofNCompleteColumn(), "runs, left", TimeRemainingColumn()
+    columns = doing, BarColumn(), MofNCompleteColumn(), what, TimeRemainingColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("")
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,16 +1,20 @@
 """Which engine runs an algorithm: the fastest that takes it."""
 
 from collections.abc import Sequence
+from math import inf
 
 from threadpoolctl import threadpool_limits
 
+from simulator.cluster import ideal_rate
 from simulator.engines import batched, virtual
 from simulator.engines.handover import HandOver
 from simulator.load import Programs, known_programs
+from simulator.programs import Program
 from simulator.scenario import Algorithm, Scenario
 from simulator.trace import Run
 
 ENGINES = ("auto", "batched", "virtual")
+WORTH_COMPILING = 50_000  # gradients of one seed
 
 
 def run_seeds(  # noqa: PLR0913 - what is run, and how
@@ -32,7 +36,9 @@ def run_seeds(  # noqa: PLR0913 - what is run, and how
     # Sums must not depend on how many cores a process may use.
     with threadpool_limits(limits=1):
         reason = ""
-        if engine != "virtual":
+        if engine == "batched" or (
+            engine == "auto" and _is_worth_it(scenario, known[algorithm.name])
+        ):
             try:
                 return batched.run(
                     algorithm, scenario, seeds, spans=spans, threads=threads, programs=known
@@ -50,12 +56,25 @@ def run_seeds(  # noqa: PLR0913 - what is run, and how
     return runs
 
 
+def _is_worth_it(scenario: Scenario, program: Program) -> bool:
+    """Whether a run is so long that servers' compiled loop, which must be loaded, is sooner done.
+
+    It depends on the scenario alone, so that the same engine runs all seeds, however grouped.
+    """
+    if program.server is None:
+        return True
+    run = scenario.run
+    gradients = scenario.cluster.workers * run.steps if run.steps else inf
+    return min(gradients, (run.duration or inf) * ideal_rate(scenario)) >= WORTH_COMPILING
+
+
 def takes_many(scenario: Scenario, algorithm: Algorithm, engine: str, programs: Programs) -> bool:
     """Whether seeds are to be run together, as far as that can be known beforehand."""
-    if engine == "virtual":
+    program = known_programs(programs)[algorithm.name]
+    if engine == "virtual" or (engine == "auto" and not _is_worth_it(scenario, program)):
         return False
     try:
-        batched.refuse(known_programs(programs)[algorithm.name], algorithm, scenario)
+        batched.refuse(program, algorithm, scenario)
     except HandOver:
         return False
     return True

@@ -38,11 +38,12 @@ def figures(
         for name, figure in drawn.items():
             for kind in ("png", "svg") if figure else ():
                 assert figure is not None
-                files[f"{name}.{kind}"] = _bytes(figure, kind)
+                files[f"{name}.{kind}"] = encode(figure, kind)
     return files
 
 
-def _bytes(figure: "Figure", kind: str) -> bytes:
+def encode(figure: "Figure", kind: str) -> bytes:
+    """Return the figure as a "png" or "svg" file."""
     data = io.BytesIO()
     metadata = {"Date": None} if kind == "svg" else {}  # the same runs give the same bytes
     figure.savefig(data, format=kind, dpi=150, bbox_inches="tight", metadata=metadata)
@@ -100,11 +101,11 @@ def _curves(
         first = [values[0, 0] for _, values in lines.values()]
         usual = np.nanmax([*first, np.nanmedian(shown)])
         shown = shown[shown <= usual + 2 * abs(usual)]
-    _vertical(axes, [*shown[np.isfinite(shown)], *([] if target is None else [target])])
+    vertical(axes, [*shown[np.isfinite(shown)], *([] if target is None else [target])])
     if target is not None:
         axes.axhline(target, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
         _label_target(figure, axes, target, [(time, values) for *_, time, values in ends])
-    _label_ends(figure, axes, ends)
+    label_ends(figure, axes, ends)
     seeds = max(map(len, groups.values()))
     caption = f"mean of {seeds} seeds, band from smallest to largest" if seeds > 1 else "one seed"
     axes.annotate(caption, (0, 1), (0, 6), "axes fraction", "offset points", color=GREY)
@@ -126,7 +127,7 @@ def _on_a_grid(runs: Sequence[Run], column: str) -> tuple[np.ndarray, np.ndarray
     return grid, np.array([np.interp(grid, time, values) for time, values in curves])
 
 
-def _vertical(axes: "Axes", shown: Sequence[float]) -> None:
+def vertical(axes: "Axes", shown: Sequence[float]) -> None:
     """Fit the y axis to what is shown: logarithmic if that spans a decade."""
     from matplotlib.ticker import LogLocator, NullFormatter  # noqa: PLC0415
 
@@ -158,7 +159,7 @@ def _label_target(
     text.set_x((starts[np.argmin(crowds)] - room.x0) * 72 / figure.dpi)
 
 
-def _label_ends(
+def label_ends(
     figure: "Figure", axes: "Axes", ends: Sequence[tuple[str, str, np.ndarray, np.ndarray]]
 ) -> None:
     """Write each name at the end of its line, right of the axes, moved apart where they meet."""

@@ -173,7 +173,7 @@ def simulate(  # noqa: PLR0913 - the options of the command
     if not isinstance(scenario, Scenario):
         scenario = load(scenario, programs=programs)
     seeds = scenario.run.seeds if seeds is None else seeds
-    _check(scenario, seeds, seed, engine, jobs, programs)
+    check(scenario, seeds, seed, engine, jobs, programs)
     numbers = range(seed, seed + seeds)
     tasks = [
         Task(algorithm, number, scenario.run.timeline_spans if number == seed else 0, engine)
@@ -259,7 +259,7 @@ def save(result: Result, directory: store.Directory) -> None:
     directory.finish(files, document)
 
 
-def _check(  # noqa: PLR0913, PLR0917 - what was asked for
+def check(  # noqa: PLR0913, PLR0917 - what was asked for
     scenario: Scenario, seeds: int, seed: int, engine: str, jobs: int, programs: Programs
 ) -> None:
     """Refuse what cannot be run."""
@@ -289,11 +289,7 @@ def run_block(
     expected: Mapping[str, str],
 ) -> list[Run]:
     """Run tasks of one algorithm, wherever that is; refuse versions other than those `expected`."""
-    if store.versions() != expected:
-        raise InputError(
-            f"a Dask worker has {store.versions()}, but this process has {expected}; "
-            "numbers are only the same with the same versions: install those"
-        )
+    store.demand_versions(expected)
     first = tasks[0]
     return run_seeds(
         scenario,

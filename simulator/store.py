@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -35,6 +36,7 @@ NAMES = (
     "timeline.json",
     *(f"{n}.{e}" for n in FIGURES for e in ("png", "svg")),
 )
+SWEEP_NAMES = ("sweep.json", "sweep.csv", "sweep-seeds.csv", "sweep.png", "sweep.svg")
 
 
 @cache
@@ -47,6 +49,15 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:  # paceline run from a checkout that nobody installed
             found[package] = "not installed"
     return found
+
+
+def demand_versions(expected: Mapping[str, str]) -> None:
+    """Raise InputError where work has come to a process with other versions than `expected`."""
+    if versions() != expected:
+        raise InputError(
+            f"a Dask worker has {versions()}, but this process has {expected}; "
+            "numbers are only the same with the same versions: install those"
+        )
 
 
 def encode(run: Run) -> bytes:
@@ -82,11 +93,13 @@ class Directory:
     be overwritten.
     """
 
+    whole, names, parts = WHOLE, NAMES, PARTS
+
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._parts = path / PARTS
-        if path.is_dir() and not (self._parts.is_dir() or (path / WHOLE).is_file()):
-            for name in NAMES:
+        self._parts = path / self.parts
+        if path.is_dir() and not (self._parts.is_dir() or (path / self.whole).is_file()):
+            for name in self.names:
                 if (path / name).exists():
                     raise InputError(
                         f"{path}: not a run directory, and its {name} would be overwritten; "
@@ -114,15 +127,49 @@ class Directory:
 
     def finish(self, files: Mapping[str, bytes], document: Mapping[str, Any]) -> None:
         """Replace what the directory holds by `files` and `document`; forget the parts."""
-        for name in NAMES:
+        self.replace(files, document)
+        shutil.rmtree(self._parts, ignore_errors=True)
+
+    def replace(self, files: Mapping[str, bytes], document: Mapping[str, Any]) -> None:
+        """Replace what the directory holds by `files` and `document`."""
+        for name in self.names:
             (self.path / name).unlink(missing_ok=True)
         for name, data in files.items():
             self._write(self.path / name, data)
-        self._write(self.path / WHOLE, dump({"schema": SCHEMA, **document}))
-        shutil.rmtree(self._parts, ignore_errors=True)
+        self._write(self.path / self.whole, dump({"schema": SCHEMA, **document}))
 
     def _write(self, path: Path, data: bytes) -> None:
         write(path, data, scratch=self._parts)  # so that what a kill leaves goes with the parts
+
+
+class SweepDirectory(Directory):
+    """A directory that a sweep is writing; what it has computed stays, for larger sweeps.
+
+    `kept`: every finished record by its key. They are lines of one file, for there may be ten
+    thousand of them; a line that a kill cut short is none.
+    """
+
+    whole, names, parts = "sweep.json", SWEEP_NAMES, ".sweep"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._log = self._parts / "points.jsonl"
+        lines = self._log.read_bytes().split(b"\n") if self._log.is_file() else [b""]
+        self.kept: dict[str, dict[str, Any]] = {}
+        for line in lines:
+            with suppress(ValueError, TypeError, KeyError):
+                record = json.loads(line)
+                self.kept[record["key"]] = record["record"]
+        if lines[-1]:  # cut short: the next one begins a new line
+            self._append(b"\n")
+
+    def keep_record(self, key: str, record: Mapping[str, Any]) -> None:
+        """Keep a finished record."""
+        self._append(dump({"key": key, "record": record}, indent=None))
+
+    def _append(self, line: bytes) -> None:
+        with self._log.open("ab", buffering=0) as file:
+            file.write(line)
 
 
 def write(path: Path, data: bytes, scratch: Path | None = None) -> None:

@@ -33,6 +33,12 @@ def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=spawn_key)))
 
 
+def quick(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
+    """As `generator`, by SFC64: half the time, for numbers that are drawn by the billion."""
+    spawn_key = int(purpose), *key
+    return np.random.Generator(np.random.SFC64(np.random.SeedSequence(seed, spawn_key=spawn_key)))
+
+
 def blocks(draw: Callable[[int], np.ndarray], size: int = 256) -> Iterator[float]:
     """Yield the numbers of `draw(n)` one by one, drawn `size` at a time.
 

@@ -1,6 +1,7 @@
 """Tables for a terminal."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -10,9 +11,14 @@ from simulator.report import human, number, time_unit
 
 if TYPE_CHECKING:  # theory has no need of all that simulates
     from simulator.simulate import Result
+    from simulator.tidy import SweepResult
+    from simulator.tune import TuneResult
 
 Row = Mapping[str, Any]
 Cell = Callable[[Row], str]
+
+SWEEP_ROWS = 40  # of a sweep, shown on a terminal
+TUNE_ROWS = 10  # of a search
 
 
 def summary(result: "Result") -> Table:
@@ -35,6 +41,106 @@ def summary(result: "Result") -> Table:
     for line, row in zip(table.rows, rows, strict=True):
         line.style = "bold" if row["label"] == result.pick["label"] else None
     return table
+
+
+def sweep(result: "SweepResult") -> Table:
+    """The first `SWEEP_ROWS` rows of a sweep: what was varied, and the most asked for."""
+    rows, known = result.rows[:SWEEP_ROWS], _known(result.rows)
+    varied = [key for key, values in result.vary.items() if len(values) > 1] or [*result.vary]
+    columns = {_short(key, varied): _text(key) for key in varied}
+    texts = {*columns, "algorithm"}
+    called = {(row["label"], row["program"]) for row in result.rows}
+    brief = len({program for _, program in called}) == len(called)
+    columns["algorithm"] = lambda row: row["program" if brief else "label"]
+    columns["s/step"] = lambda row: human(row["seconds_per_step"])
+    if "reached" in known:
+        target = result.scenario.run.target_loss
+        goal = "target" if target is None or "run.target_loss" in varied else f"loss {target:g}"
+        columns[f"to {goal}\n(95 %)"] = _to_target
+    if "final_loss" in known:
+        columns["final\nloss"] = lambda row: _plain(row["final_loss"])
+    if "final_accuracy" in known:
+        columns["accuracy"] = lambda row: _plain(row["final_accuracy"])
+    if "total_cost" in known:
+        columns["cost"] = lambda row: _plain(row["total_cost"])
+    shares = "compute_share", "wait_share", "communicate_share"
+    columns["compute/wait/\ncommunicate %"] = lambda row: _shares(row[name] for name in shares)
+    table = _table(rows, columns)
+    for column in table.columns:
+        column.no_wrap = column.header not in texts
+    return table
+
+
+def _known(rows: Iterable[Row]) -> set[str]:
+    """Return the columns in which some row has a value."""
+    return {key for row in rows for key, value in row.items() if value is not None}
+
+
+def _short(key: str, keys: Iterable[str]) -> str:
+    """Return the last part of a key that no other key ends with."""
+    parts = key.split(".")
+    ends = (".".join(parts[-count:]) for count in range(1, len(parts)))
+    return next((end for end in ends if sum(f".{k}".endswith(f".{end}") for k in keys) == 1), key)
+
+
+def _text(key: str) -> Cell:
+    return lambda row: toml(row[key])
+
+
+def _to_target(row: Row) -> str:
+    low, high = row["time_to_target_s_low"], row["time_to_target_s_high"]
+    ci95 = None if low is None else (low, high)
+    times = {"mean": row["time_to_target_s"], "ci95": ci95, "reached": row["reached"]}
+    return "-" if row["reached"] is None else _reached(times, row["seeds"])
+
+
+def tune(result: "TuneResult") -> list[Table | str]:
+    """The first `TUNE_ROWS` configurations and all ties, and what being wrong costs."""
+    tied = {each.candidate.label for each in result.tied}
+    shown = result.ranked[:TUNE_ROWS]
+    shown += [each for each in result.tied if each not in shown]
+    rows, goal = result.rows(shown), result.goal
+
+    def verdict(row: Row) -> str:
+        if row["label"] == result.best.candidate.label:
+            return "best"
+        simplest = row["label"] == result.simplest.candidate.label
+        said = "tie, simplest" if simplest else "tie" if row["label"] in tied else ""
+        return said or ("given up early" if row["stopped"] else "")
+
+    def value(row: Row) -> str:
+        if row["reached"] == row["seeds"]:
+            return goal.show(row["value"])
+        if row["stopped"] == "cut":
+            return f"above {goal.show(row['at_least'])}"
+        return f"{row['reached']} of {row['seeds']} seeds got there"
+
+    ranking = _table(
+        rows,
+        {
+            "configuration": lambda row: row["label"],
+            goal.says: value,
+            "95 %": lambda row: " to ".join(map(goal.show, row["ci95"] or ())) or "-",
+            "seeds": lambda row: str(row["seeds"]),
+            "": verdict,
+        },
+    )
+    for line, row in zip(ranking.rows, rows, strict=True):
+        line.style = "bold" if row["label"] == result.best.candidate.label else None
+    columns: dict[str, Cell] = {"% above the best\nof these, with": lambda row: row["label"]}
+    for world in result.regret:
+        if world["input"]:
+            columns[f"{world['input']}\n{100 * world['change']:+.0f} %"] = partial(_regret, world)
+    regret = _table([{"label": label} for label in result.regret[0]["values"]], columns)
+    for table in (ranking, regret):
+        for column in table.columns[1:]:
+            column.no_wrap = True
+    return [ranking, regret]
+
+
+def _regret(world: Row, row: Row) -> str:
+    share = world["regret"][row["label"]]
+    return f"{100 * share:.1f}" if share >= 0 else "much"
 
 
 def theory(document: Row) -> list[Table | str]:

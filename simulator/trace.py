@@ -31,11 +31,18 @@ _WAIT, _COMMUNICATE = int(Kind.WAIT), int(Kind.COMMUNICATE)
 _THREE_SPANS = struct.Struct("<" + 3 * "HBddI")
 
 
-class Spans:
-    """Spans in 23 bytes each; recording stops, and says so, after about `limit` spans."""
+class Full(Exception):  # noqa: N818 - a signal
+    """There is no room for more spans, and nothing else is wanted."""
 
-    def __init__(self, limit: int) -> None:
-        self._buffer = bytearray()
+
+class Spans:
+    """Spans in 23 bytes each; recording stops, and says so, after about `limit` spans.
+
+    `raises`: by raising `Full`.
+    """
+
+    def __init__(self, limit: int, *, raises: bool = False) -> None:
+        self._buffer, self._raises = bytearray(), raises
         self._limit = limit * SPAN.itemsize
         self.truncated = False
 
@@ -55,6 +62,8 @@ class Spans:
         """
         if len(self._buffer) >= self._limit:
             self.truncated = True
+            if self._raises:
+                raise Full
             return
         self._buffer += _THREE_SPANS.pack(
             worker, busy, since, now, step,

@@ -4,7 +4,7 @@ The registry is small and our own on purpose: pint's default one calls a bit dim
 would accept "34 MHz" as a bandwidth, and it takes a third of a second to load.
 """
 
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,6 +64,11 @@ def to_si(value: Any, dimension: str) -> float:
     remedy = f'write a {dimension} with its unit, such as "{EXAMPLES[dimension][0]}"'
     if not isinstance(value, str):
         raise ValueError(f"a number without a unit; {remedy}")
+    return _parsed(value, dimension, remedy)
+
+
+@lru_cache(1000)  # a search reads the same quantities again and again
+def _parsed(value: str, dimension: str, remedy: str) -> float:
     from pint.errors import PintError  # noqa: PLC0415
 
     try:

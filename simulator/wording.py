@@ -180,21 +180,22 @@ def dotted(path: Path) -> str:
 
 
 def _key(name: str) -> str:
-    return name if re.fullmatch(r"[\w-]+", name, re.ASCII) else _toml(name)
+    return name if re.fullmatch(r"[\w-]+", name, re.ASCII) else toml(name)
 
 
 def show(value: Any) -> str:
     """Write a value as TOML does, cut where it gets long."""
-    text = _toml(value)
+    text = toml(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _toml(value: Any) -> str:
+def toml(value: Any) -> str:
+    """Write a value as TOML, in a line."""
     if isinstance(value, dict):
-        inner = ", ".join(f"{_key(key)} = {_toml(each)}" for key, each in value.items())
+        inner = ", ".join(f"{_key(key)} = {toml(each)}" for key, each in value.items())
         return f"{{ {inner} }}" if inner else "{}"
     if isinstance(value, list):
-        return f"[{', '.join(map(_toml, value))}]"
+        return f"[{', '.join(map(toml, value))}]"
     if isinstance(value, str | bool):
         return json.dumps(value, ensure_ascii=False)
     return str(value)

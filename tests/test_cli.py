@@ -94,7 +94,7 @@ def test_simulate_keeps_the_json_contract(folder, capsys):
     assert all(line.startswith("paceline: ") for line in err.splitlines())
     document = json.loads(out)  # nothing but the document
     assert set(document) >= {"scenario", "engine", "algorithms"}
-    assert document["engine"] == "virtual"
+    assert document["engine"] == "batched"
     assert [row["label"] for row in document["algorithms"]] == ["ssgd", "local-sgd tau=10"]
     for row in document["algorithms"]:
         assert set(row) >= KEYS
@@ -282,7 +282,7 @@ def test_a_part_depends_on_the_samples_it_drew_from(folder):
     ("arguments", "says"),
     [
         (["simulate", "nowhere.toml"], "nowhere.toml"),
-        (["simulate", "test.toml", "--engine", "warp"], "auto, virtual"),
+        (["simulate", "test.toml", "--engine", "warp"], "auto, batched, virtual"),
         (["simulate", "test.toml", "--seeds", "0"], "seeds 0"),
         (["simulate", "test.toml", "--seeds", "many"], "--seeds"),
         (["simulate", "test.toml", "--seed", "-1"], "seed -1"),
@@ -511,6 +511,12 @@ def test_progress_counts_every_run(folder):
     paceline.simulate(
         paceline.load("test.toml"), seeds=2, progress=lambda done, total: seen.append((done, total))
     )
+    assert seen == [(0, 4), (2, 4), (4, 4)]  # an algorithm's seeds are run together
+    seen.clear()
+    paceline.simulate(
+        paceline.load("test.toml"), seeds=2, engine="virtual",
+        progress=lambda done, total: seen.append((done, total)),
+    )  # fmt: skip
     assert seen == [(done, 4) for done in range(5)]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from simulator import cluster, objective
 from simulator.programs import Program
-from simulator.streams import Purpose, blocks, generator
+from simulator.streams import Purpose, blocks, generator, quick
 from tests.programs import called, cases
 from tests.worlds import DIGITS, EXPONENTIAL, QUADRATIC, RING, play, scenario, simulate
 
@@ -25,9 +25,10 @@ def test_published_numbers_stay():
     """Purposes are never renumbered, and the generator is never another one."""
     assert {purpose.name: purpose.value for purpose in Purpose} == {
         "COMPUTE": 0, "EXTRA": 1, "BATCH": 2, "COLLECTIVE": 3, "MESSAGE": 4, "PLACEMENT": 5,
-        "OBJECTIVE": 6, "PROGRAM": 7, "SHARED": 8,
+        "OBJECTIVE": 6, "PROGRAM": 7, "SHARED": 8, "AGGREGATE": 9,
     }  # fmt: skip
     assert generator(7, Purpose.EXTRA, 3).random() == 0.6584116808495275
+    assert quick(7, Purpose.AGGREGATE, 3).random() == 0.007927335676510272
 
 
 @given(st.integers(1, 700), st.integers(0, 900))

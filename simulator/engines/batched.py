@@ -14,13 +14,12 @@ import numpy as np
 from simulator import objective
 from simulator.codecs.codec import Raw
 from simulator.effects import Vector
-from simulator.engines import gradients
+from simulator.engines import gradients, served, virtual
 from simulator.engines.draws import Draws, SumDraws
 from simulator.engines.handover import HandOver
 from simulator.engines.ledger import Clocks, Ledger
 from simulator.engines.observer import BYTES_PER_GB, POINTS, SECONDS_PER_HOUR
 from simulator.engines.team import SeedsDiffer, Team
-from simulator.engines.virtual import deadline, evaluation_interval, notes
 from simulator.network import Network, Traffic
 from simulator.programs import Program, catalogue
 from simulator.scenario import Algorithm, Scenario
@@ -47,6 +46,13 @@ def run(  # noqa: PLR0913 - what is run, and how
     """
     program = (programs or catalogue())[algorithm.name]
     refuse(program, algorithm, scenario)
+    if program.server:
+        runs = served.run(program, algorithm, scenario, seeds, threads=threads)
+        if spans:
+            runs[0].spans, runs[0].spans_truncated = virtual.timeline(
+                algorithm, scenario, seeds[0], spans, programs
+            )
+        return runs
     dimension = objective.dimension_of(scenario.objective)
     workers = scenario.cluster.workers
     room = max(1, VECTORS // (workers * dimension) if dimension else CLOCKS // workers)
@@ -65,8 +71,8 @@ def run(  # noqa: PLR0913 - what is run, and how
 
 def refuse(program: Program, algorithm: Algorithm, scenario: Scenario) -> None:
     """Raise HandOver for what is known from the outset to be for another engine."""
-    if program.server:
-        raise HandOver("which gradient comes first decides what its server does")
+    if program.server and objective.dimension_of(scenario.objective):
+        raise HandOver("which gradient comes first decides its values")
     if program.gossips or program.pooled:
         raise HandOver("its workers send each other messages")
     codec = algorithm.parameters.get("codec", Raw())
@@ -118,7 +124,7 @@ class Batch:
         network = Network(scenario)
         self.traffic = [Traffic(network, seed) for seed in seeds]
         self.spans = Spans(spans) if spans else None
-        self.deadline = deadline(scenario)
+        self.deadline = virtual.deadline(scenario)
         self.limit = scenario.run.steps or NEVER
         self.notes: list[str] = []
         start = self.objectives[0].start
@@ -126,7 +132,7 @@ class Batch:
         self.ledger = Ledger(
             self._clocks(threads), self.traffic, workers, self.deadline, self.spans, merge=timeless
         )
-        self.every, self.adaptive = evaluation_interval(scenario)
+        self.every, self.adaptive = virtual.evaluation_interval(scenario)
         cost = scenario.cost
         self._node_second = workers * (cost.node_hour or 0.0) / SECONDS_PER_HOUR
         self._egress_byte = (cost.egress_per_gb or 0.0) / BYTES_PER_GB
@@ -183,7 +189,7 @@ class Batch:
         """Up to when time counts: the end of the last step, or the deadline."""
         if curve["step"][-1] == self.limit or self.deadline == inf:
             return curve["time"][-1]
-        return self.deadline
+        return self.scenario.run.duration or inf
 
     def _see(self, team: Team, x: Vector) -> int:
         """Evaluate the parameters that all have marked; return the step of the next evaluation."""
@@ -239,7 +245,7 @@ class Batch:
             },
             links=self.traffic[index].links(),
             spans=None if spans is None else spans.array(self._end(curve)),
-            notes=[*self.notes, *notes(program, algorithm, self.objectives[index], curve)],
+            notes=[*self.notes, *virtual.notes(program, algorithm, self.objectives[index], curve)],
             spans_truncated=spans is not None and spans.truncated,
             updates=self.curves.updates[index],
             staleness={

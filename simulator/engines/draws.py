@@ -27,13 +27,16 @@ class Draws:
         self._streams = [cluster.streams(scenario, seed) for seed in seeds]
         self._shape = len(seeds), scenario.cluster.workers
         self._threads = threads
+        self._out = np.empty((0, *self._shape))
 
     def sums(self, lengths: Sequence[int]) -> Array:
         """Seconds that the next segments take, of so many steps each: (segments, seeds, workers).
 
-        The segments follow each other in time.
+        The segments follow each other in time. The next call overwrites what is returned.
         """
-        out = np.empty((len(lengths), *self._shape))
+        if len(self._out) < len(lengths):
+            self._out = np.empty((len(lengths), *self._shape))
+        out = self._out
         counts = np.asarray(lengths)
         starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
         total, single = int(counts.sum()), bool((counts == 1).all())
@@ -49,11 +52,11 @@ class Draws:
                     row[:] = stream.draw(total)
                 else:
                     np.add.reduceat(stream.draw(total), starts, out=row)
-            out[:, seed, first : first + TILE] = sums.T
+            out[: len(counts), seed, first : first + TILE] = sums.T
 
         tiles = [(s, w) for s in range(self._shape[0]) for w in range(0, self._shape[1], TILE)]
         share(fill, tiles, self._threads)
-        return out
+        return out[: len(counts)]
 
 
 class SumDraws:
@@ -66,36 +69,53 @@ class SumDraws:
         self._shape = len(seeds), scenario.cluster.workers
         self._threads = threads
         self._teams = [list(_teams(scenario, seed)) for seed in seeds]
+        self._out = np.empty((self._shape[0], 0, self._shape[1]))  # of a thread's seed, together
 
     def sums(self, lengths: Sequence[int]) -> Array:
         """As `Draws.sums`."""
-        out = np.zeros((len(lengths), *self._shape))
+        seeds, workers = self._shape
+        if self._out.shape[1] < len(lengths):
+            self._out = np.empty((seeds, len(lengths), workers))
+        out = self._out[:, : len(lengths)]
 
         def fill(seed: int) -> None:
             for team in self._teams[seed]:
-                out[:, seed, team.ranks] += team.draw(lengths)
+                sums = team.draw(lengths)
+                if team.extra:
+                    sums += out[seed][:, team.ranks]
+                out[seed][:, team.ranks] = sums
 
-        share(fill, range(self._shape[0]), self._threads)
-        return out
+        share(fill, range(seeds), self._threads)
+        return out.swapaxes(0, 1)
 
 
 class _Team:
-    """Those workers of one seed that have one law."""
+    """Those workers of one seed that have one law; `ranks` says which, as an index.
 
-    def __init__(self, law: Law, own: np.random.Generator, ranks: Sequence[int]) -> None:
+    `extra`: their times are added to those that other teams have drawn.
+    """
+
+    def __init__(
+        self, law: Law, own: np.random.Generator, ranks: Sequence[int], extra: bool
+    ) -> None:
         if law.closed_sum(1) is None:
-            raise ValueError("unknown")
-        self._law, self._own, self.ranks = law, own, ranks
+            raise ValueError("the law of a sum of these times is not known")
+        self._law, self._own, self._size, self.extra = law, own, len(ranks), extra
+        together = ranks[-1] - ranks[0] == len(ranks) - 1
+        self.ranks = slice(ranks[0], ranks[-1] + 1) if together else list(ranks)
 
     def draw(self, lengths: Sequence[int]) -> Array:
-        """Sums of so many times, shape (segments, ranks)."""
-        parts = []
-        for length, equal in groupby(lengths):
-            fixed, law = self._law.closed_sum(length) or (0.0, None)
-            shape = len(list(equal)), len(self.ranks)
-            random = 0.0 if law is None else law.sample(self._own, shape[0] * shape[1])
-            parts.append(np.full(shape, fixed) + np.reshape(random, shape if law else ()))
-        return np.concatenate(parts)
+        """Sums of so many times, shape (segments, workers)."""
+        parts = [self._equal(length, len(list(equal))) for length, equal in groupby(lengths)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _equal(self, length: int, segments: int) -> Array:
+        fixed, law = self._law.closed_sum(length) or (0.0, None)
+        if law is None:
+            return np.full((segments, self._size), fixed)
+        sums = law.sample(self._own, segments * self._size).reshape(segments, self._size)
+        sums += fixed
+        return sums
 
 
 def _teams(scenario: Scenario, seed: int) -> Iterator[_Team]:
@@ -107,7 +127,8 @@ def _teams(scenario: Scenario, seed: int) -> Iterator[_Team]:
         if rank in slow and worker.extra is not None:
             ranks.setdefault((Purpose.EXTRA, worker.extra), []).append(rank)
     for (purpose, law), team in ranks.items():
-        yield _Team(law, streams.generator(seed, Purpose.AGGREGATE, int(purpose), team[0]), team)
+        own = streams.quick(seed, Purpose.AGGREGATE, int(purpose), team[0])
+        yield _Team(law, own, team, extra=purpose == Purpose.EXTRA)
 
 
 def share(work: Callable[[T], None], items: Sequence[T], threads: int) -> None:

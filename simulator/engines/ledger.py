@@ -17,7 +17,7 @@ from simulator.network import Traffic
 from simulator.trace import Kind, Spans
 
 LONGEST = 1024  # steps that are summed at once
-SEGMENTS = 2**23  # of all streams, in memory at once
+SEGMENTS = 2**24  # of all streams, in memory at once
 STEPS = 2**14  # of one stream, in memory at once
 NEVER = inf  # the clock of a worker that waits for what comes after the end
 
@@ -173,28 +173,31 @@ class Ledger:
 
     def wait(self, handle: Timed, step: int, used: bool = True) -> None:
         """Every worker waits for a collective; `used`: it is then that it acts on the result."""
-        late = handle.done > self._deadline
-        if not late.any():
-            self._stand(handle.begins[:, None], handle.done[:, None], step, handle.moved)
-            self._version += 1
+        begins, done = handle.begins[:, None], handle.done[:, None]
+        if self._deadline == inf and handle.moved == self._version:
+            self._stand_together(begins, done, step)
         else:
-            blocked = late[:, None] & (handle.done[:, None] > self.now)
-            done = np.where(late, self._deadline, handle.done)[:, None]
-            self._stand(handle.begins[:, None], done, step, None)
-            self._version += 1
+            late = done > self._deadline
+            blocked = late & (done > self.now)
+            self._stand(begins, np.where(late, self._deadline, done), step)
             self.now = np.where(blocked, NEVER, self.now)
+        self._version += 1
         if used:
             in_time = (self.now <= self._deadline).sum(axis=1)
             self.staleness[step - handle.step] += in_time
 
-    def _stand(self, begins: Array, done: Array, step: int, moved: int | None) -> None:
+    def _stand_together(self, begins: Array, done: Array, step: int) -> None:
+        """Stand still where all have come, and nobody has gone on since: the usual case, faster."""
+        now = self.now
+        self.waited += self._workers * begins[:, 0] - now.sum(axis=1)
+        self.communicated += self._workers * (done - begins)[:, 0]
+        if self._spans is not None:
+            self._record(now[0], np.broadcast_to(begins[0], now[0].shape), done[0], step)
+        now[:] = done
+
+    def _stand(self, begins: Array, done: Array, step: int) -> None:
         """Stand still until `done`: for others up to `begins`, then for the network."""
         now = self.now
-        if moved == self._version and self._spans is None:  # everyone has come, and nobody gone on
-            self.waited += self._workers * begins[:, 0] - now.sum(axis=1)
-            self.communicated += self._workers * (done - begins)[:, 0]
-            now[:] = done
-            return
         done = np.maximum(now, done)
         begins = np.minimum(np.maximum(begins, now), done)
         here = now < NEVER
@@ -207,6 +210,7 @@ class Ledger:
     def _record(self, now: Array, begins: Array, done: Array, step: int) -> None:
         """Keep the spans of the first seed, as long as there is room."""
         assert self._spans is not None
+        done = np.broadcast_to(done, now.shape)
         stood = (done > now) & (now < NEVER)
         for rank in np.flatnonzero(stood).tolist():
             self._spans.add(

@@ -57,6 +57,7 @@ class VirtualNode(EngineNode):
         "_loss_and_gradient",
         "_mark_at",
         "_met_at",
+        "_network_since",
         "_pause_at",
         "_paused_at",
         "_receive_seconds",
@@ -86,6 +87,7 @@ class VirtualNode(EngineNode):
         self.bytes_per_parameter = run.scenario.model.bytes_per_parameter
         self.seed(run.seed)
         self.now = self.waited = self.communicated = self._since = self._sent_until = 0.0
+        self._network_since = 0.0  # when its last wait turned into communicating
         self.step = self.updates = self._collectives = self._met_at = self._paused_at = 0
         self.period = nan
         self.sought: int | None = None
@@ -305,6 +307,7 @@ class VirtualNode(EngineNode):
         if self._spans is not None:
             self._spans.add(self.rank, self._busy, self._since, now, begins, done, self.step)
         self.now = self._since = done
+        self._network_since = begins
 
     def finish(self, end: float) -> None:
         """Account for the time up to `end`, where the run was cut off; nothing after it counts."""
@@ -315,6 +318,11 @@ class VirtualNode(EngineNode):
                 self._stand(min(self._handle.begins, end), end)
             elif self._handle is not None or self.sought is not None:
                 self._stand(end, end)
+        beyond = self._since - end
+        if beyond > 0:  # it stood still for an answer that came after the end
+            network = min(beyond, self._since - self._network_since)
+            self.communicated -= network
+            self.waited -= beyond - network
         now = self.now = min(self.now, end)
         if self._spans is not None:
             self._spans.add(self.rank, self._busy, self._since, now, now, now, self.step)

@@ -22,7 +22,7 @@ from simulator.network import Card, Network, Traffic
 from simulator.objective import Objective
 from simulator.programs import Program, catalogue
 from simulator.scenario import Algorithm, Scenario
-from simulator.trace import Run, Spans
+from simulator.trace import Full, Run, Spans
 
 LAST = EventPriority(2)  # what happens at the deadline itself still counts
 
@@ -40,7 +40,8 @@ def run(
     Raises ProgramError when the program breaks the vocabulary's rules or comes to a deadlock.
     """
     program = (programs or catalogue())[algorithm.name]
-    simulation = Simulation(program, algorithm, scenario, seed, spans)
+    kept = Spans(spans) if spans else None
+    simulation = Simulation(program, algorithm, scenario, seed, kept)
     with np.errstate(over="ignore", invalid="ignore"):  # divergence is reported, not warned about
         simulation.run()
     team = simulation.nodes[: simulation.workers]
@@ -59,14 +60,32 @@ def run(
             "communicate": sum(node.communicated for node in team) / len(team),
         },
         links=simulation.traffic.links(),
-        spans=None if simulation.spans is None else simulation.spans.array(simulation.end),
+        spans=None if kept is None else kept.array(simulation.end),
         notes=notes(program, algorithm, simulation.objective, curve),
-        spans_truncated=simulation.spans is not None and simulation.spans.truncated,
+        spans_truncated=kept is not None and kept.truncated,
         updates=simulation.observer.updates,
         staleness={each: times for each, times in sorted(simulation.staleness.items()) if times},
         staleness_unit=simulation.staleness_unit,
         inbox_bytes=simulation.inbox_bytes,
     )
+
+
+def timeline(
+    algorithm: Algorithm,
+    scenario: Scenario,
+    seed: int,
+    spans: int,
+    programs: Mapping[str, Program] | None = None,
+) -> tuple[np.ndarray, bool]:
+    """The spans of a run, up to `spans` of them, and whether there are more; it ends there."""
+    program = (programs or catalogue())[algorithm.name]
+    found = Spans(spans, raises=True)
+    simulation = Simulation(program, algorithm, scenario, seed, found)
+    try:
+        simulation.run()
+    except Full:
+        return found.array(simulation.deadline), True
+    return found.array(simulation.end), found.truncated
 
 
 def notes(
@@ -120,7 +139,12 @@ class Simulation:
     """
 
     def __init__(
-        self, program: Program, algorithm: Algorithm, scenario: Scenario, seed: int, spans: int = 0
+        self,
+        program: Program,
+        algorithm: Algorithm,
+        scenario: Scenario,
+        seed: int,
+        spans: Spans | None = None,
     ) -> None:
         self.scenario, self.seed = scenario, seed
         self.env = simpy.Environment()
@@ -129,7 +153,7 @@ class Simulation:
         self.meter = values.Meter(scenario.model.bytes, self.objective.dimension)
         self.whole = self.meter.whole
         self.traffic = Traffic(Network(scenario), seed)
-        self.spans = Spans(spans) if spans else None
+        self.spans = spans
         self.ready: deque[tuple[VirtualNode, Any]] = deque()
         self.flights: list[Message] = []
         self.sent = 0
@@ -204,7 +228,9 @@ class Simulation:
     @property
     def end(self) -> float:
         """Up to when time counts: the deadline, or the end of the last step."""
-        return self.observer.curve["time"][-1] if self._whole else self.deadline
+        if self._whole:
+            return self.observer.curve["time"][-1]
+        return min(self.deadline, self.scenario.run.duration or inf)
 
     @property
     def _whole(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from simulator.codecs.codec import Raw
 from simulator.effects import Node
+from simulator.pieces.gate import bounded_lead
 from simulator.pieces.schedule import FixedPeriod
 from simulator.pieces.threshold import StepsOf, Threshold
 from simulator.pieces.transform import Identity
@@ -59,19 +60,14 @@ async def ssp_server(
     wire = codec.open(me)
     x = me.start
     u = momentum.init(x)
-    clocks, slowest, waiting = [0] * me.workers, 0, list[int]()
+    gate = bounded_lead(me.workers, staleness)
     for update in count(me.workers):
         worker, g = await wire.receive()
         me.work(me.apply_seconds)
-        clocks[worker] += 1
         direction, u = momentum.update(g, u, x)
         x = x - lr(update // me.workers) * direction
         me.mark(x)
-        waiting.append(worker)
-        if clocks[worker] == slowest + 1:
-            slowest = min(clocks)
-        for ready in [each for each in waiting if clocks[each] - slowest <= staleness]:
-            waiting.remove(ready)
+        for ready in gate.admit(worker):
             me.send(ready, x)
 
 

@@ -1,0 +1,156 @@
+"""Runs of configurations for `paceline tune`: shared out to processes, and each kept at once."""
+
+import hashlib
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from simulator import executors, report, store
+from simulator.dispatch import run_seeds
+from simulator.errors import InputError
+from simulator.goals import Goal, Score
+from simulator.load import Programs
+from simulator.scenario import Scenario
+from simulator.simulate import Task
+
+JOURNAL = "tune.journal"
+LOCKED = 5  # seconds after which a lock is a killed command's
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Let optuna say nothing meanwhile."""
+    import optuna  # noqa: PLC0415 - half a second
+
+    level = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            yield
+    finally:
+        optuna.logging.set_verbosity(level)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A scenario whose first algorithm is to run with each of `seeds`."""
+
+    scenario: Scenario
+    seeds: tuple[int, ...]
+
+
+class Journal:
+    """Finished runs by their key, in optuna's journal: a killed command keeps them all.
+
+    Raises InputError where the file cannot be written or read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        import optuna  # noqa: PLC0415
+        from optuna.storages import journal  # noqa: PLC0415
+
+        path = folder / JOURNAL
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        except OSError as error:
+            raise InputError(
+                f"{folder}: cannot write here ({error.strerror}); choose a directory with --out"
+            ) from None
+        try:
+            lock = journal.JournalFileOpenLock(str(path), LOCKED)
+            backend = journal.JournalFileBackend(str(path), lock)
+            self.storage = optuna.storages.JournalStorage(backend)
+            self._study = optuna.create_study(
+                storage=self.storage, study_name="runs", load_if_exists=True
+            )
+            self.kept: dict[str, Any] = self._study.user_attrs
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"{path}: not a journal of tune; remove it ({error})") from None
+
+    def keep(self, key: str, score: Score) -> None:
+        """Write one run down."""
+        self._study.set_user_attr(key, report.jsonable(score))
+
+    def score(self, key: str) -> Score | None:
+        """Return a run that was kept before."""
+        if key not in self.kept:
+            return None
+        value, gap, ran, notes = self.kept[key]
+        value, ran = (math.inf if each is None else each for each in (value, ran))
+        return Score(value, gap, ran, tuple(notes))
+
+
+@dataclass
+class Runner:
+    """Does jobs, on `executor` (None: this process), and counts them.
+
+    `done`: runs that were needed; `resumed`: those of them that the journal had.
+    """
+
+    goal: Goal
+    engine: str = "auto"
+    programs: Programs = None
+    executor: Executor | None = None
+    journal: Journal | None = None
+    done: int = 0
+    resumed: int = 0
+
+    def __call__(self, jobs: Sequence[Job]) -> list[list[Score]]:
+        """Return each job's scores, seed by seed; they depend on nothing but the job."""
+        found: list[dict[int, Score]] = [{} for _ in jobs]
+        keys: list[dict[int, str]] = [self._keys(job) for job in jobs]
+        todo: dict[int, Job] = {}
+        for index, (job, key) in enumerate(zip(jobs, keys, strict=True)):
+            for seed in job.seeds if self.journal and key else ():
+                assert self.journal is not None
+                if (score := self.journal.score(key[seed])) is not None:
+                    found[index][seed] = score
+            self.resumed += len(found[index])
+            if left := tuple(seed for seed in job.seeds if seed not in found[index]):
+                todo[index] = Job(job.scenario, left)
+        work = partial(
+            run_job,
+            goal=self.goal,
+            engine=self.engine,
+            programs=self.programs,
+            expected=store.versions(),
+        )
+        for index, scores in executors.results(self.executor, work, todo):
+            for seed, score in zip(todo[index].seeds, scores, strict=True):
+                found[index][seed] = score
+                if self.journal and keys[index]:
+                    self.journal.keep(keys[index][seed], score)
+        self.done += sum(map(len, found))
+        pairs = zip(jobs, found, strict=True)
+        return [[scores[seed] for seed in job.seeds] for job, scores in pairs]
+
+    def _keys(self, job: Job) -> dict[int, str]:
+        """Hash, by seed, of everything that determines a run's score; none for code of the user."""
+        if self.journal is None or self.programs is not None:
+            return {}
+        goal = store.dump(astuple(self.goal))
+        algorithm = job.scenario.algorithm[0]
+        return {
+            seed: hashlib.sha256(
+                goal + Task(algorithm, seed, 0, self.engine).key(job.scenario).encode()
+            ).hexdigest()[:32]
+            for seed in job.seeds
+        }
+
+
+def run_job(
+    job: Job, *, goal: Goal, engine: str, programs: Programs, expected: Mapping[str, str]
+) -> list[Score]:
+    """Run a job, wherever that is; refuse versions other than those `expected`."""
+    store.demand_versions(expected)
+    scenario = job.scenario
+    runs = run_seeds(scenario, scenario.algorithm[0], job.seeds, engine=engine, programs=programs)
+    return [goal.score(run, scenario) for run in runs]

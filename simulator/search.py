@@ -1,0 +1,122 @@
+"""The search: which configurations to try, asked of optuna.
+
+They are asked for in batches of a fixed size and told in order, by a sampler seeded by the batch,
+so that neither the number of processes nor an interruption changes the answer: a resumed search
+asks the same again, and finds the runs in the journal.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simulator.errors import InputError
+from simulator.race import Contender, Race, blocks
+from simulator.space import Space
+
+if TYPE_CHECKING:  # optuna takes half a second to import
+    from optuna import Study, Trial
+
+BATCH = 16  # configurations asked for at once
+WHOLE_BATCH = 64  # where all are tried, so that none waits for the outcome of others
+PATIENCE = 4  # times the trials may be asked for before so many different ones are found
+
+
+@dataclass
+class Search:
+    """What is searched; `refused`: why combinations could not be tried."""
+
+    race: Race
+    seeds: Sequence[int]
+    seed: int
+    progress: Callable[[int, int], None] | None = None
+    refused: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def space(self) -> Space:
+        """What may be tried."""
+        return self.race.space
+
+    def run(self, trials: int, first: Sequence[dict[str, Any]]) -> list[Contender]:
+        """Try up to `trials` configurations, `first` ones first; all, where there are no more."""
+        import optuna  # noqa: PLC0415
+
+        size = self.space.size
+        whole = size is not None and size <= trials
+        total = size if whole and size is not None else trials
+        study = optuna.create_study(pruner=optuna.pruners.WilcoxonPruner())
+        for point in [*first, *(self._others(first) if whole else ())]:
+            study.enqueue_trial(point)
+        asked = batch = 0
+        if self.progress:
+            self.progress(0, total)
+        while asked < (total if whole else PATIENCE * total) and self._tried < total:
+            study.sampler = optuna.samplers.TPESampler(
+                seed=int(np.random.SeedSequence([self.seed, batch]).generate_state(1)[0]),
+                multivariate=True,
+                group=True,
+                constant_liar=True,
+            )
+            wanted = WHOLE_BATCH if whole and batch else BATCH
+            wanted = min(wanted, total - (asked if whole else self._tried))
+            self._batch(study, [study.ask() for _ in range(wanted)])
+            asked, batch = asked + wanted, batch + 1
+            if self.progress:
+                self.progress(self._tried, total)
+        return list(self.race.contenders.values())
+
+    @property
+    def _tried(self) -> int:
+        return len(self.race.contenders) + len(self.refused)
+
+    def _others(self, first: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The rest of the grid in random order, so that good ones come early."""
+        rest = [point for point in self.space.grid() if point not in first]
+        order = np.random.default_rng(self.seed).permutation(len(rest))
+        return [rest[index] for index in order]
+
+    def _batch(self, study: "Study", trials: Sequence["Trial"]) -> None:
+        """Let one batch race, and tell the study how it went, in order."""
+        from optuna.trial import TrialState  # noqa: PLC0415
+
+        contenders: dict[Trial, Contender] = {}
+        fresh: dict[Contender, Trial] = {}
+        for trial in trials:
+            family, chosen = self.space.suggest(trial)
+            try:
+                candidate = self.space.candidate(family, chosen)
+            except InputError as error:
+                self.refused[f"{family} {chosen}"] = str(error)
+                study.tell(trial, state=TrialState.FAIL)
+                continue
+            known = self.race.contenders.get(candidate.label)
+            if known is None:
+                known = self.race.contenders[candidate.label] = Contender(candidate)
+                fresh[known] = trial
+            contenders[trial] = known
+        self._race(fresh)
+        for trial, contender in contenders.items():
+            if fresh.get(contender) is not trial:  # it was asked for before
+                _report(trial, contender, 0)
+            if contender.stopped:
+                study.tell(trial, state=TrialState.PRUNED)
+            else:
+                study.tell(trial, contender.mean())
+
+    def _race(self, fresh: dict[Contender, "Trial"]) -> None:
+        """Run new contenders with one block of seeds after the other; those given up drop out."""
+        racing = list(fresh)
+        for block in blocks(self.seeds):
+            self.race.extend(racing, block)
+            for contender in racing:
+                trial, count = fresh[contender], len(contender.scores)
+                _report(trial, contender, count - len(block))
+                if not contender.stopped and count < len(self.seeds) and trial.should_prune():
+                    contender.stopped = "pruned"
+            racing = [contender for contender in racing if not contender.stopped]
+
+
+def _report(trial: "Trial", contender: Contender, since: int) -> None:
+    for step, score in enumerate(contender.scores[since:], since):
+        trial.report(score.penalised, step)
