@@ -18,8 +18,8 @@ test: .venv/dev            ## the whole test suite
 test-slow: .venv/dev       ## what takes minutes
 	$(BIN)/python -m pytest -m slow
 
-bench: .venv/dev           ## our engine against textbook models, ratios taken side by side
-	$(BIN)/python -m tests.bench.engine
+bench: .venv/dev           ## how fast we are, side by side with others; writes docs/benchmarks.md
+	$(BIN)/python -m tests.bench
 
 lint: .venv/dev            ## formatting, style and types
 	$(BIN)/ruff check .

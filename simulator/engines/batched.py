@@ -178,7 +178,7 @@ class Batch:
             try:
                 coroutine.send(None)
             except StopIteration:
-                self.ledger.flush()
+                self.ledger.flush(self.team.step)
             finally:
                 coroutine.close()
             ends = np.array([self._end(curve) for curve in self.curves.columns])
@@ -194,20 +194,18 @@ class Batch:
     def _see(self, team: Team, x: Vector) -> int:
         """Evaluate the parameters that all have marked; return the step of the next evaluation."""
         step = team.step
-        if isinstance(x, complex):
-            seen = [x] * team.seeds
-        elif self.program.averages:
-            seen = list(np.broadcast_to(team.mean_of(x), (team.seeds, 1, x.shape[-1]))[:, 0])
+        if isinstance(x, complex):  # nothing of it depends on the seed
+            evaluated = [self.objectives[0].evaluate(x, step)] * team.seeds
         else:
-            seen = list(np.broadcast_to(x, (team.seeds, team.workers, x.shape[-1]))[:, 0])
-        evaluated = [
-            each.evaluate(own, step) for each, own in zip(self.objectives, seen, strict=True)
-        ]
+            everyone = np.broadcast_to(x, (team.seeds, team.workers, x.shape[-1]))
+            seen = team.mean_of(x) if self.program.averages else everyone
+            pairs = zip(self.objectives, seen[:, 0], strict=True)
+            evaluated = [each.evaluate(own, step) for each, own in pairs]
         self._points += 1
         thin = self.adaptive and self._points > 2 * POINTS
         if thin:
             self._points, self.every = (self._points + 1) // 2, 2 * self.every
-        self.ledger.note(self._point, step, evaluated, team.period, team.updates, thin)
+        self.ledger.note(step, self._point, step, evaluated, team.period, team.updates, thin)
         following = (step // self.every + 1) * self.every
         return min(following, self.limit) if step < self.limit else following
 
@@ -215,7 +213,7 @@ class Batch:
         self, step: int, evaluated: list[Any], period: float, updates: int, thin: bool
     ) -> None:
         """Add the point to the curves, now that its time is known: when the last worker came."""
-        times = self.ledger.now.max(axis=1)
+        times = self.ledger.latest()
         moved, charged = self.ledger.totals()
         costs = times * self._node_second + charged * self._egress_byte
         numbers = zip(times.tolist(), evaluated, moved.tolist(), costs.tolist(), strict=True)

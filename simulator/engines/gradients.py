@@ -55,6 +55,7 @@ class QuadraticGradients:
     def __init__(self, objectives: Sequence[NoisyQuadratic], workers: int, threads: int) -> None:
         self._first, self._threads = objectives[0], threads
         self._optima = np.stack([each.shifts for each in objectives])
+        self._shifted = bool(self._optima.any())
         self._own = [
             generator(each.seed, Purpose.BATCH, rank)
             for each in objectives
@@ -71,9 +72,12 @@ class QuadraticGradients:
         if self._used == self._noise.shape[1]:
             share(self._draw, range(len(self._own)), self._threads)
             self._used = 0
-        gradient = x - self._optima
-        gradient *= self._first.spectrum
-        gradient += self._noise[:, self._used].reshape(gradient.shape)
+        gradient: Any = (x - self._optima if self._shifted else x) * self._first.spectrum
+        noise = self._noise[:, self._used].reshape(self._optima.shape)
+        if gradient.shape == noise.shape:
+            gradient += noise
+        else:
+            gradient = gradient + noise
         self._used += 1
         return gradient
 

@@ -8,7 +8,7 @@ works out when, for all workers and seeds at once. Arrays have the shape (seeds,
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -45,11 +45,23 @@ class Timed:
         self.moved: Any = None  # which version of the clocks it began at
 
 
+class Leg(NamedTuple):
+    """Seconds of one segment: `each`, (seeds, workers); the slowest's and the total, (seeds,)."""
+
+    each: Array
+    slowest: Array
+    total: Array
+
+
 class Ledger:
     """The clocks of a team, up to its last `flush`.
 
     `merge`: sum the steps between two communications before adding them to a clock. `due`: whether
-    it wants to be flushed. `over`: whether every seed has come to the deadline.
+    it wants to be flushed; `over`: whether every seed has come to the deadline. `longest`: steps
+    that may pass between two notes.
+
+    Where all workers of a seed were at one time (`_at`) and have computed one segment since then
+    (`_leg`), that is all that is kept: most collectives need no more.
     """
 
     def __init__(  # noqa: PLR0913 - the world, and how closely it is watched
@@ -64,80 +76,102 @@ class Ledger:
     ) -> None:
         self._clocks, self._traffic = clocks, traffic
         self._seeds, self._workers, self._deadline = len(traffic), workers, deadline
-        self._longest = LONGEST if merge else 1
+        self.longest = LONGEST if merge else 1
         # with vectors to compute on, steps past the deadline cost more than small blocks
         self._block = max(64, SEGMENTS // (self._seeds * workers)) if merge else 64
-        self._pending = self._drawn = 0
-        self._sums = np.empty(0)
+        self._noted = self._drawn = 0  # steps
+        self._sums = self._slowest = self._totals = np.empty(0)
         self._lengths: list[int] = []
         self._todo: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.due = self.over = False
-        self.now = np.zeros((self._seeds, workers))
+        self._now = np.empty(0)
+        self._at: Array | None = np.zeros(self._seeds)
+        self._leg: Leg | None = None
         self._version = 0
         self._free = np.zeros(self._seeds)  # when the links are
         self.waited = np.zeros(self._seeds)  # seconds of all workers
         self.communicated = np.zeros(self._seeds)
-        self._payloads: dict[str, Array] = {}  # bytes so far, by kind of collective
+        self._payloads: defaultdict[str, Any] = defaultdict(float)  # bytes, by kind of collective
         self._costs: dict[tuple[str, float], tuple[float, float]] = {}
         self.staleness: defaultdict[int, Array] = defaultdict(lambda: np.zeros(self._seeds, int))
         self._spans, self._since = spans, np.zeros(workers)
 
     # What the team does
 
-    def compute(self) -> None:
-        """Every worker computes one gradient."""
-        self._pending += 1
-        if self._pending == self._longest:
-            self._close()
-
-    def note(self, what: Callable[..., None], *about: Any) -> None:
-        """Note something to be timed, after all that was noted before."""
-        if self._pending:
-            self._close()
+    def note(self, step: int, what: Callable[..., None], *about: Any) -> None:
+        """Note something to be timed, which every worker does after `step` steps."""
+        self.advance(step)
         self._todo.append((what, about))
 
-    def _segment(self, steps: int) -> int:
-        """Ask for the time of so many steps, after all others; return its number."""
-        self._lengths.append(steps)
-        self._drawn += steps
+    def advance(self, step: int) -> None:
+        """Every worker computes up to `step`."""
+        if step > self._noted:
+            self._todo.append((self._compute, (self._segment(step),)))
+
+    def _segment(self, step: int) -> int:
+        """Ask for the time of the steps up to `step`; return the number of the segment."""
+        self._lengths.append(step - self._noted)
+        self._drawn += step - self._noted
+        self._noted = step
         self.due = len(self._lengths) >= self._block or self._drawn >= STEPS or self.over
         return len(self._lengths) - 1
 
-    def _close(self) -> None:
-        self._todo.append((self._compute, (self._segment(self._pending),)))
-        self._pending = 0
-
-    def flush(self) -> None:
-        """Work out the times of everything noted."""
-        if self._pending:
-            self._close()
+    def flush(self, step: int) -> None:
+        """Work out the times of everything noted up to `step`."""
+        self.advance(step)
         if self._lengths:
             self._sums = self._clocks.sums(self._lengths)
+            self._slowest, self._totals = self._sums.max(axis=2), self._sums.sum(axis=2)
         todo, self._todo, self._lengths, self._drawn = self._todo, [], [], 0
         for what, about in todo:
             what(*about)
-        self.over = bool((self.now.min(axis=1) > self._deadline).all())
+        if self._leg is not None:
+            self._leg = Leg(*(each.copy() for each in self._leg))  # what it is of is overwritten
+        if self._deadline < inf:
+            self.over = bool((self.now.min(axis=1) > self._deadline).all())
         self.due = self.over
 
     # When that is
 
-    def _compute(self, segment: int) -> None:
-        self.now += self._sums[segment]
+    @property
+    def now(self) -> Array:
+        """Every clock, (seeds, workers)."""
+        if self._at is not None:
+            since = np.zeros((1, self._workers)) if self._leg is None else self._leg.each
+            self._now = self._at[:, None] + since
+            self._at = self._leg = None
+        return self._now
+
+    @now.setter
+    def now(self, clocks: Array) -> None:
+        self._now, self._at, self._leg = clocks, None, None
         self._version += 1
+
+    def latest(self) -> Array:
+        """The last worker's clock, (seeds,)."""
+        if self._at is None:
+            latest: Array = self._now.max(axis=1)
+            return latest
+        return self._at if self._leg is None else self._at + self._leg.slowest
+
+    def _compute(self, segment: int) -> None:
+        if self._at is not None and self._leg is None:
+            self._leg = Leg(self._sums[segment], self._slowest[segment], self._totals[segment])
+            self._version += 1
+        else:
+            self.now = self.now + self._sums[segment]
 
     def work(self, seconds: float) -> None:
         """Every worker is busy for so long."""
-        self.now += seconds
-        self._version += 1
+        self.now = self.now + seconds
 
-    def backward(self, pieces: Sequence[Timed], forward: float) -> None:
-        """Every worker computes one gradient, whose pieces it frees evenly after a forward share.
+    def backward(self, step: int, pieces: Sequence[Timed], forward: float) -> None:
+        """Every worker computes gradient `step`; it frees pieces evenly after a forward share.
 
         No clock moves before the pieces are waited for.
         """
-        if self._pending:
-            self._close()
-        self.note(self._backward, pieces, forward, self._segment(1))
+        self.advance(step - 1)
+        self._todo.append((self._backward, (pieces, forward, self._segment(step))))
 
     def _backward(self, pieces: Sequence[Timed], forward: float, segment: int) -> None:
         duration = self._sums[segment]
@@ -147,53 +181,64 @@ class Ledger:
     def piece(self, piece: Timed) -> None:
         """Every worker waits for a piece of its gradient."""
         self.now = np.maximum(self.now, piece.done)
-        self._version += 1
 
     def start(self, handle: Timed, payload: float) -> None:
         """All have joined a collective: it takes the links as soon as they are free."""
-        handle.begins = np.maximum(self.now.max(axis=1), self._free)
+        begins = handle.begins = np.maximum(self.latest(), self._free)
         handle.moved = self._version
-        begun = handle.begins <= self._deadline
+        begun: Any = True if self._deadline == inf else begins <= self._deadline
         kind = str(handle.kind)
         transmission, latency = self._cost(kind, payload, begun)
-        self._free = np.where(begun, handle.begins + transmission, self._free)
-        handle.done = np.where(begun, self._free + latency, NEVER)
-        self._payloads[kind] = self._payloads.get(kind, 0.0) + payload * begun
+        free: Any = begins + transmission
+        done: Any = free + latency
+        if begun is not True:
+            free, done = np.where(begun, free, self._free), np.where(begun, done, NEVER)
+        self._free, handle.done = free, done
+        self._payloads[kind] += payload * begun
 
-    def _cost(self, kind: str, payload: float, begun: Array) -> tuple[Any, Any]:
+    def _cost(self, kind: str, payload: float, begun: Any) -> tuple[Any, Any]:
+        if (kind, payload) in self._costs:
+            return self._costs[kind, payload]
         first = self._traffic[0]
         if first.is_constant(kind):
-            if (kind, payload) not in self._costs:
-                self._costs[kind, payload] = first.cost(kind, payload)
+            self._costs[kind, payload] = first.cost(kind, payload)
             return self._costs[kind, payload]
         costs = np.zeros((self._seeds, 2))
-        for seed in np.flatnonzero(begun).tolist():
+        for seed in np.flatnonzero(np.broadcast_to(begun, self._seeds)).tolist():
             costs[seed] = self._traffic[seed].cost(kind, payload)
         return costs[:, 0], costs[:, 1]
 
     def wait(self, handle: Timed, step: int, used: bool = True) -> None:
         """Every worker waits for a collective; `used`: it is then that it acts on the result."""
-        begins, done = handle.begins[:, None], handle.done[:, None]
         if self._deadline == inf and handle.moved == self._version:
-            self._stand_together(begins, done, step)
+            self._stand_together(handle.begins, handle.done, step)
         else:
+            begins, done = handle.begins[:, None], handle.done[:, None]
             late = done > self._deadline
             blocked = late & (done > self.now)
             self._stand(begins, np.where(late, self._deadline, done), step)
             self.now = np.where(blocked, NEVER, self.now)
-        self._version += 1
         if used:
-            in_time = (self.now <= self._deadline).sum(axis=1)
+            in_time: Any = self._workers
+            if self._deadline < inf:
+                in_time = (self.now <= self._deadline).sum(axis=1)
             self.staleness[step - handle.step] += in_time
 
     def _stand_together(self, begins: Array, done: Array, step: int) -> None:
         """Stand still where all have come, and nobody has gone on since: the usual case, faster."""
-        now = self.now
-        self.waited += self._workers * begins[:, 0] - now.sum(axis=1)
-        self.communicated += self._workers * (done - begins)[:, 0]
         if self._spans is not None:
-            self._record(now[0], np.broadcast_to(begins[0], now[0].shape), done[0], step)
-        now[:] = done
+            since = 0.0 if self._leg is None else self._leg.each[0]
+            now = self._now[0] if self._at is None else np.full(self._workers, self._at[0]) + since
+            self._record(now, np.full(self._workers, begins[0]), done[0], step)
+        if self._at is None:
+            self.waited += (begins[:, None] - self._now).sum(axis=1)
+        elif self._leg is None:
+            self.waited += self._workers * (begins - self._at)
+        else:
+            self.waited += self._workers * (begins - self._at) - self._leg.total
+        self.communicated += self._workers * (done - begins)
+        self._at, self._leg = done, None
+        self._version += 1
 
     def _stand(self, begins: Array, done: Array, step: int) -> None:
         """Stand still until `done`: for others up to `begins`, then for the network."""
@@ -213,21 +258,14 @@ class Ledger:
         done = np.broadcast_to(done, now.shape)
         stood = (done > now) & (now < NEVER)
         for rank in np.flatnonzero(stood).tolist():
-            self._spans.add(
-                rank,
-                int(Kind.COMPUTE),
-                self._since[rank],
-                now[rank],
-                begins[rank],
-                done[rank],
-                step,
-            )
+            times = self._since[rank], now[rank], begins[rank], done[rank]
+            self._spans.add(rank, int(Kind.COMPUTE), *times, step)
         self._since = np.where(stood, done, self._since)
 
     def ask(self, step: int) -> None:
         """Every worker waits for the last one to ask the same question."""
         asked = Timed("question", None, step)
-        asked.begins = asked.done = self.now.max(axis=1)
+        asked.begins = asked.done = self.latest()
         self.wait(asked, step, used=False)
 
     def totals(self) -> tuple[Array, Array]:
@@ -246,6 +284,7 @@ class Ledger:
             for rank, (since, now) in enumerate(zip(self._since, self.now[0], strict=True)):
                 self._spans.add(rank, int(Kind.COMPUTE), since, now, now, now, step)
         for kind, payloads in self._payloads.items():
-            for traffic, payload in zip(self._traffic, payloads, strict=True):
+            of_each = np.broadcast_to(payloads, self._seeds)
+            for traffic, payload in zip(self._traffic, of_each, strict=True):
                 if payload:
                     traffic.count(kind, float(payload))

@@ -33,8 +33,8 @@ class Team(Node):
     """
 
     __slots__ = (
-        "_gradients", "_guard", "_ledger", "_limit", "_met_at", "_scenario", "_watch", "coroutine",
-        "mark_at", "meter", "period", "seeds", "step", "updates",
+        "_gradient", "_guard", "_ledger", "_limit", "_loss_and_gradient", "_met_at", "_pause_at",
+        "_scenario", "_watch", "mark_at", "meter", "period", "seeds", "step", "updates",
     )  # fmt: skip
 
     def __init__(  # noqa: PLR0913 - what it stands for, and who watches
@@ -57,46 +57,60 @@ class Team(Node):
         dimension = 1 if isinstance(start, complex) else len(start)
         self.meter = values.Meter(scenario.model.bytes, dimension)
         self.seeds, self._scenario, self._limit = seeds, scenario, limit
-        self._gradients, self._ledger, self._guard = gradients, ledger, values.Guard()
+        self._gradient, self._loss_and_gradient = gradients.gradient, gradients.loss_and_gradient
+        self._ledger, self._guard = ledger, values.Guard()
         self._watch, self.mark_at = watch, mark_at
-        self.step = self.updates = self._met_at = 0
+        self.step = self.updates = self._met_at = self._pause_at = 0
         self.period = nan
 
     # What a program may do
 
     async def gradient(self, x: Vector) -> Vector:
         """Every worker's next gradient."""
-        if self._ledger.due or self.step >= self._limit:
+        step = self.step
+        if step >= self._pause_at:
             await self._pause()
-        self.step += 1
-        self._ledger.compute()
-        return self._gradients.gradient(x)
+        self.step = step + 1
+        compute = self._gradient
+        return compute(x)
 
     async def loss_and_gradient(self, x: Vector) -> tuple[Any, Vector]:
         """Every worker's next loss and gradient."""
         self._alone()
-        if self._ledger.due or self.step >= self._limit:
+        if self.step >= self._pause_at:
             await self._pause()
         self.step += 1
-        self._ledger.compute()
-        return self._gradients.loss_and_gradient(x)
+        return self._loss_and_gradient(x)
 
     async def start_backward(self, x: Vector, pieces: int) -> Sequence[Handle]:
         """Every worker's next gradient, in pieces."""
-        if self._ledger.due or self.step >= self._limit:
+        if self.step >= self._pause_at:
             await self._pause()
         self.step += 1
-        gradient = self._gradients.gradient(x)
-        handles = [Timed(None, part, self.step) for part in self.cut(gradient, pieces)]
-        forward = self._scenario.cluster.forward_share
-        self._ledger.backward(handles, forward)
+        parts = self.cut(self._gradient(x), pieces)
+        handles = [Timed(None, part, self.step) for part in parts]
+        self._ledger.backward(self.step, handles, self._scenario.cluster.forward_share)
+        self._plan()
         return handles
 
     @types.coroutine
     def _pause(self) -> Generator[None, None, None]:
-        self._ledger.flush()
-        if self.step >= self._limit or self._ledger.over:
+        ledger = self._ledger
+        ledger.advance(self.step)
+        if ledger.due or self.step >= self._limit:
+            ledger.flush(self.step)
+        if self.step >= self._limit or ledger.over:
             yield  # for ever
+        self._plan()
+
+    def _plan(self) -> None:
+        """Decide when to pause next."""
+        ledger = self._ledger
+        self._pause_at = min(self.step + (0 if ledger.due else ledger.longest), self._limit)
+
+    def _note(self, what: Callable[..., None], *about: Any) -> None:
+        self._ledger.note(self.step, what, *about)
+        self._plan()
 
     def cut(self, vector: Vector, pieces: int) -> Sequence[Vector]:
         """Cut along the last axis, the last entries first."""
@@ -127,15 +141,15 @@ class Team(Node):
             self.period, self._met_at = self.step - self._met_at, self.step
         held = self._guard.hold(value) if type(value) is not complex else ()
         handle = Timed(kind, result, self.step, held)
-        self._ledger.note(self._ledger.start, handle, self._weigh(value))
+        self._note(self._ledger.start, handle, self._weigh(value))
         return handle
 
     async def wait(self, handle: Handle) -> Any:
         """Wait for a collective, or a piece of a gradient."""
         if handle.kind is None:
-            self._ledger.note(self._ledger.piece, handle)
+            self._note(self._ledger.piece, handle)
         else:
-            self._ledger.note(self._ledger.wait, handle, self.step)
+            self._note(self._ledger.wait, handle, self.step)
             if handle.held:
                 self._guard.release(handle.held)
                 handle.held = ()
@@ -145,20 +159,20 @@ class Team(Node):
     async def finished(self, handle: Handle) -> bool:
         """Ask as all workers do, when the last of them does."""
         self._alone()
-        self._ledger.note(self._ledger.ask, self.step)
-        self._ledger.flush()
-        asked = self._ledger.now.max()
+        self._note(self._ledger.ask, self.step)
+        self._ledger.flush(self.step)
+        asked = self._ledger.latest()[0]
         return bool(handle.done[0] <= asked * (1 + TIE))
 
     def work(self, seconds: float) -> None:
         """Every worker is busy."""
         if seconds:
-            self._ledger.note(self._ledger.work, seconds)
+            self._note(self._ledger.work, seconds)
 
     def clock(self) -> Any:
         """Every worker's clock."""
         self._alone()
-        self._ledger.flush()
+        self._ledger.flush(self.step)
         return self._ledger.now[0].copy().view(PerWorker)
 
     def mark(self, x: Vector) -> None:
@@ -233,6 +247,8 @@ class Team(Node):
 
     def _weigh(self, value: Payload) -> float:
         """Bytes of one worker's payload."""
+        if type(value) is complex:
+            return self.meter.whole
         if isinstance(value, tuple):
             return sum(map(self._weigh, value))
         if isinstance(value, PerWorker):
