@@ -45,6 +45,16 @@ def run_seeds(  # noqa: PLR0913 - what is run, and how
                 )
             except HandOver as why:
                 reason = str(why)
+        if reason and len(seeds) > 1 and takes_many(scenario, algorithm, engine, programs):
+            # what stopped them may be one seed's alone
+            return [
+                run
+                for number, seed in enumerate(seeds)
+                for run in run_seeds(
+                    scenario, algorithm, [seed], engine=engine, spans=0 if number else spans,
+                    threads=threads, programs=programs,
+                )
+            ]  # fmt: skip
         runs = [
             virtual.run(algorithm, scenario, seed, spans=0 if number else spans, programs=known)
             for number, seed in enumerate(seeds)
@@ -65,7 +75,8 @@ def _is_worth_it(scenario: Scenario, program: Program) -> bool:
         return True
     run = scenario.run
     gradients = scenario.cluster.workers * run.steps if run.steps else inf
-    return min(gradients, (run.duration or inf) * ideal_rate(scenario)) >= WORTH_COMPILING
+    rate = ideal_rate(scenario) or inf  # zero where a mean is infinite
+    return min(gradients, (run.duration or inf) * rate) >= WORTH_COMPILING
 
 
 def takes_many(scenario: Scenario, algorithm: Algorithm, engine: str, programs: Programs) -> bool:

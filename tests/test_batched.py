@@ -3,6 +3,7 @@
 import tracemalloc
 from dataclasses import asdict, replace
 from functools import cache, wraps
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from scipy import stats
 from simulator.dispatch import run_seeds
 from simulator.engines import batched, virtual
 from simulator.engines.handover import HandOver
+from simulator.load import known_programs
 from simulator.programs import catalogue
 from simulator.trace import Run
 from tests.delays import STEPS, delays
@@ -21,6 +23,7 @@ from tests.programs import called, cases
 from tests.worlds import DIGITS, EXPONENTIAL, QUADRATIC, RING, TIME_ONLY, scenario
 
 SEEDS = [0, 3, 4]
+GROUPS = [{"name": "slow", "workers": 3, "compute": {"dist": "exponential", "mean": "4 s"}}]
 NET = {"collective": "given", "duration": "1 s"}
 
 
@@ -135,7 +138,7 @@ def test_every_parameter_is_the_same(case):
     for rank, alone in enumerate(marks.values()):
         assert len(alone) == len(together) == STEPS
         for mine, everyone in zip(alone, together, strict=True):
-            vectors = np.broadcast_to(everyone, (1, 9, len(mine)))
+            vectors = np.broadcast_to(everyone.of, (1, 9, len(mine)))
             np.testing.assert_array_equal(vectors[0, rank], mine)
 
 
@@ -200,7 +203,7 @@ def test_sums_drawn_at_once_have_the_same_law():
         for sampling in ("keyed", "aggregate"):
             world = scenario(
                 {"name": "local-sgd", "tau": 5}, workers=7, steps=10_000, compute=law,
-                cluster={"extra": EXPONENTIAL, "extra_share": 0.4},
+                cluster={"extra": EXPONENTIAL, "extra_share": 0.4, "group": GROUPS},
                 run={"sampling": sampling, "evaluate_every": 5},
             )  # fmt: skip
             (run,) = batched.run(world.algorithm[0], world, [0])
@@ -219,6 +222,99 @@ def test_sums_of_unknown_law_are_drawn_one_by_one():
     reference = virtual.run(world.algorithm[0], world, 0)
     np.testing.assert_allclose(run.curve["time"], reference.curve["time"], rtol=1e-12)
     assert "no closed form" in run.notes[0]
+
+
+async def marks_before_it_averages(me, *, lr: float):
+    x = me.start
+    while True:
+        x = x - lr * await me.gradient(x)
+        me.mark(x)
+        x = await me.mean(x)
+
+
+async def marks_every_third(me, *, lr: float):
+    x = me.start
+    for k in count(1):
+        x = x - lr * await me.mean(await me.gradient(x))
+        if k % 3 == 0:
+            me.mark(x)
+
+
+async def shares_its_clock(me, *, lr: float):
+    x, tau = me.start, 1
+    for k in count(1):
+        x = x - lr * await me.gradient(x)
+        if k % tau == 0:
+            x, time = await me.mean((x, me.clock()))
+            tau = 1 + int(time) % 5
+        me.mark(x)
+
+
+async def stops_early(me, *, lr: float):
+    x = me.start
+    for _ in range(12):
+        x = x - lr * await me.mean(await me.gradient(x))
+        me.mark(x)
+
+
+@pytest.mark.parametrize("program", [
+    marks_before_it_averages, marks_every_third, shares_its_clock, stops_early,
+])  # fmt: skip
+@pytest.mark.parametrize("run", [{}, {"duration": "9 s"}], ids=["steps", "deadline"])
+def test_programs_of_the_user(program, run):
+    own = {"mine": known_programs({"mine": program})["mine"]}
+    world = scenario(
+        {"name": "mine", "lr": 0.1}, objective=QUADRATIC, compute=EXPONENTIAL, network=RING,
+        run=run, programs=own,
+    )  # fmt: skip
+    (algorithm,) = world.algorithm
+    for each in batched.run(algorithm, world, SEEDS, programs=own, spans=500):
+        spans = 500 if each.seed == SEEDS[0] else 0
+        alike(each, virtual.run(algorithm, world, each.seed, programs=own, spans=spans))
+
+
+LOOKS = {
+    "norm": lambda me, x, g, loss: g * min(1.0, 0.5 / np.linalg.norm(g)),
+    "sum": lambda me, x, g, loss: g / (1 + (g * g).sum()),
+    "branch on a vector": lambda me, x, g, loss: g if np.max(np.abs(g)) > 1 else 2 * g,
+    "entries": lambda me, x, g, loss: g * g[::2].sum(),
+    "length": lambda me, x, g, loss: g / len(g),
+    "truth": lambda me, x, g, loss: g if np.all(g == 0) else -g,
+    "type": lambda me, x, g, loss: g if isinstance(g, np.ndarray) else 0 * g,
+    "in place": lambda me, x, g, loss: np.multiply(g, 2, out=g),
+    "times its loss": lambda me, x, g, loss: loss * g,
+    "mean of its loss": lambda me, x, g, loss: np.mean(loss) * g,
+    "branch on its loss": lambda me, x, g, loss: g if loss > 0.5 else 2 * g,
+    "rank": lambda me, x, g, loss: (1 + me.rank) * g,
+    "caught": lambda me, x, g, loss: tried(me) * g,
+}
+
+
+def tried(me: Any) -> float:
+    try:
+        return me.rank / 2
+    except Exception:  # as a careless program does
+        return 0.0
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_who_looks_closer_is_handed_over(look):
+    """With as many workers as entries, so that nothing is noticed by its shape."""
+
+    async def looks(me: Any, *, lr: float) -> None:
+        x = me.start
+        while True:
+            loss, g = await me.loss_and_gradient(x)
+            x = await me.mean(x - lr * LOOKS[look](me, x, g, loss))
+            me.mark(x)
+
+    own = {"mine": known_programs({"mine": looks})["mine"]}
+    case = {"name": "mine", "lr": 0.1}
+    world = scenario(case, objective=QUADRATIC, workers=6, steps=5, programs=own)
+    (algorithm,) = world.algorithm
+    runs = run_seeds(world, algorithm, [0, 1], programs=own)
+    assert {run.engine for run in runs} == {"virtual"}
+    assert all(run.handed_over for run in runs)
 
 
 def test_servers_have_timelines_too():

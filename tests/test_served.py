@@ -180,11 +180,12 @@ def test_long_runs_equal_the_reference_engine(case, place):
     assert_as_virtual(world, (0, 7), threads=2)
 
 
-def test_a_codec_whose_messages_shrink_equals_the_reference_engine():
+@pytest.mark.parametrize("server", [{}, {"bandwidth": "100 kbit/s"}, {"apply": "250 ms"}])
+def test_a_codec_whose_messages_shrink_equals_the_reference_engine(server):
     slow = {"group": [{"name": "slow", "workers": 1, "compute": "9 s"}]}
     world = scenario(
         {"name": "asgd", "codec": DGC}, compute=EXPONENTIAL, cluster=slow, steps=60,
-        network={"latency": "0 s", "bandwidth": "31 kbit/s"},
+        network={"latency": "0 s", "bandwidth": "31 kbit/s"}, server=server,
     )  # fmt: skip
     assert_as_virtual(world)
 

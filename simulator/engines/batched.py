@@ -19,6 +19,7 @@ from simulator.engines.draws import Draws, SumDraws
 from simulator.engines.handover import HandOver
 from simulator.engines.ledger import Clocks, Ledger
 from simulator.engines.observer import BYTES_PER_GB, POINTS, SECONDS_PER_HOUR
+from simulator.engines.stack import array
 from simulator.engines.team import SeedsDiffer, Team
 from simulator.network import Network, Traffic
 from simulator.programs import Program, catalogue
@@ -41,8 +42,7 @@ def run(  # noqa: PLR0913 - what is run, and how
 ) -> list[Run]:
     """Simulate one algorithm with all seeds; keep up to `spans` spans of the first.
 
-    Raises HandOver when another engine must, ProgramError when the program breaks the vocabulary's
-    rules.
+    Raises HandOver when another engine must.
     """
     program = (programs or catalogue())[algorithm.name]
     refuse(program, algorithm, scenario)
@@ -77,7 +77,7 @@ def refuse(program: Program, algorithm: Algorithm, scenario: Scenario) -> None:
         raise HandOver("its workers send each other messages")
     codec = algorithm.parameters.get("codec", Raw())
     if objective.dimension_of(scenario.objective) and codec != Raw():
-        raise HandOver("its codec works on one vector at a time")
+        raise HandOver("what it sends goes through a codec, one vector at a time")
 
 
 @dataclass
@@ -130,7 +130,13 @@ class Batch:
         start = self.objectives[0].start
         timeless = isinstance(start, complex)
         self.ledger = Ledger(
-            self._clocks(threads), self.traffic, workers, self.deadline, self.spans, merge=timeless
+            self._clocks(threads),
+            self.traffic,
+            workers,
+            scenario.run.duration or inf,
+            self.spans,
+            limit=self.limit,
+            merge=timeless,
         )
         self.every, self.adaptive = virtual.evaluation_interval(scenario)
         cost = scenario.cost
@@ -179,6 +185,8 @@ class Batch:
                 coroutine.send(None)
             except StopIteration:
                 self.ledger.flush(self.team.step)
+            except Exception as error:  # if it is a mistake, the reference engine will say so
+                raise HandOver("its program does what cannot be done for all at once") from error
             finally:
                 coroutine.close()
             ends = np.array([self._end(curve) for curve in self.curves.columns])
@@ -187,18 +195,19 @@ class Batch:
 
     def _end(self, curve: dict[str, list[float]]) -> float:
         """Up to when time counts: the end of the last step, or the deadline."""
-        if curve["step"][-1] == self.limit or self.deadline == inf:
+        if curve["step"][-1] == self.limit:
             return curve["time"][-1]
         return self.scenario.run.duration or inf
 
     def _see(self, team: Team, x: Vector) -> int:
         """Evaluate the parameters that all have marked; return the step of the next evaluation."""
         step = team.step
-        if isinstance(x, complex):  # nothing of it depends on the seed
+        if type(x) is complex:  # nothing of it depends on the seed
             evaluated = [self.objectives[0].evaluate(x, step)] * team.seeds
         else:
-            everyone = np.broadcast_to(x, (team.seeds, team.workers, x.shape[-1]))
-            seen = team.mean_of(x) if self.program.averages else everyone
+            vectors = array(x)
+            everyone = np.broadcast_to(vectors, (team.seeds, team.workers, vectors.shape[-1]))
+            seen = team.mean_of(vectors) if self.program.averages else everyone
             pairs = zip(self.objectives, seen[:, 0], strict=True)
             evaluated = [each.evaluate(own, step) for each, own in pairs]
         self._points += 1

@@ -11,6 +11,7 @@ from simulator.engines import values
 from simulator.errors import ProgramError
 
 TIE = 1e-12  # times that differ by rounding only are equal
+IN_TIME = 1 + 1e-9  # times the end of a run: up to then things count; sums of a million steps do
 ABSENT = -1  # the step of who has not joined
 Follower = tuple[int, int, "Collective", Callable[[Payload], Payload]]
 

@@ -121,14 +121,16 @@ class _Team:
 def _teams(scenario: Scenario, seed: int) -> Iterator[_Team]:
     """For each law those that have it; the extra delays are laws of their own."""
     slow = cluster.stragglers(scenario, seed)
+    team = list(enumerate(cluster.workers(scenario)))
     ranks: dict[tuple[Purpose, Law], list[int]] = {}
-    for rank, worker in enumerate(cluster.workers(scenario)):
+    for rank, worker in team:
         ranks.setdefault((Purpose.COMPUTE, worker.compute), []).append(rank)
+    for rank, worker in team:  # after all to whose times theirs are added
         if rank in slow and worker.extra is not None:
             ranks.setdefault((Purpose.EXTRA, worker.extra), []).append(rank)
-    for (purpose, law), team in ranks.items():
-        own = streams.quick(seed, Purpose.AGGREGATE, int(purpose), team[0])
-        yield _Team(law, own, team, extra=purpose == Purpose.EXTRA)
+    for (purpose, law), members in ranks.items():
+        own = streams.quick(seed, Purpose.AGGREGATE, int(purpose), members[0])
+        yield _Team(law, own, members, extra=purpose == Purpose.EXTRA)
 
 
 def share(work: Callable[[T], None], items: Sequence[T], threads: int) -> None:

@@ -1,7 +1,4 @@
-"""Gradients of all workers and seeds at once, from the same draws as one by one.
-
-Vectors have the shape (seeds, workers, dimension), with a one for workers that have the same.
-"""
+"""Gradients of all workers and seeds at once, from the same draws as one by one."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -12,19 +9,11 @@ from simulator.distribution import Array
 from simulator.effects import NOTHING, Vector
 from simulator.engines.draws import share
 from simulator.engines.handover import HandOver
+from simulator.engines.stack import PerWorker, Stack, array
 from simulator.objective import NoisyQuadratic, Nothing, Objective, SoftmaxRegression
 from simulator.streams import Purpose, generator
 
 NOISE = 2**22  # numbers of noise in memory at once
-
-
-class PerWorker(np.ndarray[Any, np.dtype[np.float64]]):
-    """A number of each worker of one seed, shape (workers,): its loss, its clock."""
-
-
-def per_worker(numbers: Any) -> PerWorker:
-    """Make numbers, one of each worker, a `PerWorker`."""
-    return np.asarray(numbers, dtype=float).view(PerWorker)
 
 
 class Gradients(Protocol):
@@ -72,14 +61,15 @@ class QuadraticGradients:
         if self._used == self._noise.shape[1]:
             share(self._draw, range(len(self._own)), self._threads)
             self._used = 0
-        gradient: Any = (x - self._optima if self._shifted else x) * self._first.spectrum
+        at = array(x)
+        gradient: Any = (at - self._optima if self._shifted else at) * self._first.spectrum
         noise = self._noise[:, self._used].reshape(self._optima.shape)
         if gradient.shape == noise.shape:
             gradient += noise
         else:
             gradient = gradient + noise
         self._used += 1
-        return gradient
+        return Stack(gradient)
 
     def _draw(self, stream: int) -> None:
         noise = self._noise[stream]
@@ -88,9 +78,9 @@ class QuadraticGradients:
 
     def loss_and_gradient(self, x: Vector) -> tuple[PerWorker, Vector]:
         """As the reference adds it up, worker by worker."""
-        away = x - self._optima
+        away = array(x) - self._optima
         losses = [float(self._first.spectrum @ (each * each)) / 2 for each in away[0]]
-        return per_worker(losses), self.gradient(x)
+        return PerWorker(np.array(losses)), self.gradient(x)
 
 
 class SoftmaxGradients:
@@ -107,13 +97,14 @@ class SoftmaxGradients:
     def loss_and_gradient(self, x: Vector) -> tuple[PerWorker, Vector]:
         """Losses and gradients."""
         losses, gradient = self._next(x)
-        return per_worker(losses[0]), gradient
+        return PerWorker(losses[0]), gradient
 
-    def _next(self, x: Vector) -> tuple[Array, Array]:
+    def _next(self, x: Vector) -> tuple[Array, Stack]:
         rows = np.stack([batch.next_rows() for batch in self._batches])
-        x = np.broadcast_to(x, (*self._shape, x.shape[-1]))
-        losses, gradients = self._first.at(x.reshape(-1, x.shape[-1]), rows)
-        return losses.reshape(self._shape), gradients.reshape(x.shape)
+        dimension = self._first.dimension
+        at = np.broadcast_to(array(x), (*self._shape, dimension)).reshape(-1, dimension)
+        losses, gradients = self._first.at(at, rows)
+        return losses.reshape(self._shape), Stack(gradients.reshape(*self._shape, dimension))
 
 
 def of_all(objectives: Sequence[Objective], workers: int, threads: int) -> Gradients:

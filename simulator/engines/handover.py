@@ -1,5 +1,8 @@
 """What the batched engine does not take goes to the reference engine, which takes anything."""
 
 
-class HandOver(Exception):  # noqa: N818 - not an error: the numbers come from elsewhere
-    """The batched engine leaves a run to `virtual`; the message is a clause that says why."""
+class HandOver(BaseException):
+    """The batched engine leaves a run to `virtual`; the message is a clause that says why.
+
+    Not an error, and nothing that a program may catch.
+    """

@@ -14,7 +14,7 @@ from simulator.engines import loop, virtual
 from simulator.engines.handover import HandOver
 from simulator.engines.observer import Observer
 from simulator.engines.world import Draw, World
-from simulator.pieces.gate import Gate, always
+from simulator.pieces.gate import COMPILED, Gate, always
 from simulator.trace import Run
 
 ALWAYS = 2**62  # how long nothing is needed that never changes
@@ -107,6 +107,8 @@ class Lane:
 
         Raises HandOver when nobody can go on.
         """
+        if gate is not None and gate.rule not in COMPILED:
+            raise HandOver("its gate has a rule of its own")
         if gate is not None and not len(self._gate):
             self._gate = np.array(gate.state, np.int64)
         rule = loop.compiled(gate.rule if gate else always)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from simulator.distribution import Array
+from simulator.engines.collective import IN_TIME
 from simulator.network import Traffic
 from simulator.trace import Kind, Spans
 
@@ -33,13 +34,13 @@ class Timed:
     """Something started: when it begins and when it is done, once the ledger knows.
 
     `kind`: of collective, None for a piece of a gradient. `step`: at which step it was started.
-    `result`: what a wait for it returns. `held`: arrays that are read-only until then.
+    `result`: what a wait for it returns.
     """
 
-    __slots__ = ("begins", "done", "held", "kind", "moved", "result", "step")
+    __slots__ = ("begins", "done", "kind", "moved", "result", "step")
 
-    def __init__(self, kind: str | None, result: Any, step: int, held: Any = ()) -> None:
-        self.kind, self.result, self.step, self.held = kind, result, step, held
+    def __init__(self, kind: str | None, result: Any, step: int) -> None:
+        self.kind, self.result, self.step = kind, result, step
         self.begins: Any = None
         self.done: Any = None
         self.moved: Any = None  # which version of the clocks it began at
@@ -56,9 +57,10 @@ class Leg(NamedTuple):
 class Ledger:
     """The clocks of a team, up to its last `flush`.
 
-    `merge`: sum the steps between two communications before adding them to a clock. `due`: whether
-    it wants to be flushed; `over`: whether every seed has come to the deadline. `longest`: steps
-    that may pass between two notes.
+    `end`: of the time; `deadline`: up to when things count, which allows for rounding. `limit`: the
+    last step. `merge`: sum the steps between two communications before adding them to a clock.
+    `due`: whether it wants to be flushed; `over`: whether every seed has come to the deadline.
+    `longest`: steps that may pass between two notes.
 
     Where all workers of a seed were at one time (`_at`) and have computed one segment since then
     (`_leg`), that is all that is kept: most collectives need no more.
@@ -69,13 +71,14 @@ class Ledger:
         clocks: Clocks,
         traffic: Sequence[Traffic],
         workers: int,
-        deadline: float,
+        end: float,
         spans: Spans | None,
         *,
+        limit: int,
         merge: bool,
     ) -> None:
         self._clocks, self._traffic = clocks, traffic
-        self._seeds, self._workers, self._deadline = len(traffic), workers, deadline
+        self._seeds, self._workers, self.deadline = len(traffic), workers, end * IN_TIME
         self.longest = LONGEST if merge else 1
         # with vectors to compute on, steps past the deadline cost more than small blocks
         self._block = max(64, SEGMENTS // (self._seeds * workers)) if merge else 64
@@ -94,6 +97,8 @@ class Ledger:
         self._payloads: defaultdict[str, Any] = defaultdict(float)  # bytes, by kind of collective
         self._costs: dict[tuple[str, float], tuple[float, float]] = {}
         self.staleness: defaultdict[int, Array] = defaultdict(lambda: np.zeros(self._seeds, int))
+        self._limit, self._end = limit, end
+        self._last: list[tuple[Array, Array, Array]] = []  # waits after the last step
         self._spans, self._since = spans, np.zeros(workers)
 
     # What the team does
@@ -127,8 +132,8 @@ class Ledger:
             what(*about)
         if self._leg is not None:
             self._leg = Leg(*(each.copy() for each in self._leg))  # what it is of is overwritten
-        if self._deadline < inf:
-            self.over = bool((self.now.min(axis=1) > self._deadline).all())
+        if self.deadline < inf:
+            self.over = bool((self.now.min(axis=1) > self.deadline).all())
         self.due = self.over
 
     # When that is
@@ -186,7 +191,7 @@ class Ledger:
         """All have joined a collective: it takes the links as soon as they are free."""
         begins = handle.begins = np.maximum(self.latest(), self._free)
         handle.moved = self._version
-        begun: Any = True if self._deadline == inf else begins <= self._deadline
+        begun: Any = True if self.deadline == inf else begins <= self.deadline
         kind = str(handle.kind)
         transmission, latency = self._cost(kind, payload, begun)
         free: Any = begins + transmission
@@ -210,19 +215,27 @@ class Ledger:
 
     def wait(self, handle: Timed, step: int, used: bool = True) -> None:
         """Every worker waits for a collective; `used`: it is then that it acts on the result."""
-        if self._deadline == inf and handle.moved == self._version:
+        if step < self._limit:
+            self._wait(handle, step)
+        else:
+            before = self.now
+            self._wait(handle, step)
+            self._last.append((before, handle.begins[:, None], self.now))
+        if used:
+            in_time: Any = self._workers
+            if self.deadline < inf:
+                in_time = (self.now <= self.deadline).sum(axis=1)
+            self.staleness[step - handle.step] += in_time
+
+    def _wait(self, handle: Timed, step: int) -> None:
+        if self.deadline == inf and handle.moved == self._version:
             self._stand_together(handle.begins, handle.done, step)
         else:
             begins, done = handle.begins[:, None], handle.done[:, None]
-            late = done > self._deadline
+            late = done > self.deadline
             blocked = late & (done > self.now)
-            self._stand(begins, np.where(late, self._deadline, done), step)
+            self._stand(begins, np.where(late, self._end, done), step)
             self.now = np.where(blocked, NEVER, self.now)
-        if used:
-            in_time: Any = self._workers
-            if self._deadline < inf:
-                in_time = (self.now <= self._deadline).sum(axis=1)
-            self.staleness[step - handle.step] += in_time
 
     def _stand_together(self, begins: Array, done: Array, step: int) -> None:
         """Stand still where all have come, and nobody has gone on since: the usual case, faster."""
@@ -279,7 +292,14 @@ class Ledger:
 
     def finish(self, ends: Array, step: int) -> None:
         """Cut everything off at the end of each seed's run; count the bytes of each."""
-        self.now = np.minimum(self.now, ends[:, None])
+        end = ends[:, None]
+        for before, begins, done in self._last:
+            until = np.minimum(done, self.deadline)
+            beyond = np.where(until > before, np.maximum(until - end, 0.0), 0.0)
+            network = np.clip(until - np.maximum(begins, before), 0.0, beyond)
+            self.communicated -= network.sum(axis=1)
+            self.waited -= (beyond - network).sum(axis=1)
+        self.now = np.minimum(self.now, end)
         if self._spans is not None:
             for rank, (since, now) in enumerate(zip(self._since, self.now[0], strict=True)):
                 self._spans.add(rank, int(Kind.COMPUTE), since, now, now, now, step)

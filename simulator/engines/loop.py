@@ -22,13 +22,13 @@ RANK = 16
 
 # A worker, and its messages to the server (up) and back (down): from its iteration `until` on it
 # needs new numbers; `work`: seconds that it computes more than a gradient; `size`: bytes of what it
-# sends; `answer`: when its answer comes, `transit`: how long that is on its way, `begins`: when the
-# worker began to stand still for that; `version`: the updates that it has seen; `pace`: seconds per
-# byte.
+# sends next, `flying`: of what it sent last; `answer`: when its answer comes, `transit`: how long
+# that is on its way, `begins`: when the worker began to stand still for that; `version`: the
+# updates that it has seen; `pace`: seconds per byte.
 WORKER = np.dtype(
     [(name, "f8") for name in ("now", "sent_until", "waited", "communicated")]
     + [(name, "f8") for name in ("answer", "begins", "transit")]
-    + [(name, "f8") for name in ("work", "size", "pace_up", "pace_down", "last_down")]
+    + [(name, "f8") for name in ("work", "size", "flying", "pace_up", "pace_down", "last_down")]
     + [(name, "f8") for name in ("bytes_up", "bytes_down")]
     + [(name, "i8") for name in ("iterations", "until", "version")]
 )
@@ -168,6 +168,7 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
                 at = max(now + transit, me.sent_until)
                 me.now = now
                 me.sent_until = at
+                me.flying = size
                 me.bytes_up += size
                 state.moved += size
                 me.iterations = iteration + 1
@@ -199,7 +200,7 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
             if stale >= len(ages):
                 return GROW
             state.hole = 1
-            size = team[worker].size
+            size = team[worker].flying
             if state.pace_in > 0:
                 at = state.free_in = max(state.free_in, at) + size * state.pace_in
             now = state.now

@@ -1,7 +1,6 @@
 """One node that stands for all workers of all seeds: they run one program, once.
 
-Vectors carry two axes more than a worker's: (seeds, workers, dimension), with a one for the workers
-where all of them have the same. Values are computed at once; times are noted for the ledger.
+Values are computed at once; times are noted for the ledger.
 """
 
 import types
@@ -11,17 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from simulator.effects import ANY, NOTHING, Encoded, Handle, Node, Payload, Vector
+from simulator.distribution import Array
+from simulator.effects import ANY, Handle, Node, Payload, Vector
 from simulator.engines import values
 from simulator.engines.collective import TIE
-from simulator.engines.gradients import Gradients, PerWorker
+from simulator.engines.gradients import Gradients
 from simulator.engines.handover import HandOver
 from simulator.engines.ledger import Ledger, Timed
+from simulator.engines.stack import PerWorker, Stack, array
 from simulator.scenario import Scenario
 
 
-class SeedsDiffer(Exception):  # noqa: N818 - a signal
-    """What a program is about to learn is not the same for all seeds: they must run apart."""
+class SeedsDiffer(BaseException):
+    """What a program is about to learn is not the same for all seeds: they must run apart.
+
+    Not an error, and nothing that a program may catch.
+    """
 
 
 class Team(Node):
@@ -33,7 +37,7 @@ class Team(Node):
     """
 
     __slots__ = (
-        "_gradient", "_guard", "_ledger", "_limit", "_loss_and_gradient", "_met_at", "_pause_at",
+        "_gradient", "_ledger", "_limit", "_loss_and_gradient", "_met_at", "_pause_at",
         "_scenario", "_watch", "mark_at", "meter", "period", "seeds", "step", "updates",
     )  # fmt: skip
 
@@ -50,7 +54,7 @@ class Team(Node):
         mark_at: int,
     ) -> None:
         self.workers = self.server = scenario.cluster.workers
-        self.start = start
+        self.start = start if isinstance(start, complex) else Stack(start.reshape(1, 1, -1))
         self.apply_seconds = scenario.server.apply
         self.parameters = scenario.model.parameters
         self.bytes_per_parameter = scenario.model.bytes_per_parameter
@@ -58,7 +62,7 @@ class Team(Node):
         self.meter = values.Meter(scenario.model.bytes, dimension)
         self.seeds, self._scenario, self._limit = seeds, scenario, limit
         self._gradient, self._loss_and_gradient = gradients.gradient, gradients.loss_and_gradient
-        self._ledger, self._guard = ledger, values.Guard()
+        self._ledger = ledger
         self._watch, self.mark_at = watch, mark_at
         self.step = self.updates = self._met_at = self._pause_at = 0
         self.period = nan
@@ -114,17 +118,18 @@ class Team(Node):
 
     def cut(self, vector: Vector, pieces: int) -> Sequence[Vector]:
         """Cut along the last axis, the last entries first."""
-        if isinstance(vector, complex):
-            return values.cut(vector, pieces)
-        return list(np.array_split(vector, pieces, axis=-1))[::-1]
+        if type(vector) is Stack:
+            return list(map(Stack, np.array_split(vector.of, pieces, axis=-1)))[::-1]
+        return values.cut(vector, pieces)
 
     def join(self, pieces: Sequence[Vector]) -> Vector:
         """Undo the cut, where pieces may be shared by more or fewer workers."""
-        if isinstance(pieces[0], complex):
-            return NOTHING
-        lead = np.broadcast_shapes(*(piece.shape[:-1] for piece in pieces))
-        whole = [np.broadcast_to(piece, (*lead, piece.shape[-1])) for piece in pieces[::-1]]
-        return np.concatenate(whole, axis=-1)
+        if type(pieces[0]) is not Stack:
+            return values.join(pieces)
+        parts = [array(piece) for piece in pieces[::-1]]
+        lead = np.broadcast_shapes(*(part.shape[:-1] for part in parts))
+        whole = [np.broadcast_to(part, (*lead, part.shape[-1])) for part in parts]
+        return Stack(np.concatenate(whole, axis=-1))
 
     def start_mean(self, value: Payload) -> Handle:
         """Join the next collective, a mean."""
@@ -132,15 +137,14 @@ class Team(Node):
 
     def start_gather(self, value: Payload) -> Handle:
         """Join the next collective, a gather."""
-        if _arrays(value):
+        if type(self.start) is Stack:
             raise HandOver("its vectors are gathered, not averaged")
         return self._start("gather", value, (value,) * self.workers)
 
     def _start(self, kind: str, value: Payload, result: Payload) -> Handle:
         if self.step > self._met_at:
             self.period, self._met_at = self.step - self._met_at, self.step
-        held = self._guard.hold(value) if type(value) is not complex else ()
-        handle = Timed(kind, result, self.step, held)
+        handle = Timed(kind, result, self.step)
         self._note(self._ledger.start, handle, self._weigh(value))
         return handle
 
@@ -150,10 +154,6 @@ class Team(Node):
             self._note(self._ledger.piece, handle)
         else:
             self._note(self._ledger.wait, handle, self.step)
-            if handle.held:
-                self._guard.release(handle.held)
-                handle.held = ()
-                values.protect(handle.result)
         return handle.result
 
     async def finished(self, handle: Handle) -> bool:
@@ -173,7 +173,7 @@ class Team(Node):
         """Every worker's clock."""
         self._alone()
         self._ledger.flush(self.step)
-        return self._ledger.now[0].copy().view(PerWorker)
+        return PerWorker(np.minimum(self._ledger.now[0], self._ledger.deadline))
 
     def mark(self, x: Vector) -> None:
         """Show the parameters where an evaluation is due."""
@@ -224,37 +224,35 @@ class Team(Node):
 
     def _mean(self, value: Payload) -> Payload:
         """Average over the workers, added up in rank order as every engine does."""
+        if type(value) is Stack:
+            return Stack(self.mean_of(value.of))
+        if type(value) is PerWorker:
+            return values.mean(value.of.tolist())
         if isinstance(value, tuple):
             return tuple(map(self._mean, value))
-        if isinstance(value, PerWorker):
-            return values.mean(value.tolist())
-        if isinstance(value, np.ndarray):
-            return self.mean_of(value)
-        if isinstance(value, Encoded) and _arrays(value):
-            raise HandOver("its codec works on one vector at a time")
-        if isinstance(value, int | float):
+        if type(value) in (int, float):
             return values.mean([value] * self.workers)
+        if type(self.start) is Stack:
+            raise HandOver("its program makes vectors of its own")
         return values.mean([value])
 
-    def mean_of(self, vectors: Vector) -> Vector:
+    def mean_of(self, vectors: Array) -> Array:
         """Average of the workers' vectors, shape (seeds, 1, dimension)."""
-        if isinstance(vectors, complex):
-            return vectors
         everyone = np.broadcast_to(vectors, (self.seeds, self.workers, vectors.shape[-1]))
         if everyone.shape[-1] == 1:  # NumPy would add up a contiguous axis in pairs
-            return np.add.accumulate(everyone, axis=1)[:, -1:] / self.workers
-        return np.add.reduce(everyone, axis=1, keepdims=True) / self.workers
+            total: Array = np.add.accumulate(everyone, axis=1)[:, -1:]
+        else:
+            total = np.add.reduce(everyone, axis=1, keepdims=True)
+        return total / self.workers
 
     def _weigh(self, value: Payload) -> float:
         """Bytes of one worker's payload."""
-        if type(value) is complex:
-            return self.meter.whole
+        if type(value) is Stack:
+            return self.meter(value.of[(0,) * (value.of.ndim - 1)])
+        if type(value) is PerWorker:
+            return self.meter(0.0)
         if isinstance(value, tuple):
             return sum(map(self._weigh, value))
-        if isinstance(value, PerWorker):
-            return self.meter(0.0)
-        if isinstance(value, np.ndarray):
-            return self.meter(value[(0,) * (value.ndim - 1)])
         return self.meter(value)
 
 
@@ -263,7 +261,3 @@ class _NoNumbers:
 
     def __getattr__(self, name: str) -> Any:
         raise HandOver("it draws random numbers of its own")
-
-
-def _arrays(value: Payload) -> bool:
-    return bool(values.arrays(value))

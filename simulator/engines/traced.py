@@ -21,7 +21,10 @@ Begin = Callable[[Node], Coroutine[Any, Any, None]]
 
 
 class Unknown:
-    """Something that a program may hold, but not look at."""
+    """Something that a program may hold, but not look at.
+
+    That two of them are one (`is`) cannot be kept from it.
+    """
 
     __slots__ = ("what",)
     what: str
@@ -34,6 +37,10 @@ class Unknown:
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __mod__ = _refuse
     __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __lshift__ = __rlshift__ = _refuse
     __rshift__ = __pow__ = __rpow__ = __divmod__ = __rfloordiv__ = __rmod__ = __abs__ = _refuse
+    __str__ = __repr__ = __format__ = __contains__ = __reversed__ = __round__ = __complex__ = (
+        _refuse
+    )
+    __iadd__ = __isub__ = __imul__ = __itruediv__ = __matmul__ = __rmatmul__ = __invert__ = _refuse
     __truediv__ = __rtruediv__ = __floordiv__ = __neg__ = __getitem__ = __getattr__ = _refuse
 
 
@@ -82,6 +89,8 @@ class ScriptNode(Node):
             self._coroutine.send(None)
         except StopIteration:
             raise HandOver("its program ends by itself") from None
+        except Exception as error:  # if it is a mistake, the reference engine will say so
+            raise HandOver("its program does what cannot be done for all at once") from error
 
 
 class WorkerScript(ScriptNode):

@@ -14,7 +14,7 @@ from simpy.events import EventPriority
 from simulator import cluster, objective
 from simulator.effects import ANY, Payload
 from simulator.engines import values
-from simulator.engines.collective import ABSENT, TIE, Collective, Piece
+from simulator.engines.collective import ABSENT, IN_TIME, Collective, Piece
 from simulator.engines.node import NEVER, Message, VirtualNode
 from simulator.engines.observer import POINTS, Observer
 from simulator.errors import DeadlockError
@@ -127,7 +127,7 @@ def evaluation_interval(scenario: Scenario) -> tuple[int, bool]:
 
 def deadline(scenario: Scenario) -> float:
     """Up to when things count, in seconds: what is later by rounding only is in time."""
-    return (scenario.run.duration or inf) * (1 + TIE)
+    return (scenario.run.duration or inf) * IN_TIME
 
 
 class Simulation:

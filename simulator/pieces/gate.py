@@ -78,3 +78,7 @@ def within_lead(state: State, worker: int) -> int:
                     state[2] += 1
             return ALL
     return GO if times - state[1] <= state[0] else STAY
+
+
+COMPILED = (always, within_lead)
+"""Rules that hold whole numbers only, so that compiled they say the same."""
