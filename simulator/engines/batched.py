@@ -137,6 +137,7 @@ class Batch:
             self.spans,
             limit=self.limit,
             merge=timeless,
+            threads=threads,
         )
         self.every, self.adaptive = virtual.evaluation_interval(scenario)
         cost = scenario.cost

@@ -27,16 +27,17 @@ class Draws:
         self._streams = [cluster.streams(scenario, seed) for seed in seeds]
         self._shape = len(seeds), scenario.cluster.workers
         self._threads = threads
-        self._out = np.empty((0, *self._shape))
+        self._out = self._spare = np.empty((0, *self._shape))
 
     def sums(self, lengths: Sequence[int]) -> Array:
         """Seconds that the next segments take, of so many steps each: (segments, seeds, workers).
 
-        The segments follow each other in time. The next call overwrites what is returned.
+        The segments follow each other in time. The call after the next overwrites what is returned.
         """
-        if len(self._out) < len(lengths):
-            self._out = np.empty((len(lengths), *self._shape))
-        out = self._out
+        out = self._spare
+        if len(out) < len(lengths):
+            out = np.empty((len(lengths), *self._shape))
+        self._spare, self._out = self._out, out
         counts = np.asarray(lengths)
         starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
         total, single = int(counts.sum()), bool((counts == 1).all())
@@ -69,14 +70,17 @@ class SumDraws:
         self._shape = len(seeds), scenario.cluster.workers
         self._threads = threads
         self._teams = [list(_teams(scenario, seed)) for seed in seeds]
-        self._out = np.empty((self._shape[0], 0, self._shape[1]))  # of a thread's seed, together
+        # of one seed, which one thread draws, together
+        self._out = self._spare = np.empty((self._shape[0], 0, self._shape[1]))
 
     def sums(self, lengths: Sequence[int]) -> Array:
         """As `Draws.sums`."""
         seeds, workers = self._shape
-        if self._out.shape[1] < len(lengths):
-            self._out = np.empty((seeds, len(lengths), workers))
-        out = self._out[:, : len(lengths)]
+        out = self._spare
+        if out.shape[1] < len(lengths):
+            out = np.empty((seeds, len(lengths), workers))
+        self._spare, self._out = self._out, out
+        out = out[:, : len(lengths)]
 
         def fill(seed: int) -> None:
             for team in self._teams[seed]:

@@ -7,6 +7,7 @@ works out when, for all workers and seeds at once. Arrays have the shape (seeds,
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from math import inf
 from typing import Any, NamedTuple, Protocol
 
@@ -76,6 +77,7 @@ class Ledger:
         *,
         limit: int,
         merge: bool,
+        threads: int,
     ) -> None:
         self._clocks, self._traffic = clocks, traffic
         self._seeds, self._workers, self.deadline = len(traffic), workers, end * IN_TIME
@@ -83,10 +85,13 @@ class Ledger:
         # with vectors to compute on, steps past the deadline cost more than small blocks
         self._block = max(64, SEGMENTS // (self._seeds * workers)) if merge else 64
         self._noted = self._drawn = 0  # steps
-        self._sums = self._slowest = self._totals = np.empty(0)
+        self._legs = Leg(*(3 * [np.empty(0)]))  # of the block, one after the other
         self._lengths: list[int] = []
         self._todo: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.due = self.over = False
+        # drawing overlaps with what the program does, where that is all there is to do
+        self._pool = ThreadPoolExecutor(1) if merge and threads > 1 else None
+        self._under_way: tuple[Future[Leg], list[Any]] | None = None
         self._now = np.empty(0)
         self._at: Array | None = np.zeros(self._seeds)
         self._leg: Leg | None = None
@@ -121,20 +126,47 @@ class Ledger:
         self.due = len(self._lengths) >= self._block or self._drawn >= STEPS or self.over
         return len(self._lengths) - 1
 
-    def flush(self, step: int) -> None:
-        """Work out the times of everything noted up to `step`."""
+    def flush(self, step: int, wanted: bool = True) -> None:
+        """Work out the times of everything noted up to `step`.
+
+        If they are not `wanted` yet, they may be drawn while the program goes on.
+        """
         self.advance(step)
-        if self._lengths:
-            self._sums = self._clocks.sums(self._lengths)
-            self._slowest, self._totals = self._sums.max(axis=2), self._sums.sum(axis=2)
-        todo, self._todo, self._lengths, self._drawn = self._todo, [], [], 0
+        block = self._draw(self._lengths), self._todo
+        self._lengths, self._todo, self._drawn = [], [], 0
+        self._settle()  # the block before
+        self._under_way = block
+        if wanted or self._pool is None:
+            self._settle()
+        self.due = self.over
+
+    def _draw(self, lengths: list[int]) -> "Future[Leg]":
+        if self._pool is not None:
+            return self._pool.submit(self._segments, lengths)
+        drawn: Future[Leg] = Future()
+        drawn.set_result(self._segments(lengths))
+        return drawn
+
+    def _segments(self, lengths: list[int]) -> Leg:
+        """Draw a block of segments."""
+        if not lengths:
+            return self._legs
+        sums = self._clocks.sums(lengths)
+        return Leg(sums, sums.max(axis=2), sums.sum(axis=2))
+
+    def _settle(self) -> None:
+        """Move the clocks through the block that is drawn."""
+        if self._under_way is None:
+            return
+        drawn, todo = self._under_way
+        self._under_way = None
+        self._legs = drawn.result()
         for what, about in todo:
             what(*about)
         if self._leg is not None:
             self._leg = Leg(*(each.copy() for each in self._leg))  # what it is of is overwritten
         if self.deadline < inf:
             self.over = bool((self.now.min(axis=1) > self.deadline).all())
-        self.due = self.over
 
     # When that is
 
@@ -161,10 +193,10 @@ class Ledger:
 
     def _compute(self, segment: int) -> None:
         if self._at is not None and self._leg is None:
-            self._leg = Leg(self._sums[segment], self._slowest[segment], self._totals[segment])
+            self._leg = Leg(*(each[segment] for each in self._legs))
             self._version += 1
         else:
-            self.now = self.now + self._sums[segment]
+            self.now = self.now + self._legs.each[segment]
 
     def work(self, seconds: float) -> None:
         """Every worker is busy for so long."""
@@ -179,7 +211,7 @@ class Ledger:
         self._todo.append((self._backward, (pieces, forward, self._segment(step))))
 
     def _backward(self, pieces: Sequence[Timed], forward: float, segment: int) -> None:
-        duration = self._sums[segment]
+        duration = self._legs.each[segment]
         for i, piece in enumerate(pieces):
             piece.done = self.now + duration * (forward + (1 - forward) * (i + 1) / len(pieces))
 

@@ -102,7 +102,7 @@ class Team(Node):
         ledger = self._ledger
         ledger.advance(self.step)
         if ledger.due or self.step >= self._limit:
-            ledger.flush(self.step)
+            ledger.flush(self.step, wanted=self.step >= self._limit)
         if self.step >= self._limit or ledger.over:
             yield  # for ever
         self._plan()
