@@ -169,8 +169,8 @@ def test_the_company_a_seed_keeps_changes_nothing(objective, run, monkeypatch):
     for algorithm in world.algorithm:
         together = batched.run(algorithm, world, [1, 2, 3], threads=2, spans=100)
         together[0].spans, together[0].spans_truncated = None, False
-        monkeypatch.setattr("simulator.engines.ledger.SEGMENTS", 1)
-        monkeypatch.setattr("simulator.engines.ledger.STEPS", 13)
+        monkeypatch.setattr("simulator.engines.agenda.SEGMENTS", 1)
+        monkeypatch.setattr("simulator.engines.agenda.STEPS", 13)
         alone = [batched.run(algorithm, world, [seed])[0] for seed in (1, 2, 3)]
         for ours, theirs in zip(together, alone, strict=True):
             np.testing.assert_equal(asdict(ours), asdict(theirs))

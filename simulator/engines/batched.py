@@ -15,9 +15,10 @@ from simulator import objective
 from simulator.codecs.codec import Raw
 from simulator.effects import Vector
 from simulator.engines import gradients, served, virtual
+from simulator.engines.agenda import Clocks
 from simulator.engines.draws import Draws, SumDraws
 from simulator.engines.handover import HandOver
-from simulator.engines.ledger import Clocks, Ledger
+from simulator.engines.ledger import Ledger
 from simulator.engines.observer import BYTES_PER_GB, POINTS, SECONDS_PER_HOUR
 from simulator.engines.stack import array
 from simulator.engines.team import SeedsDiffer, Team

@@ -6,29 +6,19 @@ works out when, for all workers and seeds at once. Arrays have the shape (seeds,
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from math import inf
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 
 from simulator.distribution import Array
+from simulator.engines.agenda import Agenda, Clocks, Leg
 from simulator.engines.collective import IN_TIME
 from simulator.network import Traffic
 from simulator.trace import Kind, Spans
 
-LONGEST = 1024  # steps that are summed at once
-SEGMENTS = 2**24  # of all streams, in memory at once
-STEPS = 2**14  # of one stream, in memory at once
 NEVER = inf  # the clock of a worker that waits for what comes after the end
-
-
-class Clocks(Protocol):
-    """What draws compute times."""
-
-    def sums(self, lengths: Sequence[int]) -> Array:
-        """Seconds of the next segments, of so many steps each: (segments, seeds, workers)."""
 
 
 class Timed:
@@ -47,21 +37,11 @@ class Timed:
         self.moved: Any = None  # which version of the clocks it began at
 
 
-class Leg(NamedTuple):
-    """Seconds of one segment: `each`, (seeds, workers); the slowest's and the total, (seeds,)."""
-
-    each: Array
-    slowest: Array
-    total: Array
-
-
-class Ledger:
+class Ledger(Agenda):
     """The clocks of a team, up to its last `flush`.
 
     `end`: of the time; `deadline`: up to when things count, which allows for rounding. `limit`: the
-    last step. `merge`: sum the steps between two communications before adding them to a clock.
-    `due`: whether it wants to be flushed; `over`: whether every seed has come to the deadline.
-    `longest`: steps that may pass between two notes.
+    last step. It is `over` when all have come to the deadline.
 
     Where all workers of a seed were at one time (`_at`) and have computed one segment since then
     (`_leg`), that is all that is kept: most collectives need no more.
@@ -79,19 +59,9 @@ class Ledger:
         merge: bool,
         threads: int,
     ) -> None:
-        self._clocks, self._traffic = clocks, traffic
-        self._seeds, self._workers, self.deadline = len(traffic), workers, end * IN_TIME
-        self.longest = LONGEST if merge else 1
-        # with vectors to compute on, steps past the deadline cost more than small blocks
-        self._block = max(64, SEGMENTS // (self._seeds * workers)) if merge else 64
-        self._noted = self._drawn = 0  # steps
-        self._legs = Leg(*(3 * [np.empty(0)]))  # of the block, one after the other
-        self._lengths: list[int] = []
-        self._todo: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
-        self.due = self.over = False
-        # drawing overlaps with what the program does, where that is all there is to do
-        self._pool = ThreadPoolExecutor(1) if merge and threads > 1 else None
-        self._under_way: tuple[Future[Leg], list[Any]] | None = None
+        super().__init__(clocks, len(traffic) * workers, merge=merge, threads=threads)
+        self._traffic, self._seeds, self._workers = traffic, len(traffic), workers
+        self._limit, self._end, self.deadline = limit, end, end * IN_TIME
         self._now = np.empty(0)
         self._at: Array | None = np.zeros(self._seeds)
         self._leg: Leg | None = None
@@ -102,73 +72,8 @@ class Ledger:
         self._payloads: defaultdict[str, Any] = defaultdict(float)  # bytes, by kind of collective
         self._costs: dict[tuple[str, float], tuple[float, float]] = {}
         self.staleness: defaultdict[int, Array] = defaultdict(lambda: np.zeros(self._seeds, int))
-        self._limit, self._end = limit, end
         self._last: list[tuple[Array, Array, Array]] = []  # waits after the last step
         self._spans, self._since = spans, np.zeros(workers)
-
-    # What the team does
-
-    def note(self, step: int, what: Callable[..., None], *about: Any) -> None:
-        """Note something to be timed, which every worker does after `step` steps."""
-        self.advance(step)
-        self._todo.append((what, about))
-
-    def advance(self, step: int) -> None:
-        """Every worker computes up to `step`."""
-        if step > self._noted:
-            self._todo.append((self._compute, (self._segment(step),)))
-
-    def _segment(self, step: int) -> int:
-        """Ask for the time of the steps up to `step`; return the number of the segment."""
-        self._lengths.append(step - self._noted)
-        self._drawn += step - self._noted
-        self._noted = step
-        self.due = len(self._lengths) >= self._block or self._drawn >= STEPS or self.over
-        return len(self._lengths) - 1
-
-    def flush(self, step: int, wanted: bool = True) -> None:
-        """Work out the times of everything noted up to `step`.
-
-        If they are not `wanted` yet, they may be drawn while the program goes on.
-        """
-        self.advance(step)
-        block = self._draw(self._lengths), self._todo
-        self._lengths, self._todo, self._drawn = [], [], 0
-        self._settle()  # the block before
-        self._under_way = block
-        if wanted or self._pool is None:
-            self._settle()
-        self.due = self.over
-
-    def _draw(self, lengths: list[int]) -> "Future[Leg]":
-        if self._pool is not None:
-            return self._pool.submit(self._segments, lengths)
-        drawn: Future[Leg] = Future()
-        drawn.set_result(self._segments(lengths))
-        return drawn
-
-    def _segments(self, lengths: list[int]) -> Leg:
-        """Draw a block of segments."""
-        if not lengths:
-            return self._legs
-        sums = self._clocks.sums(lengths)
-        return Leg(sums, sums.max(axis=2), sums.sum(axis=2))
-
-    def _settle(self) -> None:
-        """Move the clocks through the block that is drawn."""
-        if self._under_way is None:
-            return
-        drawn, todo = self._under_way
-        self._under_way = None
-        self._legs = drawn.result()
-        for what, about in todo:
-            what(*about)
-        if self._leg is not None:
-            self._leg = Leg(*(each.copy() for each in self._leg))  # what it is of is overwritten
-        if self.deadline < inf:
-            self.over = bool((self.now.min(axis=1) > self.deadline).all())
-
-    # When that is
 
     @property
     def now(self) -> Array:
@@ -197,6 +102,12 @@ class Ledger:
             self._version += 1
         else:
             self.now = self.now + self._legs.each[segment]
+
+    def _let_go(self) -> None:
+        if self._leg is not None:
+            self._leg = Leg(*(each.copy() for each in self._leg))
+        if self.deadline < inf:
+            self.over = bool((self.now.min(axis=1) > self.deadline).all())
 
     def work(self, seconds: float) -> None:
         """Every worker is busy for so long."""
