@@ -282,14 +282,14 @@ def _tune(  # noqa: PLR0913, PLR0917 - the contract's options
     Says what the data cannot separate from the best, and what it costs to be wrong. Results go to
     --out (default: runs/NAME-tune), which keeps all that ran: repeat an interrupted command.
     """
-    from simulator import tables
-    from simulator.executors import cores
-    from simulator.load import load
-    from simulator.tune import tune
-
-    loaded = load(scenario, overrides or ())
-    out = out or Path("runs") / f"{Path(loaded.file).stem}-tune"
+    out = out or Path("runs") / f"{Path(scenario).stem}-tune"
     try:
+        from simulator import tables
+        from simulator.executors import cores
+        from simulator.load import load
+        from simulator.tune import tune
+
+        loaded = load(scenario, overrides or ())
         with _progress("tuning", "configurations, left") as progress:
             result = tune(
                 loaded,

@@ -56,7 +56,7 @@ class Goal:
     second: float = 0.0
 
     def score(self, run: Run, scenario: Scenario) -> Score:
-        """Judge a finished run of `scenario`."""
+        """Judge a finished run of `scenario`. Raises InputError where nothing is left to reach."""
         notes, given = tuple(run.notes), scenario.run
         ended = given.duration is None or (given.steps is not None and run.steps >= given.steps)
         ran = math.inf if ended else given.duration or math.inf
@@ -64,6 +64,12 @@ class Goal:
             assert self.deadline is not None
             loss = at(run, self.deadline)
             return Score(loss if math.isfinite(loss) else math.inf, FARTHEST, ran, notes)
+        start = run.curve["loss"][0]
+        if start <= self.target:
+            raise InputError(
+                f"{scenario.file}: run.target_loss = {self.target:g}: reached at the start "
+                f"(loss {start:.4g}); write a smaller one"
+            )
         time = crossing(run, self.target)
         value = time
         if self.name == "cost-to-loss" and math.isfinite(time):
@@ -120,7 +126,7 @@ def goal(scenario: Scenario, name: str | None) -> Goal:
     file, run, cost = scenario.file, scenario.run, scenario.cost
     name = name or ("time-to-loss" if run.target_loss else "loss-at-deadline")
     if name not in GOALS:
-        raise InputError(f"objective {name!r}: unknown; choose one of: {', '.join(GOALS)}")
+        raise InputError(f"--objective {name}: unknown; choose one of: {', '.join(GOALS)}")
     if isinstance(scenario.objective, NoObjective):
         raise InputError(
             f'{file}: objective.kind = "none": has no loss to tune by; choose an objective such as '

@@ -78,11 +78,15 @@ def _hiding(
 
 
 def shortest(space: Space, seed: int, engine: str) -> float:
-    """When the shortest ends of one run, with one seed, of each family as written (seconds)."""
+    """When the shortest ends of one run, with one seed, of each algorithm as written (seconds).
+
+    Where none is written: of each family, with the middle of its values.
+    """
+    tables = [algorithm.table for algorithm in space.scenario.algorithm]
+    middle = [_point(space, family, entry.table) for family, entry in space.entries.items()]
     durations = []
-    for family, entry in space.entries.items():
-        candidate = space.candidate(*space.chosen(_point(space, family, entry.table)))
-        world = space.world(candidate.table)
+    for table in tables or [space.candidate(*space.chosen(point)).table for point in middle]:
+        world = space.world(table)
         runs = run_seeds(world, world.algorithm[0], [seed], engine=engine, programs=space.programs)
         durations.append(runs[0].duration)
     return min(durations)

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from simulator.goals import Goal
-from simulator.race import Contender, margin
+from simulator.race import Contender
 from simulator.runner import Job, Runner
 from simulator.space import Space
 from simulator.units import to_si
 
 STEP = 0.2
+LONGER = 1.35  # times the worst value in the scenario as it is: when a run is cut
 INPUTS = ("latency", "bandwidth", "straggling")
 Table = dict[str, Any]
 
@@ -104,21 +105,33 @@ def regrets(
     """Return, per world, each contender's value and how much worse that is than the best of them.
 
     `values` and `regret` (a share of the best value) by label; None where not every run got there
-    within half as much again as the worst value in the scenario as it is.
+    within `LONGER` times the worst value in the scenario as it is.
     """
     found = list(worlds(space.scenario.table))
     finite = [contender.mean() for contender in contenders if contender.all_reached]
     limit = space.scenario.run.duration
-    cut = float(f"{goal.horizon(margin(1) * max(finite)):.3g}") if finite else np.inf
+    cut = float(f"{goal.horizon(LONGER * max(finite)):.3g}") if finite else np.inf
     duration = None if cut >= (limit or np.inf) else cut
+    done = {
+        contender: contender.scores
+        for contender in contenders
+        if contender.all_reached and len(contender.scores) == len(seeds)
+    }
     jobs = [
         Job(space.world(contender.candidate.table, duration, table), tuple(seeds))
-        for *_, table in found
+        for what, _, table in found
         for contender in contenders
+        if what or contender not in done
     ]
-    scores = iter(runner(jobs))
+    fresh = iter(runner(jobs))
     rows = []
     for what, change, _ in found:
+        scores = iter(
+            [
+                next(fresh) if what or contender not in done else done[contender]
+                for contender in contenders
+            ]
+        )
         means = {
             contender.candidate.label: float(np.mean([score.value for score in next(scores)]))
             for contender in contenders

@@ -19,7 +19,8 @@ from simulator.load import Programs
 from simulator.scenario import Scenario
 from simulator.simulate import Task
 
-JOURNAL = "tune.journal"
+JOURNAL = "journal"
+FIGURES = ("tune", "tune-sensitivity")
 LOCKED = 5  # seconds after which a lock is a killed command's
 
 
@@ -46,23 +47,46 @@ class Job:
     seeds: tuple[int, ...]
 
 
+class TuneDirectory(store.Directory):
+    """A directory that a search is writing; what it has run stays, for other searches.
+
+    Raises InputError where it is somebody else's, or cannot be written.
+    """
+
+    whole = "tune.json"
+    names = (whole, *(f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")))
+    parts = ".tune"
+
+    def __init__(self, path: Path) -> None:
+        for name in (store.WHOLE, store.SweepDirectory.whole):
+            if (path / name).exists():
+                raise InputError(
+                    f"{path}: has the {name} of another command; choose another directory with "
+                    "--out"
+                )
+        super().__init__(path)
+
+    @property
+    def journal(self) -> Path:
+        """Where finished runs are written down."""
+        return self._parts / JOURNAL
+
+
 class Journal:
     """Finished runs by their key, in optuna's journal: a killed command keeps them all.
 
     Raises InputError where the file cannot be written or read.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, path: Path) -> None:
         import optuna  # noqa: PLC0415
         from optuna.storages import journal  # noqa: PLC0415
 
-        path = folder / JOURNAL
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            path.touch()
+            _mend(path)
         except OSError as error:
             raise InputError(
-                f"{folder}: cannot write here ({error.strerror}); choose a directory with --out"
+                f"{path}: cannot be written ({error.strerror}); choose another --out"
             ) from None
         try:
             lock = journal.JournalFileOpenLock(str(path), LOCKED)
@@ -72,8 +96,8 @@ class Journal:
                 storage=self.storage, study_name="runs", load_if_exists=True
             )
             self.kept: dict[str, Any] = self._study.user_attrs
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{path}: not a journal of tune; remove it ({error})") from None
+        except Exception:  # whatever optuna makes of what is no journal
+            raise InputError(f"{path}: not a journal of tune; choose another --out") from None
 
     def keep(self, key: str, score: Score) -> None:
         """Write one run down."""
@@ -86,6 +110,13 @@ class Journal:
         value, gap, ran, notes = self.kept[key]
         value, ran = (math.inf if each is None else each for each in (value, ran))
         return Score(value, gap, ran, tuple(notes))
+
+
+def _mend(path: Path) -> None:
+    """Make sure that there is a journal, and drop a last line that a kill cut short."""
+    with path.open("a+b") as file:
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
 
 
 @dataclass

@@ -5,7 +5,7 @@ so that neither the number of processes nor an interruption changes the answer: 
 asks the same again, and finds the runs in the journal.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,6 @@ class Search:
     """What is searched; `refused`: why combinations could not be tried."""
 
     race: Race
-    seeds: Sequence[int]
     seed: int
     progress: Callable[[int, int], None] | None = None
     refused: dict[str, str] = field(default_factory=dict)
@@ -64,6 +63,8 @@ class Search:
             asked, batch = asked + wanted, batch + 1
             if self.progress:
                 self.progress(self._tried, total)
+        while self.race.contenders and (again := self.race.readmitted()):
+            self._race(again)
         return list(self.race.contenders.values())
 
     @property
@@ -95,7 +96,7 @@ class Search:
                 known = self.race.contenders[candidate.label] = Contender(candidate)
                 fresh[known] = trial
             contenders[trial] = known
-        self._race(fresh)
+        self._race(list(fresh), fresh)
         for trial, contender in contenders.items():
             if fresh.get(contender) is not trial:  # it was asked for before
                 _report(trial, contender, 0)
@@ -104,15 +105,22 @@ class Search:
             else:
                 study.tell(trial, contender.mean())
 
-    def _race(self, fresh: dict[Contender, "Trial"]) -> None:
-        """Run new contenders with one block of seeds after the other; those given up drop out."""
-        racing = list(fresh)
-        for block in blocks(self.seeds):
-            self.race.extend(racing, block)
-            for contender in racing:
-                trial, count = fresh[contender], len(contender.scores)
-                _report(trial, contender, count - len(block))
-                if not contender.stopped and count < len(self.seeds) and trial.should_prune():
+    def _race(
+        self, racing: Sequence[Contender], trials: Mapping[Contender, "Trial"] | None = None
+    ) -> None:
+        """Run contenders with one block of seeds after the other; those given up drop out.
+
+        Those that have `trials` are also given up as these are pruned.
+        """
+        for count in blocks(len(self.race.seeds)):
+            since = {each: len(each.scores) for each in racing if len(each.scores) <= count}
+            self.race.extend(list(since), count)
+            for contender, done in since.items() if trials else ():
+                assert trials is not None
+                trial = trials[contender]
+                _report(trial, contender, done)
+                more = not contender.stopped and count < len(self.race.seeds)
+                if more and trial.should_prune():
                     contender.stopped = "pruned"
             racing = [contender for contender in racing if not contender.stopped]
 

@@ -3,14 +3,14 @@
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator import cluster, objective
 from simulator.errors import InputError
 from simulator.load import Programs, known_programs, parse
-from simulator.scenario import Bound, Scenario
+from simulator.scenario import Algorithm, Bound, Scenario
 from simulator.sections import Range
 
 if TYPE_CHECKING:  # optuna takes half a second to import
@@ -21,7 +21,7 @@ OWN = ("name", "label")  # keys of an [[algorithm]] table that are no parameters
 MULTIPLIER = "local_sgd_sync_multiplier"  # what an hpsgd says of the local-sgd beside it
 
 POWERS = (1, 2, 4, 8, 16, 32, 64)
-LOOKS = 200
+LOOKS = 1000  # at the loss in a whole run, about, where the scenario does not say how often
 AROUND = (0.25, 0.5, 1, 2, 4)  # times the learning rate that is written
 DEFAULTS: dict[str, tuple[int, ...]] = {
     "tau": POWERS,
@@ -34,11 +34,15 @@ DEFAULTS: dict[str, tuple[int, ...]] = {
 
 @dataclass(frozen=True)
 class Candidate:
-    """One configuration: its label and its [[algorithm]] table; `varied`: what was chosen in it."""
+    """One configuration: its label and its [[algorithm]] table.
+
+    `varied`: what was chosen in it; `family`: the entry of the space that it is of.
+    """
 
     label: str
     table: dict[str, Any]
     varied: dict[str, Any]
+    family: str = ""
 
     @property
     def name(self) -> str:
@@ -61,11 +65,20 @@ class Entry:
 
 @dataclass(frozen=True)
 class Space:
-    """All configurations, by what the search calls their family: program, or label as written."""
+    """All configurations, by what the search calls their family: program, or label as written.
+
+    `every`: steps between looks at the loss, the same in all runs.
+    """
 
     scenario: Scenario
     entries: dict[str, Entry]
     programs: Programs = None
+    every: int = 1
+
+    @property
+    def limit(self) -> float:
+        """The longest that a run may take (seconds)."""
+        return self.scenario.run.duration or math.inf
 
     @property
     def size(self) -> int | None:
@@ -138,7 +151,7 @@ class Space:
         if isinstance(world.objective, Bound):
             for note in objective.build(world, algorithm, 0).notes:
                 raise InputError(f"{algorithm.label}: {note}")
-        return Candidate(algorithm.label, table, dict(chosen))
+        return Candidate(algorithm.label, table, dict(chosen), family)
 
     def world(
         self,
@@ -158,20 +171,27 @@ class Space:
         ]
         whole["algorithm"] = [dict(table), *beside]
         whole.pop("tune", None)
+        whole["run"] = whole["run"] | {"evaluate_every": self.every}
         if duration is not None:
-            looks = {"evaluate_every": self._every(duration)}
-            whole["run"] = looks | whole["run"] | {"duration": f"{duration!r} s"}
+            whole["run"]["duration"] = f"{duration!r} s"
+        return self._parse(whole)
+
+    def until(self, deadline: float) -> "Space":
+        """The same, but every run ends at `deadline` (seconds), after however many steps."""
+        run = {key: value for key, value in self.scenario.table["run"].items() if key != "steps"}
+        table = self.scenario.table | {"run": run | {"duration": f"{deadline!r} s"}}
+        return replace(self, scenario=self._parse(table))
+
+    def _parse(self, table: dict[str, Any]) -> Scenario:
         file = self.scenario.file
-        return parse(whole, file=file, folder=Path(file).parent, programs=self.programs)
+        return parse(table, file=file, folder=Path(file).parent, programs=self.programs)
 
-    def _every(self, duration: float) -> int:
-        """How many steps between looks at a run so long: `LOOKS` in all, if it never had to wait.
 
-        A power of two, so that runs about as long are looked at alike.
-        """
-        step = min(cluster.mean_compute(self.scenario))
-        steps = min(duration / step if step else math.inf, self.scenario.run.steps or math.inf)
-        return 1 << round(math.log2(max(1.0, steps / LOOKS)))
+def _every(scenario: Scenario) -> int:
+    """Steps between looks at the loss: `LOOKS` in a run that never has to wait."""
+    step, run = min(cluster.mean_compute(scenario)), scenario.run
+    steps = min(run.duration / step if run.duration and step else math.inf, run.steps or math.inf)
+    return max(1, round(steps / LOOKS)) if math.isfinite(steps) else 1
 
 
 def _count(values: Values) -> int | None:
@@ -183,55 +203,61 @@ def _count(values: Values) -> int | None:
 def space(scenario: Scenario, programs: Programs = None) -> tuple[Space, list[str]]:
     """Return what a scenario lets the search try, and notes: [tune], or else a default.
 
-    A program of [tune] starts from the first [[algorithm]] of its name, or its own defaults; an
-    [[algorithm]] without [tune] entry takes part as written. Raises InputError where nothing does.
+    A program of [tune] starts from the first [[algorithm]] of its name, or its own defaults; every
+    other [[algorithm]] takes part as written. By default each is a family of its own. Raises
+    InputError where there is nothing to try.
     """
     notes = []
-    tables = [dict(algorithm.table) for algorithm in scenario.algorithm]
-    if scenario.tune:
-        tuned: dict[str, dict[str, Values]] = {
-            name: dict(choices) for name, choices in scenario.tune.items()
-        }
-    else:
-        tuned = {}
-        for algorithm in scenario.algorithm:
-            tuned.setdefault(algorithm.name, _default(scenario, algorithm.name, programs))
-        if tables:
-            tried = "; ".join(
-                f"{name}: {', '.join(f'{key} {_list(each)}' for key, each in choices.items())}"
-                for name, choices in tuned.items()
-                if choices
-            )
-            notes.append(f"no [tune] in {scenario.file}, so a default is searched: {tried}")
     entries: dict[str, Entry] = {}
-    for name, choices in tuned.items():
-        base = next((table for table in tables if table["name"] == name), {"name": name})
-        if choices or base not in tables:
-            entries[name] = Entry(base, choices)
-    for algorithm, table in zip(scenario.algorithm, tables, strict=True):
-        if algorithm.name not in entries:
-            entries[algorithm.label] = Entry(table)
+    rest = list(scenario.algorithm)
+    for name, choices in scenario.tune.items():
+        first = next((each for each in rest if each.name == name), None)
+        entries[name] = Entry(dict(first.table) if first else {"name": name}, dict(choices))
+        rest = [each for each in rest if each is not first]
+    for algorithm in rest:
+        choices = {} if scenario.tune else _default(scenario, algorithm, programs)
+        family = algorithm.name if choices and algorithm.name not in entries else algorithm.label
+        while family in entries:  # a label may be another program's name
+            family += "'"
+        entries[family] = Entry(dict(algorithm.table), choices)
     if not entries:
         raise InputError(
             f"{scenario.file}: nothing to tune; add an [[algorithm]] table, or say what to try in "
             "[tune], such as local-sgd = { tau = [1, 2, 4, 8] }"
         )
-    return Space(scenario, entries, programs), notes
+    if not scenario.tune:
+        tried = "; ".join(
+            f"{family}: {', '.join(f'{key} {_list(each)}' for key, each in entry.choices.items())}"
+            for family, entry in entries.items()
+            if entry.choices
+        )
+        notes.append(f"no [tune] in {scenario.file}, so a default is searched: {tried}")
+    every = scenario.run.evaluate_every
+    if every is None:
+        every = _every(scenario)
+        notes.append(f"the loss is looked at every {every} steps, as run.evaluate_every does")
+    return Space(scenario, entries, programs, every), notes
 
 
 def _list(values: Values) -> str:
     return "/".join(map(str, values)) if isinstance(values, tuple) else str(values)
 
 
-def _default(scenario: Scenario, name: str, programs: Programs) -> dict[str, Values]:
-    """Values to try for a program, where the scenario says nothing: of each parameter it knows."""
-    fields = known_programs(programs)[name].parameters.model_fields
-    written = next(each for each in scenario.algorithm if each.name == name).written
-    choices: dict[str, Values] = {key: each for key, each in DEFAULTS.items() if key in fields}
+def _default(scenario: Scenario, algorithm: Algorithm, programs: Programs) -> dict[str, Values]:
+    """Values to try where the scenario says nothing, what it has written among them."""
+    fields = known_programs(programs)[algorithm.name].parameters.model_fields
+    written = algorithm.written
+    choices: dict[str, tuple[float, ...]] = {
+        key: each for key, each in DEFAULTS.items() if key in fields
+    }
     lr = written.get("lr")
     if isinstance(lr, int | float) and not isinstance(scenario.objective, Bound):
         choices["lr"] = tuple(float(lr * factor) for factor in AROUND)
     if "k" in fields:
         workers = scenario.cluster.workers
-        choices["k"] = tuple(sorted({*(k for k in POWERS if k < workers), workers}))
-    return {key: each for key, each in choices.items() if not isinstance(written.get(key), dict)}
+        choices["k"] = (*(k for k in POWERS if k < workers), workers)
+    return {
+        key: tuple(sorted({*each, written.get(key, each[0])}))
+        for key, each in choices.items()
+        if isinstance(written.get(key, each[0]), int | float)
+    }

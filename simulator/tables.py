@@ -127,20 +127,24 @@ def tune(result: "TuneResult") -> list[Table | str]:
     )
     for line, row in zip(ranking.rows, rows, strict=True):
         line.style = "bold" if row["label"] == result.best.candidate.label else None
-    columns: dict[str, Cell] = {"% above the best\nof these, with": lambda row: row["label"]}
-    for world in result.regret:
-        if world["input"]:
-            columns[f"{world['input']}\n{100 * world['change']:+.0f} %"] = partial(_regret, world)
-    regret = _table([{"label": label} for label in result.regret[0]["values"]], columns)
-    for table in (ranking, regret):
+    shown_tables = [ranking]
+    if result.regret:
+        columns: dict[str, Cell] = {"% above the best\nof these, with": lambda row: row["label"]}
+        for what in dict.fromkeys(world["input"] for world in result.regret):
+            worlds = [world for world in result.regret if world["input"] == what]
+            changes = ", ".join(f"{100 * world['change']:+.0f} %" for world in worlds)
+            columns[f"{what}\n{changes}" if what else "as\nwritten"] = partial(_regret, worlds)
+        candidates = [{"label": label} for label in result.regret[0]["values"]]
+        shown_tables.append(_table(candidates, columns))
+    for table in shown_tables:
         for column in table.columns[1:]:
             column.no_wrap = True
-    return [ranking, regret]
+    return [*shown_tables]
 
 
-def _regret(world: Row, row: Row) -> str:
-    share = world["regret"][row["label"]]
-    return f"{100 * share:.1f}" if share >= 0 else "much"
+def _regret(worlds: Sequence[Row], row: Row) -> str:
+    shares = [world["regret"][row["label"]] for world in worlds]
+    return ", ".join(f"{100 * each:.1f}" if each >= 0 else "not reached" for each in shares)
 
 
 def theory(document: Row) -> list[Table | str]:

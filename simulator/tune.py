@@ -13,15 +13,13 @@ from simulator.goals import Goal, goal
 from simulator.load import Programs, known_programs, load
 from simulator.race import Contender, Race
 from simulator.regret import regrets
-from simulator.runner import Journal, Runner, quiet
+from simulator.runner import Journal, Runner, TuneDirectory, quiet
 from simulator.scenario import Scenario
 from simulator.search import Search
 from simulator.simulate import Progress
 from simulator.space import Space, space
 
 TRIALS = 256
-DOCUMENT = "tune.json"
-REGRET_SEEDS = 4
 CANDIDATES = 5  # whose regret is worked out: the best, those tied with it, the next few
 
 
@@ -74,8 +72,15 @@ class TuneResult:
         best, show = self.best, self.goal.show
         row = verdict.row(best, best, self.goal)
         if not best.all_reached:
-            reached = f"with {best.reached} of {len(self.seeds)} seeds"
-            return f"{best.candidate.label} came closest to the target, {reached}."
+            seeds, label = len(self.seeds), best.candidate.label
+            if self.goal.target is None:
+                return "Every configuration diverged; try smaller learning rates."
+            if not best.reached:
+                return f"{label} came closest to loss {self.goal.target:g}; no seed reached it."
+            level = any(each.reached == best.reached for each in self.ranked[1:])
+            more = "as many as" if level else "more than"
+            reached = f"{best.reached} of {seeds} seeds, {more} any other"
+            return f"{label} reached loss {self.goal.target:g} with {reached}."
         spread = ""
         if row["ci95"]:
             low, high = row["ci95"]
@@ -141,6 +146,7 @@ def tune(  # noqa: PLR0913 - the options of the command
         scenario = load(scenario, programs=programs)
     seeds = scenario.run.seeds if seeds is None else seeds
     _check(trials, seeds, seed, jobs, engine, preset)
+    directory = TuneDirectory(Path(out)) if out is not None else None
     notes: list[str] = []
     if preset:
         scenario, objective, said = presets.adacomm_tau0(scenario, objective, programs)
@@ -148,12 +154,16 @@ def tune(  # noqa: PLR0913 - the options of the command
     aim = goal(scenario, objective)
     tried, said_of_space = space(scenario, programs)
     numbers = list(range(seed, seed + seeds))
-    if aim.target is None and aim.deadline is None:
-        aim = replace(aim, deadline=presets.shortest(tried, numbers[0], engine))
+    if aim.target is None:
+        if aim.deadline is None:
+            aim = replace(aim, deadline=presets.shortest(tried, numbers[0], engine))
+            notes.append(f"every run ends after {report.human(aim.deadline)}, as the shortest does")
+        assert aim.deadline is not None
+        tried = tried.until(aim.deadline)
     with quiet(), executors.start(jobs, dask) as executor:
-        journal = Journal(Path(out)) if out is not None else None
+        journal = Journal(directory.journal) if directory else None
         runner = Runner(aim, engine, programs, executor, journal)
-        search = Search(Race(tried, aim, runner), numbers, seed, progress)
+        search = Search(Race(tried, aim, runner, numbers), seed, progress)
         contenders = search.run(trials, presets.first(tried))
         if not contenders:
             reason = next(iter(search.refused.values()))
@@ -161,9 +171,8 @@ def tune(  # noqa: PLR0913 - the options of the command
         ranked = verdict.ranking(contenders)
         tied = verdict.ties(ranked, known_programs(programs))
         close = [ranked[0], *tied[: CANDIDATES - 2]]
-        others = [each for each in ranked if each not in close and each.all_reached]
-        close += others[: CANDIDATES - len(close)]
-        regret = regrets(tried, aim, runner, close, numbers[:REGRET_SEEDS])
+        close += [each for each in ranked if each not in close][: CANDIDATES - len(close)]
+        regret = regrets(tried, aim, runner, close, numbers) if len(close) > 1 else []
     result = TuneResult(
         tried,
         aim,
@@ -177,20 +186,18 @@ def tune(  # noqa: PLR0913 - the options of the command
         [*notes, *said_of_space],
         time.perf_counter() - began,
     )
-    if out is not None:
-        save(result, Path(out))
+    if directory:
+        save(result, directory)
     return result
 
 
-def save(result: TuneResult, out: Path) -> None:
+def save(result: TuneResult, directory: TuneDirectory) -> None:
     """Write tune.json and the figures. Raises InputError where that cannot be."""
     try:
-        for name, data in tune_figures.figures(result).items():
-            store.write(out / name, data)
-        store.write(out / DOCUMENT, store.dump(result.json()))
+        directory.replace(tune_figures.figures(result), result.json())
     except OSError as error:
         raise InputError(
-            f"{out}: cannot write here ({error.strerror}); choose a directory with --out"
+            f"{directory.path}: cannot write here ({error.strerror}); choose another --out"
         ) from None
 
 

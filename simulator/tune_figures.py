@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ if TYPE_CHECKING:  # matplotlib takes half a second to import
     from simulator.tune import TuneResult
 
 PERIODS = ("tau", "tau0", "period", "delay", "k", "staleness", "step_size")
+TICKS = 12  # at most; a program with more values has a dense range
 CHANGES = {  # colour of each changed input, 20 % less and more
     "latency": ("#56B4E9", "#0072B2"),
     "bandwidth": ("#E69F00", "#D55E00"),
@@ -38,7 +40,9 @@ class Point(NamedTuple):
 def figures(result: "TuneResult") -> dict[str, bytes]:
     """Return every figure as PNG and SVG, by file name."""
     with style():
-        drawn = {"value": value(result), "sensitivity": sensitivity(result)}
+        drawn = {"tune": value(result)}
+        if result.regret:
+            drawn["tune-sensitivity"] = sensitivity(result)
         return {
             f"{name}.{kind}": plot.encode(figure, kind)
             for name, figure in drawn.items()
@@ -83,7 +87,7 @@ def value(result: "TuneResult") -> "Figure":
     axes.set_ylabel(unit)
     plot.vertical(axes, [edge for line in lines.values() for p in line for edge in (p.low, p.high)])
     plot.label_ends(figure, axes, ends)
-    caption = "best of all other parameters, 95 % interval; triangle: given up, the value is above"
+    caption = "best of all other parameters; without 95 % interval: given up; triangle: above that"
     if out:
         caption += f"\nnothing near the best: {', '.join(out)}"
     axes.annotate(caption, (0, 1), (0, 6), "axes fraction", "offset points", color=GREY)
@@ -103,15 +107,22 @@ def _key(contenders: Sequence[Contender]) -> str | None:
 def _points(
     result: "TuneResult", contenders: Sequence[Contender], key: str | None, size: float
 ) -> list[Point]:
-    """The best of the contenders, which are ranked, at each value of `key` (none: of all)."""
+    """The best of the contenders, which are ranked, at each value of `key` (none: of all).
+
+    Of a dense range: the best of each half octave.
+    """
     found: dict[float, Point] = {}
+    tried = {each.candidate.parameters[key] for each in contenders} if key else ()
+    dense = len(tried) > TICKS
     for each, row in zip(contenders, result.rows(contenders), strict=True):
         x = float(each.candidate.parameters[key]) if key else 0.0
         y = (row["value"] if math.isfinite(row["value"]) else row["at_least"]) / size
-        low, high = [edge / size for edge in row["ci95"] or ()] or (y, y)
+        ci95 = None if each.stopped else row["ci95"]  # of two seeds it would hide all others
+        low, high = [edge / size for edge in ci95 or ()] or (y, y)
         if math.isfinite(y):
-            found.setdefault(x, Point(x, y, low, high, each.all_reached))
-    return [found[x] for x in sorted(found)]
+            place = round(2 * math.log2(x)) if dense and x > 0 else x
+            found.setdefault(place, Point(x, y, low, high, each.all_reached))
+    return sorted(found.values())
 
 
 def _draw(
@@ -139,7 +150,13 @@ def _halving(axes: "Axes", periods: Sequence[float]) -> None:
     if positive:
         scale = "log" if periods[0] > 0 else "symlog"
         axes.set_xscale(scale, base=2, **({} if scale == "log" else {"linthresh": positive[0]}))
-    axes.set_xticks(periods if len(periods) <= 12 else [*{*periods[:: len(periods) // 8]}])
+    ticks = list(periods)
+    close = any(high < 1.3 * low for low, high in pairwise(positive))
+    if close or len(ticks) > TICKS:
+        octaves = range(math.floor(math.log2(positive[0])), math.ceil(math.log2(periods[-1])) + 1)
+        every = math.ceil(len(octaves) / TICKS)
+        ticks = [0.0] * (periods[0] == 0) + [2.0**octave for octave in octaves[::every]]
+    axes.set_xticks(ticks)
     axes.xaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
 
@@ -158,7 +175,7 @@ def sensitivity(result: "TuneResult") -> "Figure":
         shares = [100 * world["regret"][label] for label in labels]
         axes.barh(rows, np.nan_to_num(shares), height=height, color=colour)
         for place, share in zip(rows, shares, strict=True):
-            said = "too long" if math.isnan(share) else f"{share:.1f} %" if share else "0"
+            said = "not reached" if math.isnan(share) else f"{share:.1f} %" if share else "0"
             axes.annotate(
                 said, (np.nan_to_num(share), place), (3, 0), textcoords="offset points",
                 verticalalignment="center", fontsize=6, color=GREY,

@@ -52,9 +52,9 @@ def ranking(contenders: Sequence[Contender]) -> list[Contender]:
 def ties(ranked: Sequence[Contender], programs: Mapping[str, Program]) -> list[Contender]:
     """Those that a paired 95 % interval over seeds cannot separate from the best, simplest first.
 
-    Empty with one seed, which separates nothing.
+    Empty with one seed, which separates nothing, and where nobody got there.
     """
-    best, *others = ranked
+    best, *others = ranked if ranked[0].reached else ranked[:1]
     found = []
     for each in others:
         between = None if each.stopped else interval(behind(each, best))
@@ -66,13 +66,14 @@ def ties(ranked: Sequence[Contender], programs: Mapping[str, Program]) -> list[C
 def row(contender: Contender, best: Contender, goal: Goal) -> Row:
     """One configuration as JSON has it; `at_least` where it was cut before it got there."""
     values = [score.value for score in contender.scores]
+    ci95 = interval(values)
     paired = interval(behind(contender, best)) if contender.all_reached else None
     return {
         "label": contender.candidate.label,
         "name": contender.candidate.name,
         "parameters": contender.candidate.parameters,
         "value": float(np.mean(values)),
-        "ci95": interval(values),
+        "ci95": (max(0.0, ci95[0]), ci95[1]) if ci95 else None,  # nothing here is negative
         "behind_ci95": paired if contender is not best else None,
         "seeds": len(values),
         "reached": contender.reached,
@@ -111,14 +112,17 @@ def warnings(
     found += _undecided(space, best, tied)
     found += _same_everywhere(regret)
     found += dict.fromkeys(
-        f"{best.candidate.label}: {note}" for score in best.scores for note in score.notes
+        f"{best.candidate.label}: {note}"
+        for score in best.scores
+        if score.ran >= space.limit  # of a shorter run its cut is to blame
+        for note in score.notes
     )
     return found
 
 
 def _edge_of(space: Space, best: Contender) -> Any:
     """Make a function that says whether the best value of a parameter is the last one tried."""
-    family = _family(space, best)
+    family = best.candidate.family
 
     def edge(key: str) -> str | None:
         values, value = space.entries[family].choices[key], best.candidate.varied[key]
@@ -134,11 +138,6 @@ def _edge_of(space: Space, best: Contender) -> Any:
         return f"{best.candidate.name}'s {key} = {value} is the {side} tried; try values beyond it"
 
     return edge
-
-
-def _family(space: Space, contender: Contender) -> str:
-    candidate = contender.candidate
-    return candidate.name if candidate.varied else candidate.label
 
 
 def _ends(values: Values) -> tuple[float, float] | None:
@@ -161,26 +160,32 @@ def _possible(space: Space, family: str, chosen: Mapping[str, Any]) -> bool:
 def _without_effect(space: Space, ranked: Sequence[Contender]) -> list[str]:
     """Parameters that changed no value at all, wherever nothing else was changed."""
     seen: dict[tuple[str, str], dict[str, list[Contender]]] = {}
+    seeds = len(ranked[0].scores)
     for each in ranked:
         varied = each.candidate.varied
-        for key in varied if each.all_reached else ():
+        for key in varied if each.all_reached and len(each.scores) == seeds else ():
             rest = repr({name: value for name, value in varied.items() if name != key})
-            groups = seen.setdefault((each.candidate.name, key), {})
+            groups = seen.setdefault((each.candidate.family, key), {})
             groups.setdefault(rest, []).append(each)
     found = []
-    for (name, key), groups in seen.items():
-        pairs = [(group[0], other) for group in groups.values() for other in group[1:]]
+    for (family, key), groups in seen.items():
+        values = space.entries[family].choices[key]
+        full = [group for group in groups.values() if len(group) > 1]
+        compared = {each.candidate.varied[key] for group in full for each in group}
+        if isinstance(values, tuple) and not compared.issuperset(values):
+            continue
+        pairs = [(group[0], other) for group in full for other in group[1:]]
         if pairs and not any(behind(other, one).any() for one, other in pairs):
-            found.append(f"{name}'s {key} makes no difference at all")
+            found.append(f"{pairs[0][0].candidate.name}'s {key} makes no difference at all")
     return found
 
 
 def _undecided(space: Space, best: Contender, tied: Sequence[Contender]) -> list[str]:
     """Parameters of the best program every tried value of which is among the ties."""
-    name, found = best.candidate.name, []
-    alike = [each.candidate.varied for each in (best, *tied) if each.candidate.name == name]
+    name, family, found = best.candidate.name, best.candidate.family, []
+    alike = [each.candidate.varied for each in (best, *tied) if each.candidate.family == family]
     for key in best.candidate.varied:
-        values = space.entries[name].choices[key]
+        values = space.entries[family].choices[key]
         if isinstance(values, tuple) and len(values) > 1:
             there = [varied[key] for varied in alike]
             if all(value in there for value in values):
@@ -194,6 +199,8 @@ def _same_everywhere(regret: Sequence[Row]) -> list[str]:
     for what in dict.fromkeys(row["input"] for row in regret if row["input"]):
         changed = [row["values"] for row in regret if row["input"] == what]
         nominal = regret[0]["values"]
-        if all(math.isclose(row[label], nominal[label]) for row in changed for label in nominal):
+        pairs = [(row[label], nominal[label]) for row in changed for label in nominal]
+        known = [pair for pair in pairs if np.isfinite(pair).any()]
+        if known and all(math.isclose(*pair) for pair in known):
             found.append(f"the answer does not depend on {what}: 20 % more or less changes nothing")
     return found

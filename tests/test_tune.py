@@ -7,18 +7,20 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import paceline
-from simulator import presets, regret, report, verdict
+from simulator import presets, regret, report, tables, tune_figures, verdict
 from simulator.errors import InputError
 from simulator.goals import Score, goal
 from simulator.load import known_programs, parse
-from simulator.race import Contender, blocks
-from simulator.simulate import run_seeds
+from simulator.race import Contender, Race, blocks
+from simulator.runner import Journal
+from simulator.simulate import run_seeds, simulate
 from simulator.space import Candidate, space
 from simulator.tune import tune
 
@@ -87,7 +89,7 @@ def test_what_was_given_up_early_is_worse_than_the_best(grid):
     assert stopped
     for each in stopped:
         assert means[each.candidate.label] > means[grid.best.candidate.label]
-        assert each.scores[0].ran < 30
+    assert any(score.ran < 30 for each in stopped for score in each.scores)
 
 
 def test_the_document_is_the_contract(grid):
@@ -218,6 +220,12 @@ def test_without_duration_the_deadline_is_the_end_of_the_shortest_run():
     result = found(table)
     assert result.goal.name == "loss-at-deadline"
     assert 0 < result.goal.deadline < 20 * 1.0
+    for each in result.ranked:  # nobody stands still until the deadline: steps end no run
+        one = result.space.world(each.candidate.table)
+        for seed in range(2):
+            (run,) = run_seeds(one, one.algorithm[0], [seed])
+            assert run.duration == pytest.approx(result.goal.deadline, rel=0.2)
+    assert any(note.startswith("every run ends after") for note in result.notes)
 
 
 def test_cost_to_loss_prefers_fewer_bytes_where_these_are_dear():
@@ -241,7 +249,7 @@ def test_cost_to_loss_prefers_fewer_bytes_where_these_are_dear():
     [
         ({"run": {"target_loss": None}}, "time-to-loss", "run.target_loss: missing"),
         ({}, "cost-to-loss", "cost: no prices"),
-        ({}, "speed", "objective 'speed': unknown; choose one of: time-to-loss"),
+        ({}, "speed", "--objective speed: unknown; choose one of: time-to-loss"),
         ({"objective": {"kind": "none"}, "run": {"target_loss": None}}, None, "has no loss"),
     ],
 )
@@ -261,6 +269,9 @@ def test_without_tune_a_default_is_searched_and_said():
     assert tried.entries["local-sgd"].choices["tau"] == (1, 2, 4, 8, 16, 32, 64)
     assert tried.entries["k-sync"].choices["k"] == (1, 2)
     assert 0.1 in tried.entries["local-sgd"].choices["lr"]
+    odd, _ = space(parse(world(None, {"name": "local-sgd", "tau": 5, "lr": 0.07})))
+    assert odd.entries["local-sgd"].choices["tau"] == (1, 2, 4, 5, 8, 16, 32, 64)
+    assert presets.first(odd) == [odd.point("local-sgd", {"tau": 5, "lr": 0.07})]
     assert tried.size == 5 * 7 + 5 * 2 == len(list(tried.grid()))
     assert "no [tune]" in notes[0]
     assert "tau 1/2/4" in notes[0]
@@ -331,9 +342,162 @@ def test_spread_keeps_the_minimum_or_else_the_mean():
             assert after.expectation - low == pytest.approx(1.2 * (before.expectation - low))
 
 
-def test_blocks_grow_to_all_seeds():
-    assert list(map(len, blocks(range(8)))) == [1, 1, 2, 4]
-    assert [seed for block in blocks(range(5, 16)) for seed in block] == list(range(5, 16))
+@pytest.mark.parametrize(
+    ("seeds", "counts"), [(1, [1]), (2, [2]), (3, [2, 3]), (8, [2, 4, 8]), (11, [2, 4, 8, 11])]
+)
+def test_blocks_grow_to_all_seeds(seeds, counts):
+    assert list(blocks(seeds)) == counts
+
+
+LUCK = {
+    "title": "where one seed says little",
+    "model": {"parameters": 1000},
+    "objective": {"kind": "quadratic", "dimension": 5, "noise": 3.0, "initial_gap": 1.0},
+    "optimizer": {"lr": 0.1},
+    "cluster": {"workers": 2, "compute": "100 ms"},
+    "network": {"latency": "1 ms", "bandwidth": "10 Mbit/s"},
+    "run": {"duration": "60 s", "target_loss": 0.02, "evaluate_every": 2, "seeds": 8},
+    "algorithm": [{"name": "ssgd"}],
+    "tune": {"ssgd": {"lr": [0.02, 0.04, 0.08, 0.12, 0.16, 0.2, 0.3, 0.4]}},
+}
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_no_unlucky_seed_costs_the_true_best_its_place(block, monkeypatch):
+    monkeypatch.setattr("simulator.tune.regrets", lambda *_: [])
+    result = found(LUCK, seed=8 * block)
+    means = {}
+    for each in result.ranked:
+        one = result.space.world(each.candidate.table)
+        runs = run_seeds(one, one.algorithm[0], range(8 * block, 8 * block + 8))
+        means[each.candidate.label] = np.mean([report.crossing(run, 0.02) for run in runs])
+    best = min(means, key=means.get)
+    assert means[result.best.candidate.label] <= 1.03 * means[best] or best in labels(result.tied)
+
+
+def entrants(*rows):
+    """A race after its runs: by name, the values with each of 4 seeds (None: cut at 20 s)."""
+    race = Race(space(parse(world(GRID)))[0], goal(parse(world(GRID)), None), None, range(4))
+    for name, *values in rows:
+        scores = [
+            Score(value or math.inf, 0.5, 20.0 if value is None else 30.0) for value in values
+        ]
+        race.contenders[name] = Contender(Candidate(name, {"name": "ssgd"}, {}), scores)
+    return race
+
+
+def test_who_was_given_up_comes_back_where_the_best_fails_in_the_end():
+    race = entrants(("first", 5.0, 6.0, 5.5, math.inf), ("cut", None, None))
+    race.contenders["cut"].stopped = "cut"
+    assert labels(race.readmitted()) == ["cut"]
+    assert race.contenders["cut"].stopped == ""
+    race = entrants(("first", 5.0, 6.0, 5.5, 5.2), ("cut", None, None))
+    race.contenders["cut"].stopped = "cut"
+    assert not race.readmitted()
+
+
+def test_the_margin_follows_from_the_spread_of_paired_differences():
+    few = entrants(("a", 5.0, 6.0), ("b", 5.0, 6.5))
+    assert few.margin(4) == 1 + 3.0 / 2  # too few to tell
+    steady = entrants(
+        *((str(each), each, each + 1, each, each + 1) for each in (5.0, 6.0, 7.0, 8.0))
+    )
+    assert steady.margin(4) == pytest.approx(1)  # all differ alike with each seed
+    assert steady.margin(2) <= few.margin(2)
+
+
+def test_simulate_gives_the_same_number():
+    table = world(GRID)
+    del table["run"]["evaluate_every"]
+    table["run"]["duration"] = "300 s"
+    result = found(table)
+    every = result.space.every
+    assert every > 1
+    assert any(f"every {every} steps" in note for note in result.notes)
+    table["run"]["evaluate_every"] = every
+    for each in [result.best, *(one for one in result.ranked if one.all_reached)]:
+        one = parse({k: v for k, v in table.items() if k != "tune"} | {
+            "algorithm": [each.candidate.table]
+        })  # fmt: skip
+        runs = simulate(one, seeds=len(each.scores)).runs
+        assert [report.crossing(run, 0.2) for run in runs] == [x.value for x in each.scores]
+
+
+def test_every_table_of_a_program_takes_part():
+    tables = [
+        {"name": "local-sgd", "tau": 2},
+        {"name": "local-sgd", "tau": 3, "momentum": 0.5},
+        {"name": "ssgd", "label": "local-sgd"},
+    ]
+    tried, _ = space(parse(world(None, *tables)))
+    assert [entry.table for entry in tried.entries.values()] == tables
+    assert all("lr" in entry.choices for entry in tried.entries.values())
+    tried, _ = space(parse(world({"local-sgd": {"lr": [0.1, 0.2]}}, *tables)))
+    assert [entry.table for entry in tried.entries.values()] == tables
+    assert [bool(entry.choices) for entry in tried.entries.values()] == [True, False, False]
+
+
+def test_a_target_reached_at_the_start_is_said():
+    with pytest.raises(
+        InputError, match=r"target_loss = 100: reached at the start \(loss [^\n]*one$"
+    ):
+        found(world({"ssgd": {"lr": [0.1, 0.2]}}, run={"target_loss": 100.0}))
+
+
+def test_all_that_diverge_and_what_never_gets_there():
+    table = world({"ssgd": {"lr": [50.0, 60.0]}}, run={"duration": "500 s", "evaluate_every": 20})
+    del table["run"]["target_loss"]
+    result = found(table, seeds=2)
+    assert result.sentence == "Every configuration diverged; try smaller learning rates."
+    assert not any("does not depend on" in text for text in result.warnings)
+    alone = found(world({"ssgd": {"lr": [0.1]}}), seeds=2)
+    assert alone.regret == []
+    assert len(tables.tune(alone)) == 1
+    assert set(tune_figures.figures(alone)) == {"tune.png", "tune.svg"}
+
+
+def test_a_note_about_a_run_that_was_cut_is_not_passed_on():
+    tried, _ = space(parse(world(GRID)))
+    for ran, known in ((10.0, False), (math.inf, True)):
+        best = contender("ssgd", 5.0, lr=0.1)
+        best.scores[:] = [Score(5.0, 0.0, ran, ("never averaged",))]
+        best = Contender(replace(best.candidate, family="ssgd"), best.scores)
+        said = verdict.warnings(tried, goal(tried.scenario, None), [best], [], [])
+        assert any("never averaged" in text for text in said) == known
+
+
+def test_an_input_says_nothing_where_nobody_gets_there():
+    never = {"a": math.inf}
+    rows = [{"input": each, "values": never} for each in (None, "latency", "latency")]
+    assert verdict._same_everywhere(rows) == []
+    rows = [{"input": each, "values": {"a": 1.0, "b": math.inf}} for each in (None, "latency")]
+    assert len(verdict._same_everywhere(rows)) == 1
+
+
+def test_a_journal_cut_short_is_mended_and_no_journal_is_said(tmp_path):
+    path, score = tmp_path / "journal", Score(1.0, 0.0, math.inf)
+    Journal(path).keep("a", score)
+    with path.open("ab") as file:
+        file.write(b'{"op_code": 3, "wor')
+    again = Journal(path)
+    assert again.score("a") == score
+    again.keep("b", score)
+    assert Journal(path).score("b") == score
+    for name, content in (("other", b'{"op_code": 99}\n'), ("folder", None)):
+        path = tmp_path / name
+        path.mkdir() if content is None else path.write_bytes(content)
+        with pytest.raises(InputError, match=r"^[^\n]*choose another --out$"):
+            Journal(path)
+
+
+def test_other_peoples_files_are_not_overwritten(tmp_path):
+    for name, said in (("run.json", "of another command"), ("tune.png", "would be overwritten")):
+        folder = tmp_path / name.partition(".")[0]
+        folder.mkdir()
+        (folder / name).write_text("mine")
+        with pytest.raises(InputError, match=said):
+            found(world(GRID), out=folder)
+        assert [path.name for path in folder.iterdir()] == [name]
 
 
 def test_goals_default_to_the_target():
@@ -377,7 +541,7 @@ def stopped_by(sent, folder, journal, size):
 
 def test_a_killed_search_ends_as_one_never_killed(tmp_path):
     (tmp_path / "killed.toml").write_text(TOML)
-    journal = tmp_path / "a" / "tune.journal"
+    journal = tmp_path / "a" / ".tune" / "journal"
     stopped_by(signal.SIGKILL, tmp_path, journal, 3_000).communicate()
     interrupted = stopped_by(signal.SIGINT, tmp_path, journal, 8_000)
     _, notes = interrupted.communicate()
@@ -403,6 +567,6 @@ def test_the_command_shows_tables_and_writes_figures(tmp_path, monkeypatch, caps
     assert "4 configurations in" in shown.out
     assert "latency" in shown.out
     written = {path.name for path in (tmp_path / "runs" / "small-tune").iterdir()}
-    assert {"tune.json", "value.png", "value.svg", "sensitivity.png", "tune.journal"} <= written
+    assert {"tune.json", "tune.png", "tune.svg", "tune-sensitivity.png", ".tune"} <= written
     assert paceline.run(["tune", "small.toml", "--objective", "cost-to-loss"]) == 2
     assert "no prices" in capsys.readouterr().err
