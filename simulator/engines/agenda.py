@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -14,19 +13,22 @@ SEGMENTS = 2**24  # of all streams, in memory at once
 STEPS = 2**14  # of one stream, in memory at once
 
 
-class Clocks(Protocol):
-    """What draws compute times."""
-
-    def sums(self, lengths: Sequence[int]) -> Array:
-        """Seconds of the next segments, of so many steps each: (segments, seeds, workers)."""
-
-
 class Leg(NamedTuple):
-    """Seconds of one segment: `each`, (seeds, workers); the slowest's and the total, (seeds,)."""
+    """Seconds of one segment: `each`, (seeds, workers); the slowest's and the total, (seeds,).
+
+    Of several segments: the same with one axis more, the first.
+    """
 
     each: Array
     slowest: Array
     total: Array
+
+
+class Clocks(Protocol):
+    """What draws compute times."""
+
+    def legs(self, lengths: Sequence[int]) -> Leg:
+        """Seconds of the next segments, of so many steps each."""
 
 
 class Agenda(ABC):
@@ -36,7 +38,7 @@ class Agenda(ABC):
     `due`: whether there is enough for a block; `over`: whether nothing that comes counts any more.
     """
 
-    def __init__(self, clocks: Clocks, streams: int, *, merge: bool, threads: int) -> None:
+    def __init__(self, clocks: Clocks, streams: int, *, merge: bool) -> None:
         self._clocks = clocks
         self.longest = LONGEST if merge else 1
         # with vectors to compute on, steps past the deadline cost more than small blocks
@@ -46,9 +48,6 @@ class Agenda(ABC):
         self._todo: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.due = self.over = False
         self._legs = Leg(*(3 * [np.empty(0)]))  # of the block, one after the other
-        # drawing overlaps with what the program does, where that is all there is to do
-        self._pool = ThreadPoolExecutor(1) if merge and threads > 1 else None
-        self._under_way: tuple[Future[Leg], list[Any]] | None = None
 
     def note(self, step: int, what: Callable[..., None], *about: Any) -> None:
         """Note something to be timed, which every worker does after `step` steps."""
@@ -68,44 +67,16 @@ class Agenda(ABC):
         self.due = len(self._lengths) >= self._block or self._drawn >= STEPS or self.over
         return len(self._lengths) - 1
 
-    def flush(self, step: int, wanted: bool = True) -> None:
-        """Work out the times of everything noted up to `step`.
-
-        If they are not `wanted` yet, they may be drawn while the program goes on.
-        """
+    def flush(self, step: int) -> None:
+        """Work out the times of everything noted up to `step`."""
         self.advance(step)
-        block = self._draw(self._lengths), self._todo
-        self._lengths, self._todo, self._drawn = [], [], 0
-        self._replay()  # the block before
-        self._under_way = block
-        if wanted or self._pool is None:
-            self._replay()
-        self.due = self.over
-
-    def _draw(self, lengths: list[int]) -> Future[Leg]:
-        if self._pool is not None:
-            return self._pool.submit(self._segments, lengths)
-        drawn: Future[Leg] = Future()
-        drawn.set_result(self._segments(lengths))
-        return drawn
-
-    def _segments(self, lengths: list[int]) -> Leg:
-        """Draw a block of segments."""
-        if not lengths:
-            return self._legs
-        sums = self._clocks.sums(lengths)
-        return Leg(sums, sums.max(axis=2), sums.sum(axis=2))
-
-    def _replay(self) -> None:
-        """Do what was noted of the block that is drawn."""
-        if self._under_way is None:
-            return
-        drawn, todo = self._under_way
-        self._under_way = None
-        self._legs = drawn.result()
+        if self._lengths:
+            self._legs = self._clocks.legs(self._lengths)
+        todo, self._todo, self._lengths, self._drawn = self._todo, [], [], 0
         for what, about in todo:
             what(*about)
         self._let_go()
+        self.due = self.over
 
     @abstractmethod
     def _compute(self, segment: int) -> None:

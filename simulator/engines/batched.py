@@ -138,7 +138,6 @@ class Batch:
             self.spans,
             limit=self.limit,
             merge=timeless,
-            threads=threads,
         )
         self.every, self.adaptive = virtual.evaluation_interval(scenario)
         cost = scenario.cost

@@ -10,6 +10,7 @@ import numpy as np
 from simulator import cluster, streams
 from simulator.delay import Law
 from simulator.distribution import Array
+from simulator.engines.agenda import Leg
 from simulator.scenario import Scenario
 from simulator.streams import Purpose
 
@@ -27,37 +28,47 @@ class Draws:
         self._streams = [cluster.streams(scenario, seed) for seed in seeds]
         self._shape = len(seeds), scenario.cluster.workers
         self._threads = threads
-        self._out = self._spare = np.empty((0, *self._shape))
+        self._out = np.empty((0, *self._shape))
 
-    def sums(self, lengths: Sequence[int]) -> Array:
-        """Seconds that the next segments take, of so many steps each: (segments, seeds, workers).
+    def legs(self, lengths: Sequence[int]) -> Leg:
+        """Seconds of the next segments, of so many steps each, which follow each other in time.
 
-        The segments follow each other in time. The call after the next overwrites what is returned.
+        The next call overwrites what is returned.
         """
-        out = self._spare
-        if len(out) < len(lengths):
-            out = np.empty((len(lengths), *self._shape))
-        self._spare, self._out = self._out, out
-        counts = np.asarray(lengths)
-        starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
-        total, single = int(counts.sum()), bool((counts == 1).all())
+        seeds, workers = self._shape
+        if len(self._out) < len(lengths):
+            self._out = np.empty((len(lengths), seeds, workers))
+        each = self._out[: len(lengths)]
+        parts = -(-workers // TILE)
+        slowest, totals = np.empty((2, len(lengths), seeds, parts))
+        alike = [(length, len(list(equal))) for length, equal in groupby(lengths)]
+        total = sum(lengths)
 
         def fill(tile: tuple[int, int]) -> None:
-            seed, first = tile
-            found = self._streams[seed][first : first + TILE]
-            sums = np.empty((len(found), len(counts)))
+            seed, part = tile
+            ranks = slice(part * TILE, (part + 1) * TILE)
+            found = self._streams[seed][ranks]
+            sums = np.empty((len(found), len(lengths)))
             for row, stream in zip(sums, found, strict=True):
                 if stream.constant is not None:
-                    np.multiply(counts, stream.constant, out=row)
-                elif single:
-                    row[:] = stream.draw(total)
+                    np.multiply(lengths, stream.constant, out=row)
                 else:
-                    np.add.reduceat(stream.draw(total), starts, out=row)
-            out[: len(counts), seed, first : first + TILE] = sums.T
+                    _add_up(stream.draw(total), alike, row)
+            each[:, seed, ranks] = sums.T
+            slowest[:, seed, part], totals[:, seed, part] = sums.max(axis=0), sums.sum(axis=0)
 
-        tiles = [(s, w) for s in range(self._shape[0]) for w in range(0, self._shape[1], TILE)]
-        share(fill, tiles, self._threads)
-        return out[: len(counts)]
+        share(fill, [(s, part) for s in range(seeds) for part in range(parts)], self._threads)
+        return Leg(each, slowest.max(axis=2), totals.sum(axis=2))
+
+
+def _add_up(times: Array, alike: Sequence[tuple[int, int]], sums: Array) -> None:
+    """Sums of segments of `times`: of each length so many, one after the other."""
+    first = done = 0
+    for length, segments in alike:
+        of_them = times[done : done + length * segments].reshape(segments, length)
+        # each row by itself, so that a sum does not depend on the others
+        np.einsum("ij->i", of_them, out=sums[first : first + segments])
+        first, done = first + segments, done + length * segments
 
 
 class SumDraws:
@@ -70,27 +81,27 @@ class SumDraws:
         self._shape = len(seeds), scenario.cluster.workers
         self._threads = threads
         self._teams = [list(_teams(scenario, seed)) for seed in seeds]
-        # of one seed, which one thread draws, together
-        self._out = self._spare = np.empty((self._shape[0], 0, self._shape[1]))
+        self._out = np.empty((self._shape[0], 0, self._shape[1]))  # of a thread's seed, together
 
-    def sums(self, lengths: Sequence[int]) -> Array:
-        """As `Draws.sums`."""
+    def legs(self, lengths: Sequence[int]) -> Leg:
+        """As `Draws.legs`."""
         seeds, workers = self._shape
-        out = self._spare
-        if out.shape[1] < len(lengths):
-            out = np.empty((seeds, len(lengths), workers))
-        self._spare, self._out = self._out, out
-        out = out[:, : len(lengths)]
+        if self._out.shape[1] < len(lengths):
+            self._out = np.empty((seeds, len(lengths), workers))
+        each = self._out[:, : len(lengths)].swapaxes(0, 1)
+        slowest, totals = np.empty((2, len(lengths), seeds))
 
         def fill(seed: int) -> None:
+            mine = each[:, seed]
             for team in self._teams[seed]:
                 sums = team.draw(lengths)
                 if team.extra:
-                    sums += out[seed][:, team.ranks]
-                out[seed][:, team.ranks] = sums
+                    sums += mine[:, team.ranks]
+                mine[:, team.ranks] = sums
+            slowest[:, seed], totals[:, seed] = mine.max(axis=1), mine.sum(axis=1)
 
         share(fill, range(seeds), self._threads)
-        return out.swapaxes(0, 1)
+        return Leg(each, slowest, totals)
 
 
 class _Team:

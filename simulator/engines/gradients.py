@@ -1,7 +1,6 @@
 """Gradients of all workers and seeds at once, from the same draws as one by one."""
 
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 import numpy as np
@@ -53,16 +52,14 @@ class QuadraticGradients:
         ]
         steps = max(1, min(64, NOISE // self._optima.size))
         shape = len(self._own), steps, self._first.dimension
-        self._noise, self._spare = np.empty(shape), np.empty(shape if threads > 1 else 0)
+        self._noise = np.empty(shape)
         self._used = steps
-        # drawn while the program computes with the noise before
-        self._pool = ThreadPoolExecutor(1) if threads > 1 else None
-        self._ahead: Future[None] | None = None
 
     def gradient(self, x: Vector) -> Vector:
         """Curvature times distance, and noise."""
         if self._used == self._noise.shape[1]:
-            self._refill()
+            share(self._draw, range(len(self._own)), self._threads)
+            self._used = 0
         at = array(x)
         gradient: Any = (at - self._optima if self._shifted else at) * self._first.spectrum
         noise = self._noise[:, self._used].reshape(self._optima.shape)
@@ -73,23 +70,10 @@ class QuadraticGradients:
         self._used += 1
         return Stack(gradient)
 
-    def _refill(self) -> None:
-        """Have the next noise drawn."""
-        self._used = 0
-        if self._pool is None:
-            self._draw(self._noise)
-            return
-        ahead = self._ahead or self._pool.submit(self._draw, self._spare)
-        ahead.result()
-        self._noise, self._spare = self._spare, self._noise
-        self._ahead = self._pool.submit(self._draw, self._spare)
-
-    def _draw(self, noise: Array) -> None:
-        def fill(stream: int) -> None:
-            self._own[stream].standard_normal(out=noise[stream])
-            noise[stream] *= self._first.scale
-
-        share(fill, range(len(self._own)), self._threads)
+    def _draw(self, stream: int) -> None:
+        noise = self._noise[stream]
+        self._own[stream].standard_normal(out=noise)
+        noise *= self._first.scale
 
     def loss_and_gradient(self, x: Vector) -> tuple[PerWorker, Vector]:
         """As the reference adds it up, worker by worker."""

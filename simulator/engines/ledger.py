@@ -57,9 +57,8 @@ class Ledger(Agenda):
         *,
         limit: int,
         merge: bool,
-        threads: int,
     ) -> None:
-        super().__init__(clocks, len(traffic) * workers, merge=merge, threads=threads)
+        super().__init__(clocks, len(traffic) * workers, merge=merge)
         self._traffic, self._seeds, self._workers = traffic, len(traffic), workers
         self._limit, self._end, self.deadline = limit, end, end * IN_TIME
         self._now = np.empty(0)
@@ -155,6 +154,11 @@ class Ledger(Agenda):
         for seed in np.flatnonzero(np.broadcast_to(begun, self._seeds)).tolist():
             costs[seed] = self._traffic[seed].cost(kind, payload)
         return costs[:, 0], costs[:, 1]
+
+    def meet(self, handle: Timed, payload: float, step: int) -> None:
+        """All join a collective and wait for it."""
+        self.start(handle, payload)
+        self.wait(handle, step)
 
     def wait(self, handle: Timed, step: int, used: bool = True) -> None:
         """Every worker waits for a collective; `used`: it is then that it acts on the result."""

@@ -102,7 +102,7 @@ class Team(Node):
         ledger = self._ledger
         ledger.advance(self.step)
         if ledger.due or self.step >= self._limit:
-            ledger.flush(self.step, wanted=self.step >= self._limit)
+            ledger.flush(self.step)
         if self.step >= self._limit or ledger.over:
             yield  # for ever
         self._plan()
@@ -131,6 +131,12 @@ class Team(Node):
         whole = [np.broadcast_to(part, (*lead, part.shape[-1])) for part in parts]
         return Stack(np.concatenate(whole, axis=-1))
 
+    async def mean(self, value: Payload) -> Any:
+        """Join the next collective, a mean, and wait for it."""
+        handle = self._next("mean", self._mean(value))
+        self._note(self._ledger.meet, handle, self._weigh(value), self.step)
+        return handle.result
+
     def start_mean(self, value: Payload) -> Handle:
         """Join the next collective, a mean."""
         return self._start("mean", value, self._mean(value))
@@ -142,11 +148,15 @@ class Team(Node):
         return self._start("gather", value, (value,) * self.workers)
 
     def _start(self, kind: str, value: Payload, result: Payload) -> Handle:
-        if self.step > self._met_at:
-            self.period, self._met_at = self.step - self._met_at, self.step
-        handle = Timed(kind, result, self.step)
+        handle = self._next(kind, result)
         self._note(self._ledger.start, handle, self._weigh(value))
         return handle
+
+    def _next(self, kind: str, result: Payload) -> Timed:
+        """Make the next collective."""
+        if self.step > self._met_at:
+            self.period, self._met_at = self.step - self._met_at, self.step
+        return Timed(kind, result, self.step)
 
     async def wait(self, handle: Handle) -> Any:
         """Wait for a collective, or a piece of a gradient."""

@@ -84,18 +84,18 @@ def rows() -> Iterator[Row]:
     found = rates(together(scenario), 16 * steps * len(SEEDS), small, 16 * 4000, repeats=5)
     yield compared("local SGD, 16 workers: worker-steps, against virtual", found, least=100)
     noisy = {"objective": {"kind": "quadratic", "dimension": 100}}
-    scenario, small = cluster(16, 1000, LOCAL, **noisy), one_seed(cluster(16, 400, LOCAL, **noisy))
+    scenario, small = cluster(16, 3000, LOCAL, **noisy), one_seed(cluster(16, 400, LOCAL, **noisy))
     ours, theirs, ratio = rates(
-        together(scenario), 16 * 1000 * len(SEEDS), small, 16 * 400, repeats=5
+        together(scenario), 16 * 3000 * len(SEEDS), small, 16 * 400, repeats=5
     )
     yield Row(
         "the same on a quadratic of dimension 100, against virtual", f"{ours:.2f}",
         f"{theirs:.2f}", f"{ratio:.1f}", ">= 0.7 M", ours >= 0.7,
     )  # fmt: skip
-    scenario = cluster(256, 1, LOCAL)
+    scenario = cluster(64, 1, LOCAL)
     draws = [Draws(scenario, SEEDS, threads) for threads in (THREADS, 1)]
-    two, one = (lambda each=each: each.sums([TAU] * 500) for each in draws)
-    found = rates(two, 256 * 500 * TAU * len(SEEDS), one, 256 * 500 * TAU * len(SEEDS), repeats=5)
+    two, one = (lambda each=each: each.legs([TAU] * 1600) for each in draws)
+    found = rates(two, 64 * 1600 * TAU * len(SEEDS), one, 64 * 1600 * TAU * len(SEEDS), repeats=5)
     yield compared("drawing compute times, two threads against one", found, least=1.8)
 
 
