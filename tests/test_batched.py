@@ -250,6 +250,17 @@ async def shares_its_clock(me, *, lr: float):
         me.mark(x)
 
 
+async def looks_ahead(me, *, lr: float):
+    x, mean = me.start, None
+    for _ in count(1):
+        (piece,) = await me.start_backward(x, 1)
+        if mean is not None:
+            x = await me.wait(mean)
+        x = x - lr * await me.wait(piece)
+        mean = me.start_mean(x)
+        me.mark(x)
+
+
 async def stops_early(me, *, lr: float):
     x = me.start
     for _ in range(12):
@@ -258,7 +269,7 @@ async def stops_early(me, *, lr: float):
 
 
 @pytest.mark.parametrize("program", [
-    marks_before_it_averages, marks_every_third, shares_its_clock, stops_early,
+    marks_before_it_averages, marks_every_third, shares_its_clock, looks_ahead, stops_early,
 ])  # fmt: skip
 @pytest.mark.parametrize("run", [{}, {"duration": "9 s"}], ids=["steps", "deadline"])
 def test_programs_of_the_user(program, run):

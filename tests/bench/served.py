@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Iterator
 
+from simulator.dispatch import run_seeds
 from simulator.engines import served, virtual
 from simulator.programs import catalogue
 from simulator.scenario import Scenario
+from tests.bench import textbook
 from tests.bench.batched import SEEDS, THREADS
+from tests.bench.engine import SERVICE, cluster
 from tests.bench.measure import Row, compared, rates
 from tests.worlds import EXPONENTIAL, scenario
 
@@ -35,6 +38,16 @@ def ours(made: Scenario) -> Callable[[], object]:
 
 def rows() -> Iterator[Row]:
     """What there is to report."""
+    updates = 200_000
+    alone = cluster(25, updates // 25, {"name": "asgd"})
+    run_seeds(alone, alone.algorithm[0], [0])  # the loop is compiled once
+    found = rates(
+        lambda: run_seeds(alone, alone.algorithm[0], [0]), updates,
+        lambda: textbook.parameter_server(25, updates // 4, 0.0, SERVICE), updates // 4, repeats=5,
+    )  # fmt: skip
+    yield compared(
+        "asgd, 25 workers, one seed as simulate runs it, against textbook", found, least=4
+    )
     for case in CASES:
         few, many, small = (
             world(case, FEW, STEPS),
