@@ -10,7 +10,7 @@ from simulator.distribution import Array
 
 LONGEST = 1024  # steps that are summed at once
 SEGMENTS = 2**24  # of all streams, in memory at once
-STEPS = 2**14  # of one stream, in memory at once
+STEPS = 2**12, 2**16  # of one stream, in memory at once: in the first block, and at most
 
 
 class Leg(NamedTuple):
@@ -43,6 +43,7 @@ class Agenda(ABC):
         self.longest = LONGEST if merge else 1
         # with vectors to compute on, steps past the deadline cost more than small blocks
         self._block = max(64, SEGMENTS // streams) if merge else 64
+        self._most = STEPS[0]  # growing, so that little is done in vain beyond a deadline
         self._noted = self._drawn = 0  # steps
         self._lengths: list[int] = []
         self._todo: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
@@ -64,7 +65,7 @@ class Agenda(ABC):
         self._lengths.append(step - self._noted)
         self._drawn += step - self._noted
         self._noted = step
-        self.due = len(self._lengths) >= self._block or self._drawn >= STEPS or self.over
+        self.due = len(self._lengths) >= self._block or self._drawn >= self._most or self.over
         return len(self._lengths) - 1
 
     def flush(self, step: int) -> None:
@@ -73,6 +74,7 @@ class Agenda(ABC):
         if self._lengths:
             self._legs = self._clocks.legs(self._lengths)
         todo, self._todo, self._lengths, self._drawn = self._todo, [], [], 0
+        self._most = min(4 * self._most, STEPS[1])
         for what, about in todo:
             what(*about)
         self._let_go()

@@ -78,7 +78,7 @@ def rows() -> Iterator[Row]:
     yield Row(f"{what}: most memory, MiB", f"{memory:.0f}", aim="< 512", held=memory < 512)
     took = measured("aggregate", *big)["seconds"]
     yield Row(f'{what}, sampling = "aggregate": seconds', f"{took:.1f}", aim="< 5", held=took < 5)
-    steps = 50_000
+    steps = 100_000
     scenario = cluster(16, steps, LOCAL)
     small = one_seed(cluster(16, 4000, LOCAL))
     found = rates(together(scenario), 16 * steps * len(SEEDS), small, 16 * 4000, repeats=5)
