@@ -134,21 +134,17 @@ def _simulate(  # noqa: PLR0913, PLR0917 - the contract's options
 
     loaded = load(scenario, overrides or ())
     out = out or Path("runs") / Path(loaded.file).stem
-    try:
-        with _progress() as progress:
-            result = simulate(
-                loaded,
-                seeds=seeds,
-                seed=seed,
-                engine=engine,
-                jobs=jobs,
-                dask=dask,
-                out=out,
-                progress=progress,
-            )
-    except KeyboardInterrupt:
-        _note(f"interrupted; {out} keeps the finished runs: repeat the command to resume")
-        raise typer.Exit(130) from None
+    with _resumable(out), _progress() as progress:
+        result = simulate(
+            loaded,
+            seeds=seeds,
+            seed=seed,
+            engine=engine,
+            jobs=jobs,
+            dask=dask,
+            out=out,
+            progress=progress,
+        )
     if result.resumed:
         _note(f"{result.resumed} of {len(result.runs)} runs were kept from before")
     for note in result.notes:
@@ -199,22 +195,18 @@ def _sweep(  # noqa: PLR0913, PLR0917 - the contract's options
 
     loaded = load(scenario, overrides or ())
     out = out or Path("runs") / f"{Path(loaded.file).stem}-sweep"
-    try:
-        with _progress() as progress:
-            result = sweep(
-                loaded,
-                points=chosen(vary or (), pair, points),
-                seeds=seeds,
-                seed=seed,
-                engine=engine,
-                jobs=cores() if jobs is None else jobs,
-                dask=dask,
-                out=out,
-                progress=progress,
-            )
-    except KeyboardInterrupt:
-        _note(f"interrupted; {out} keeps the finished runs: repeat the command to resume")
-        raise typer.Exit(130) from None
+    with _resumable(out), _progress() as progress:
+        result = sweep(
+            loaded,
+            points=chosen(vary or (), pair, points),
+            seeds=seeds,
+            seed=seed,
+            engine=engine,
+            jobs=cores() if jobs is None else jobs,
+            dask=dask,
+            out=out,
+            progress=progress,
+        )
     if result.resumed:
         _note(f"{result.resumed} runs were kept from before")
     for note in result.notes:
@@ -283,7 +275,7 @@ def _tune(  # noqa: PLR0913, PLR0917 - the contract's options
     --out (default: runs/NAME-tune), which keeps all that ran: repeat an interrupted command.
     """
     out = out or Path("runs") / f"{Path(scenario).stem}-tune"
-    try:
+    with _resumable(out):
         from simulator import tables
         from simulator.executors import cores
         from simulator.load import load
@@ -303,9 +295,6 @@ def _tune(  # noqa: PLR0913, PLR0917 - the contract's options
                 out=out,
                 progress=progress,
             )
-    except KeyboardInterrupt:
-        _note(f"interrupted; {out} keeps the finished runs: repeat the command to resume")
-        raise typer.Exit(130) from None
     if result.resumed:
         _note(f"{result.resumed} of {result.runs} runs were kept from before")
     for note in result.notes:
@@ -363,6 +352,16 @@ def _print_json(document: Any) -> None:
 
 def _note(text: str) -> None:
     typer.echo(f"paceline: {text}", err=True)
+
+
+@contextmanager
+def _resumable(out: Path) -> Iterator[None]:
+    """Say, when interrupted, that `out` keeps what is done."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _note(f"interrupted; {out} keeps the finished runs: repeat the command to resume")
+        raise typer.Exit(130) from None
 
 
 @contextmanager

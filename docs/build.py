@@ -38,6 +38,7 @@ sys.path.insert(0, str(DOCS.parent))  # so that it works on a checkout that is n
 import paceline  # noqa: E402
 from simulator import tables  # noqa: E402
 from simulator.programs import Program, catalogue  # noqa: E402
+from simulator.wording import toml  # noqa: E402
 
 PAGES = DOCS / "programs"
 Rows = Iterable[Sequence[str]]
@@ -90,17 +91,6 @@ def default(program: Program, key: str, value: Any) -> str:
     if value is None:
         return ""
     return str(value) if field.default is None else f"`{toml(value)}`"
-
-
-def toml(value: Any) -> str:
-    """Return a value as TOML, tables inline."""
-    if isinstance(value, dict):
-        return f"{{ {', '.join(f'{key} = {toml(item)}' for key, item in value.items())} }}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(toml, value))}]"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f'"{value}"' if isinstance(value, str) else str(value)
 
 
 def meaning(program: Program, key: str) -> str:

@@ -259,15 +259,20 @@ def save(result: Result, directory: store.Directory) -> None:
     directory.finish(files, document)
 
 
-def check(  # noqa: PLR0913, PLR0917 - what was asked for
-    scenario: Scenario, seeds: int, seed: int, engine: str, jobs: int, programs: Programs
-) -> None:
-    """Refuse what cannot be run."""
+def check_options(seeds: int, seed: int, engine: str, jobs: int) -> None:
+    """Refuse options that every command has and that make no sense. Raises InputError."""
     if engine not in ENGINES:
         raise InputError(f"engine {engine!r}: unknown; choose one of: {', '.join(ENGINES)}")
     for name, value, least in (("seeds", seeds, 1), ("seed", seed, 0), ("jobs", jobs, 1)):
         if value < least:
             raise InputError(f"{name} {value}: must be at least {least}")
+
+
+def check(  # noqa: PLR0913, PLR0917 - what was asked for
+    scenario: Scenario, seeds: int, seed: int, engine: str, jobs: int, programs: Programs
+) -> None:
+    """Refuse what cannot be run."""
+    check_options(seeds, seed, engine, jobs)
     if not scenario.algorithm:
         raise InputError(
             f"{scenario.file}: nothing to simulate; add an [[algorithm]] table with a name "

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from simulator import executors, presets, report, store, tune_figures, verdict
-from simulator.dispatch import ENGINES
 from simulator.errors import InputError
 from simulator.goals import Goal, goal
 from simulator.load import Programs, known_programs, load
@@ -16,7 +15,7 @@ from simulator.regret import regrets
 from simulator.runner import Journal, Runner, TuneDirectory, quiet
 from simulator.scenario import Scenario
 from simulator.search import Search
-from simulator.simulate import Progress
+from simulator.simulate import Progress, check_options
 from simulator.space import Space, space
 
 TRIALS = 256
@@ -145,7 +144,11 @@ def tune(  # noqa: PLR0913 - the options of the command
     if not isinstance(scenario, Scenario):
         scenario = load(scenario, programs=programs)
     seeds = scenario.run.seeds if seeds is None else seeds
-    _check(trials, seeds, seed, jobs, engine, preset)
+    check_options(seeds, seed, engine, jobs)
+    if trials < 1:
+        raise InputError(f"trials {trials}: must be at least 1")
+    if preset is not None and preset not in presets.PRESETS:
+        raise InputError(f"preset {preset!r}: unknown; choose one of: {', '.join(presets.PRESETS)}")
     directory = TuneDirectory(Path(out)) if out is not None else None
     notes: list[str] = []
     if preset:
@@ -199,17 +202,3 @@ def save(result: TuneResult, directory: TuneDirectory) -> None:
         raise InputError(
             f"{directory.path}: cannot write here ({error.strerror}); choose another --out"
         ) from None
-
-
-def _check(  # noqa: PLR0913, PLR0917 - what was asked for
-    trials: int, seeds: int, seed: int, jobs: int, engine: str, preset: str | None
-) -> None:
-    """Refuse what cannot be done."""
-    limits = ("trials", trials, 1), ("seeds", seeds, 1), ("seed", seed, 0), ("jobs", jobs, 1)
-    for name, value, least in limits:
-        if value < least:
-            raise InputError(f"{name} {value}: must be at least {least}")
-    if engine not in ENGINES:
-        raise InputError(f"engine {engine!r}: unknown; choose one of: {', '.join(ENGINES)}")
-    if preset is not None and preset not in presets.PRESETS:
-        raise InputError(f"preset {preset!r}: unknown; choose one of: {', '.join(presets.PRESETS)}")

@@ -19,6 +19,7 @@ from simulator.engines.agenda import Clocks
 from simulator.engines.draws import Draws, SumDraws
 from simulator.engines.handover import HandOver
 from simulator.engines.ledger import Ledger
+from simulator.engines.node import NEVER
 from simulator.engines.observer import BYTES_PER_GB, POINTS, SECONDS_PER_HOUR
 from simulator.engines.stack import array
 from simulator.engines.team import SeedsDiffer, Team
@@ -29,7 +30,6 @@ from simulator.trace import COLUMNS, Run, Spans
 
 VECTORS = 2**21  # entries of all workers' vectors in memory at once
 CLOCKS = 2**16  # workers of all seeds at once
-NEVER = 2**62
 
 
 def run(  # noqa: PLR0913 - what is run, and how
@@ -125,7 +125,6 @@ class Batch:
         network = Network(scenario)
         self.traffic = [Traffic(network, seed) for seed in seeds]
         self.spans = Spans(spans) if spans else None
-        self.deadline = virtual.deadline(scenario)
         self.limit = scenario.run.steps or NEVER
         self.notes: list[str] = []
         start = self.objectives[0].start
@@ -144,7 +143,7 @@ class Batch:
         self._node_second = workers * (cost.node_hour or 0.0) / SECONDS_PER_HOUR
         self._egress_byte = (cost.egress_per_gb or 0.0) / BYTES_PER_GB
         self._points = 1
-        self.curves = Curves(self.deadline, updates=[0] * len(seeds))
+        self.curves = Curves(self.ledger.deadline, updates=[0] * len(seeds))
         for each in self.objectives:
             row = (0.0, 0.0, *each.evaluate(start, 0), nan, 0.0, 0.0)
             self.curves.columns.append({k: [v] for k, v in zip(COLUMNS, row, strict=True)})
