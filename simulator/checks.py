@@ -4,7 +4,6 @@ Each check yields `Problem`s: the path of the key at fault, what is wrong and wh
 """
 
 from collections.abc import Iterator, Mapping
-from math import inf
 from typing import Any
 
 from pydantic import ValidationError
@@ -13,9 +12,12 @@ from pydantic_core import ErrorDetails
 from simulator.cluster import delayed, mean_compute
 from simulator.codecs.codec import Raw
 from simulator.combinations import Problem, combinations, multiplier
+from simulator.network_checks import network_problems
+from simulator.pacing import pacing_problems
 from simulator.pieces.schedule import Constant, FixedPeriod
 from simulator.pieces.transform import Identity
 from simulator.programs import Program
+from simulator.recovery import recovery_problems
 from simulator.scenario import Algorithm, Scenario, arguments
 from simulator.sections import Cluster, Group, NoObjective, Range
 from simulator.wording import Path, nearest, sentence
@@ -26,9 +28,11 @@ def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[Path, 
     found = [
         *unsupported(scenario),
         *_cluster(scenario),
-        *_network(scenario),
+        *pacing_problems(scenario),
+        *network_problems(scenario, programs),
         *_run(scenario),
         *_algorithms(scenario, programs),
+        *recovery_problems(scenario, programs),
         *multiplier(scenario),
         *_tune(scenario, programs),
     ]
@@ -41,15 +45,11 @@ def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[Path, 
 def unsupported(scenario: Scenario) -> Iterator[Problem]:
     """Settings of later versions: refused, never ignored."""
     later = "not simulated by this version; remove it"
-    if scenario.network.model == "flows":
-        yield Problem(("network", "model"), f'{later}, or write "closed-form"')
     if scenario.objective.kind == "torch":
         yield Problem(("objective", "kind"), f'{later}, or write "softmax" or "quadratic"')
-    for where, nodes in _nodes(scenario):
-        if nodes.bursts is not None:
-            yield Problem((*where, "bursts"), later)
-        if nodes.failures is not None:
-            yield Problem((*where, "failures"), later)
+    for index, device in enumerate(scenario.cluster.described):
+        if device.shared_by > 1:
+            yield Problem(("cluster", "device", index, "shared_by"), later)
 
 
 def _nodes(scenario: Scenario) -> Iterator[tuple[Path, Cluster | Group]]:
@@ -106,65 +106,6 @@ def _cluster(scenario: Scenario) -> Iterator[Problem]:
 
 def _nobody(workers: int) -> str:
     return f"none of {workers} workers; write a share of at least {0.5 / workers:.3g}"
-
-
-def _regions(scenario: Scenario) -> list[str | None]:
-    """Region of each group, then of the workers outside groups, if there are any."""
-    cluster = scenario.cluster
-    regions = [group.region or cluster.region for group in cluster.group]
-    rest = cluster.workers > sum(group.workers for group in cluster.group)
-    return regions + [cluster.region] * rest
-
-
-def _network(scenario: Scenario) -> Iterator[Problem]:
-    network, regions = scenario.network, _regions(scenario)
-    if network.collective == "given" and network.duration is None:
-        yield Problem(
-            ("network", "collective"),
-            'the duration of a mean must be given; add network.duration = "1 s"',
-        )
-    if network.collective != "given" and network.duration is not None:
-        yield Problem(
-            ("network", "duration"),
-            f'contradicts network.collective = "{network.collective}", which works the duration '
-            'out; remove it, or write network.collective = "given"',
-        )
-    delays = [law.expectation for law in (network.latency, network.jitter) if law is not None]
-    if network.tcp_window is not None and sum(delays) == inf:
-        yield Problem(
-            ("network", "tcp_window"),
-            "no rate follows from it, because network.latency has no mean; remove it, or choose "
-            "another distribution",
-        )
-    if network.collective != "given" and "latency" not in network.model_fields_set:
-        yield Problem(("network", "latency"), 'missing; write network.latency = "80 ms"')
-    if network.collective == "hierarchical" and None in regions:
-        yield Problem(
-            ("network", "collective"),
-            "needs every worker in a region; add cluster.region, or region to each "
-            "[[cluster.group]]",
-        )
-    if "server" in regions:
-        index = regions.index("server")
-        where = ("cluster", "group", index) if index < len(scenario.cluster.group) else ("cluster",)
-        yield Problem((*where, "region"), "the parameter server's own place; choose another name")
-    places = sorted({"server", *(region for region in regions if region is not None)})
-    seen: dict[frozenset[str], int] = {}
-    for index, link in enumerate(network.link):
-        for end, name in enumerate(link.between):
-            if name not in places:
-                yield Problem(
-                    ("network", "link", index, "between", end),
-                    f"no worker is in this region; {nearest(name, places, 'places')}; or set "
-                    "cluster.region, or region in a [[cluster.group]]",
-                )
-        pair = frozenset(link.between)
-        if pair in seen:
-            yield Problem(
-                ("network", "link", index, "between"),
-                f"network.link[{seen[pair]}] joins the same two; keep one of them",
-            )
-        seen.setdefault(pair, index)
 
 
 def _run(scenario: Scenario) -> Iterator[Problem]:

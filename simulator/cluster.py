@@ -1,49 +1,92 @@
 """The workers of a scenario: who computes how long, and where."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import repeat
-from math import floor
+from math import floor, inf
 
 import numpy as np
 
-from simulator.delay import Law
-from simulator.distribution import Array
+from simulator.distribution import Array, Distribution
+from simulator.profile import Profile
+from simulator.samples import Trace
 from simulator.scenario import Scenario
+from simulator.sections import Bursts, Cluster, Group
 from simulator.streams import Purpose, blocks, generator
 
 
 @dataclass(frozen=True)
 class Worker:
-    """One worker: its compute-time law, the extra delay it may suffer, and its region.
+    """One worker: its compute-time law (on its device), the extra delay it may suffer, its region.
 
     `shared`: the extra delay befalls a share of the cluster's workers, not of its own group's.
+    `profile` and `bursts`: how its speed changes with time.
     """
 
     group: str
-    compute: Law
-    extra: Law | None
+    compute: Distribution
+    extra: Distribution | None
     extra_share: float
     shared: bool
     region: str | None
+    profile: Profile | None = None
+    bursts: Bursts | None = None
 
 
 def workers(scenario: Scenario) -> list[Worker]:
     """Every worker in rank order: the groups as listed, then those that no group claims."""
     cluster = scenario.cluster
-    found = []
+    found: list[Worker] = []
     for group in cluster.group:
-        worker = Worker(
-            group.name,
-            group.compute or cluster.compute,
-            group.extra or cluster.extra,
-            cluster.extra_share if group.extra_share is None else group.extra_share,
-            group.extra_share is None,
-            group.region or cluster.region,
-        )
-        found += [worker] * group.workers
-    rest = Worker("", cluster.compute, cluster.extra, cluster.extra_share, True, cluster.region)
-    return found + [rest] * (cluster.workers - len(found))
+        found += _alike(_member(cluster, group), len(found), group.workers)
+    rest = Worker(
+        "", cluster.compute, cluster.extra, cluster.extra_share, True, cluster.region,
+        cluster.profile, cluster.bursts,
+    )  # fmt: skip
+    return found + _alike(rest, len(found), cluster.workers - len(found))
+
+
+def _member(cluster: Cluster, group: Group) -> Worker:
+    compute = group.compute or cluster.compute
+    if group.device in cluster.devices:
+        compute = compute.scaled(1 / cluster.devices[group.device].speed)
+    return Worker(
+        group.name,
+        compute,
+        group.extra or cluster.extra,
+        cluster.extra_share if group.extra_share is None else group.extra_share,
+        group.extra_share is None,
+        group.region or cluster.region,
+        group.profile or cluster.profile,
+        group.bursts or cluster.bursts,
+    )
+
+
+def _alike(worker: Worker, first: int, size: int) -> list[Worker]:
+    """So many of a worker, from rank `first` on: of a trace each replays its own column."""
+    if not isinstance(worker.compute, Trace):
+        return [worker] * size
+    each = [replace(worker, compute=column) for column in worker.compute.by_column]
+    return [each[rank % len(each)] for rank in range(first, first + size)]
+
+
+def devices(scenario: Scenario) -> list[int | None]:
+    """Per worker the number of the device that it shares; None: it has one of its own.
+
+    The workers of a group fill its devices in order of rank; the last one may have fewer. A
+    shared device's speed is in its workers' laws; it is that of one who computes alone.
+    """
+    described = scenario.cluster.devices
+    found: list[int | None] = []
+    number = 0
+    for group in scenario.cluster.group:
+        size = described[group.device].shared_by if group.device in described else 1
+        for start in range(0, group.workers, size):
+            found += [number if size > 1 else None] * min(size, group.workers - start)
+            number += size > 1
+    return found + [None] * (scenario.cluster.workers - len(found))
 
 
 def _lots(team: list[Worker]) -> list[tuple[list[int], int]]:
@@ -87,28 +130,29 @@ def stragglers(scenario: Scenario, seed: int) -> set[int]:
 
 
 class Stream:
-    """The compute times (seconds) of one worker with one seed, in order.
+    """The compute times (seconds) of one worker with one seed, in order, at its full speed.
 
     Drawing them in blocks of any size gives the same numbers.
     """
 
-    def __init__(self, worker: Worker, seed: int, rank: int, extra: Law | None) -> None:
+    def __init__(self, worker: Worker, seed: int, rank: int, extra: Distribution | None) -> None:
         law = worker.compute
         self.constant = law.expectation if law.is_constant and extra is None else None
-        self._laws = []
-        if self.constant is None:
-            self._laws.append((law, generator(seed, Purpose.COMPUTE, rank)))
+        self._draws: list[Callable[[int], Array]] = []
+        if isinstance(law, Trace):
+            self._draws.append(law.replay(generator(seed, Purpose.TRACE, rank)))
+        elif self.constant is None:
+            self._draws.append(partial(law.sample, generator(seed, Purpose.COMPUTE, rank)))
         if extra is not None:
-            self._laws.append((extra, generator(seed, Purpose.EXTRA, rank)))
+            self._draws.append(partial(extra.sample, generator(seed, Purpose.EXTRA, rank)))
 
     def draw(self, n: int) -> Array:
         """The next `n`, shape (n,)."""
         if self.constant is not None:
             return np.full(n, self.constant)
-        law, own = self._laws[0]
-        times = law.sample(own, n)
-        for law, own in self._laws[1:]:
-            times = times + law.sample(own, n)
+        times = self._draws[0](n)
+        for draw in self._draws[1:]:
+            times = times + draw(n)
         return times
 
 
@@ -129,27 +173,52 @@ def compute_times(scenario: Scenario, seed: int) -> list[Iterator[float]]:
     ]
 
 
-def expected_laws(scenario: Scenario) -> list[list[Law]]:
-    """Per worker, the laws whose sum is its compute time.
+def expected_laws(scenario: Scenario) -> list[list[Distribution]]:
+    """Per worker, the laws whose sum is its compute time at its mean speed.
 
     A seed chooses which of a group suffer the extra delay, not how many: here the first ones do.
     """
-    team = workers(scenario)
-    laws: list[list[Law]] = [[worker.compute] for worker in team]
+    team, speeds = workers(scenario), mean_speeds(scenario)
+    laws: list[list[Distribution]] = [[worker.compute] for worker in team]
     for ranks, count in _lots(team):
         for rank in ranks[:count]:
             extra = team[rank].extra
             assert extra is not None
             laws[rank].append(extra)
-    return laws
+    return [
+        own if speed == 1 else [law.scaled(1 / speed) for law in own]
+        for own, speed in zip(laws, speeds, strict=True)
+    ]
+
+
+def mean_speeds(scenario: Scenario) -> list[float]:
+    """Per worker, the share of its full speed that it has in the long run, if it always computes.
+
+    The mean of its profile, times 1 outside bursts and 1/factor inside them, in proportion to the
+    time in each, by the number of workers on its device. As steps are work, not time, their mean
+    duration is the mean work divided by this mean speed.
+    """
+    shared = devices(scenario)
+    filled = Counter(shared)
+    return [
+        _mean_speed(worker) / (1 if device is None else filled[device])
+        for worker, device in zip(workers(scenario), shared, strict=True)
+    ]
+
+
+def _mean_speed(worker: Worker) -> float:
+    speed = 1.0 if worker.profile is None else worker.profile.mean
+    if (bursts := worker.bursts) is not None:
+        speed *= (bursts.off + bursts.on / bursts.factor) / (bursts.off + bursts.on)
+    return speed
 
 
 def mean_compute(scenario: Scenario) -> list[float]:
-    """Per worker, the expected seconds of one step."""
+    """Per worker, the expected seconds of one step, at its mean speed."""
     return [sum(law.expectation for law in laws) for laws in expected_laws(scenario)]
 
 
 def ideal_rate(scenario: Scenario) -> float:
     """Gradients per second of all workers computing alone (infinite if computing takes no time)."""
     times = mean_compute(scenario)
-    return sum(1 / time for time in times) if all(times) else float("inf")
+    return sum(1 / time for time in times) if all(times) else inf

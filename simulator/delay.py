@@ -4,8 +4,6 @@ These are the parametric ones, the times in a file, and mixtures of both.
 """
 
 import math
-from array import array
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -15,8 +13,6 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
-    PrivateAttr,
-    ValidationInfo,
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
@@ -35,81 +31,8 @@ from simulator.parametric import (
     Uniform,
     Weibull,
 )
-from simulator.units import EXAMPLES, to_si
-
-
-def _read_samples(path: Path) -> "array[float]":
-    """Times in seconds, one per line, sorted: numbers of seconds, or quantities ("300 ms").
-
-    A first line that is a plain word (a column's name), blank lines and # comments are skipped.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is not text; write one time per line") from None
-    samples = []
-    for number, line in enumerate(lines, start=1):
-        text = line.partition("#")[0].strip()
-        if not text or (number == 1 and text.isidentifier()):
-            continue
-        try:
-            samples.append(_sample(text))
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number}: {text!r} is {error}") from None
-    if not samples:
-        raise ValueError(f"{path} holds no samples; write one time per line")
-    return array("d", sorted(samples))
-
-
-def _sample(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        return to_si(text, "time")
-    if not 0 <= seconds < math.inf:
-        raise ValueError("not a time; write a finite number of seconds, 0 or more")
-    return seconds
-
-
-class Empirical(Distribution):
-    """One of the times in a file, all equally likely: one per line, in seconds or with units.
-
-    `file` is relative to the scenario's folder (validation context "folder").
-    """
-
-    dist: Literal["empirical"] = "empirical"
-    file: str
-    # An array of the standard library, as pydantic must be able to compare it.
-    _samples: "array[float]" = PrivateAttr(default_factory=lambda: array("d"))
-
-    @model_validator(mode="after")
-    def _load(self, info: ValidationInfo) -> Self:
-        self._samples = _read_samples(Path((info.context or {}).get("folder", "."), self.file))
-        return self
-
-    @property
-    def _times(self) -> Array:
-        return np.frombuffer(self._samples, dtype=np.float64)
-
-    def _moments(self) -> tuple[float, float]:
-        if self._samples[0] == self._samples[-1]:
-            return self._samples[0], 0.0
-        return float(self._times.mean()), float(self._times.var())
-
-    def _sf(self, t: Array) -> Array:
-        return 1.0 - np.searchsorted(self._times, t, side="right") / len(self._samples)
-
-    def _quantile(self, q: Array) -> Array:
-        n = len(self._samples)
-        rank = np.ceil(q * n * (1 - 1e-12))  # k/n must give the k-th, whatever its rounding
-        times: Array = self._times[np.maximum(rank.astype(int), 1) - 1]
-        return times
-
-    def _knots(self) -> tuple[float, ...]:
-        return tuple(np.unique(self._times).tolist())
-
+from simulator.samples import Empirical, Trace
+from simulator.units import EXAMPLES
 
 Simple = (
     Constant
@@ -202,6 +125,11 @@ class Mixture(Distribution):
     def _knots(self) -> tuple[float, ...]:
         return tuple(sorted({knot for part in self.components for knot in part.law.knots}))
 
+    def scaled(self, by: float) -> Self:
+        """The mixture of times that are `by` times as long."""
+        parts = [each.model_copy(update={"law": each.law.scaled(by)}) for each in self.components]
+        return self.model_copy(update={"components": tuple(parts)})
+
 
 class _Shorthand:
     """A bare quantity, "300 ms", is a constant; a table must name its distribution."""
@@ -228,3 +156,5 @@ class _Shorthand:
 
 
 Law = Annotated[Simple | Mixture, Field(discriminator="dist"), _Shorthand()]
+ComputeLaw = Annotated[Simple | Mixture | Trace, Field(discriminator="dist"), _Shorthand()]
+"""A law, or a trace, whose order matters: what computing takes."""

@@ -7,13 +7,15 @@ gives the same numbers: `sample(rng, a)` then `sample(rng, b)` are `sample(rng, 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict
 
 Array = NDArray[np.float64]
+TIMES = ("value", "mean", "shift", "low", "high", "sd", "scale", "minimum")
+"""Those parameters of distributions that are times."""
 
 
 def _require_dist(schema: dict[str, Any]) -> None:
@@ -92,6 +94,12 @@ class Distribution(BaseModel, ABC):
         No law: nothing of it is random.
         """
         return None
+
+    def scaled(self, by: float) -> Self:
+        """The law of times that are `by` times as long."""
+        return self.model_copy(
+            update={key: by * getattr(self, key) for key in type(self).model_fields if key in TIMES}
+        )
 
     def from_uniform(self, u: Array) -> Array:
         """Turn numbers uniform on (0, 1), shape (n,), into as many draws (seconds)."""

@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, get_args
 
-from simulator.delay import Law
+from simulator.delay import ComputeLaw
 from simulator.programs import catalogue
 from simulator.sections import Objective
 
@@ -24,7 +24,7 @@ def programs() -> Rows:
 
 def distributions() -> Rows:
     """The distributions of random times."""
-    return _models(Law, "dist")
+    return _models(ComputeLaw, "dist")
 
 
 def objectives() -> Rows:

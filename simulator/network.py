@@ -6,18 +6,24 @@ soon as the links are free: the latency of one overlaps the transmission of the 
 """
 
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
-from math import ceil, inf, log2
+from math import inf
 from typing import Any
 
 import numpy as np
 
-from simulator.cluster import workers
+from simulator import rounds
 from simulator.delay import Law
+from simulator.places import Places
+from simulator.rounds import Round
 from simulator.scenario import Scenario
 from simulator.streams import Purpose, blocks, generator
+
+Team = tuple[int, ...] | None
+"""The workers that take part in a collective, in rank order; None: all of them."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +75,11 @@ class Network:
 
     def __init__(self, scenario: Scenario) -> None:
         self.settings = scenario.network
-        self.regions = [worker.region for worker in workers(scenario)]
+        self.places = Places(scenario)
+        self.regions = self.places.regions
         self.model_bytes = scenario.model.bytes
         self.charged: set[str] = set()  # names of links between regions, whose bytes are egress
         self._links: dict[tuple[int, int], Link] = {}
-        self._tables = {frozenset(link.between): link for link in self.settings.link}
 
     @property
     def workers(self) -> int:
@@ -87,51 +93,50 @@ class Network:
         return self._links[source, to]
 
     def _make(self, source: int, to: int) -> Link:
-        ends = [self._place(source), self._place(to)]
+        places = self.places
+        ends = places.of(source), places.of(to)
         if ends[0] != ends[1]:  # without regions every worker is a place of its own
             self.charged.add("->".join(ends))
-        table = self._tables.get(frozenset(ends))
-        settings = self.settings
-
-        def setting(key: str) -> Any:
-            own = getattr(table, key, None)
-            return getattr(settings, key) if own is None else own
-
-        laws = tuple(law for law in (setting("latency"), setting("jitter")) if law is not None)
-        link = Link("->".join(ends), laws, setting("bandwidth") or inf)
-        window = setting("tcp_window")
+        bandwidth = places.setting(*ends, "bandwidth") or inf
+        link = Link("->".join(ends), places.laws(*ends), bandwidth)
+        window = places.setting(*ends, "tcp_window")
         if window is None or not link.latency:
             return link
         return replace(link, bandwidth=min(link.bandwidth, window / (2 * link.latency)))
 
-    def _place(self, rank: int) -> str:
-        if rank == self.workers:
-            return "server"
-        return self.regions[rank] or f"worker {rank}"
-
     @cached_property
     def mean_plan(self) -> Plan:
         """The average over all workers of one payload, by the scenario's collective."""
-        team = list(range(self.workers))
-        if len(team) == 1:
+        return self.plan("mean", tuple(range(self.workers)))
+
+    @cached_property
+    def gather_plan(self) -> Plan:
+        """Every worker's payload to every worker."""
+        return self.plan("gather", tuple(range(self.workers)))
+
+    @cache  # noqa: B019 - as long as the network lives
+    def plan(self, kind: str, members: tuple[int, ...]) -> Plan:  # noqa: PLR0911
+        """A collective ("mean" or "gather") of some of the workers."""
+        team = list(members)
+        if len(team) < 2:
             return Plan({}, 0.0, {})
+        if kind == "gather":  # around the ring: m - 1 hops, m - 1 payloads
+            return self._around(team, len(team) - 1, float(len(team) - 1))
         match self.settings.collective:
             case "given":
                 return Plan({}, 0.0, {})
             case "ring":
                 return self._ring(team)
             case "tree":
-                return self._tree(team)
+                return self._rounds(rounds.tree(team))
+            case "recursive-doubling":
+                return self._rounds(rounds.recursive_doubling(team))
+            case "halving-doubling":
+                return self._rounds(rounds.halving_doubling(team))
             case "star":
                 return self._star(team)
             case _:
-                return self._hierarchical()
-
-    @cached_property
-    def gather_plan(self) -> Plan:
-        """Every worker's payload to every worker, around the ring: m - 1 hops, m - 1 payloads."""
-        team = list(range(self.workers))
-        return self._around(team, len(team) - 1, float(len(team) - 1))
+                return self._hierarchical(team)
 
     def _around(self, team: list[int], hops: int, volume: float) -> Plan:
         """`hops` steps around a ring, `volume` payloads over each of its links.
@@ -157,38 +162,34 @@ class Network:
         m = len(team)
         return self._around(team, 2 * (m - 1), 2 * (m - 1) / m)
 
-    def _tree(self, team: list[int]) -> Plan:
-        """Binomial tree: ceil(log2 m) levels up and as many down, one payload per level."""
-        levels = ceil(log2(len(team)))
-        pairs = [
-            (low + 2**level, low)
-            for level in range(levels)
-            for low in range(0, len(team), 2 ** (level + 1))
-            if low + 2**level < len(team)
-        ]
+    def _rounds(self, parts: list[Round]) -> Plan:
+        """Messages at the same time, round after round: of each the slowest sets the pace."""
         worst: Counter[Link] = Counter()
         held = 0.0
-        for level in range(levels):
-            rung = [self.link(a, b) for a, b in pairs if a - b == 2**level]
-            worst[max(rung, key=lambda link: link.latency)] += 2
-            held += 2 / min(link.bandwidth for link in rung)
-        return Plan(dict(worst), held, self._both_ways(pairs))
+        moved: defaultdict[str, float] = defaultdict(float)
+        for each in parts:
+            links = [self.link(a, b) for a, b in each.pairs]
+            worst[max(links, key=lambda link: link.latency)] += 1
+            held += each.share / min(link.bandwidth for link in links)
+            for link in links:
+                moved[link.name] += each.share
+        return Plan(dict(worst), held, dict(moved))
 
     def _star(self, team: list[int]) -> Plan:
         """Worker 0 takes in m - 1 payloads one after another and sends m - 1 back."""
-        spokes = [(rank, 0) for rank in team[1:]]
+        spokes = [(rank, team[0]) for rank in team[1:]]
         links = [self.link(a, b) for a, b in spokes]
         worst = max(links, key=lambda link: link.latency)
         return Plan({worst: 2}, sum(2 / k.bandwidth for k in links), self._both_ways(spokes))
 
-    def _hierarchical(self) -> Plan:
+    def _hierarchical(self, members: list[int]) -> Plan:
         """A ring inside each region, a ring of their first workers, a pipeline back into each.
 
         Inside a single region it is the ring alone.
         """
         regions: dict[str | None, list[int]] = {}
-        for rank, region in enumerate(self.regions):
-            regions.setdefault(region, []).append(rank)
+        for rank in members:
+            regions.setdefault(self.regions[rank], []).append(rank)
         teams = [team for team in regions.values() if len(team) > 1]
         phases = [[self._ring(team) for team in teams]]
         if len(regions) > 1:
@@ -234,43 +235,49 @@ def _expected_latency(plan: Plan) -> float:
 class Traffic:
     """One run's communication: its random draws, and the bytes it moves."""
 
-    def __init__(self, network: Network, seed: int) -> None:
+    def __init__(
+        self, network: Network, seed: int, route: "Callable[..., Route] | None" = None
+    ) -> None:
         self.network = network
         self._seed = seed
+        self._make_route = route or Route
         self._rng = generator(seed, Purpose.COLLECTIVE)
-        self._fixed: dict[str, float | None] = {}
-        self._payloads: defaultdict[str, float] = defaultdict(float)
+        self._fixed: dict[tuple[str, Team], float | None] = {}
+        self._payloads: defaultdict[tuple[str, Team], float] = defaultdict(float)
         self._messages: dict[tuple[int, int], Route] = {}
 
-    def _plan(self, kind: str) -> Plan:
+    def _plan(self, kind: str, team: Team = None) -> Plan:
+        if team is not None:
+            return self.network.plan(kind, team)
         return self.network.mean_plan if kind == "mean" else self.network.gather_plan
 
     def collective(
-        self, kind: str, payload: float, largest: float | None = None
+        self, kind: str, payload: float, largest: float | None = None, team: Team = None
     ) -> tuple[float, float]:
         """Return (transmission, latency) in seconds of the next collective of `payload` bytes.
 
         Where the workers' payloads differ, that is their mean, and the `largest` sets the pace.
+        `team`: the workers that take part, in rank order; None: all.
         """
-        self.count(kind, payload)
-        return self.cost(kind, largest or payload)
+        self.count(kind, payload, team)
+        return self.cost(kind, largest or payload, team)
 
-    def count(self, kind: str, payload: float) -> None:
+    def count(self, kind: str, payload: float, team: Team = None) -> None:
         """Count the bytes of a collective."""
-        self._payloads[kind] += payload
+        self._payloads[kind, team] += payload
 
-    def cost(self, kind: str, payload: float) -> tuple[float, float]:
+    def cost(self, kind: str, payload: float, team: Team = None) -> tuple[float, float]:
         """Return (transmission, latency) in seconds of the next collective, drawing the random."""
         settings = self.network.settings
         if settings.collective == "given" and self.network.workers > 1:
             assert settings.duration is not None
             duration = float(settings.duration.sample(self._rng, 1)[0])
             return duration * payload / self.network.model_bytes, 0.0
-        plan = self._plan(kind)
-        if kind not in self._fixed:
+        plan = self._plan(kind, team)
+        if (kind, team) not in self._fixed:
             constant = all(link.is_constant for link in plan.path)
-            self._fixed[kind] = _expected_latency(plan) if constant else None
-        latency = self._fixed[kind]
+            self._fixed[kind, team] = _expected_latency(plan) if constant else None
+        latency = self._fixed[kind, team]
         if latency is None:
             latency = sum(link.sample(self._rng, hops) for link, hops in plan.path.items())
         return plan.held * payload, latency
@@ -294,14 +301,14 @@ class Traffic:
         if (source, to) not in self._messages:
             link, size = self.network.link(source, to), self.network.model_bytes
             key = source * (self.network.workers + 1) + to
-            self._messages[source, to] = Route(link, size, self._seed, key)
+            self._messages[source, to] = self._make_route(link, size, self._seed, key)
         return self._messages[source, to]
 
     def links(self) -> dict[str, float]:
         """Bytes so far over each link, by "from->to"."""
         total: defaultdict[str, float] = defaultdict(float)
-        for kind, payload in self._payloads.items():
-            for name, volume in self._plan(kind).moved.items():
+        for (kind, team), payload in self._payloads.items():
+            for name, volume in self._plan(kind, team).moved.items():
                 total[name] += volume * payload
         for route in self._messages.values():
             total[route.link.name] += route.bytes

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from simulator.distribution import TIMES
 from simulator.goals import Goal
 from simulator.race import Contender
 from simulator.runner import Job, Runner
@@ -29,7 +30,6 @@ SPREAD: dict[str, Callable[[Table, float], Table]] = {
     "weibull": lambda law, by: {"scale": _times(law["scale"], by)},
     "pareto": lambda law, by: {"alpha": 1 + (law["alpha"] - 1) / by} if law["alpha"] > 1 else {},
 }
-TIMES = ("value", "mean", "shift", "low", "high", "sd", "scale", "minimum")
 
 
 def _times(quantity: str, by: float, dimension: str = "time") -> str:

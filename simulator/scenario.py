@@ -37,6 +37,7 @@ from simulator.sections import (
     Optimizer,
     Quadratic,
     Range,
+    Recovery,
     Run,
     Section,
     Server,
@@ -141,6 +142,7 @@ class Scenario(Section):
     cluster: Cluster
     network: Network
     server: Server = Server()
+    recovery: Recovery = Recovery()
     run: Run
     algorithm: Many[Annotated[Algorithm, BeforeValidator(_algorithm)]] = Field(
         default=(), description="the algorithms to compare"

@@ -24,6 +24,7 @@ from simulator.trace import Run
 TOGETHER = 64  # seeds that are run at once, at most: what a killed command may lose
 # What of a scenario's table cannot change the numbers of a task: its own algorithm is added back.
 PRESENTATION = ("title", "algorithm", "tune", "theory")
+FILES = ("file", "regions", "platform")  # keys whose values name files
 LOSS = {"bound": "bound on the squared gradient norm", "softmax": "training loss"}
 
 Progress = Callable[[int, int], None]
@@ -61,11 +62,11 @@ def _code(program: str) -> str:
 
 
 def _samples(table: Any, file: str) -> Iterator[bytes]:
-    """Contents of the files that a scenario's empirical distributions name."""
+    """Contents of the files that a scenario names."""
     if isinstance(table, Mapping):
-        if table.get("dist") == "empirical":
+        for name in (table[key] for key in FILES if isinstance(table.get(key), str)):
             try:
-                yield (Path(file).parent / table["file"]).read_bytes()
+                yield (Path(file).parent / name).read_bytes()
             except OSError:  # it lies elsewhere: no two keys may be equal
                 yield os.urandom(16)
         table = list(table.values())

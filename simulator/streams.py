@@ -25,6 +25,11 @@ class Purpose(IntEnum):
     PROGRAM = 7
     SHARED = 8
     AGGREGATE = 9
+    BURST = 10
+    FAILURE = 11
+    OUTAGE = 12
+    BACKGROUND = 13
+    TRACE = 14
 
 
 def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

@@ -20,7 +20,9 @@ from simulator.distribution import Distribution
 from simulator.errors import InputError
 from simulator.order import expected_max
 from simulator.pieces.schedule import Rate
+from simulator.samples import Trace
 from simulator.scenario import Scenario
+from simulator.sections import Cluster, Group
 
 __all__ = [
     "ErrorBound",
@@ -288,6 +290,16 @@ def _notes(scenario: Scenario, bound: ErrorBound | None) -> list[str]:
         notes.append('tau_star and crossings need objective.kind = "bound" and optimizer.lr')
     elif not bound.cap:
         notes.append("the learning rate is too high for Theorem 2: lr times smoothness exceeds 1")
-    if any(part.bursts or part.failures for part in (scenario.cluster, *scenario.cluster.group)):
-        notes.append("bursts and failures are left out: Theorem 1 has independent times")
+    parts: list[Cluster | Group] = [scenario.cluster, *scenario.cluster.group]
+    if any(part.bursts or part.profile for part in parts):
+        notes.append(
+            "profiles and bursts count by the mean speed that they leave: Theorem 1 has "
+            "independent times"
+        )
+    if any(part.failures for part in parts):
+        notes.append("failures are left out: Theorem 1 has independent times")
+    if any(isinstance(part.compute, Trace) for part in parts):
+        notes.append("the times of a trace count as picked at random: Theorem 1 knows no order")
+    if any(device.shared_by > 1 for device in scenario.cluster.described):
+        notes.append("workers that share a device count as if all of them always computed")
     return notes

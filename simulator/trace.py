@@ -3,6 +3,7 @@
 import struct
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
@@ -84,7 +85,9 @@ class Run:
 
     `curve` maps each name of `COLUMNS` to a list, one entry per evaluation; where an objective has
     no loss or no accuracy the entry is nan. `seconds` is the mean over workers of the time spent in
-    each of compute, wait and communicate. `links` maps "from->to" to the bytes sent over it.
+    each of compute, wait and communicate; where nodes can crash, or slow ones are left out, also in
+    lost (computing in vain, and doing again what had been done) and down (or saving checkpoints).
+    `links` maps "from->to" to the bytes sent over it.
 
     `updates` counts the updates of the parameters up to the last evaluation: the server's, those of
     all workers where their steps are counted together, or else one worker's. `staleness` maps each
@@ -99,6 +102,10 @@ class Run:
 
     It is empty where nothing was counted. `inbox_bytes`: the most bytes of messages that waited at
     the server at once. `handed_over`: why another engine than the one asked for ran it, if so.
+    `failures`, where nodes can crash: `crashes` (number), `recovery_seconds` (mean time until a
+    crashed worker, or all, were where they had been), `lost_seconds` and `down_seconds` (of all
+    workers), `goodput` (share of the workers' time that is neither), `dropped` (contributions to
+    means that were left out), `stall` (who waits for whom for ever, if so).
     """
 
     label: str
@@ -118,3 +125,4 @@ class Run:
     staleness_unit: str = ""
     inbox_bytes: float = 0.0
     handed_over: str = ""
+    failures: dict[str, Any] | None = None

@@ -6,11 +6,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from simulator import cluster
+from simulator.delay import Law
+from simulator.engines import batched
 from simulator.errors import InputError
+from simulator.sections import Cluster
 from simulator.streams import Purpose, generator
-from tests.worlds import EXPONENTIAL, scenario, simulate
+from tests.test_delay import TABLES
+from tests.test_speed import BURSTS
+from tests.worlds import EXPONENTIAL, RING, scenario, simulate
 
 DELAY = {"dist": "normal", "mean": "0 s", "sd": "1 s"}  # folded
 
@@ -119,3 +125,187 @@ def test_a_free_computer_is_infinitely_fast():
     world = scenario({"name": "ssgd"}, compute="0 s", cluster={"allow_zero": True})
     assert cluster.ideal_rate(world) == np.inf
     assert simulate(world).duration == 0.0
+
+
+# Devices
+
+A100 = {"name": "a100", "speed": 2.0}
+
+
+def on_devices(*devices, groups, **changes):
+    """A world with a group for each (workers, device)."""
+    made = [
+        {"name": str(index), "workers": size} | ({"device": device} if device else {})
+        for index, (size, device) in enumerate(groups)
+    ]
+    return scenario(
+        compute=EXPONENTIAL, cluster={"device": list(devices), "group": made} | changes,
+        workers=sum(size for size, _ in groups) + 1,
+    )  # fmt: skip
+
+
+def test_a_device_is_so_many_times_as_fast_as_compute_says():
+    world = on_devices(A100, groups=[(2, "a100"), (1, None)])
+    plain = on_devices(groups=[(2, None), (1, None)])
+    found, slow = (first(cluster.compute_times(each, 4), 300) for each in (world, plain))
+    np.testing.assert_allclose(found, slow / np.array([[2], [2], [1], [1]]), rtol=1e-15)
+    assert cluster.mean_compute(world) == [0.5, 0.5, 1, 1]
+    assert cluster.ideal_rate(world) == 6
+
+
+def test_an_extra_delay_is_no_faster_on_a_fast_device():
+    extra = {"extra": "3 s", "extra_share": 1.0}
+    world = on_devices(A100, groups=[(1, "a100")], compute="1 s", **extra)
+    assert cluster.mean_compute(world) == [3.5, 4]
+
+
+@pytest.mark.parametrize("name", sorted(TABLES))
+@given(by=st.floats(0.01, 100), seed=st.integers(0, 99))
+def test_scaled_laws_are_those_of_longer_times(name, by, seed, tmp_path_factory):
+    folder = tmp_path_factory.getbasetemp()
+    (folder / "samples.csv").write_text("0.5\n0.3\n2\n")
+    law = TypeAdapter(Law).validate_python(TABLES[name], context={"folder": folder})
+    scaled = law.scaled(by)
+    assert type(scaled) is type(law)
+    one, other = (each.sample(generator(seed, Purpose.COMPUTE), 50) for each in (law, scaled))
+    np.testing.assert_allclose(other, by * one, rtol=1e-9, atol=1e-12)
+    assert scaled.expectation == pytest.approx(by * law.expectation)
+    assert scaled.variance == pytest.approx(by**2 * law.variance)
+
+
+def test_workers_fill_their_groups_shared_devices_in_order():
+    shared, pair = A100 | {"shared_by": 3}, {"name": "pair", "shared_by": 2}
+    groups = [(4, "a100"), (1, None), (2, "pair"), (3, "a100")]
+    cluster_only = on_devices(groups=groups[1:2])  # sharing itself is for a network of flows
+    assert cluster.devices(cluster_only) == [None, None]
+    world = cluster_only.model_copy(
+        update={"cluster": Cluster.model_validate({
+            "workers": 11, "compute": "1 s", "device": [shared, pair],
+            "group": [{"name": str(i), "workers": n} | ({"device": d} if d else {})
+                      for i, (n, d) in enumerate(groups)],
+        })}
+    )  # fmt: skip
+    assert cluster.devices(world) == [0, 0, 0, 1, None, 2, 2, 3, 3, 3, None]
+    # if all computed at once; a device then does as much as for one
+    assert cluster.mean_compute(world) == pytest.approx(
+        [1.5, 1.5, 1.5, 0.5, 1, 2, 2, 1.5, 1.5, 1.5, 1]
+    )
+    assert cluster.ideal_rate(world) == pytest.approx(2 + 2 + 1 + 1 + 2 + 1)
+
+
+def test_a_device_may_be_a_label_where_none_is_described():
+    world = scenario(
+        cluster={"device": "k80", "group": [{"name": "a", "workers": 1, "device": "x"}]}
+    )
+    assert cluster.devices(world) == [None] * 4
+    assert cluster.mean_compute(world) == [1] * 4
+
+
+@pytest.mark.parametrize(
+    ("devices", "groups", "changes", "words"),
+    [
+        ([A100], [(1, "a10")], {}, r'group\[0\].device = "a10": unknown; did you mean `a100`'),
+        ([A100], [(1, None)], {}, r"cluster.device\[0\].name = .*no group computes on it"),
+        ([A100, A100], [(1, "a100")], {}, r"also the name of cluster.device\[0\]"),
+        (
+            [A100 | {"shared_by": 2}], [(2, "a100")], {"bursts": BURSTS},
+            "cluster.bursts = .*0's workers share a device.*write bursts in groups with devices of",
+        ),
+        ([A100 | {"speed": 0}], [(1, "a100")], {}, "speed = 0: too small; write a value above 0"),
+        ([A100 | {"shared_by": 0}], [(1, "a100")], {}, "shared_by = 0: too small; write 1 or more"),
+        ([A100 | {"sped": 3}], [(1, "a100")], {}, r"device\[0\].sped = 3: .*did you mean `speed`"),
+    ],
+)  # fmt: skip
+def test_devices_that_make_no_sense_are_refused(devices, groups, changes, words):
+    with pytest.raises(InputError, match=words):
+        on_devices(*devices, groups=groups, **changes)
+
+
+def test_a_single_table_is_no_list_of_devices():
+    with pytest.raises(InputError, match=r"cluster.device = .*write \[\[cluster.device\]\]"):
+        scenario(cluster={"device": A100})
+
+
+# Traces
+
+
+@pytest.fixture
+def trace(tmp_path):
+    """A compute law that replays times for even and for odd workers."""
+    (tmp_path / "steps.csv").write_text("even,odd\n1,100 ms\n2,0.2\n3,0.3\n5,0.5\n7,0.7\n")
+    return {"dist": "trace", "file": str(tmp_path / "steps.csv")}
+
+
+EVEN = np.array([1, 2, 3, 5, 7.0])
+
+
+def test_a_trace_is_replayed_column_by_column_and_again(trace):
+    world = scenario(workers=3, compute=trace)
+    expected = np.resize(EVEN, 12)
+    np.testing.assert_array_equal(
+        first(cluster.compute_times(world, 0), 12), [expected, expected / 10, expected]
+    )
+    means = EVEN.mean() * np.array([1, 0.1, 1])
+    assert cluster.mean_compute(world) == pytest.approx(means)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=9), st.integers(0, 50))
+def test_a_trace_does_not_depend_on_blocks(tmp_path_factory, sizes, seed):
+    path = tmp_path_factory.getbasetemp() / "one.csv"
+    path.write_text("1\n2\n3\n5\n7\n")
+    law = {"dist": "trace", "file": str(path), "offset": "random"}
+    world = scenario(workers=1, compute=law)
+    (one,), (other,) = cluster.streams(world, seed), cluster.streams(world, seed)
+    parts = [one.draw(size) for size in sizes]
+    assert np.array_equal(np.concatenate(parts), other.draw(sum(sizes)))
+
+
+def test_a_random_offset_is_a_keyed_and_even_one(trace):
+    world = scenario(workers=6, compute=trace | {"offset": "random"})
+    begins = [first(cluster.compute_times(world, seed), 5)[::2] for seed in range(200)]
+    rows = np.concatenate(begins)
+    for row in rows:
+        assert np.array_equal(np.roll(EVEN, -int(np.searchsorted(EVEN, row[0]))), row)
+    counts = np.array([(rows[:, 0] == value).sum() for value in EVEN]) / len(rows)
+    assert np.all(np.abs(counts - 0.2) < 4.5 * np.sqrt(0.16 / len(rows)))
+    assert np.array_equal(begins[7], first(cluster.compute_times(world, 7), 5)[::2])
+
+
+@pytest.mark.parametrize("offset", ["none", "random"])
+@pytest.mark.parametrize("name", ["ssgd", "local-sgd", "asgd"])
+def test_a_trace_runs_alike_in_every_engine(trace, name, offset):
+    table = {"name": name} | ({"tau": 3} if name == "local-sgd" else {})
+    world = scenario(table, compute=trace | {"offset": offset}, network=RING, steps=40)
+    (other,) = batched.run(world.algorithm[0], world, [5])
+    one = simulate(world, seed=5)
+    assert one.duration == pytest.approx(other.duration, rel=1e-12)
+    np.testing.assert_allclose(one.curve["time"], other.curve["time"], rtol=1e-12)
+
+
+def test_ssgd_over_a_trace_takes_the_slowest_workers_times(trace):
+    world = scenario({"name": "ssgd"}, compute=trace, steps=12)
+    assert simulate(world).duration == pytest.approx(np.resize(EVEN, 12).sum())
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "cannot read"),
+        ("", "holds no samples; write the times of one step per line"),
+        ("1,2\n3\n", "line 2: 1 columns, not 2; write the times of one step per line"),
+        ("1,2\n3,-4\n", "line 2: '-4' is not a time"),
+        ("1,nan\n", "line 1: 'nan' is not a time"),
+        ("nan\n", "line 1: 'nan' is not a time"),
+    ],
+)
+def test_a_trace_that_is_none_is_refused(tmp_path, text, words):
+    path = tmp_path / "steps.csv"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(InputError, match=f"cluster.compute = .*{words}"):
+        scenario(compute={"dist": "trace", "file": str(path)})
+
+
+def test_only_computing_replays_a_trace(trace):
+    with pytest.raises(InputError, match=r'network.latency.dist = "trace": unknown'):
+        scenario(network={"collective": "ring", "latency": trace})

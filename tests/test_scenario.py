@@ -586,13 +586,33 @@ WRONG = {
         ("low = 0.1, high = 0.9", "low = 0.1, hihg = 0.9"),
         ["tune.adacomm.gamma.hihg = 0.9", "did you mean `high`?", "gamma.high: missing"],
     ),
-    "flows": (
-        ('collective = "ring"', 'model = "flows"'),
-        ['network.model = "flows"', "not simulated by this version", "remove it"],
+    "profile that ends at zero": (
+        ('region = "virginia"', 'profile = { at = ["0 s", "1 h"], factor = [1, 0] }'),
+        ["cluster.profile = {", "zero for good", "above 0"],
     ),
-    "bursts": (
-        ('region = "virginia"', 'bursts = { factor = 3, on = "1 s", off = "9 s" }'),
-        ["cluster.bursts = {", "not simulated by this version; remove it"],
+    "profile of nothing": (
+        ('region = "virginia"', "profile = {}"),
+        ["cluster.profile.at: missing", "cluster.profile.factor: missing"],
+    ),
+    "profile of an unknown kind": (
+        ('region = "virginia"', 'profile = { kind = "dayly", low = 0.5, high = 1 }'),
+        ['cluster.profile.kind = "dayly"', "steps, daily, trace"],
+    ),
+    "profile with a wrong key": (
+        (
+            'name = "asia"',
+            'name = "asia"\nprofile = { kind = "daily", low = 0.5, high = 1, peek = "1 h" }',
+        ),
+        ["cluster.group[0].profile.peek", "did you mean `peak`?", "profile.peak: missing"],
+    ),
+    "profile below zero": (
+        ('region = "virginia"', 'profile = { at = ["0 s"], factor = [-1] }'),
+        ["cluster.profile.factor[0] = -1", "write 0 or more"],
+    ),
+    "device unknown": (
+        ('name = "asia"', 'name = "asia"\nworkers = 1\ndevice = "a10"\n[[cluster.device]]\n'
+         'name = "a100"\n[[cluster.group]]\nname = "b"\ndevice = "a100"'),
+        ['cluster.group[0].device = "a10"', "did you mean `a100`?"],
     ),
     "failures of a group": (
         ('name = "asia"', 'name = "asia"\nfailures = { between = "1 h", repair = "1 min" }'),
@@ -831,7 +851,8 @@ BEYOND_SCHEMA = {
     "time only with a target",
     "time only with a loss-driven program", "bound with a loss-driven program",
     "bound with a program it does not cover", "tuned range upside down",
-    "tuned range beyond the possible", "text instead of a table", "flows", "bursts",
+    "tuned range beyond the possible", "text instead of a table",
+    "profile that ends at zero", "device unknown",
     "failures of a group", "torch",
 }  # fmt: skip
 

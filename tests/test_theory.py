@@ -334,9 +334,14 @@ def test_the_delay_that_hides_a_latency(compute, transmission, latency):
 # The table
 
 
+def world(**changes):
+    quiet = {"bursts": None, "profile": None, "failures": None, "compute": None}
+    return SimpleNamespace(**(quiet | changes), group=(), described=())
+
+
 def scenario(**changes):
     bound = SimpleNamespace(kind="bound", initial_gap=1.0, smoothness=1.0, gradient_variance=1.0)
-    quiet = SimpleNamespace(bursts=None, failures=None, group=())
+    quiet = world()
     fields = {
         "file": "figure3.toml",
         "objective": bound,
@@ -414,8 +419,10 @@ def test_what_theory_cannot_say(monkeypatch):
     table = theory.tabulate(scenario(optimizer=SimpleNamespace(lr=2.0)))
     assert table["tau_star"][0]["random_delays"] is None
     assert "too high" in table["notes"][0]
-    stormy = SimpleNamespace(bursts="some", failures=None, group=())
-    assert "bursts" in theory.tabulate(scenario(cluster=stormy))["notes"][0]
+    stormy = world(bursts="some", failures="some")
+    notes = theory.tabulate(scenario(cluster=stormy))["notes"]
+    assert "bursts" in notes[0]
+    assert "failures" in notes[1]
     heavy = [[Pareto(minimum="1 s", alpha=0.9)]] * 2
     monkeypatch.setattr(cluster, "expected_laws", lambda scenario: heavy)
     with pytest.raises(InputError, match="alpha above 1"):

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from simulator import objective
+from simulator import objective, speed
 from simulator.codecs.codec import Raw
 from simulator.effects import Vector
-from simulator.engines import gradients, served, virtual
+from simulator.engines import gradients, served, simulation, virtual
 from simulator.engines.agenda import Clocks
 from simulator.engines.draws import Draws, SumDraws
 from simulator.engines.handover import HandOver
@@ -23,6 +23,7 @@ from simulator.engines.node import NEVER
 from simulator.engines.observer import BYTES_PER_GB, POINTS, SECONDS_PER_HOUR
 from simulator.engines.stack import array
 from simulator.engines.team import SeedsDiffer, Team
+from simulator.failures import any_in
 from simulator.network import Network, Traffic
 from simulator.programs import Program, catalogue
 from simulator.scenario import Algorithm, Scenario
@@ -74,6 +75,12 @@ def refuse(program: Program, algorithm: Algorithm, scenario: Scenario) -> None:
     """Raise HandOver for what is known from the outset to be for another engine."""
     if program.server and objective.dimension_of(scenario.objective):
         raise HandOver("which gradient comes first decides its values")
+    if any_in(scenario) or scenario.recovery.backup:
+        raise HandOver("nodes crash, or the slowest are left out")
+    if scenario.network.model == "flows":
+        raise HandOver("transfers share links")
+    if speed.change(scenario):
+        raise HandOver("compute times change with time")
     if program.gossips or program.pooled:
         raise HandOver("its workers send each other messages")
     codec = algorithm.parameters.get("codec", Raw())
@@ -138,7 +145,7 @@ class Batch:
             limit=self.limit,
             merge=timeless,
         )
-        self.every, self.adaptive = virtual.evaluation_interval(scenario)
+        self.every, self.adaptive = simulation.evaluation_interval(scenario)
         cost = scenario.cost
         self._node_second = workers * (cost.node_hour or 0.0) / SECONDS_PER_HOUR
         self._egress_byte = (cost.egress_per_gb or 0.0) / BYTES_PER_GB

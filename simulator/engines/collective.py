@@ -1,7 +1,7 @@
 """A collective in the making: who has joined it, and who waits for it."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -23,12 +23,30 @@ class Collective:
     there, None until all have joined. `joined`: at which step each worker did, or `ABSENT`.
     `followers`: those who go on to another collective as soon as the result is there (rank, step,
     collective, with which function of the result); `chained`: whether others follow from it, so
-    that it is not what its payload is used in.
+    that it is not what its payload is used in. Where workers crash or are slow: `arrivals`: when
+    each of those who are there joined, `computed`: how many seconds it had computed then, `late`:
+    who of them is left out.
     """
 
     __slots__ = (
-        "_asked", "_guard", "_questions", "begins", "chained", "done", "followers", "index",
-        "joined", "kind", "missing", "payloads", "protected", "result", "waiting",
+        "_asked",
+        "_guard",
+        "_questions",
+        "arrivals",
+        "begins",
+        "chained",
+        "computed",
+        "done",
+        "followers",
+        "index",
+        "joined",
+        "kind",
+        "late",
+        "missing",
+        "payloads",
+        "protected",
+        "result",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, index: int, kind: str, workers: int, guard: values.Guard) -> None:
@@ -45,6 +63,9 @@ class Collective:
         self._asked: Counter[int] = Counter()
         self.result: Payload = None
         self.begins = 0.0
+        self.arrivals: dict[int, float] = {}
+        self.computed: dict[int, float] = {}
+        self.late: set[int] = set()
         self.done: float | None = None
 
     def demand(self, kind: str, rank: int) -> None:
@@ -65,6 +86,12 @@ class Collective:
         if not self.missing:
             everyone = self.payloads
             self.result = values.mean(everyone) if self.kind == "mean" else tuple(everyone)
+
+    def leave_out(self, ranks: Collection[int]) -> None:
+        """Work the result out anew, without what some workers brought."""
+        others = [value for rank, value in enumerate(self.payloads) if rank not in ranks]
+        if others:
+            self.result = values.mean(others) if self.kind == "mean" else tuple(others)
 
     def question(self, rank: int) -> "Collective":
         """The next question of worker `rank` whether this is finished, which all workers ask."""

@@ -8,8 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from simulator import cluster, streams
-from simulator.delay import Law
-from simulator.distribution import Array
+from simulator.distribution import Array, Distribution
 from simulator.engines.agenda import Leg
 from simulator.scenario import Scenario
 from simulator.streams import Purpose
@@ -111,7 +110,7 @@ class _Team:
     """
 
     def __init__(
-        self, law: Law, own: np.random.Generator, ranks: Sequence[int], extra: bool
+        self, law: Distribution, own: np.random.Generator, ranks: Sequence[int], extra: bool
     ) -> None:
         if law.closed_sum(1) is None:
             raise ValueError("the law of a sum of these times is not known")
@@ -137,7 +136,7 @@ def _teams(scenario: Scenario, seed: int) -> Iterator[_Team]:
     """For each law those that have it; the extra delays are laws of their own."""
     slow = cluster.stragglers(scenario, seed)
     team = list(enumerate(cluster.workers(scenario)))
-    ranks: dict[tuple[Purpose, Law], list[int]] = {}
+    ranks: dict[tuple[Purpose, Distribution], list[int]] = {}
     for rank, worker in team:
         ranks.setdefault((Purpose.COMPUTE, worker.compute), []).append(rank)
     for rank, worker in team:  # after all to whose times theirs are added

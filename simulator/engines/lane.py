@@ -10,7 +10,7 @@ import numpy as np
 from simulator import cluster, objective
 from simulator.distribution import Array
 from simulator.effects import NOTHING, Vector
-from simulator.engines import loop, virtual
+from simulator.engines import loop, simulation, virtual
 from simulator.engines.handover import HandOver
 from simulator.engines.observer import Observer
 from simulator.engines.world import Draw, World
@@ -42,9 +42,9 @@ class Lane:
         self._world, self.seed, self.done = world, seed, False
         scenario, workers = world.scenario, world.workers
         goal = self._goal = objective.build(scenario, world.algorithm, seed)
-        interval, adaptive = virtual.evaluation_interval(scenario)
+        interval, adaptive = simulation.evaluation_interval(scenario)
         every = workers * interval
-        deadline = virtual.deadline(scenario)
+        deadline = simulation.deadline(scenario)
 
         self._run = np.zeros(1, loop.STATE)
         state = self._state = self._run[0]

@@ -24,7 +24,7 @@ from simulator.objective import Source
 from simulator.trace import Kind
 
 if TYPE_CHECKING:
-    from simulator.engines.virtual import Simulation
+    from simulator.engines.simulation import Simulation
 
 Message = tuple[float, int, Route, float, int, Payload]
 """When it arrives, its number, its route, how long it is on its way, who sent it, what it holds.
@@ -157,7 +157,7 @@ class VirtualNode(EngineNode):
         ):
             node.sought = None
             run.ready.append((node, (at, 0, route, transit, self.rank, value)))
-        else:
+        elif at < inf:
             route.flying += 1
             run.sent = number = run.sent + 1
             heappush(run.flights, (at, number, route, transit, self.rank, value))
@@ -420,7 +420,7 @@ class VirtualNode(EngineNode):
                 if handle.done == inf:
                     yield  # for ever: the run is over
                 self.now = handle.done
-            elif handle.done > self._run.deadline:
+            elif handle.done > self._run.deadline or handle.done == inf:
                 self._handle = handle
                 yield  # for ever
             else:

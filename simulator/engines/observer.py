@@ -1,6 +1,7 @@
 """The observer: turns the nodes' marks into the points of a curve. It costs no simulated time."""
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from simulator.effects import Vector
@@ -22,7 +23,7 @@ class Watched(Protocol):
     now: float
     period: float
     updates: int
-    x: Vector
+    x: Vector | None
 
 
 class Counter(Protocol):
@@ -32,7 +33,7 @@ class Counter(Protocol):
         """Bytes so far over all links, and over those that are charged as egress."""
 
 
-View = tuple[int, float, float, int, Vector]
+View = tuple[int, float, float, int, Vector | None]
 """Of a node at a mark: its rank, clock, period, updates and parameters."""
 
 
@@ -44,9 +45,9 @@ class Observer:
     looks half as often.
 
     Where the workers never average it evaluates the first node's parameters instead. A point's time
-    is when the last node got there; there are none after `deadline`. `scale`: a node's steps per
-    local step (one; for a server, which counts gradients, the number of workers). `nodes`: machines
-    that are paid.
+    is `when` of the nodes' clocks; there are none after `deadline`. Nodes that are down show None
+    for their parameters, and are left out. `scale`: a node's steps per local step (one; for a
+    server, which counts gradients, the number of workers). `nodes`: machines that are paid.
     """
 
     def __init__(  # noqa: PLR0913 - each tells it one thing to watch
@@ -65,7 +66,9 @@ class Observer:
         deadline: float,
         pooled: bool = False,
         together: bool = False,
+        when: Callable[[Sequence[float]], float] = max,
     ) -> None:
+        self._when = when
         self._watched, self._limit, self._scale = watched, limit, scale
         self.every, self._adaptive = every, adaptive
         self._from = 0  # no mark of an earlier step counts any more
@@ -109,12 +112,8 @@ class Observer:
         return 0
 
     def _complete(self, step: int, views: list[View]) -> None:
-        views.sort(key=lambda view: view[0])
-        _, times, periods, updates, vectors = zip(*views, strict=True)
-        x = values.mean(vectors) if self._averages else vectors[0]
-        if max(times) <= self._deadline:
-            self.updates = updates[0] if self._pool is None else step
-        self._point(step / self._scale, max(times), periods[0], x)
+        if there := [view for view in views if view[-1] is not None]:
+            self._see_together(step, sorted(there, key=lambda view: view[0]))
         if self._adaptive and len(self.curve["step"]) > 2 * POINTS:
             self.every *= 2
             for column in self.curve.values():
@@ -123,6 +122,14 @@ class Observer:
         self.complete = self._together and step >= self._limit
         for early in [step for step in self._views if step < self._from]:
             del self._views[early]
+
+    def _see_together(self, step: int, views: list[View]) -> None:
+        _, times, periods, updates, vectors = zip(*views, strict=True)
+        x = values.mean(vectors) if self._averages else vectors[0]
+        time = self._when(times)
+        if time <= self._deadline:
+            self.updates = updates[0] if self._pool is None else step
+        self._point(step / self._scale, time, periods[0], x)
 
     def _point(self, step: float, time: float, period: float, x: Vector) -> None:
         if time > self._deadline:

@@ -65,6 +65,12 @@ class Program:
         """First line of the docstring of the server, which makes the algorithm, or the worker."""
         return (inspect.getdoc(self.server or self.worker) or self.name).splitlines()[0]
 
+    @property
+    def recovers(self) -> tuple[str, ...]:
+        """What can be done when a worker crashes, as `recovery.policy` calls it."""
+        meets = self.averages and not (self.server or self.gossips)
+        return ("wait", "shrink", "restart") if meets else ("wait", "restart")
+
     def moves_alike(self, parameters: Mapping[str, Any]) -> bool:
         """Whether, with these parameters, the mean of the workers' models moves the same way on a
         quadratic however seldom they average."""

@@ -1,0 +1,303 @@
+"""A run whose nodes crash, or that leaves out the slowest: who waits for whom, and what is lost."""
+
+from collections.abc import Iterable, Sequence
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from simulator.effects import Payload
+from simulator.engines.collective import Collective
+from simulator.engines.fragile import FragileNode
+from simulator.engines.rewinds import Rewinds
+from simulator.engines.simulation import Simulation
+from simulator.failures import Calendar, any_in, calendars
+from simulator.network import Link, Network, Route, Traffic
+from simulator.trace import SPAN, Kind
+
+
+class Interrupted(Route):
+    """Messages between nodes that may crash: what is under way then is sent again."""
+
+    __slots__ = ("_ends",)
+
+    def __init__(
+        self, link: Link, model_bytes: float, seed: int, key: int, ends: Iterable[Calendar]
+    ) -> None:
+        super().__init__(link, model_bytes, seed, key)
+        self.whole_transit = None
+        self._ends = tuple(ends)
+
+    def send(self, now: float, size: float) -> tuple[float, float]:
+        """When a message arrives, and how long it is on its way at last."""
+        at, transit = super().send(now, size)
+        start = now
+        while True:
+            crash, back = min(calendar.next(start) for calendar in self._ends)
+            if crash >= at:
+                return at, transit
+            start, at = back, back + transit
+
+
+class RecoveringSimulation(Simulation):
+    """A run with failures or [recovery].
+
+    `calendars`: when each node is down, empty where all go back to checkpoints instead;
+    `recovered`: seconds until each crashed node, or all, were where they had been; `dropped`:
+    contributions to means that were left out; `meets`: whether workers share anything; `stall`: why
+    the run stood still before its end, if it did.
+    """
+
+    node = FragileNode
+    nodes: Sequence[FragileNode]
+
+    def prepare(self) -> None:
+        """Make the network, the calendars, and what goes back to checkpoints."""
+        scenario = self.scenario
+        self.recovery = recovery = scenario.recovery
+        self.meets = self.program.averages
+        self.recovered: list[float] = []
+        self.dropped = 0
+        self.stall = ""
+        crashing = calendars(scenario, self.seed) if any_in(scenario) else []
+        self._crashing = crashing if self.program.server else crashing[: self.workers]
+        self.calendars = self._crashing
+        self.rewinds: Rewinds | None = None
+        self.save_every, self.save_cost = 0, 0.0
+        if crashing and recovery.checkpoint is not None:
+            self.rewinds = Rewinds(self._crashing, recovery.timeout, recovery.reload)
+            self.calendars = []
+            scale = self.workers if self.program.server else 1
+            self.save_every = scale * recovery.checkpoint.every
+            self.save_cost = recovery.checkpoint.cost
+        self._got_there = 0.0
+        self._saving: dict[int, list[float]] = {}
+        self._out: dict[int, set[int]] = {}  # who is left out, by collective
+        self.connect()
+
+    def connect(self) -> None:
+        """Make the network."""
+        route = self._route if self.calendars else None
+        self.traffic = Traffic(Network(self.scenario), self.seed, route)
+
+    def _route(self, link: Link, size: float, seed: int, key: int) -> Route:
+        ends = [self.calendars[rank] for rank in divmod(key, self.workers + 1)]
+        return Interrupted(link, size, seed, key, ends)
+
+    # Checkpoints
+
+    def wall(self, time: float) -> float:
+        """What the clock on the wall shows when the nodes' clocks show `time`."""
+        return time if self.rewinds is None else self.rewinds.wall(time)
+
+    def save(self, node: FragileNode) -> None:
+        """A node has saved its state; when all have, it is a checkpoint."""
+        times = self._saving.setdefault(node.step, [])
+        times.append(node.now)
+        if len(times) == (1 if self.program.server else self.workers):
+            del self._saving[node.step]
+            assert self.rewinds is not None
+            self.rewinds.save(max(times))
+
+    def when(self, times: Sequence[float]) -> float:
+        """When nodes have got somewhere, of their clocks: all, but for backup workers.
+
+        Never before they got to an earlier step, though the slowest of then may be down by now.
+        """
+        kept = self.workers - self.recovery.backup
+        self._got_there = max(self._got_there, sorted(times)[:kept][-1])
+        return self.wall(self._got_there)
+
+    @property
+    def end(self) -> float:
+        """Up to when time counts, by the nodes' clocks."""
+        if self.rewinds is None:
+            return super().end
+        if self._whole:
+            return self.rewinds.clock(self.observer.curve["time"][-1])
+        return min(self.deadline, self.rewinds.clock(self.scenario.run.duration or inf))
+
+    # Means
+
+    def enter(
+        self, collective: Collective, rank: int, step: int, value: Payload, at: float
+    ) -> None:
+        """Let a worker join; one that is down delays nobody."""
+        node = self.nodes[rank]
+        node.met = at
+        if node.fell is None:
+            collective.arrivals[rank] = at
+            collective.computed[rank] = node.computed
+        super().enter(collective, rank, step, value, at if node.fell is None else 0.0)
+
+    def transfer(self, collective: Collective, size: float, largest: float | None) -> None:
+        """Carry it out among those who are there; begin again where one of them crashes."""
+        team = self._present(collective)
+        begins = max(collective.begins, self._links_free)
+        while True:
+            if begins > self.deadline or begins == inf:
+                collective.begins = collective.done = begins
+                return
+            crash, back, rank = self._first_crash(team, begins)
+            if crash > begins:
+                whole = None if len(team) == self.workers else tuple(team)
+                transmission, latency = self.traffic.collective(
+                    collective.kind, size, largest, whole
+                )
+                if crash >= begins + transmission + latency:
+                    break
+            begins = self._without(collective, team, rank, begins, crash, back)
+        self._links_free = begins + transmission
+        collective.begins = begins
+        self.settle(collective, team)
+        self.complete(collective, self._links_free + latency)
+
+    def _without(  # noqa: PLR0913, PLR0917 - who crashed, when
+        self,
+        collective: Collective,
+        team: list[int],
+        rank: int,
+        begins: float,
+        crash: float,
+        back: float,
+    ) -> float:
+        """When a collective begins (again), a member having crashed: it may leave the team."""
+        if self.recovery.policy == "shrink" and len(team) > 1:
+            team.remove(rank)
+            return max(begins, crash + self.recovery.timeout)
+        if back == inf:
+            self.unsettled.append(
+                f"{collective.kind} {collective.index} waits for {self.called(rank)}, "
+                f"down for good since {crash:g} s"
+            )
+        return back
+
+    def _first_crash(self, team: Iterable[int], begins: float) -> tuple[float, float, int]:
+        """Of a team, who is down at `begins` or crashes first after it, and when it is back."""
+        crashes = ((*self.calendars[rank].next(begins), rank) for rank in team if self.calendars)
+        return min(crashes, default=(inf, inf, 0))
+
+    def _present(self, collective: Collective) -> list[int]:
+        """Whose contributions a collective can begin with; sets when."""
+        arrivals, shrinks = collective.arrivals, self.recovery.policy == "shrink"
+        team, noticed = sorted(arrivals), 0.0
+        if shrinks and self.calendars:
+            for node in self.nodes[: self.workers]:
+                if node.fell is not None and not node.noticed:
+                    node.noticed, noticed = True, max(noticed, node.fell + self.recovery.timeout)
+            while team:
+                begins = max(noticed, *(arrivals[rank] for rank in team))
+                crashes = [(self.calendars[rank].next(arrivals[rank])[0], rank) for rank in team]
+                crash, rank = min(crashes)
+                if crash >= begins:
+                    break
+                team.remove(rank)
+                noticed = max(noticed, crash + self.recovery.timeout)
+        if not team:  # all are down: whoever is back first
+            since = max([noticed, *arrivals.values()])
+            downs = [calendar.next(since) for calendar in self.calendars[: self.workers]]
+            collective.begins = min(back if crash <= since else since for crash, back in downs)
+            return []
+        kept = max(1, self.workers - self.recovery.backup)
+        team = sorted(sorted(team, key=lambda rank: (arrivals[rank], rank))[:kept])
+        collective.begins = max(noticed, *(arrivals[rank] for rank in team))
+        return team
+
+    def goes_on_without(self, node: FragileNode, crash: float, back: float) -> bool:
+        """Whether the others go on while a node is down; not if nobody else is there to do so."""
+        if self.recovery.policy != "shrink":
+            return False
+        others = [each for each in self.nodes if each is not node and each.fell is None]
+        return back == inf or any(
+            self.calendars[each.rank].next(crash)[0] > crash for each in others
+        )
+
+    def settle(self, collective: Collective, team: Sequence[int]) -> None:
+        """Leave out who is not in the team: what it computed for this is lost."""
+        out = set(range(self.workers)).difference(team)
+        if out:
+            collective.leave_out(out)
+            self.dropped += len(out)
+        for rank, computed in collective.computed.items():
+            node = self.nodes[rank]
+            if rank in out:
+                node.lose(collective.begins, computed - node.shared)
+                collective.late.add(rank)
+            node.shared = max(node.shared, computed)
+
+    # The end
+
+    def stalled(self, nodes: list[str]) -> None:
+        """Say that the run stood still, if nodes wait for some that never come back."""
+        last = ((node, *node.calendar.next(node.now)) for node in self.nodes if node.calendar)
+        gone = [
+            f"{self.called(node.rank)} is down for good since {crash:g} s"
+            for node, crash, back in last
+            if crash < back == inf
+        ]
+        if not (gone or self.unsettled):
+            super().stalled(nodes)
+        elif nodes:
+            self.stall = "; ".join([*nodes, *gone])
+
+    def seconds(self) -> dict[str, float]:
+        """Mean over the workers of what their time was spent on; lost: what was in vain."""
+        found, team = super().seconds(), self.nodes[: self.workers]
+        if not self._crashing and not self.recovery.backup:
+            return found
+        found["lost"] = sum(node.lost for node in team) / len(team)
+        found["down"] = sum(node.down for node in team) / len(team)
+        if self.rewinds is not None:
+            end = self.end
+            stood = self.rewinds.wall(end) - end
+            repairs = sum(rewind.repair for rewind in self.rewinds.rewinds if rewind.at < end)
+            found["down"] += min(stood, repairs)
+            found["lost"] += max(0.0, stood - repairs)
+        return found
+
+    def account(self) -> dict[str, Any] | None:
+        """What crashes cost: as `Run.failures`."""
+        if not self._crashing and not self.recovery.backup:
+            return None
+        spent = self.seconds()
+        whole = sum(spent.values())
+        end = self.wall(self.end)
+        recovered = self.recovered
+        if self.rewinds is not None:
+            recovered = [each.repair + each.again for each in self.rewinds.rewinds if each.at < end]
+        return {
+            "crashes": sum(sum(1 for _ in calendar.until(end)) for calendar in self._crashing),
+            "recovery_seconds": sum(recovered) / len(recovered) if recovered else None,
+            "lost_seconds": spent["lost"] * self.workers,
+            "down_seconds": spent["down"] * self.workers,
+            "goodput": 1 - (spent["lost"] + spent["down"]) / whole if whole else 1.0,
+            "dropped": self.dropped,
+            "stall": self.stall or None,
+        }
+
+    def notes(self) -> list[str]:
+        """That the run stood still, if so."""
+        if not self.stall:
+            return []
+        return [f"deadlock, nothing more happens before the end: {self.stall}"]
+
+    def shown(self, spans: np.ndarray) -> np.ndarray:
+        """Spans by the clock on the wall, cut where all stood still."""
+        if self.rewinds is None or not spans.size:
+            return spans
+        last = float(spans["end"].max())
+        for rewind in [each for each in self.rewinds.rewinds if each.at < last]:
+            cut = spans[(spans["start"] < rewind.at) & (spans["end"] > rewind.at)]
+            spans["end"] = np.where(
+                (spans["start"] < rewind.at) & (spans["end"] > rewind.at), rewind.at, spans["end"]
+            )
+            cut["start"] = rewind.at
+            spans = np.concatenate([spans, cut])
+        stood = [
+            (rank, Kind.DOWN, *wall, 0)
+            for wall in self.rewinds.stood(last)
+            for rank in sorted(set(spans["worker"].tolist()))
+        ]
+        for key, side in (("start", True), ("end", False)):
+            spans[key] = self.rewinds.walls(spans[key], after=side)
+        return np.sort(np.concatenate([spans, np.array(stood, dtype=SPAN)]), order=["start"])

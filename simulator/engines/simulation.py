@@ -1,0 +1,339 @@
+"""The world of a run in simulated time: its nodes, and what they share."""
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from heapq import heappop
+from math import inf
+from typing import Any, ClassVar
+
+import numpy as np
+import simpy
+from simpy.core import StopSimulation
+from simpy.events import EventPriority
+
+from simulator import objective, speed
+from simulator.effects import ANY, Payload
+from simulator.engines import values
+from simulator.engines.collective import ABSENT, IN_TIME, Collective, Piece
+from simulator.engines.node import NEVER, Message, VirtualNode
+from simulator.engines.observer import POINTS, Observer
+from simulator.errors import DeadlockError
+from simulator.network import Card, Network, Traffic
+from simulator.programs import Program
+from simulator.scenario import Algorithm, Scenario
+from simulator.trace import Spans
+
+LAST = EventPriority(2)  # what happens at the deadline itself still counts
+
+
+def evaluation_interval(scenario: Scenario) -> tuple[int, bool]:
+    """Local steps between evaluations, and whether the observer adapts them as it goes."""
+    settings = scenario.run
+    if settings.evaluate_every:
+        return settings.evaluate_every, False
+    if settings.steps and not settings.duration:
+        return max(1, settings.steps // POINTS), False
+    return 1, True
+
+
+def deadline(scenario: Scenario) -> float:
+    """Up to when things count, in seconds: what is later by rounding only is in time."""
+    return (scenario.run.duration or inf) * IN_TIME
+
+
+class Simulation:
+    """One algorithm with one seed: its nodes, and the world they share.
+
+    `limit`: the step at which a node stops (`NEVER` where the run ends by time). A server counts
+    the gradients that it has received, and workers whose steps are pooled count everyone's: the
+    first update after as many as all workers' steps is the last.
+    """
+
+    node: ClassVar[type[VirtualNode]] = VirtualNode
+
+    def __init__(
+        self,
+        program: Program,
+        algorithm: Algorithm,
+        scenario: Scenario,
+        seed: int,
+        spans: Spans | None = None,
+    ) -> None:
+        self.scenario, self.seed, self.program = scenario, seed, program
+        self.env = simpy.Environment()
+        self.workers = scenario.cluster.workers
+        self.objective = objective.build(scenario, algorithm, seed)
+        self.meter = values.Meter(scenario.model.bytes, self.objective.dimension)
+        self.whole = self.meter.whole
+        self.prepare()
+        self.spans = spans
+        self.ready: deque[tuple[VirtualNode, Any]] = deque()
+        self.flights: list[Message] = []
+        self.sent = 0
+        self.staleness: defaultdict[int, int] = defaultdict(int)
+        self.inbox_bytes = 0.0  # the most that waited at the server at once
+        self._events = 0  # still to come
+        self._next_event = inf
+        self.late = False  # whether the server has work left at the deadline
+        self.over = False  # whether a node has stopped because the run is long enough
+        self.deadline = deadline(scenario)
+        self._open: dict[int, Collective] = {}
+        self.guard = values.Guard()
+        self._links_free = 0.0
+        self.unsettled: list[str] = []  # what nobody will ever see the end of
+
+        card = scenario.server.bandwidth
+        self.card_in = Card(card) if card else None
+        self.card_out = Card(card) if card else None
+        together = program.server is not None or program.pooled
+        scale = self.workers if together else 1
+        self.limit = scale * scenario.run.steps if scenario.run.steps else NEVER
+        interval, adaptive = evaluation_interval(scenario)
+        every = scale * interval
+        nodes = [self.node(self, rank) for rank in range(self.workers)]
+        self.nodes: Sequence[VirtualNode] = nodes
+        times = speed.compute_times(scenario, seed, self.nodes)
+        for node, durations in zip(self.nodes, times, strict=True):
+            node.compute_with(durations, self.objective.source(node.rank))
+            node.execute(program.start(program.worker, node, algorithm.parameters))
+        watched = self.nodes[:]
+        if program.server:
+            server = self.node(self, self.workers)
+            server.serve(scenario.server.receive)
+            server.execute(program.start(program.server, server, algorithm.parameters))
+            nodes.append(server)
+            watched = [server]
+        for node in watched:
+            node.watch(0 if program.pooled else min(every, self.limit))
+        self.observer = Observer(
+            len(watched),
+            every=every,
+            adaptive=adaptive,
+            limit=self.limit,
+            scale=scale,
+            objective=self.objective,
+            traffic=self.traffic,
+            cost=scenario.cost,
+            nodes=len(self.nodes),
+            averages=program.averages,
+            deadline=self.deadline,
+            pooled=program.pooled,
+            together=together,
+            when=self.when,
+        )
+
+    def prepare(self) -> None:
+        """Make what nodes need: here, the network."""
+        self.traffic = Traffic(Network(self.scenario), self.seed)
+
+    def when(self, times: Sequence[float]) -> float:
+        """When all nodes have got somewhere, of their clocks."""
+        return max(times)
+
+    def run(self) -> None:
+        """Run to the end of the steps, or of the time.
+
+        Raises DeadlockError when nodes wait for each other.
+        """
+        if self.deadline < inf:
+            self._end_at(self.deadline)
+        try:
+            self.release_at(0.0, self.nodes)
+            self.env.run()
+        finally:
+            for node in self.nodes:
+                node.coroutine.close()
+        if not (self._events or self.flights or self.observer.complete or self.late):
+            self.stalled(self._deadlocked())
+        end = self.end
+        for node in self.nodes:
+            node.finish(min(node.now, end) if self._whole else end)
+
+    def stalled(self, nodes: list[str]) -> None:
+        """Raise DeadlockError if nodes wait for each other: who waits for whom."""
+        if nodes:
+            raise DeadlockError(f"deadlock: {'; '.join(nodes)}")
+
+    def seconds(self) -> dict[str, float]:
+        """Mean over the workers of what their time was spent on, once the run is over."""
+        team = self.nodes[: self.workers]
+        return {
+            "compute": sum(node.busy for node in team) / len(team),
+            "wait": sum(node.waited for node in team) / len(team),
+            "communicate": sum(node.communicated for node in team) / len(team),
+        }
+
+    def account(self) -> dict[str, Any] | None:
+        """What crashes cost, once the run is over; None where nothing can crash."""
+        return None
+
+    def notes(self) -> list[str]:
+        """What a reader of the results must know of this run."""
+        return []
+
+    def shown(self, spans: np.ndarray) -> np.ndarray:
+        """Spans as a timeline shows them."""
+        return spans
+
+    @property
+    def end(self) -> float:
+        """Up to when time counts: the deadline, or the end of the last step."""
+        if self._whole:
+            return self.observer.curve["time"][-1]
+        return min(self.deadline, self.scenario.run.duration or inf)
+
+    @property
+    def _whole(self) -> bool:
+        """Whether the workers have ended the run, by coming to its last step in time."""
+        return self.over and self.observer.curve["step"][-1] == self.scenario.run.steps
+
+    def stop_at(self, time: float) -> None:
+        """End the run at `time`: the last update has been made."""
+        self.deadline = min(self.deadline, time)
+        self._end_at(self.deadline)
+
+    def _end_at(self, time: float) -> None:
+        """Schedule the end of the run; what happens at `time` itself still counts."""
+        end = simpy.Event(self.env)
+        end._ok, end._value = True, None  # as SimPy makes it for `until` a number, but LAST
+        end.callbacks.append(StopSimulation.callback)
+        self.env.schedule(end, LAST, max(0.0, time - self.env.now))
+        self._next_event = min(self._next_event, time)
+
+    @property
+    def staleness_unit(self) -> str:
+        """What the staleness of this program's updates is counted in."""
+        if len(self.nodes) > self.workers:
+            return "updates"
+        return "averagings" if self.nodes[0].gossips else "steps"
+
+    def release_at(self, time: float, nodes: Sequence[VirtualNode]) -> None:
+        """Let nodes go on when SimPy's clock reaches `time`."""
+        event = self.env.timeout(max(0.0, time - self.env.now), nodes)
+        event.callbacks.append(self._release)
+        self._events += 1
+        self._next_event = min(self._next_event, time)
+
+    def _release(self, event: simpy.Event) -> None:
+        """Resume nodes, those this sets free, and the receivers of messages up to the next event.
+
+        When no node is ready, only an event of SimPy's can come before the first message under way.
+        """
+        ready, flights = self.ready, self.flights
+        ready.extend([(node, None) for node in event.value or ()])
+        self._events -= 1
+        self._next_event = self.env.peek()
+        while True:
+            try:
+                while ready:
+                    node, value = ready.popleft()
+                    resume = node.resume
+                    resume(value)
+                if not flights or flights[0][0] > self._next_event:
+                    return
+                message = heappop(flights)
+                route, source = message[2], message[4]
+                route.flying -= 1
+                if route.arrives is not None:
+                    message = self._through(route.arrives, message)
+                node = route.node
+                if node.sought == ANY or node.sought == source:  # noqa: PLR1714 - 1.7 times as fast
+                    node.sought = None
+                    resume = node.resume
+                    resume(message)
+                else:
+                    node.keep(message)
+            except StopIteration:
+                pass  # its program has returned
+
+    def _through(self, card: Card, message: Message) -> Message:
+        """Take a message in through the server's network card."""
+        at, number, route, transit, source, value = message
+        at = card.through(at, self.meter(value))
+        return at, number, route, transit, source, value
+
+    def wake(self, node: VirtualNode, gradient: Piece) -> None:
+        """Let a node go on when its gradient is computed, unless a message comes before."""
+        if node.alarm <= gradient.done:
+            return  # it is looked after before that
+
+        at = node.alarm = gradient.done
+
+        def ring(event: simpy.Event) -> None:
+            if node.alarm == at:
+                node.alarm = inf
+                current = node.gradient_under_way
+                if current is not None and current.done <= at:
+                    event._value = [node]
+                elif current is not None:
+                    self.wake(node, current)
+            self._release(event)
+
+        event = self.env.timeout(max(0.0, at - self.env.now))
+        event.callbacks.append(ring)
+        self._events += 1
+        self._next_event = min(self._next_event, at)
+
+    def collective(self, index: int, kind: str) -> Collective:
+        """The `index`-th collective of the run; the first worker to come opens it."""
+        if index not in self._open:
+            self._open[index] = Collective(index, kind, self.workers, self.guard)
+        return self._open[index]
+
+    def enter(
+        self, collective: Collective, rank: int, step: int, value: Payload, at: float
+    ) -> None:
+        """Let a worker join; the last one begins the collective."""
+        collective.join(rank, step, value)
+        if at > collective.begins:  # noqa: PLR1730 - five times as fast
+            collective.begins = at
+        if not collective.missing:
+            self._begin(collective)
+
+    def _begin(self, collective: Collective) -> None:
+        """All have joined: carry it out."""
+        del self._open[collective.index]
+        size, largest = self.meter(collective.payloads[0]), None
+        if collective.kind == "gather":
+            sizes = [self.meter(each) for each in collective.payloads]
+            size, largest = sum(sizes) / len(sizes), max(sizes)
+        self.transfer(collective, size, largest)
+
+    def transfer(self, collective: Collective, size: float, largest: float | None) -> None:
+        """Take the links as soon as they are free."""
+        begins = collective.begins = max(collective.begins, self._links_free)
+        if begins > self.deadline:
+            collective.done = inf  # nobody will see it
+            return
+        transmission, latency = self.traffic.collective(collective.kind, size, largest)
+        self._links_free = begins + transmission
+        self.complete(collective, self._links_free + latency)
+
+    def complete(self, collective: Collective, done: float) -> None:
+        """The result is there at `done`."""
+        collective.done = done
+        collective.payloads.clear()
+        self.release_at(done, collective.waiting)
+        for rank, step, following, value in collective.followers:
+            self.enter(following, rank, step, value(collective.result), done)
+
+    def _deadlocked(self) -> list[str]:
+        """Which nodes wait for each other.
+
+        At the end of a run nodes may wait for messages, but not in the midst of a collective.
+        """
+        stuck = self.unsettled[:]
+        for index, collective in self._open.items():
+            ranks = sorted(node.rank for node in collective.waiting)
+            if not ranks:
+                continue
+            absent = [rank for rank, step in enumerate(collective.joined) if step == ABSENT]
+            stuck.append(f"workers {ranks} wait in {collective.kind} {index} for workers {absent}")
+        for node in self.nodes:
+            if node.sought is not None and not self.over:
+                stuck.append(f"{self.called(node.rank)} waits for {self.called(node.sought)}")
+        return stuck
+
+    def called(self, rank: int) -> str:
+        """A node as messages call it."""
+        return "anyone" if rank < 0 else "the server" if rank == self.workers else f"worker {rank}"

@@ -1,0 +1,82 @@
+"""Flows on lines, for compiled loops: coming and leaving, and what the next solution concerns."""
+
+# mypy: allow-untyped-defs
+# ruff: noqa: PLR0913, PLR0917 - a kernel takes its tables one by one
+
+from numba import njit
+
+
+@njit(cache=True, nogil=True)
+def touch(state, lines, line):
+    """Note that the next solution concerns a line."""
+    if lines[line].stamp != state.stamp:
+        lines[line].stamp = state.stamp
+        lines[state.touched].touched = line
+        state.touched += 1
+
+
+@njit(cache=True, nogil=True)
+def join(state, flows, flow):
+    """Note that the next solution concerns a flow."""
+    if flows[flow].stamp != state.stamp:
+        flows[flow].stamp = state.stamp
+        flows[state.crew].crew = flow
+        state.crew += 1
+
+
+@njit(cache=True, nogil=True)
+def add(line, rate):
+    """Add to what is used of a line, with Neumaier's compensation: sums never drift."""
+    total = line.used + rate
+    if abs(line.used) >= abs(rate):
+        line.carry += (line.used - total) + rate
+    else:
+        line.carry += (rate - total) + line.used
+    line.used = total
+
+
+@njit(cache=True, nogil=True)
+def bind(lines, flow, line):
+    """Note which line holds a flow back, or -1."""
+    if flow.bound >= 0:
+        lines[flow.bound].bound -= 1
+    flow.bound = line
+    if line >= 0:
+        lines[line].bound += 1
+
+
+@njit(cache=True, nogil=True)
+def link(state, flows, lines, hops, number):
+    """Let a flow onto its lines."""
+    flow = flows[number]
+    for place in range(flow.hop, flow.hop + flow.hops):
+        hop, line = hops[place], lines[hops[place].line]
+        hop.before, hop.after = -1, line.first
+        if line.first >= 0:
+            hops[line.first].before = place
+        line.first = place
+        line.flows += 1
+        touch(state, lines, hop.line)
+    join(state, flows, number)
+
+
+@njit(cache=True, nogil=True)
+def unlink(state, flows, lines, hops, number, carried):
+    """Take a flow off its lines, which have carried so many bytes of it."""
+    flow = flows[number]
+    bind(lines, flow, -1)
+    for place in range(flow.hop, flow.hop + flow.hops):
+        hop, line = hops[place], lines[hops[place].line]
+        if hop.before >= 0:
+            hops[hop.before].after = hop.after
+        else:
+            line.first = hop.after
+        if hop.after >= 0:
+            hops[hop.after].before = hop.before
+        line.bytes += carried
+        line.flows -= 1
+        if not line.per_flow:
+            add(line, -flow.rate)
+        if line.flows == 0:
+            line.used = line.carry = 0.0
+        touch(state, lines, hop.line)

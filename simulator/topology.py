@@ -1,0 +1,114 @@
+"""The network as a graph, for `network.model = "flows"`: lines, and the way of every transfer.
+
+A line is one direction of a link between two places, or of a node's network card; transfers share
+it. A transfer leaves by its sender's card, passes the lines between the places, and arrives by the
+receiver's card.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from math import inf
+
+from simulator.delay import Law
+from simulator.hosts import Hosts
+from simulator.places import Places
+from simulator.routes import Graph, Stretch, spells
+from simulator.scenario import Scenario
+from simulator.traffic_shape import Line, Spells
+
+__all__ = ["Greedy", "Line", "Topology", "Way"]
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a transfer goes.
+
+    lines: numbers of the lines it passes, in order (one that it passes twice is there twice). laws:
+    its latency is their sum. limit: its highest rate (bytes/s), by TCP's window. rtt: twice its
+    expected latency (seconds).
+    """
+
+    lines: tuple[int, ...]
+    laws: tuple[Law, ...]
+    limit: float
+    rtt: float
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """A flow of somebody else's: without end, and there in certain spells."""
+
+    way: Way
+    spells: Spells
+
+
+class Topology:
+    """The graph of a scenario. Ranks are the workers' and, after them, the server's."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.places = Places(scenario)
+        platform = scenario.network.platform
+        self._graph = Graph(scenario) if platform is None else Hosts(scenario)
+        self._scenario = scenario
+        self._ways: dict[tuple[int, ...], Way] = {}
+        self.lines: list[Line] = self._graph.lines
+
+    def way(self, ranks: tuple[int, ...]) -> Way:
+        """The way from the first rank to the last; through those between, in one pipelined flow.
+
+        Each hop is a TCP connection of its own: its window limits the rate by its own round trip.
+        """
+        if ranks not in self._ways:
+            graph = self._graph
+            lines: tuple[int, ...] = ()
+            stretches = []
+            for source, to in pairwise(ranks):
+                stretch = graph.between(graph.sites[source], graph.sites[to])
+                lines += graph.cards[source].out + stretch.lines + graph.cards[to].into
+                stretches.append(stretch)
+            self._ways[ranks] = _way(lines, stretches)
+        return self._ways[ranks]
+
+    def hop(self, source: int, to: int) -> str:
+        """The ends of a transfer, "from->to": regions, or nodes where there are none."""
+        return f"{self._end(source)}->{self._end(to)}"
+
+    def charged(self, source: int, to: int) -> bool:
+        """Whether a transfer leaves its region, so that its bytes are egress."""
+        return self._end(source) != self._end(to)
+
+    def _end(self, rank: int) -> str:
+        """A place as `hop` names it; on a platform, nodes without a region go by their hosts."""
+        server = rank == len(self.places.regions)
+        region = self.places.server if server else self.places.regions[rank]
+        return region or (self._graph.sites[rank] if self._on_hosts else self.places.of(rank))
+
+    @property
+    def _on_hosts(self) -> bool:
+        return isinstance(self._graph, Hosts)
+
+    @property
+    def changing(self) -> list[int]:
+        """Numbers of the lines whose capacity is not the same all the time."""
+        return [number for number, line in enumerate(self.lines) if line.changes]
+
+    def capacities(self, line: int, seed: int) -> Iterator[tuple[float, float]]:
+        """Yield (time, capacity from then on) of a line, the first at 0, as far as anybody asks."""
+        return self.lines[line].capacities(seed)
+
+    def greedy(self) -> list[Greedy]:
+        """The flows of [[network.background]], which share lines and never end."""
+        found = []
+        for index, traffic in enumerate(self._scenario.network.background):
+            if traffic.flows is not None:
+                stretch = self._graph.between(*traffic.between)
+                flow = Greedy(_way(stretch.lines, [stretch]), spells(self._scenario, index))
+                found += [flow] * traffic.flows
+        return found
+
+
+def _way(lines: tuple[int, ...], stretches: list[Stretch]) -> Way:
+    limits = [each.window / (2 * each.latency) for each in stretches if each.latency]
+    laws = tuple(law for each in stretches for law in each.laws)
+    return Way(lines, laws, min(limits, default=inf), 2 * sum(law.expectation for law in laws))
