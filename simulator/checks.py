@@ -47,9 +47,6 @@ def unsupported(scenario: Scenario) -> Iterator[Problem]:
     later = "not simulated by this version; remove it"
     if scenario.objective.kind == "torch":
         yield Problem(("objective", "kind"), f'{later}, or write "softmax" or "quadratic"')
-    for index, device in enumerate(scenario.cluster.described):
-        if device.shared_by > 1:
-            yield Problem(("cluster", "device", index, "shared_by"), later)
 
 
 def _nodes(scenario: Scenario) -> Iterator[tuple[Path, Cluster | Group]]:

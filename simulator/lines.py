@@ -6,7 +6,7 @@
 from numba import njit
 
 
-@njit(cache=True, nogil=True)
+@njit
 def touch(state, lines, line):
     """Note that the next solution concerns a line."""
     if lines[line].stamp != state.stamp:
@@ -15,7 +15,7 @@ def touch(state, lines, line):
         state.touched += 1
 
 
-@njit(cache=True, nogil=True)
+@njit
 def join(state, flows, flow):
     """Note that the next solution concerns a flow."""
     if flows[flow].stamp != state.stamp:
@@ -24,7 +24,7 @@ def join(state, flows, flow):
         state.crew += 1
 
 
-@njit(cache=True, nogil=True)
+@njit
 def add(line, rate):
     """Add to what is used of a line, with Neumaier's compensation: sums never drift."""
     total = line.used + rate
@@ -35,7 +35,7 @@ def add(line, rate):
     line.used = total
 
 
-@njit(cache=True, nogil=True)
+@njit
 def bind(lines, flow, line):
     """Note which line holds a flow back, or -1."""
     if flow.bound >= 0:
@@ -45,7 +45,7 @@ def bind(lines, flow, line):
         lines[line].bound += 1
 
 
-@njit(cache=True, nogil=True)
+@njit
 def link(state, flows, lines, hops, number):
     """Let a flow onto its lines."""
     flow = flows[number]
@@ -60,7 +60,7 @@ def link(state, flows, lines, hops, number):
     join(state, flows, number)
 
 
-@njit(cache=True, nogil=True)
+@njit
 def unlink(state, flows, lines, hops, number, carried):
     """Take a flow off its lines, which have carried so many bytes of it."""
     flow = flows[number]

@@ -34,7 +34,7 @@ def _device(where: Path, group: Group, cluster: Cluster) -> Iterator[Problem]:
     if device is None:
         yield Problem((*where, "device"), f"unknown; {nearest(group.device, names, 'devices')}")
     elif device.shared_by > 1:
-        for key in ("profile", "bursts"):
+        for key in ("profile", "bursts", "failures"):
             own, all_have = getattr(group, key), getattr(cluster, key)
             if own is not None or all_have is not None:
                 path = (*where, key) if own is not None else ("cluster", key)

@@ -105,7 +105,9 @@ class Run:
     `failures`, where nodes can crash: `crashes` (number), `recovery_seconds` (mean time until a
     crashed worker, or all, were where they had been), `lost_seconds` and `down_seconds` (of all
     workers), `goodput` (share of the workers' time that is neither), `dropped` (contributions to
-    means that were left out), `stall` (who waits for whom for ever, if so).
+    means that were left out), `stall` (who waits for whom for ever, if so). `lines`, where transfers
+    share them: of each `line` the `bytes` that it has carried, its `utilisation` (share of what it
+    could have carried; None where every flow has all of it) and `saturated_seconds`.
     """
 
     label: str
@@ -126,3 +128,4 @@ class Run:
     inbox_bytes: float = 0.0
     handed_over: str = ""
     failures: dict[str, Any] | None = None
+    lines: list[dict[str, Any]] = field(default_factory=list)

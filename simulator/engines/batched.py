@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator import objective, speed
+from simulator import cluster, objective, speed
 from simulator.codecs.codec import Raw
 from simulator.effects import Vector
 from simulator.engines import gradients, served, simulation, virtual
@@ -79,6 +79,8 @@ def refuse(program: Program, algorithm: Algorithm, scenario: Scenario) -> None:
         raise HandOver("nodes crash, or the slowest are left out")
     if scenario.network.model == "flows":
         raise HandOver("transfers share links")
+    if any(each is not None for each in cluster.devices(scenario)):
+        raise HandOver("workers share devices")
     if speed.change(scenario):
         raise HandOver("compute times change with time")
     if program.gossips or program.pooled:

@@ -14,6 +14,7 @@ from simulator.effects import ANY, Handle, Payload, Vector
 from simulator.engines.collective import Collective
 from simulator.engines.node import NEVER, Message, VirtualNode
 from simulator.failures import Calendar, Down
+from simulator.speed import Speed
 from simulator.trace import Kind
 
 if TYPE_CHECKING:
@@ -37,18 +38,19 @@ class FragileNode(VirtualNode):
     `calendar`: when; None where nobody crashes, or all go back to a checkpoint. `fell`: since when
     it is down while its program runs on; `gone`: since when it is down for good; `noticed`: whether
     the others know that it is down. `met`: when it last joined a mean; `shared`: seconds that it
-    had computed when it last shared something.
+    had computed when it last shared something; `speed`: where its own changes with time.
     """
 
     __slots__ = (
         "_computes", "_computes_loss", "_crashed", "_down", "_downs", "_losses", "_save_at",
-        "_stood", "calendar", "fell", "gone", "met", "noticed", "shared",
+        "_stood", "calendar", "fell", "gone", "met", "noticed", "shared", "speed",
     )  # fmt: skip
     _run: "RecoveringSimulation"
 
     def __init__(self, run: Any, rank: int) -> None:
         super().__init__(run, rank)
         self.calendar: Calendar | None = run.calendars[rank] if run.calendars else None
+        self.speed: Speed | None = None
         self.fell: float | None = None
         self.gone: float | None = None
         self.noticed = True
@@ -97,14 +99,18 @@ class FragileNode(VirtualNode):
         self.step += 1
         work = next(self._durations)
         if self.calendar is None:
-            return work
+            return self._takes(self.now, work)
         if self.fell is not None:
             if self.calendar.next(self.now)[0] <= self.now:
-                return work
+                return self._takes(self.now, work)
             self._rejoin()
         if not self._run.meets:
             self.shared = self.computed  # it saves every step, as nobody else has a copy
         return await self._endure(work, self.calendar)
+
+    def _takes(self, start: float, work: float) -> float:
+        """How long `work` seconds at full speed take from a time on."""
+        return work if self.speed is None else self.speed.after(start, work) - start
 
     async def _endure(self, work: float, calendar: Calendar) -> float:
         """How long it takes to compute `work` seconds from now on, and what else was lost."""
@@ -112,8 +118,9 @@ class FragileNode(VirtualNode):
         unshared = self.computed - self.shared
         while True:
             crash, back = calendar.next(start)
-            if crash >= start + work:
-                return work if start == begun else start + work - begun
+            takes = self._takes(start, work)
+            if crash >= start + takes:
+                return takes if start == begun else start + takes - begun
             since, crash = crash, max(crash, start)
             self._stop(crash)
             if self._run.goes_on_without(self, crash, back):
@@ -131,11 +138,12 @@ class FragileNode(VirtualNode):
     def wait(self, handle: Handle) -> Generator[None, None, Any]:
         """Wait; who is left out gives up what it computes when it hears of the result."""
         result = yield from super().wait(handle)
-        if type(handle) is Collective and handle.done < self.now == self.met:
+        done = handle.done
+        if type(handle) is Collective and done is not None and done < self.now == self.met:
             if self.fell is not None:
-                self.now = max(self.fell, handle.done)
+                self.now = max(self.fell, done)
             elif self.rank in handle.late:
-                self._give_up(handle.done)
+                self._give_up(done)
         return result
 
     def _give_up(self, done: float) -> None:

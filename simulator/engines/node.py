@@ -314,7 +314,7 @@ class VirtualNode(EngineNode):
         if self.now < end < inf:
             if type(self._handle) is Piece:
                 self.now = end
-            elif self._handle is not None and self._handle.done is not None:
+            elif self._handle is not None and not self._handle.missing:
                 self._stand(min(self._handle.begins, end), end)
             elif self._handle is not None or self.sought is not None:
                 self._stand(end, end)

@@ -1,11 +1,12 @@
 """A run whose nodes crash, or that leaves out the slowest: who waits for whom, and what is lost."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 from typing import Any
 
 import numpy as np
 
+from simulator import cluster, speed
 from simulator.effects import Payload
 from simulator.engines.collective import Collective
 from simulator.engines.fragile import FragileNode
@@ -74,6 +75,12 @@ class RecoveringSimulation(Simulation):
         self._saving: dict[int, list[float]] = {}
         self._out: dict[int, set[int]] = {}  # who is left out, by collective
         self.connect()
+
+    def durations(self) -> list[Iterator[float]]:
+        """What each worker's steps take at full speed: the nodes know their own, and crashes."""
+        for node, each in zip(self.nodes, speed.speeds(self.scenario, self.seed), strict=False):
+            node.speed = each
+        return cluster.compute_times(self.scenario, self.seed)
 
     def connect(self) -> None:
         """Make the network."""

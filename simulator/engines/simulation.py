@@ -1,7 +1,7 @@
 """The world of a run in simulated time: its nodes, and what they share."""
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from heapq import heappop
 from math import inf
 from typing import Any, ClassVar
@@ -92,8 +92,7 @@ class Simulation:
         every = scale * interval
         nodes = [self.node(self, rank) for rank in range(self.workers)]
         self.nodes: Sequence[VirtualNode] = nodes
-        times = speed.compute_times(scenario, seed, self.nodes)
-        for node, durations in zip(self.nodes, times, strict=True):
+        for node, durations in zip(self.nodes, self.durations(), strict=True):
             node.compute_with(durations, self.objective.source(node.rank))
             node.execute(program.start(program.worker, node, algorithm.parameters))
         watched = self.nodes[:]
@@ -125,6 +124,10 @@ class Simulation:
     def prepare(self) -> None:
         """Make what nodes need: here, the network."""
         self.traffic = Traffic(Network(self.scenario), self.seed)
+
+    def durations(self) -> list[Iterator[float]]:
+        """What each worker's steps take, by its clock when they begin."""
+        return speed.compute_times(self.scenario, self.seed, self.nodes)
 
     def when(self, times: Sequence[float]) -> float:
         """When all nodes have got somewhere, of their clocks."""
@@ -166,6 +169,10 @@ class Simulation:
     def account(self) -> dict[str, Any] | None:
         """What crashes cost, once the run is over; None where nothing can crash."""
         return None
+
+    def usage(self) -> list[dict[str, Any]]:
+        """What each line of the network has carried, as `Run.lines`."""
+        return []
 
     def notes(self) -> list[str]:
         """What a reader of the results must know of this run."""

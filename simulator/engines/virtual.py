@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from simulator.cluster import devices
 from simulator.engines.recovering import RecoveringSimulation
 from simulator.engines.simulation import Simulation
 from simulator.failures import any_in
@@ -49,11 +50,16 @@ def run(
         staleness_unit=simulation.staleness_unit,
         inbox_bytes=simulation.inbox_bytes,
         failures=simulation.account(),
+        lines=simulation.usage(),
     )
 
 
 def kind(scenario: Scenario) -> type[Simulation]:
     """The simplest simulation that has all that a scenario asks for."""
+    if scenario.network.model == "flows" or any(each is not None for each in devices(scenario)):
+        from simulator.engines.flowing import FlowSimulation  # noqa: PLC0415 - it loads numba
+
+        return FlowSimulation
     if any_in(scenario) or scenario.recovery.backup:
         return RecoveringSimulation
     return Simulation

@@ -10,10 +10,13 @@ from pathlib import Path
 from types import ModuleType
 
 from simulator import executors, store
-from tests.bench import batched, engine, served, simgrid, tuner
+from tests.bench import batched, engine, flows, served, simgrid, tuner
 from tests.bench.measure import Row
 
-PARTS = {"engine": engine, "batched": batched, "served": served, "simgrid": simgrid, "tuner": tuner}
+PARTS = {
+    "engine": engine, "batched": batched, "served": served, "flows": flows, "simgrid": simgrid,
+    "tuner": tuner,
+}  # fmt: skip
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 INTRODUCTION = """# Benchmarks
 

@@ -1,0 +1,402 @@
+"""A run whose transfers share the lines of a network, and whose workers may share a device.
+
+All that is shared lives in the fabric; nodes hand it a transfer (or a gradient to compute) and are
+resumed when its ticket ends. What changes the network meanwhile (outages, profiles, others' flows,
+crashes) is its weather: it comes when it is due, and only while something is under way.
+"""
+
+import types
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from heapq import heappop, heappush
+from math import inf
+from typing import Any
+
+import simpy
+
+from simulator import cluster
+from simulator.carrier import Carrier, Ground
+from simulator.effects import ANY, Handle, Payload, Vector
+from simulator.engines.collective import Collective, Piece
+from simulator.engines.fragile import FragileNode
+from simulator.engines.node import Message, VirtualNode
+from simulator.engines.recovering import RecoveringSimulation
+from simulator.topology import Topology
+
+ENDLESS = 1e24  # bytes of a flow that never ends
+
+
+def _nothing(at: float) -> None:
+    """What follows from somebody else's flow."""
+
+
+class Connection:
+    """Messages from one node to another, in order. For the attributes see `Route`."""
+
+    arrives = None
+    whole_transit = None
+
+    def __init__(self, node: "FlowNode") -> None:
+        self.node = node
+        self.version = self.flying = 0
+        self.last = 0.0
+        self.under_way: deque[Letter] = deque()
+
+
+class Letter:
+    """A message under way. `came`: when it arrived, None until then."""
+
+    __slots__ = ("came", "route", "sender", "sent", "size", "value")
+
+    def __init__(
+        self, sender: "FlowNode", route: Connection, sent: float, size: float, value: Payload
+    ) -> None:
+        self.sender, self.route, self.sent, self.size = sender, route, sent, size
+        self.value = value
+        self.came: float | None = None
+
+
+class FlowNode(FragileNode):
+    """A node whose transfers share lines. `device`: the line it computes on, if it shares one."""
+
+    __slots__ = ("_computing", "device")
+    _run: "FlowSimulation"
+    _routes: list[Any]
+
+    def __init__(self, run: Any, rank: int) -> None:
+        super().__init__(run, rank)
+        self.device: int | None = run.device(rank)
+        self._computing = False
+
+    def _route(self, to: int) -> Any:
+        run = self._run
+        if not run.flows:
+            return super()._route(to)
+        self._routes[to] = Connection(run.nodes[to])
+        return self._routes[to]
+
+    def send(self, to: int, value: Payload) -> None:
+        """Hand a message to the fabric."""
+        run = self._run
+        if not run.flows:
+            super().send(to, value)
+        elif self.gone is None:
+            self.shared = self.computed
+            route = self._routes[to] or self._route(to)
+            route.version = self.updates
+            letter = Letter(self, route, self.now, run.meter(value), value)
+            route.under_way.append(letter)
+            run.post(letter, self.now)
+
+    def arrived(self, at: float) -> None:
+        """What it sent last has arrived."""
+        self._sent_until = at
+
+    async def finished(self, handle: Handle) -> bool:
+        """Ask as all others do; the answer is known when the run has come to that time."""
+        question = handle.question(self.rank)
+        question.join(self.rank, self.step, 0.0)
+        question.begins = max(question.begins, self.now)
+        if not question.missing:
+            self._run.answer_at(question.begins, handle, question)
+        return bool(await self.wait(question))
+
+    async def _step(self) -> float:
+        """Count one step; compute it, where the device is shared beside others."""
+        if self.device is None:
+            return await super()._step()
+        if self.step >= self._pause_at:
+            await self._pause()
+        self.step += 1
+        return await self._beside_others(next(self._durations))
+
+    @types.coroutine
+    def _beside_others(self, work: float) -> Generator[None, float, float]:
+        """Compute on a shared device; return how long that took."""
+        self._run.compute(self, work)
+        self._computing = True
+        done = yield
+        self._computing = False
+        return done - self.now
+
+    def finish(self, end: float) -> None:
+        """Account for the time up to `end`; on a shared device it computes to the last."""
+        if self._computing and self.now < end < inf:
+            self.now = end
+        super().finish(end)
+
+    async def start_backward(self, x: Vector, pieces: int) -> Sequence[Handle]:
+        """As everywhere; but a shared device frees all pieces at the end."""
+        started = await super().start_backward(x, pieces)
+        if self.device is None or started[0].done == inf:
+            return started
+        self.now = max(piece.done for piece in started)
+        return [Piece(piece.result, self.now) for piece in started]
+
+
+class FlowSimulation(RecoveringSimulation):
+    """A run over the fabric.
+
+    `flows`: whether transfers go there; else only what shares a device does. `tickets`: what to do
+    when each ends, but for others' flows, which never do; `needs`: the lines that it passes.
+    `weather`: what changes the fabric next, and when.
+    """
+
+    node = FlowNode
+    nodes: Sequence[FlowNode]
+
+    def connect(self) -> None:
+        """Make the fabric, and what changes it."""
+        scenario = self.scenario
+        self.flows = scenario.network.model == "flows"
+        self._devices = cluster.devices(scenario)
+        self.ground = self.make_ground()
+        self.fabric = self.ground.fabric
+        self.tickets: dict[int, Callable[[float], None]] = {}
+        self.needs: dict[int, Callable[[], frozenset[int]]] = {}
+        self.weather: list[tuple[float, int, Callable[[float], None]]] = []
+        self._dead: set[int] = set()  # lines that never work again
+        self._turn = 0
+        self._slots: dict[int, int] = {}  # paths of shared devices
+        if not self.flows:
+            super().connect()
+            return
+        self.carrier = Carrier(scenario, self.ground, self.seed)
+        self.traffic: Any = self.carrier
+        for line in self.ground.changing:
+            self._change_next(line)
+        for greedy in self.carrier.topology.greedy():
+            lines = tuple(dict.fromkeys(greedy.way.lines))
+            path = self.fabric.path(lines, 0.0, limit=greedy.way.limit)
+            self._come_next(path, greedy.spells.of(self.seed))
+
+    def make_ground(self) -> Ground:
+        """The graph and the fabric."""
+        devices = max((each for each in self._devices if each is not None), default=-1) + 1
+        return Ground(Topology(self.scenario) if self.flows else None, self.seed, devices)
+
+    def device(self, rank: int) -> int | None:
+        """The line on which a node computes, if others do too."""
+        shared = None if rank == self.workers else self._devices[rank]
+        return None if shared is None else self.ground.devices + shared
+
+    # The weather
+
+    def at(self, time: float, change: Callable[[float], None]) -> None:
+        """Let something change the fabric at `time`."""
+        if time < inf:
+            self._turn += 1
+            heappush(self.weather, (time, self._turn, change))
+
+    def _change_next(self, line: int) -> None:
+        """Let a line's capacity change when it next does."""
+        time, capacity = self.ground.next_change(line)
+        if time == inf and capacity == 0:
+            self._dead.add(line)
+
+        def change(at: float) -> None:
+            self.ground.change(at, line, capacity)
+            self._change_next(line)
+
+        self.at(time, change)
+
+    def _come_next(self, path: int, spells: Iterator[tuple[float, float]]) -> None:
+        """Let somebody else's flow begin when it next does, and end."""
+        start, end = next(spells, (inf, inf))
+
+        def begin(at: float) -> None:
+            ticket = self.fabric.send(at, path, ENDLESS)
+            self.at(end, lambda at: over(at, ticket))
+
+        def over(at: float, ticket: int) -> None:
+            self.fabric.cancel(at, ticket)
+            self._come_next(path, spells)
+
+        self.at(start, begin)
+
+    # Going on
+
+    def _release(self, event: simpy.Event) -> None:
+        """Resume nodes, and all whom tickets and messages free up to SimPy's next event."""
+        ready, flights = self.ready, self.flights
+        ready.extend([(node, None) for node in event.value or ()])
+        self._events -= 1
+        self._next_event = self.env.peek()
+        while True:
+            while ready:
+                node, value = ready.popleft()
+                with suppress(StopIteration):  # its program has returned
+                    node.resume(value)
+            until = min(self._next_event, flights[0][0] if flights else inf)
+            found = self._advance(until)
+            if found is not None:
+                at, tickets = found
+                for ticket in tickets:
+                    self.needs.pop(ticket, None)
+                    self.tickets.pop(ticket, _nothing)(at)
+            elif flights and flights[0][0] <= self._next_event:
+                message = heappop(flights)
+                route = message[2]
+                route.flying -= 1
+                if route.arrives is not None:
+                    message = self._through(route.arrives, message)
+                self._deliver(route.node, message)
+            else:
+                return
+
+    def _advance(self, until: float) -> tuple[float, list[int]] | None:
+        """Run the fabric to when tickets end, or up to `until`; the weather changes on the way."""
+        while self.tickets:
+            due = self.weather[0][0] if self.weather else inf
+            if due > until or due == inf:
+                return self.fabric.advance(until)
+            found = self.fabric.advance(due)
+            if found is not None:
+                return found
+            heappop(self.weather)[2](due)
+            if until == inf and self._dead and all(map(self._doomed, self.tickets)):
+                break
+        return None
+
+    def _doomed(self, ticket: int) -> bool:
+        return ticket in self.needs and not self._dead.isdisjoint(self.needs[ticket]())
+
+    def _deliver(self, node: VirtualNode, message: Message) -> None:
+        """Give a message to a node that waits for it, or keep it."""
+        if node.sought in (ANY, message[4]):
+            node.sought = None
+            self.ready.append((node, message))
+        else:
+            node.keep(message)
+
+    def answer_at(self, time: float, handle: Collective, question: Collective) -> None:
+        """Answer whether a collective is finished, when the run has come to that time."""
+
+        def answer(event: simpy.Event) -> None:
+            handle.answer(question)
+            event._value = question.waiting
+            self._release(event)
+
+        event = self.env.timeout(max(0.0, time - self.env.now))
+        event.callbacks.append(answer)
+        self._events += 1
+        self._next_event = min(self._next_event, time)
+
+    # What nodes hand over
+
+    def compute(self, node: FlowNode, work: float) -> None:
+        """Compute on a shared device, at most at the pace of one worker alone."""
+        assert node.device is not None
+        if node.device not in self._slots:
+            self._slots[node.device] = self.fabric.path([node.device], 0.0, limit=1.0)
+        ticket = self.fabric.send(node.now, self._slots[node.device], work)
+        self.tickets[ticket] = lambda at: self.ready.append((node, at))
+
+    def post(self, letter: Letter, at: float) -> None:
+        """Send a message when both ends are there; again, if one of them crashes meanwhile."""
+        source, to = letter.sender.rank, letter.route.node.rank
+        ends = [self.calendars[rank] for rank in (source, to)] if self.calendars else []
+        crash = inf
+        while ends:
+            crash, back = min(calendar.next(at) for calendar in ends)
+            if crash > at:
+                break
+            at = back
+        if at > self.deadline or at == inf:
+            self.late = self.late or at < inf
+            return
+        ticket = self.carrier.send(at, source, to, letter.size)
+        self.tickets[ticket] = partial(self._arrive, letter)
+        self.needs[ticket] = lambda: self.carrier.lines((source, to))
+        self.at(crash, partial(self._post_again, ticket, letter))
+
+    def _post_again(self, ticket: int, letter: Letter, at: float) -> None:
+        """A node has crashed: what is under way is lost."""
+        if self._call_off(ticket, at):
+            self.post(letter, at)
+
+    def _call_off(self, ticket: int, at: float) -> bool:
+        """Cancel a ticket; return whether it was still under way."""
+        if self.tickets.pop(ticket, None) is None:
+            return False
+        self.needs.pop(ticket, None)
+        self.fabric.cancel(at, ticket)
+        return True
+
+    def _arrive(self, letter: Letter, at: float) -> None:
+        """A message is there; messages of one connection keep their order."""
+        letter.came = at
+        waiting = letter.route.under_way
+        while waiting and waiting[0].came is not None:
+            first = waiting.popleft()
+            sender, route = first.sender, first.route
+            sender.arrived(at)
+            message: Any = (at, 0, route, at - first.sent, sender.rank, first.value)
+            self._deliver(route.node, message)
+
+    def transfer(self, collective: Collective, size: float, largest: float | None) -> None:
+        """Carry a collective out on the fabric."""
+        if not self.flows:
+            super().transfer(collective, size, largest)
+            return
+        sizes = [size] * self.workers
+        if collective.kind == "gather":
+            sizes = [self.meter(each) for each in collective.payloads]
+        self._launch(collective, self._present(collective), sizes, collective.begins)
+
+    def _launch(
+        self, collective: Collective, team: list[int], sizes: list[float], begins: float
+    ) -> None:
+        """Begin a collective when all of its team are there, and again where one crashes."""
+        while True:
+            crash, back, rank = self._first_crash(team, begins)
+            if crash > begins:
+                break
+            begins = self._without(collective, team, rank, begins, crash, back)
+        collective.begins = begins
+        if begins > self.deadline or begins == inf:
+            collective.done = begins
+            return
+        if len(team) < 2:
+            self._mean_done(collective, team, begins)
+            return
+        ticket = self.carrier.start(begins, collective.kind, tuple(team), sizes)
+        self.tickets[ticket] = partial(self._mean_done, collective, team)
+        prepared = self.carrier.prepared(collective.kind, tuple(team))
+        self.needs[ticket] = lambda: prepared.lines
+
+        def crashed(at: float) -> None:
+            if self._call_off(ticket, at):
+                again = self._without(collective, team, rank, at, at, back)
+                self._launch(collective, team, sizes, again)
+
+        self.at(crash, crashed)
+
+    def _mean_done(self, collective: Collective, team: list[int], at: float) -> None:
+        """A collective has its result."""
+        self.settle(collective, team)
+        collective.done = at
+        collective.payloads.clear()
+        self.ready.extend((node, None) for node in collective.waiting)
+        for rank, step, following, value in collective.followers:
+            self.enter(following, rank, step, value(collective.result), at)
+
+    # The end
+
+    def _deadlocked(self) -> list[str]:
+        """Who waits for whom, or for which line."""
+        names = [line.name for line in self.carrier.topology.lines] if self.flows else []
+        stuck = [
+            f"transfers wait for {names[line]}, which is down for good"
+            for line in sorted(self._dead)
+            if any(line in self.needs[ticket]() for ticket in self.tickets if ticket in self.needs)
+        ]
+        self.unsettled += stuck
+        return super()._deadlocked()
+
+    def usage(self) -> list[dict[str, Any]]:
+        """What each line has carried."""
+        end = self.wall(self.end)
+        return self.ground.usage(end) if 0 < end < inf else []

@@ -1,0 +1,131 @@
+"""The tables of the fabric, which its compiled loop (`transfers.py`) reads and writes."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_F, _I = "f8", "i8"
+
+# A compiled function that is kept on disk knows when its own file has changed, not when those of
+# the functions in it have: the type of this table, which all of them take, names them all.
+_KERNEL = ("heap", "lines", "sharing", "transfers")
+_SOURCES = crc32(b"".join(Path(__file__).with_name(f"{n}.py").read_bytes() for n in _KERNEL))
+
+STATE = np.dtype(
+    [("clock", _F)]
+    + [(name, _I) for name in ("solved", "slots", "hops", "events", "touched", "crew", "ended")]
+    + [("stamp", _I), ("longest", _I), (f"sources_{_SOURCES:08x}", _I)]
+)
+"""How much of each table is in use. `touched`: lines and `crew`: flows that the next solution
+concerns, both marked by `stamp`; `ended`: tickets to report; `longest`: lines on the longest path.
+"""
+
+LINE = np.dtype(
+    [(name, _F) for name in ("capacity", "used", "carry", "weight", "bytes", "saturated", "since")]
+    + [(name, _I) for name in ("first", "flows", "bound", "per_flow", "open", "full", "stamp")]
+    + [("touched", _I)]
+)
+"""A line. `used` + `carry`: the sum of its flows' rates, compensated (Neumaier); `first`: of its
+flows, a hop; `bound`: how many flows it alone holds back; `full`: saturated, since `since`; while
+rates are worked out `weight` and `open`: of its flows without a rate. `touched[i]`: the i-th line
+touched."""
+
+FLOW = np.dtype(
+    [(name, _F) for name in ("size", "left", "rate", "pace", "since", "level", "cap", "doubles")]
+    + [(name, _I) for name in ("path", "hop", "hops", "next", "ticket", "run", "message")]
+    + [(name, _I) for name in ("flowing", "ends", "bound", "open", "stamp", "crew", "ended")]
+)
+"""A place for one transfer on one path, used again and again; `next`: the next free one of the
+path; `hop`, `hops`: its own rows of HOP. At `since`, `left` bytes were left, flowing at `pace`;
+`rate`: as worked out last, `level`: that per weight, `bound`: the line that decided it, -1 for its
+own `cap`, which grows next at `doubles`. `ends`: whether its next event is its end.
+`crew[i]`, `ended[i]`: the i-th flow concerned, the i-th ticket ended."""
+
+HOP = np.dtype([(name, _I) for name in ("line", "flow", "before", "after")])
+"""A flow on a line, in the line's list."""
+
+PATH = np.dtype(
+    [(name, _F) for name in ("latency", "limit", "weight", "first", "rtt")]
+    + [(name, _I) for name in ("line", "lines", "free")]
+)
+"""A path; `line`, `lines`: its part of the list of all paths' lines; `free`: a FLOW or -1."""
+
+QUEUE = np.dtype([("at", _F), ("item", _I), ("place", _I)])
+"""A heap with an index: `heap[item].place` is where the item stands in it, -1 if nowhere."""
+
+MESSAGE = np.dtype([("share", _F), ("path", "i4"), ("origin", "i4"), ("first", _I), ("last", _I)])
+"""A message of a plan; `first`, `last`: its part of the list of all followers."""
+
+RUN = np.dtype([(name, _I) for name in ("ticket", "left", "message", "waits", "size", "latency")])
+"""A collective under way: messages left, and where its first message, its counts of what each
+message waits for, its payloads and its latencies (-1: those of the paths) lie."""
+
+TABLES: dict[str, Any] = {
+    "state": STATE, "flows": FLOW, "lines": LINE, "hops": HOP, "paths": PATH, "ways": _I,
+    "events": QUEUE, "levels": QUEUE, "messages": MESSAGE, "followers": _I, "runs": RUN,
+    "waits": _I, "numbers": _F,
+}  # fmt: skip
+"""All tables in the order in which the kernel takes them. `ways`: the lines of all paths, `events`:
+FLOWs by the time of what comes next, `levels`: see `sharing._fill`, `followers`: of all messages,
+`waits`, `numbers`: what the RUNs point into."""
+
+
+class Tables:
+    """The tables of one fabric, which grow. `all`: as the kernel takes them."""
+
+    state: Array
+    flows: Array
+    lines: Array
+    hops: Array
+    paths: Array
+    ways: Array
+    events: Array
+    levels: Array
+    messages: Array
+    followers: Array
+    runs: Array
+    waits: Array
+    numbers: Array
+
+    def __init__(self, lines: int) -> None:
+        self._used: Counter[str] = Counter()
+        for name, kind in TABLES.items():
+            setattr(self, name, np.zeros(0, kind))
+        self.state, self.lines = np.zeros(1, STATE), np.zeros(lines, LINE)
+        self.state["stamp"], self.lines["first"] = 1, -1
+        self.more_room()
+
+    def append(self, name: str, rows: int) -> int:
+        """Take rows of a table into use; return the first of them."""
+        table: Array = getattr(self, name)
+        first = self._used[name]
+        self._used[name] = first + rows
+        if first + rows > len(table):
+            setattr(self, name, _longer(table, max(first + rows, 2 * len(table))))
+            self._gather()
+        return first
+
+    def more_room(self) -> None:
+        """Make room for twice as many transfers at a time."""
+        old = len(self.flows)
+        flows, hops = max(16, 2 * old), max(64, 2 * len(self.hops))
+        self.flows, self.hops = _longer(self.flows, flows), _longer(self.hops, hops)
+        self.events = _longer(self.events, flows)
+        self.levels = _longer(self.levels, len(self.lines) + flows)
+        self.flows["ticket"][old:] = -1
+        self.events["place"][old:] = self.levels["place"] = -1
+        self._gather()
+
+    def _gather(self) -> None:
+        self.all = tuple(getattr(self, name) for name in TABLES)
+
+
+def _longer(table: Array, rows: int) -> Array:
+    longer = np.zeros(rows, table.dtype)
+    longer[: len(table)] = table
+    return longer
