@@ -152,7 +152,8 @@ def _simulate(  # noqa: PLR0913, PLR0917 - the contract's options
     if as_json:
         _print_json(result.json())
     else:
-        _show(tables.summary(result), result.pick["sentence"], f"{FILES}{out}")
+        said = [row["bottleneck"] for row in result.algorithms]
+        _show(tables.summary(result), *said, *result.failures, result.pick["sentence"], FILES + str(out))
 
 
 @app.command("sweep")

@@ -17,6 +17,8 @@ PARTS = {  # colour, and that of text on it
     "compute": ("#0072B2", "white"),
     "wait": ("#E69F00", "black"),
     "communicate": ("#CC79A7", "black"),
+    "lost": ("#D55E00", "white"),
+    "down": ("#444444", "white"),
 }
 
 
@@ -27,8 +29,9 @@ def breakdown(groups: Groups, *, title: str) -> "Figure":
     totals = [sum(bar.values()) for bar in bars]
     rows = range(len(bars))
     left = np.zeros(len(bars))
-    for part, (colour, text) in PARTS.items():
-        widths = np.array([bar[part] for bar in bars])
+    parts = {part: look for part, look in PARTS.items() if any(part in bar for bar in bars)}
+    for part, (colour, text) in parts.items():
+        widths = np.array([bar.get(part, 0.0) for bar in bars])
         drawn = axes.barh(rows, widths, left=left, height=0.62, color=colour)
         shares = [
             f"{100 * width / total:.0f} %" if width > 0.07 * max(totals) else ""
@@ -42,7 +45,7 @@ def breakdown(groups: Groups, *, title: str) -> "Figure":
     axes.invert_yaxis()
     axes.set_xlabel("seconds per local step, mean over workers and seeds")
     place = 0.0
-    for part, (colour, _) in PARTS.items():
+    for part, (colour, _) in parts.items():
         words = axes.annotate(
             part, (0, 1), (place, 6), "axes fraction", "offset points", color=colour, weight="bold"
         )
@@ -63,7 +66,7 @@ def _per_step(runs: Sequence[Run]) -> dict[str, float]:
     scaled = [(run, sum(run.seconds.values()) * run.steps / (run.duration or 1)) for run in runs]
     return {
         part: float(np.mean([run.seconds[part] / scale if scale else 0 for run, scale in scaled]))
-        for part in PARTS
+        for part in runs[0].seconds
     }
 
 

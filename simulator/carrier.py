@@ -41,23 +41,30 @@ class Prepared:
 class Ground:
     """What one run, or several on one network, share: the graph, devices, and their fabric.
 
-    `topology`: None where only devices are shared, the lines of which come after the graph's.
-    `offered`: per line whose capacity changes, the bytes that it could have carried up to a time,
-    that time, and its capacity from then on.
+    `topology`: None where only devices are shared; `others`: those of jobs beside it, whose
+    lines are the same ones but for their network cards. `lines`: of all graphs; devices' come after
+    them. `offered`: per line whose capacity changes, the bytes that it could have carried up to a
+    time, that time, and its capacity from then on.
     """
 
-    def __init__(self, topology: Topology | None, seed: int, devices: int) -> None:
-        self.topology = topology
-        lines = topology.lines if topology else []
-        changing = topology.changing if topology else []
-        self._changes = {line: lines[line].capacities(seed) for line in changing}
-        first = {line: next(each)[1] for line, each in self._changes.items()}
-        self.offered = {line: (0.0, 0.0, capacity) for line, capacity in first.items()}
+    def __init__(
+        self,
+        topology: Topology | None,
+        seed: int,
+        devices: int,
+        others: Sequence[Topology] = (),
+    ) -> None:
+        self.lines = list(topology.lines) if topology else []
+        self.others = [each.among(self.lines, f"job {n}") for n, each in enumerate(others)]
+        lines = self.lines
+        self.changing = [number for number, line in enumerate(lines) if line.changes]
+        self._changes = {number: lines[number].capacities(seed) for number in self.changing}
+        first = {number: next(each)[1] for number, each in self._changes.items()}
+        self.offered = {number: (0.0, 0.0, capacity) for number, capacity in first.items()}
         self.devices = len(lines)
         capacities = [first.get(number, line.capacity) for number, line in enumerate(lines)]
         per_flow = [number for number, line in enumerate(lines) if line.per_flow]
         self.fabric = Fabric([*capacities, *[1.0] * devices], per_flow)
-        self.changing = changing
 
     def next_change(self, line: int) -> tuple[float, float]:
         """When a line's capacity changes next, and to what; never: (inf, what it is now)."""
@@ -71,11 +78,9 @@ class Ground:
 
     def usage(self, end: float) -> list[dict[str, Any]]:
         """What each line of the graph has carried up to the `end`, as `Run.lines`."""
-        if self.topology is None:
-            return []
         moved, saturated = self.fabric.usage()
         found = []
-        for number, line in enumerate(self.topology.lines):
+        for number, line in enumerate(self.lines):
             could = line.capacity * end
             if number in self.offered:
                 offered, since, capacity = self.offered[number]
@@ -84,6 +89,7 @@ class Ground:
             found.append(
                 {
                     "line": line.name,
+                    "bandwidth": line.capacity if line.capacity < inf else None,
                     "bytes": float(moved[number]),
                     "utilisation": None if line.per_flow else min(1.0, share),
                     "saturated_seconds": min(float(saturated[number]), end),
@@ -95,9 +101,8 @@ class Ground:
 class Carrier:
     """One run's transfers: its random draws, and the bytes it moves. Counts as `Traffic` does."""
 
-    def __init__(self, scenario: Scenario, ground: Ground, seed: int) -> None:
-        assert ground.topology is not None
-        self.topology, self.fabric = ground.topology, ground.fabric
+    def __init__(self, scenario: Scenario, topology: Topology, fabric: Fabric, seed: int) -> None:
+        self.topology, self.fabric = topology, fabric
         self.model_bytes = scenario.model.bytes
         self._settings, self._seed = scenario.network, seed
         self._workers = scenario.cluster.workers
@@ -106,6 +111,7 @@ class Carrier:
         self._prepared: dict[tuple[str, Team], Prepared] = {}
         self._payloads: dict[tuple[str, Team], Array] = {}
         self._sent: defaultdict[tuple[int, int], float] = defaultdict(float)
+        self._transits: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self._latencies: dict[tuple[int, int], Iterator[float]] = {}
         self._rng = generator(seed, Purpose.COLLECTIVE)
         self._charged: set[str] = set()  # whose bytes are egress
@@ -147,6 +153,17 @@ class Carrier:
             return np.array([sum(law.sample(own, 1)[0] for law in way.laws) for _ in range(n)])
 
         return blocks(draw)
+
+    def arrived(self, source: int, to: int, seconds: float) -> None:
+        """Count a message that has arrived, and how long it was on its way."""
+        count = self._transits[self._kind(source, to)]
+        count[0] += 1
+        count[1] += seconds
+
+    def _kind(self, source: int, to: int) -> str:
+        if to == self._workers:
+            return "to the server"
+        return "from the server" if source == self._workers else "between workers"
 
     def start(self, at: float, kind: str, team: Team, sizes: Sequence[float]) -> int:
         """Start a mean or gather of a team, with each worker's payload; return its ticket."""
@@ -210,6 +227,28 @@ class Carrier:
         for (source, to), size in self._sent.items():
             total[self._hop(source, to)] += size
         return {name: total[name] for name in sorted(total)}
+
+    def phases(self) -> dict[str, dict[str, float]]:
+        """What stages of collectives and messages have taken, as `Run.phases`."""
+        found: dict[str, dict[str, float]] = {}
+        for (kind, team), payloads in self._payloads.items():
+            prepared = self.prepared(kind, team)
+            made = prepared.messages
+            hops = np.array([len(ranks) - 1 for ranks in made.ways])
+            sizes = made.share * hops[made.way] * payloads[made.origin]
+            moved = np.bincount(made.stage, sizes)
+            spent = self.fabric.stages(prepared.plan)
+            for name, seconds, size in zip(made.stages, spent, moved, strict=True):
+                phase = found.setdefault(name, {"seconds": 0.0, "bytes": 0.0})
+                phase["seconds"] += float(seconds)
+                phase["bytes"] += float(size)
+        for (source, to), size in self._sent.items():
+            name = self._kind(source, to)
+            count, seconds = self._transits[name]
+            empty = {"messages": count, "transit_seconds": seconds / count if count else 0.0}
+            phase = found.setdefault(name, empty | {"bytes": 0.0})
+            phase["bytes"] += size
+        return found
 
     def totals(self) -> tuple[float, float]:
         """Bytes so far in all, and those that are charged as egress."""

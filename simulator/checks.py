@@ -33,6 +33,7 @@ def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[Path, 
         *_run(scenario),
         *_algorithms(scenario, programs),
         *recovery_problems(scenario, programs),
+        *_jobs(scenario),
         *multiplier(scenario),
         *_tune(scenario, programs),
     ]
@@ -186,6 +187,14 @@ def _beyond_theorem_two(where: Path, algorithm: Algorithm) -> Iterator[Problem]:
                 path,
                 'objective.kind = "bound" is for plain SGD with a constant learning rate and '
                 'period, uncompressed; remove it, or choose objective.kind = "quadratic"',
+            )
+
+
+def _jobs(scenario: Scenario) -> Iterator[Problem]:
+    for index, _ in enumerate(scenario.job):
+        if scenario.network.model != "flows":
+            yield Problem(
+                ("job", index), 'would disturb nobody; write network.model = "flows", or remove it'
             )
 
 

@@ -19,11 +19,16 @@ from simulator.records import Array, Tables
 
 @dataclass
 class _Loaded:
-    """A plan in the tables: its first row of MESSAGE, who starts, and RUNs that are free."""
+    """A plan in the tables: its first row of MESSAGE, who starts, and RUNs that are free.
+
+    `spent`: where the seconds of its `stages` are added up.
+    """
 
     message: int
     firsts: Array
     workers: int
+    stages: int
+    spent: int
     free: list[int]
 
 
@@ -106,6 +111,7 @@ class Fabric:
         run["ticket"], run["left"] = ticket, len(plan.paths)
         self._tables.waits[run["waits"] :][: len(plan.waits)] = plan.waits
         self._tables.numbers[run["size"] :][: loaded.workers] = sizes[: loaded.workers]
+        self._tables.numbers[run["ended"]] = at
         run["latency"] = -1
         if latencies is not None:
             run["latency"] = run["size"] + loaded.workers
@@ -160,6 +166,16 @@ class Fabric:
         saturated = lines["saturated"] + lines["full"] * (self.clock - lines["since"])
         return carried_by, saturated
 
+    def stages(self, plan: Plan) -> Array:
+        """Return the seconds of each stage of a plan, summed over its collectives that have ended.
+
+        A stage lasts from when all before it have ended to when its own last message has.
+        """
+        loaded = self._plans.get(plan)
+        if loaded is None:
+            return np.zeros(int(plan.stages.max()) + 1)
+        return self._tables.numbers[loaded.spent :][: loaded.stages].copy()
+
     def _order(self, at: float, which: int, capacity: float | None) -> None:
         """Keep a change for its time."""
         self._check(at)
@@ -199,9 +215,11 @@ class Fabric:
         self._tables.followers[offset:][: len(plan.followers)] = plan.followers
         rows = self._tables.messages[first : first + count]
         rows["path"], rows["share"], rows["origin"] = plan.paths, plan.shares, plan.origins
-        rows["first"], rows["last"] = plan.offsets[:-1] + offset, plan.offsets[1:] + offset
-        firsts = np.flatnonzero(plan.waits == 0)
-        loaded = _Loaded(first, firsts, int(plan.origins.max()) + 1, [])
+        rows["stage"], rows["followers"] = plan.stages, np.diff(plan.offsets)
+        rows["first"] = plan.offsets[:-1] + offset
+        firsts, stages = np.flatnonzero(plan.waits == 0), int(plan.stages.max()) + 1
+        spent = self._tables.append("numbers", stages)
+        loaded = _Loaded(first, firsts, int(plan.origins.max()) + 1, stages, spent, [])
         self._plans[plan] = loaded
         return loaded
 
@@ -210,6 +228,9 @@ class Fabric:
         count = len(plan.paths)
         number = self._tables.append("runs", 1)
         waits = self._tables.append("waits", count)
-        size = self._tables.append("numbers", loaded.workers + count)
-        self._tables.runs[number] = -1, 0, loaded.message, waits, size, -1
+        size = self._tables.append("numbers", loaded.workers + count + 1 + loaded.stages)
+        self._tables.runs[number] = (
+            -1, 0, loaded.message, waits, size, -1,
+            loaded.stages, size + loaded.workers + count, loaded.spent,
+        )  # fmt: skip
         return number

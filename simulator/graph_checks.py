@@ -20,9 +20,10 @@ def graph_problems(scenario: Scenario) -> Iterator[Problem]:
         yield from _platform(scenario)
         return
     graph = Graph(scenario)
-    yield from _links(graph)
+    if not scenario.shares:  # a link may be there for another job
+        yield from _links(graph)
+        yield from _unused_bandwidth(scenario, graph)
     yield from _outages(graph)
-    yield from _unused_bandwidth(scenario, graph)
     names = list(dict.fromkeys([*graph.homes, *(end for pair in graph.direct for end in pair)]))
     yield from _background(graph, names)
     nodes = pairwise(dict.fromkeys(graph.sites))  # of nodes without regions, any pair will do

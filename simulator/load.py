@@ -17,10 +17,11 @@ from simulator.errors import InputError
 from simulator.listing import find, shipped
 from simulator.programs import Program, catalogue
 from simulator.programs.program import Function
-from simulator.scenario import Scenario, json_schema
+from simulator.scenario import Job, Scenario, json_schema
 
 LARGEST = 10_000_000  # bytes; a scenario has a few thousand
 SHOWN = 5  # problems reported at once
+FOREVER = 10**9  # steps of a job beside a run
 
 Programs = Mapping[str, Program | Function] | None
 """By the name that scenarios call them; a coroutine function is what runs on every worker."""
@@ -72,33 +73,61 @@ def read(path: str | Path) -> dict[str, Any]:
         raise InputError(f"{path}: not TOML: {reason}; correct it there") from None
 
 
-def parse(
+def parse(  # noqa: PLR0913 - where it comes from, and what it may use
     table: dict[str, Any],
     *,
     file: str = "<scenario>",
     folder: Path = Path(),
     overrides: Sequence[str] = (),
     programs: Programs = None,
+    guest: bool = False,
 ) -> Scenario:
     """Turn a TOML table into a scenario; files it names are relative to `folder`.
 
-    Raises InputError, whose lines name file, key, value and remedy of the first few problems.
+    `guest`: it is a job on another scenario's network. Raises InputError, whose lines name file,
+    key, value and remedy of the first few problems.
     """
     known = known_programs(programs)
     table = deepcopy(table)
     changed = {override(table, text): text for text in overrides}
-    context = {"file": file, "folder": folder, "table": table, "programs": known}
+    context = {"file": file, "folder": folder, "table": table, "programs": known, "guest": guest}
     try:
         scenario = Scenario.model_validate(table, context=context)
         found = problems(scenario, known)
     except ValidationError as error:
         found = _explain(error, table, known)
     if not found:
+        for index, job in enumerate(scenario.job):
+            _read_job(scenario, job, f"{file}: job[{index}]", folder, programs)
         return scenario
     lines = [_line(file, path, what, table, changed) for path, what in found.items()]
     if len(lines) > SHOWN:
         lines[SHOWN:] = [f"{file}: {len(lines) - SHOWN} more, shown once these are corrected"]
     raise InputError("\n".join(lines))
+
+
+def _read_job(scenario: Scenario, job: Job, where: str, folder: Path, programs: Programs) -> None:
+    """Read a job's file: its tables, on the scenario's network, without end."""
+    file = folder / job.file
+    table = read(file)
+    network = dict(scenario.table["network"])
+    for key in {"regions", "platform"} & network.keys():
+        network[key] = str((folder / network[key]).absolute())
+    own = table.get("network")
+    collective = own.get("collective") if isinstance(own, dict) else None
+    network["collective"] = collective or "ring"
+    whole = {key: table[key] for key in table.keys() - {"job", "tune", "theory", "cost", "title"}}
+    whole |= {"network": network, "run": {"steps": FOREVER, "evaluate_every": 100}}
+    try:
+        found = parse(whole, file=str(file), folder=file.parent, programs=programs, guest=True)
+    except InputError as error:
+        raise InputError(f"{where}, on the network of this scenario: {error}") from None
+    labels = [each.label for each in found.algorithm]
+    if not labels or job.label not in (None, *labels):
+        wanted = "label" if labels else "file"
+        what = wording.nearest(str(job.label), labels, "its labels") if labels else "no algorithm"
+        raise InputError(f"{where}.{wanted}: not in {file}: {what}")
+    job.read(found)
 
 
 def known_programs(own: Programs) -> Mapping[str, Program]:

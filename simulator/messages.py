@@ -23,13 +23,15 @@ class Plan:
     """Messages on the paths of a fabric, as it runs them.
 
     Shapes, with n messages: `paths` (n,): the path of each; `shares` (n,): its bytes per byte of
-    the payload of worker `origins` (n,); `waits` (n,): how many messages each waits for;
-    `followers[offsets[i] : offsets[i + 1]]`: which messages wait for message i.
+    the payload of worker `origins` (n,); `stages` (n,): which stage it belongs to, counted from 0;
+    `waits` (n,): how many messages each waits for; `followers[offsets[i] : offsets[i + 1]]`: which
+    messages wait for message i.
     """
 
     paths: Array
     shares: Array
     origins: Array
+    stages: Array
     waits: Array
     offsets: Array
     followers: Array
@@ -59,7 +61,7 @@ class Messages:
         followers = np.repeat(np.arange(len(waits)), waits)[np.argsort(self.after, kind="stable")]
         counts = np.bincount(self.after, minlength=len(waits))
         return Plan(
-            np.asarray(paths, int)[self.way], self.share, self.origin, waits,
+            np.asarray(paths, int)[self.way], self.share, self.origin, self.stage, waits,
             np.concatenate(([0], np.cumsum(counts))), followers,
         )  # fmt: skip
 

@@ -58,12 +58,21 @@ PATH = np.dtype(
 QUEUE = np.dtype([("at", _F), ("item", _I), ("place", _I)])
 """A heap with an index: `heap[item].place` is where the item stands in it, -1 if nowhere."""
 
-MESSAGE = np.dtype([("share", _F), ("path", "i4"), ("origin", "i4"), ("first", _I), ("last", _I)])
-"""A message of a plan; `first`, `last`: its part of the list of all followers."""
+MESSAGE = np.dtype(
+    [("share", _F)]
+    + [(name, "i4") for name in ("path", "origin", "stage", "followers")]
+    + [("first", _I)]
+)
+"""A message of a plan; `first`, `followers`: where in the list of all followers its own begin, and
+how many they are."""
 
-RUN = np.dtype([(name, _I) for name in ("ticket", "left", "message", "waits", "size", "latency")])
+RUN = np.dtype(
+    [(name, _I) for name in ("ticket", "left", "message", "waits", "size", "latency")]
+    + [(name, _I) for name in ("stages", "ended", "spent")]
+)
 """A collective under way: messages left, and where its first message, its counts of what each
-message waits for, its payloads and its latencies (-1: those of the paths) lie."""
+message waits for, its payloads and its latencies (-1: those of the paths) lie. How many stages it
+has, and where it says when it began and each has ended, and its plan what each took so far."""
 
 TABLES: dict[str, Any] = {
     "state": STATE, "flows": FLOW, "lines": LINE, "hops": HOP, "paths": PATH, "ways": _I,

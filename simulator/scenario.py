@@ -130,6 +130,37 @@ def _algorithm(value: Any, info: ValidationInfo) -> Any:
     }
 
 
+class Job(Section):
+    """Another job on the same network, which goes on beside each run.
+
+    `scenario`: its tables, on this network; `algorithm`: the one that it runs. Both are None until
+    `simulator.load` has read its file.
+    """
+
+    file: Name = Field(
+        description="scenario of the job: its model, cluster, server and algorithm; its network is "
+        "this one, but for `collective`"
+    )
+    label: Name | None = Field(default=None, description="its algorithm; left out: the first")
+    _scenario: "Scenario | None" = PrivateAttr(default=None)
+
+    @property
+    def scenario(self) -> "Scenario":
+        """The job's tables, on this network."""
+        assert self._scenario is not None
+        return self._scenario
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """What the job runs."""
+        labels = (each for each in self.scenario.algorithm if self.label in (None, each.label))
+        return next(labels)
+
+    def read(self, scenario: "Scenario") -> None:
+        """Take in what its file says."""
+        self._scenario = scenario
+
+
 class Scenario(Section):
     """Everything one simulation needs."""
 
@@ -147,6 +178,7 @@ class Scenario(Section):
     algorithm: Many[Annotated[Algorithm, BeforeValidator(_algorithm)]] = Field(
         default=(), description="the algorithms to compare"
     )
+    job: Many[Job] = Field(default=(), description="other jobs on the same network")
     tune: dict[str, dict[str, Choice]] = Field(
         default={}, description="what `paceline tune` may try, by program and parameter"
     )
@@ -175,16 +207,23 @@ class Scenario(Section):
 
     _file: str = PrivateAttr(default="<scenario>")
     _table: dict[str, Any] = PrivateAttr(default_factory=dict)
+    _guest: bool = PrivateAttr(default=False)
 
     def model_post_init(self, context: Any, /) -> None:
         """Remember where the scenario came from, if it was loaded."""
         self._file = (context or {}).get("file", self._file)
         self._table = (context or {}).get("table", self._table)
+        self._guest = (context or {}).get("guest", self._guest)
 
     @property
     def file(self) -> str:
         """Path of the scenario as given."""
         return self._file
+
+    @property
+    def shares(self) -> bool:
+        """Whether other jobs are on the network, so that links may be there for them."""
+        return self._guest or bool(self.job)
 
     @property
     def table(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator import executors, plot, report, store, timeline
+from simulator import bottleneck, executors, limits, plot, report, store, timeline, usage
 from simulator.cluster import ideal_rate
 from simulator.dispatch import ENGINES, run_seeds, takes_many
 from simulator.errors import InputError
@@ -114,7 +114,22 @@ class Result:
             "name": algorithm.name,
             "parameters": algorithm.written,
         }
-        return named | dict(report.jsonable(summary))
+        found = {
+            "failures": usage.failures(runs),
+            "network": usage.network(runs),
+            "workers": usage.workers(runs),
+            "bottleneck": bottleneck.sentence(scenario, algorithm, runs),
+        }
+        return named | dict(report.jsonable(summary | found))
+
+    @property
+    def failures(self) -> list[str]:
+        """A line for each algorithm whose nodes crashed, or that left some out."""
+        return [
+            usage.of_failures(row["label"], row["failures"], row["breakdown"])
+            for row in self.algorithms
+            if row["failures"] is not None
+        ]
 
     @cached_property
     def pick(self) -> dict[str, Any]:
@@ -124,7 +139,7 @@ class Result:
     @cached_property
     def notes(self) -> list[str]:
         """What a reader of the numbers should know."""
-        return report.notes(self.groups)
+        return [*report.notes(self.groups), *limits.notes(self.scenario, self.runs)]
 
     def curves(self) -> dict[str, dict[str, np.ndarray]]:
         """Each label's columns (`trace.COLUMNS`) as arrays of shape (seeds, points).

@@ -1,6 +1,6 @@
 """Tables for a terminal."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from simulator.report import human, number, time_unit
+from simulator.trace import TIMES
 
 if TYPE_CHECKING:  # theory has no need of all that simulates
     from simulator.simulate import Result
@@ -34,7 +35,8 @@ def summary(result: "Result") -> Table:
         columns["accuracy"] = lambda row: _plain(row["accuracy"]["last"])
     if any(row["staleness"] and row["staleness"]["max"] for row in rows):
         columns["stale\nmean/max"] = lambda row: _staleness(row["staleness"])
-    columns["compute/wait/\ncommunicate %"] = lambda row: _shares(row["breakdown"].values())
+    kinds = [kind for kind in TIMES if any(kind in row["breakdown"] for row in rows)]
+    columns[_spent(kinds)] = lambda row: _shares(row["breakdown"].get(kind) for kind in kinds)
     table = _table(rows, columns)
     for column in table.columns[1:]:
         column.no_wrap = True
@@ -63,12 +65,18 @@ def sweep(result: "SweepResult") -> Table:
         columns["accuracy"] = lambda row: _plain(row["final_accuracy"])
     if "total_cost" in known:
         columns["cost"] = lambda row: _plain(row["total_cost"])
-    shares = "compute_share", "wait_share", "communicate_share"
-    columns["compute/wait/\ncommunicate %"] = lambda row: _shares(row[name] for name in shares)
+    shares = [f"{kind}_share" for kind in TIMES if f"{kind}_share" in result.rows[0]]
+    heading = _spent([share.removesuffix("_share") for share in shares])
+    columns[heading] = lambda row: _shares(row[share] for share in shares)
     table = _table(rows, columns)
     for column in table.columns:
         column.no_wrap = column.header not in texts
     return table
+
+
+def _spent(kinds: Collection[str]) -> str:
+    """The heading of the shares of time."""
+    return "compute/wait/\ncommunicate" + ("/\nlost/down %" if "lost" in kinds else " %")
 
 
 def _known(rows: Iterable[Row]) -> set[str]:

@@ -170,7 +170,13 @@ def collected(
             seed_rows += [point | head | run for run in record["runs"]]
             told.update((label, note) for note in record["notes"])
     told_of = notes(without_effect(points, outcomes), rows, told)
-    return SweepResult(base, values, rows, seed_rows, told_of, resumed)
+    return SweepResult(base, values, _even(rows), _even(seed_rows), told_of, resumed)
+
+
+def _even(rows: Sequence[Row]) -> list[Row]:
+    """Give all rows the same columns: time is lost where nodes crash, and not at every point."""
+    columns = dict.fromkeys(key for row in rows for key in row)
+    return [dict.fromkeys(columns) | row for row in rows]
 
 
 def labels(scenarios: Sequence[Scenario]) -> list[list[str]]:

@@ -6,7 +6,7 @@ receiver's card.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
 
@@ -53,6 +53,24 @@ class Topology:
         self._scenario = scenario
         self._ways: dict[tuple[int, ...], Way] = {}
         self.lines: list[Line] = self._graph.lines
+        self._numbers = list(range(len(self.lines)))
+
+    def among(self, lines: list[Line], name: str) -> "Topology":
+        """This graph, on lines of another one that are called alike; what is new is added to them.
+
+        Network cards are always new, and are called by the `name` too.
+        """
+        cards = {number for card in self._graph.cards for number in (*card.out, *card.into)}
+        known = {line.name: number for number, line in enumerate(lines)}
+        for number, line in enumerate(self.lines):
+            own = number in cards and not self._on_hosts
+            called = f"{name} {line.name}" if own else line.name
+            if called not in known:
+                known[called] = len(lines)
+                lines.append(replace(line, name=called))
+            self._numbers[number] = known[called]
+        self._ways.clear()
+        return self
 
     def way(self, ranks: tuple[int, ...]) -> Way:
         """The way from the first rank to the last; through those between, in one pipelined flow.
@@ -67,7 +85,7 @@ class Topology:
                 stretch = graph.between(graph.sites[source], graph.sites[to])
                 lines += graph.cards[source].out + stretch.lines + graph.cards[to].into
                 stretches.append(stretch)
-            self._ways[ranks] = _way(lines, stretches)
+            self._ways[ranks] = _way(tuple(self._numbers[line] for line in lines), stretches)
         return self._ways[ranks]
 
     def hop(self, source: int, to: int) -> str:

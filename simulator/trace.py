@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+TIMES = ("compute", "wait", "communicate", "lost", "down")
+"""What a worker's time is spent on; the last two where nodes can crash, or are left out."""
 COLUMNS = ("time", "step", "loss", "accuracy", "tau", "bytes", "cost")
 STALENESS = {  # what staleness is counted in, by the name of the unit
     "updates": "updates the server made since it sent the parameters",
@@ -87,7 +89,7 @@ class Run:
     no loss or no accuracy the entry is nan. `seconds` is the mean over workers of the time spent in
     each of compute, wait and communicate; where nodes can crash, or slow ones are left out, also in
     lost (computing in vain, and doing again what had been done) and down (or saving checkpoints).
-    `links` maps "from->to" to the bytes sent over it.
+    `workers` has the same of each worker. `links` maps "from->to" to the bytes sent over it.
 
     `updates` counts the updates of the parameters up to the last evaluation: the server's, those of
     all workers where their steps are counted together, or else one worker's. `staleness` maps each
@@ -106,8 +108,14 @@ class Run:
     crashed worker, or all, were where they had been), `lost_seconds` and `down_seconds` (of all
     workers), `goodput` (share of the workers' time that is neither), `dropped` (contributions to
     means that were left out), `stall` (who waits for whom for ever, if so). `lines`, where transfers
-    share them: of each `line` the `bytes` that it has carried, its `utilisation` (share of what it
-    could have carried; None where every flow has all of it) and `saturated_seconds`.
+    share them: of each `line` its full `bandwidth` (bytes/s; None: no limit), the `bytes` that it has
+    carried, its `utilisation` (share of what it could have carried; None where every flow has all
+    of it) and `saturated_seconds`. `phases`, where
+    there are lines: of each stage of the collectives the `seconds` from when all before it had ended
+    to when it had, summed over those that ended, and the `bytes` it moved; of messages ("to the
+    server", "from the server", "between workers") how many `messages` arrived, their mean
+    `transit_seconds`, and the `bytes` sent. `jobs`: of each
+    other `job` on the network, by number, its `algorithm`, `steps` and `seconds_per_step` meanwhile.
     """
 
     label: str
@@ -129,3 +137,6 @@ class Run:
     handed_over: str = ""
     failures: dict[str, Any] | None = None
     lines: list[dict[str, Any]] = field(default_factory=list)
+    workers: dict[str, list[float]] = field(default_factory=dict)
+    phases: dict[str, dict[str, float]] = field(default_factory=dict)
+    jobs: list[dict[str, Any]] = field(default_factory=list)

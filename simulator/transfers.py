@@ -93,6 +93,16 @@ def _release(flows, paths, number):
     paths[flow.path].free = number
 
 
+@njit
+def _count_stages(numbers, own):
+    """Add up what each stage of a collective took from the end of those before it."""
+    before = numbers[own.ended]
+    for stage in range(own.stages):
+        end = max(before, numbers[own.ended + 1 + stage])
+        numbers[own.spent + stage] += end - before
+        before = end
+
+
 @njit(_ADVANCE, cache=True, nogil=True)
 def _advance(tables, until, order):  # noqa: PLR0912
     """Run to `until`, or to `order` if that is no later, or until tickets end.
@@ -100,7 +110,7 @@ def _advance(tables, until, order):  # noqa: PLR0912
     Rates are worked out once for an instant: when all its events have happened, and when what
     comes next is asked for.
     """
-    run, flows, lines, hops, paths, _, events, levels, messages, followers, runs, waits, _ = tables
+    run, flows, lines, hops, paths, _, events, levels, messages, followers, runs, waits, numbers = tables
     state = run[0]
     while True:
         instant = state.clock * (1 + INSTANT)
@@ -111,10 +121,11 @@ def _advance(tables, until, order):  # noqa: PLR0912
                 state.events = drop(events, state.events, number)
                 join(state, flows, number)
                 continue
-            first, last = 0, 0
+            first, last, stage = 0, 0, 0
             if flow.run >= 0:
                 message = messages[runs[flow.run].message + flow.message]
-                first, last = message.first, message.last
+                first, last = message.first, message.first + message.followers
+                stage = message.stage
                 if _lacks_room(state, flows, hops, last - first):
                     return ROOM
             state.events = drop(events, state.events, number)
@@ -128,6 +139,7 @@ def _advance(tables, until, order):  # noqa: PLR0912
             if collective >= 0:
                 own = runs[collective]
                 own.left -= 1
+                numbers[own.ended + 1 + stage] = state.clock
                 for place in range(first, last):
                     follower = followers[place]
                     waits[own.waits + follower] -= 1
@@ -135,6 +147,7 @@ def _advance(tables, until, order):  # noqa: PLR0912
                         _message(tables, state.clock, collective, follower)
                 if own.left:
                     continue
+                _count_stages(numbers, own)
             flows[state.ended].ended = ticket
             state.ended += 1
         if state.ended:

@@ -47,9 +47,9 @@ def alike(ours: Run, theirs: Run, exact: bool = False) -> None:
     for name, values in first["curve"].items():
         tight = {"rtol": 1e-12, "atol": 1e-300} if name in ("loss", "accuracy") else tolerance
         np.testing.assert_allclose(values, second["curve"][name], **tight)
-    for key in ("seconds", "curve", "links", "duration", "spans"):
+    for key in ("seconds", "workers", "curve", "links", "duration", "spans"):
         mine, other = first.pop(key), second.pop(key)
-        if key == "seconds":
+        if key in ("seconds", "workers"):
             np.testing.assert_allclose(list(mine.values()), list(other.values()), **tolerance)
         if key == "links":
             assert [name for name, _ in mine] == [name for name, _ in other]

@@ -14,14 +14,13 @@ STEPS = 2**12, 2**16  # of one stream, in memory at once: in the first block, an
 
 
 class Leg(NamedTuple):
-    """Seconds of one segment: `each`, (seeds, workers); the slowest's and the total, (seeds,).
+    """Seconds of one segment: of `each` worker, (seeds, workers), and of the slowest, (seeds,).
 
     Of several segments: the same with one axis more, the first.
     """
 
     each: Array
     slowest: Array
-    total: Array
 
 
 class Clocks(Protocol):
@@ -48,7 +47,7 @@ class Agenda(ABC):
         self._lengths: list[int] = []
         self._todo: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.due = self.over = False
-        self._legs = Leg(*(3 * [np.empty(0)]))  # of the block, one after the other
+        self._legs = Leg(np.empty(0), np.empty(0))  # of the block, one after the other
 
     def note(self, step: int, what: Callable[..., None], *about: Any) -> None:
         """Note something to be timed, which every worker does after `step` steps."""

@@ -243,8 +243,13 @@ class Batch:
     def _run(self, index: int) -> Run:
         """What is left of one seed."""
         algorithm, program, ledger = self.algorithm, self.program, self.ledger
-        curve, workers = self.curves.columns[index], self.team.workers
-        waited, communicated = ledger.waited[index] / workers, ledger.communicated[index] / workers
+        curve = self.curves.columns[index]
+        waited, communicated = ledger.waited[index], ledger.communicated[index]
+        spent = {
+            "compute": ledger.now[index] - waited - communicated,
+            "wait": waited,
+            "communicate": communicated,
+        }
         spans = self.spans if index == 0 else None
         return Run(
             label=algorithm.label,
@@ -254,11 +259,8 @@ class Batch:
             steps=curve["step"][-1],
             duration=curve["time"][-1],
             curve=curve,
-            seconds={
-                "compute": float(ledger.now[index].mean() - waited - communicated),
-                "wait": float(waited),
-                "communicate": float(communicated),
-            },
+            seconds={kind: float(each.mean()) for kind, each in spent.items()},
+            workers={kind: each.tolist() for kind, each in spent.items()},
             links=self.traffic[index].links(),
             spans=None if spans is None else spans.array(self._end(curve)),
             notes=[*self.notes, *virtual.notes(program, algorithm, self.objectives[index], curve)],

@@ -39,7 +39,7 @@ class Draws:
             self._out = np.empty((len(lengths), seeds, workers))
         each = self._out[: len(lengths)]
         parts = -(-workers // TILE)
-        slowest, totals = np.empty((2, len(lengths), seeds, parts))
+        slowest = np.empty((len(lengths), seeds, parts))
         alike = [(length, len(list(equal))) for length, equal in groupby(lengths)]
         total = sum(lengths)
 
@@ -54,10 +54,10 @@ class Draws:
                 else:
                     _add_up(stream.draw(total), alike, row)
             each[:, seed, ranks] = sums.T
-            slowest[:, seed, part], totals[:, seed, part] = sums.max(axis=0), sums.sum(axis=0)
+            slowest[:, seed, part] = sums.max(axis=0)
 
         share(fill, [(s, part) for s in range(seeds) for part in range(parts)], self._threads)
-        return Leg(each, slowest.max(axis=2), totals.sum(axis=2))
+        return Leg(each, slowest.max(axis=2))
 
 
 def _add_up(times: Array, alike: Sequence[tuple[int, int]], sums: Array) -> None:
@@ -88,7 +88,7 @@ class SumDraws:
         if self._out.shape[1] < len(lengths):
             self._out = np.empty((seeds, len(lengths), workers))
         each = self._out[:, : len(lengths)].swapaxes(0, 1)
-        slowest, totals = np.empty((2, len(lengths), seeds))
+        slowest = np.empty((len(lengths), seeds))
 
         def fill(seed: int) -> None:
             mine = each[:, seed]
@@ -97,10 +97,10 @@ class SumDraws:
                 if team.extra:
                     sums += mine[:, team.ranks]
                 mine[:, team.ranks] = sums
-            slowest[:, seed], totals[:, seed] = mine.max(axis=1), mine.sum(axis=1)
+            slowest[:, seed] = mine.max(axis=1)
 
         share(fill, range(seeds), self._threads)
-        return Leg(each, slowest, totals)
+        return Leg(each, slowest)
 
 
 class _Team:

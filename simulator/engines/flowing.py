@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from heapq import heappop, heappush
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import simpy
 
@@ -28,8 +28,12 @@ from simulator.topology import Topology
 ENDLESS = 1e24  # bytes of a flow that never ends
 
 
-def _nothing(at: float) -> None:
-    """What follows from somebody else's flow."""
+class Ticket(NamedTuple):
+    """What a run waits for: what follows, and the lines that it passes."""
+
+    run: "FlowSimulation"
+    follow: Callable[[float], None]
+    lines: Callable[[], frozenset[int]]
 
 
 class Connection:
@@ -139,9 +143,9 @@ class FlowNode(FragileNode):
 class FlowSimulation(RecoveringSimulation):
     """A run over the fabric.
 
-    `flows`: whether transfers go there; else only what shares a device does. `tickets`: what to do
-    when each ends, but for others' flows, which never do; `needs`: the lines that it passes.
-    `weather`: what changes the fabric next, and when.
+    `flows`: whether transfers go there; else only what shares a device does. `tickets`: whose each
+    is, what to do when it ends, and the lines that it passes; others' flows, which never end, have
+    none. `pending`: how many are this run's. `weather`: what changes the fabric next, and when.
     """
 
     node = FlowNode
@@ -152,30 +156,36 @@ class FlowSimulation(RecoveringSimulation):
         scenario = self.scenario
         self.flows = scenario.network.model == "flows"
         self._devices = cluster.devices(scenario)
-        self.ground = self.make_ground()
-        self.fabric = self.ground.fabric
-        self.tickets: dict[int, Callable[[float], None]] = {}
-        self.needs: dict[int, Callable[[], frozenset[int]]] = {}
-        self.weather: list[tuple[float, int, Callable[[float], None]]] = []
         self._dead: set[int] = set()  # lines that never work again
-        self._turn = 0
+        self._turn = self.pending = 0
         self._slots: dict[int, int] = {}  # paths of shared devices
-        if not self.flows:
+        self.share()
+        self.fabric = self.ground.fabric
+        if self.topology is None:
             super().connect()
             return
-        self.carrier = Carrier(scenario, self.ground, self.seed)
+        self.carrier = Carrier(scenario, self.topology, self.fabric, self.seed)
         self.traffic: Any = self.carrier
+        self.blow()
+
+    def share(self) -> None:
+        """Make what guests share."""
+        self.tickets: dict[int, Ticket] = {}
+        self.weather: list[tuple[float, int, Callable[[float], None]]] = []
+        devices = max((each for each in self._devices if each is not None), default=-1) + 1
+        self.topology = Topology(self.scenario) if self.flows else None
+        others = [Topology(job.scenario) for job in self.scenario.job]
+        self.ground = Ground(self.topology, self.seed, devices, others)
+
+    def blow(self) -> None:
+        """Let the weather begin: lines that change, and others' flows."""
+        assert self.topology is not None
         for line in self.ground.changing:
             self._change_next(line)
-        for greedy in self.carrier.topology.greedy():
+        for greedy in self.topology.greedy():
             lines = tuple(dict.fromkeys(greedy.way.lines))
             path = self.fabric.path(lines, 0.0, limit=greedy.way.limit)
             self._come_next(path, greedy.spells.of(self.seed))
-
-    def make_ground(self) -> Ground:
-        """The graph and the fabric."""
-        devices = max((each for each in self._devices if each is not None), default=-1) + 1
-        return Ground(Topology(self.scenario) if self.flows else None, self.seed, devices)
 
     def device(self, rank: int) -> int | None:
         """The line on which a node computes, if others do too."""
@@ -229,13 +239,17 @@ class FlowSimulation(RecoveringSimulation):
                 node, value = ready.popleft()
                 with suppress(StopIteration):  # its program has returned
                     node.resume(value)
+            if self.idle():
+                self._end_at(self.env.now)
+                return
             until = min(self._next_event, flights[0][0] if flights else inf)
             found = self._advance(until)
             if found is not None:
                 at, tickets = found
                 for ticket in tickets:
-                    self.needs.pop(ticket, None)
-                    self.tickets.pop(ticket, _nothing)(at)
+                    run, follow, _ = self.tickets.pop(ticket)
+                    run.pending -= 1
+                    follow(at)
             elif flights and flights[0][0] <= self._next_event:
                 message = heappop(flights)
                 route = message[2]
@@ -245,6 +259,10 @@ class FlowSimulation(RecoveringSimulation):
                 self._deliver(route.node, message)
             else:
                 return
+
+    def idle(self) -> bool:
+        """Whether nothing of its own is to come, though others go on."""
+        return False
 
     def _advance(self, until: float) -> tuple[float, list[int]] | None:
         """Run the fabric to when tickets end, or up to `until`; the weather changes on the way."""
@@ -261,7 +279,7 @@ class FlowSimulation(RecoveringSimulation):
         return None
 
     def _doomed(self, ticket: int) -> bool:
-        return ticket in self.needs and not self._dead.isdisjoint(self.needs[ticket]())
+        return not self._dead.isdisjoint(self.tickets[ticket].lines())
 
     def _deliver(self, node: VirtualNode, message: Message) -> None:
         """Give a message to a node that waits for it, or keep it."""
@@ -292,7 +310,14 @@ class FlowSimulation(RecoveringSimulation):
         if node.device not in self._slots:
             self._slots[node.device] = self.fabric.path([node.device], 0.0, limit=1.0)
         ticket = self.fabric.send(node.now, self._slots[node.device], work)
-        self.tickets[ticket] = lambda at: self.ready.append((node, at))
+        self._hold(ticket, lambda at: self.ready.append((node, at)), frozenset)
+
+    def _hold(
+        self, ticket: int, follow: Callable[[float], None], lines: Callable[[], frozenset[int]]
+    ) -> None:
+        """Remember what follows from a ticket."""
+        self.tickets[ticket] = Ticket(self, follow, lines)
+        self.pending += 1
 
     def post(self, letter: Letter, at: float) -> None:
         """Send a message when both ends are there; again, if one of them crashes meanwhile."""
@@ -308,8 +333,7 @@ class FlowSimulation(RecoveringSimulation):
             self.late = self.late or at < inf
             return
         ticket = self.carrier.send(at, source, to, letter.size)
-        self.tickets[ticket] = partial(self._arrive, letter)
-        self.needs[ticket] = lambda: self.carrier.lines((source, to))
+        self._hold(ticket, partial(self._arrive, letter), lambda: self.carrier.lines((source, to)))
         self.at(crash, partial(self._post_again, ticket, letter))
 
     def _post_again(self, ticket: int, letter: Letter, at: float) -> None:
@@ -321,7 +345,7 @@ class FlowSimulation(RecoveringSimulation):
         """Cancel a ticket; return whether it was still under way."""
         if self.tickets.pop(ticket, None) is None:
             return False
-        self.needs.pop(ticket, None)
+        self.pending -= 1
         self.fabric.cancel(at, ticket)
         return True
 
@@ -333,6 +357,7 @@ class FlowSimulation(RecoveringSimulation):
             first = waiting.popleft()
             sender, route = first.sender, first.route
             sender.arrived(at)
+            self.carrier.arrived(sender.rank, route.node.rank, at - first.sent)
             message: Any = (at, 0, route, at - first.sent, sender.rank, first.value)
             self._deliver(route.node, message)
 
@@ -352,7 +377,7 @@ class FlowSimulation(RecoveringSimulation):
         """Begin a collective when all of its team are there, and again where one crashes."""
         while True:
             crash, back, rank = self._first_crash(team, begins)
-            if crash > begins:
+            if crash > begins or begins == inf:
                 break
             begins = self._without(collective, team, rank, begins, crash, back)
         collective.begins = begins
@@ -363,9 +388,8 @@ class FlowSimulation(RecoveringSimulation):
             self._mean_done(collective, team, begins)
             return
         ticket = self.carrier.start(begins, collective.kind, tuple(team), sizes)
-        self.tickets[ticket] = partial(self._mean_done, collective, team)
         prepared = self.carrier.prepared(collective.kind, tuple(team))
-        self.needs[ticket] = lambda: prepared.lines
+        self._hold(ticket, partial(self._mean_done, collective, team), lambda: prepared.lines)
 
         def crashed(at: float) -> None:
             if self._call_off(ticket, at):
@@ -387,11 +411,11 @@ class FlowSimulation(RecoveringSimulation):
 
     def _deadlocked(self) -> list[str]:
         """Who waits for whom, or for which line."""
-        names = [line.name for line in self.carrier.topology.lines] if self.flows else []
+        names = [line.name for line in self.ground.lines]
         stuck = [
             f"transfers wait for {names[line]}, which is down for good"
             for line in sorted(self._dead)
-            if any(line in self.needs[ticket]() for ticket in self.tickets if ticket in self.needs)
+            if any(line in ticket.lines() for ticket in self.tickets.values() if ticket.run is self)
         ]
         self.unsettled += stuck
         return super()._deadlocked()
@@ -400,3 +424,7 @@ class FlowSimulation(RecoveringSimulation):
         """What each line has carried."""
         end = self.wall(self.end)
         return self.ground.usage(end) if 0 < end < inf else []
+
+    def phases(self) -> dict[str, dict[str, float]]:
+        """What stages of collectives and messages took."""
+        return self.carrier.phases() if self.flows else {}

@@ -194,6 +194,7 @@ class Lane:
             duration=curve["time"][-1],
             curve=curve,
             seconds={name: float(each.mean()) for name, each in seconds.items()},
+            workers={name: each.tolist() for name, each in seconds.items()},
             links=dict(zip(world.links.tolist(), links.tolist(), strict=True)),
             notes=virtual.notes(world.program, world.algorithm, self._goal, curve),
             updates=observer.updates,

@@ -66,8 +66,9 @@ class Ledger(Agenda):
         self._leg: Leg | None = None
         self._version = 0
         self._free = np.zeros(self._seeds)  # when the links are
-        self.waited = np.zeros(self._seeds)  # seconds of all workers
-        self.communicated = np.zeros(self._seeds)
+        self.waited = np.zeros((self._seeds, workers))  # seconds
+        self.communicated = np.zeros((self._seeds, workers))
+        self._stood = np.zeros((2, self._seeds))  # of both, what all workers of a seed share
         self._payloads: defaultdict[str, Any] = defaultdict(float)  # bytes, by kind of collective
         self._costs: dict[tuple[str, float], tuple[float, float]] = {}
         self.staleness: defaultdict[int, Array] = defaultdict(lambda: np.zeros(self._seeds, int))
@@ -191,12 +192,12 @@ class Ledger(Agenda):
             now = self._now[0] if self._at is None else np.full(self._workers, self._at[0]) + since
             self._record(now, np.full(self._workers, begins[0]), done[0], step)
         if self._at is None:
-            self.waited += (begins[:, None] - self._now).sum(axis=1)
-        elif self._leg is None:
-            self.waited += self._workers * (begins - self._at)
+            self.waited += begins[:, None] - self._now
         else:
-            self.waited += self._workers * (begins - self._at) - self._leg.total
-        self.communicated += self._workers * (done - begins)
+            self._stood[0] += begins - self._at
+            if self._leg is not None:
+                self.waited -= self._leg.each
+        self._stood[1] += done - begins
         self._at, self._leg = done, None
         self._version += 1
 
@@ -206,8 +207,8 @@ class Ledger(Agenda):
         done = np.maximum(now, done)
         begins = np.minimum(np.maximum(begins, now), done)
         here = now < NEVER
-        self.waited += np.where(here, begins - now, 0.0).sum(axis=1)
-        self.communicated += np.where(here, done - begins, 0.0).sum(axis=1)
+        self.waited += np.where(here, begins - now, 0.0)
+        self.communicated += np.where(here, done - begins, 0.0)
         if self._spans is not None:
             self._record(now[0], begins[0], done[0], step)
         self.now = done
@@ -240,12 +241,14 @@ class Ledger(Agenda):
     def finish(self, ends: Array, step: int) -> None:
         """Cut everything off at the end of each seed's run; count the bytes of each."""
         end = ends[:, None]
+        self.waited += self._stood[0][:, None]
+        self.communicated += self._stood[1][:, None]
         for before, begins, done in self._last:
             until = np.minimum(done, self.deadline)
             beyond = np.where(until > before, np.maximum(until - end, 0.0), 0.0)
             network = np.clip(until - np.maximum(begins, before), 0.0, beyond)
-            self.communicated -= network.sum(axis=1)
-            self.waited -= (beyond - network).sum(axis=1)
+            self.communicated -= network
+            self.waited -= beyond - network
         self.now = np.minimum(self.now, end)
         if self._spans is not None:
             for rank, (since, now) in enumerate(zip(self._since, self.now[0], strict=True)):

@@ -5,13 +5,14 @@ from math import inf
 from typing import Any
 
 import numpy as np
+import simpy
 
 from simulator import cluster, speed
 from simulator.effects import Payload
 from simulator.engines.collective import Collective
 from simulator.engines.fragile import FragileNode
 from simulator.engines.rewinds import Rewinds
-from simulator.engines.simulation import Simulation
+from simulator.engines.simulation import LAST, Simulation, deadline
 from simulator.failures import Calendar, any_in, calendars
 from simulator.network import Link, Network, Route, Traffic
 from simulator.trace import SPAN, Kind
@@ -66,7 +67,9 @@ class RecoveringSimulation(Simulation):
         self.rewinds: Rewinds | None = None
         self.save_every, self.save_cost = 0, 0.0
         if crashing and recovery.checkpoint is not None:
-            self.rewinds = Rewinds(self._crashing, recovery.timeout, recovery.reload)
+            self.rewinds = Rewinds(
+                self._crashing, recovery.timeout, recovery.reload, deadline(scenario)
+            )
             self.calendars = []
             scale = self.workers if self.program.server else 1
             self.save_every = scale * recovery.checkpoint.every
@@ -115,6 +118,31 @@ class RecoveringSimulation(Simulation):
         self._got_there = max(self._got_there, sorted(times)[:kept][-1])
         return self.wall(self._got_there)
 
+    def run(self) -> None:
+        """Run to the end, which by the nodes' clocks comes the sooner, the longer they stood."""
+        if self.rewinds is not None and self.deadline < inf:
+            self._crash_at(self.rewinds, self.rewinds.next)
+        super().run()
+
+    def _crash_at(self, rewinds: Rewinds, time: float) -> None:
+        """Go back to a checkpoint at `time`, when all that were saved before it are known."""
+
+        def crash(event: simpy.Event) -> None:
+            while rewinds.next <= time:
+                rewinds.rewind()
+            if not self._whole:
+                self.stop_at(rewinds.clock(deadline(self.scenario)))
+                self._crash_at(rewinds, rewinds.next)
+            self._events += 1
+            self._release(event)
+
+        if time <= self.deadline:
+            event = simpy.Event(self.env)
+            event._ok, event._value = True, None
+            event.callbacks.append(crash)
+            self.env.schedule(event, LAST, max(0.0, time - self.env.now))
+            self._next_event = min(self._next_event, time)
+
     @property
     def end(self) -> float:
         """Up to when time counts, by the nodes' clocks."""
@@ -123,6 +151,15 @@ class RecoveringSimulation(Simulation):
         if self._whole:
             return self.rewinds.clock(self.observer.curve["time"][-1])
         return min(self.deadline, self.rewinds.clock(self.scenario.run.duration or inf))
+
+    @property
+    def ended(self) -> float:
+        """When the run was over, by the clock on the wall; if it stood still, when it began to."""
+        if not self._whole and self.scenario.run.duration:
+            return min(self.end, self.scenario.run.duration) if self.rewinds is None else (
+                self.scenario.run.duration
+            )
+        return self.wall(min(self.end, max(node.now for node in self.nodes)))
 
     # Means
 
@@ -247,19 +284,19 @@ class RecoveringSimulation(Simulation):
         elif nodes:
             self.stall = "; ".join([*nodes, *gone])
 
-    def seconds(self) -> dict[str, float]:
-        """Mean over the workers of what their time was spent on; lost: what was in vain."""
-        found, team = super().seconds(), self.nodes[: self.workers]
+    def spent(self) -> dict[str, list[float]]:
+        """What each worker's time was spent on; lost: what was in vain."""
+        found, team = super().spent(), self.nodes[: self.workers]
         if not self._crashing and not self.recovery.backup:
             return found
-        found["lost"] = sum(node.lost for node in team) / len(team)
-        found["down"] = sum(node.down for node in team) / len(team)
+        again = repairs = 0.0
         if self.rewinds is not None:
             end = self.end
             stood = self.rewinds.wall(end) - end
             repairs = sum(rewind.repair for rewind in self.rewinds.rewinds if rewind.at < end)
-            found["down"] += min(stood, repairs)
-            found["lost"] += max(0.0, stood - repairs)
+            repairs, again = min(stood, repairs), max(0.0, stood - repairs)
+        found["lost"] = [node.lost + again for node in team]
+        found["down"] = [node.down + repairs for node in team]
         return found
 
     def account(self) -> dict[str, Any] | None:

@@ -159,11 +159,15 @@ class Simulation:
 
     def seconds(self) -> dict[str, float]:
         """Mean over the workers of what their time was spent on, once the run is over."""
+        return {kind: sum(each) / len(each) for kind, each in self.spent().items()}
+
+    def spent(self) -> dict[str, list[float]]:
+        """What each worker's time was spent on, as `Run.workers`."""
         team = self.nodes[: self.workers]
         return {
-            "compute": sum(node.busy for node in team) / len(team),
-            "wait": sum(node.waited for node in team) / len(team),
-            "communicate": sum(node.communicated for node in team) / len(team),
+            "compute": [node.busy for node in team],
+            "wait": [node.waited for node in team],
+            "communicate": [node.communicated for node in team],
         }
 
     def account(self) -> dict[str, Any] | None:
@@ -173,6 +177,14 @@ class Simulation:
     def usage(self) -> list[dict[str, Any]]:
         """What each line of the network has carried, as `Run.lines`."""
         return []
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """How far other jobs on the network have come, as `Run.jobs`."""
+        return []
+
+    def phases(self) -> dict[str, dict[str, float]]:
+        """What stages of collectives and messages took, as `Run.phases`."""
+        return {}
 
     def notes(self) -> list[str]:
         """What a reader of the results must know of this run."""

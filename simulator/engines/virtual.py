@@ -41,6 +41,7 @@ def run(
         duration=curve["time"][-1],
         curve=curve,
         seconds=simulation.seconds(),
+        workers=simulation.spent(),
         links=simulation.traffic.links(),
         spans=None if kept is None else simulation.shown(kept.array(simulation.end)),
         notes=[*notes(program, algorithm, simulation.objective, curve), *simulation.notes()],
@@ -51,15 +52,17 @@ def run(
         inbox_bytes=simulation.inbox_bytes,
         failures=simulation.account(),
         lines=simulation.usage(),
+        phases=simulation.phases(),
+        jobs=simulation.jobs(),
     )
 
 
 def kind(scenario: Scenario) -> type[Simulation]:
     """The simplest simulation that has all that a scenario asks for."""
     if scenario.network.model == "flows" or any(each is not None for each in devices(scenario)):
-        from simulator.engines.flowing import FlowSimulation  # noqa: PLC0415 - it loads numba
+        from simulator.engines import flowing, guests  # noqa: PLC0415 - they load numba
 
-        return FlowSimulation
+        return guests.Host if scenario.job else flowing.FlowSimulation
     if any_in(scenario) or scenario.recovery.backup:
         return RecoveringSimulation
     return Simulation

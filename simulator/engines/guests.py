@@ -1,0 +1,93 @@
+"""Other jobs on the same network: runs that go on beside one, over the same lines."""
+
+from collections.abc import Callable
+from typing import Any
+
+from simulator.engines.flowing import FlowSimulation
+from simulator.programs import Program, catalogue
+from simulator.scenario import Algorithm, Job, Scenario
+from simulator.trace import Spans
+
+APART = 10**9  # between the seeds of a run and of its guests: none of their numbers are the same
+
+
+class Host(FlowSimulation):
+    """A run that has guests; it ends when nothing of its own is to come, as they never end."""
+
+    def __init__(
+        self,
+        program: Program,
+        algorithm: Algorithm,
+        scenario: Scenario,
+        seed: int,
+        spans: Spans | None = None,
+    ) -> None:
+        super().__init__(program, algorithm, scenario, seed, spans)
+        self.guests = [Guest(self, job, index) for index, job in enumerate(scenario.job)]
+
+    def run(self) -> None:
+        """Run to the end, beside the guests."""
+        for guest in self.guests:
+            guest.release_at(0.0, guest.nodes)
+        try:
+            super().run()
+        finally:
+            for guest in self.guests:
+                for node in guest.nodes:
+                    node.coroutine.close()
+
+    def idle(self) -> bool:
+        """Whether nothing of its own is to come: then the run is over."""
+        return not (self._events or self.pending)
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """How far each guest has come, as `Run.jobs`."""
+        end = self.wall(self.end)
+        return [guest.pace(end) for guest in self.guests]
+
+
+class Guest(FlowSimulation):
+    """A job beside a run: it has its own nodes and network cards."""
+
+    def __init__(self, host: Host, job: Job, index: int) -> None:
+        self.host, self.index, self.label = host, index, job.algorithm.label
+        program, seed = catalogue()[job.algorithm.name], host.seed + (index + 1) * APART
+        super().__init__(program, job.algorithm, job.scenario, seed)
+        self.env, self.ready, self.deadline = host.env, host.ready, host.deadline
+
+    @property
+    def _next_event(self) -> float:
+        """When SimPy's next event is, whosever it is."""
+        return self.host._next_event
+
+    @_next_event.setter
+    def _next_event(self, time: float) -> None:
+        self.host._next_event = time
+
+    def share(self) -> None:
+        """Use the host's fabric."""
+        host = self.host
+        self.ground, self.tickets, self.weather = host.ground, host.tickets, host.weather
+        self.topology = host.ground.others[self.index]
+
+    def blow(self) -> None:
+        """The weather of the network is the host's."""
+
+    def at(self, time: float, change: Callable[[float], None]) -> None:
+        """Let something change the fabric at `time`."""
+        self.host.at(time, change)
+
+    def idle(self) -> bool:
+        """Whether the host's run is over."""
+        return self.host.idle()
+
+    def pace(self, end: float) -> dict[str, Any]:
+        """How far it has come."""
+        served = len(self.nodes) > self.workers
+        steps = self.nodes[-1].step / (self.workers if served else 1)
+        return {
+            "job": self.index,
+            "algorithm": self.label,
+            "steps": steps,
+            "seconds_per_step": end / steps if steps else None,
+        }

@@ -1,0 +1,97 @@
+"""What was used and lost, over the seeds of one algorithm: workers, lines, phases, failures."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from simulator.report import human, number
+from simulator.trace import Run
+
+
+def percent(share: float) -> str:
+    """Return a share as people say it: "64 %"; what is little but not nothing is "under 1 %"."""
+    return "under 1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
+
+
+def span(run: Run) -> float:
+    """How long a run went on, in seconds; its curve may end before."""
+    spent = np.array([*run.workers.values()])
+    return float(spent.sum(axis=0).max()) if spent.size else run.duration
+
+
+def workers(runs: Sequence[Run]) -> dict[str, list[float]]:
+    """Mean over seeds of what each worker's time (seconds) was spent on."""
+    return {
+        kind: np.mean([run.workers[kind] for run in runs], axis=0).tolist()
+        for kind in runs[0].workers
+    }
+
+
+def failures(runs: Sequence[Run]) -> dict[str, Any] | None:
+    """Means over seeds of `Run.failures`; None where nothing can crash. `stall`: the first one."""
+    found = [run.failures for run in runs if run.failures is not None]
+    if not found:
+        return None
+    means = {key: _mean(each[key] for each in found) for key in found[0] if key != "stall"}
+    return means | {"stall": next((each["stall"] for each in found if each["stall"]), None)}
+
+
+def lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Means over seeds of `Run.lines`. `saturated`: the share of the time."""
+    spans = list(map(span, runs))
+    return [
+        {
+            "line": each[0]["line"],
+            "bandwidth": each[0]["bandwidth"],
+            "bytes": _mean(line["bytes"] for line in each),
+            "utilisation": _mean(line["utilisation"] for line in each),
+            "saturated": _mean(
+                min(1.0, line["saturated_seconds"] / whole) if whole else 0.0
+                for line, whole in zip(each, spans, strict=True)
+            ),
+        }
+        for each in zip(*(run.lines for run in runs), strict=True)
+    ]
+
+
+def phases(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
+    """Means over seeds of `Run.phases`; of transits those of all messages."""
+    found: dict[str, dict[str, float]] = {}
+    for name in dict.fromkeys(name for run in runs for name in run.phases):
+        each = [run.phases.get(name, {}) for run in runs]
+        keys = dict.fromkeys(key for one in each for key in one)
+        phase = {key: sum(one.get(key, 0.0) for one in each) / len(runs) for key in keys}
+        if phase.get("messages"):
+            total = sum(one["messages"] * one["transit_seconds"] for one in each if one)
+            phase["transit_seconds"] = total / (phase["messages"] * len(runs))
+        found[name] = phase
+    return found
+
+
+def network(runs: Sequence[Run]) -> dict[str, Any] | None:
+    """What lines carried and phases took; None where no transfer was simulated."""
+    return {"lines": lines(runs), "phases": phases(runs)} if runs[0].lines else None
+
+
+def of_failures(label: str, lost: dict[str, Any], shares: dict[str, float]) -> str:
+    """Say in one line what crashes, and who was left out, cost."""
+    said = f"{label}: {_few(lost['crashes'], 'crash', 'crashes')}"
+    said += f"; lost {percent(shares['lost'] or 0)}, down {percent(shares['down'] or 0)}"
+    said += f" of the time; goodput {percent(lost['goodput'])}"
+    if lost["recovery_seconds"] is not None:
+        said += f"; {human(lost['recovery_seconds'])} to recover"
+    if lost["dropped"]:
+        said += f"; {_few(lost['dropped'], 'contribution', 'contributions')} left out"
+    return said + "."
+
+
+def _few(count: float, one: str, many: str) -> str:
+    exact = f"{count:.0f}" if count == round(count) else number(count)
+    return f"{exact} {one if count == 1 else many}"
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    """The mean of what is there."""
+    there = [value for value in values if value is not None]
+    return sum(there) / len(there) if there else None
