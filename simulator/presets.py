@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from simulator import cluster, network, theory
+from simulator import cluster, theory
+from simulator.costs import mean_cost
 from simulator.dispatch import run_seeds
 from simulator.errors import InputError
 from simulator.load import Programs, parse
@@ -59,7 +60,7 @@ def _hiding(
 
     Theory is for constant times and no compression: simulation decides.
     """
-    compute, cost = max(cluster.mean_compute(scenario)), network.Network(scenario).mean_cost()
+    compute, cost = max(cluster.mean_compute(scenario)), mean_cost(scenario)
     periods = choices.get("period", (table.get("period", 1),))
     if isinstance(periods, Range):
         periods = (theory.smallest_period(compute, cost.transmission),) if compute else ()

@@ -15,9 +15,11 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
-from simulator import cluster, network
+from simulator import cluster
+from simulator.costs import mean_cost
 from simulator.distribution import Distribution
 from simulator.errors import InputError
+from simulator.network import Cost
 from simulator.order import expected_max
 from simulator.pieces.schedule import Rate
 from simulator.samples import Trace
@@ -204,7 +206,7 @@ def tabulate(scenario: Scenario) -> dict[str, Any]:
     a time has no expectation, or nothing takes time.
     """
     workers = cluster.expected_laws(scenario)
-    cost = network.Network(scenario).mean_cost()
+    cost = mean_cost(scenario)
     D = cost.transmission + cost.latency
     step = cache(lambda tau: seconds_per_step(workers, D, tau))
     if not 0 < step(1) < math.inf:
@@ -275,7 +277,7 @@ def _crossings(
     return rows
 
 
-def _hide(compute: float, cost: network.Cost) -> dict[str, Any]:
+def _hide(compute: float, cost: Cost) -> dict[str, Any]:
     period = smallest_period(compute, cost.transmission)
     return {
         "delay": steps_to_hide(compute, cost.transmission, cost.latency),

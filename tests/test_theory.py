@@ -356,9 +356,7 @@ def scenario(**changes):
 def figure3(monkeypatch):
     monkeypatch.setattr(cluster, "expected_laws", lambda scenario: SIXTEEN)
     cost = network.Cost(0.0, 1.0)
-    monkeypatch.setattr(
-        network, "Network", lambda scenario: SimpleNamespace(mean_cost=lambda: cost)
-    )
+    monkeypatch.setattr(theory, "mean_cost", lambda scenario: cost)
 
 
 @pytest.mark.usefixtures("figure3")
