@@ -4,8 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from simulator.programs import catalogue
 from tests.programs import ROWS, called, cases
@@ -66,3 +64,14 @@ def test_what_overlaps_comes_to_the_same_values(case: dict[str, Any]) -> None:
         return
     formula, flows = both(case, RING, objective=QUADRATIC, steps=12)
     assert flows.curve["loss"] == formula.curve["loss"]
+
+
+@pytest.mark.parametrize("case", cases(), ids=called)
+@pytest.mark.parametrize("seconds", ["2 s", "3.3 s"])
+def test_a_run_may_end_in_the_midst_of_transfers(case: dict[str, Any], seconds: str) -> None:
+    """By time: whatever is under way then, it is no deadlock."""
+    network = RING | {"model": "flows", "bandwidth": "100 kbit/s"}
+    tables = {"network": network, "objective": QUADRATIC, "run": {"duration": seconds}}
+    run = simulate(scenario(case, steps=None, **tables))
+    assert run.duration <= float(seconds[:-2])
+    assert sum(run.seconds.values()) == pytest.approx(float(seconds[:-2]), rel=1e-9)

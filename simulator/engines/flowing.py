@@ -382,7 +382,7 @@ class FlowSimulation(RecoveringSimulation):
             begins = self._without(collective, team, rank, begins, crash, back)
         collective.begins = begins
         if begins > self.deadline or begins == inf:
-            collective.done = begins
+            collective.done = inf  # nobody will see it
             return
         if len(team) < 2:
             self._mean_done(collective, team, begins)
@@ -408,6 +408,11 @@ class FlowSimulation(RecoveringSimulation):
             self.enter(following, rank, step, value(collective.result), at)
 
     # The end
+
+    def expects(self) -> bool:
+        """Whether something was still to come: a transfer, too, unless it never gets through."""
+        mine = [number for number, ticket in self.tickets.items() if ticket.run is self]
+        return super().expects() or not all(map(self._doomed, mine))
 
     def _deadlocked(self) -> list[str]:
         """Who waits for whom, or for which line."""

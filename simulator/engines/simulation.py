@@ -146,11 +146,15 @@ class Simulation:
         finally:
             for node in self.nodes:
                 node.coroutine.close()
-        if not (self._events or self.flights or self.observer.complete or self.late):
+        if not (self.expects() or self.observer.complete or self.late):
             self.stalled(self._deadlocked())
         end = self.end
         for node in self.nodes:
             node.finish(min(node.now, end) if self._whole else end)
+
+    def expects(self) -> bool:
+        """Whether something was still to come when the run ended."""
+        return bool(self._events or self.flights)
 
     def stalled(self, nodes: list[str]) -> None:
         """Raise DeadlockError if nodes wait for each other: who waits for whom."""
