@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from simulator.cluster import delayed, mean_compute
+from simulator.cluster_sections import Cluster, Group
 from simulator.codecs.codec import Raw
 from simulator.combinations import Problem, combinations, multiplier
 from simulator.network_checks import network_problems
@@ -19,7 +20,7 @@ from simulator.pieces.transform import Identity
 from simulator.programs import Program
 from simulator.recovery import recovery_problems
 from simulator.scenario import Algorithm, Scenario, arguments
-from simulator.sections import Cluster, Group, NoObjective, Range
+from simulator.sections import NoObjective, Range
 from simulator.wording import Path, nearest, sentence
 
 

@@ -9,11 +9,11 @@ from math import floor, inf
 
 import numpy as np
 
+from simulator.cluster_sections import Bursts, Cluster, Group
 from simulator.distribution import Array, Distribution
 from simulator.profile import Profile
 from simulator.samples import Trace
 from simulator.scenario import Scenario
-from simulator.sections import Bursts, Cluster, Group
 from simulator.streams import Purpose, blocks, generator
 
 

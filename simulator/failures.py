@@ -6,11 +6,12 @@ from heapq import merge
 from itertools import takewhile
 from math import inf
 
+from simulator.cluster_sections import Failures
 from simulator.scenario import Scenario
-from simulator.sections import Failures
 from simulator.streams import Purpose, generator
 
 NEVER = (inf, inf)
+PATIENCE = 10_000  # crashes in the way of one thing, after which it never gets done
 Down = tuple[float, float]
 """From the crash until the node goes on again, in seconds; (inf, inf): never."""
 

@@ -5,9 +5,9 @@ from itertools import permutations
 from math import inf
 
 from simulator.combinations import Problem
+from simulator.network_sections import Link, Network
 from simulator.programs import Program
 from simulator.scenario import Scenario
-from simulator.sections import Link, Network
 from simulator.wording import Path, dotted, nearest
 
 REMEDY = 'only network.model = "flows" simulates it; write that, or remove it'

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
+from simulator.cluster_sections import Cluster, Group
 from simulator.combinations import Problem
 from simulator.scenario import Scenario
-from simulator.sections import Cluster, Group
 from simulator.wording import Path, nearest
 
 

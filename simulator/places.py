@@ -4,8 +4,8 @@ from typing import Any
 
 from simulator.cluster import workers
 from simulator.delay import Law
+from simulator.network_sections import Link
 from simulator.scenario import Scenario
-from simulator.sections import Link
 
 
 class Places:

@@ -15,9 +15,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from simulator.delay import Law
+from simulator.network_sections import Link
 from simulator.places import Places
 from simulator.scenario import Scenario
-from simulator.sections import Link
 from simulator.streams import Purpose
 from simulator.traffic_shape import Alternating, Line, Once, Spells, failing
 

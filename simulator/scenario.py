@@ -20,27 +20,23 @@ from pydantic import (
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from simulator.cluster_sections import Cluster, Recovery
 from simulator.codecs.codec import Raw
+from simulator.network_sections import Network, Server
 from simulator.pieces.piece import TomlSchema
 from simulator.programs import Program, catalogue
+from simulator.section import Many, Name, Section
 from simulator.sections import (
     Bound,
     Choice,
-    Cluster,
     Cost,
-    Many,
     Model,
-    Name,
-    Network,
     NoObjective,
     Objective,
     Optimizer,
     Quadratic,
     Range,
-    Recovery,
     Run,
-    Section,
-    Server,
     Softmax,
     Theory,
 )

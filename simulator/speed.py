@@ -13,9 +13,9 @@ from typing import Protocol
 
 from simulator import cluster
 from simulator.cluster import Worker
+from simulator.cluster_sections import Bursts
 from simulator.profile import Segment
 from simulator.scenario import Scenario
-from simulator.sections import Bursts
 from simulator.streams import Purpose, blocks, generator
 
 KEPT = 256  # segments behind the last start, for starts that are a little out of order

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter
 
 from simulator import cluster
+from simulator.cluster_sections import Cluster, Group
 from simulator.costs import mean_cost
 from simulator.distribution import Distribution
 from simulator.errors import InputError
@@ -24,7 +25,6 @@ from simulator.order import expected_max
 from simulator.pieces.schedule import Rate
 from simulator.samples import Trace
 from simulator.scenario import Scenario
-from simulator.sections import Cluster, Group
 
 __all__ = [
     "ErrorBound",

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from simulator import cluster
+from simulator.cluster_sections import Cluster
 from simulator.delay import Law
 from simulator.engines import batched
 from simulator.errors import InputError
-from simulator.sections import Cluster
 from simulator.streams import Purpose, generator
 from tests.test_delay import TABLES
 from tests.test_speed import BURSTS

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator import cluster, speed
+from simulator.cluster_sections import Bursts
 from simulator.dispatch import run_seeds
 from simulator.engines import batched
 from simulator.engines.handover import HandOver
-from simulator.sections import Bursts
 from simulator.speed import Speed, product, spells
 from tests.programs import cases
 from tests.worlds import EXPONENTIAL, RING, play, scenario, simulate

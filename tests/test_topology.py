@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from simulator.errors import InputError
 from simulator.load import load, parse
 from simulator.network import Network
-from simulator.sections import Link
+from simulator.network_sections import Link
 from simulator.simulate import Task
 from simulator.topology import Topology
 
