@@ -153,7 +153,13 @@ def _simulate(  # noqa: PLR0913, PLR0917 - the contract's options
         _print_json(result.json())
     else:
         said = [row["bottleneck"] for row in result.algorithms]
-        _show(tables.summary(result), *said, *result.failures, result.pick["sentence"], FILES + str(out))
+        _show(
+            tables.summary(result),
+            *said,
+            *result.failures,
+            result.pick["sentence"],
+            FILES + str(out),
+        )
 
 
 @app.command("sweep")

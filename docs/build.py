@@ -74,13 +74,16 @@ def filled(page: str, mark: str, text: str) -> str:
 
 
 def parameters(program: Program) -> str:
-    """Return the table of a program's parameters, in the order of its signature."""
+    """Return the table of a program's parameters, in the order of its signature, and a line on
+    what can be done when a worker crashes."""
     described = program.describe()
     rows = [
         (f"`{key}`", default(program, key, about["default"]), about["unit"], meaning(program, key))
         for key, about in described.items()
     ]
-    return table(("parameter", "default", "unit", "meaning"), rows)
+    policies = ", ".join(f"`{each}`" for each in program.recovers)
+    crash = f"When a worker crashes, [`recovery.policy`](../failures.md) may be {policies}."
+    return f"{table(('parameter', 'default', 'unit', 'meaning'), rows)}\n\n{crash}"
 
 
 def default(program: Program, key: str, value: Any) -> str:

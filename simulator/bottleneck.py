@@ -8,15 +8,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from simulator import cluster, usage
-from simulator.network import Network
-from simulator.report import human, number
+from simulator import cluster, saturation, usage
+from simulator.report import number
 from simulator.scenario import Algorithm, Scenario
 from simulator.trace import Run
 from simulator.usage import percent
 
-CARD = re.compile(r"(worker \d+|server)( in| out)?")
-"""Names of the lines of network cards."""
+WORTH = 0.1  # of the time: less is not worth a second word
 MATTERS = 1.05  # times the mean: less than that is no difference worth a word
 
 
@@ -28,16 +26,19 @@ def sentence(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> s
         return f"{algorithm.label}: nothing takes time."
     share = {kind: seconds / whole for kind, seconds in spent.items()}
     vain = share.get("lost", 0.0) + share.get("down", 0.0)
-    most = max(
+    parts = [
         (share["compute"], "is computing", _computing),
         (share["wait"], "is waiting", _waiting),
-        (share["communicate"], "goes to the network", _network),
-        (vain, "is lost to failures", _failures),
-        key=lambda each: each[0],
-    )
-    of_time, says, why = most
-    reasons = why(scenario, algorithm, runs, share)
-    return "; ".join([f"{algorithm.label}: {percent(of_time)} of the time {says}", *reasons]) + "."
+        (share["communicate"], "goes to the network", saturation.reasons),
+        (vain, "is lost", _failures),
+    ]
+    first, second, *_ = sorted(parts, key=lambda part: -part[0])
+    said = [f"{algorithm.label}: {percent(first[0])} of the time {first[1]}"]
+    said += first[2](scenario, algorithm, runs, share)
+    if first is parts[0] and second[0] > WORTH:
+        said.append(f"{percent(second[0])} {second[1]}")
+        said += second[2](scenario, algorithm, runs, share)
+    return "; ".join(said) + "."
 
 
 # Each of these: why that much time goes to one thing.
@@ -53,11 +54,10 @@ def _computing(
     ratio = float(np.mean([each.max() / each.mean() for each in computed]))
     if ratio < MATTERS:
         return ["all workers are about as fast"]
-    waits = f"waiting takes {percent(share['wait'])}"
-    if len(slowest) > 1:
-        return [f"the slowest worker takes {_times(ratio)} the mean (it differs by seed); {waits}"]
-    who = _called(scenario, slowest.pop(), sum(computed))
-    return [f"the slowest, {who}, takes {_times(ratio)} the mean; {waits}"]
+    who = _called(scenario, slowest, np.sum(computed, axis=0))
+    if who is None:
+        return [f"the slowest worker, another one by seed, takes {number(ratio)} times the mean"]
+    return [f"the slowest, {who}, takes {number(ratio)} times the mean"]
 
 
 def _waiting(
@@ -66,21 +66,23 @@ def _waiting(
     unit = runs[0].staleness_unit
     if unit == "updates":
         return _served(scenario, runs)
-    held = _held(scenario, algorithm, runs)
+    held = saturation.held_share(scenario, algorithm, runs)
     if held is not None and held > share["wait"] and unit == "steps":
         return [f"collectives hold the links for {percent(held)} of the time, one after another"]
     waits = [np.array(run.workers["wait"]) for run in runs]
-    means = np.mean([each / usage.span(run) for each, run in zip(waits, runs, strict=True)], axis=0)
-    least = {int(each.argmin()) for each in waits}
-    if np.mean([each.min() / each.mean() for each in waits]) > 0.5:
+    whole = sum(map(usage.span, runs))
+    means, lowest = np.sum(waits, axis=0) / whole, sum(each.min() for each in waits) / whole
+    least = {int(each.argmin()) for each in waits if each.any()}
+    crashed = share.get("down", 0.0) > 0
+    if lowest > means.mean() / 2:
         alike = f"all wait, {percent(means.min())} to {percent(means.max())} of their time each"
-        return [f"{alike}: for whoever happens to be the slowest"]
-    if len(least) > 1:
-        return ["one worker waits less than half as long as the mean, another one by seed"]
-    rank = least.pop()
-    others = percent(float(np.delete(means, rank).mean()))
-    who = _called(scenario, rank, -sum(waits))
-    return [f"it is {who} that the others wait for: {percent(means[rank])}, against their {others}"]
+        return [f"{alike}: for whoever happens to be the slowest{' or down' if crashed else ''}"]
+    who = _called(scenario, least, -means) or "one worker, another one by seed"
+    said = f"the others wait for {who}: it waits for {percent(lowest)}"
+    if crashed and len(least) == 1:
+        down = sum(run.workers["down"][min(least)] for run in runs) / whole
+        said += f" and is down for {percent(down)}"
+    return [f"{said}, the mean is {percent(means.mean())}"]
 
 
 def _served(scenario: Scenario, runs: Sequence[Run]) -> list[str]:
@@ -91,131 +93,44 @@ def _served(scenario: Scenario, runs: Sequence[Run]) -> list[str]:
     ]
     times = sum(run.duration for run in runs)
     busy = min(1.0, sum(works) / times) if times else 0.0
-    said = [f"the server works for {percent(busy)} of it"]
-    card = max((each for each in _busy_lines(scenario, runs) if "server" in each[1]), default=None)
-    if card is not None and card[0] > 0.005:
-        said.append(f"its network card is full for {percent(card[0])}")
+    lines = saturation.busy(scenario, runs)
+    card = max((full for full, name in lines if re.fullmatch(saturation.SERVER, name)), default=0.0)
+    said = [f"the server works for {percent(busy)} of the time"] if busy >= card else []
+    if card > WORTH:
+        said.append(f"the server's network card is saturated for {percent(card)}")
     inbox = max(run.inbox_bytes for run in runs)
     if inbox:
         models = inbox / scenario.model.bytes
-        said.append(f"up to {number(models)} models wait there at once")
-    if busy < 0.5 and (card is None or card[0] < 0.5):
-        said.append("so it is mostly other workers that are waited for")
+        said.append(f"up to {models:.3g} models wait there at once")
+    if max(busy, card) < WORTH:
+        said.append("so it is other workers that are waited for")
     return said
-
-
-def _busy_lines(scenario: Scenario, runs: Sequence[Run]) -> list[tuple[float, str]]:
-    """How much of the time lines are full; in closed form, the server's card."""
-    if runs[0].lines:
-        return [(line["saturated"], line["line"]) for line in usage.lines(runs)]
-    card, found = scenario.server.bandwidth, []
-    place = Network(scenario).places.of(scenario.cluster.workers)
-    for says, name in (("server in", f"->{place}"), ("server out", f"{place}->")):
-        sizes = [
-            sum(size for link, size in run.links.items() if name in link) for run in runs
-        ]
-        times = sum(run.duration for run in runs)
-        if card and times:
-            found.append((min(1.0, sum(sizes) / card / times), says))
-    return found
-
-
-def _network(
-    scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run], share: dict[str, float]
-) -> list[str]:
-    if runs[0].lines:
-        return [_lines(scenario, runs, share["communicate"]), *_phases(runs)]
-    held = _held(scenario, algorithm, runs)
-    if held is None:
-        return []
-    said = f"transmissions hold a worker's links for {percent(held)} of the time"
-    if held < share["communicate"] / 2:
-        return [f"{said}, so it is mostly latency"]
-    return [f"{said}, so it is mostly bandwidth" if held <= 1 else said]
-
-
-def _lines(scenario: Scenario, runs: Sequence[Run], communicate: float) -> str:
-    """Which line is full for how long. When none is, transfers do not lack bandwidth."""
-    busy = sorted(_busy_lines(scenario, runs), reverse=True)
-    top, name = busy[0]
-    if not top:
-        return f"no line is ever saturated, so it is {_else(scenario)}"
-    alike = [line for full, line in busy if full > top / MATTERS]
-    who = name if len(alike) == 1 else f"{name} and {len(alike) - 1} more lines"
-    if len(alike) > 1 and all(map(CARD.fullmatch, alike)):
-        who = f"{len(alike)} network cards"
-    are = f"{who} {'is' if len(alike) == 1 else 'are'} saturated for {percent(top)}"
-    if top >= communicate / 2:
-        return are
-    if sum(full for full, _ in busy) < communicate / 2:
-        return f"{are}, the most of all, so it is mostly {_else(scenario)}"
-    return f"{are}, the most of all: lines take turns"
-
-
-def _else(scenario: Scenario) -> str:
-    """What takes time where no line is full."""
-    settings = scenario.network
-    windows = [settings.tcp_window, *(link.tcp_window for link in settings.link)]
-    limited = settings.slow_start is not None or any(each is not None for each in windows)
-    return "latency, or what TCP lets a single transfer take" if limited else "latency"
-
-
-def _phases(runs: Sequence[Run]) -> list[str]:
-    """The longest stage of the collectives; else how long messages are on their way."""
-    phases = usage.phases(runs)
-    stages = {name: phase["seconds"] for name, phase in phases.items() if "seconds" in phase}
-    whole = sum(stages.values())
-    if len(stages) > 1 and whole:
-        longest = max(stages, key=lambda name: stages[name])
-        return [f"{percent(stages[longest] / whole)} of its collectives' time is {longest}"]
-    sent = {name: each for name, each in phases.items() if each.get("messages")}
-    transits = [f"{human(each['transit_seconds'])} {name}" for name, each in sent.items()]
-    return [f"a message takes {', '.join(transits)}"] if transits else []
 
 
 def _failures(
     scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run], share: dict[str, float]
 ) -> list[str]:
-    counts = [run.failures["crashes"] for run in runs if run.failures is not None]
-    parts = f"computed in vain {percent(share['lost'])}, down {percent(share['down'])}"
-    return [f"{parts}, by {number(sum(counts) / len(counts))} crashes a run" if counts else parts]
-
-
-def _held(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> float | None:
-    """For what share of the time transmissions hold the links of a worker; None: not known."""
-    settings, whole = scenario.network, sum(usage.span(run) for run in runs)
-    if runs[0].lines or runs[0].failures is not None or settings.collective == "given" or not whole:
-        return None
-    network, workers = Network(scenario), scenario.cluster.workers
-    sizes = {name: sum(run.links.get(name, 0.0) for run in runs) for name in runs[0].links}
-    gathers = getattr(algorithm.parameters.get("codec"), "gathers", False)
-    plan = network.gather_plan if gathers else network.mean_plan
-    if runs[0].staleness_unit == "steps" and {*sizes} == {*plan.moved}:
-        return plan.held * sum(sizes.values()) / sum(plan.moved.values()) / whole
-    ranks = {network.places.of(rank): rank for rank in range(workers + 1)}
-    seconds = 0.0
-    for name, size in sizes.items():
-        ends = name.split("->")
-        if len(ends) != 2:
-            return None
-        seconds += size / network.link(*(ranks[end] for end in ends)).bandwidth
-    return seconds / workers / whole
+    crashes = sum(run.failures["crashes"] for run in runs if run.failures is not None)
+    said = [f"computed in vain {percent(share['lost'])}, down {percent(share['down'])}"]
+    return said + ([f"{number(crashes / len(runs))} crashes a run"] if crashes else [])
 
 
 # Names
 
 
-def _times(ratio: float) -> str:
-    return f"{number(ratio)} times"
+def _called(scenario: Scenario, ranks: set[int], slowness: np.ndarray) -> str | None:
+    """The slowest worker, or its group if all of that are nearly as slow; None: one or another.
 
-
-def _called(scenario: Scenario, rank: int, slowness: np.ndarray) -> str:
-    """A worker, or its group if all of that are nearly as slow."""
+    `ranks`: the slowest with each seed; `slowness`: of every worker.
+    """
     groups = [worker.group for worker in cluster.workers(scenario)]
-    mates = [other for other, group in enumerate(groups) if group == groups[rank]]
-    if not groups[rank]:
-        return f"worker {rank}"
-    spread = float(slowness.max() - slowness.min())
-    if len(mates) > 1 and slowness[mates].min() > slowness[rank] - spread / 4:
-        return f"group {groups[rank]}"
-    return f"worker {rank} ({groups[rank]})"
+    names = {groups[rank] for rank in ranks}
+    name = names.pop()
+    if not names and name:
+        mates = [rank for rank, group in enumerate(groups) if group == name]
+        near = slowness.max() - (slowness.max() - slowness.min()) / 4
+        if len(mates) > 1 and (slowness[mates] > near).all():
+            return f"group {name}"
+    if len(ranks) > 1:
+        return None
+    return f"worker {min(ranks)} ({name})" if name else f"worker {min(ranks)}"

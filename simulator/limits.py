@@ -4,64 +4,65 @@ Rates are max-min fair: a flow is held back by its own limit (a TCP window, slow
 saturated line. So more bandwidth on a line that was never saturated changes no rate, and no time.
 """
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
 
-from simulator.bottleneck import CARD
+from simulator.saturation import CARD
 from simulator.scenario import Scenario
 from simulator.trace import Run
 
 FEW = 3  # names in a note
+ENDS = re.compile("<?->")
 
 
 def notes(scenario: Scenario, runs: Sequence[Run]) -> list[str]:
-    """What a reader need not try: which lines no algorithm uses, and which none ever fills."""
+    """What a reader need not try: lines that no algorithm uses, and lines that none ever fills.
+
+    `runs`: of all algorithms and seeds. Lines without a limit, and those of which every flow has
+    all, are left out: there is nothing to widen, or it does matter.
+    """
     if not all(run.lines for run in runs):
         return []
-    lines = {line["line"]: line for line in runs[0].lines}
     carried = {line["line"] for run in runs for line in run.lines if line["bytes"]}
     full = {line["line"] for run in runs for line in run.lines if line["saturated_seconds"]}
-    finite = [
-        name for name, line in lines.items()
+    shared = [
+        line["line"]
+        for line in runs[0].lines
         if line["bandwidth"] is not None and line["utilisation"] is not None
-    ]  # fmt: skip
-    found = []
-    links = _links(scenario, set(lines))
-    idle = [
-        says for says, names in links.items() if carried.isdisjoint(names)
     ]
+    idle = [says for says, names in _links(scenario, shared).items() if carried.isdisjoint(names)]
+    found = []
     if idle:
-        their = "its" if len(idle) == 1 else "their"
-        found.append(f"{_some(idle)} carried nothing: {their} bandwidth changes nothing here")
-    wires = [name for name in finite if not CARD.fullmatch(name)]
-    free = [name for name in wires if name in carried - full]
-    cards = [name for name in finite if CARD.fullmatch(name)]
+        found.append(f"carried nothing, so that their bandwidth changes nothing: {_some(idle)}")
+    cards = [name for name in shared if CARD.fullmatch(name)]
     slack = [name for name in cards if name not in full]
+    free = [name for name in shared if name in carried - full and not CARD.fullmatch(name)]
     said = [_some(free)] if free else []
-    if cards and len(slack) == len(cards):
-        said.append("the network cards")
-    elif slack:
-        said.append(f"{len(slack)} of {len(cards)} network card lines" if len(slack) > FEW else _some(slack))
+    if slack:
+        some = f"{len(slack)} of {len(cards)} lines of" if len(slack) < len(cards) else "all"
+        said.append(f"{some} network cards")
     if said:
-        found.append(f"more bandwidth on {' and '.join(said)} changes nothing: never saturated")
+        what = "; ".join(said)
+        found.append(f"never saturated, so that more bandwidth there changes nothing: {what}")
     return found
 
 
-def _links(scenario: Scenario, lines: set[str]) -> dict[str, set[str]]:
+def _links(scenario: Scenario, lines: Sequence[str]) -> dict[str, set[str]]:
     """The lines between places, by what a reader of the scenario calls them."""
     found: dict[str, set[str]] = {}
+    left = {name: {name} for name in lines if not CARD.fullmatch(name)}
+    if scenario.server.region is None:  # then nobody has written what joins it
+        left = {name: each for name, each in left.items() if "server" not in ENDS.split(name)}
     for index, link in enumerate(scenario.network.link):
         a, b = link.between
-        names = {f"{a}->{b}", f"{b}->{a}", f"{a}<->{b}"} & lines
+        names = {f"{a}->{b}", f"{b}->{a}", f"{a}<->{b}"} & {*left}
         if names:
             found[f"network.link[{index}] ({a}-{b})"] = names
     known = set().union(*found.values())
-    others = (name for name in sorted(lines - known) if not CARD.fullmatch(name))
-    return found | {name: {name} for name in others}
+    return found | {name: names for name, names in left.items() if name not in known}
 
 
 def _some(names: Sequence[str]) -> str:
     """The first few of many names."""
-    shown, rest = [*names[:FEW]], len(names) - FEW
-    if rest > 0:
-        return f"{', '.join(shown)} and {rest} more"
-    return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
+    rest = len(names) - FEW
+    return ", ".join(names[:FEW]) + (f" and {rest} more" if rest > 0 else "")

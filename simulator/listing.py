@@ -15,9 +15,10 @@ Rows = list[dict[str, Any]]
 
 
 def programs() -> Rows:
-    """The catalogue of algorithms, with papers as sources."""
+    """The catalogue of algorithms, with papers as sources; `recovers`: see docs/failures.md."""
     return [
         _row(program.name, program.summary, program.describe(), program.source)
+        | {"recovers": list(program.recovers)}
         for program in catalogue().values()
     ]
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
+from simulator.cluster import devices
+from simulator.cluster_sections import Recovery
 from simulator.combinations import Problem
 from simulator.failures import any_in
 from simulator.programs import Program
@@ -10,7 +12,7 @@ from simulator.scenario import Scenario
 
 def recovery_problems(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
     """What is wrong with [recovery], [[cluster.crash]] and failures."""
-    recovery, written = scenario.recovery, scenario.recovery.model_fields_set
+    written = scenario.recovery.model_fields_set
     yield from _crashes(scenario, programs)
     if not any_in(scenario):
         for key in sorted(written - {"backup"}):
@@ -18,13 +20,19 @@ def recovery_problems(scenario: Scenario, programs: Mapping[str, Program]) -> It
                 ("recovery", key),
                 "nothing ever crashes; add [[cluster.crash]] or cluster.failures, or remove it",
             )
-    elif recovery.policy == "wait" and recovery.backup:
+    else:
+        yield from _policy(scenario.recovery)
+    yield from _algorithms(scenario, programs)
+
+
+def _policy(recovery: Recovery) -> Iterator[Problem]:
+    if recovery.policy == "wait" and recovery.backup:
         yield Problem(
             ("recovery", "backup"),
             "a mean that leaves out the slowest does not wait for a crashed worker; write "
             'recovery.policy = "shrink", or remove it',
         )
-    elif recovery.policy == "restart" and recovery.backup:
+    if recovery.policy == "restart" and recovery.backup:
         yield Problem(("recovery", "backup"), 'not with policy = "restart"; remove one of them')
     if recovery.policy == "restart" and recovery.checkpoint is None:
         yield Problem(
@@ -41,11 +49,10 @@ def recovery_problems(scenario: Scenario, programs: Mapping[str, Program]) -> It
             ("recovery", "timeout"),
             'contradicts waiting; write recovery.policy = "shrink" or "restart", or remove it',
         )
-    yield from _algorithms(scenario, programs)
 
 
 def _crashes(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
-    workers = scenario.cluster.workers
+    workers, shared = scenario.cluster.workers, devices(scenario)
     served = any(programs[each.name].server for each in scenario.algorithm)
     for index, crash in enumerate(scenario.cluster.crash):
         path = ("cluster", "crash", index, "worker")
@@ -54,6 +61,11 @@ def _crashes(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Pr
                 yield Problem(path, "no algorithm here has a server; remove it")
         elif crash.worker >= workers:
             yield Problem(path, f"there is none; write a rank from 0 to {workers - 1}")
+        elif shared[crash.worker] is not None:
+            yield Problem(
+                path,
+                "shares a device, and is as fast as that lets it; write a worker that has its own",
+            )
         if crash.lasts is None and scenario.recovery.policy == "restart":
             yield Problem(
                 ("cluster", "crash", index),
@@ -68,6 +80,11 @@ def _algorithms(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator
     if recovery.backup >= workers:
         yield Problem(
             ("recovery", "backup"), f"leaves nobody of {workers}; write {workers - 1} or less"
+        )
+    if recovery.backup and any(each is not None for each in devices(scenario)):
+        yield Problem(
+            ("recovery", "backup"),
+            "nobody who shares a device can be left behind; remove it, or cluster.device",
         )
     for algorithm in scenario.algorithm:
         program = programs[algorithm.name]

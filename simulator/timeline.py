@@ -7,13 +7,7 @@ from simulator.report import Groups
 from simulator.trace import Kind, Run
 
 MICROSECONDS = 1e6
-COLOURS = {  # names of chrome://tracing
-    Kind.COMPUTE: "thread_state_running",
-    Kind.WAIT: "thread_state_runnable",
-    Kind.COMMUNICATE: "thread_state_iowait",
-    Kind.SERVE: "rail_load",
-    Kind.DOWN: "terrible",
-}
+RED = "terrible"  # as chrome://tracing calls it
 
 
 def events(groups: Groups) -> dict[str, Any]:
@@ -53,8 +47,8 @@ def _process(pid: int, run: Run) -> Iterator[dict[str, Any]]:
             "tid": worker,
             "ts": start * MICROSECONDS,
             "dur": (end - start) * MICROSECONDS,
-            "cname": COLOURS[Kind(kind)],
             "args": {"step": step},
+            **({"cname": RED} if kind == Kind.DOWN else {}),
         }
 
 

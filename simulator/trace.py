@@ -107,15 +107,15 @@ class Run:
     `failures`, where nodes can crash: `crashes` (number), `recovery_seconds` (mean time until a
     crashed worker, or all, were where they had been), `lost_seconds` and `down_seconds` (of all
     workers), `goodput` (share of the workers' time that is neither), `dropped` (contributions to
-    means that were left out), `stall` (who waits for whom for ever, if so). `lines`, where transfers
-    share them: of each `line` its full `bandwidth` (bytes/s; None: no limit), the `bytes` that it has
-    carried, its `utilisation` (share of what it could have carried; None where every flow has all
-    of it) and `saturated_seconds`. `phases`, where
-    there are lines: of each stage of the collectives the `seconds` from when all before it had ended
-    to when it had, summed over those that ended, and the `bytes` it moved; of messages ("to the
-    server", "from the server", "between workers") how many `messages` arrived, their mean
-    `transit_seconds`, and the `bytes` sent. `jobs`: of each
-    other `job` on the network, by number, its `algorithm`, `steps` and `seconds_per_step` meanwhile.
+    means that were left out), `stall` (who waits for whom for ever, if so). `lines`, where
+    transfers share them: of each `line` its full `bandwidth` (bytes/s; None: no limit), the `bytes`
+    that it has carried, its `utilisation` (share of what it could have carried; None where every
+    flow has all of it) and `saturated_seconds`. `phases`, where there are lines: of each stage of
+    the collectives the `seconds` from when all before it had ended to when it had, summed over
+    those that ended, and the `bytes` it moved; of messages ("to the server", "from the server",
+    "between workers") how many `messages` arrived, their mean `transit_seconds`, and the `bytes`
+    sent. `jobs`: of each other `job` on the network, by number, its `algorithm`, `steps` and
+    `seconds_per_step` meanwhile.
     """
 
     label: str

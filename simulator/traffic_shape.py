@@ -93,9 +93,15 @@ class Line:
         loads = [_steps(spells.of(seed), rate, 0.0) for rate, spells in self.loads]
         state = [1.0] * len(factors) + [0.0] * len(loads)
         sources = [_numbered(*each) for each in enumerate([*factors, *loads])]
+        once = [each for each in self.outages if isinstance(each, Once)]
+        gone = min((each.start for each in once if each.end == inf), default=inf)
         last = None
         for time, together in groupby(merge([(0.0, -1, 0.0)], *sources), lambda step: step[0]):
-            if time == inf:
+            if time == inf and gone == inf:
+                return
+            if time >= gone and last is not None:  # whatever else comes and goes
+                if last:
+                    yield gone, 0.0
                 return
             for _, index, value in together:
                 if index >= 0:

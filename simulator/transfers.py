@@ -104,13 +104,14 @@ def _count_stages(numbers, own):
 
 
 @njit(_ADVANCE, cache=True, nogil=True)
-def _advance(tables, until, order):  # noqa: PLR0912
+def _advance(tables, until, order):  # noqa: PLR0912, PLR0915
     """Run to `until`, or to `order` if that is no later, or until tickets end.
 
     Rates are worked out once for an instant: when all its events have happened, and when what
     comes next is asked for.
     """
-    run, flows, lines, hops, paths, _, events, levels, messages, followers, runs, waits, numbers = tables
+    run, flows, lines, hops, paths, _, events, levels = tables[:8]
+    messages, followers, runs, waits, numbers = tables[8:]
     state = run[0]
     while True:
         instant = state.clock * (1 + INSTANT)

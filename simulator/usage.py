@@ -76,9 +76,9 @@ def network(runs: Sequence[Run]) -> dict[str, Any] | None:
 
 def of_failures(label: str, lost: dict[str, Any], shares: dict[str, float]) -> str:
     """Say in one line what crashes, and who was left out, cost."""
-    said = f"{label}: {_few(lost['crashes'], 'crash', 'crashes')}"
-    said += f"; lost {percent(shares['lost'] or 0)}, down {percent(shares['down'] or 0)}"
-    said += f" of the time; goodput {percent(lost['goodput'])}"
+    vain, down = shares["lost"] or 0.0, shares["down"] or 0.0
+    said = f"{label}: {_few(lost['crashes'], 'crash', 'crashes')}; lost {percent(vain)}, "
+    said += f"down {percent(down)} of the time; goodput {percent(1 - vain - down)}"
     if lost["recovery_seconds"] is not None:
         said += f"; {human(lost['recovery_seconds'])} to recover"
     if lost["dropped"]:

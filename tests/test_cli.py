@@ -49,6 +49,7 @@ MORE = '[[algorithm]]\nname = "asgd"\n[[algorithm]]\nname = "adacomm"\ntau0 = 8\
 KEYS = {
     "label", "name", "parameters", "engine", "seconds_per_step", "steps", "duration", "loss",
     "time_to_target", "scalability", "bytes_per_step", "cost", "breakdown", "curve",
+    "failures", "network", "workers", "bottleneck",
 }  # fmt: skip
 
 
@@ -109,6 +110,9 @@ def test_simulate_keeps_the_json_contract(folder, capsys):
         assert row["time_to_target"]["reached"] == 3
         assert 0 < row["scalability"] <= 1
         assert row["cost"] is None  # no prices
+        assert row["failures"] is row["network"] is None  # nothing crashes, and no lines
+        assert {len(spent) for spent in row["workers"].values()} == {4}
+        assert row["bottleneck"] not in err  # that is in the document
     assert document["algorithms"][1]["parameters"] == {"lr": 0.1, "tau": 10}
     assert document["pick"]["label"] == "local-sgd tau=10"
     assert store.read("there")["summary"] == document
@@ -127,6 +131,9 @@ def test_simulate_writes_a_whole_run_directory(folder, capsys):
         (label, seed) for label in ("ssgd", "local-sgd tau=10") for seed in "012"
     }
     assert json.loads(Path("runs/test/timeline.json").read_text())["traceEvents"]
+    document = json.loads(Path("runs/test/run.json").read_text())["summary"]
+    for row in document["algorithms"]:
+        assert row["bottleneck"] in " ".join(out.split())
     assert "runs/test" in out
 
 
@@ -375,7 +382,9 @@ def test_lists(capsys, name):
     status, out, _ = run(capsys, "list", name, "--json")
     assert status == 0
     rows = json.loads(out)
-    assert all(set(row) == {"name", "summary", "parameters", "source"} for row in rows)
+    more = {"recovers"} if name == "programs" else set()
+    keys = {"name", "summary", "parameters", "source"} | more
+    assert all(set(row) == keys for row in rows)
     assert len({row["name"] for row in rows}) == len(rows)
     status, out, _ = run(capsys, "list", name)
     assert status == 0

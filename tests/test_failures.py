@@ -1,6 +1,10 @@
 """Crashes: exact accounts of small cases, and properties of every program at any crash time."""
 
+import re
+import tomllib
 from collections import Counter
+from math import exp, sqrt
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +15,9 @@ from hypothesis import strategies as st
 from simulator.engines import simulation as simulations
 from simulator.engines import virtual
 from simulator.failures import Calendar, calendars
+from simulator.load import parse
 from simulator.programs import catalogue
-from simulator.trace import Run
+from simulator.trace import Kind, Run
 from tests.programs import ROWS, called, cases
 from tests.worlds import QUADRATIC, RING, TIME_ONLY, scenario, simulate
 
@@ -102,7 +107,7 @@ def test_a_crash_while_all_is_done_again_begins_that_anew() -> None:
 
 
 def test_backup_workers_are_not_waited_for() -> None:
-    """The slowest of four is left out: the mean begins with the third, and nobody is late for it."""
+    """The slowest of four is left out: means begin with the third, and nobody waits."""
     slow = {"cluster": {"group": [{"name": "slow", "workers": 1, "compute": "1 h"}]}}
     table = {"steps": 3, "network": RING, **slow}
     result = simulate(scenario({"name": "ssgd"}, recovery={"backup": 1}, **table))
@@ -245,6 +250,168 @@ def test_every_program_survives(
         assert result.duration >= plain.duration - 1e-9
 
 
+def assert_accounts(result: Run, end: float | None = None) -> None:
+    """Each worker's spans follow one another from the start, and add up to what is reported."""
+    assert result.spans is not None
+    end = result.duration if end is None else end
+    for rank in range(WORKERS):
+        own = np.sort(result.spans[result.spans["worker"] == rank], order="start")
+        spent = own["end"] - own["start"]
+        np.testing.assert_allclose(own["start"][1:], own["end"][:-1], atol=1e-9)
+        assert own["start"][0] == 0
+        assert own["end"][-1] <= end * (1 + 1e-9)
+        for kind in (Kind.WAIT, Kind.COMMUNICATE, Kind.DOWN):
+            reported = result.workers.get(kind.name.lower(), [0.0] * WORKERS)[rank]
+            assert spent[own["kind"] == kind].sum() == pytest.approx(reported, abs=1e-6)
+        whole = sum(each[rank] for each in result.workers.values())
+        assert whole == pytest.approx(own["end"][-1], abs=1e-6)
+        assert min(each[rank] for each in result.workers.values()) >= -1e-9
+
+
+@pytest.mark.parametrize("case", cases(), ids=called)
+@settings(max_examples=8, deadline=None)
+@given(
+    crashes=crash_lists(),
+    policy=st.sampled_from(["wait", "shrink", "restart"]),
+    backup=st.integers(0, 2),
+    random=st.booleans(),
+    model=st.sampled_from(["closed-form", "flows"]),
+    seed=st.integers(0, 3),
+)
+def test_a_run_cut_off_by_time_accounts_for_every_second(
+    case: dict[str, Any], crashes: list[dict[str, Any]], policy: str, backup: int, random: bool,
+    model: str, seed: int,
+) -> None:  # fmt: skip
+    """Even if the crash, the repair, or what was given up lies beyond the end; and twice alike."""
+    program = catalogue()[case["name"]]
+    if policy not in program.recovers:
+        policy = "wait"
+    recovery: dict[str, Any] = {"policy": policy, "reload": "300 ms"}
+    if policy == "restart":
+        recovery |= {"checkpoint": {"every": 2, "cost": "100 ms"}}
+    if policy == "shrink":
+        recovery |= {"backup": backup, "timeout": "700 ms"}
+    cluster: dict[str, Any] = {"crash": crashes}
+    if random:
+        cluster["failures"] = {"between": "8 s", "repair": "1 s"}
+    world = scenario(
+        case, workers=WORKERS, steps=None, run={"duration": "6 s"}, objective=QUADRATIC,
+        network=RING | {"model": model}, compute={"dist": "exponential", "mean": "1 s"},
+        cluster=cluster, recovery=recovery,
+    )  # fmt: skip
+    result = simulate(world, seed=seed, spans=10**5)
+    assert simulate(world, seed=seed).workers == result.workers
+    assert sum(result.seconds.values()) == pytest.approx(6, abs=1e-6)
+    assert_accounts(result, 6.0)
+
+
+def test_a_second_crash_does_not_lose_again_what_was_lost() -> None:
+    """Two steps and a half, then half a step of doing them again, then all five."""
+    twice = [CRASH, {"worker": 1, "at": "13 s", "lasts": "2 s"}]
+    result = run({"name": "local-sgd", "tau": 5}, *twice)
+    assert times(result)[-1] == 15 + 5
+    assert result.failures is not None
+    assert result.failures["lost_seconds"] == pytest.approx(2.5 + 0.5)
+
+
+def test_a_bucket_leaves_when_it_is_computed_anew() -> None:
+    """Not at a share of the time that the worker was down: the first at a third of the last try."""
+    crash = {"worker": 1, "at": "0.9 s", "lasts": "9.1 s"}
+    result = run({"name": "ssgd-bucketed", "buckets": 2}, crash, network=RING, steps=1)
+    half = 6 * 0.02 + 1.5 * 0.016
+    assert times(result) == [0, pytest.approx(11 + half)]
+
+
+def test_young_and_daly() -> None:
+    """Steps of 1 s, a checkpoint of C s every n: M (exp((n + C) / M) - 1) / n seconds per step."""
+    mean, cost = 400.0, 5.0
+    found = {}
+    for every in (16, 63, 250):
+        world = scenario(
+            {"name": "ssgd"}, steps=4000,
+            cluster={"failures": {"between": f"{4 * mean} s", "repair": "1 ms"}},
+            recovery={
+                "policy": "restart", "checkpoint": {"every": every, "cost": f"{cost} s"}
+            },
+        )  # fmt: skip
+        runs = [simulate(world, seed=seed).duration / 4000 for seed in range(4)]
+        found[every] = float(np.mean(runs))
+        daly = mean * (exp((every + cost) / mean) - 1) / every
+        assert found[every] == pytest.approx(daly, rel=0.05)
+    assert min(found, key=lambda every: found[every]) == round(sqrt(2 * cost * mean))
+
+
+def test_who_never_meets_anybody_is_a_renewal_process() -> None:
+    """A step of 1 s between crashes M apart takes M (exp(1 / M) - 1), and repairs a share R / M."""
+    world = scenario(
+        {"name": "psgd"}, steps=20_000, workers=1,
+        cluster={"failures": {"between": "20 s", "repair": "5 s"}},
+    )  # fmt: skip
+    runs = [simulate(world, seed=seed).duration / 20_000 for seed in range(3)]
+    assert np.mean(runs) == pytest.approx(20 * (exp(1 / 20) - 1) * (1 + 5 / 20), rel=0.015)
+
+
+def test_checkpoints_too_far_apart_are_never_reached_again() -> None:
+    """Crashes every 2 s, and 200 s from one checkpoint to the next: it says so, and ends."""
+    recovery = {"policy": "restart", "checkpoint": {"every": 200}}
+    failures = {"failures": {"between": "8 s", "repair": "1 s"}}
+    world = scenario({"name": "ssgd"}, steps=300, cluster=failures, recovery=recovery)
+    result = simulate(world)
+    assert result.steps < 200
+    assert result.failures is not None
+    assert "from one checkpoint to the next" in result.failures["stall"]
+    hour = {"duration": "1 h"}
+    cut = simulate(
+        scenario({"name": "ssgd"}, steps=300, run=hour, cluster=failures, recovery=recovery)
+    )
+    assert sum(cut.seconds.values()) == pytest.approx(3600)
+    assert cut.seconds["compute"] < 200
+
+
+def test_a_phase_longer_than_anybody_is_up_is_never_done() -> None:
+    failures = {"failures": {"between": "2 s", "repair": "1 s"}}
+    result = simulate(scenario({"name": "local-sgd", "tau": 50}, steps=100, cluster=failures))
+    assert result.failures is not None
+    assert "takes too long to end before the next crash" in result.failures["stall"]
+
+
+def test_crashes_at_the_very_start_and_the_very_end() -> None:
+    first = {"worker": 1, "at": "0 s", "lasts": "2 s"}
+    assert times(run({"name": "ssgd"}, first)) == [0, 3, 4, 5, 6, 7]
+    shrinks = run({"name": "ssgd"}, first, recovery={"policy": "shrink"})
+    assert times(shrinks) == [0, 1, 2, 3, 4, 5]
+    last = {"worker": 1, "at": "3 s", "lasts": "2 s"}
+    for policy in ({}, {"policy": "restart", "checkpoint": {"every": 2}}):
+        result = run({"name": "ssgd"}, last, recovery=policy, steps=None, run={"duration": "3 s"})
+        assert result.seconds["compute"] == 3
+        assert result.seconds["down"] == 0
+
+
+def test_all_workers_but_one_may_be_gone_for_good() -> None:
+    gone = [{"worker": rank, "at": f"{rank + 0.5} s"} for rank in range(3)]
+    result = run({"name": "ssgd"}, *gone, network=RING, recovery={"policy": "shrink"}, steps=6)
+    assert result.steps == 6
+    stuck = run({"name": "ssgd"}, *gone, {"worker": 3, "at": "3.7 s"}, network=RING)
+    assert stuck.failures is not None
+    assert "worker 3 is down for good" in stuck.failures["stall"]
+
+
+@pytest.mark.parametrize("model", ["closed-form", "flows"])
+@pytest.mark.parametrize("name", ["asgd", "d2", "psgd", "hpsgd"])
+def test_whoever_is_gone_is_named(name: str, model: str) -> None:
+    """Also beside random crashes without end; messages to it are never there."""
+    failures = {"failures": {"between": "50 s", "repair": "1 s"}}
+    for gone in (1, "server") if name == "asgd" else (1,):
+        world = scenario(
+            {"name": name}, network=RING | {"model": model}, steps=5,
+            cluster={"crash": [{"worker": gone, "at": "1.5 s"}], **failures},
+        )  # fmt: skip
+        result = simulate(world)
+        assert result.failures is not None
+        if result.steps < 5:
+            assert "down for good since 1.5 s" in result.failures["stall"]
+
+
 PLAIN_SUMS = (
     "ssgd",
     "ssgd-bucketed",
@@ -306,3 +473,37 @@ def test_time_only_runs_take_as_long() -> None:
             for kind in (TIME_ONLY, QUADRATIC)
         ]  # fmt: skip
         assert durations[0] == pytest.approx(durations[1], rel=1e-4), called(case)
+
+
+PAGE = (Path(__file__).parent.parent / "docs" / "failures.md").read_text("utf-8")
+
+
+def test_the_page_says_which_program_can_do_what() -> None:
+    rows = re.findall(r"^\| `([\w-]+)` \| \w+ \| (.*) \|$", PAGE, re.MULTILINE)
+    said = {
+        name: tuple(
+            policy
+            for policy, can in zip(("wait", "shrink", "restart"), cells.split("|"), strict=True)
+            if can.strip()
+        )
+        for name, cells in rows
+    }
+    assert said == {name: program.recovers for name, program in catalogue().items()}
+
+
+def test_the_page_says_what_its_examples_give() -> None:
+    base, wait, shrink, restart, backup, random = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    examples = {"no crash": "", "`wait`": wait, "`shrink`": shrink, "`restart`": restart}
+    for name, extra in {**examples, "`backup` (no crash)": backup}.items():
+        world = parse(tomllib.loads(base + extra), file="docs/failures.md", folder=Path())
+        result = simulate(world)
+        (row,) = re.findall(rf"^\| {re.escape(name)} \| (.*) \|$", PAGE, re.MULTILINE)
+        run, back, lost, down, goodput = (cell.strip() for cell in row.split("|"))
+        assert run == f"{result.duration:.0f} s"
+        if result.failures is not None:
+            recovered = result.failures["recovery_seconds"]
+            assert back == ("" if recovered is None else f"{recovered:.0f} s")
+            assert lost == f"{result.failures['lost_seconds']:.1f} s"
+            assert down == f"{result.failures['down_seconds']:.0f} s"
+            assert goodput == f"{result.failures['goodput']:.1%}".replace("%", " %")
+    assert parse(tomllib.loads(base + random), file="docs/failures.md", folder=Path())

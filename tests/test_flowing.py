@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from simulator.programs import catalogue
 from tests.programs import ROWS, called, cases
@@ -75,3 +77,191 @@ def test_a_run_may_end_in_the_midst_of_transfers(case: dict[str, Any], seconds: 
     run = simulate(scenario(case, steps=None, **tables))
     assert run.duration <= float(seconds[:-2])
     assert sum(run.seconds.values()) == pytest.approx(float(seconds[:-2]), rel=1e-9)
+
+
+PLACES = ("a", "b", "c")
+fractions = st.sampled_from(["100 kbit/s", "500 kbit/s", "2 Mbit/s"])
+delays = st.sampled_from(["0 s", "5 ms", "40 ms"])
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> dict[str, Any]:
+    """Three places in a row, "b" in the middle; what may befall the links, and others' traffic."""
+    links = []
+    for between in (["a", "b"], ["b", "c"]):
+        link = {"between": between, "bandwidth": draw(fractions), "latency": draw(delays)}
+        if draw(st.booleans()):
+            link["profile"] = {
+                "at": ["0 s", "2 s", "4 s"],
+                "factor": [1, draw(st.sampled_from([0, 0.3])), 1],
+            }
+        if draw(st.booleans()):
+            link["outages"] = {"between": "4 s", "repair": "500 ms"}
+        if draw(st.booleans()):
+            link["sharing"] = draw(st.sampled_from(["half-duplex", "full-duplex"]))
+        links.append(link)
+    network: dict[str, Any] = {
+        "model": "flows", "collective": draw(st.sampled_from(COLLECTIVES)), "link": links,
+        "latency": "1 ms", "bandwidth": "1 Mbit/s",
+    }  # fmt: skip
+    if draw(st.booleans()):
+        rate = {"rate": "50 kbit/s"}
+        kinds = [rate, {"flows": 2}, {"flows": 1, "on": "1 s", "off": "1 s"}]
+        network["background"] = [{"between": ["a", "c"], **draw(st.sampled_from(kinds))}]
+    if draw(st.booleans()):
+        network["outage"] = [{"between": ["b", "c"], "at": "2500 ms", "lasts": "3 s"}]
+    if draw(st.booleans()):
+        network["slow_start"] = "4 KiB"
+    return network
+
+
+def placed(case: dict[str, Any], network: dict[str, Any], **world: Any) -> Any:
+    """A scenario with a worker in each place, and the server in the first."""
+    group = [{"name": place, "workers": 1, "region": place} for place in PLACES]
+    cluster = {"group": group} | world.pop("cluster", {})
+    return scenario(
+        case, workers=3, network=network, cluster=cluster, server={"region": "a"}, **world
+    )
+
+
+@pytest.mark.parametrize("case", cases(), ids=called)
+@settings(max_examples=6, deadline=None)
+@given(
+    network=graphs(), policy=st.sampled_from([None, "wait", "shrink", "restart"]),
+    seed=st.integers(0, 3),
+)  # fmt: skip
+def test_whatever_happens_to_the_network_a_run_ends_and_accounts(
+    case: dict[str, Any], network: dict[str, Any], policy: str | None, seed: int
+) -> None:
+    """The same twice; nothing before the time of a network with nobody in the way."""
+    world: dict[str, Any] = {"steps": 6, "objective": QUADRATIC}
+    if policy in catalogue()[case["name"]].recovers:
+        world["cluster"] = {"crash": [{"worker": 1, "at": "2200 ms", "lasts": "1500 ms"}]}
+        world["recovery"] = {"policy": policy}
+        if policy == "restart":
+            world["recovery"] |= {"checkpoint": {"every": 2}}
+    made = placed(case, network, **world)
+    result, again = simulate(made, seed=seed), simulate(made, seed=seed)
+    assert result.curve == again.curve or np.isnan(result.curve["tau"]).any()
+    assert result.curve["time"] == again.curve["time"]
+    assert result.workers == again.workers
+    assert result.steps >= 6
+    for rank in range(3):
+        spent = [each[rank] for each in result.workers.values()]
+        assert min(spent) >= -1e-9
+        assert sum(spent) <= result.duration * (1 + 1e-9)
+    blocking = ("ssgd", "local-sgd", "post-local-sgd", "easgd", "bmuf", "diloco", "d2", "d-psgd")
+    if policy is None and case["name"] in blocking:
+        kept = {key: network[key] for key in ("collective", "latency", "bandwidth")}
+        links = [
+            {key: each[key] for key in ("between", "latency", "bandwidth")}
+            | {"sharing": "per-flow"}
+            for each in network["link"]
+        ]
+        free = simulate(placed(case, kept | {"model": "flows", "link": links}, **world), seed=seed)
+        slower = np.array(result.curve["time"]) - np.array(free.curve["time"])
+        assert slower.min() >= -1e-9
+
+
+@pytest.mark.parametrize("run", [{"steps": 5}, {"steps": None, "run": {"duration": "30 s"}}])
+@pytest.mark.parametrize("others", [{}, {"outages": {"between": "4 s", "repair": "1 s"}}])
+def test_a_link_that_is_down_for_good_is_named_and_who_waits(
+    run: dict[str, Any], others: dict[str, Any]
+) -> None:
+    """Whatever else comes and goes on that link."""
+    network = RING | {
+        "model": "flows", "outage": [{"between": ["a", "b"], "at": "2500 ms"}],
+        "link": [
+            {"between": ["a", "b"], "latency": "5 ms"} | others,
+            {"between": ["b", "c"], "latency": "5 ms"},
+        ],
+    }  # fmt: skip
+    for name in ("ssgd", "d-psgd"):
+        result = simulate(placed({"name": name}, network, **run))
+        (note,) = [each for each in result.notes if "down for good" in each]
+        assert "a->b" in note or "b->a" in note
+        assert "workers [0, 1, 2] wait in mean 2" in note or "worker 1 waits for worker 0" in note
+        assert result.steps < 5
+
+
+@pytest.mark.parametrize("workers", [2, 3, 5])
+def test_workers_on_one_device_take_turns(workers: int) -> None:
+    """All that compute share it equally: n at once take n times as long, in any program."""
+    device = {
+        "device": [{"name": "gpu", "shared_by": workers}],
+        "group": [{"name": "all", "workers": workers, "device": "gpu"}],
+    }
+    for name in ("ssgd", "ssgd-bucketed", "psgd"):
+        for model in ("closed-form", "flows"):
+            network = RING | {"model": model}
+            alone = simulate(scenario({"name": name}, workers=workers, network=network, steps=4))
+            shared = simulate(
+                scenario({"name": name}, workers=workers, network=network, steps=4, cluster=device)
+            )
+            if name != "ssgd-bucketed":  # which overlaps less
+                added = 4 * (workers - 1)
+                assert shared.duration == pytest.approx(alone.duration + added, rel=1e-12)
+            else:
+                assert shared.duration > alone.duration + 4 * (workers - 1)
+
+
+def test_processor_sharing_of_unequal_work() -> None:
+    """2 s and 6 s of work: both at half speed until 4 s, then 4 s of one alone: 4 s and 8 s."""
+    device = {
+        "device": [{"name": "gpu", "shared_by": 2}],
+        "group": [
+            {"name": "pair", "workers": 2, "device": "gpu"},
+        ],
+    }
+    law = {"dist": "mixture", "components": [
+        {"weight": 1, "dist": "constant", "value": "2 s"},
+        {"weight": 1, "dist": "constant", "value": "6 s"},
+    ]}  # fmt: skip
+    seen = set()
+    for seed in range(12):
+        world = scenario({"name": "ssgd"}, workers=2, compute=law, steps=1, cluster=device)
+        result = simulate(world, seed=seed)
+        seen.add((round(result.seconds["wait"] * 2, 9), round(result.duration, 9)))
+    assert seen == {(0, 4), (4, 8), (0, 12)}
+
+
+def test_a_server_takes_in_what_comes_at_once() -> None:
+    """m gradients of 4 kB over its card of 8 kB/s: all arrive after m / 2 s; answers one by one.
+
+    The server answers all at the same time: their m answers share its card again.
+    """
+    for workers in (1, 2, 4):
+        network = {"model": "flows", "latency": "10 ms", "bandwidth": "1 GB/s"}
+        world = scenario(
+            {"name": "k-async", "k": workers}, workers=workers, steps=2, network=network,
+            server={"bandwidth": "8 kB/s"},
+        )  # fmt: skip
+        result = simulate(world)
+        there = 1 + 0.01 + workers / 2
+        again = there + 0.01 + workers / 2 + there
+        assert result.curve["time"][1:] == pytest.approx([there, again], rel=1e-9)
+
+
+def test_a_window_limits_a_flow_and_slow_start_grows_into_it() -> None:
+    """Round trips of 0.2 s: 1 kB windows carry 5 kB/s, so that 4 kB take 0.8 s.
+
+    From windows of 500 B: 2.5 kB/s for 0.2 s, 5 kB/s for 0.2 s and so on up to the window's pace.
+    """
+    base = {"model": "flows", "latency": "100 ms", "bandwidth": "1 GB/s", "tcp_window": "1 kB"}
+    one = {"workers": 1, "steps": 1}
+    there = simulate(scenario({"name": "asgd"}, network=base, **one)).curve["time"][-1]
+    assert there == pytest.approx(1 + 0.1 + 0.8)
+    slow = base | {"slow_start": "500 B"}
+    there = simulate(scenario({"name": "asgd"}, network=slow, **one)).curve["time"][-1]
+    assert there == pytest.approx(1 + 0.1 + 0.2 + (4000 - 500) / 5000)
+
+
+def test_a_link_that_changes_with_time() -> None:
+    """4 kB at 2 kB/s until 2 s, at nothing until 5 s, then at 1 kB/s: begun at 1 s, 7 s."""
+    link = {
+        "between": ["a", "server"], "latency": "0 s", "bandwidth": "2 kB/s",
+        "profile": {"at": ["0 s", "2 s", "5 s"], "factor": [1, 0, 0.5]},
+    }  # fmt: skip
+    network = {"model": "flows", "latency": "0 s", "bandwidth": "1 GB/s", "link": [link]}
+    world = scenario({"name": "asgd"}, workers=1, steps=1, network=network, cluster={"region": "a"})
+    assert simulate(world).curve["time"] == pytest.approx([0, 7])

@@ -163,6 +163,18 @@ def test_the_breakdown_shows_seconds_and_shares():
     assert np.sum(widths, axis=0) == pytest.approx([10.0, 0.5])
 
 
+def test_the_breakdown_shows_what_is_lost_where_something_is():
+    run = make_run(time=[0, 50, 100], label="x", seconds=(40.0, 10.0, 10.0))
+    run.seconds |= {"lost": 25.0, "down": 15.0}
+    with style.style():
+        axes = bars.breakdown({"x": [run]}, title="").axes[0]
+        plain = bars.breakdown({"x": [make_run(label="x")]}, title="").axes[0]
+    assert {"lost", "down", "25 %", "15 %", "10.0 s"} <= set(texts(axes))
+    assert not {"lost", "down"} & set(texts(plain))
+    assert sum(bar.get_width() for part in axes.containers for bar in part) == pytest.approx(10.0)
+    assert len({part[0].get_facecolor() for part in axes.containers}) == 5
+
+
 def test_nothing_takes_time():
     assert bars.breakdown({"x": [make_run(label="x", seconds=(0.0, 0.0, 0.0))]}, title="")
 
@@ -202,6 +214,7 @@ def traced(label):
             (0, Kind.COMPUTE, 0.0, 0.5, 1),
             (1, Kind.WAIT, 0.25, 0.5, 1),
             (2, Kind.SERVE, 0.5, 0.75, 0),
+            (1, Kind.DOWN, 0.5, 1.0, 1),
         ],
         dtype=SPAN,
     )
@@ -219,7 +232,9 @@ def test_timeline_events():
         (0, "compute", 0.0, 500_000.0),
         (1, "wait", 250_000.0, 250_000.0),
         (2, "serve", 500_000.0, 250_000.0),
+        (1, "down", 500_000.0, 500_000.0),
     ]
+    assert [event["name"] for event in events if "cname" in event] == ["down"]
     assert document["otherData"] == {"asgd": "seed 4"}
 
 

@@ -90,6 +90,19 @@ DIGITS = 'kind = "softmax"\ndata = "digits"\n'
 BOUND = 'kind = "bound"\ninitial_gap = 1.0\nsmoothness = 1.0\ngradient_variance = 1.0'
 COMPUTE = 'compute = { dist = "shifted-exponential", shift = "250 ms", mean = "300 ms" }'
 
+REGION = 'region = "virginia"'
+
+
+def crash(worker: str, *recovery: str, lasts: str = 'lasts = "1 s"', device: bool = False) -> str:
+    """The cluster's tables with a crash, or none, and a [recovery] of these lines."""
+    lines = [REGION]
+    if worker:
+        lines += ["[[cluster.crash]]", worker, 'at = "1 s"', lasts]
+    if device:
+        lines += ["[[cluster.device]]", 'name = "a10"', "shared_by = 2"]
+        lines += ["[[cluster.group]]", 'name = "pair"', "workers = 2", 'device = "a10"']
+    return "\n".join([*lines, *(["[recovery]", *recovery] if recovery else [])])
+
 
 def change(old: str, new: str) -> str:
     assert BASE.count(old) == 1, f"{old!r} must name one place of the scenario"
@@ -610,13 +623,86 @@ WRONG = {
         ["cluster.profile.factor[0] = -1", "write 0 or more"],
     ),
     "device unknown": (
-        ('name = "asia"', 'name = "asia"\nworkers = 1\ndevice = "a10"\n[[cluster.device]]\n'
-         'name = "a100"\n[[cluster.group]]\nname = "b"\ndevice = "a100"'),
+        (
+            'name = "asia"',
+            'name = "asia"\nworkers = 1\ndevice = "a10"\n[[cluster.device]]\n'
+            'name = "a100"\n[[cluster.group]]\nname = "b"\ndevice = "a100"',
+        ),
         ['cluster.group[0].device = "a10"', "did you mean `a100`?"],
     ),
-    "failures of a group": (
-        ('name = "asia"', 'name = "asia"\nfailures = { between = "1 h", repair = "1 min" }'),
-        ["cluster.group[0].failures = {", "not simulated by this version; remove it"],
+    "failures that take no time": (
+        (REGION, REGION + '\nfailures = { between = "0 s", repair = "1 min" }'),
+        ['cluster.failures.between = "0 s"', "write a value above 0"],
+    ),
+    "crash of nobody": (
+        (REGION, crash("worker = 4")),
+        ["cluster.crash[0].worker = 4", "there is none", "from 0 to 3"],
+    ),
+    "crash of a rank below zero": (
+        (REGION, crash("worker = -1")),
+        ["cluster.crash[0].worker = -1"],
+    ),
+    "crash of a server that is not there": (
+        (REGION, crash('worker = "server"')),
+        ['cluster.crash[0].worker = "server"', "no algorithm here has a server; remove it"],
+    ),
+    "crash on a shared device": (
+        (REGION, crash("worker = 0", device=True)),
+        ["cluster.crash[0].worker = 0", "shares a device", "write a worker that has its own"],
+    ),
+    "crash for good, and restart": (
+        (REGION, crash("worker = 0", 'policy = "restart"', "checkpoint = { every = 5 }", lasts="")),
+        ["cluster.crash[0] = {", "nobody can go on", 'lasts = "10 min"'],
+    ),
+    "restart without a checkpoint": (
+        (REGION, crash("worker = 0", 'policy = "restart"')),
+        ['recovery.policy = "restart"', "from where?", "add recovery.checkpoint"],
+    ),
+    "checkpoint without restart": (
+        (REGION, crash("worker = 0", "checkpoint = { every = 5 }")),
+        ["recovery.checkpoint = {", "nobody would read it", 'policy = "restart"'],
+    ),
+    "time-out of those who wait": (
+        (REGION, crash("worker = 0", 'timeout = "1 s"')),
+        ['recovery.timeout = "1 s"', "contradicts waiting", '"shrink" or "restart"'],
+    ),
+    "recovery from nothing": (
+        (REGION, REGION + '\n[recovery]\npolicy = "shrink"'),
+        ['recovery.policy = "shrink"', "nothing ever crashes", "add [[cluster.crash]]"],
+    ),
+    "backup beside waiting": (
+        (REGION, crash("worker = 0", "backup = 1")),
+        ["recovery.backup = 1", "does not wait", 'policy = "shrink"'],
+    ),
+    "backup beside restart": (
+        (
+            REGION,
+            crash("worker = 0", "backup = 1", 'policy = "restart"', "checkpoint = { every = 5 }"),
+        ),
+        ["recovery.backup = 1", 'not with policy = "restart"'],
+    ),
+    "backup of everybody": (
+        (REGION, REGION + "\n[recovery]\nbackup = 4"),
+        ["recovery.backup = 4", "leaves nobody of 4", "write 3 or less"],
+    ),
+    "backup on a shared device": (
+        (REGION, crash("", "backup = 1", device=True)),
+        ["recovery.backup = 1", "shares a device", "or cluster.device"],
+    ),
+    "checkpoint that never ends": (
+        (REGION, crash("worker = 0", 'policy = "restart"', "checkpoint = { every = 0 }")),
+        ["recovery.checkpoint.every = 0", "write 1 or more"],
+    ),
+    "backup without means": (
+        ('name = "ssgd"', 'name = "psgd"\n[recovery]\nbackup = 1'),
+        ["recovery.backup = 1", "psgd has no means over all workers", "remove one of them"],
+    ),
+    "shrink of a program that cannot": (
+        (
+            'name = "ssgd"',
+            'name = "d-psgd"' + crash("worker = 0", 'policy = "shrink"')[len(REGION) :],
+        ),
+        ['recovery.policy = "shrink"', 'd-psgd cannot; write "wait" or "restart"', "remove that"],
     ),
     "torch": (
         (
@@ -853,7 +939,12 @@ BEYOND_SCHEMA = {
     "bound with a program it does not cover", "tuned range upside down",
     "tuned range beyond the possible", "text instead of a table",
     "profile that ends at zero", "device unknown",
-    "failures of a group", "torch",
+    "torch",
+    "crash of nobody", "crash of a server that is not there", "crash on a shared device",
+    "crash for good, and restart", "restart without a checkpoint", "checkpoint without restart",
+    "time-out of those who wait", "recovery from nothing", "backup beside waiting",
+    "backup beside restart", "backup of everybody", "backup on a shared device",
+    "backup without means", "shrink of a program that cannot", "failures that take no time",
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from heapq import heappop, heappush
-from math import inf
+from math import inf, nextafter
 from typing import Any, NamedTuple
 
 import simpy
@@ -23,6 +23,7 @@ from simulator.engines.collective import Collective, Piece
 from simulator.engines.fragile import FragileNode
 from simulator.engines.node import Message, VirtualNode
 from simulator.engines.recovering import RecoveringSimulation
+from simulator.failures import PATIENCE
 from simulator.topology import Topology
 
 ENDLESS = 1e24  # bytes of a flow that never ends
@@ -50,9 +51,9 @@ class Connection:
 
 
 class Letter:
-    """A message under way. `came`: when it arrived, None until then."""
+    """A message under way. `came`: when it arrived, None until then; `posted`: how often."""
 
-    __slots__ = ("came", "route", "sender", "sent", "size", "value")
+    __slots__ = ("came", "posted", "route", "sender", "sent", "size", "value")
 
     def __init__(
         self, sender: "FlowNode", route: Connection, sent: float, size: float, value: Payload
@@ -60,6 +61,7 @@ class Letter:
         self.sender, self.route, self.sent, self.size = sender, route, sent, size
         self.value = value
         self.came: float | None = None
+        self.posted = 0
 
 
 class FlowNode(FragileNode):
@@ -94,6 +96,12 @@ class FlowNode(FragileNode):
             route.under_way.append(letter)
             run.post(letter, self.now)
 
+    @property
+    def meeting(self) -> Collective | None:
+        """The collective under way that it waits for, if any."""
+        handle = self._handle
+        return handle if isinstance(handle, Collective) and not handle.missing else None
+
     def arrived(self, at: float) -> None:
         """What it sent last has arrived."""
         self._sent_until = at
@@ -123,7 +131,10 @@ class FlowNode(FragileNode):
         self._computing = True
         done = yield
         self._computing = False
-        return done - self.now
+        took = done - self.now
+        while self.now + took < done:  # by rounding; the fabric knows no past
+            took = nextafter(took, inf)
+        return took
 
     def finish(self, end: float) -> None:
         """Account for the time up to `end`; on a shared device it computes to the last."""
@@ -136,7 +147,7 @@ class FlowNode(FragileNode):
         started = await super().start_backward(x, pieces)
         if self.device is None or started[0].done == inf:
             return started
-        self.now = max(piece.done for piece in started)
+        self.now = max(self._run.fabric.clock, *(piece.done for piece in started))
         return [Piece(piece.result, self.now) for piece in started]
 
 
@@ -250,6 +261,8 @@ class FlowSimulation(RecoveringSimulation):
                     run, follow, _ = self.tickets.pop(ticket)
                     run.pending -= 1
                     follow(at)
+            elif ready:
+                continue
             elif flights and flights[0][0] <= self._next_event:
                 message = heappop(flights)
                 route = message[2]
@@ -274,6 +287,8 @@ class FlowSimulation(RecoveringSimulation):
             if found is not None:
                 return found
             heappop(self.weather)[2](due)
+            if self.ready:  # a crash has left one worker alone, who needs no network
+                break
             if until == inf and self._dead and all(map(self._doomed, self.tickets)):
                 break
         return None
@@ -324,7 +339,11 @@ class FlowSimulation(RecoveringSimulation):
         source, to = letter.sender.rank, letter.route.node.rank
         ends = [self.calendars[rank] for rank in (source, to)] if self.calendars else []
         crash = inf
-        while ends:
+        letter.posted += 1
+        if letter.posted > PATIENCE:
+            self.never(f"a message from {self.called(source)} to {self.called(to)}")
+            return
+        while ends and at < inf:
             crash, back = min(calendar.next(at) for calendar in ends)
             if crash > at:
                 break
@@ -372,14 +391,23 @@ class FlowSimulation(RecoveringSimulation):
         self._launch(collective, self._present(collective), sizes, collective.begins)
 
     def _launch(
-        self, collective: Collective, team: list[int], sizes: list[float], begins: float
+        self,
+        collective: Collective,
+        team: list[int],
+        sizes: list[float],
+        begins: float,
+        attempts: int = 0,
     ) -> None:
         """Begin a collective when all of its team are there, and again where one crashes."""
-        while True:
+        while attempts < PATIENCE:
+            attempts += 1
             crash, back, rank = self._first_crash(team, begins)
             if crash > begins or begins == inf:
                 break
             begins = self._without(collective, team, rank, begins, crash, back)
+        else:
+            self.never(f"{collective.kind} {collective.index}")
+            begins = inf
         collective.begins = begins
         if begins > self.deadline or begins == inf:
             collective.done = inf  # nobody will see it
@@ -394,7 +422,7 @@ class FlowSimulation(RecoveringSimulation):
         def crashed(at: float) -> None:
             if self._call_off(ticket, at):
                 again = self._without(collective, team, rank, at, at, back)
-                self._launch(collective, team, sizes, again)
+                self._launch(collective, team, sizes, again, attempts)
 
         self.at(crash, crashed)
 
@@ -422,8 +450,13 @@ class FlowSimulation(RecoveringSimulation):
             for line in sorted(self._dead)
             if any(line in ticket.lines() for ticket in self.tickets.values() if ticket.run is self)
         ]
+        for collective in dict.fromkeys(node.meeting for node in self.nodes if stuck):
+            if collective is None:
+                continue
+            ranks = sorted(node.rank for node in self.nodes if node.meeting is collective)
+            stuck.append(f"workers {ranks} wait in {collective.kind} {collective.index}")
         self.unsettled += stuck
-        return super()._deadlocked()
+        return [] if self.pending and not stuck else super()._deadlocked()
 
     def usage(self) -> list[dict[str, Any]]:
         """What each line has carried."""

@@ -6,14 +6,15 @@ weight, so that it has their parameters when it comes back.
 """
 
 import types
-from collections.abc import Generator
+from collections import deque
+from collections.abc import Generator, Sequence
 from math import inf, nan
 from typing import TYPE_CHECKING, Any
 
 from simulator.effects import ANY, Handle, Payload, Vector
-from simulator.engines.collective import Collective
+from simulator.engines.collective import Collective, Piece
 from simulator.engines.node import NEVER, Message, VirtualNode
-from simulator.failures import Calendar, Down
+from simulator.failures import PATIENCE, Calendar, Down
 from simulator.speed import Speed
 from simulator.trace import Kind
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from simulator.engines.recovering import RecoveringSimulation
 
 _DOWN = int(Kind.DOWN)
+LATELY = 256  # stretches of standing still, of which none before can be beyond the end
 
 
 def _nothing(x: Vector) -> Vector:
@@ -38,12 +40,15 @@ class FragileNode(VirtualNode):
     `calendar`: when; None where nobody crashes, or all go back to a checkpoint. `fell`: since when
     it is down while its program runs on; `gone`: since when it is down for good; `noticed`: whether
     the others know that it is down. `met`: when it last joined a mean; `shared`: seconds that it
-    had computed when it last shared something; `speed`: where its own changes with time.
+    had computed when it last shared something; `speed`: where its own changes with time;
+    `recovered`: seconds until it was where it had been, by when it crashed; `stepped`: when it
+    began its last step.
     """
 
     __slots__ = (
-        "_computes", "_computes_loss", "_crashed", "_down", "_downs", "_losses", "_save_at",
-        "_stood", "calendar", "fell", "gone", "met", "noticed", "shared", "speed",
+        "_attempt", "_computes", "_computes_loss", "_crashed", "_down", "_downs", "_losses",
+        "_save_at", "_stood", "calendar", "fell", "gone", "met", "noticed", "recovered", "shared",
+        "speed", "stepped",
     )  # fmt: skip
     _run: "RecoveringSimulation"
 
@@ -54,16 +59,19 @@ class FragileNode(VirtualNode):
         self.fell: float | None = None
         self.gone: float | None = None
         self.noticed = True
-        self.met = self._crashed = 0.0
-        self.shared = self._down = self._stood = 0.0
+        self.met = self.stepped = self._crashed = 0.0
+        self.shared = self._down = 0.0
+        self._attempt = 0.0  # what its last step took when nothing came between any more
         self._downs: list[Down] = []
+        self._stood: deque[tuple[bool, float, float]] = deque(maxlen=LATELY)
+        self.recovered: dict[float, float] = {}
         self._losses: dict[float, float] = {}  # seconds of computing, by when they were lost
         self._save_at = run.save_every or NEVER
 
     @property
     def computed(self) -> float:
         """Seconds spent computing, in vain or not."""
-        return self.now - self.waited - self.communicated - self._down
+        return self.now - self.waited - self.communicated - self._down_until(self.now)
 
     @property
     def busy(self) -> float:
@@ -83,7 +91,34 @@ class FragileNode(VirtualNode):
     def lose(self, at: float, seconds: float) -> None:
         """Give up what it has computed."""
         if seconds > 0:
-            self._losses[at] = seconds  # a crash may come up twice, if a gradient is given up
+            self._losses[at] = self._losses.get(at, 0.0) + seconds
+
+    def _lose_all(self, at: float, seconds: float) -> None:
+        """Give up what it has not shared."""
+        self.lose(at, seconds)
+        self.shared += seconds
+
+    def _down_until(self, time: float) -> float:
+        """Seconds that it was down before a time; it may have foreseen more."""
+        seconds = self._down
+        for start, end in reversed(self._downs):
+            if end <= time:
+                break
+            seconds -= end - max(start, time)
+        return seconds
+
+    def _forget(self, time: float) -> None:
+        """Give up what it was to do after a time, with the crashes that it foresaw then."""
+        self._down = self._down_until(time)
+        while self._downs and self._downs[-1][1] > time:
+            start, _ = self._downs.pop()
+            if start < time:
+                self._downs.append((start, time))
+        for known in (self._losses, self.recovered):
+            for at in [at for at in known if at > time]:
+                del known[at]
+        self._since = min(self._since, time)
+        self.shared = min(self.shared, self.computed)
 
     # Computing
 
@@ -97,16 +132,22 @@ class FragileNode(VirtualNode):
         if self.step >= self._pause_at:
             await self._pause()
         self.step += 1
+        self.stepped = self.now
         work = next(self._durations)
         if self.calendar is None:
-            return self._takes(self.now, work)
+            return self._alone(work)
         if self.fell is not None:
             if self.calendar.next(self.now)[0] <= self.now:
-                return self._takes(self.now, work)
+                return self._alone(work)
             self._rejoin()
         if not self._run.meets:
             self.shared = self.computed  # it saves every step, as nobody else has a copy
         return await self._endure(work, self.calendar)
+
+    def _alone(self, work: float) -> float:
+        """How long `work` seconds at full speed take from now on, if nothing comes between."""
+        self._attempt = self._takes(self.now, work)
+        return self._attempt
 
     def _takes(self, start: float, work: float) -> float:
         """How long `work` seconds at full speed take from a time on."""
@@ -115,24 +156,43 @@ class FragileNode(VirtualNode):
     async def _endure(self, work: float, calendar: Calendar) -> float:
         """How long it takes to compute `work` seconds from now on, and what else was lost."""
         begun = start = self.now
-        unshared = self.computed - self.shared
-        while True:
+        step, unshared = work, self.computed - self.shared
+        for _ in range(PATIENCE):
             crash, back = calendar.next(start)
             takes = self._takes(start, work)
             if crash >= start + takes:
-                return takes if start == begun else start + takes - begun
+                if start == begun:
+                    self._attempt = takes
+                    return takes
+                self._attempt = takes * step / work if work else 0.0
+                return start + takes - begun
             since, crash = crash, max(crash, start)
             self._stop(crash)
             if self._run.goes_on_without(self, crash, back):
-                self.lose(crash, crash - start + unshared)
+                self._lose_all(crash, crash - start + unshared)
                 self._fall(since, crash)
+                self._attempt = 0.0
                 return crash - begun
-            self.lose(crash, crash - start + unshared)
+            self._lose_all(crash, crash - start + unshared)
             if back == inf:
                 await self._vanish(crash)
             self._rest(crash, back)
-            self._run.recovered.append(back - crash + crash - start + unshared)
+            self.recovered[crash] = back - start + unshared
             work, unshared, start = work + unshared, 0.0, back
+        self._run.never(f"what {self._run.called(self.rank)} computes")
+        await self._vanish(start)
+        return inf
+
+    async def start_backward(self, x: Vector, pieces: int) -> Sequence[Handle]:
+        """As everywhere; a step that was interrupted frees its pieces when it is done anew."""
+        self._forget(self.now)
+        started = await super().start_backward(x, pieces)
+        end = started[-1].done
+        whole = end - self.now
+        if end == inf or self._attempt >= whole:
+            return started
+        anew = self._attempt / whole
+        return [Piece(piece.result, end - (end - piece.done) * anew) for piece in started]
 
     @types.coroutine
     def wait(self, handle: Handle) -> Generator[None, None, Any]:
@@ -142,15 +202,16 @@ class FragileNode(VirtualNode):
         if type(handle) is Collective and done is not None and done < self.now == self.met:
             if self.fell is not None:
                 self.now = max(self.fell, done)
-            elif self.rank in handle.late:
-                self._give_up(done)
+            elif self.rank in handle.late and handle.index == self._collectives - 1:
+                self._give_up(max(done, self.stepped))
         return result
 
     def _give_up(self, done: float) -> None:
         """It has computed up to `done` only, in vain."""
-        _, seconds = self._losses.popitem()
-        self.lose(done, seconds - (self.now - done))
-        self.now, self._since = done, min(self._since, done)
+        seconds, computed = self._losses.pop(self.now, 0.0), self.computed
+        self._forget(done)
+        self.now = done
+        self.lose(done, seconds - (computed - self.computed))
         self.shared = self.computed
 
     def work(self, seconds: float) -> None:
@@ -159,7 +220,7 @@ class FragileNode(VirtualNode):
         if calendar is None or self.rank != self.server or self.gone is not None:
             self.now += seconds
             return
-        while True:
+        for _ in range(PATIENCE):
             crash, back = calendar.next(self.now)
             if crash > self.now and crash >= self.now + seconds:
                 self.now += seconds
@@ -170,6 +231,8 @@ class FragileNode(VirtualNode):
                 return
             self._rest(max(crash, self.now), back)
             self.now = back
+        self._run.never("an update of the server")
+        self.gone = self.now
 
     def mark(self, x: Vector) -> None:
         """Show the parameters, unless it is down; save a checkpoint when one is due."""
@@ -200,7 +263,7 @@ class FragileNode(VirtualNode):
     def _rejoin(self) -> None:
         """Be back, with everybody's parameters."""
         assert self.fell is not None
-        self._run.recovered.append(self.now - self._crashed)
+        self.recovered[self._crashed] = self.now - self._crashed
         self._rest(self.fell, self.now)
         self.fell = None
         self._gradient, self._loss_and_gradient = self._computes, self._computes_loss
@@ -233,20 +296,19 @@ class FragileNode(VirtualNode):
         if self.fell is not None:
             self.now = done
             return
-        now = self.now
-        super()._stand(begins, done)
-        self._stood = done
-        if self.calendar is None:
-            return
-        begins = max(begins, now)
-        for start, end in self.calendar.during(now, done):
-            before = max(0.0, min(end, begins) - start)
-            self.waited -= before
-            self.communicated -= end - start - before
+        begins = max(begins, self.now)
+        for start, end in self.calendar.during(self.now, done) if self.calendar else ():
+            self._stand_until(min(begins, start), start)
             self._rest(start, end)
+            self.now = end
             if end < done:
-                self._run.recovered.append(end - start)
-        self._since = done
+                self.recovered[start] = end - start
+        self._stand_until(max(begins, self.now), done)
+
+    def _stand_until(self, begins: float, done: float) -> None:
+        """Stand still, and remember it, as the end of the run may turn out to come before."""
+        self._stood.extend(((True, self.now, begins), (False, begins, done)))
+        super()._stand(begins, done)
 
     def finish(self, end: float) -> None:
         """Account for the time up to `end`."""
@@ -254,14 +316,14 @@ class FragileNode(VirtualNode):
         if since is not None and since < end < inf:
             self._rest(since, end)
             self.now = end
-        self._since = min(self._since, max(end, self._stood))  # up to then it stood still
-        stood, network = self._since, max(end, self._network_since)
+        self._forget(end)
+        for waiting, start, stop in self._stood:
+            beyond = max(0.0, stop - max(start, end))
+            if waiting:
+                self.waited -= beyond
+            else:
+                self.communicated -= beyond
         super().finish(end)
-        for start, back in self._downs:  # not as standing still, and beyond the end not at all
-            self.waited += max(0.0, min(back, network) - max(start, end))
-            self.communicated += max(0.0, min(back, stood) - max(start, network))
-        self._down = sum(max(0.0, min(b, end) - a) for a, b in self._downs)
-        self._losses = {at: seconds for at, seconds in self._losses.items() if at <= end}
 
     # Messages
 

@@ -154,6 +154,7 @@ class VirtualNode(EngineNode):
             and not route.flying
             and route.arrives is None
             and at <= run.deadline
+            and at < inf
         ):
             node.sought = None
             run.ready.append((node, (at, 0, route, transit, self.rank, value)))

@@ -132,7 +132,7 @@ class Observer:
         self._point(step / self._scale, time, periods[0], x)
 
     def _point(self, step: float, time: float, period: float, x: Vector) -> None:
-        if time > self._deadline:
+        if time > self._deadline or time == math.inf:
             return
         loss, accuracy = self._objective.evaluate(x, step)
         moved, charged = self._traffic.totals()

@@ -1,7 +1,7 @@
 """A run whose nodes crash, or that leaves out the slowest: who waits for whom, and what is lost."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from math import inf
+from math import inf, nextafter
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,8 @@ from simulator.engines.collective import Collective
 from simulator.engines.fragile import FragileNode
 from simulator.engines.rewinds import Rewinds
 from simulator.engines.simulation import LAST, Simulation, deadline
-from simulator.failures import Calendar, any_in, calendars
+from simulator.failures import PATIENCE, Calendar, any_in, calendars
 from simulator.network import Link, Network, Route, Traffic
-from simulator.trace import SPAN, Kind
 
 
 class Interrupted(Route):
@@ -34,20 +33,20 @@ class Interrupted(Route):
         """When a message arrives, and how long it is on its way at last."""
         at, transit = super().send(now, size)
         start = now
-        while True:
+        for _ in range(PATIENCE):
             crash, back = min(calendar.next(start) for calendar in self._ends)
             if crash >= at:
                 return at, transit
             start, at = back, back + transit
+        return inf, transit
 
 
 class RecoveringSimulation(Simulation):
     """A run with failures or [recovery].
 
     `calendars`: when each node is down, empty where all go back to checkpoints instead;
-    `recovered`: seconds until each crashed node, or all, were where they had been; `dropped`:
-    contributions to means that were left out; `meets`: whether workers share anything; `stall`: why
-    the run stood still before its end, if it did.
+    `dropped`: contributions to means that were left out; `meets`: whether workers share anything;
+    `stall`: why the run stood still before its end, if it did.
     """
 
     node = FragileNode
@@ -58,7 +57,6 @@ class RecoveringSimulation(Simulation):
         scenario = self.scenario
         self.recovery = recovery = scenario.recovery
         self.meets = self.program.averages
-        self.recovered: list[float] = []
         self.dropped = 0
         self.stall = ""
         crashing = calendars(scenario, self.seed) if any_in(scenario) else []
@@ -74,7 +72,7 @@ class RecoveringSimulation(Simulation):
             scale = self.workers if self.program.server else 1
             self.save_every = scale * recovery.checkpoint.every
             self.save_cost = recovery.checkpoint.cost
-        self._got_there = 0.0
+        self._got_there = self._gone = 0.0
         self._saving: dict[int, list[float]] = {}
         self._out: dict[int, set[int]] = {}  # who is left out, by collective
         self.connect()
@@ -130,7 +128,7 @@ class RecoveringSimulation(Simulation):
         def crash(event: simpy.Event) -> None:
             while rewinds.next <= time:
                 rewinds.rewind()
-            if not self._whole:
+            if not self._finished:
                 self.stop_at(rewinds.clock(deadline(self.scenario)))
                 self._crash_at(rewinds, rewinds.next)
             self._events += 1
@@ -154,12 +152,16 @@ class RecoveringSimulation(Simulation):
 
     @property
     def ended(self) -> float:
-        """When the run was over, by the clock on the wall; if it stood still, when it began to."""
-        if not self._whole and self.scenario.run.duration:
-            return min(self.end, self.scenario.run.duration) if self.rewinds is None else (
-                self.scenario.run.duration
-            )
-        return self.wall(min(self.end, max(node.now for node in self.nodes)))
+        """When the run was over, on the wall; if it stood still for good, when it began to."""
+        if self._finished:
+            return self.observer.curve["time"][-1]
+        last = self.wall(min(self.end, max(self._gone, *(node.now for node in self.nodes))))
+        return self.scenario.run.duration or last
+
+    @property
+    def _finished(self) -> bool:
+        """Whether it has come to its last step."""
+        return self._whole or self.observer.complete
 
     # Means
 
@@ -178,9 +180,9 @@ class RecoveringSimulation(Simulation):
         """Carry it out among those who are there; begin again where one of them crashes."""
         team = self._present(collective)
         begins = max(collective.begins, self._links_free)
-        while True:
+        for _ in range(PATIENCE):
             if begins > self.deadline or begins == inf:
-                collective.begins = collective.done = begins
+                collective.begins, collective.done = begins, inf  # nobody will see it
                 return
             crash, back, rank = self._first_crash(team, begins)
             if crash > begins:
@@ -191,6 +193,10 @@ class RecoveringSimulation(Simulation):
                 if crash >= begins + transmission + latency:
                     break
             begins = self._without(collective, team, rank, begins, crash, back)
+        else:
+            self.never(f"{collective.kind} {collective.index}")
+            collective.done = inf
+            return
         self._links_free = begins + transmission
         collective.begins = begins
         self.settle(collective, team)
@@ -265,24 +271,29 @@ class RecoveringSimulation(Simulation):
         for rank, computed in collective.computed.items():
             node = self.nodes[rank]
             if rank in out:
-                node.lose(collective.begins, computed - node.shared)
+                node.lose(collective.arrivals[rank], computed - node.shared)
                 collective.late.add(rank)
             node.shared = max(node.shared, computed)
 
     # The end
 
+    def never(self, what: str) -> None:
+        """Note that something never gets done."""
+        self.unsettled.append(f"{what} takes too long to end before the next crash")
+
     def stalled(self, nodes: list[str]) -> None:
         """Say that the run stood still, if nodes wait for some that never come back."""
         last = ((node, *node.calendar.next(node.now)) for node in self.nodes if node.calendar)
-        gone = [
-            f"{self.called(node.rank)} is down for good since {crash:g} s"
-            for node, crash, back in last
-            if crash < back == inf
-        ]
-        if not (gone or self.unsettled):
+        gone = {self.called(node.rank): crash for node, crash, back in last if crash < back == inf}
+        self._gone = max(gone.values(), default=0.0)
+        told = [f"{who} is down for good since {crash:g} s" for who, crash in gone.items()]
+        if self.rewinds is not None and self.rewinds.stuck:
+            again = "crashes come too fast to get from one checkpoint to the next"
+            self.stall = f"{again}, since {self.rewinds.stuck.start:g} s"
+        elif not (gone or self.unsettled):
             super().stalled(nodes)
-        elif nodes:
-            self.stall = "; ".join([*nodes, *gone])
+        elif nodes or (self.deadline == inf and not self._finished):
+            self.stall = "; ".join([*nodes, *told])
 
     def spent(self) -> dict[str, list[float]]:
         """What each worker's time was spent on; lost: what was in vain."""
@@ -291,10 +302,9 @@ class RecoveringSimulation(Simulation):
             return found
         again = repairs = 0.0
         if self.rewinds is not None:
-            end = self.end
-            stood = self.rewinds.wall(end) - end
-            repairs = sum(rewind.repair for rewind in self.rewinds.rewinds if rewind.at < end)
-            repairs, again = min(stood, repairs), max(0.0, stood - repairs)
+            end = self.ended
+            repairs = sum(rewind.down(end) for rewind in self.rewinds.rewinds)
+            again = max(0.0, end - self.rewinds.clock(end) - repairs)
         found["lost"] = [node.lost + again for node in team]
         found["down"] = [node.down + repairs for node in team]
         return found
@@ -305,12 +315,12 @@ class RecoveringSimulation(Simulation):
             return None
         spent = self.seconds()
         whole = sum(spent.values())
-        end = self.wall(self.end)
-        recovered = self.recovered
+        end = nextafter(self.ended, inf)
+        recovered = [each for node in self.nodes for each in node.recovered.values()]
         if self.rewinds is not None:
-            recovered = [each.repair + each.again for each in self.rewinds.rewinds if each.at < end]
+            recovered = [each.done - each.start for each in self.rewinds.rewinds if each.done < end]
         return {
-            "crashes": sum(sum(1 for _ in calendar.until(end)) for calendar in self._crashing),
+            "crashes": sum(sum(1 for _ in each.until(end)) for each in self._crashing),
             "recovery_seconds": sum(recovered) / len(recovered) if recovered else None,
             "lost_seconds": spent["lost"] * self.workers,
             "down_seconds": spent["down"] * self.workers,
@@ -323,25 +333,17 @@ class RecoveringSimulation(Simulation):
         """That the run stood still, if so."""
         if not self.stall:
             return []
-        return [f"deadlock, nothing more happens before the end: {self.stall}"]
+        return [f"it came to no end: {self.stall}"]
 
     def shown(self, spans: np.ndarray) -> np.ndarray:
         """Spans by the clock on the wall, cut where all stood still."""
-        if self.rewinds is None or not spans.size:
+        if not spans.size:
             return spans
-        last = float(spans["end"].max())
-        for rewind in [each for each in self.rewinds.rewinds if each.at < last]:
-            cut = spans[(spans["start"] < rewind.at) & (spans["end"] > rewind.at)]
-            spans["end"] = np.where(
-                (spans["start"] < rewind.at) & (spans["end"] > rewind.at), rewind.at, spans["end"]
-            )
-            cut["start"] = rewind.at
-            spans = np.concatenate([spans, cut])
-        stood = [
-            (rank, Kind.DOWN, *wall, 0)
-            for wall in self.rewinds.stood(last)
-            for rank in sorted(set(spans["worker"].tolist()))
-        ]
-        for key, side in (("start", True), ("end", False)):
-            spans[key] = self.rewinds.walls(spans[key], after=side)
-        return np.sort(np.concatenate([spans, np.array(stood, dtype=SPAN)]), order=["start"])
+        for rank in range(len(self.nodes)):  # what was done instead of what was given up comes last
+            own = np.flatnonzero(spans["worker"] == rank)
+            later = np.append(np.minimum.accumulate(spans["start"][own][::-1])[::-1][1:], inf)
+            spans["end"][own] = np.minimum(spans["end"][own], later)
+        spans = spans[spans["end"] > spans["start"]]
+        if self.rewinds is None:
+            return spans
+        return self.rewinds.shown(spans, self.ended, self.workers)

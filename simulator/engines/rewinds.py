@@ -6,15 +6,15 @@ module knows what the clock on the wall shows meanwhile.
 """
 
 from bisect import bisect_left
+from collections.abc import Iterator
 from heapq import merge
 from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
-from simulator.failures import NEVER, Calendar, Down
-
-PATIENCE = 10_000  # crashes before a checkpoint is reached again; with more it never will be
+from simulator.failures import NEVER, PATIENCE, Calendar, Down
+from simulator.trace import SPAN, Kind
 
 
 class Rewind(NamedTuple):
@@ -33,6 +33,13 @@ class Rewind(NamedTuple):
     def down(self, end: float) -> float:
         """Seconds of repair up to `end`."""
         return sum(max(0.0, min(b, end) - a) for a, b in self.repairs)
+
+    def parts(self) -> Iterator[tuple[Kind, float, float]]:
+        """What all did, from when to when."""
+        following = [start for start, _ in self.repairs[1:]]
+        for (start, back), then in zip(self.repairs, [*following, self.done], strict=True):
+            yield Kind.DOWN, start, back
+            yield Kind.COMPUTE, back, then
 
 
 class Rewinds:
@@ -85,10 +92,33 @@ class Rewinds:
                 return min(wall - before, rewind.at)
         return wall - self._offsets[-1]
 
-    def walls(self, times: np.ndarray, *, after: bool) -> np.ndarray:
-        """`wall` of many times at once; at a rewind itself, before or `after` it."""
-        places = np.searchsorted(self._since, times, side="right" if after else "left")
-        return np.asarray(times + np.array(self._offsets)[np.maximum(places - 1, 0)])
+    def shown(self, spans: np.ndarray, end: float, workers: int) -> np.ndarray:
+        """Spans by nodes' clocks as the clock on the wall shows them, up to `end`.
+
+        They are cut where all stood still: down, or busy with what had been done before.
+        """
+        last = float(spans["end"].max())
+        seen = [each for each in self.rewinds if each.at <= last and each.start < end]
+        for rewind in seen:
+            within = (spans["start"] < rewind.at) & (spans["end"] > rewind.at)
+            rest = spans[within]
+            spans["end"][within] = rest["start"] = rewind.at
+            spans = np.concatenate([spans, rest])
+        since, offsets = np.array(self._since), np.array(self._offsets)
+        spans["start"] += offsets[np.searchsorted(since, spans["start"], side="right") - 1]
+        places = np.searchsorted(since, spans["end"], side="left")
+        spans["end"] += offsets[np.maximum(places - 1, 0)]
+        ranks = sorted(set(spans["worker"].tolist()))
+        stood = [
+            (rank, kind, start, min(until, end), 0)
+            for rewind in seen
+            for kind, start, until in rewind.parts()
+            for rank in ranks
+            if start < min(until, end)
+        ]
+        busy = np.array(stood, dtype=SPAN)
+        busy["kind"][(busy["worker"] == workers) & (busy["kind"] == Kind.COMPUTE)] = Kind.SERVE
+        return np.sort(np.concatenate([spans, busy]), order=["start"])
 
     def rewind(self) -> None:
         """Crash; a crash before all is done again begins that anew."""
