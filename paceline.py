@@ -157,6 +157,7 @@ def _simulate(  # noqa: PLR0913, PLR0917 - the contract's options
             tables.summary(result),
             *said,
             *result.failures,
+            *result.jobs,
             result.pick["sentence"],
             FILES + str(out),
         )

@@ -55,6 +55,7 @@ class Ground:
         others: Sequence[Topology] = (),
     ) -> None:
         self.lines = list(topology.lines) if topology else []
+        self._own = len(self.lines)
         self.others = [each.among(self.lines, f"job {n}") for n, each in enumerate(others)]
         lines = self.lines
         self.changing = [number for number, line in enumerate(lines) if line.changes]
@@ -77,10 +78,10 @@ class Ground:
         self.fabric.set_capacity(at, line, capacity)
 
     def usage(self, end: float) -> list[dict[str, Any]]:
-        """What each line of the graph has carried up to the `end`, as `Run.lines`."""
+        """What each line has carried up to the `end`, as `Run.lines`: not those of others alone."""
         moved, saturated = self.fabric.usage()
         found = []
-        for number, line in enumerate(self.lines):
+        for number, line in enumerate(self.lines[: self._own]):
             could = line.capacity * end
             if number in self.offered:
                 offered, since, capacity = self.offered[number]

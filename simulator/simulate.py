@@ -117,6 +117,7 @@ class Result:
         found = {
             "failures": usage.failures(runs),
             "network": usage.network(runs),
+            "jobs": usage.jobs(runs),
             "workers": usage.workers(runs),
             "bottleneck": bottleneck.sentence(scenario, algorithm, runs),
         }
@@ -129,6 +130,15 @@ class Result:
             usage.of_failures(row["label"], row["failures"], row["breakdown"])
             for row in self.algorithms
             if row["failures"] is not None
+        ]
+
+    @property
+    def jobs(self) -> list[str]:
+        """A line for each algorithm and other job on the network: how the job fared beside it."""
+        return [
+            usage.of_job(job, self.scenario.job[job["job"]].file, row["label"])
+            for row in self.algorithms
+            for job in row["jobs"]
         ]
 
     @cached_property

@@ -74,6 +74,26 @@ def network(runs: Sequence[Run]) -> dict[str, Any] | None:
     return {"lines": lines(runs), "phases": phases(runs)} if runs[0].lines else None
 
 
+def jobs(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Means over seeds of `Run.jobs`: how other jobs on the network fared meanwhile."""
+    return [
+        {
+            "job": each[0]["job"],
+            "algorithm": each[0]["algorithm"],
+            "steps": _mean(job["steps"] for job in each),
+            "seconds_per_step": _mean(job["seconds_per_step"] for job in each),
+        }
+        for each in zip(*(run.jobs for run in runs), strict=True)
+    ]
+
+
+def of_job(job: dict[str, Any], file: str, label: str) -> str:
+    """Say in one line how a job fared beside an algorithm."""
+    pace = job["seconds_per_step"]
+    said = "no step" if pace is None else f"{human(pace)} a step"
+    return f"job {job['job']} ({file}, {job['algorithm']}) beside {label}: {said}."
+
+
 def of_failures(label: str, lost: dict[str, Any], shares: dict[str, float]) -> str:
     """Say in one line what crashes, and who was left out, cost."""
     vain, down = shares["lost"] or 0.0, shares["down"] or 0.0

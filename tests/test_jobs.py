@@ -80,10 +80,7 @@ def test_elsewhere_on_the_network_nobody_notices(tmp_path: Path) -> None:
     inside = OURS.replace('region = "b"', 'region = "a"')
     alone, beside = result(world(tmp_path, inside, "")), result(world(tmp_path, inside))
     assert beside.curve == alone.curve
-    assert [line["line"] for line in beside.lines if line["line"].startswith("job 0")] == [
-        "job 0 worker 0 out", "job 0 worker 0 in", "job 0 worker 1 out", "job 0 worker 1 in",
-        "job 0 server out", "job 0 server in",
-    ]  # fmt: skip
+    assert beside.lines == alone.lines
 
 
 def test_every_kind_of_program_can_be_a_guest_or_a_host(tmp_path: Path) -> None:

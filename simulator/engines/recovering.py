@@ -283,8 +283,13 @@ class RecoveringSimulation(Simulation):
 
     def stalled(self, nodes: list[str]) -> None:
         """Say that the run stood still, if nodes wait for some that never come back."""
-        last = ((node, *node.calendar.next(node.now)) for node in self.nodes if node.calendar)
-        gone = {self.called(node.rank): crash for node, crash, back in last if crash < back == inf}
+        ranks = {"server": self.workers}
+        crashes = [
+            (ranks.get(str(crash.worker), crash.worker), crash.at)
+            for crash in self.scenario.cluster.crash
+            if crash.lasts is None
+        ]
+        gone = {self.called(rank): at for rank, at in crashes if rank < len(self.nodes)}
         self._gone = max(gone.values(), default=0.0)
         told = [f"{who} is down for good since {crash:g} s" for who, crash in gone.items()]
         if self.rewinds is not None and self.rewinds.stuck:
