@@ -265,3 +265,34 @@ def test_a_link_that_changes_with_time() -> None:
     network = {"model": "flows", "latency": "0 s", "bandwidth": "1 GB/s", "link": [link]}
     world = scenario({"name": "asgd"}, workers=1, steps=1, network=network, cluster={"region": "a"})
     assert simulate(world).curve["time"] == pytest.approx([0, 7])
+
+
+def test_who_is_left_alone_by_a_crash_needs_no_network() -> None:
+    """Two of two average for 1.5 s from 1 s on; one crashes at 2 s, and 0.5 s later all go on."""
+    network = {"model": "flows", "latency": "0 s", "bandwidth": "4 kB/s"}
+    world = scenario(
+        {"name": "ssgd"}, workers=2, steps=2, network=network,
+        cluster={"crash": [{"worker": 1, "at": "1500 ms", "lasts": "1 h"}]},
+        recovery={"policy": "shrink", "timeout": "500 ms"},
+    )  # fmt: skip
+    assert simulate(world).curve["time"] == pytest.approx([0, 2, 3])
+
+
+def test_another_algorithm_changes_nothing() -> None:
+    """Crashes, jitter and the weather are the same beside it."""
+    jitter = {"dist": "exponential", "mean": "10 ms"}
+    links = [
+        {"between": ["a", "b"], "outages": {"between": "3 s", "repair": "1 s"}},
+        {"between": ["b", "c"], "jitter": jitter},
+    ]
+    network = RING | {"model": "flows", "link": links}
+    world = {"cluster": {"failures": {"between": "9 s", "repair": "1 s"}}, "steps": 12}
+    group = [{"name": place, "workers": 1, "region": place} for place in PLACES]
+    world["cluster"] |= {"group": group}  # type: ignore[operator]
+    tables: dict[str, Any] = {"workers": 3, "network": network, **world}
+    case = {"name": "local-sgd", "tau": 2}
+    beside = simulate(scenario({"name": "ssgd"}, case, **tables), index=1, seed=2)
+    alone = simulate(scenario(case, **tables), seed=2)
+    assert beside.curve["time"] == alone.curve["time"]
+    assert beside.workers == alone.workers
+    assert beside.lines == alone.lines

@@ -42,8 +42,7 @@ class Host(FlowSimulation):
 
     def jobs(self) -> list[dict[str, Any]]:
         """How far each guest has come, as `Run.jobs`."""
-        end = self.wall(self.end)
-        return [guest.pace(end) for guest in self.guests]
+        return [guest.pace(self.ended) for guest in self.guests]
 
 
 class Guest(FlowSimulation):

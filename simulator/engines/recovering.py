@@ -283,13 +283,11 @@ class RecoveringSimulation(Simulation):
 
     def stalled(self, nodes: list[str]) -> None:
         """Say that the run stood still, if nodes wait for some that never come back."""
-        ranks = {"server": self.workers}
-        crashes = [
-            (ranks.get(str(crash.worker), crash.worker), crash.at)
-            for crash in self.scenario.cluster.crash
-            if crash.lasts is None
-        ]
-        gone = {self.called(rank): at for rank, at in crashes if rank < len(self.nodes)}
+        gone: dict[str, float] = {}
+        for crash in self.scenario.cluster.crash:
+            rank = self.workers if crash.worker == "server" else crash.worker
+            if crash.lasts is None and rank < len(self.nodes):
+                gone[self.called(rank)] = crash.at
         self._gone = max(gone.values(), default=0.0)
         told = [f"{who} is down for good since {crash:g} s" for who, crash in gone.items()]
         if self.rewinds is not None and self.rewinds.stuck:
