@@ -5,28 +5,25 @@ resumed when its ticket ends. What changes the network meanwhile (outages, profi
 crashes) is its weather: it comes when it is due, and only while something is under way.
 """
 
-import types
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from heapq import heappop, heappush
-from math import inf, nextafter
+from heapq import heappop
+from math import inf
 from typing import Any, NamedTuple
 
 import simpy
 
 from simulator import cluster
 from simulator.carrier import Carrier, Ground
-from simulator.effects import ANY, Handle, Payload, Vector
-from simulator.engines.collective import Collective, Piece
-from simulator.engines.fragile import FragileNode
+from simulator.effects import ANY
+from simulator.engines.collective import Collective
+from simulator.engines.flow_node import FlowNode, Letter
 from simulator.engines.node import Message, VirtualNode
 from simulator.engines.recovering import RecoveringSimulation
+from simulator.engines.weather import Weather
 from simulator.failures import PATIENCE
 from simulator.topology import Topology
-
-ENDLESS = 1e24  # bytes of a flow that never ends
 
 
 class Ticket(NamedTuple):
@@ -35,120 +32,6 @@ class Ticket(NamedTuple):
     run: "FlowSimulation"
     follow: Callable[[float], None]
     lines: Callable[[], frozenset[int]]
-
-
-class Connection:
-    """Messages from one node to another, in order. For the attributes see `Route`."""
-
-    arrives = None
-    whole_transit = None
-
-    def __init__(self, node: "FlowNode") -> None:
-        self.node = node
-        self.version = self.flying = 0
-        self.last = 0.0
-        self.under_way: deque[Letter] = deque()
-
-
-class Letter:
-    """A message under way. `came`: when it arrived, None until then; `posted`: how often."""
-
-    __slots__ = ("came", "posted", "route", "sender", "sent", "size", "value")
-
-    def __init__(
-        self, sender: "FlowNode", route: Connection, sent: float, size: float, value: Payload
-    ) -> None:
-        self.sender, self.route, self.sent, self.size = sender, route, sent, size
-        self.value = value
-        self.came: float | None = None
-        self.posted = 0
-
-
-class FlowNode(FragileNode):
-    """A node whose transfers share lines. `device`: the line it computes on, if it shares one."""
-
-    __slots__ = ("_computing", "device")
-    _run: "FlowSimulation"
-    _routes: list[Any]
-
-    def __init__(self, run: Any, rank: int) -> None:
-        super().__init__(run, rank)
-        self.device: int | None = run.device(rank)
-        self._computing = False
-
-    def _route(self, to: int) -> Any:
-        run = self._run
-        if not run.flows:
-            return super()._route(to)
-        self._routes[to] = Connection(run.nodes[to])
-        return self._routes[to]
-
-    def send(self, to: int, value: Payload) -> None:
-        """Hand a message to the fabric."""
-        run = self._run
-        if not run.flows:
-            super().send(to, value)
-        elif self.gone is None:
-            self.shared = self.computed
-            route = self._routes[to] or self._route(to)
-            route.version = self.updates
-            letter = Letter(self, route, self.now, run.meter(value), value)
-            route.under_way.append(letter)
-            run.post(letter, self.now)
-
-    @property
-    def meeting(self) -> Collective | None:
-        """The collective under way that it waits for, if any."""
-        handle = self._handle
-        return handle if isinstance(handle, Collective) and not handle.missing else None
-
-    def arrived(self, at: float) -> None:
-        """What it sent last has arrived."""
-        self._sent_until = at
-
-    async def finished(self, handle: Handle) -> bool:
-        """Ask as all others do; the answer is known when the run has come to that time."""
-        question = handle.question(self.rank)
-        question.join(self.rank, self.step, 0.0)
-        question.begins = max(question.begins, self.now)
-        if not question.missing:
-            self._run.answer_at(question.begins, handle, question)
-        return bool(await self.wait(question))
-
-    async def _step(self) -> float:
-        """Count one step; compute it, where the device is shared beside others."""
-        if self.device is None:
-            return await super()._step()
-        if self.step >= self._pause_at:
-            await self._pause()
-        self.step += 1
-        return await self._beside_others(next(self._durations))
-
-    @types.coroutine
-    def _beside_others(self, work: float) -> Generator[None, float, float]:
-        """Compute on a shared device; return how long that took."""
-        self._run.compute(self, work)
-        self._computing = True
-        done = yield
-        self._computing = False
-        took = done - self.now
-        while self.now + took < done:  # by rounding; the fabric knows no past
-            took = nextafter(took, inf)
-        return took
-
-    def finish(self, end: float) -> None:
-        """Account for the time up to `end`; on a shared device it computes to the last."""
-        if self._computing and self.now < end < inf:
-            self.now = end
-        super().finish(end)
-
-    async def start_backward(self, x: Vector, pieces: int) -> Sequence[Handle]:
-        """As everywhere; but a shared device frees all pieces at the end."""
-        started = await super().start_backward(x, pieces)
-        if self.device is None or started[0].done == inf:
-            return started
-        self.now = max(self._run.fabric.clock, *(piece.done for piece in started))
-        return [Piece(piece.result, self.now) for piece in started]
 
 
 class FlowSimulation(RecoveringSimulation):
@@ -167,8 +50,7 @@ class FlowSimulation(RecoveringSimulation):
         scenario = self.scenario
         self.flows = scenario.network.model == "flows"
         self._devices = cluster.devices(scenario)
-        self._dead: set[int] = set()  # lines that never work again
-        self._turn = self.pending = 0
+        self.pending = 0
         self._slots: dict[int, int] = {}  # paths of shared devices
         self.share()
         self.fabric = self.ground.fabric
@@ -177,65 +59,22 @@ class FlowSimulation(RecoveringSimulation):
             return
         self.carrier = Carrier(scenario, self.topology, self.fabric, self.seed)
         self.traffic: Any = self.carrier
-        self.blow()
 
     def share(self) -> None:
         """Make what guests share."""
         self.tickets: dict[int, Ticket] = {}
-        self.weather: list[tuple[float, int, Callable[[float], None]]] = []
         devices = max((each for each in self._devices if each is not None), default=-1) + 1
         self.topology = Topology(self.scenario) if self.flows else None
         others = [Topology(job.scenario) for job in self.scenario.job]
         self.ground = Ground(self.topology, self.seed, devices, others)
-
-    def blow(self) -> None:
-        """Let the weather begin: lines that change, and others' flows."""
-        assert self.topology is not None
-        for line in self.ground.changing:
-            self._change_next(line)
-        for greedy in self.topology.greedy():
-            lines = tuple(dict.fromkeys(greedy.way.lines))
-            path = self.fabric.path(lines, 0.0, limit=greedy.way.limit)
-            self._come_next(path, greedy.spells.of(self.seed))
+        self.weather = Weather(self.ground)
+        for greedy in self.topology.greedy() if self.topology else ():
+            self.weather.visit(greedy, self.seed)
 
     def device(self, rank: int) -> int | None:
         """The line on which a node computes, if others do too."""
         shared = None if rank == self.workers else self._devices[rank]
         return None if shared is None else self.ground.devices + shared
-
-    # The weather
-
-    def at(self, time: float, change: Callable[[float], None]) -> None:
-        """Let something change the fabric at `time`."""
-        if time < inf:
-            self._turn += 1
-            heappush(self.weather, (time, self._turn, change))
-
-    def _change_next(self, line: int) -> None:
-        """Let a line's capacity change when it next does."""
-        time, capacity = self.ground.next_change(line)
-        if time == inf and capacity == 0:
-            self._dead.add(line)
-
-        def change(at: float) -> None:
-            self.ground.change(at, line, capacity)
-            self._change_next(line)
-
-        self.at(time, change)
-
-    def _come_next(self, path: int, spells: Iterator[tuple[float, float]]) -> None:
-        """Let somebody else's flow begin when it next does, and end."""
-        start, end = next(spells, (inf, inf))
-
-        def begin(at: float) -> None:
-            ticket = self.fabric.send(at, path, ENDLESS)
-            self.at(end, lambda at: over(at, ticket))
-
-        def over(at: float, ticket: int) -> None:
-            self.fabric.cancel(at, ticket)
-            self._come_next(path, spells)
-
-        self.at(start, begin)
 
     # Going on
 
@@ -280,21 +119,21 @@ class FlowSimulation(RecoveringSimulation):
     def _advance(self, until: float) -> tuple[float, list[int]] | None:
         """Run the fabric to when tickets end, or up to `until`; the weather changes on the way."""
         while self.tickets:
-            due = self.weather[0][0] if self.weather else inf
+            due = self.weather.due
             if due > until or due == inf:
                 return self.fabric.advance(until)
             found = self.fabric.advance(due)
             if found is not None:
                 return found
-            heappop(self.weather)[2](due)
+            self.weather.turn()
             if self.ready:  # a crash has left one worker alone, who needs no network
                 break
-            if until == inf and self._dead and all(map(self._doomed, self.tickets)):
+            if until == inf and self.weather.dead and all(map(self._doomed, self.tickets)):
                 break
         return None
 
     def _doomed(self, ticket: int) -> bool:
-        return not self._dead.isdisjoint(self.tickets[ticket].lines())
+        return not self.weather.dead.isdisjoint(self.tickets[ticket].lines())
 
     def _deliver(self, node: VirtualNode, message: Message) -> None:
         """Give a message to a node that waits for it, or keep it."""
@@ -353,7 +192,7 @@ class FlowSimulation(RecoveringSimulation):
             return
         ticket = self.carrier.send(at, source, to, letter.size)
         self._hold(ticket, partial(self._arrive, letter), lambda: self.carrier.lines((source, to)))
-        self.at(crash, partial(self._post_again, ticket, letter))
+        self.weather.at(crash, partial(self._post_again, ticket, letter))
 
     def _post_again(self, ticket: int, letter: Letter, at: float) -> None:
         """A node has crashed: what is under way is lost."""
@@ -424,7 +263,7 @@ class FlowSimulation(RecoveringSimulation):
                 again = self._without(collective, team, rank, at, at, back)
                 self._launch(collective, team, sizes, again, attempts)
 
-        self.at(crash, crashed)
+        self.weather.at(crash, crashed)
 
     def _mean_done(self, collective: Collective, team: list[int], at: float) -> None:
         """A collective has its result."""
@@ -447,7 +286,7 @@ class FlowSimulation(RecoveringSimulation):
         names = [line.name for line in self.ground.lines]
         stuck = [
             f"transfers wait for {names[line]}, which is down for good"
-            for line in sorted(self._dead)
+            for line in sorted(self.weather.dead)
             if any(line in ticket.lines() for ticket in self.tickets.values() if ticket.run is self)
         ]
         for collective in dict.fromkeys(node.meeting for node in self.nodes if stuck):

@@ -1,6 +1,5 @@
 """Other jobs on the same network: runs that go on beside one, over the same lines."""
 
-from collections.abc import Callable
 from typing import Any
 
 from simulator.engines.flowing import FlowSimulation
@@ -68,13 +67,6 @@ class Guest(FlowSimulation):
         host = self.host
         self.ground, self.tickets, self.weather = host.ground, host.tickets, host.weather
         self.topology = host.ground.others[self.index]
-
-    def blow(self) -> None:
-        """The weather of the network is the host's."""
-
-    def at(self, time: float, change: Callable[[float], None]) -> None:
-        """Let something change the fabric at `time`."""
-        self.host.at(time, change)
 
     def idle(self) -> bool:
         """Whether the host's run is over."""
