@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from simulator import messages
 from simulator.delay import Law
-from simulator.fabric import Fabric
-from simulator.messages import Messages, Plan
+from simulator.fabric import messages
+from simulator.fabric.fabric import Fabric
+from simulator.fabric.messages import Messages, Plan
 from simulator.scenario import Scenario
 from simulator.streams import Purpose, blocks, generator
-from simulator.topology import Topology, Way
+from simulator.topology.ways import Topology, Way
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Team = tuple[int, ...]

@@ -15,7 +15,7 @@ def mean_cost(scenario: Scenario) -> Cost:
     if scenario.network.model == "closed-form" or scenario.cluster.workers == 1:
         return Network(scenario).mean_cost()
     from simulator.carrier import Carrier, Ground  # noqa: PLC0415 - they load numba
-    from simulator.topology import Topology  # noqa: PLC0415
+    from simulator.topology.ways import Topology  # noqa: PLC0415
 
     workers = scenario.cluster.workers
     ends = []

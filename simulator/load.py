@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from simulator import wording
-from simulator.checks import problems
+from simulator.checks.settings import problems
 from simulator.errors import InputError
 from simulator.listing import find, shipped
 from simulator.programs import Program, catalogue

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from simulator import rounds
 from simulator.delay import Law
-from simulator.places import Places
-from simulator.rounds import Round
+from simulator.fabric import rounds
+from simulator.fabric.rounds import Round
 from simulator.scenario import Scenario
 from simulator.streams import Purpose, blocks, generator
+from simulator.topology.places import Places
 
 Team = tuple[int, ...] | None
 """The workers that take part in a collective, in rank order; None: all of them."""

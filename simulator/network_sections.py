@@ -8,7 +8,6 @@ from simulator.cluster_sections import Failures
 from simulator.delay import Law
 from simulator.parametric import Constant
 from simulator.profile import ProfileOf
-from simulator.region_table import TableOf
 from simulator.section import (
     ZERO,
     Bandwidth,
@@ -18,7 +17,8 @@ from simulator.section import (
     Name,
     Section,
 )  # fmt: skip
-from simulator.simgrid_xml import PlatformOf
+from simulator.topology.region_table import TableOf
+from simulator.topology.simgrid_xml import PlatformOf
 from simulator.units import Bytes, Seconds
 
 

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator import limits, messages, store, tables, tidy
+from simulator import limits, store, tables, tidy
 from simulator.dispatch import run_seeds
-from simulator.fabric import Fabric
+from simulator.fabric import messages
+from simulator.fabric.fabric import Fabric
 from simulator.scenario import Scenario
 from simulator.simulate import Result
 from tests.programs import called, cases

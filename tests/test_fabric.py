@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator import messages
-from simulator.fabric import Fabric
+from simulator.fabric import messages
+from simulator.fabric.fabric import Fabric
 from tests.slow_fabric import SlowFabric
 
 

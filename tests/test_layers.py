@@ -11,6 +11,7 @@ ROOT = Path(__file__).parent.parent
 SIMULATOR = sorted((ROOT / "simulator").rglob("*.py"))
 VALIDATE = sorted((ROOT / "validate").rglob("*.py"))
 PROGRAMS = sorted((ROOT / "simulator" / "programs").glob("*.py"))
+FABRIC = sorted((ROOT / "simulator" / "fabric").glob("*.py"))
 PIECES = sorted((ROOT / "simulator" / "pieces").glob("*.py"))
 
 
@@ -64,6 +65,12 @@ def test_imports_are_seen_wherever_they_hide(tmp_path, monkeypatch):
 @pytest.mark.parametrize("path", SIMULATOR, ids=called)
 def test_the_simulator_imports_neither_torch_nor_validate(path):
     assert not below(imports(path), "torch", "validate", "paceline", "tests")
+
+
+@pytest.mark.parametrize("path", FABRIC, ids=called)
+def test_the_fabric_knows_nothing_but_itself(path):
+    ours = below(imports(path), "simulator")
+    assert {name.split(".")[1] for name in ours} <= {"fabric"}
 
 
 @pytest.mark.parametrize("path", VALIDATE, ids=called)

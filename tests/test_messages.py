@@ -6,8 +6,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from simulator import messages
-from simulator.fabric import Fabric
+from simulator.fabric import messages
+from simulator.fabric.fabric import Fabric
 from simulator.network import Network
 from tests.worlds import scenario
 

@@ -18,7 +18,7 @@ from simulator.load import load, parse
 from simulator.network import Network
 from simulator.network_sections import Link
 from simulator.simulate import Task
-from simulator.topology import Topology
+from simulator.topology.ways import Topology
 
 SHIPPED = Path(__file__).parent.parent / "scenarios"
 

@@ -23,7 +23,7 @@ from simulator.engines.node import Message, VirtualNode
 from simulator.engines.recovering import RecoveringSimulation
 from simulator.engines.weather import Weather
 from simulator.failures import PATIENCE
-from simulator.topology import Topology
+from simulator.topology.ways import Topology
 
 
 class Ticket(NamedTuple):

@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 from math import inf
 
 from simulator.carrier import Ground
-from simulator.topology import Greedy
+from simulator.topology.ways import Greedy
 
 ENDLESS = 1e24  # bytes of a flow that never ends
 

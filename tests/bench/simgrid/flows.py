@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from simulator import messages
-from simulator.fabric import Fabric
-from simulator.messages import Messages, Plan
+from simulator.fabric import messages
+from simulator.fabric.fabric import Fabric
+from simulator.fabric.messages import Messages, Plan
 from tests.bench.__main__ import machine
 
 HERE = Path(__file__).parent
@@ -38,7 +38,7 @@ PAGE_TEXT = """# Flows against SimGrid
 Written by `python -m tests.bench.simgrid.flows`, which needs libsimgrid-dev and g++, on
 {machine}, with SimGrid {version}.
 
-The same lines, paths and messages go to `simulator/fabric.py` and, over a pipe, to
+The same lines, paths and messages go to `simulator/fabric/` and, over a pipe, to
 `tests/bench/simgrid/flows.cpp`, which makes one actor of every message. A difference is that of the
 time from a message's start to its arrival, or from a collective's start to its last arrival,
 relative to SimGrid's.

@@ -5,10 +5,10 @@ from math import inf
 
 from simulator.delay import Law
 from simulator.parametric import Constant
-from simulator.places import Places
-from simulator.routes import Cards, Stretch, add_loads
 from simulator.scenario import Scenario
-from simulator.traffic_shape import Line
+from simulator.topology.graph import Cards, Stretch, add_loads
+from simulator.topology.places import Places
+from simulator.topology.traffic_shape import Line
 
 
 class Hosts:

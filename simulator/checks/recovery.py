@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 
+from simulator.checks.combinations import Problem
 from simulator.cluster import devices
 from simulator.cluster_sections import Recovery
-from simulator.combinations import Problem
 from simulator.failures import any_in
 from simulator.programs import Program
 from simulator.scenario import Scenario

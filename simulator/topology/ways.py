@@ -11,11 +11,11 @@ from itertools import pairwise
 from math import inf
 
 from simulator.delay import Law
-from simulator.hosts import Hosts
-from simulator.places import Places
-from simulator.routes import Graph, Stretch, spells
 from simulator.scenario import Scenario
-from simulator.traffic_shape import Line, Spells
+from simulator.topology.graph import Graph, Stretch, spells
+from simulator.topology.hosts import Hosts
+from simulator.topology.places import Places
+from simulator.topology.traffic_shape import Line, Spells
 
 __all__ = ["Greedy", "Line", "Topology", "Way"]
 

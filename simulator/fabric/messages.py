@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from simulator import rounds
-from simulator.rounds import Round, Team
+from simulator.fabric import rounds
+from simulator.fabric.rounds import Round, Team
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

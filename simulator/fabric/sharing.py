@@ -13,8 +13,8 @@ the condition itself, for all, so the rates are exact.
 import numpy as np
 from numba import njit
 
-from simulator.heap import drop, move, put
-from simulator.lines import add, bind, join, touch
+from simulator.fabric.heap import drop, move, put
+from simulator.fabric.lines import add, bind, join, touch
 
 TINY = 1e-12  # rates, relative: what rounding may do to a sum
 INSTANT = 1e-15  # times, relative: a few units in the last place are one instant

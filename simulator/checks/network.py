@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from itertools import permutations
 from math import inf
 
-from simulator.combinations import Problem
+from simulator.checks.combinations import Problem
 from simulator.network_sections import Link, Network
 from simulator.programs import Program
 from simulator.scenario import Scenario
@@ -21,7 +21,7 @@ def network_problems(scenario: Scenario, programs: Mapping[str, Program]) -> Ite
     found += _flows(scenario) if flows else _closed_form(scenario)
     yield from found
     if flows and not found:
-        from simulator.graph_checks import graph_problems  # noqa: PLC0415 - only with flows
+        from simulator.checks.graph import graph_problems  # noqa: PLC0415 - only with flows
 
         yield from graph_problems(scenario)
 

@@ -16,10 +16,10 @@ import numpy as np
 
 from simulator.delay import Law
 from simulator.network_sections import Link
-from simulator.places import Places
 from simulator.scenario import Scenario
 from simulator.streams import Purpose
-from simulator.traffic_shape import Alternating, Line, Once, Spells, failing
+from simulator.topology.places import Places
+from simulator.topology.traffic_shape import Alternating, Line, Once, Spells, failing
 
 PICOSECONDS = 1e12  # per second; a hop counts as one, so that of equal ways the fewest hops win
 FOREVER = 1e9  # seconds: as good as a latency without a mean

@@ -12,9 +12,9 @@ from math import inf
 
 import numpy as np
 
-from simulator import transfers
-from simulator.messages import Plan
-from simulator.records import Array, Tables
+from simulator.fabric import transfers
+from simulator.fabric.messages import Plan
+from simulator.fabric.records import Array, Tables
 
 
 @dataclass

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from simulator.checks.combinations import Problem
 from simulator.cluster_sections import Cluster, Group
-from simulator.combinations import Problem
 from simulator.scenario import Scenario
 from simulator.wording import Path, nearest
 

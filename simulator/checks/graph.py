@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from itertools import pairwise
 from math import inf
 
-from simulator.combinations import Problem
+from simulator.checks.combinations import Problem
+from simulator.checks.network import nics, regions
 from simulator.errors import InputError
-from simulator.hosts import Hosts
-from simulator.network_checks import nics, regions
-from simulator.routes import Graph
 from simulator.scenario import Scenario
-from simulator.traffic_shape import Line
+from simulator.topology.graph import Graph
+from simulator.topology.hosts import Hosts
+from simulator.topology.traffic_shape import Line
 from simulator.wording import Path, nearest
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numba import from_dtype, njit, types
 
-from simulator import records
-from simulator.heap import drop, move
-from simulator.lines import join, link, touch, unlink
-from simulator.sharing import INSTANT, solve
+from simulator.fabric import records
+from simulator.fabric.heap import drop, move
+from simulator.fabric.lines import join, link, touch, unlink
+from simulator.fabric.sharing import INSTANT, solve
 
 DONE, ROOM, ORDER = 0, -1, -2
 """What the loop returns: the time is over, it needs larger tables, it is time for an order of the

@@ -12,9 +12,9 @@ from xml.etree.ElementTree import Element, ParseError, fromstring
 
 from pydantic import PlainValidator, ValidationInfo, WithJsonSchema
 
-from simulator.region_table import text_of
-from simulator.simgrid_elements import ALIASES, SILENT, Elements
-from simulator.simgrid_zones import Cluster, Edge, Links, Platform, Wire, Zone
+from simulator.topology.region_table import text_of
+from simulator.topology.simgrid_elements import ALIASES, SILENT, Elements
+from simulator.topology.simgrid_zones import Cluster, Edge, Links, Platform, Wire, Zone
 
 VERSIONS = ("4", "4.0", "4.1")
 ROUTINGS = ("Full", "Floyd", "Dijkstra", "None")

@@ -9,16 +9,16 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from simulator.checks.combinations import Problem, combinations, multiplier
+from simulator.checks.network import network_problems
+from simulator.checks.pacing import pacing_problems
+from simulator.checks.recovery import recovery_problems
 from simulator.cluster import delayed, mean_compute
 from simulator.cluster_sections import Cluster, Group
 from simulator.codecs.codec import Raw
-from simulator.combinations import Problem, combinations, multiplier
-from simulator.network_checks import network_problems
-from simulator.pacing import pacing_problems
 from simulator.pieces.schedule import Constant, FixedPeriod
 from simulator.pieces.transform import Identity
 from simulator.programs import Program
-from simulator.recovery import recovery_problems
 from simulator.scenario import Algorithm, Scenario, arguments
 from simulator.sections import NoObjective, Range
 from simulator.wording import Path, nearest, sentence

@@ -1,0 +1,1 @@
+"""Settings that are each possible and together are not."""

@@ -1,0 +1,1 @@
+"""Transfers that share lines, by plain numbers; and collectives as their messages."""
