@@ -128,7 +128,7 @@ class Carrier:
             weight = 1 / way.rtt if settings.fairness == "rtt" and way.rtt else 1.0
             self._paths[ranks] = self.fabric.path(
                 tuple(dict.fromkeys(way.lines)), latency, limit=way.limit, weight=weight,
-                first=first, rtt=way.rtt,
+                first=first, rtt=way.rtt, serial=True,
             )  # fmt: skip
         return self._paths[ranks]
 

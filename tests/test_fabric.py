@@ -117,7 +117,7 @@ def test_what_nothing_limits_takes_no_time():
 
 def test_messages_have_their_own_payloads_and_latencies():
     fabric = Fabric([1.0] * 3)
-    plan = messages.gather(range(3)).plan([fabric.path([line], 0.0) for line in range(3)])
+    plan = messages.gather(range(3)).plan([fabric.path([n], 0.0, serial=True) for n in range(3)])
     fabric.start(0.0, plan, [1.0, 2.0, 4.0])  # first 1, 2, 4 s; then 0 gets 2, 1 gets 4, 2 gets 1
     assert ends(fabric) == {0: 8.0}
     fabric.start(8.0, plan, [1.0] * 3, np.array([0.0, 0.0, 5.0, 0.0, 0.0, 0.0]))
@@ -259,3 +259,67 @@ def test_lines_carry_what_was_sent(world):
     for way, share in zip(collective.way, collective.share, strict=True):
         sent[paths[ways[way]]["lines"]] += 30.0 * share
     np.testing.assert_allclose(carried, sent, rtol=1e-12)
+
+
+def test_on_a_serial_path_transfers_follow_each_other():
+    """As on one connection: each leaves when it is sent, and flows when those before it have."""
+    fabric = Fabric([10.0])
+    path = fabric.path([0], 1.0, serial=True)
+    other = fabric.path([0], 1.0)
+    fabric.send(0.0, path, 20.0)
+    fabric.send(0.5, path, 10.0)
+    fabric.send(0.5, path, 0.0)  # nothing to wait for
+    fabric.send(20.0, path, 10.0)
+    fabric.send(20.0, other, 10.0)  # shares with it
+    assert ends(fabric) == {0: 3.0, 1: 4.0, 2: 1.5, 3: 23.0, 4: 23.0}
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_who_leaves_a_serial_path_lets_the_next_one_go(which):
+    fabric = Fabric([10.0])
+    path = fabric.path([0], 0.0, serial=True)
+    for _ in range(4):
+        fabric.send(0.0, path, 10.0)
+    fabric.cancel(0.5, which)
+    first = 0.5 if which == 0 else 1.0
+    left = [ticket for ticket in range(4) if ticket != which]
+    assert ends(fabric) == {
+        ticket: first + place + (which == 0) for place, ticket in enumerate(left)
+    }
+    fabric.send(10.0, path, 10.0)
+    assert ends(fabric) == {4: 11.0}
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 2), st.integers(0, 6), st.integers(0, 5), st.booleans(), st.booleans()
+        ),
+        min_size=1,
+        max_size=25,
+    )
+)
+def test_serial_paths_are_queues(sends):
+    """Each path has a line of 10 bytes/s: first come, first served; of one instant in order."""
+    fabric = Fabric([10.0] * 3)
+    paths = [fabric.path([line], 1.0, serial=True) for line in range(3)]
+    queues = {path: [] for path in paths}
+    for which, at, size, _, _ in sends:
+        ticket = fabric.send(float(at), paths[which], 10.0 * size)
+        queues[paths[which]].append((at + 1.0, ticket, size))
+    dropped = {ticket for ticket, send in enumerate(sends) if send[3] and send[4]}
+    for ticket in dropped:
+        fabric.cancel(0.5, ticket)
+    expected = {}
+    for queue in queues.values():
+        free = 0.0
+        for comes, ticket, size in sorted(queue):
+            if ticket in dropped:
+                continue
+            expected[ticket] = comes
+            if size:
+                free = expected[ticket] = max(free, comes) + size
+    assert ends(fabric) == pytest.approx(expected)
+    assert fabric.usage()[0].sum() == pytest.approx(
+        sum(10.0 * size for queue in queues.values() for _, t, size in queue if t not in dropped)
+    )

@@ -296,3 +296,21 @@ def test_another_algorithm_changes_nothing() -> None:
     assert beside.curve["time"] == alone.curve["time"]
     assert beside.workers == alone.workers
     assert beside.lines == alone.lines
+
+
+@pytest.mark.parametrize("collective", ["ring", "tree", "star", "recursive-doubling"])
+def test_links_of_differing_latency_cost_what_the_formula_says(collective: str) -> None:
+    """Each part of a ring pays the long way when it takes it, not at every step."""
+    tables = {
+        "cluster": {
+            "group": [
+                {"name": place, "workers": 4, "region": place} for place in ("tokyo", "oregon")
+            ]
+        },
+    }
+    network = {
+        "collective": collective, "latency": "50 us", "bandwidth": "1 Gbit/s",
+        "link": [{"between": ["tokyo", "oregon"], "latency": "48 ms", "bandwidth": "1 Tbit/s"}],
+    }  # fmt: skip
+    formula, flows = both({"name": "ssgd"}, network, workers=8, steps=3, **tables)
+    assert flows.duration == pytest.approx(formula.duration, rel=1e-3)

@@ -68,18 +68,21 @@ class Fabric:
         weight: float = 1.0,
         first: float = inf,
         rtt: float = 0.0,
+        serial: bool = False,
     ) -> int:
         """Register a path over `lines`, each named once; return its number.
 
         A transfer flows at most at `limit`; where a line is shared, in proportion to `weight`. Slow
         start: at most at `first` in the first `rtt` that it flows, and twice that in each further.
+        On a `serial` path transfers flow one after another, as messages of one connection do.
         """
         if len(set(lines)) < len(lines):
             raise ValueError("a line occurs twice on a path; name each once")
         number = self._tables.append("paths", 1)
         at = self._tables.append("ways", len(lines))
         self._tables.ways[at : at + len(lines)] = lines
-        self._tables.paths[number] = latency, limit, weight, first, rtt, at, len(lines), -1
+        whole = latency, limit, weight, first, rtt, at, len(lines), -1, serial, -1, -1, -1, 0, 0
+        self._tables.paths[number] = whole
         self._tables.state["longest"] = max(self._tables.state["longest"][0], len(lines))
         return number
 

@@ -69,7 +69,8 @@ class Messages:
 def ring(team: Team) -> Messages:
     """Reduce-scatter, then all-gather, 2(m - 1) steps of 1/m each (Patarasuk & Yuan 2009).
 
-    A worker goes on to its next step when its sending and its receiving of this one have ended.
+    A worker sends the next part when it has received it: its messages follow each other on one
+    connection, and need not have arrived before the next one leaves.
     """
     sheet = _Sheet()
     sheet.ring(team, ("reduce-scatter", "all-gather"), 1 / len(team))
@@ -196,19 +197,22 @@ class _Sheet:
         members = np.array(team)
         steps = len(stages) * (m - 1)
         pairs = list(zip(team, [*team[1:], team[0]], strict=True))
-        begun = self.add(stages[0], pairs, share, self.both(pairs))
+        gates = self.both(pairs)  # nothing of a ring is sent before its first part can be
+        begun = self.add(stages[0], pairs, share, gates)
         first, place = begun[0], np.arange(m)
         step = np.arange(1, steps)[:, None]
-        sent = first + (step - 1) * m + place
         received = first + (step - 1) * m + (place - 1) % m
         origin = members[(place - step) % m] if passing_on else members + 0 * step
         number = [self._stages.setdefault(stage, len(self._stages)) for stage in stages]
         rows = (steps - 1) * m
         ways = np.array([self._ways[team[i], team[(i + 1) % m]] for i in range(m)])
+        waits = np.array([1 + len(gate) for gate in gates])
+        after = np.tile(np.array([n for gate in gates for n in (0, *gate)], int), (steps - 1, 1))
+        after[:, np.cumsum(waits) - waits] = received
         self._write(
             np.tile(ways, steps - 1), np.full(rows, share), origin.ravel(),
             np.array(number)[step // (m - 1) + 0 * place].ravel(),
-            np.full(rows, 2), np.stack((sent, received), axis=-1).ravel(),
+            np.tile(waits, steps - 1), after.ravel(),
         )  # fmt: skip
         end = first + (steps - 1) * m
         for i, rank in enumerate(team):

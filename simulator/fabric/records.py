@@ -19,10 +19,11 @@ _SOURCES = crc32(b"".join(Path(__file__).with_name(f"{n}.py").read_bytes() for n
 STATE = np.dtype(
     [("clock", _F)]
     + [(name, _I) for name in ("solved", "slots", "hops", "events", "touched", "crew", "ended")]
-    + [("stamp", _I), ("longest", _I), (f"sources_{_SOURCES:08x}", _I)]
+    + [("stamp", _I), ("longest", _I), ("starting", _I), (f"sources_{_SOURCES:08x}", _I)]
 )
 """How much of each table is in use. `touched`: lines and `crew`: flows that the next solution
-concerns, both marked by `stamp`; `ended`: tickets to report; `longest`: lines on the longest path.
+concerns, both marked by `stamp`; `ended`: tickets to report; `longest`: lines on the longest path;
+`starting`: serial paths to look after at the end of the instant.
 """
 
 LINE = np.dtype(
@@ -40,10 +41,10 @@ FLOW = np.dtype(
     + [(name, _I) for name in ("path", "hop", "hops", "next", "ticket", "run", "message")]
     + [(name, _I) for name in ("flowing", "ends", "bound", "open", "stamp", "crew", "ended")]
 )
-"""A place for one transfer on one path, used again and again; `next`: the next free one of the
-path; `hop`, `hops`: its own rows of HOP. At `since`, `left` bytes were left, flowing at `pace`;
-`rate`: as worked out last, `level`: that per weight, `bound`: the line that decided it, -1 for its
-own `cap`, which grows next at `doubles`. `ends`: whether its next event is its end.
+"""A place for one transfer on one path, used again and again; `next`: the next free, or waiting,
+one of the path; `hop`, `hops`: its own rows of HOP. At `since`, `left` bytes were left, flowing at
+`pace`; `rate`: as worked out last, `level`: that per weight, `bound`: the line that decided it, -1
+for its own `cap`, which grows next at `doubles`. `ends`: whether its next event is its end.
 `crew[i]`, `ended[i]`: the i-th flow concerned, the i-th ticket ended."""
 
 HOP = np.dtype([(name, _I) for name in ("line", "flow", "before", "after")])
@@ -51,9 +52,13 @@ HOP = np.dtype([(name, _I) for name in ("line", "flow", "before", "after")])
 
 PATH = np.dtype(
     [(name, _F) for name in ("latency", "limit", "weight", "first", "rtt")]
-    + [(name, _I) for name in ("line", "lines", "free")]
+    + [(name, _I) for name in ("line", "lines", "free", "serial", "busy", "head", "tail")]
+    + [("start", _I), ("listed", _I)]
 )
-"""A path; `line`, `lines`: its part of the list of all paths' lines; `free`: a FLOW or -1."""
+"""A path; `line`, `lines`: its part of the list of all paths' lines; `free`: a FLOW or -1.
+`serial`: its transfers flow one after another; `busy`: the one that does, `head` to `tail`: those
+that wait for it, each a FLOW or -1. `start[i]`: the i-th path whose first
+in the line may go, `listed` there."""
 
 QUEUE = np.dtype([("at", _F), ("item", _I), ("place", _I)])
 """A heap with an index: `heap[item].place` is where the item stands in it, -1 if nowhere."""

@@ -85,6 +85,84 @@ def _begin(state, flows, lines, hops, paths, number):
 
 
 @njit
+def _comes_first(flows, a, b):
+    """Whether transfer `a` of a serial path, which has come as early as `b`, goes before it."""
+    one, other = flows[a], flows[b]
+    return one.ticket < other.ticket or (one.ticket == other.ticket and one.message < other.message)
+
+
+@njit
+def _look_after(state, paths, number):
+    """Let a serial path start its next transfer at the end of this instant."""
+    if not paths[number].listed:
+        paths[number].listed = 1
+        paths[state.starting].start = number
+        state.starting += 1
+
+
+@njit
+def _queue(state, flows, paths, number):
+    """A transfer of a serial path has paid its latency; of one instant they go in their order."""
+    flow = flows[number]
+    path = paths[flow.path]
+    flow.since = state.clock
+    before, after = path.tail, -1
+    if before >= 0 and flows[before].since == flow.since and _comes_first(flows, number, before):
+        before, after = -1, path.head
+        while flows[after].since < flow.since or _comes_first(flows, after, number):
+            before, after = after, flows[after].next
+    flow.next = after
+    if before < 0:
+        path.head = number
+    else:
+        flows[before].next = number
+    if after < 0:
+        path.tail = number
+    _look_after(state, paths, flow.path)
+
+
+@njit
+def _start_queues(state, flows, lines, hops, paths):
+    """Let the first go where nobody flows: no more come at this instant."""
+    for place in range(state.starting):
+        path = paths[paths[place].start]
+        path.listed = 0
+        if path.busy < 0 and path.head >= 0:
+            path.busy = path.head
+            path.head = flows[path.head].next
+            if path.head < 0:
+                path.tail = -1
+            _begin(state, flows, lines, hops, paths, path.busy)
+    state.starting = 0
+
+
+@njit
+def _free_path(state, flows, paths, number):
+    """A transfer has flowed: the next one of a serial path may."""
+    path = paths[flows[number].path]
+    if path.serial and path.busy == number:
+        path.busy = -1
+        _look_after(state, paths, flows[number].path)
+
+
+@njit
+def _leave_queue(flows, paths, number):
+    """Take a transfer out of those that wait on its path, if it is one of them."""
+    path = paths[flows[number].path]
+    before, here = -1, path.head
+    while here >= 0 and here != number:
+        before, here = here, flows[here].next
+    if here < 0:
+        return
+    if before < 0:
+        path.head = flows[number].next
+    else:
+        flows[before].next = flows[number].next
+    if path.tail == number:
+        path.tail = before
+
+
+@njit
 def _release(flows, paths, number):
     """Let the row of a transfer that is over be used again."""
     flow = flows[number]
@@ -131,10 +209,14 @@ def _advance(tables, until, order):  # noqa: PLR0912, PLR0915
                     return ROOM
             state.events = drop(events, state.events, number)
             if not flow.flowing and flow.size > 0:
-                _begin(state, flows, lines, hops, paths, number)
+                if paths[flow.path].serial:
+                    _queue(state, flows, paths, number)
+                else:
+                    _begin(state, flows, lines, hops, paths, number)
                 continue
             if flow.flowing:
                 unlink(state, flows, lines, hops, number, flow.size)
+                _free_path(state, flows, paths, number)
             ticket, collective = flow.ticket, flow.run
             _release(flows, paths, number)
             if collective >= 0:
@@ -154,6 +236,8 @@ def _advance(tables, until, order):  # noqa: PLR0912, PLR0915
         if state.ended:
             count, state.ended = state.ended, 0
             return count
+        if state.starting:
+            _start_queues(state, flows, lines, hops, paths)
         if state.crew or state.touched:
             solve(state, flows, lines, hops, paths, events, levels)
             continue
@@ -200,6 +284,9 @@ def _cancel(tables, ticket):
             if flow.flowing:
                 carried = flow.size - flow.left + flow.pace * (state.clock - flow.since)
                 unlink(state, flows, lines, hops, number, min(carried, flow.size))
+                _free_path(state, flows, paths, number)
+            else:
+                _leave_queue(flows, paths, number)
             _release(flows, paths, number)
 
 
