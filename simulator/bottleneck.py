@@ -16,10 +16,14 @@ from simulator.usage import percent
 
 WORTH = 0.1  # of the time: less is not worth a second word
 MATTERS = 1.05  # times the mean: less than that is no difference worth a word
+FEW = 3  # names in a list
 
 
 def sentence(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> str:
-    """Say what most of the workers' time goes to, and what shows why."""
+    """Say what most of the workers' time goes to, and what shows why; of a stall, only that."""
+    if stalls := [run.stall for run in runs if run.stall]:
+        some = f" with {len(stalls)} of {len(runs)} seeds" if len(stalls) < len(runs) else ""
+        return f"{algorithm.label}: stands still for good{some}: {stalls[0]}."
     spent = {kind: sum(run.seconds[kind] for run in runs) for kind in runs[0].seconds}
     whole = sum(spent.values())
     if not whole:
@@ -30,7 +34,7 @@ def sentence(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> s
         (share["compute"], "is computing", _computing),
         (share["wait"], "is waiting", _waiting),
         (share["communicate"], "goes to the network", saturation.reasons),
-        (vain, "is lost", _failures),
+        (vain, _vain(scenario, runs, share), _crashes),
     ]
     first, second, *_ = sorted(parts, key=lambda part: -part[0])
     said = [f"{algorithm.label}: {percent(first[0])} of the time {first[1]}"]
@@ -52,14 +56,14 @@ def _computing(
     if scenario.recovery.policy == "shrink" or scenario.recovery.backup:
         return []  # workers' steps are not as many that count
     computed = [np.array(run.workers["compute"]) for run in runs]
-    slowest = {int(each.argmax()) for each in computed}
     ratio = float(np.mean([each.max() / each.mean() for each in computed]))
     if ratio < MATTERS:
         return ["all workers are about as fast"]
-    who = _called(scenario, slowest, np.sum(computed, axis=0))
-    if who is None:
+    who, ranks = _called(scenario, computed)
+    if not ranks:
         return [f"the slowest worker, another one by seed, takes {number(ratio)} times the mean"]
-    return [f"the slowest, {who}, takes {number(ratio)} times the mean"]
+    takes = "take" if len(ranks) > 1 and not who.startswith("group") else "takes"
+    return [f"the slowest, {who}, {takes} {number(ratio)} times the mean"]
 
 
 def _waiting(
@@ -74,17 +78,21 @@ def _waiting(
     waits = [np.array(run.workers["wait"]) for run in runs]
     whole = sum(map(usage.span, runs))
     means, lowest = np.sum(waits, axis=0) / whole, sum(each.min() for each in waits) / whole
-    least = {int(each.argmin()) for each in waits if each.any()}
     crashed = share.get("down", 0.0) > 0
     if lowest > means.mean() / 2:
-        alike = f"all wait, {percent(means.min())} to {percent(means.max())} of their time each"
+        ends = dict.fromkeys([percent(means.min()), percent(means.max())])
+        alike = f"all wait, {' to '.join(ends)} of their time each"
         return [f"{alike}: for whoever happens to be the slowest{' or down' if crashed else ''}"]
-    who = _called(scenario, least, -means) or "one worker, another one by seed"
-    said = f"the others wait for {who}: it waits for {percent(lowest)}"
-    if crashed and len(least) == 1:
-        down = sum(run.workers["down"][min(least)] for run in runs) / whole
-        said += f" and is down for {percent(down)}"
-    return [f"{said}, the mean is {percent(means.mean())}"]
+    who, ranks = _called(scenario, [-each for each in waits if each.any()])
+    they = f"the others wait for {who}, which itself waits for {percent(lowest)} of the time"
+    if len(ranks) > 1:
+        they = (
+            f"the others wait for {who}, which wait for {percent(means[ranks].mean())} of the time"
+        )
+    if crashed and len(ranks) == 1:
+        down = sum(run.workers["down"][ranks[0]] for run in runs) / whole
+        they += f" and is down for {percent(down)}"
+    return [f"{they}; on average a worker waits for {percent(means.mean())}"]
 
 
 def _served(scenario: Scenario, runs: Sequence[Run]) -> list[str]:
@@ -105,34 +113,59 @@ def _served(scenario: Scenario, runs: Sequence[Run]) -> list[str]:
         models = inbox / scenario.model.bytes
         said.append(f"up to {models:.3g} models wait there at once")
     if max(busy, card) < WORTH:
-        said.append("so it is other workers that are waited for")
+        said.append("so the workers wait for one another, not for the server")
     return said
 
 
-def _failures(
+def _vain(scenario: Scenario, runs: Sequence[Run], share: dict[str, float]) -> str:
+    """What time that is neither spent well nor waited goes to."""
+    if not _count(runs):
+        return "is computed in vain, by workers that are left out"
+    saving = " or saving checkpoints" if scenario.recovery.checkpoint is not None else ""
+    vain, down = percent(share["lost"]), percent(share["down"])
+    return f"goes to failures: computed in vain {vain}, down{saving} {down}"
+
+
+def _crashes(
     scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run], share: dict[str, float]
 ) -> list[str]:
-    crashes = sum(run.failures["crashes"] for run in runs if run.failures is not None)
-    said = [f"computed in vain {percent(share['lost'])}, down {percent(share['down'])}"]
-    return said + ([f"{number(crashes / len(runs))} crashes a run"] if crashes else [])
+    count = _count(runs)
+    return [f"{usage.few(count, 'crash', 'crashes')} a run"] if count else []
+
+
+def _count(runs: Sequence[Run]) -> float:
+    """How many crashes a run has."""
+    counts = [run.failures["crashes"] for run in runs if run.failures is not None]
+    return float(sum(counts)) / len(runs)
 
 
 # Names
 
 
-def _called(scenario: Scenario, ranks: set[int], slowness: np.ndarray) -> str | None:
-    """The slowest worker, or its group if all of that are nearly as slow; None: one or another.
+def _called(scenario: Scenario, slowness: Sequence[np.ndarray]) -> tuple[str, list[int]]:
+    """The slowest workers by name and rank: a group, or all about as slow with every seed.
 
-    `ranks`: the slowest with each seed; `slowness`: of every worker.
+    `slowness`: with each seed, of every worker. Without ranks: one with a seed, one with another.
     """
     groups = [worker.group for worker in cluster.workers(scenario)]
-    names = {groups[rank] for rank in ranks}
+    near = _near(np.sum(slowness, axis=0))
+    names = {groups[rank] for rank in near}
     name = names.pop()
-    if not names and name:
-        mates = [rank for rank, group in enumerate(groups) if group == name]
-        near = slowness.max() - (slowness.max() - slowness.min()) / 4
-        if len(mates) > 1 and (slowness[mates] > near).all():
-            return f"group {name}"
-    if len(ranks) > 1:
-        return None
-    return f"worker {min(ranks)} ({name})" if name else f"worker {min(ranks)}"
+    if not names and name and len(near) == groups.count(name) > 1:
+        return f"group {name}", near
+    ranks = sorted(set.intersection(*(set(_near(each)) for each in slowness)))
+    if not {int(each.argmax()) for each in slowness}.issubset(ranks):
+        return "one worker, another one by seed", []
+    if len(ranks) == 1:
+        name = groups[ranks[0]]
+        return f"worker {ranks[0]} ({name})" if name else f"worker {ranks[0]}", ranks
+    if len(ranks) > FEW:
+        return f"{len(ranks)} workers", ranks
+    *first, last = map(str, ranks)
+    return f"workers {', '.join(first)} and {last}", ranks
+
+
+def _near(slowness: np.ndarray) -> list[int]:
+    """Who is about as slow as the slowest."""
+    least = slowness.max() - (slowness.max() - slowness.min()) / 4
+    return [int(rank) for rank in np.flatnonzero(slowness >= least)]

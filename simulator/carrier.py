@@ -62,6 +62,7 @@ class Ground:
         self._changes = {number: lines[number].capacities(seed) for number in self.changing}
         first = {number: next(each)[1] for number, each in self._changes.items()}
         self.offered = {number: (0.0, 0.0, capacity) for number, capacity in first.items()}
+        self._down = dict.fromkeys(first, 0.0)  # seconds without any capacity, up to then
         self.devices = len(lines)
         capacities = [first.get(number, line.capacity) for number, line in enumerate(lines)]
         per_flow = [number for number, line in enumerate(lines) if line.per_flow]
@@ -74,6 +75,7 @@ class Ground:
     def change(self, at: float, line: int, capacity: float) -> None:
         """Change a line's capacity."""
         offered, since, before = self.offered[line]
+        self._down[line] += at - since if before == 0 else 0.0
         self.offered[line] = offered + before * (at - since), at, capacity
         self.fabric.set_capacity(at, line, capacity)
 
@@ -82,10 +84,12 @@ class Ground:
         moved, saturated = self.fabric.usage()
         found = []
         for number, line in enumerate(self.lines[: self._own]):
-            could = line.capacity * end
+            could, down = line.capacity * end, 0.0
             if number in self.offered:
                 offered, since, capacity = self.offered[number]
-                could = offered + capacity * max(0.0, end - since)
+                left = max(0.0, end - since)
+                could = offered + capacity * left
+                down = self._down[number] + (left if capacity == 0 else 0.0)
             share = float(moved[number]) / could if 0 < could < inf else 0.0
             found.append(
                 {
@@ -94,6 +98,7 @@ class Ground:
                     "bytes": float(moved[number]),
                     "utilisation": None if line.per_flow else min(1.0, share),
                     "saturated_seconds": min(float(saturated[number]), end),
+                    "down_seconds": min(down, end),
                 }
             )
         return found

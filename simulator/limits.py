@@ -5,8 +5,10 @@ saturated line. So more bandwidth on a line that was never saturated changes no 
 """
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
+from simulator import usage
 from simulator.saturation import CARD
 from simulator.scenario import Scenario
 from simulator.trace import Run
@@ -16,7 +18,7 @@ ENDS = re.compile("<?->")
 
 
 def notes(scenario: Scenario, runs: Sequence[Run]) -> list[str]:
-    """What a reader need not try: lines that no algorithm uses, and lines that none ever fills.
+    """What was down, and what a reader need not try: lines that nobody uses, or ever fills.
 
     `runs`: of all algorithms and seeds. Lines without a limit, and those of which every flow has
     all, are left out: there is nothing to widen, or it does matter.
@@ -31,7 +33,7 @@ def notes(scenario: Scenario, runs: Sequence[Run]) -> list[str]:
         if line["bandwidth"] is not None and line["utilisation"] is not None
     ]
     idle = [says for says, names in _links(scenario, shared).items() if carried.isdisjoint(names)]
-    found = []
+    found = _outages(runs)
     if idle:
         found.append(f"carried nothing, so that their bandwidth changes nothing: {_some(idle)}")
     cards = [name for name in shared if CARD.fullmatch(name)]
@@ -45,6 +47,22 @@ def notes(scenario: Scenario, runs: Sequence[Run]) -> list[str]:
         what = "; ".join(said)
         found.append(f"never saturated, so that more bandwidth there changes nothing: {what}")
     return found
+
+
+def _outages(runs: Sequence[Run]) -> list[str]:
+    """For how much of the time the lines were down that were so the longest."""
+    whole, down = sum(map(usage.span, runs)), Counter[str]()
+    for line in (line for run in runs for line in run.lines):
+        down[line["line"]] += line.get("down_seconds", 0.0)
+    shares: dict[str, list[str]] = {}
+    for name, seconds in down.most_common():
+        if seconds > 0:
+            shares.setdefault(usage.percent(min(1.0, seconds / whole)), []).append(name)
+    said = [
+        f"{_some(names)} {'was' if len(names) == 1 else 'were'} down for {share} of the time"
+        for share, names in [*shares.items()][:FEW]
+    ]
+    return ["; ".join(said)] if said else []
 
 
 def _links(scenario: Scenario, lines: Sequence[str]) -> dict[str, set[str]]:

@@ -24,7 +24,28 @@ def pick(groups: Groups, target: float | None) -> dict[str, Any]:
     else the one that reached it most often. Otherwise the lowest mean loss at the end of the
     shortest run; without a loss, the fewest seconds per step. `ties`: the algorithms that a paired
     95 % interval over seeds cannot separate from the best (runs with one seed share their draws).
+    Whatever stands still for good with some seed is out; `label` is None where everything does.
     """
+    stalled = [label for label, runs in groups.items() if any(run.stall for run in runs)]
+    going = {label: runs for label, runs in groups.items() if label not in stalled}
+    if not going:
+        sentence = "Nothing to pick: every algorithm stands still for good."
+        return {
+            "label": None,
+            "ties": [],
+            "measure": "stalled",
+            "value": None,
+            "ci95": None,
+            "sentence": sentence,
+        }
+    picked = _pick(going, target)
+    if stalled:
+        picked["sentence"] += f" Out, as standing still for good: {', '.join(stalled)}."
+    return picked
+
+
+def _pick(groups: Groups, target: float | None) -> dict[str, Any]:
+    """`pick`, of what does not stand still."""
     if target is not None:
         times = {label: [crossing(run, target) for run in runs] for label, runs in groups.items()}
         if sure := _finite(times):

@@ -226,6 +226,7 @@ def summarise(
         "server": {"inbox_bytes": inbox} if inbox > 0 else None,
         "links": {link: _mean([run.links.get(link, 0.0) for run in runs]) for link in links},
         "curve": mean_curve(runs, ("time", "loss", "step")),
+        "stall": next(filter(None, (run.stall for run in runs)), None),
     }
 
 

@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Sequence
+from itertools import permutations
 from math import ceil
 
 from simulator import usage
 from simulator.network import Network
 from simulator.report import human
 from simulator.scenario import Algorithm, Scenario
+from simulator.topology.ways import Topology
 from simulator.trace import Run
 from simulator.usage import percent
 
@@ -38,15 +40,52 @@ def reasons(
 
 def _lines(scenario: Scenario, runs: Sequence[Run], communicate: float) -> str:
     """Which line is full for how long. When none is, transfers do not lack bandwidth."""
-    full_for = sorted(busy(scenario, runs), reverse=True)
-    top = full_for[0][0]
+    others = _others(scenario, runs)
+    full_for = busy(scenario, runs)
+    ours = [(full, line) for full, line in full_for if line not in others] or [(0.0, "")]
+    theirs = [(full, line) for full, line in full_for if others.get(line)]
+    top, (full, name) = max(ours)[0], max(theirs, default=(0.0, ""))
+    if top >= communicate / 2 or full <= NEARLY * top:
+        return _most(scenario, runs, communicate, ours)
+    said = f"{name} is saturated for {percent(full)} (others' flows among it)"
+    if top < communicate / 4:
+        return said
+    return f"{_named(_longest(ours))} for {percent(top)}; {said}"
+
+
+def _longest(full_for: Sequence[tuple[float, str]]) -> list[str]:
+    """The lines that are full for about the longest."""
+    top = max(full_for)[0]
+    return [line for full, line in sorted(full_for, reverse=True) if full > top / NEARLY]
+
+
+def _most(
+    scenario: Scenario,
+    runs: Sequence[Run],
+    communicate: float,
+    full_for: Sequence[tuple[float, str]],
+) -> str:
+    """Which of the lines are full for the longest, and whether that says why."""
+    top = max(full_for)[0]
     if not top:
         return f"no line is ever saturated, so it is {_else(scenario, runs[0])}"
     if top < communicate / 2 and sum(full for full, _ in full_for) < communicate / 2:
         most = f"{ceil(100 * top)} %"
         return f"no line is saturated for more than {most}, so it is {_else(scenario, runs[0])}"
-    said = f"{_named([line for full, line in full_for if full > top / NEARLY])} for {percent(top)}"
+    said = f"{_named(_longest(full_for))} for {percent(top)}"
     return said if top >= communicate / 2 else f"{said}, the most of all: lines take turns"
+
+
+def _others(scenario: Scenario, runs: Sequence[Run]) -> dict[str, bool]:
+    """Lines that endless flows of others fill, and whether transfers pass them, too."""
+    if not any(each.flows for each in scenario.network.background):
+        return {}
+    topology, nodes = Topology(scenario), range(scenario.cluster.workers + 1)
+    used = {name for run in runs for name in run.links}
+    ways = {topology.hop(*ends): ends for ends in permutations(nodes, 2)}
+    passed = {line for name in used & {*ways} for line in topology.way(ways[name]).lines}
+    full = {line for greedy in topology.greedy() for line in greedy.way.lines}
+    return {topology.lines[line].name: line in passed for line in full}
 
 
 def _else(scenario: Scenario, run: Run) -> str:

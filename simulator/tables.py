@@ -26,7 +26,7 @@ def summary(result: "Result") -> Table:
     """One line per algorithm of a result; the picked one is bold."""
     target, rows = result.scenario.run.target_loss, result.algorithms
     columns: dict[str, Cell] = {"algorithm": lambda row: row["label"]}
-    columns["s/step"] = lambda row: human(row["seconds_per_step"]["mean"])
+    columns["s/step"] = _pace
     if target:
         heading = f"to loss {target:g}\n(95 %)"
         columns[heading] = lambda row: _reached(row["time_to_target"], len(result.seeds))
@@ -43,6 +43,10 @@ def summary(result: "Result") -> Table:
     for line, row in zip(table.rows, rows, strict=True):
         line.style = "bold" if row["label"] == result.pick["label"] else None
     return table
+
+
+def _pace(row: Row) -> str:
+    return "stalled" if row["stall"] else human(row["seconds_per_step"]["mean"])
 
 
 def sweep(result: "SweepResult") -> Table:
@@ -264,7 +268,7 @@ def _plain(value: Any) -> str:
 
 
 def _shares(parts: Iterable[float | None]) -> str:
-    return "/".join("-" if part is None else f"{100 * part:.0f}" for part in parts)
+    return "/".join("-" if part is None else f"{100 * part:z.0f}" for part in parts)
 
 
 def _staleness(counted: Row | None) -> str:

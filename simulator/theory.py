@@ -300,6 +300,11 @@ def _notes(scenario: Scenario, bound: ErrorBound | None) -> list[str]:
         )
     if any(part.failures for part in parts):
         notes.append("failures are left out: Theorem 1 has independent times")
+    network = scenario.network
+    if network.outage or any(link.profile or link.outages for link in network.link):
+        notes.append("the network counts as it is at the start: what changes later is left out")
+    if any(traffic.flows for traffic in network.background) or scenario.job:
+        notes.append("others' flows and jobs on the network are left out")
     if any(isinstance(part.compute, Trace) for part in parts):
         notes.append("the times of a trace count as picked at random: Theorem 1 knows no order")
     if any(device.shared_by > 1 for device in scenario.cluster.described):

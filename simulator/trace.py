@@ -110,12 +110,13 @@ class Run:
     means that were left out), `stall` (who waits for whom for ever, if so). `lines`, where
     transfers share them: of each `line` its full `bandwidth` (bytes/s; None: no limit), the `bytes`
     that it has carried, its `utilisation` (share of what it could have carried; None where every
-    flow has all of it) and `saturated_seconds`. `phases`, where there are lines: of each stage of
+    flow has all of it), `saturated_seconds` and `down_seconds` (without any capacity). `phases`,
+    where there are lines: of each stage of
     the collectives the `seconds` from when all before it had ended to when it had, summed over
     those that ended, and the `bytes` it moved; of messages ("to the server", "from the server",
     "between workers") how many `messages` arrived, their mean `transit_seconds`, and the `bytes`
     sent. `jobs`: of each other `job` on the network, by number, its `algorithm`, `steps` and
-    `seconds_per_step` meanwhile.
+    `seconds_per_step` meanwhile. `stall`: who waits for whom for ever; empty: nobody.
     """
 
     label: str
@@ -140,3 +141,4 @@ class Run:
     workers: dict[str, list[float]] = field(default_factory=dict)
     phases: dict[str, dict[str, float]] = field(default_factory=dict)
     jobs: list[dict[str, Any]] = field(default_factory=list)
+    stall: str = ""

@@ -11,7 +11,7 @@ from simulator.trace import Run
 
 def percent(share: float) -> str:
     """Return a share as people say it: "64 %"; what is little but not nothing is "under 1 %"."""
-    return "under 1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
+    return "under 1 %" if 0 < share < 0.005 else f"{100 * share:z.0f} %"
 
 
 def span(run: Run) -> float:
@@ -38,7 +38,7 @@ def failures(runs: Sequence[Run]) -> dict[str, Any] | None:
 
 
 def lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Means over seeds of `Run.lines`. `saturated`: the share of the time."""
+    """Means over seeds of `Run.lines`. `saturated`, `down`: shares of the time."""
     spans = list(map(span, runs))
     return [
         {
@@ -48,6 +48,10 @@ def lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
             "utilisation": _mean(line["utilisation"] for line in each),
             "saturated": _mean(
                 min(1.0, line["saturated_seconds"] / whole) if whole else 0.0
+                for line, whole in zip(each, spans, strict=True)
+            ),
+            "down": _mean(
+                min(1.0, line.get("down_seconds", 0.0) / whole) if whole else 0.0
                 for line, whole in zip(each, spans, strict=True)
             ),
         }
@@ -97,16 +101,21 @@ def of_job(job: dict[str, Any], file: str, label: str) -> str:
 def of_failures(label: str, lost: dict[str, Any], shares: dict[str, float]) -> str:
     """Say in one line what crashes, and who was left out, cost."""
     vain, down = shares["lost"] or 0.0, shares["down"] or 0.0
-    said = f"{label}: {_few(lost['crashes'], 'crash', 'crashes')}; lost {percent(vain)}, "
-    said += f"down {percent(down)} of the time; goodput {percent(1 - vain - down)}"
+    said = f"{label}: {few(lost['crashes'], 'crash', 'crashes')}; "
+    said += "until it stood still, " if lost.get("stall") else ""
+    said += f"lost {percent(vain)}, down {percent(down)} of the time; "
+    said += f"goodput {percent(1 - vain - down)}"
     if lost["recovery_seconds"] is not None:
         said += f"; {human(lost['recovery_seconds'])} to recover"
+    if lost.get("server_down_seconds"):
+        said += f"; the server down for {human(lost['server_down_seconds'])}"
     if lost["dropped"]:
-        said += f"; {_few(lost['dropped'], 'contribution', 'contributions')} left out"
+        said += f"; {few(lost['dropped'], 'contribution', 'contributions')} left out"
     return said + "."
 
 
-def _few(count: float, one: str, many: str) -> str:
+def few(count: float, one: str, many: str) -> str:
+    """Return a count, of which some are means, with its noun: "1 crash", "2.50 crashes"."""
     exact = f"{count:.0f}" if count == round(count) else number(count)
     return f"{exact} {one if count == 1 else many}"
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator import limits, store, tables, tidy
+from simulator import limits, store, tables, tidy, usage
 from simulator.dispatch import run_seeds
 from simulator.fabric import messages
 from simulator.fabric.fabric import Fabric
@@ -213,20 +213,28 @@ def crashing(repair: str) -> dict[str, Any]:
         (
             SSGD,
             {"network": FREE, "cluster": {"group": [OLD[0] | {"workers": 1}]}},
-            r"58 % of the time is waiting; the others wait for worker 0 \(old\): it waits for 0 %",
+            r"58 % of the time is waiting; .* for worker 0 \(old\), which itself waits for 0 %",
         ),
         (
             SSGD,
             {"network": FREE, "cluster": {"extra": "5 s", "extra_share": 0.125}},
-            "waiting; the others wait for one worker, another one by seed: it waits for 0 %",
+            "the others wait for one worker, another one by seed, which itself waits for 0 %",
         ),
         (SSGD, {"network": FREE, "compute": EXPONENTIAL}, "for whoever happens to be the slowest"),
         (SSGD, {"network": FAR}, r"88 % of the time goes to the network; .* mostly latency\."),
         (SSGD, {"network": NARROW}, "85 % .* (8 network cards are saturated|links) for 85 %"),
         (ASGD, {"network": FAR}, r"network; .* mostly latency"),
         (ASGD, {"server": {"apply": "500 ms"}}, "waiting; the server works for 99 % .* 7 models"),
-        ({"name": "k-sync", "k": 8}, {"compute": EXPONENTIAL}, "it is other workers that are"),
-        ({"name": "psgd"}, crashing("90 s"), r"the time is lost; .* down 54 %; 11.7 crashes a run"),
+        (
+            {"name": "k-sync", "k": 8},
+            {"compute": EXPONENTIAL},
+            "so the workers wait for one another",
+        ),
+        (
+            {"name": "psgd"},
+            crashing("90 s"),
+            r"goes to failures: computed in vain .* %, down 54 %; 11.7 crashes a run",
+        ),
         (SSGD, {"workers": 1}, "100 % of the time is computing; all workers are about as fast"),
     ],
 )
@@ -239,6 +247,89 @@ def test_the_sentence_names_what_takes_the_time(
     assert re.search(expected, sentence), sentence
     assert sentence.startswith(f"{algorithm['name']}")
     assert sentence.count(". ") == 0
+
+
+def test_workers_about_as_slow_as_the_slowest_are_named_together() -> None:
+    """Whether waited for or computing; of a group all are one."""
+    slow = {"group": [{"name": name, "workers": 1, "compute": "3 s"} for name in "xy"]}
+    old = {"group": [{"name": "old", "workers": 2, "compute": "3 s"}]}
+    for cluster, who in ((slow, "workers 0 and 1"), (old, "group old")):
+        made = world(SSGD, network=FREE, workers=8, cluster=cluster)
+        assert re.search(f"the others wait for {who}, which wait for 0 % of the time", said(made))
+
+
+def test_crashes_and_checkpoints_are_counted_in_words() -> None:
+    crash = {"crash": [{"worker": 1, "at": "20 s", "lasts": "100 s"}]}
+    saves = {"checkpoint": {"every": 5, "cost": "1 s"}, "policy": "restart"}
+    found = result(world(SSGD, network=FREE, steps=40, cluster=crash, recovery=saves))
+    sentence = found.algorithms[0]["bottleneck"]
+    assert re.search(r"goes to failures: .*, down or saving checkpoints \d+ %; 1 crash", sentence)
+    lost = {"crashes": 1.0, "recovery_seconds": None, "dropped": 0, "server_down_seconds": 9.0}
+    line = usage.of_failures("asgd", lost, {"lost": 0.0, "down": -1e-17})
+    assert line == "asgd: 1 crash; lost 0 %, down 0 % of the time; goodput 100 %; " + (
+        "the server down for 9.00 s."
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "cause"), [("closed-form", "crash"), ("flows", "crash"), ("flows", "outage")]
+)
+def test_what_stands_still_is_said_to_and_is_not_picked(model: str, cause: str) -> None:
+    crash = {"crash": [{"worker": 1, "at": "2 s"}]}
+    apart = [{"name": place, "workers": 2, "region": place} for place in "ab"]
+    link = [{"between": ["a", "b"], "latency": "1 ms", "bandwidth": "8 Mbit/s"}]
+    cut = {"outage": [{"between": ["a", "b"], "at": "2 s"}], "link": link}
+    network = FLOWS | {"model": model} | (cut if cause == "outage" else {})
+    cluster = crash if cause == "crash" else {"group": apart}
+    made = world(SSGD, {"name": "psgd"}, network=network, workers=4, cluster=cluster)
+    found = result(made)
+    stalled, fine = found.algorithms
+    assert stalled["bottleneck"] == f"ssgd: stands still for good: {stalled['stall']}."
+    why = "carries nothing any more" if cause == "outage" else "down for good"
+    assert stalled["stall"].count(why) == 1
+    assert found.runs[0].stall == stalled["stall"]
+    assert "stalled" in [*tables.summary(found).columns[1].cells]
+    healthy = cause == "outage"  # without worker 1, psgd does not come to its last step either
+    assert (fine["stall"] is None) is healthy
+    assert found.pick["label"] == ("psgd" if healthy else None)
+    assert all("until it stood still, lost" in line for line in found.failures[:1])
+
+
+def test_others_endless_flows_are_not_taken_for_ours() -> None:
+    """A line that they fill all the time is named only where no other explains the time."""
+    others = [{"between": ["a", "b"], "flows": 3}]
+
+    def made(*rates: int, collective: str = "star") -> Scenario:
+        network = FLOWS | {"collective": collective, "link": links(*rates), "background": others}
+        return world(SSGD, network=network, workers=6, cluster={"group": PLACES})
+
+    theirs = "a->b is saturated for 100 % (others' flows among it)"
+    assert f"; b->a is saturated for 27 %; {theirs}; " in said(made(900, 9_000, 9_000))
+    assert f"network; {theirs}" in said(made(900, 9_000, 9_000, collective="ring"))
+    turns = said(made(90_000, 9_000, 200))
+    assert re.search(rf"c->a and a->c are saturated for 49 %; {re.escape(theirs)}", turns)
+    ours = said(made(90_000, 200, 9_000, collective="ring"))
+    assert "; b->c is saturated for 9" in ours
+    assert "a->b" not in ours
+    far = FLOWS | {"link": links(900, 9_000, 90_000), "background": others}
+    cluster = {"group": [PLACES[0], PLACES[2]]}
+    server = {"region": "b"}  # of which ssgd has no need
+    unused = world(SSGD, workers=4, cluster=cluster, network=far, server=server)
+    assert "a->b" not in said(unused)
+
+
+def test_how_long_lines_were_down_is_noted() -> None:
+    made = world(SSGD, workers=6, cluster={"group": PLACES},
+                 network=FLOWS | {"link": links(900, 900, 900)})  # fmt: skip
+    runs = result(made).runs
+    length = usage.span(runs[0])
+    for line in runs[0].lines:
+        if {"a", "b"} == {*line["line"].split("->")}:
+            line["down_seconds"] = 0.16 * length
+    assert limits.notes(made, runs)[0] == "a->b, b->a were down for 16 % of the time"
+    shares = {line["line"]: line["down"] for line in usage.lines(runs)}
+    assert shares["a->b"] == pytest.approx(0.16)
+    assert not shares["a->c"]
 
 
 def test_the_card_of_the_server_is_named() -> None:

@@ -1,5 +1,6 @@
 """Runs over a network that transfers share: equal to closed form where nobody is in the way."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.errors import InputError
+from simulator.load import parse
 from simulator.programs import catalogue
 from tests.programs import ROWS, called, cases
 from tests.worlds import QUADRATIC, RING, scenario, simulate
@@ -178,7 +181,7 @@ def test_a_link_that_is_down_for_good_is_named_and_who_waits(
     }  # fmt: skip
     for name in ("ssgd", "d-psgd"):
         result = simulate(placed({"name": name}, network, **run))
-        (note,) = [each for each in result.notes if "down for good" in each]
+        (note,) = [each for each in result.notes if "carries nothing any more" in each]
         assert "a->b" in note or "b->a" in note
         assert "workers [0, 1, 2] wait in mean 2" in note or "worker 1 waits for worker 0" in note
         assert result.steps < 5
@@ -314,3 +317,20 @@ def test_links_of_differing_latency_cost_what_the_formula_says(collective: str) 
     }  # fmt: skip
     formula, flows = both({"name": "ssgd"}, network, workers=8, steps=3, **tables)
     assert flows.duration == pytest.approx(formula.duration, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["asgd", "d-psgd", "ssgd"])
+def test_every_kind_of_program_runs_on_a_platform(name: str) -> None:
+    folder = Path(__file__).parent.parent / "scenarios"
+    table = {
+        "model": {"parameters": 1000}, "optimizer": {"lr": 0.1}, "run": {"steps": 3},
+        "cluster": {"workers": 4, "compute": "1 s"}, "algorithm": [{"name": name}],
+        "network": {"model": "flows", "platform": "networks/two-sites.xml"},
+    }  # fmt: skip
+    assert simulate(parse(table, folder=folder)).steps >= 3
+
+
+def test_groups_larger_than_the_cluster_are_refused_on_a_graph_too() -> None:
+    group = [{"name": "all", "workers": 5, "region": "a"}]
+    with pytest.raises(InputError, match="the groups have 5 workers in all"):
+        scenario({"name": "ssgd"}, network=RING | {"model": "flows"}, cluster={"group": group})

@@ -101,7 +101,7 @@ def test_a_run_that_stalls_ends_beside_its_guest(tmp_path: Path) -> None:
     path.write_text(path.read_text() + crash)
     run = result(path)
     assert run.failures is not None
-    assert "worker 1 is down for good since 1 s" in run.failures["stall"]
+    assert "worker 1, down for good since 1 s" in run.failures["stall"]
 
 
 @pytest.mark.parametrize(

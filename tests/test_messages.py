@@ -75,7 +75,8 @@ def test_on_equal_cards_it_takes_the_time_of_the_closed_form(name, count):
     fabric = Fabric([BANDWIDTH] * 2 * count)
     paths = [
         fabric.path(
-            [line for a, b in pairwise(way) for line in (a, count + b)], LATENCY * (len(way) - 1),
+            [line for a, b in pairwise(way) for line in (a, count + b)],
+            LATENCY * (len(way) - 1),
             serial=True,
         )
         for way in made.ways

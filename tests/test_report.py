@@ -259,6 +259,21 @@ def test_pick_leaves_out_what_diverged():
     ]
 
 
+def test_pick_leaves_out_what_stands_still():
+    """Though it seems the fastest."""
+    good = [make_run([1.0, 0.9], label="good", seed=s) for s in range(2)]
+    stuck = [make_run([1.0, 0.1], label="stuck", seed=s) for s in range(2)]
+    stuck[1].stall = "worker 0 waits for worker 1"
+    for target in (None, 0.5, 0.95):
+        found = pick({"stuck": stuck, "good": good}, target)
+        assert found["label"] == "good"
+        assert found["sentence"].endswith("Out, as standing still for good: stuck.")
+    none = pick({"stuck": stuck}, None)
+    assert (none["label"], none["ties"]) == (None, [])
+    assert "every algorithm stands still for good" in none["sentence"]
+    assert summary(stuck)["stall"] == "worker 0 waits for worker 1"
+
+
 def test_pick_without_a_loss_takes_the_fewest_seconds_per_step():
     slow = [make_run([NAN, NAN], time=[0, 20], label="slow", seed=s) for s in range(2)]
     fast = [make_run([NAN, NAN], time=[0, 10], label="fast", seed=s) for s in range(2)]

@@ -347,6 +347,8 @@ def scenario(**changes):
         "objective": bound,
         "optimizer": SimpleNamespace(lr=0.08),
         "cluster": quiet,
+        "network": SimpleNamespace(outage=(), link=(), background=()),
+        "job": (),
         "theory": SimpleNamespace(periods=(1, 10), durations=(60.0, 1000.0)),
     }
     return SimpleNamespace(**(fields | changes))

@@ -16,6 +16,9 @@ from simulator.wording import Path, nearest
 
 def graph_problems(scenario: Scenario) -> Iterator[Problem]:
     """What is wrong with a scenario whose settings are each possible."""
+    cluster = scenario.cluster
+    if sum(group.workers for group in cluster.group) > cluster.workers:
+        return  # which is said elsewhere: nobody knows where they are
     if scenario.network.platform is not None:
         yield from _platform(scenario)
         return

@@ -165,7 +165,8 @@ def _algorithms(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator
                 f"{algorithm.name} has none; write momentum in the [[algorithm]] tables that do",
             )
         messages = program.server is not None or program.gossips
-        if messages and "latency" not in scenario.network.model_fields_set:
+        timed = {"latency", "platform"} & scenario.network.model_fields_set
+        if messages and not timed:
             yield Problem(
                 ("network", "latency"),
                 f"missing; {algorithm.name} sends messages, which network.duration does not time; "

@@ -285,7 +285,7 @@ class FlowSimulation(RecoveringSimulation):
         """Who waits for whom, or for which line."""
         names = [line.name for line in self.ground.lines]
         stuck = [
-            f"transfers wait for {names[line]}, which is down for good"
+            f"transfers wait for {names[line]}, which carries nothing any more"
             for line in sorted(self.weather.dead)
             if any(line in ticket.lines() for ticket in self.tickets.values() if ticket.run is self)
         ]

@@ -324,6 +324,13 @@ class FragileNode(VirtualNode):
             else:
                 self.communicated -= beyond
         super().finish(end)
+        excess = self.lost - self.computed  # of a gradient that was given up before its crash
+        for at in sorted(self._losses, reverse=True):
+            if excess > 0:
+                excess, self._losses[at] = (
+                    excess - self._losses[at],
+                    max(0.0, self._losses[at] - excess),
+                )
 
     # Messages
 

@@ -289,7 +289,12 @@ class RecoveringSimulation(Simulation):
             if crash.lasts is None and rank < len(self.nodes):
                 gone[self.called(rank)] = crash.at
         self._gone = max(gone.values(), default=0.0)
-        told = [f"{who} is down for good since {crash:g} s" for who, crash in gone.items()]
+        nodes = [*dict.fromkeys(nodes)]
+        told = [
+            f"{who} is down for good since {crash:g} s"
+            for who, crash in gone.items()
+            if not any(f"{who}, down for good" in said for said in nodes)
+        ]
         if self.rewinds is not None and self.rewinds.stuck:
             again = "crashes come too fast to get from one checkpoint to the next"
             self.stall = f"{again}, since {self.rewinds.stuck.start:g} s"
@@ -322,11 +327,14 @@ class RecoveringSimulation(Simulation):
         recovered = [each for node in self.nodes for each in node.recovered.values()]
         if self.rewinds is not None:
             recovered = [each.done - each.start for each in self.rewinds.rewinds if each.done < end]
+        served = self._crashing[self.workers :]
+        downs = (down for each in served for down in each.during(0.0, self.ended))
         return {
             "crashes": sum(sum(1 for _ in each.until(end)) for each in self._crashing),
             "recovery_seconds": sum(recovered) / len(recovered) if recovered else None,
             "lost_seconds": spent["lost"] * self.workers,
             "down_seconds": spent["down"] * self.workers,
+            "server_down_seconds": sum(back - crash for crash, back in downs),
             "goodput": 1 - (spent["lost"] + spent["down"]) / whole if whole else 1.0,
             "dropped": self.dropped,
             "stall": self.stall or None,

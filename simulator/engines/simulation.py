@@ -81,6 +81,7 @@ class Simulation:
         self.guard = values.Guard()
         self._links_free = 0.0
         self.unsettled: list[str] = []  # what nobody will ever see the end of
+        self.stall = ""  # why the run stood still before its end, if it did
 
         card = scenario.server.bandwidth
         self.card_in = Card(card) if card else None

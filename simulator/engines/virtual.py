@@ -54,6 +54,7 @@ def run(
         lines=simulation.usage(),
         phases=simulation.phases(),
         jobs=simulation.jobs(),
+        stall=simulation.stall,
     )
 
 
