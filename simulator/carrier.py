@@ -109,7 +109,6 @@ class Carrier:
 
     def __init__(self, scenario: Scenario, topology: Topology, fabric: Fabric, seed: int) -> None:
         self.topology, self.fabric = topology, fabric
-        self.model_bytes = scenario.model.bytes
         self._settings, self._seed = scenario.network, seed
         self._workers = scenario.cluster.workers
         self._regions = [self.topology.places.of(rank) for rank in range(self._workers)]

@@ -72,6 +72,11 @@ def _alike(worker: Worker, first: int, size: int) -> list[Worker]:
     return [each[rank % len(each)] for rank in range(first, first + size)]
 
 
+def shares_devices(scenario: Scenario) -> bool:
+    """Whether any worker computes on a device that others share."""
+    return any(device is not None for device in devices(scenario))
+
+
 def devices(scenario: Scenario) -> list[int | None]:
     """Per worker the number of the device that it shares; None: it has one of its own.
 

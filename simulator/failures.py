@@ -87,6 +87,11 @@ def any_in(scenario: Scenario) -> bool:
     return any(settings) or bool(cluster.crash)
 
 
+def troubled(scenario: Scenario) -> bool:
+    """Whether nodes of the scenario can crash, or slow ones are left out."""
+    return any_in(scenario) or scenario.recovery.backup > 0
+
+
 def calendars(scenario: Scenario, seed: int) -> list[Calendar]:
     """One per node, in rank order, the server's last; the same under every algorithm.
 

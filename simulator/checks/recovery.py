@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from simulator.checks.combinations import Problem
-from simulator.cluster import devices
+from simulator.cluster import devices, shares_devices
 from simulator.cluster_sections import Recovery
 from simulator.failures import any_in
 from simulator.programs import Program
@@ -81,7 +81,7 @@ def _algorithms(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator
         yield Problem(
             ("recovery", "backup"), f"leaves nobody of {workers}; write {workers - 1} or less"
         )
-    if recovery.backup and any(each is not None for each in devices(scenario)):
+    if recovery.backup and shares_devices(scenario):
         yield Problem(
             ("recovery", "backup"),
             "nobody who shares a device can be left behind; remove it, or cluster.device",

@@ -23,7 +23,7 @@ from simulator.engines.node import NEVER
 from simulator.engines.observer import BYTES_PER_GB, POINTS, SECONDS_PER_HOUR
 from simulator.engines.stack import array
 from simulator.engines.team import SeedsDiffer, Team
-from simulator.failures import any_in
+from simulator.failures import troubled
 from simulator.network import Network, Traffic
 from simulator.programs import Program, catalogue
 from simulator.scenario import Algorithm, Scenario
@@ -75,11 +75,11 @@ def refuse(program: Program, algorithm: Algorithm, scenario: Scenario) -> None:
     """Raise HandOver for what is known from the outset to be for another engine."""
     if program.server and objective.dimension_of(scenario.objective):
         raise HandOver("which gradient comes first decides its values")
-    if any_in(scenario) or scenario.recovery.backup:
+    if troubled(scenario):
         raise HandOver("nodes crash, or the slowest are left out")
     if scenario.network.model == "flows":
         raise HandOver("transfers share links")
-    if any(each is not None for each in cluster.devices(scenario)):
+    if cluster.shares_devices(scenario):
         raise HandOver("workers share devices")
     if speed.change(scenario):
         raise HandOver("compute times change with time")

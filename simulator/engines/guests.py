@@ -3,9 +3,8 @@
 from typing import Any
 
 from simulator.engines.flowing import FlowSimulation
-from simulator.programs import Program, catalogue
-from simulator.scenario import Algorithm, Job, Scenario
-from simulator.trace import Spans
+from simulator.programs import catalogue
+from simulator.scenario import Job
 
 APART = 10**9  # between the seeds of a run and of its guests: none of their numbers are the same
 
@@ -13,19 +12,9 @@ APART = 10**9  # between the seeds of a run and of its guests: none of their num
 class Host(FlowSimulation):
     """A run that has guests; it ends when nothing of its own is to come, as they never end."""
 
-    def __init__(
-        self,
-        program: Program,
-        algorithm: Algorithm,
-        scenario: Scenario,
-        seed: int,
-        spans: Spans | None = None,
-    ) -> None:
-        super().__init__(program, algorithm, scenario, seed, spans)
-        self.guests = [Guest(self, job, index) for index, job in enumerate(scenario.job)]
-
     def run(self) -> None:
         """Run to the end, beside the guests."""
+        self.guests = [Guest(self, job, index) for index, job in enumerate(self.scenario.job)]
         for guest in self.guests:
             guest.release_at(0.0, guest.nodes)
         try:

@@ -58,7 +58,6 @@ class RecoveringSimulation(Simulation):
         self.recovery = recovery = scenario.recovery
         self.meets = self.program.averages
         self.dropped = 0
-        self.stall = ""
         crashing = calendars(scenario, self.seed) if any_in(scenario) else []
         self._crashing = crashing if self.program.server else crashing[: self.workers]
         self.calendars = self._crashing
@@ -74,7 +73,6 @@ class RecoveringSimulation(Simulation):
             self.save_cost = recovery.checkpoint.cost
         self._got_there = self._gone = 0.0
         self._saving: dict[int, list[float]] = {}
-        self._out: dict[int, set[int]] = {}  # who is left out, by collective
         self.connect()
 
     def durations(self) -> list[Iterator[float]]:

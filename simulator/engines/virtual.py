@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from simulator.cluster import devices
+from simulator.cluster import shares_devices
 from simulator.engines.recovering import RecoveringSimulation
 from simulator.engines.simulation import Simulation
-from simulator.failures import any_in
+from simulator.failures import troubled
 from simulator.objective import Objective
 from simulator.programs import Program, catalogue
 from simulator.scenario import Algorithm, Scenario
@@ -60,11 +60,11 @@ def run(
 
 def kind(scenario: Scenario) -> type[Simulation]:
     """The simplest simulation that has all that a scenario asks for."""
-    if scenario.network.model == "flows" or any(each is not None for each in devices(scenario)):
+    if scenario.network.model == "flows" or shares_devices(scenario):
         from simulator.engines import flowing, guests  # noqa: PLC0415 - they load numba
 
         return guests.Host if scenario.job else flowing.FlowSimulation
-    if any_in(scenario) or scenario.recovery.backup:
+    if troubled(scenario):
         return RecoveringSimulation
     return Simulation
 
