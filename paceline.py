@@ -316,6 +316,90 @@ def _tune(  # noqa: PLR0913, PLR0917 - the contract's options
         _show(*tables.tune(result), result.sentence, said, f"{FILES}{out}")
 
 
+@app.command("validate")
+def _validate(  # noqa: PLR0913, PLR0917 - the contract's options
+    scenario: Scenario,
+    device: Annotated[
+        str, typer.Option(metavar="auto|cpu|cuda", help="What the workers compute on.")
+    ] = "auto",
+    overrides: Overrides = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="How many seeds; default: validation.seeds.")
+    ] = None,
+    seed: Seed = 0,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train for real, with a process for each worker, and set the prediction against it.
+
+    Results go to --out (default: runs/NAME-validate): the run directories predicted and measured,
+    and their comparison. An interrupted command resumes when it is repeated.
+    """
+    from simulator import tables
+    from simulator.load import load
+
+    loaded = load(scenario, overrides or ())
+    out = out or Path("runs") / f"{Path(loaded.file).stem}-validate"
+    validation = _torch("validate.validation")
+    with _resumable(out), _progress("training", "real runs, left") as progress:
+        result = validation.validate(
+            loaded, out=out, device=device, seed=seed, seeds=seeds, progress=progress
+        )
+    if result.resumed:
+        _note(f"{result.resumed} real runs were kept from before")
+    for note in result.notes:
+        _note(note)
+    if as_json:
+        _print_json(result.json())
+    else:
+        _show(tables.summary(result.measured), *_compared(result.comparison), FILES + str(out))
+
+
+def _torch(module: str) -> Any:
+    """Import a module of ours that needs torch."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "torch":
+            raise
+        raise InputError('torch is not installed; pip install "paceline[train]"') from None
+
+
+@app.command("compare")
+def _compare(
+    predicted: Annotated[Path, typer.Argument(metavar="PREDICTED_DIR", help="A simulated run.")],
+    measured: Annotated[Path, typer.Argument(metavar="MEASURED_DIR", help="A real run.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write comparison.json and figures here.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set a predicted run directory against a measured one.
+
+    Errors by algorithm, what the real system adds, and what is to blame. Errors in brackets are
+    within the noise of seeds.
+    """
+    from validate.compare import compare
+
+    result = compare(predicted, measured)
+    if out:
+        result.save(out)
+    for note in result.notes:
+        _note(note)
+    if as_json:
+        _print_json(result.json())
+    else:
+        _show(*_compared(result), *([f"{FILES}{out}"] if out else []))
+
+
+def _compared(result: Any) -> list[Any]:
+    """What a comparison comes to: its tables, who is to blame, and how well the two agree."""
+    from validate.tables import comparison
+
+    said = [f"{label}: {row['sentence']}" for label, row in result.attribution.items()]
+    return [*comparison(result), *said, result.sentence]
+
+
 @app.command("schema")
 def _schema() -> None:
     """Print the JSON Schema of scenario files, for editors."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from simulator.effects import NOTHING, Vector
 from simulator.errors import InputError
+from simulator.makers import other
 from simulator.scenario import Algorithm, Bound, Quadratic, Scenario, Softmax
 from simulator.streams import Purpose, generator
 from simulator.theory import ErrorBound
@@ -190,10 +191,16 @@ DIMENSIONS = {"digits": 650, "random-classification": 210}  # (features + 1) x c
 
 
 def dimension_of(spec: Any) -> int | None:
-    """Entries of the parameters that an objective's table asks for; None if it has no loss."""
+    """Entries of the parameters that an objective's table asks for; None if it has no loss.
+
+    Raises ObjectiveError.
+    """
     if isinstance(spec, Quadratic):
         return spec.dimension
-    return DIMENSIONS[spec.data] if isinstance(spec, Softmax) else None
+    if isinstance(spec, Softmax):
+        return DIMENSIONS[spec.data]
+    found = other(spec)
+    return found.dimension(spec) if found else None
 
 
 class SoftmaxRegression:
@@ -216,7 +223,7 @@ class SoftmaxRegression:
         everyone = np.arange(len(self.data.train_y))
         self.shares = [everyone] * workers
         if spec.partition != "iid":
-            self.shares = _dirichlet(self.data.train_y, workers, spec.partition.dirichlet, seed)
+            self.shares = dirichlet(self.data.train_y, workers, spec.partition.dirichlet, seed)
 
     def source(self, rank: int) -> "_SoftmaxSource":
         """Gradients of worker `rank`."""
@@ -278,7 +285,7 @@ class _SoftmaxSource:
         return self.loss_and_gradient(x)[1]
 
 
-def _dirichlet(labels: np.ndarray, workers: int, alpha: float, seed: int) -> list[np.ndarray]:
+def dirichlet(labels: np.ndarray, workers: int, alpha: float, seed: int) -> list[np.ndarray]:
     """Split each class over the workers by Dirichlet(alpha) shares; nobody is left without data.
 
     Raises InputError when there are fewer samples than workers.
@@ -314,4 +321,5 @@ def build(scenario: Scenario, algorithm: Algorithm, seed: int) -> Objective:
         return NoisyQuadratic(spec, workers, seed)
     if isinstance(spec, Softmax):
         return SoftmaxRegression(spec, workers, seed)
-    return Nothing()
+    found = other(spec)
+    return found.make(scenario, seed) if found else Nothing()

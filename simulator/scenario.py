@@ -39,6 +39,7 @@ from simulator.sections import (
     Run,
     Softmax,
     Theory,
+    Validation,
 )
 from simulator.wording import nearest
 
@@ -179,6 +180,7 @@ class Scenario(Section):
         default={}, description="what `paceline tune` may try, by program and parameter"
     )
     theory: Theory = Theory()
+    validation: Validation = Validation()
     cost: Cost = Cost()
 
     @field_validator("algorithm")

@@ -3,9 +3,11 @@
 Field descriptions become the JSON Schema's, and editors show them.
 """
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Discriminator,
     Field,
@@ -14,6 +16,7 @@ from pydantic import (
     Strict,
     Tag,
     TypeAdapter,
+    ValidationInfo,
     WithJsonSchema,
 )
 
@@ -114,14 +117,36 @@ class Softmax(Section):
     partition: Partition = "iid"
 
 
+def _located(value: str, info: ValidationInfo) -> str:
+    return str(Path((info.context or {}).get("folder", "."), value).absolute())
+
+
+Folder = Annotated[str, Field(min_length=1), AfterValidator(_located)]
+"""A folder as a scenario names it, relative to its own; absolute from then on."""
+
+
 class Torch(Section):
     """Real gradients of a PyTorch model in virtual time."""
 
     kind: Literal["torch"]
-    model: Name = Field(description="model")
-    data: Name = Field(description="data set")
+    model: Name = Field(
+        description="mlp, cnn, a torchvision model (resnet18, vgg16, ...), or one that an "
+        "installed package offers (entry points paceline.models)"
+    )
+    data: Name = Field(
+        description="digits, random-classification, fashion-mnist, mnist, cifar-10, cifar-100, or "
+        "a set that an installed package offers (entry points paceline.datasets)"
+    )
+    folder: Folder | None = Field(default=None, description="where the files of the data set lie")
     batch: Count = Field(default=32, description="mini-batch per worker and step, samples")
     partition: Partition = "iid"
+    weight_decay: NonNegative = Field(
+        default=0.0, description="times the parameters, is added to every gradient (L2)"
+    )
+    dtype: Literal["float32", "float64"] = Field(
+        default="float32", description="numbers of which parameters and gradients are"
+    )
+    device: Name = Field(default="cpu", description="where gradients are computed: cpu, cuda")
 
 
 class NoObjective(Section):
@@ -169,6 +194,27 @@ class Theory(Section):
         default=(1, 2, 4, 8, 16, 32, 64), description="communication periods tau, in steps"
     )
     durations: Many[Duration] = Field(default=(), description="wall-clock times")
+
+
+class Validation(Section):
+    """How `paceline validate` runs a scenario for real."""
+
+    compute: Literal["stretched", "real"] = Field(
+        default="stretched",
+        description="a step lasts as long as [cluster] says, or as long as it takes here",
+    )
+    network: Literal["emulated", "kernel", "real"] = Field(
+        default="emulated",
+        description="delays of [network] added to real collectives and messages; packets delayed "
+        "between a network namespace for each worker; or the network as it is",
+    )
+    seeds: Count = Field(default=1, description="real runs of each algorithm, a seed each")
+    warm_up: Count = Field(default=3, description="gradients that each worker computes beforehand")
+    timeout: Duration = Field(
+        default=120.0,
+        description="longest wait for other processes",
+        json_schema_extra={"default": "120 s"},
+    )
 
 
 class Cost(Section):

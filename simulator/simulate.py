@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator import bottleneck, executors, limits, plot, report, store, timeline, usage
+from simulator import bottleneck, executors, limits, makers, plot, report, store, timeline, usage
 from simulator.cluster import ideal_rate
 from simulator.dispatch import ENGINES, run_seeds, takes_many
 from simulator.errors import InputError
@@ -23,9 +23,13 @@ from simulator.trace import Run
 
 TOGETHER = 64  # seeds that are run at once, at most: what a killed command may lose
 # What of a scenario's table cannot change the numbers of a task: its own algorithm is added back.
-PRESENTATION = ("title", "algorithm", "tune", "theory")
+PRESENTATION = ("title", "algorithm", "tune", "theory", "validation")
 FILES = ("file", "regions", "platform")  # keys whose values name files
-LOSS = {"bound": "bound on the squared gradient norm", "softmax": "training loss"}
+LOSS = {
+    "bound": "bound on the squared gradient norm",
+    "softmax": "training loss",
+    "torch": "training loss",
+}
 
 Progress = Callable[[int, int], None]
 """Called with the number of finished tasks and of all tasks."""
@@ -48,16 +52,21 @@ class Task:
         told = list(algorithm.notes)  # what other tables change
         task = [algorithm.table, algorithm.label, told, self.seed, self.spans, self.engine]
         files = [hashlib.sha256(data).hexdigest() for data in _samples(table, scenario.file)]
-        code = _code(catalogue()[self.algorithm.name].worker.__code__.co_filename)
-        text = store.dump([table, task, files, store.versions(), code])
+        maker = makers.other(scenario.objective)
+        code = _code(
+            catalogue()[self.algorithm.name].worker.__code__.co_filename,
+            *(maker.sources(scenario.objective) if maker else ()),
+        )
+        versions = store.versions(*makers.packages(scenario.objective))
+        text = store.dump([table, task, files, versions, code])
         return hashlib.sha256(text).hexdigest()[:32]
 
 
 @cache
-def _code(program: str) -> str:
-    """Hash of our sources and of the file `program`: they may change while the version does not."""
+def _code(*others: str | Path) -> str:
+    """Hash of our sources and of other files: they may change while the version does not."""
     ours = Path(__file__).parent.rglob("*.py")
-    contents = [path.read_bytes() for path in [*sorted(ours), Path(program)]]
+    contents = [path.read_bytes() for path in [*sorted(ours), *map(Path, others)]]
     return hashlib.sha256(b"".join(contents)).hexdigest()
 
 
@@ -169,7 +178,7 @@ class Result:
             "scenario": {"title": scenario.title, "file": scenario.file},
             "engine": self.engine,
             "seeds": self.seeds,
-            "versions": store.versions(),
+            "versions": store.versions(*makers.packages(scenario.objective)),
             "algorithms": self.algorithms,
             "pick": self.pick,
             "notes": self.notes,
@@ -219,7 +228,7 @@ def simulate(  # noqa: PLR0913 - the options of the command
         scenario,
         threads=executors.cores() if alone else 1,
         programs=programs,
-        expected=store.versions(),
+        expected=store.versions(*makers.packages(scenario.objective)),
     )
     with executors.start(jobs, dask) as executor:
         if progress:
@@ -263,10 +272,16 @@ def _blocks(
     return sorted(found, key=lambda block: tasks[block[0]].seed)
 
 
-def save(result: Result, directory: store.Directory) -> None:
-    """Write the whole run directory of `result`."""
+def save(
+    result: Result,
+    directory: store.Directory,
+    *,
+    summary: Mapping[str, Any] | None = None,
+    files: Mapping[str, bytes] | None = None,
+) -> None:
+    """Write the whole run directory of `result`, with what else the summary and it are to hold."""
     scenario, groups = result.scenario, result.groups
-    files = {
+    written = {
         "curves.csv": report.csv_table(result.runs).encode(),
         "timeline.json": store.dump(timeline.events(groups), indent=None),
         **plot.figures(
@@ -279,10 +294,10 @@ def save(result: Result, directory: store.Directory) -> None:
     document = {
         "scenario": {"title": scenario.title, "file": scenario.file, "table": scenario.table},
         "seeds": result.seeds,
-        "versions": store.versions(),
-        "summary": result.json(),
+        "versions": store.versions(*makers.packages(scenario.objective)),
+        "summary": result.json() | dict(summary or {}),
     }
-    directory.finish(files, document)
+    directory.finish(written | dict(files or {}), document)
 
 
 def check_options(seeds: int, seed: int, engine: str, jobs: int) -> None:

@@ -34,16 +34,17 @@ NAMES = (
     WHOLE,
     "curves.csv",
     "timeline.json",
+    "outcomes.json",  # of a real run: what came first
     *(f"{n}.{e}" for n in FIGURES for e in ("png", "svg")),
 )
 SWEEP_NAMES = ("sweep.json", "sweep.csv", "sweep-seeds.csv", "sweep.png", "sweep.svg")
 
 
 @cache
-def versions() -> dict[str, str]:
-    """Versions of all that numbers depend on."""
+def versions(*others: str) -> dict[str, str]:
+    """Versions of all that numbers depend on, `others` being what an objective needs besides."""
     found = {"python": platform.python_version()}
-    for package in ("paceline", "numpy", "scipy", "scikit-learn"):
+    for package in ("paceline", "numpy", "scipy", "scikit-learn", *others):
         try:
             found[package] = version(package)
         except PackageNotFoundError:  # paceline run from a checkout that nobody installed
@@ -53,9 +54,10 @@ def versions() -> dict[str, str]:
 
 def demand_versions(expected: Mapping[str, str]) -> None:
     """Raise InputError where work has come to a process with other versions than `expected`."""
-    if versions() != expected:
+    found = versions(*sorted(expected.keys() - versions().keys()))
+    if found != expected:
         raise InputError(
-            f"a Dask worker has {versions()}, but this process has {expected}; "
+            f"a Dask worker has {found}, but this process has {expected}; "
             "numbers are only the same with the same versions: install those"
         )
 
@@ -113,6 +115,11 @@ class Directory:
             raise InputError(
                 f"{path}: cannot write here ({error.strerror}); choose a directory with --out"
             ) from error
+
+    @property
+    def scratch(self) -> Path:
+        """A folder for what is kept until the directory is whole."""
+        return self._parts
 
     def part(self, key: str) -> Run | None:
         """Return the finished run kept under `key`, if there is one."""

@@ -707,9 +707,9 @@ WRONG = {
     "torch": (
         (
             QUADRATIC,
-            'kind = "torch"\nmodel = "resnet18"\ndata = "cifar10"',
+            'kind = "torch"\nmodel = "mlp"\ndata = "cifar10"',
         ),
-        ['objective.kind = "torch"', "not simulated by this version", "remove it"],
+        ["objective.data", '"cifar10"', "unknown", "did you mean `cifar-10`"],
     ),
     "a date": (
         ("seeds = 8", "seeds = 2026-01-01"),

@@ -16,6 +16,7 @@ from simulator.checks.recovery import recovery_problems
 from simulator.cluster import delayed, mean_compute
 from simulator.cluster_sections import Cluster, Group
 from simulator.codecs.codec import Raw
+from simulator.makers import ObjectiveError, other
 from simulator.pieces.schedule import Constant, FixedPeriod
 from simulator.pieces.transform import Identity
 from simulator.programs import Program
@@ -26,8 +27,10 @@ from simulator.wording import Path, nearest, sentence
 
 def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[Path, str]:
     """What is wrong with a scenario whose tables are each well formed, by path: the first thing."""
+    found = [*_objective(scenario)]
+    if found:
+        return dict(found)
     found = [
-        *unsupported(scenario),
         *_cluster(scenario),
         *pacing_problems(scenario),
         *network_problems(scenario, programs),
@@ -44,11 +47,13 @@ def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[Path, 
     return first
 
 
-def unsupported(scenario: Scenario) -> Iterator[Problem]:
-    """Settings of later versions: refused, never ignored."""
-    later = "not simulated by this version; remove it"
-    if scenario.objective.kind == "torch":
-        yield Problem(("objective", "kind"), f'{later}, or write "softmax" or "quadratic"')
+def _objective(scenario: Scenario) -> Iterator[Problem]:
+    """What another package makes may lack a library, a model or a file."""
+    try:
+        if maker := other(scenario.objective):
+            maker.check(scenario)
+    except ObjectiveError as why:
+        yield Problem(why.path, why.what)
 
 
 def _nodes(scenario: Scenario) -> Iterator[tuple[Path, Cluster | Group]]:

@@ -87,9 +87,15 @@ class RandomK(Sparse):
 
 
 def largest(sizes: Vector, count: int) -> Any:
-    """Places of the `count` largest of `sizes`, in ascending order; not-a-number is largest."""
+    """Places of the `count` largest of `sizes`, in ascending order; not-a-number is largest.
+
+    Of equal ones the first: which those are must not depend on the library.
+    """
+    xp = array_namespace(sizes)
     if hasattr(sizes, "topk"):  # torch
-        return sizes.topk(count).indices.sort().values
-    places = sizes.argpartition(len(sizes) - count)[len(sizes) - count :]
-    places.sort()
-    return places
+        least = sizes.topk(count).values[-1]
+    else:
+        least = xp.partition(sizes, len(sizes) - count)[len(sizes) - count]
+    above = xp.nonzero(~(sizes <= least))[0][:count]
+    level = xp.nonzero(sizes == least)[0][: count - len(above)]
+    return xp.sort(xp.concat([above, level]))

@@ -1,4 +1,4 @@
-"""What the simulating engines' nodes have in common: where no time passes, nothing differs."""
+"""What interpreters' nodes have in common: where no time passes, nothing differs."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -24,10 +24,29 @@ class Engine(Protocol):
         """Let a worker join at a time by its clock."""
 
 
-class EngineNode(Node):
-    """A node whose collectives, pieces and random numbers come from the simulator's modules."""
+class SeededNode(Node):
+    """A node whose random numbers are keyed by its run's seed."""
 
-    __slots__ = ("_collectives", "_generators", "_run", "_seed", "now", "step")
+    __slots__ = ("_generators", "_seed")
+
+    def seed(self, seed: int) -> None:
+        """Choose the random numbers that a program may ask for."""
+        self._seed = seed
+        self._generators = {True: 0, False: 0}
+
+    def generator(self, *, shared: bool = False) -> np.random.Generator:
+        """Make the next generator, of this node's own or of all nodes'."""
+        number = self._generators[shared]
+        self._generators[shared] = number + 1
+        if shared:
+            return streams.generator(self._seed, Purpose.SHARED, number)
+        return streams.generator(self._seed, Purpose.PROGRAM, self.rank, number)
+
+
+class EngineNode(SeededNode):
+    """A node whose collectives and pieces come from the simulator's modules."""
+
+    __slots__ = ("_collectives", "_run", "now", "step")
     _run: Any
     _collectives: int
     now: float
@@ -72,19 +91,6 @@ class EngineNode(Node):
         collective: Collective = self._run.collective(self._collectives - 1, kind)
         collective.demand(kind, self.rank)
         return collective
-
-    def seed(self, seed: int) -> None:
-        """Choose the random numbers that a program may ask for."""
-        self._seed = seed
-        self._generators = {True: 0, False: 0}
-
-    def generator(self, *, shared: bool = False) -> np.random.Generator:
-        """Make the next generator, of this node's own or of all nodes'."""
-        number = self._generators[shared]
-        self._generators[shared] = number + 1
-        if shared:
-            return streams.generator(self._seed, Purpose.SHARED, number)
-        return streams.generator(self._seed, Purpose.PROGRAM, self.rank, number)
 
     def cut(self, vector: Vector, pieces: int) -> Sequence[Vector]:
         """Cut into nearly equal pieces."""

@@ -14,13 +14,18 @@ import numpy as np
 from simulator import cluster, objective, speed
 from simulator.codecs.codec import Raw
 from simulator.effects import Vector
-from simulator.engines import gradients, served, simulation, virtual
+from simulator.engines import gradients, served, virtual
 from simulator.engines.agenda import Clocks
 from simulator.engines.draws import Draws, SumDraws
 from simulator.engines.handover import HandOver
 from simulator.engines.ledger import Ledger
 from simulator.engines.node import NEVER
-from simulator.engines.observer import BYTES_PER_GB, POINTS, SECONDS_PER_HOUR
+from simulator.engines.observer import (
+    BYTES_PER_GB,
+    POINTS,
+    SECONDS_PER_HOUR,
+    evaluation_interval,
+)
 from simulator.engines.stack import array
 from simulator.engines.team import SeedsDiffer, Team
 from simulator.failures import troubled
@@ -147,7 +152,7 @@ class Batch:
             limit=self.limit,
             merge=timeless,
         )
-        self.every, self.adaptive = simulation.evaluation_interval(scenario)
+        self.every, self.adaptive = evaluation_interval(scenario)
         cost = scenario.cost
         self._node_second = workers * (cost.node_hour or 0.0) / SECONDS_PER_HOUR
         self._egress_byte = (cost.egress_per_gb or 0.0) / BYTES_PER_GB

@@ -109,7 +109,8 @@ class SoftmaxGradients:
 def of_all(objectives: Sequence[Objective], workers: int, threads: int) -> Gradients:
     """The gradients of objectives of one kind, one of each seed.
 
-    Raises HandOver for a kind that is not known here.
+    A kind that is not known here is asked for them: `together(objectives, workers)`. Raises
+    HandOver where it has none.
     """
     first: Any = objectives[0]
     same: Any = objectives
@@ -120,4 +121,7 @@ def of_all(objectives: Sequence[Objective], workers: int, threads: int) -> Gradi
             return SoftmaxGradients(same, workers)
         case Nothing():
             return NoGradients()
+    if hasattr(first, "together"):
+        found: Gradients = first.together(objectives, workers)
+        return found
     raise HandOver("its objective works one worker at a time")

@@ -12,7 +12,7 @@ from simulator.distribution import Array
 from simulator.effects import NOTHING, Vector
 from simulator.engines import loop, simulation, virtual
 from simulator.engines.handover import HandOver
-from simulator.engines.observer import Observer
+from simulator.engines.observer import Observer, evaluation_interval
 from simulator.engines.world import Draw, World
 from simulator.pieces.gate import COMPILED, Gate, always
 from simulator.trace import Run
@@ -42,7 +42,7 @@ class Lane:
         self._world, self.seed, self.done = world, seed, False
         scenario, workers = world.scenario, world.workers
         goal = self._goal = objective.build(scenario, world.algorithm, seed)
-        interval, adaptive = simulation.evaluation_interval(scenario)
+        interval, adaptive = evaluation_interval(scenario)
         every = workers * interval
         deadline = simulation.deadline(scenario)
 

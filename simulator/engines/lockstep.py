@@ -5,12 +5,13 @@ wait, the first released going first: the order that equal, constant compute tim
 network give. A node that computes while others may act on it is resumed when nobody else is ready.
 """
 
+import sys
 import types
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from heapq import heappop, heappush
 from math import inf
-from typing import Any
+from typing import Any, ClassVar
 
 from simulator.effects import ANY, Handle, Payload, Vector
 from simulator.engines import values
@@ -38,7 +39,7 @@ Message = tuple[float, int, Payload]
 
 
 @types.coroutine
-def _pass_turn() -> Generator[None, Any, Any]:
+def pass_turn() -> Generator[None, Any, Any]:
     """Let other nodes run until this one is released; return what it is released with."""
     return (yield)
 
@@ -87,7 +88,7 @@ class LockstepNode(EngineNode):
     async def _go_or_stop(self) -> None:
         if self.step >= self._run.limit:
             self._run.over = True
-            await _pass_turn()  # for ever
+            await pass_turn()  # for ever
         self.step += 1
         self.now += 1.0
 
@@ -95,12 +96,12 @@ class LockstepNode(EngineNode):
         """Wait until all have joined, or until the gradient is computed."""
         if handle.done is None:
             handle.waiting.append(self)
-            await _pass_turn()
+            await pass_turn()
         if handle.done > self.now:
             if type(handle) is Piece:
                 if handle.done < inf:
                     self._run.resume_at(handle.done, self)
-                await _pass_turn()  # nobody runs ahead; after the last step, for ever
+                await pass_turn()  # nobody runs ahead; after the last step, for ever
             self.now = handle.done
         return handle.collect(self.rank)
 
@@ -119,11 +120,11 @@ class LockstepNode(EngineNode):
         serves = self.rank == self.server
         if serves and self._served:
             self._run.over = True
-            await _pass_turn()  # for ever
+            await pass_turn()  # for ever
         message = self._pick(source)
         if message is None:
             self._sought = source
-            message = await _pass_turn()
+            message = await pass_turn()
         at, sender, value = message
         self.now = max(self.now, at)
         self.step += serves
@@ -136,7 +137,7 @@ class LockstepNode(EngineNode):
             self._sought, self._computing = source, handle
             if handle.done < inf:
                 self._run.resume_at(handle.done, self, handle)
-            message = await _pass_turn()
+            message = await pass_turn()
             self._sought = self._computing = None
         if message is not None and message[0] < handle.done:
             at, sender, value = message
@@ -186,6 +187,8 @@ class LockstepNode(EngineNode):
 class Lockstep:
     """One run: its nodes, and who is ready to go on."""
 
+    node: ClassVar[type[LockstepNode]] = LockstepNode
+
     def __init__(
         self,
         program: Program,
@@ -194,14 +197,13 @@ class Lockstep:
         objective: Objective,
         seed: int,
     ) -> None:
-        assert scenario.run.steps is not None
         workers = scenario.cluster.workers
         self.workers, self.over = workers, False
         self.pooled, self.marks, self.complete = program.pooled, 0, False
         together = program.server is not None or program.pooled
-        self.limit = scenario.run.steps * (workers if together else 1)
+        self.limit = (scenario.run.steps or sys.maxsize) * (workers if together else 1)
         ranks = range(workers + (program.server is not None))
-        self.nodes = [LockstepNode(self, rank, scenario, objective) for rank in ranks]
+        self.nodes = [self.node(self, rank, scenario, objective) for rank in ranks]
         for node in self.nodes:
             node.seed(seed)
         self.ready: deque[tuple[LockstepNode, Any]] = deque((node, None) for node in self.nodes)

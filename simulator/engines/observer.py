@@ -7,12 +7,22 @@ from typing import Protocol
 from simulator.effects import Vector
 from simulator.engines import values
 from simulator.objective import Objective
-from simulator.scenario import Cost
+from simulator.scenario import Cost, Scenario
 from simulator.trace import COLUMNS
 
 SECONDS_PER_HOUR = 3600.0
 BYTES_PER_GB = 1e9
 POINTS = 200  # of a curve, where the scenario does not say how often to evaluate
+
+
+def evaluation_interval(scenario: Scenario) -> tuple[int, bool]:
+    """Local steps between evaluations, and whether the observer adapts them as it goes."""
+    settings = scenario.run
+    if settings.evaluate_every:
+        return settings.evaluate_every, False
+    if settings.steps and not settings.duration:
+        return max(1, settings.steps // POINTS), False
+    return 1, True
 
 
 class Watched(Protocol):

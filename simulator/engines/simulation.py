@@ -16,7 +16,7 @@ from simulator.effects import ANY, Payload
 from simulator.engines import values
 from simulator.engines.collective import ABSENT, IN_TIME, Collective, Piece
 from simulator.engines.node import NEVER, Message, VirtualNode
-from simulator.engines.observer import POINTS, Observer
+from simulator.engines.observer import Observer, evaluation_interval
 from simulator.errors import DeadlockError
 from simulator.network import Card, Network, Traffic
 from simulator.programs import Program
@@ -24,16 +24,6 @@ from simulator.scenario import Algorithm, Scenario
 from simulator.trace import Spans
 
 LAST = EventPriority(2)  # what happens at the deadline itself still counts
-
-
-def evaluation_interval(scenario: Scenario) -> tuple[int, bool]:
-    """Local steps between evaluations, and whether the observer adapts them as it goes."""
-    settings = scenario.run
-    if settings.evaluate_every:
-        return settings.evaluate_every, False
-    if settings.steps and not settings.duration:
-        return max(1, settings.steps // POINTS), False
-    return 1, True
 
 
 def deadline(scenario: Scenario) -> float:

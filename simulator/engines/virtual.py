@@ -8,7 +8,7 @@ from simulator.cluster import shares_devices
 from simulator.engines.recovering import RecoveringSimulation
 from simulator.engines.simulation import Simulation
 from simulator.failures import troubled
-from simulator.objective import Objective
+from simulator.objective import NoisyQuadratic, Objective
 from simulator.programs import Program, catalogue
 from simulator.scenario import Algorithm, Scenario
 from simulator.trace import Full, Run, Spans
@@ -91,9 +91,10 @@ def notes(
     program: Program, algorithm: Algorithm, goal: Objective, curve: dict[str, list[float]]
 ) -> list[str]:
     """What a user of a run must know."""
+    moot = isinstance(goal, NoisyQuadratic) and not program.moves_alike(algorithm.parameters)
     return [
         *algorithm.notes,
-        *(goal.notes if program.moves_alike(algorithm.parameters) else ()),
+        *(() if moot else goal.notes),
         *_warnings(curve, program),
     ]
 

@@ -1,0 +1,74 @@
+"""Objectives of other packages: what makes them is an entry point of `paceline.objectives`."""
+
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from simulator.errors import InputError
+from simulator.sections import Bound, NoObjective, Quadratic, Softmax
+
+if TYPE_CHECKING:  # they import this module
+    from simulator.objective import Objective
+    from simulator.scenario import Scenario
+
+
+class ObjectiveError(InputError):
+    """A scenario's objective cannot be had: `path` is the key at fault, `what` the rest."""
+
+    def __init__(self, path: tuple[str, ...], what: str) -> None:
+        super().__init__(path, what)
+        self.path, self.what = path, what
+
+    def __str__(self) -> str:
+        return f"{'.'.join(self.path)}: {self.what}"
+
+
+class Maker(Protocol):
+    """What makes objectives of one kind; a package offers it as an entry point, perhaps a module.
+
+    `PACKAGES`: distributions whose versions its numbers depend on, besides our own.
+    """
+
+    PACKAGES: tuple[str, ...]
+
+    def make(self, scenario: "Scenario", seed: int) -> "Objective":
+        """Make the objective of a scenario, as every algorithm with one seed meets it."""
+
+    def dimension(self, spec: Any) -> int:
+        """Entries of the parameters. Raises ObjectiveError."""
+
+    def check(self, scenario: "Scenario") -> None:
+        """Raise ObjectiveError for a scenario whose objective could not be made."""
+
+    def sources(self, spec: Any) -> list[Path]:
+        """Files of code that its numbers depend on, besides ours."""
+
+
+@cache
+def maker(kind: str) -> Maker:
+    """Find what makes objectives of a kind that is not made here: `paceline.objectives`.
+
+    Raises ObjectiveError where it, or what it needs, is not installed.
+    """
+    for entry in entry_points(group="paceline.objectives", name=kind):
+        try:
+            found: Maker = entry.load()
+        except ModuleNotFoundError as error:
+            what = f'needs {error.name}, which is not installed; pip install "paceline[train]"'
+            raise ObjectiveError(("objective", "kind"), what) from None
+        return found
+    what = 'not known to this installation; pip install "paceline[train]"'
+    raise ObjectiveError(("objective", "kind"), what)
+
+
+def other(spec: Any) -> Maker | None:
+    """What makes an objective that `simulator.objective` does not. Raises ObjectiveError."""
+    ours = Bound | Quadratic | Softmax | NoObjective
+    return None if isinstance(spec, ours) else maker(spec.kind)
+
+
+def packages(spec: Any) -> tuple[str, ...]:
+    """Distributions whose versions an objective's numbers depend on, besides ours."""
+    found = other(spec)
+    return found.PACKAGES if found else ()

@@ -1,0 +1,50 @@
+"""What of a scenario cannot be run for real. Refused, never ignored."""
+
+from collections.abc import Iterator
+
+from simulator.cluster import shares_devices
+from simulator.errors import InputError
+from simulator.failures import troubled
+from simulator.scenario import Scenario
+
+
+def demand(scenario: Scenario) -> None:
+    """Raise InputError for a scenario that cannot be run for real: every reason, a line each."""
+    found = [f"{scenario.file}: {where}: {what}" for where, what in _problems(scenario)]
+    if found:
+        raise InputError("\n".join(found))
+
+
+def _problems(scenario: Scenario) -> Iterator[tuple[str, str]]:
+    settings, network = scenario.validation, scenario.network
+    if not scenario.algorithm:
+        yield "algorithm", "nothing to run; add an [[algorithm]] table (paceline list programs)"
+    if network.model == "flows" and settings.network == "emulated":
+        yield (
+            'network.model = "flows"',
+            "only delays in closed form can be added to a real run; write "
+            'network.model = "closed-form", or validation.network = "real" or "kernel"',
+        )
+    if network.collective == "given" and settings.network == "kernel":
+        yield (
+            'network.collective = "given"',
+            "the kernel's links have a latency and a bandwidth; write those, or "
+            'validation.network = "emulated"',
+        )
+    if troubled(scenario):
+        yield "cluster", "crashes and backup workers are only simulated; remove them"
+    if shares_devices(scenario) and settings.compute == "stretched":
+        yield (
+            "cluster.device",
+            "steps of workers that share a device cannot be stretched; remove shared_by, or write "
+            'validation.compute = "real"',
+        )
+    if scenario.job:
+        yield "job", "other jobs on the network are only simulated; remove them"
+    laws = [link.jitter for link in network.link] + [network.jitter]
+    if settings.network == "kernel" and any(laws):
+        yield (
+            "network.jitter",
+            "the kernel's links delay all packets alike; remove it, or write "
+            'validation.network = "emulated"',
+        )

@@ -1,0 +1,254 @@
+"""Collectives of one run: payloads in, results out, and when they began and were done.
+
+With every payload travel its number, when each rank issued it, and whether its clock is past the
+end of the run: so all ranks see that they mean the same collective, know when the last one joined,
+and stop after the same one.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from math import inf
+
+import torch
+from torch import Tensor
+
+from simulator.effects import Payload
+from simulator.errors import ProgramError
+from validate import packing
+from validate.emulation import Real
+from validate.pace import Clock
+from validate.packing import EXACT, PARTS, Packed, TensorMeter
+from validate.transport import Group, Pending
+
+OWN = 3  # numbers of our own before those of a payload: which collective, when issued, past the end
+
+
+class Started:
+    """A collective under way, as `Node.start_mean` returns it.
+
+    `step`: the worker's when it started; `begins`, `done`: seconds, once it is settled; `chained`:
+    others follow from it; `late`: it really ended after it was to be done.
+    """
+
+    def __init__(self, number: int, kind: str, step: int, first: "Started | None" = None) -> None:
+        self.number, self.kind, self.step, self.first = number, kind, step, first
+        self.chained = self.settled = False
+        self.begins = self.done = inf
+        self.result: Payload = None
+        self.pending: list[Pending] = []
+        self.packed = Packed(None, [], [], [])
+        self.versions: list[int] = []
+        self.issued = inf
+
+    def hold(self, payload: Payload) -> Packed:
+        """Take a payload apart, and note its state: it must not change until the end."""
+        self.packed = packing.take_apart(payload)
+        self.versions = [each._version for each in self.packed.tensors]
+        return self.packed
+
+    def check(self) -> None:
+        """Raise ProgramError if the payload was changed meanwhile."""
+        if self.versions != [each._version for each in self.packed.tensors]:
+            raise ProgramError(
+                f"{self.kind} {self.number}: what is averaged was changed before its wait; vectors "
+                "are never changed in place"
+            )
+
+
+class Collectives:
+    """The collectives of one worker, in order."""
+
+    def __init__(  # noqa: PLR0913, PLR0917
+        self,
+        transport: Group,
+        network: Real,
+        meter: TensorMeter,
+        rank: int,
+        ranks: int,
+        clock: Clock,
+        device: torch.device,
+        deadline: float,
+    ) -> None:
+        self._transport, self._network, self._meter = transport, network, meter
+        self._rank, self._ranks, self._clock, self._device = rank, ranks, clock, device
+        self._deadline = deadline
+        self._unsettled: deque[Started] = deque()
+        self.started = 0
+        self.ending = False  # whether somebody's clock was past the end of the run
+
+    def mean(self, payload: Payload, step: int) -> Started:
+        """Start an average."""
+        handle = self._next("mean", step)
+        self._start_mean(handle, lambda: payload)
+        return handle
+
+    def mean_after(self, first: Started, value: Callable[[Payload], Payload], step: int) -> Started:
+        """Start an average of what `value` makes of a result, as soon as that is there."""
+        first.chained = True
+        handle = self._next("mean", step, first)
+        self._start_mean(handle, lambda: value(self._result(first)[0]), lambda: self._wait(first))
+        return handle
+
+    def gather(self, payload: Payload, step: int) -> Started:
+        """Start gathering. Sizes may differ, so everyone says its own first."""
+        handle = self._next("gather", step)
+        message = packing.to_bytes(handle.hold(payload))
+        lengths = self._transport.total(
+            lambda: self._own(handle, [float(len(message))], torch.empty(0, dtype=torch.float64))
+        )
+
+        def padded() -> Tensor:
+            longest = int(max(each[OWN] for each in self._read(lengths)))
+            whole = torch.zeros(longest, dtype=torch.uint8)
+            whole[: len(message)] = message
+            return whole
+
+        handle.pending = [lengths, self._transport.gather(padded, after=lambda: _wait(lengths))]
+        return handle
+
+    def question(self, handle: Started, step: int) -> Started:
+        """Start asking everyone whether `handle` is finished there."""
+        asked = Started(self.started, "question", step, handle)
+        self.started += 1
+        known = float(all(each.done() for each in handle.pending))
+        like = torch.empty(0, dtype=torch.float64)
+        asked.pending = [self._transport.total(lambda: self._own(asked, [known], like))]
+        return asked
+
+    def answer(self, asked: Started) -> bool:
+        """Wait until everybody has asked; whether it was finished, and due, on every rank then."""
+        handle = asked.first
+        assert handle is not None
+        everyone = self._read(asked.pending[0])
+        asked.begins = asked.done = self._agree(asked, everyone)
+        if not all(own[OWN] for own in everyone):
+            return False
+        self.settle(handle)
+        return handle.done <= asked.done
+
+    def _next(self, kind: str, step: int, first: Started | None = None) -> Started:
+        handle = Started(self.started, kind, step, first)
+        self.started += 1
+        self._unsettled.append(handle)
+        return handle
+
+    def _own(self, handle: Started, numbers: list[float], like: Tensor) -> Tensor:
+        """This rank's numbers, and its word on the collective itself."""
+        handle.issued = now = self._clock.now()
+        own = [float(handle.number), now, float(now > self._deadline), *numbers]
+        return packing.write_numbers(own, self._rank, self._ranks, like)
+
+    def _start_mean(
+        self,
+        handle: Started,
+        payload: Callable[[], Payload],
+        after: Callable[[], None] | None = None,
+    ) -> None:
+        """One sum for each dtype; our numbers travel in the first that holds them exactly."""
+        if after is None:
+            packed = handle.hold(payload())
+            dtypes = _dtypes(packed)
+        else:  # known once the first result is there: of the same dtypes as that one
+            assert handle.first is not None
+            dtypes = _dtypes(handle.first.packed)
+        for index, dtype in enumerate(dtypes):
+
+            def buffer(index: int = index, dtype: torch.dtype = dtype) -> Tensor:
+                if index == 0 and after is not None:
+                    handle.hold(payload())
+                return self._buffer(handle, dtype, first=index == 0)
+
+            handle.pending.append(self._transport.total(buffer, after if index == 0 else None))
+
+    def _buffer(self, handle: Started, dtype: torch.dtype, first: bool) -> Tensor:
+        packed = handle.packed
+        parts = [each.detach().reshape(-1) for each in packed.tensors if each.dtype == dtype]
+        if first:
+            like = torch.empty(0, dtype=dtype)
+            own = self._own(handle, packed.numbers, like).to(self._device)
+            parts.insert(0, own)
+        return torch.cat(parts)
+
+    def _wait(self, handle: Started) -> None:
+        for each in handle.pending:
+            each.wait()
+
+    def _result(self, handle: Started) -> tuple[Payload, list[list[float]]]:
+        """A mean that is really there, though it may not be due yet; and everyone's numbers."""
+        found, m = [each.wait() for each in handle.pending], self._ranks
+        packed = handle.packed  # known by now, also of what had to wait for another result
+        totals = dict(zip(_dtypes(packed), found, strict=True))
+        offsets = dict.fromkeys(totals, 0)
+        first = next(iter(totals))
+        offsets[first] = length = m * PARTS * (OWN + len(packed.numbers))
+        everyone = packing.read_numbers(totals[first][:length], m)
+        tensors = []
+        for one in packed.tensors:
+            start = offsets[one.dtype]
+            offsets[one.dtype] = end = start + one.numel()
+            tensors.append((totals[one.dtype][start:end] / m).reshape(one.shape))
+        own = [sum(column) / m for column in zip(*everyone, strict=True)][OWN:]
+        return packing.put_together(Packed(packed.skeleton, tensors, packed.places, own)), everyone
+
+    def _read(self, pending: Pending) -> list[list[float]]:
+        return packing.read_numbers(pending.wait(), self._ranks)
+
+    def settle(self, handle: Started) -> None:
+        """Wait until `handle`, and all before it, are really there; find out when they are due.
+
+        Raises ProgramError when ranks mean different collectives, or a payload was changed.
+        """
+        while not handle.settled:
+            self._settle(self._unsettled.popleft())
+
+    def _settle(self, handle: Started) -> None:
+        if handle.kind == "mean":
+            handle.result, everyone = self._result(handle)
+            sizes = [self._meter(packing.put_together(handle.packed))]
+        else:
+            everyone = self._read(handle.pending[0])
+            handle.result = self._gathered(handle, everyone)
+            sizes = [self._meter(each) for each in handle.result]
+        joined = self._agree(handle, everyone)
+        handle.check()
+        if handle.first is not None:
+            joined = max(joined, handle.first.done)
+        size, largest = sum(sizes) / len(sizes), max(sizes) if len(sizes) > 1 else None
+        handle.begins, handle.done = self._network.collective(handle.kind, size, largest, joined)
+        handle.settled = True
+
+    def _agree(self, handle: Started, everyone: list[list[float]]) -> float:
+        """When the last rank joined. Raises ProgramError if the ranks mean different collectives.
+
+        Also notes that somebody is past the end of the run.
+        """
+        for rank, (number, _, past, *_) in enumerate(everyone):
+            self.ending = self.ending or past > 0
+            if number != handle.number:
+                raise ProgramError(
+                    f"worker {self._rank} is at {handle.kind} {handle.number}, worker {rank} at "
+                    f"collective {number:.0f}: all workers must start the same ones in one order"
+                )
+        return max(issued for _, issued, *_ in everyone)
+
+    def _gathered(self, handle: Started, everyone: list[list[float]]) -> Payload:
+        rows = handle.pending[1].wait().cpu()
+        return tuple(
+            packing.put_together(packing.from_bytes(row[: int(own[OWN])], self._device))
+            for row, own in zip(rows, everyone, strict=True)
+        )
+
+    def drain(self) -> None:
+        """Wait until all that was started has really ended: others wait for it."""
+        for handle in self._unsettled:
+            self._wait(handle)
+
+
+def _dtypes(packed: Packed) -> list[torch.dtype]:
+    """The dtypes of a payload's sums, one that holds numbers exactly first."""
+    found = sorted({each.dtype for each in packed.tensors}, key=lambda each: each not in EXACT)
+    return found if found and found[0] in EXACT else [torch.float64, *found]
+
+
+def _wait(pending: Pending) -> None:
+    pending.wait()

@@ -1,0 +1,91 @@
+"""Run directories, read back: the document, and the curves as runs."""
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simulator import store
+from simulator.errors import InputError
+from simulator.trace import COLUMNS, Run
+
+CURVES = "curves.csv"
+
+
+@dataclass(frozen=True)
+class Directory:
+    """A run directory: its scenario's `table`, its `summary`, and `runs` by label.
+
+    `rows` has the summary of each algorithm, by label. Runs have nothing but their curves, steps
+    and duration (seconds); algorithms that stand still for good have none and are in `stalled`.
+    """
+
+    path: Path
+    table: dict[str, Any]
+    summary: dict[str, Any]
+    rows: dict[str, dict[str, Any]]
+    runs: dict[str, list[Run]]
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds, as they were run."""
+        return list(self.summary["seeds"])
+
+    @property
+    def stalled(self) -> list[str]:
+        """Labels of the algorithms that stand still for good with some seed."""
+        return [label for label, row in self.rows.items() if row["stall"]]
+
+
+def read(path: Path | str) -> Directory:
+    """Return what `paceline simulate` or a real run has written to the directory `path`.
+
+    Raises InputError where it is none, or not whole.
+    """
+    document = store.read(path)
+    try:
+        summary = document["summary"]
+        rows = {row["label"]: row for row in summary["algorithms"]}
+        table = document["scenario"]["table"]
+        table["run"], summary["seeds"]
+        runs = _runs(Path(path) / CURVES, rows)
+    except FileNotFoundError:
+        raise InputError(
+            f"{path}: its {CURVES} is missing; give a whole run directory (repeat its command)"
+        ) from None
+    except (KeyError, TypeError, ValueError, OSError):
+        raise InputError(
+            f"{path}: not a run directory of paceline simulate or validate; give one of those"
+        ) from None
+    return Directory(Path(path), table, summary, rows, runs)
+
+
+def _runs(path: Path, rows: dict[str, dict[str, Any]]) -> dict[str, list[Run]]:
+    """Read curves.csv: a run per label and seed, in the order of the file."""
+    points: dict[tuple[str, int], list[list[float]]] = {}
+    with path.open(newline="", encoding="utf-8") as file:
+        for line in csv.DictReader(file):
+            values = [float(line[column] or "nan") for column in COLUMNS]
+            points.setdefault((line["label"], int(line["seed"])), []).append(values)
+    runs: dict[str, list[Run]] = {label: [] for label, row in rows.items() if not row["stall"]}
+    for (label, seed), found in points.items():
+        if label in runs:
+            runs[label].append(_run(rows[label], seed, np.array(found)))
+    return {label: found for label, found in runs.items() if found}
+
+
+def _run(row: dict[str, Any], seed: int, points: np.ndarray) -> Run:
+    curve = dict(zip(COLUMNS, points.T.tolist(), strict=True))
+    return Run(
+        label=row["label"],
+        name=row["name"],
+        seed=seed,
+        engine=row["engine"],
+        steps=curve["step"][-1],
+        duration=curve["time"][-1],
+        curve=curve,
+        seconds={},
+        links={},
+    )

@@ -1,0 +1,150 @@
+"""The processes of a real run on this machine: started, watched, and ended, whatever happens."""
+
+import os
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO
+
+from simulator.errors import InputError
+from simulator.load import Programs, known_programs
+from simulator.network import Network
+from simulator.scenario import Scenario
+from validate.namespaces import Links, available
+from validate.relay import Path as LinkPath
+from validate.task import Job, Task
+from validate.worker import DONE, PLANNED, REASON, REFUSED
+
+STORE = "store"  # of the processes, in a job's folder
+LOOK = 0.05  # seconds between looks at the processes
+GRACE = 5.0  # seconds that ended processes have to go
+LAST_LINES = 12  # of a log that are shown
+
+Progress = Callable[[int, int], None]
+
+
+class RunError(Exception):
+    """A process of a real run has died: the message says which, how, and what it said last."""
+
+
+def launched() -> bool:
+    """Whether a launcher such as torchrun has started this process as one rank of many."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def run(job: Job, progress: Progress | None = None) -> None:
+    """Run a job with a process for each node; return when all have done their part.
+
+    Raises InputError where the machine refuses the job, RunError when a process dies: then, as on
+    Ctrl-C, all others are ended before this returns.
+    """
+    nodes = processes(job.scenario, job.tasks, job.programs)
+    folder = job.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (REASON, DONE, STORE, PLANNED):
+        (folder / name).unlink(missing_ok=True)
+    (folder / PLANNED).write_bytes(pickle.dumps(job))
+    with ExitStack() as stack:
+        environment = {
+            "WORLD_SIZE": str(nodes),
+            "PACELINE_STORE": str((folder / STORE).absolute()),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+        }
+        if job.scenario.validation.network == "kernel":
+            links = stack.enter_context(Links(_paths(job.scenario, nodes), nodes))
+            environment["PACELINE_LINKS"] = links.socket
+        else:
+            environment["GLOO_SOCKET_IFNAME"] = "lo"
+        started = stack.enter_context(_processes(nodes, folder, environment))
+        _watch(started, job, progress)
+
+
+def processes(scenario: Scenario, tasks: Sequence[Task], programs: Programs) -> int:
+    """How many processes tasks need: the workers, and a server where an algorithm has one."""
+    known = known_programs(programs)
+    served = any(known[each.algorithm.name].server for each in tasks)
+    return scenario.cluster.workers + served
+
+
+@contextmanager
+def _processes(
+    nodes: int, folder: Path, environment: dict[str, str]
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Start a process for each node; in the end none of them is left."""
+    started: list[subprocess.Popen[bytes]] = []
+    with ExitStack() as stack:
+        try:
+            for rank in range(nodes):
+                log: IO[bytes] = stack.enter_context((folder / f"rank-{rank}.log").open("wb"))
+                command = [sys.executable, "-m", "validate.rank", str(folder / PLANNED)]
+                started.append(
+                    subprocess.Popen(
+                        command,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        env=os.environ | environment | {"RANK": str(rank)},
+                    )
+                )
+            yield started
+        finally:
+            for process in started:
+                process.kill()
+            for process in started:
+                process.wait(GRACE)
+
+
+def _watch(started: list[subprocess.Popen[bytes]], job: Job, progress: Progress | None) -> None:
+    """Wait until all have ended well."""
+    while True:
+        states = [process.poll() for process in started]
+        if progress:
+            progress(_done(job.folder), len(job.tasks))
+        if REFUSED in states:
+            raise InputError((job.folder / REASON).read_text())
+        for rank, state in enumerate(states):
+            if state:
+                time.sleep(LOOK)  # others may have died of the same, or have said why
+                raise RunError(_obituary(rank, state, job))
+        if all(state == 0 for state in states):
+            return
+        time.sleep(LOOK)
+
+
+def _done(folder: Path) -> int:
+    done = folder / DONE
+    return int(done.read_text() or 0) if done.exists() else 0
+
+
+def _obituary(rank: int, state: int, job: Job) -> str:
+    """Which process died, of what, and the last lines of its log."""
+    how = f"by signal {-state}" if state < 0 else f"with status {state}"
+    task = job.tasks[min(_done(job.folder), len(job.tasks) - 1)]
+    who = "the server" if rank == job.scenario.cluster.workers else f"worker {rank}"
+    log = (job.folder / f"rank-{rank}.log").read_text(errors="replace").splitlines()
+    said = "\n".join(f"  {line}" for line in log[-LAST_LINES:]) or "  nothing"
+    return (
+        f"{who} died {how} during {task.algorithm.label} (seed {task.seed}); all others were "
+        f"ended. Its last words:\n{said}"
+    )
+
+
+def _paths(scenario: Scenario, nodes: int) -> dict[tuple[int, int], LinkPath]:
+    """What the kernel's links are to be like: expected latency and bandwidth of each way."""
+    if why := available():
+        raise InputError(
+            f'{scenario.file}: validation.network = "kernel": {why}; or write "emulated"'
+        )
+    network = Network(scenario)
+    found = {}
+    for a in range(nodes):
+        for b in range(nodes):
+            if a != b:
+                link = network.link(a, b)
+                found[a, b] = LinkPath(link.latency, link.bandwidth)
+    return found

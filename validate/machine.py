@@ -1,0 +1,73 @@
+"""The machine that a run is measured on: what it is, and who uses it meanwhile."""
+
+import os
+import platform
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+STAT = Path("/proc/stat")
+
+
+def boot() -> str:
+    """What processes that share a monotonic clock have in common."""
+    return BOOT.read_text().strip() if BOOT.is_file() else socket.gethostname()
+
+
+def busy() -> float:
+    """CPU seconds that all processes have used since the machine started; 0 if nobody says."""
+    if not STAT.is_file():
+        return 0.0
+    user, nice, system, _, _, irq, soft, steal, *_ = map(int, STAT.read_text().split()[1:11])
+    return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def hardware(device: str) -> dict[str, Any]:
+    """What runs were measured on."""
+    import torch  # noqa: PLC0415 - a second
+
+    found: dict[str, Any] = {
+        "processor": _processor(),
+        "cores": cores(),
+        "system": f"{platform.system()} {platform.release()}",
+        "torch": str(torch.__version__),
+    }
+    if device.startswith("cuda"):
+        found["gpu"] = torch.cuda.get_device_name()
+        found["gpus"] = torch.cuda.device_count()
+        found["cuda"] = torch.version.cuda
+    return found
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+class Use:
+    """CPU time from now on: this process's, and everybody's."""
+
+    def __init__(self) -> None:
+        self._since, self._own, self._all = time.monotonic(), time.process_time(), busy()
+
+    def own(self) -> float:
+        """Seconds of this process."""
+        return time.process_time() - self._own
+
+    def machine(self) -> dict[str, Any]:
+        """Seconds of all processes of this machine, of how many."""
+        return {
+            "host": boot(),
+            "busy": busy() - self._all,
+            "elapsed": time.monotonic() - self._since,
+            "cores": cores(),
+        }

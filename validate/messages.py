@@ -1,0 +1,164 @@
+"""Messages between nodes: sent without waiting, kept until they are asked for.
+
+A thread for each peer always has a receive posted, so that a message is on its way as soon as it is
+sent. Each message says when it is due, which an emulated network has decided; nobody sees it before
+then. A last message of every node says that it has come to its end.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from math import inf
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from simulator.effects import ANY, Payload
+from simulator.errors import ProgramError
+from validate import packing
+from validate.pace import Clock
+
+HEAD = 4  # doubles before a message: its length in bytes, when it is due, how long its way, size
+SKELETON = 64 * 1024  # bytes for what is no tensor in a message
+
+
+class Message(NamedTuple):
+    """What has come: when it is `due`, its number, seconds on its way, from whom, bytes, what."""
+
+    due: float
+    number: int
+    transit: float
+    sender: int
+    size: float
+    payload: Payload
+
+
+class Post:
+    """One node's messages to and from `peers`.
+
+    `capacity`: bytes of the longest message; `receives`: what the network card of this node makes
+    of (size, due).
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917
+        self,
+        group: Any,
+        rank: int,
+        peers: Iterable[int],
+        capacity: int,
+        clock: Clock,
+        device: torch.device,
+        receives: Callable[[float, float], float],
+    ) -> None:
+        self._group, self.rank, self._clock = group, rank, clock
+        self._capacity, self._device, self._receives = capacity, device, receives
+        self._changed = threading.Condition()
+        self._come: list[Message] = []
+        self._number = 0
+        self._sent: deque[tuple[Any, Tensor]] = deque()
+        self.failure: Exception | None = None
+        self.ended: set[int] = set()
+        self.peers = frozenset(peers)
+        self._threads = [
+            threading.Thread(target=self._listen, args=(peer,), daemon=True)
+            for peer in sorted(self.peers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def send(self, to: int, payload: Payload, size: float, due: float, transit: float) -> None:
+        """Send a payload that stands for `size` bytes."""
+        if to not in self.peers:
+            raise ProgramError(
+                f"node {self.rank} sends to {to}: only programs with a server, or declared to "
+                "gossip (Program.gossips), exchange messages"
+            )
+        body = packing.to_bytes(packing.take_apart(payload))
+        self._send(to, torch.tensor([len(body), due, transit, size], dtype=torch.float64), body)
+
+    def _send(self, to: int, head: Tensor, body: Tensor) -> None:
+        message = torch.cat([head.view(torch.uint8), body])
+        if len(message) > self._capacity:
+            raise ProgramError(
+                f"a message of {len(message)} bytes: more than two vectors; send several"
+            )
+        while self._sent and self._sent[0][0].is_completed():
+            self._sent.popleft()
+        self._sent.append((self._group.send([message], to, 0), message))
+
+    def _listen(self, peer: int) -> None:
+        buffer = torch.empty(self._capacity, dtype=torch.uint8)
+        while True:
+            try:
+                self._group.recv([buffer], peer, 0).wait()
+                length, due, transit, size = buffer[: 8 * HEAD].view(torch.float64).tolist()
+                if length < 0:
+                    break
+                body = buffer[8 * HEAD : 8 * HEAD + int(length)]
+                payload = packing.put_together(packing.from_bytes(body, self._device))
+            except Exception as error:  # whoever waits for a message raises it
+                self.failure = error
+                break
+            with self._changed:
+                due = self._receives(size, max(due, self._clock.now() if transit == 0 else due))
+                self._come.append(Message(due, self._number, transit, peer, size, payload))
+                self._number += 1
+                self._changed.notify_all()
+        with self._changed:
+            self.ended.add(peer)
+            self._changed.notify_all()
+
+    def take(
+        self, source: int, until: float, computed: Callable[[], bool] = lambda: False
+    ) -> Message | None:
+        """Wait for the first message of `source` that is due; return it.
+
+        None as soon as `until` (seconds) is over and what is `computed` is there, or once nothing
+        can come from `source` any more. `wake` makes it look anew. Raises what a thread has met.
+        """
+        with self._changed:
+            while True:
+                if self.failure is not None:
+                    raise self.failure
+                now = self._clock.now()
+                first = min(
+                    (each for each in self._come if source in (ANY, each.sender)), default=None
+                )
+                if first is not None and first.due <= min(now, until):
+                    self._come.remove(first)
+                    return first
+                if now >= until and computed():
+                    return None
+                if first is None and self._over(source):
+                    return None
+                at = min(until if now < until else inf, inf if first is None else first.due)
+                self._changed.wait(None if at == inf else max(at - now, 0.0))
+
+    def wake(self) -> None:
+        """Let whoever waits look anew: something is computed."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _over(self, source: int) -> bool:
+        return source in self.ended if source != ANY else self.ended == self.peers
+
+    @property
+    def any_ended(self) -> bool:
+        """Whether a peer has come to its end."""
+        return bool(self.ended)
+
+    def end(self) -> None:
+        """Tell all peers that this node has come to its end."""
+        for peer in self.peers:
+            self._send(peer, torch.tensor([-1.0, 0, 0, 0], dtype=torch.float64), _EMPTY)
+
+    def close(self) -> None:
+        """Wait until all peers have come to their end, and all that was sent has arrived."""
+        for thread in self._threads:
+            thread.join()
+        for work, _ in self._sent:
+            work.wait()
+
+
+_EMPTY = torch.empty(0, dtype=torch.uint8)

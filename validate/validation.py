@@ -1,0 +1,168 @@
+"""Predict, measure, compare: what `paceline validate` does."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from simulator import simulate, store
+from simulator.errors import InputError
+from simulator.load import Programs
+from simulator.scenario import Scenario
+from simulator.simulate import Progress, Result
+from validate import checks, evidence, launch, machine
+from validate.compare import Comparison, compare
+from validate.launch import RunError
+from validate.measure import Measured, measure
+from validate.task import Job, Task
+
+DEVICES = ("auto", "cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class Validation:
+    """A scenario predicted and measured with the same seeds, and how well the two agree.
+
+    `evidence`: by label, whether its runs count; `machine`: what they were measured on; `resumed`:
+    how many real runs were kept from before.
+    """
+
+    predicted: Result
+    measured: Result
+    comparison: Comparison
+    evidence: dict[str, Any]
+    machine: dict[str, Any]
+    resumed: int
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of the numbers should know."""
+        return list(dict.fromkeys([*self.measured.notes, *self.comparison.notes]))
+
+    def json(self) -> dict[str, Any]:
+        """Return the document of `paceline validate --json`."""
+        return {
+            "scenario": self.predicted.json()["scenario"],
+            "machine": self.machine,
+            "evidence": self.evidence,
+            "predicted": self.predicted.json(),
+            "measured": self.measured.json(),
+            "comparison": self.comparison.json(),
+        }
+
+
+def validate(  # noqa: PLR0913 - the options of the command
+    scenario: Scenario,
+    *,
+    out: Path,
+    device: str = "auto",
+    seed: int = 0,
+    seeds: int | None = None,
+    programs: Programs = None,
+    progress: Progress | None = None,
+) -> Validation:
+    """Run every algorithm of a scenario simulated and for real, and compare.
+
+    `out` gets two run directories, `predicted` and `measured`, and the comparison. Finished real
+    runs are kept there at once, so that the same call resumes after an interruption. Raises
+    InputError for what cannot be run, RunError when a process dies: what was measured is kept in
+    `measured`, marked as cut short.
+    """
+    checks.demand(scenario)
+    device = find_device(device)
+    count = scenario.validation.seeds if seeds is None else seeds
+    predicted = simulate.simulate(
+        scenario, seeds=count, seed=seed, programs=programs, out=out / "predicted"
+    )
+    directory = store.Directory(out / "measured")
+    tasks = [
+        Task(algorithm, number, directory.scratch / _key(scenario, algorithm, number, device))
+        for algorithm in scenario.algorithm
+        for number in range(seed, seed + count)
+    ]
+    todo = tuple(task for task in tasks if not _is_whole(task, scenario, programs))
+    about = machine.hardware(device)
+    if todo:
+        job = Job(scenario, todo, directory.scratch, device, programs)
+        try:
+            launch.run(job, progress)
+        except RunError:
+            found = _measured(tasks, scenario, programs)
+            if found:
+                _save(scenario, predicted, found, directory, about)
+            raise
+    runs = _measured(tasks, scenario, programs)
+    measured, judged = _save(scenario, predicted, runs, directory, about)
+    comparison = compare(out / "predicted", out / "measured")
+    comparison.save(out)
+    return Validation(predicted, measured, comparison, judged, about, len(tasks) - len(todo))
+
+
+def find_device(name: str) -> str:
+    """Return "cpu" or "cuda". Raises InputError."""
+    if name not in DEVICES:
+        raise InputError(f"device {name!r}: unknown; choose one of: {', '.join(DEVICES)}")
+    there = torch.cuda.is_available()
+    if name == "cuda" and not there:
+        raise InputError("device 'cuda': torch sees no GPU here; choose cpu")
+    return "cuda" if there and name != "cpu" else "cpu"
+
+
+def _key(scenario: Scenario, algorithm: Any, seed: int, device: str) -> str:
+    """Hash of all that a real run depends on, but for chance."""
+    simulated = simulate.Task(algorithm, seed, 0, "real").key(scenario)
+    where = [scenario.table.get("validation"), device, machine.boot(), machine.cores(), _code()]
+    text = store.dump([simulated, where, str(torch.__version__)])
+    return hashlib.sha256(text).hexdigest()[:32]
+
+
+@cache
+def _code() -> str:
+    ours = sorted(Path(__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in ours)).hexdigest()
+
+
+def _is_whole(task: Task, scenario: Scenario, programs: Programs) -> bool:
+    """Whether all nodes of a task have come to their end before."""
+    nodes = launch.processes(scenario, [task], programs)
+    return all((task.folder / f"rank-{rank}.json").is_file() for rank in range(nodes))
+
+
+def _measured(tasks: Sequence[Task], scenario: Scenario, programs: Programs) -> list[Measured]:
+    found = (measure(task, scenario, programs) for task in tasks)
+    return [each for each in found if each is not None]
+
+
+def _save(
+    scenario: Scenario,
+    predicted: Result,
+    runs: Sequence[Measured],
+    directory: store.Directory,
+    about: dict[str, Any],
+) -> tuple[Result, dict[str, Any]]:
+    """Write the measured run directory."""
+    groups: dict[str, list[Measured]] = {}
+    for each in runs:
+        groups.setdefault(each.run.label, []).append(each)
+    judged = {label: evidence.evidence(each, scenario) for label, each in groups.items()}
+    there = tuple(each for each in scenario.algorithm if each.label in groups)
+    for each in runs:
+        if each.run.seed != runs[0].run.seed:
+            each.run.spans = None  # a timeline shows one seed
+    result = Result(
+        scenario.model_copy(update={"algorithm": there}),
+        sorted({each.run.seed for each in runs}),
+        [each.run for each in runs],
+    )
+    more = {"evidence": judged, "machine": about}
+    outcomes = {
+        label: {each.run.seed: [told._asdict() for told in each.told] for each in found}
+        for label, found in groups.items()
+    }
+    files = {"outcomes.json": store.dump(outcomes, indent=None)}
+    simulate.save(result, directory, summary=more, files=files)
+    return result, judged

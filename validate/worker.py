@@ -1,0 +1,93 @@
+"""What one process of a real run does: its part of every task, after a look at its machine."""
+
+import os
+import pickle
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from simulator import objective
+from simulator.cluster import mean_compute
+from simulator.errors import InputError
+from simulator.sections import Torch
+from validate import learner, pace, stores, task
+from validate.task import Job, Place
+
+REFUSED = 3  # exit status: the scenario asks for what this machine cannot do; a file says what
+PLANNED, REASON, DONE = "job", "refused", "done"  # files of a job's folder
+
+
+def main(path: str) -> int:
+    """Do this process's part of a pickled job; return its exit status."""
+    job: Job = pickle.loads(Path(path).read_bytes())
+    try:
+        work(job)
+    except InputError as error:
+        (job.folder / REASON).write_text(str(error))
+        return REFUSED
+    return 0
+
+
+def work(job: Job) -> None:
+    """Do this process's part of a job, as RANK and WORLD_SIZE of the environment say.
+
+    Raises InputError for steps that are too short for this machine.
+    """
+    torch.set_num_threads(1)
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = stores.open_store(rank, size, job.scenario.validation.timeout)
+    place = _place(job, rank, size, store)
+    job = _on(job, place.device)
+    if job.scenario.validation.compute == "stretched":
+        _demand_steps_that_hold(job, place, size)
+    for number, each in enumerate(job.tasks):
+        own = replace(place, store=stores.part(store, f"task {number}"))
+        task.run(each, job, own)
+        if rank == 0:
+            (job.folder / DONE).write_text(f"{number + 1}")
+
+
+def _place(job: Job, rank: int, size: int, store: object) -> Place:
+    """What this rank computes on, and whether each worker has a GPU of its own."""
+    if job.device != "cuda":
+        return Place(rank, store, torch.device("cpu"))
+    local = int(os.environ.get("LOCAL_RANK", rank))
+    beside = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+    gpus = torch.cuda.device_count()
+    device = torch.device("cuda", local % gpus)
+    torch.cuda.set_device(device)
+    return Place(rank, store, device, nccl=beside <= gpus and dist.is_nccl_available())
+
+
+def _on(job: Job, device: torch.device) -> Job:
+    """The job, its objective on this device."""
+    scenario = job.scenario
+    if not isinstance(scenario.objective, Torch):
+        return job
+    goal = scenario.objective.model_copy(update={"device": str(device)})
+    return replace(job, scenario=scenario.model_copy(update={"objective": goal}))
+
+
+def _demand_steps_that_hold(job: Job, place: Place, size: int) -> None:
+    """Refuse steps shorter than this machine can stretch a gradient to, all ranks at once."""
+    scenario, first = job.scenario, job.tasks[0]
+    wanted, shortest = min(mean_compute(scenario)), 0.0
+    stores.meet(place.store, "measure", size)
+    if place.rank < scenario.cluster.workers:
+        goal = objective.build(scenario, first.algorithm, first.seed)
+        own = learner.learner(goal, place.rank)
+        start = learner.start(goal, scenario.model.parameters, place.device)
+        shortest = pace.smallest_step(lambda: float(own.tensors(start)[0]), wanted)
+    place.store.set(f"shortest {place.rank}", str(shortest))
+    found = max(float(place.store.get(f"shortest {rank}")) for rank in range(size))
+    if found > wanted:
+        held = f"the shortest that hold take {found * 1e3:.3g} ms" if found < inf else "none hold"
+        raise InputError(
+            f"{scenario.file}: cluster.compute: steps of {wanted * 1e3:.3g} ms cannot be held "
+            f"here, where {size} processes share {os.cpu_count()} cores: {held}; write longer "
+            'ones, take fewer workers, or write validation.compute = "real" to take steps as they '
+            "are"
+        )
