@@ -5,6 +5,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from simulator import store
 from simulator.errors import InputError
 from simulator.sections import Bound, NoObjective, Quadratic, Softmax
 
@@ -68,7 +69,23 @@ def other(spec: Any) -> Maker | None:
     return None if isinstance(spec, ours) else maker(spec.kind)
 
 
-def packages(spec: Any) -> tuple[str, ...]:
-    """Distributions whose versions an objective's numbers depend on, besides ours."""
-    found = other(spec)
-    return found.PACKAGES if found else ()
+def versions(*specs: Any) -> dict[str, str]:
+    """Versions of all that the numbers of objectives depend on."""
+    found = filter(None, map(other, specs))
+    return store.versions(*sorted({package for each in found for package in each.PACKAGES}))
+
+
+def data(spec: Any) -> list[tuple[str, int, int]]:
+    """What tells the files of an objective's data from others, without reading them."""
+    folder = getattr(spec, "folder", None)
+    return [] if folder is None else _listed(Path(folder))
+
+
+@cache  # as data are read once: what is changed later is not in the numbers
+def _listed(folder: Path) -> list[tuple[str, int, int]]:
+    """Names, sizes and times of modification (ns) of all files in a folder and in its folders."""
+    files = [(each, each.stat()) for each in sorted(folder.rglob("*")) if each.is_file()]
+    return [
+        (each.relative_to(folder).as_posix(), stat.st_size, stat.st_mtime_ns)
+        for each, stat in files
+    ]

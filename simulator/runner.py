@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from simulator import executors, report, store
+from simulator import executors, makers, report, store
 from simulator.dispatch import run_seeds
 from simulator.errors import InputError
 from simulator.goals import Goal, Score
@@ -152,7 +152,7 @@ class Runner:
             goal=self.goal,
             engine=self.engine,
             programs=self.programs,
-            expected=store.versions(),
+            expected=makers.versions(*(job.scenario.objective for job in jobs)),
         )
         for index, scores in executors.results(self.executor, work, todo):
             for seed, score in zip(todo[index].seeds, scores, strict=True):

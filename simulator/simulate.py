@@ -57,8 +57,8 @@ class Task:
             catalogue()[self.algorithm.name].worker.__code__.co_filename,
             *(maker.sources(scenario.objective) if maker else ()),
         )
-        versions = store.versions(*makers.packages(scenario.objective))
-        text = store.dump([table, task, files, versions, code])
+        versions, data = makers.versions(scenario.objective), makers.data(scenario.objective)
+        text = store.dump([table, task, files, data, versions, code])
         return hashlib.sha256(text).hexdigest()[:32]
 
 
@@ -178,7 +178,7 @@ class Result:
             "scenario": {"title": scenario.title, "file": scenario.file},
             "engine": self.engine,
             "seeds": self.seeds,
-            "versions": store.versions(*makers.packages(scenario.objective)),
+            "versions": makers.versions(scenario.objective),
             "algorithms": self.algorithms,
             "pick": self.pick,
             "notes": self.notes,
@@ -228,7 +228,7 @@ def simulate(  # noqa: PLR0913 - the options of the command
         scenario,
         threads=executors.cores() if alone else 1,
         programs=programs,
-        expected=store.versions(*makers.packages(scenario.objective)),
+        expected=makers.versions(scenario.objective),
     )
     with executors.start(jobs, dask) as executor:
         if progress:
@@ -294,7 +294,7 @@ def save(
     document = {
         "scenario": {"title": scenario.title, "file": scenario.file, "table": scenario.table},
         "seeds": result.seeds,
-        "versions": store.versions(*makers.packages(scenario.objective)),
+        "versions": makers.versions(scenario.objective),
         "summary": result.json() | dict(summary or {}),
     }
     directory.finish(written | dict(files or {}), document)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from simulator import executors, store, sweep_plot, tidy
+from simulator import executors, makers, store, sweep_plot, tidy
 from simulator import points as grids
 from simulator.dispatch import run_seeds
 from simulator.errors import InputError
@@ -84,7 +84,8 @@ def sweep(  # noqa: PLR0913 - the options of the command
     if progress:
         progress(ready, total)
     todo = {key: task for key, task in tasks.items() if key not in done}
-    run = partial(run_batch, engine=engine, programs=programs, expected=store.versions())
+    versions = makers.versions(*(each.objective for each in scenarios))
+    run = partial(run_batch, engine=engine, programs=programs, expected=versions)
     with closing(_results(run, todo, jobs, dask)) as results:
         for key, record in results:
             done[key] = record
@@ -188,7 +189,7 @@ def save(result: SweepResult, directory: store.SweepDirectory) -> None:
         "vary": result.vary,
         "points": result.points,
         "engine": result.engine,
-        "versions": store.versions(),
+        "versions": result.versions,
         "notes": result.notes,
     }
     directory.replace(files, document)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from simulator import report, store, wording
+from simulator import makers, report, wording
 from simulator.cluster import ideal_rate
 from simulator.points import Point, value
 from simulator.scenario import Algorithm, Cost, Scenario
@@ -41,7 +41,8 @@ class SweepResult:
     `points`: each point's values by key. `rows`: of each point and algorithm the values, `label`,
     `program`, `engine`, `seeds`, and the mean of each of `MEASURES` with its 95 % interval;
     `seed_rows` has the single runs. None stands for what cannot be had, such as the mean time to a
-    target that some seed never reached. `resumed` counts the runs kept from before.
+    target that some seed never reached. `versions`: of all that the numbers depend on. `resumed`
+    counts the runs kept from before.
     """
 
     scenario: Scenario
@@ -49,6 +50,7 @@ class SweepResult:
     rows: list[Row]
     seed_rows: list[Row]
     notes: list[str]
+    versions: dict[str, str]
     resumed: int = 0
 
     @cached_property
@@ -80,7 +82,7 @@ class SweepResult:
             "vary": self.vary,
             "points": len(self.points),
             "rows": self.rows,
-            "versions": store.versions(),
+            "versions": self.versions,
             "notes": self.notes,
         }
 
@@ -170,7 +172,8 @@ def collected(
             seed_rows += [point | head | run for run in record["runs"]]
             told.update((label, note) for note in record["notes"])
     told_of = notes(without_effect(points, outcomes), rows, told)
-    return SweepResult(base, values, _even(rows), _even(seed_rows), told_of, resumed)
+    versions = makers.versions(*(each.objective for each in scenarios))
+    return SweepResult(base, values, _even(rows), _even(seed_rows), told_of, versions, resumed)
 
 
 def _even(rows: Sequence[Row]) -> list[Row]:

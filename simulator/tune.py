@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from simulator import executors, presets, report, store, tune_figures, verdict
+from simulator import executors, makers, presets, report, tune_figures, verdict
 from simulator.errors import InputError
 from simulator.goals import Goal, goal
 from simulator.load import Programs, known_programs, load
@@ -111,7 +111,7 @@ class TuneResult:
             "notes": self.notes,
             "evaluations": len(self.ranked),
             "runs": self.runs,
-            "versions": store.versions(),
+            "versions": makers.versions(scenario.objective),
             "wall_seconds": self.wall_seconds,
         }
         return dict(report.jsonable(document))

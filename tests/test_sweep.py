@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import time
+from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 
@@ -320,6 +321,29 @@ def test_processes_and_dask_give_the_same_bytes(folder, capsys, address):
 def test_other_versions_are_refused():
     with pytest.raises(InputError, match="install those"):
         run_batch([], engine="auto", programs=None, expected={"numpy": "0"})
+
+
+def test_torchs_version_counts_where_some_point_has_gradients_of_torch(folder, monkeypatch):
+    """It is demanded of every process, written down, and another one computes everything anew."""
+    torch = pytest.importorskip("torch")
+    demanded = []
+    monkeypatch.setattr(store, "demand_versions", demanded.append)
+    goals = [{"kind": "none"}, {"kind": "torch", "model": "mlp", "data": "digits", "batch": 4}]
+
+    def swept(count):
+        scenario = load("cheap.toml", ["optimizer.lr=0.1"])
+        return paceline.sweep(scenario, {"objective": goals[:count]}, seeds=1, out=f"out{count}")
+
+    assert swept(1).versions == store.versions()
+    first, again = swept(2), swept(2)
+    assert first.versions["torch"] == torch.__version__
+    assert first.json()["versions"] == first.versions == demanded[-1]
+    assert json.loads(Path("out2/sweep.json").read_text())["versions"] == first.versions
+    assert (first.resumed, again.resumed) == (0, 2)
+    store.versions.cache_clear()
+    monkeypatch.setattr(store, "version", lambda name: "0" if name == "torch" else version(name))
+    assert swept(2).resumed == 1  # what does without torch
+    store.versions.cache_clear()
 
 
 # --- killed, interrupted, repeated

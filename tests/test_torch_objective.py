@@ -1,6 +1,7 @@
 """Gradients of PyTorch models in virtual time: against autograd, at once, and in pieces."""
 
 import json
+import os
 import pickle
 import sys
 from types import ModuleType
@@ -17,6 +18,7 @@ from simulator.engines.handover import HandOver
 from simulator.engines.stack import Stack
 from simulator.errors import InputError
 from simulator.load import load
+from simulator.simulate import Task
 from tests.worlds import EXPONENTIAL, RING, scenario
 
 pytest.importorskip("torch")
@@ -25,7 +27,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from validate import models
+from validate import data, models
 from validate.batches import Epochs
 from validate.flat import Flat
 
@@ -553,6 +555,32 @@ def test_a_folder_lies_beside_the_scenario(tmp_path):
     file.write_text(SCENARIO.replace('"digits"', '"mnist"\nfolder = "sets"'))
     with pytest.raises(InputError, match=f"mine.toml: objective.folder = .*{tmp_path}/sets/train"):
         load(file)
+
+
+def test_a_part_depends_on_the_files_of_its_data(tmp_path, monkeypatch):
+    """On their names, sizes and times of modification: they may hold gigabytes."""
+    digits = data.load_named("digits", None)
+    monkeypatch.setattr(data, "_DATA", data._DATA | {"filed": lambda folder: digits})
+
+    def key(folder="sets"):
+        makers._listed.cache_clear()
+        made = world(table=MLP | {"data": "filed", "folder": str(tmp_path / folder)})
+        return Task(made.algorithm[0], 0, 0, "auto").key(made)
+
+    first, inner = tmp_path / "sets" / "a", tmp_path / "sets" / "in" / "b"
+    keys = [key()]
+    for file in (first, inner):
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(b"1234")
+        keys.append(key())
+    first.write_bytes(b"12345")
+    keys.append(key())
+    os.utime(inner, (1, 1))
+    keys.append(key())
+    inner.rename(inner.with_name("c"))
+    keys.append(key())
+    assert len({*keys}) == len(keys)
+    assert key() == keys[-1]
 
 
 @pytest.mark.gpu

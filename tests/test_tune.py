@@ -8,13 +8,14 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import paceline
-from simulator import presets, regret, report, tables, tune_figures, verdict
+from simulator import presets, regret, report, store, tables, tune_figures, verdict
 from simulator.errors import InputError
 from simulator.goals import Score, goal
 from simulator.load import known_programs, parse
@@ -499,6 +500,24 @@ def test_other_peoples_files_are_not_overwritten(tmp_path):
         with pytest.raises(InputError, match=said):
             found(world(GRID), out=folder)
         assert [path.name for path in folder.iterdir()] == [name]
+
+
+def test_another_torch_is_another_search(tmp_path, monkeypatch):
+    """Its version is demanded of every process, and written down."""
+    torch = pytest.importorskip("torch")
+    demanded = []
+    monkeypatch.setattr(store, "demand_versions", demanded.append)
+    goal = {"kind": "torch", "model": "mlp", "data": "digits", "batch": 4}
+    table = world({"ssgd": {"lr": [0.1, 0.2]}}, run={"duration": "1 s", "seeds": 1})
+    table["objective"] = goal
+    first, again = (found(table, out=tmp_path) for _ in range(2))
+    assert first.json()["versions"]["torch"] == torch.__version__
+    assert first.json()["versions"] in demanded
+    assert (first.resumed, again.resumed) == (0, again.runs)
+    store.versions.cache_clear()
+    monkeypatch.setattr(store, "version", lambda name: "0" if name == "torch" else version(name))
+    assert found(table, out=tmp_path).resumed == 0
+    store.versions.cache_clear()
 
 
 def test_goals_default_to_the_target():

@@ -5,6 +5,8 @@ n-th delay is the same number in both. Every rank does the same sums from the sa
 issue, so that all agree without another word.
 """
 
+from math import nan
+
 from simulator.network import Card, Network, Route, Traffic
 from simulator.scenario import Scenario
 
@@ -35,9 +37,9 @@ class Real:
             self.traffic.count(kind, size)
 
     def sends(self, to: int, size: float, now: float) -> tuple[float, float]:
-        """When a message of `size` bytes is due, and how long it is on its way."""
+        """When a message of `size` bytes leaves, and how long it is on its way (nan: who knows)."""
         self.traffic.route(self._rank, to).bytes += size
-        return now, 0.0
+        return now, nan
 
     def receives(self, size: float, due: float) -> float:
         """When a message is through the network card that it arrives at."""
@@ -81,7 +83,7 @@ class Emulated(Real):
         route = self._route(to)
         due, transit = route.send(now, size)
         route.last = due = max(due, route.last)
-        return due, transit
+        return due - transit, transit
 
     def receives(self, size: float, due: float) -> float:
         """Cards let one message through at a time."""

@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from simulator.errors import InputError
 from simulator.load import Programs, known_programs
 from simulator.network import Network
 from simulator.scenario import Scenario
+from validate import pace, stores, worker
 from validate.namespaces import Links, available
 from validate.relay import Path as LinkPath
 from validate.task import Job, Task
@@ -34,6 +36,11 @@ class RunError(Exception):
 def launched() -> bool:
     """Whether a launcher such as torchrun has started this process as one rank of many."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def is_first() -> bool:
+    """Whether this is the rank that gathers and shows the results."""
+    return os.environ["RANK"] == "0"
 
 
 def run(job: Job, progress: Progress | None = None) -> None:
@@ -69,6 +76,35 @@ def processes(scenario: Scenario, tasks: Sequence[Task], programs: Programs) -> 
     known = known_programs(programs)
     served = any(known[each.algorithm.name].server for each in tasks)
     return scenario.cluster.workers + served
+
+
+def join(job: Job) -> None:
+    """Take the part in a job that a launcher has given this process; rank 0 gets all records.
+
+    Others end here, and so does this process where anything fails: the launcher ends the rest.
+    """
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    needed = processes(job.scenario, job.tasks, job.programs)
+    if size != needed:
+        raise InputError(
+            f"WORLD_SIZE={size}: {job.scenario.file} needs {needed} processes, one for each worker "
+            "and one for a server if an algorithm has one; start as many"
+        )
+    job.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        pace.be_exact()
+        store = worker.work(job)
+        if rank == 0:
+            for other in range(1, size):
+                stores.collect(store, other, job.folder)
+            return
+        stores.hand_in(store, rank, job.folder)
+    except InputError:
+        raise
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)  # not through torch's destructors, which wait for what may never come
+    os._exit(0)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ then. A last message of every node says that it has come to its end.
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from math import inf
+from math import inf, isnan
 from typing import Any, NamedTuple
 
 import torch
@@ -19,16 +19,21 @@ from simulator.errors import ProgramError
 from validate import packing
 from validate.pace import Clock
 
-HEAD = 4  # doubles before a message: its length in bytes, when it is due, how long its way, size
+HEAD = 5  # doubles before a message: its length in bytes, when it was sent, how long it is on its
+# way (nan: as long as it takes), the bytes it stands for, how long the last one from there took
 SKELETON = 64 * 1024  # bytes for what is no tensor in a message
 
 
 class Message(NamedTuple):
-    """What has come: when it is `due`, its number, seconds on its way, from whom, bytes, what."""
+    """What has come: when it is `due`, its number, seconds on its way, from whom, bytes, what.
+
+    `there`: seconds on its way of the last message to its sender, as far as that one knows.
+    """
 
     due: float
     number: int
     transit: float
+    there: float
     sender: int
     size: float
     payload: Payload
@@ -56,6 +61,7 @@ class Post:
         self._changed = threading.Condition()
         self._come: list[Message] = []
         self._number = 0
+        self._ways: dict[int, float] = {}  # how long the last message of each was on its way
         self._sent: deque[tuple[Any, Tensor]] = deque()
         self.failure: Exception | None = None
         self.ended: set[int] = set()
@@ -67,18 +73,21 @@ class Post:
         for thread in self._threads:
             thread.start()
 
-    def send(self, to: int, payload: Payload, size: float, due: float, transit: float) -> None:
-        """Send a payload that stands for `size` bytes."""
+    def send(self, to: int, payload: Payload, size: float, sent: float, transit: float) -> None:
+        """Send a payload that stands for `size` bytes.
+
+        `transit`: seconds that it takes from `sent` on; nan: as long as it takes.
+        """
         if to not in self.peers:
             raise ProgramError(
                 f"node {self.rank} sends to {to}: only programs with a server, or declared to "
                 "gossip (Program.gossips), exchange messages"
             )
         body = packing.to_bytes(packing.take_apart(payload))
-        self._send(to, torch.tensor([len(body), due, transit, size], dtype=torch.float64), body)
+        self._send(to, [len(body), sent, transit, size, self._ways.get(to, 0.0)], body)
 
-    def _send(self, to: int, head: Tensor, body: Tensor) -> None:
-        message = torch.cat([head.view(torch.uint8), body])
+    def _send(self, to: int, head: list[float], body: Tensor) -> None:
+        message = torch.cat([torch.tensor(head, dtype=torch.float64).view(torch.uint8), body])
         if len(message) > self._capacity:
             raise ProgramError(
                 f"a message of {len(message)} bytes: more than two vectors; send several"
@@ -92,7 +101,8 @@ class Post:
         while True:
             try:
                 self._group.recv([buffer], peer, 0).wait()
-                length, due, transit, size = buffer[: 8 * HEAD].view(torch.float64).tolist()
+                head = buffer[: 8 * HEAD].view(torch.float64).tolist()
+                length, sent, transit, size, there = head
                 if length < 0:
                     break
                 body = buffer[8 * HEAD : 8 * HEAD + int(length)]
@@ -101,8 +111,11 @@ class Post:
                 self.failure = error
                 break
             with self._changed:
-                due = self._receives(size, max(due, self._clock.now() if transit == 0 else due))
-                self._come.append(Message(due, self._number, transit, peer, size, payload))
+                if isnan(transit):
+                    transit = max(0.0, self._clock.now() - sent)
+                self._ways[peer] = transit
+                due = self._receives(size, sent + transit)
+                self._come.append(Message(due, self._number, transit, there, peer, size, payload))
                 self._number += 1
                 self._changed.notify_all()
         with self._changed:
@@ -151,7 +164,7 @@ class Post:
     def end(self) -> None:
         """Tell all peers that this node has come to its end."""
         for peer in self.peers:
-            self._send(peer, torch.tensor([-1.0, 0, 0, 0], dtype=torch.float64), _EMPTY)
+            self._send(peer, [-1.0] + [0.0] * (HEAD - 1), _EMPTY)
 
     def close(self) -> None:
         """Wait until all peers have come to their end, and all that was sent has arrived."""

@@ -106,7 +106,7 @@ class RealNode(SeededNode):
         self.late = 0
         self._versions = [0] * (workers + 1)
         self._stale = 0
-        self._sent_until = 0.0  # when its last message arrives
+        self._sent = [0.0] * (workers + 1)  # when its last message to each left
         self._heard: int | None = None  # messages since it began a gradient others average into
         self._stopped = False
 
@@ -287,9 +287,8 @@ class RealNode(SeededNode):
     def send(self, to: int, value: Payload) -> None:
         """Hand a message to gloo."""
         post, size = self._mail(), self._meter(value)
-        due, transit = self._network.sends(to, size, self.now)
-        post.send(to, value, size, due, transit)
-        self._sent_until = due
+        self._sent[to], transit = self._network.sends(to, size, self.now)
+        post.send(to, value, size, self._sent[to], transit)
         self._versions[to] = self.updates
 
     async def receive(self, source: int = ANY) -> tuple[int, Payload]:
@@ -341,7 +340,7 @@ class RealNode(SeededNode):
 
     def _answered(self, message: Message, begin: float) -> None:
         """Account for a wait since `begin`: what is on its way, there and back, communicates."""
-        there = max(0.0, self._sent_until - begin)
+        there = max(0.0, self._sent[message.sender] + message.there - begin)
         self._stand(begin, message.due - message.transit - there)
 
     def discard(self) -> None:

@@ -5,11 +5,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from statistics import median
 
 PR_SET_PDEATHSIG, PR_SET_TIMERSLACK = 1, 29
 CANDIDATES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)  # seconds
 REPEATS = 20  # of each candidate
-HOLDS = 0.03  # a duration is held if the mean is that close, relatively
+HOLDS = 0.03  # a duration is held if steps take at most that much longer, in the median
 
 
 class Clock:
@@ -54,14 +55,14 @@ def smallest_step(work: Callable[[], object], wanted: float) -> float:
     """
     longest = min(wanted, CANDIDATES[-1])
     for duration in [*(each for each in CANDIDATES if each < longest), longest]:
-        lasted = 0.0
+        lasted = []
         for _ in range(REPEATS):
             begin = time.monotonic()
             work()
             left = begin + duration - time.monotonic()
             if left > 0:
                 time.sleep(left)
-            lasted += time.monotonic() - begin
-        if abs(lasted / REPEATS / duration - 1) <= HOLDS:
+            lasted.append(time.monotonic() - begin)
+        if median(lasted) <= (1 + HOLDS) * duration:
             return duration
     return float("inf")

@@ -1,10 +1,14 @@
 """Where processes of a run meet before they have a connection, and in its pauses."""
 
+import json
 import os
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+
+CHUNK = 4 * 2**20  # bytes of a file that a store takes at once
 
 _torch: Any = dist  # it exports them all the same
 
@@ -34,3 +38,27 @@ def meet(store: Any, name: str, size: int) -> None:
     if store.add(name, 1) == size:
         store.set(f"{name}, all", "")
     store.get(f"{name}, all")
+
+
+def hand_in(store: Any, rank: int, folder: Path) -> None:
+    """Send all files below a folder of this rank to whoever collects them."""
+    paths = [path for path in sorted(folder.rglob(f"rank-{rank}.*")) if path.is_file()]
+    sizes = {str(path.relative_to(folder)): path.stat().st_size for path in paths}
+    store.set(f"files {rank}", json.dumps(sizes))
+    for name in sizes:
+        with (folder / name).open("rb") as file:
+            for number, chunk in enumerate(iter(lambda: file.read(CHUNK), b"")):
+                store.set(f"file {rank} {name} {number}", chunk)
+    store.get(f"collected {rank}")  # it may hang on this process
+
+
+def collect(store: Any, rank: int, folder: Path) -> None:
+    """Take in the files that a rank hands in, into a folder."""
+    for name, size in json.loads(store.get(f"files {rank}")).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        with (folder / name).open("wb") as file:
+            for number in range(-(-size // CHUNK)):
+                key = f"file {rank} {name} {number}"
+                file.write(store.get(key))
+                store.delete_key(key)
+    store.set(f"collected {rank}", "")

@@ -1,8 +1,9 @@
 """Predict, measure, compare: what `paceline validate` does."""
 
 import hashlib
+import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -75,31 +76,45 @@ def validate(  # noqa: PLR0913 - the options of the command
     checks.demand(scenario)
     device = find_device(device)
     count = scenario.validation.seeds if seeds is None else seeds
+    simulate.check(scenario, count, seed, "auto", 1, programs)
+    numbers = range(seed, seed + count)
+    joins = launch.launched()
+    if joins and not launch.is_first():
+        with tempfile.TemporaryDirectory() as folder:
+            launch.join(_job(scenario, numbers, device, programs, Path(folder)))
+    directory = store.Directory(out / "measured")
+    job = _job(scenario, numbers, device, programs, directory.scratch)
+    about = machine.hardware(device)
+    todo = job.tasks
+    try:
+        if joins:
+            launch.join(job)
+        elif todo := tuple(task for task in job.tasks if not _is_whole(task, job)):
+            launch.run(replace(job, tasks=todo), progress)
+    except RunError:
+        if found := _measured(job):
+            _save(job, found, directory, about)
+        raise
+    measured, judged = _save(job, _measured(job), directory, about)
     predicted = simulate.simulate(
         scenario, seeds=count, seed=seed, programs=programs, out=out / "predicted"
     )
-    directory = store.Directory(out / "measured")
-    tasks = [
-        Task(algorithm, number, directory.scratch / _key(scenario, algorithm, number, device))
-        for algorithm in scenario.algorithm
-        for number in range(seed, seed + count)
-    ]
-    todo = tuple(task for task in tasks if not _is_whole(task, scenario, programs))
-    about = machine.hardware(device)
-    if todo:
-        job = Job(scenario, todo, directory.scratch, device, programs)
-        try:
-            launch.run(job, progress)
-        except RunError:
-            found = _measured(tasks, scenario, programs)
-            if found:
-                _save(scenario, predicted, found, directory, about)
-            raise
-    runs = _measured(tasks, scenario, programs)
-    measured, judged = _save(scenario, predicted, runs, directory, about)
     comparison = compare(out / "predicted", out / "measured")
     comparison.save(out)
-    return Validation(predicted, measured, comparison, judged, about, len(tasks) - len(todo))
+    kept = len(job.tasks) - len(todo)
+    return Validation(predicted, measured, comparison, judged, about, kept)
+
+
+def _job(
+    scenario: Scenario, seeds: Sequence[int], device: str, programs: Programs, folder: Path
+) -> Job:
+    """Every algorithm with every seed; equal runs have equal folders."""
+    tasks = [
+        Task(algorithm, seed, folder / _key(scenario, algorithm, seed, device))
+        for algorithm in scenario.algorithm
+        for seed in seeds
+    ]
+    return Job(scenario, tuple(tasks), folder, device, programs)
 
 
 def find_device(name: str) -> str:
@@ -126,25 +141,22 @@ def _code() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in ours)).hexdigest()
 
 
-def _is_whole(task: Task, scenario: Scenario, programs: Programs) -> bool:
+def _is_whole(task: Task, job: Job) -> bool:
     """Whether all nodes of a task have come to their end before."""
-    nodes = launch.processes(scenario, [task], programs)
+    nodes = launch.processes(job.scenario, [task], job.programs)
     return all((task.folder / f"rank-{rank}.json").is_file() for rank in range(nodes))
 
 
-def _measured(tasks: Sequence[Task], scenario: Scenario, programs: Programs) -> list[Measured]:
-    found = (measure(task, scenario, programs) for task in tasks)
+def _measured(job: Job) -> list[Measured]:
+    found = (measure(task, job.scenario, job.programs) for task in job.tasks)
     return [each for each in found if each is not None]
 
 
 def _save(
-    scenario: Scenario,
-    predicted: Result,
-    runs: Sequence[Measured],
-    directory: store.Directory,
-    about: dict[str, Any],
+    job: Job, runs: Sequence[Measured], directory: store.Directory, about: dict[str, Any]
 ) -> tuple[Result, dict[str, Any]]:
-    """Write the measured run directory."""
+    """Write the measured run directory; return its result, and by label the evidence."""
+    scenario = job.scenario
     groups: dict[str, list[Measured]] = {}
     for each in runs:
         groups.setdefault(each.run.label, []).append(each)

@@ -5,6 +5,7 @@ import pickle
 from dataclasses import replace
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -31,10 +32,11 @@ def main(path: str) -> int:
     return 0
 
 
-def work(job: Job) -> None:
+def work(job: Job) -> Any:
     """Do this process's part of a job, as RANK and WORLD_SIZE of the environment say.
 
-    Raises InputError for steps that are too short for this machine.
+    Returns the store of all processes. Raises InputError for steps that are too short for this
+    machine.
     """
     torch.set_num_threads(1)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -48,6 +50,7 @@ def work(job: Job) -> None:
         task.run(each, job, own)
         if rank == 0:
             (job.folder / DONE).write_text(f"{number + 1}")
+    return store
 
 
 def _place(job: Job, rank: int, size: int, store: object) -> Place:

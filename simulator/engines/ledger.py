@@ -244,7 +244,7 @@ class Ledger(Agenda):
         self.waited += self._stood[0][:, None]
         self.communicated += self._stood[1][:, None]
         for before, begins, done in self._last:
-            until = np.minimum(done, self.deadline)
+            until = np.where(done > self.deadline, self._end, done)  # as `_wait` has counted
             beyond = np.where(until > before, np.maximum(until - end, 0.0), 0.0)
             network = np.clip(until - np.maximum(begins, before), 0.0, beyond)
             self.communicated -= network
