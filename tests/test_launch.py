@@ -45,18 +45,17 @@ def start(folder, *arguments, command=(sys.executable, "-m", "paceline")):
 
 
 def ranks(folder):
-    """Process ids of the run's processes, by rank."""
+    """Process ids of the run's processes, by rank; of the one that forks them, -1."""
     found = {}
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            words = (process / "cmdline").read_bytes().decode().split("\0")
-            environment = (process / "environ").read_bytes().decode().split("\0")
-            where = os.readlink(process / "cwd")
+            where, name = os.readlink(process / "cwd"), (process / "comm").read_text()
         except OSError:
             continue
-        rank = [each.removeprefix("RANK=") for each in environment if each.startswith("RANK=")]
-        if "validate.rank" in words and where == str(folder):
-            found[int(rank[0])] = int(process.name)
+        if "validate.rank" in _words(process) and where == str(folder):
+            found[int(name.removeprefix("rank ")) if name.startswith("rank ") else -1] = int(
+                process.name
+            )
     return found
 
 
@@ -102,7 +101,7 @@ def nothing_is_left(folder):
 def test_interrupted_killed_and_resumed(folder):
     process = start(folder)
     wait_until(lambda: trains(folder, 1), process)
-    assert sorted(ranks(folder)) == [0, 1, 2]
+    assert sorted(ranks(folder)) == [-1, 0, 1, 2]
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does; the ranks leave it to the first
     _, notes = process.communicate(timeout=PATIENCE)
     assert process.returncode in INTERRUPTED

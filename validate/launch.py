@@ -9,7 +9,6 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO
 
 from simulator.errors import InputError
 from simulator.load import Programs, known_programs
@@ -17,13 +16,13 @@ from simulator.network import Network
 from simulator.scenario import Scenario
 from validate import pace, stores, worker
 from validate.namespaces import Links, available
+from validate.rank import ENDED
 from validate.relay import Path as LinkPath
 from validate.task import Job, Task
 from validate.worker import DONE, PLANNED, REASON, REFUSED
 
-STORE = "store"  # of the processes, in a job's folder
+STORE, LOG = "store", "launch.log"  # files of a job's folder
 LOOK = 0.05  # seconds between looks at the processes
-GRACE = 5.0  # seconds that ended processes have to go
 LAST_LINES = 12  # of a log that are shown
 
 Progress = Callable[[int, int], None]
@@ -52,7 +51,7 @@ def run(job: Job, progress: Progress | None = None) -> None:
     nodes = processes(job.scenario, job.tasks, job.programs)
     folder = job.folder
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (REASON, DONE, STORE, PLANNED):
+    for name in (REASON, DONE, ENDED, STORE, PLANNED):
         (folder / name).unlink(missing_ok=True)
     (folder / PLANNED).write_bytes(pickle.dumps(job))
     with ExitStack() as stack:
@@ -65,10 +64,8 @@ def run(job: Job, progress: Progress | None = None) -> None:
         if job.scenario.validation.network == "kernel":
             links = stack.enter_context(Links(_paths(job.scenario, nodes), nodes))
             environment["PACELINE_LINKS"] = links.socket
-        else:
-            environment["GLOO_SOCKET_IFNAME"] = "lo"
         started = stack.enter_context(_processes(nodes, folder, environment))
-        _watch(started, job, progress)
+        _watch(started, nodes, job, progress)
 
 
 def processes(scenario: Scenario, tasks: Sequence[Task], programs: Programs) -> int:
@@ -110,46 +107,51 @@ def join(job: Job) -> None:
 @contextmanager
 def _processes(
     nodes: int, folder: Path, environment: dict[str, str]
-) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Start a process for each node; in the end none of them is left."""
-    started: list[subprocess.Popen[bytes]] = []
-    with ExitStack() as stack:
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start the process that forks one for each node; in the end none of them is left."""
+    command = [sys.executable, "-m", "validate.rank", str(folder / PLANNED), str(nodes)]
+    with (folder / LOG).open("wb") as log:
+        started = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=os.environ | environment,
+        )
         try:
-            for rank in range(nodes):
-                log: IO[bytes] = stack.enter_context((folder / f"rank-{rank}.log").open("wb"))
-                command = [sys.executable, "-m", "validate.rank", str(folder / PLANNED)]
-                started.append(
-                    subprocess.Popen(
-                        command,
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                        env=os.environ | environment | {"RANK": str(rank)},
-                    )
-                )
             yield started
         finally:
-            for process in started:
-                process.kill()
-            for process in started:
-                process.wait(GRACE)
+            started.kill()  # which ends those that it has forked
+            started.wait()
 
 
-def _watch(started: list[subprocess.Popen[bytes]], job: Job, progress: Progress | None) -> None:
+def _watch(
+    started: subprocess.Popen[bytes], nodes: int, job: Job, progress: Progress | None
+) -> None:
     """Wait until all have ended well."""
+    folder = job.folder
     while True:
-        states = [process.poll() for process in started]
+        over = started.poll()
+        ended = _ended(folder)
         if progress:
-            progress(_done(job.folder), len(job.tasks))
-        if REFUSED in states:
-            raise InputError((job.folder / REASON).read_text())
-        for rank, state in enumerate(states):
-            if state:
-                time.sleep(LOOK)  # others may have died of the same, or have said why
-                raise RunError(_obituary(rank, state, job))
-        if all(state == 0 for state in states):
+            progress(_done(folder), len(job.tasks))
+        if REFUSED in ended.values():
+            raise InputError((folder / REASON).read_text())
+        for rank, status in ended.items():
+            if status:
+                raise RunError(_obituary(rank, status, job))
+        if len(ended) == nodes:
             return
+        if over is not None:
+            raise RunError(f"the processes could not be started:\n{_last_words(folder / LOG)}")
         time.sleep(LOOK)
+
+
+def _ended(folder: Path) -> dict[int, int]:
+    """Exit statuses of the ranks that have ended; negative ones are signals."""
+    path = folder / ENDED
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    return {int(rank): int(status) for rank, status in map(str.split, lines)}
 
 
 def _done(folder: Path) -> int:
@@ -162,12 +164,16 @@ def _obituary(rank: int, state: int, job: Job) -> str:
     how = f"by signal {-state}" if state < 0 else f"with status {state}"
     task = job.tasks[min(_done(job.folder), len(job.tasks) - 1)]
     who = "the server" if rank == job.scenario.cluster.workers else f"worker {rank}"
-    log = (job.folder / f"rank-{rank}.log").read_text(errors="replace").splitlines()
-    said = "\n".join(f"  {line}" for line in log[-LAST_LINES:]) or "  nothing"
     return (
         f"{who} died {how} during {task.algorithm.label} (seed {task.seed}); all others were "
-        f"ended. Its last words:\n{said}"
+        f"ended. Its last words:\n{_last_words(job.folder / f'rank-{rank}.log')}"
     )
+
+
+def _last_words(log: Path) -> str:
+    """The end of a log."""
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return "\n".join(f"  {line}" for line in lines[-LAST_LINES:]) or "  nothing"
 
 
 def _paths(scenario: Scenario, nodes: int) -> dict[tuple[int, int], LinkPath]:

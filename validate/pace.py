@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from statistics import median
 
-PR_SET_PDEATHSIG, PR_SET_TIMERSLACK = 1, 29
+PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_TIMERSLACK = 1, 15, 29
 CANDIDATES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)  # seconds
 REPEATS = 20  # of each candidate
 HOLDS = 0.03  # a duration is held if steps take at most that much longer, in the median
@@ -45,6 +45,12 @@ def be_exact() -> bool:
 def die_with_parent() -> None:
     """End this process as soon as the one that has started it is gone."""
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def call_it(name: str) -> None:
+    """Name this process, as `ps` shows it (15 bytes)."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def smallest_step(work: Callable[[], object], wanted: float) -> float:

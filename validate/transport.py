@@ -145,17 +145,23 @@ class Staged(Group):
 
 
 def gloo(store: Any, rank: int, size: int, timeout: float) -> Any:
-    """A gloo group of processes, on the interface GLOO_SOCKET_IFNAME where that is set."""
+    """A gloo group of processes: by the interface GLOO_SOCKET_IFNAME where that is set."""
     kind: Any = dist.ProcessGroupGloo
     options = kind._Options()
     options._timeout = timedelta(seconds=timeout)
     options._threads = THREADS
-    interface = os.environ.get("GLOO_SOCKET_IFNAME")
-    device = kind.create_device(interface=interface) if interface else kind.create_default_device()
-    options._devices = [device]
+    options._devices = [_device(kind)]
     group = kind(store, rank, size, options)
     calm_sockets()
     return group
+
+
+def _device(kind: Any) -> Any:
+    if interface := os.environ.get("GLOO_SOCKET_IFNAME"):
+        return kind.create_device(interface=interface)
+    if "PACELINE_STORE" in os.environ:  # all on this machine
+        return kind.create_device(hostname="127.0.0.1")
+    return kind.create_default_device()
 
 
 def nccl(store: Any, rank: int, size: int, timeout: float) -> Any:

@@ -13,12 +13,23 @@ import torch.distributed as dist
 from simulator import objective
 from simulator.cluster import mean_compute
 from simulator.errors import InputError
-from simulator.sections import Torch
-from validate import learner, pace, stores, task
+from simulator.sections import Softmax, Torch
+from validate import data, learner, pace, stores, task
 from validate.task import Job, Place
 
 REFUSED = 3  # exit status: the scenario asks for what this machine cannot do; a file says what
 PLANNED, REASON, DONE = "job", "refused", "done"  # files of a job's folder
+
+
+def preload(path: str) -> None:
+    """Load what all processes of a pickled job need, once: its data set."""
+    job: Job = pickle.loads(Path(path).read_bytes())
+    torch.set_num_threads(1)
+    spec = job.scenario.objective
+    if isinstance(spec, Torch):
+        data.load_named(spec.data, spec.folder)
+    elif isinstance(spec, Softmax):
+        objective.load_data(spec.data)
 
 
 def main(path: str) -> int:
