@@ -4,7 +4,7 @@ PYTHON ?= python3
 PIP_ARGS ?= -c constraints.txt
 BIN := .venv/bin
 
-.PHONY: demo docs test test-slow bench lint clean
+.PHONY: demo docs test test-slow test-gpu bench lint clean
 
 demo: .venv/core           ## simulate a real scenario; show its curves and its pick
 	$(BIN)/paceline simulate scenarios/quickstart.toml --jobs 2
@@ -17,6 +17,9 @@ test: .venv/dev            ## the whole test suite
 
 test-slow: .venv/dev       ## what takes minutes
 	$(BIN)/python -m pytest -m slow
+
+test-gpu: .venv/dev        ## what needs a CUDA device
+	$(BIN)/python -m pytest -m gpu
 
 bench: .venv/dev           ## how fast we are, side by side with others; writes docs/benchmarks.md
 	$(BIN)/python -m tests.bench

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from simulator.sweep import sweep
     from simulator.theory import tabulate as theory
     from simulator.tune import TuneResult, tune
+    from validate.compare import compare
+    from validate.validation import validate
 
     __version__: str
 
@@ -33,12 +35,14 @@ __all__ = [
     "Program",
     "TuneResult",
     "__version__",
+    "compare",
     "load",
     "main",
     "simulate",
     "sweep",
     "theory",
     "tune",
+    "validate",
 ]
 
 _NAMES = {  # public name: where it is; loaded when it is first asked for
@@ -49,6 +53,8 @@ _NAMES = {  # public name: where it is; loaded when it is first asked for
     "tune": ("simulator.tune", "tune"),
     "TuneResult": ("simulator.tune", "TuneResult"),
     "Program": ("simulator.programs", "Program"),
+    "compare": ("validate.compare", "compare"),
+    "validate": ("validate.validation", "validate"),
 }
 
 

@@ -197,13 +197,16 @@ _DATA: dict[str, Load] = {
 }  # fmt: skip
 
 
-def register_data(name: str, load: Load) -> None:
-    """Let `objective.data = name` mean what `load` returns, in this process.
+registered: dict[str, Load] = {}
 
-    For other processes as well (`--jobs`, Dask, real workers), offer `load` from an installed
-    package, as an entry point of the group `paceline.datasets`.
+
+def register_data(name: str, load: Load) -> None:
+    """Let `objective.data = name` mean what `load` returns, here and in real runs.
+
+    For pools of processes as well (`--jobs`, Dask), offer `load` from an installed package, as an
+    entry point of the group `paceline.datasets`.
     """
-    _DATA[name] = load
+    registered[name] = _DATA[name] = load
 
 
 def find(name: str) -> Load:

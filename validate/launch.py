@@ -1,7 +1,6 @@
 """The processes of a real run on this machine: started, watched, and ended, whatever happens."""
 
 import os
-import pickle
 import subprocess
 import sys
 import time
@@ -14,12 +13,12 @@ from simulator.errors import InputError
 from simulator.load import Programs, known_programs
 from simulator.network import Network
 from simulator.scenario import Scenario
-from validate import pace, stores, worker
+from validate import pace, planned, stores, worker
 from validate.namespaces import Links, available
 from validate.rank import ENDED
 from validate.relay import Path as LinkPath
 from validate.task import Job, Task
-from validate.worker import DONE, PLANNED, REASON, REFUSED
+from validate.worker import DONE, REASON, REFUSED
 
 STORE, LOG = "store", "launch.log"  # files of a job's folder
 LOOK = 0.05  # seconds between looks at the processes
@@ -51,9 +50,10 @@ def run(job: Job, progress: Progress | None = None) -> None:
     nodes = processes(job.scenario, job.tasks, job.programs)
     folder = job.folder
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (REASON, DONE, ENDED, STORE, PLANNED):
+    for name in (REASON, DONE, ENDED, STORE):
         (folder / name).unlink(missing_ok=True)
-    (folder / PLANNED).write_bytes(pickle.dumps(job))
+    path = planned.write(job)
+    links: Links | None = None
     with ExitStack() as stack:
         environment = {
             "WORLD_SIZE": str(nodes),
@@ -64,8 +64,8 @@ def run(job: Job, progress: Progress | None = None) -> None:
         if job.scenario.validation.network == "kernel":
             links = stack.enter_context(Links(_paths(job.scenario, nodes), nodes))
             environment["PACELINE_LINKS"] = links.socket
-        started = stack.enter_context(_processes(nodes, folder, environment))
-        _watch(started, nodes, job, progress)
+        started = stack.enter_context(_processes(path, nodes, environment))
+        _watch(started, links, nodes, job, progress)
 
 
 def processes(scenario: Scenario, tasks: Sequence[Task], programs: Programs) -> int:
@@ -106,11 +106,11 @@ def join(job: Job) -> None:
 
 @contextmanager
 def _processes(
-    nodes: int, folder: Path, environment: dict[str, str]
+    path: Path, nodes: int, environment: dict[str, str]
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start the process that forks one for each node; in the end none of them is left."""
-    command = [sys.executable, "-m", "validate.rank", str(folder / PLANNED), str(nodes)]
-    with (folder / LOG).open("wb") as log:
+    command = [sys.executable, "-m", "validate.rank", str(path), str(nodes)]
+    with (path.parent / LOG).open("wb") as log:
         started = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -126,7 +126,11 @@ def _processes(
 
 
 def _watch(
-    started: subprocess.Popen[bytes], nodes: int, job: Job, progress: Progress | None
+    started: subprocess.Popen[bytes],
+    links: Links | None,
+    nodes: int,
+    job: Job,
+    progress: Progress | None,
 ) -> None:
     """Wait until all have ended well."""
     folder = job.folder
@@ -142,6 +146,8 @@ def _watch(
                 raise RunError(_obituary(rank, status, job))
         if len(ended) == nodes:
             return
+        if links is not None and links.relay.poll() is not None:
+            raise RunError("the relay of the kernel's links has died; all processes were ended")
         if over is not None:
             raise RunError(f"the processes could not be started:\n{_last_words(folder / LOG)}")
         time.sleep(LOOK)

@@ -47,15 +47,16 @@ def _image(shape: tuple[int, ...]) -> tuple[int, int, int]:
 
 
 _MODELS: dict[str, Make] = {"mlp": _mlp, "cnn": _cnn}
+registered: dict[str, Make] = {}
 
 
 def register_model(name: str, make: Make) -> None:
-    """Let `objective.model = name` mean what `make(shape, classes)` returns, in this process.
+    """Let `objective.model = name` mean what `make(shape, classes)` returns, here and in real runs.
 
-    For other processes as well (`--jobs`, Dask, real workers), offer `make` from an installed
-    package, as an entry point of the group `paceline.models`.
+    For pools of processes as well (`--jobs`, Dask), offer `make` from an installed package, as an
+    entry point of the group `paceline.models`.
     """
-    _MODELS[name] = make
+    registered[name] = _MODELS[name] = make
 
 
 def find(name: str) -> Make:

@@ -1,6 +1,7 @@
 """Predict, measure, compare: what `paceline validate` does."""
 
 import hashlib
+import secrets
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,8 +13,8 @@ import torch
 
 from simulator import simulate, store
 from simulator.errors import InputError
-from simulator.load import Programs
-from simulator.scenario import Scenario
+from simulator.load import Programs, load
+from simulator.scenario import Algorithm, Scenario
 from simulator.simulate import Progress, Result
 from validate import checks, evidence, launch, machine
 from validate.compare import Comparison, compare
@@ -57,22 +58,27 @@ class Validation:
 
 
 def validate(  # noqa: PLR0913 - the options of the command
-    scenario: Scenario,
+    scenario: Scenario | str | Path,
     *,
-    out: Path,
+    out: Path | str,
     device: str = "auto",
     seed: int = 0,
     seeds: int | None = None,
     programs: Programs = None,
     progress: Progress | None = None,
 ) -> Validation:
-    """Run every algorithm of a scenario simulated and for real, and compare.
+    """Run every algorithm of a scenario (or of such a file) simulated and for real, and compare.
 
-    `out` gets two run directories, `predicted` and `measured`, and the comparison. Finished real
-    runs are kept there at once, so that the same call resumes after an interruption. Raises
-    InputError for what cannot be run, RunError when a process dies: what was measured is kept in
-    `measured`, marked as cut short.
+    `seeds` seeds from `seed` on; `device`: "auto", "cpu" or "cuda". `programs`, by name, join the
+    catalogue's, and are functions of a module, or of a script whose work is under
+    `if __name__ == "__main__":`. `out` gets two run directories, `predicted` and `measured`, and
+    the comparison. Finished real runs are kept there at once, so that the same call resumes after
+    an interruption, but for those of own programs. Raises InputError for what cannot be run,
+    RunError when a process dies: what was measured is kept in `measured`, marked as cut short.
     """
+    out = Path(out)
+    if not isinstance(scenario, Scenario):
+        scenario = load(scenario, programs=programs)
     checks.demand(scenario)
     device = find_device(device)
     count = scenario.validation.seeds if seeds is None else seeds
@@ -110,7 +116,7 @@ def _job(
 ) -> Job:
     """Every algorithm with every seed; equal runs have equal folders."""
     tasks = [
-        Task(algorithm, seed, folder / _key(scenario, algorithm, seed, device))
+        Task(algorithm, seed, folder / _key(scenario, algorithm, seed, device, programs))
         for algorithm in scenario.algorithm
         for seed in seeds
     ]
@@ -127,8 +133,12 @@ def find_device(name: str) -> str:
     return "cuda" if there and name != "cpu" else "cpu"
 
 
-def _key(scenario: Scenario, algorithm: Any, seed: int, device: str) -> str:
-    """Hash of all that a real run depends on, but for chance."""
+def _key(
+    scenario: Scenario, algorithm: Algorithm, seed: int, device: str, programs: Programs
+) -> str:
+    """Hash of all that a real run depends on, but for chance; own programs have no version."""
+    if programs is not None:
+        return secrets.token_hex(16)
     simulated = simulate.Task(algorithm, seed, 0, "real").key(scenario)
     where = [scenario.table.get("validation"), device, machine.boot(), machine.cores(), _code()]
     text = store.dump([simulated, where, str(torch.__version__)])

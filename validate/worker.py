@@ -1,10 +1,8 @@
 """What one process of a real run does: its part of every task, after a look at its machine."""
 
 import os
-import pickle
 from dataclasses import replace
 from math import inf
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,16 +12,16 @@ from simulator import objective
 from simulator.cluster import mean_compute
 from simulator.errors import InputError
 from simulator.sections import Softmax, Torch
-from validate import data, learner, pace, stores, task
+from validate import data, learner, pace, planned, stores, task
 from validate.task import Job, Place
 
 REFUSED = 3  # exit status: the scenario asks for what this machine cannot do; a file says what
-PLANNED, REASON, DONE = "job", "refused", "done"  # files of a job's folder
+REASON, DONE = "refused", "done"  # files of a job's folder
 
 
 def preload(path: str) -> None:
     """Load what all processes of a pickled job need, once: its data set."""
-    job: Job = pickle.loads(Path(path).read_bytes())
+    job = planned.read(path)
     torch.set_num_threads(1)
     spec = job.scenario.objective
     if isinstance(spec, Torch):
@@ -34,7 +32,7 @@ def preload(path: str) -> None:
 
 def main(path: str) -> int:
     """Do this process's part of a pickled job; return its exit status."""
-    job: Job = pickle.loads(Path(path).read_bytes())
+    job = planned.read(path)
     try:
         work(job)
     except InputError as error:

@@ -1,0 +1,45 @@
+"""A job as it goes to the processes that do it, with what a user's script has defined.
+
+Programs, models and data sets may be functions of a script: as multiprocessing does, its module is
+then imported there, so that it must start its work under `if __name__ == "__main__":`.
+"""
+
+import pickle
+from multiprocessing import spawn
+from pathlib import Path
+
+from simulator.errors import InputError
+from validate import data, models
+from validate.task import Job
+
+PLANNED = "job"
+SCRIPT = ("init_main", "sys_path")  # what of multiprocessing's preparation is about a script
+
+
+def write(job: Job) -> Path:
+    """Write a job into its folder; return the file. Raises InputError for what cannot go there."""
+    path = job.folder / PLANNED
+    own = job.programs, models.registered, data.registered
+    about = spawn.get_preparation_data("rank") if any(own) else {}
+    script = {key: value for key, value in about.items() if key.startswith(SCRIPT)}
+    try:
+        rest = pickle.dumps((models.registered, data.registered, job))
+        path.write_bytes(pickle.dumps((script, rest)))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise InputError(
+            f"programs, models and data sets of a real run must be functions of a module: {error}"
+        ) from None
+    return path
+
+
+def read(path: Path | str) -> Job:
+    """Read a job, and let this process know what it needs."""
+    script, rest = pickle.loads(Path(path).read_bytes())
+    spawn.prepare(script)
+    makes, loads, job = pickle.loads(rest)
+    for name, make in makes.items():
+        models.register_model(name, make)
+    for name, load in loads.items():
+        data.register_data(name, load)
+    found: Job = job
+    return found
