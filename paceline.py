@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from simulator.errors import InputError
+from simulator.errors import InputError, RunError
 
 if TYPE_CHECKING:
     from simulator.load import load
@@ -352,7 +352,7 @@ def _validate(  # noqa: PLR0913, PLR0917 - the contract's options
             loaded, out=out, device=device, seed=seed, seeds=seeds, progress=progress
         )
     if result.resumed:
-        _note(f"{result.resumed} real runs were kept from before")
+        _note(f"{result.resumed} of {len(result.measured.runs)} real runs were kept from before")
     for note in result.notes:
         _note(note)
     if as_json:
@@ -498,8 +498,8 @@ def run(arguments: list[str]) -> int:
     except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except InputError as error:
-        return _fail(str(error), 2)
+    except (InputError, RunError) as error:
+        return _fail(str(error), 2 if isinstance(error, InputError) else 1)
     except UsageError as error:
         command = error.ctx.command_path if error.ctx else "paceline"
         return _fail(f"{error.format_message()} (see {command} --help)", 2)

@@ -5,6 +5,10 @@ class InputError(Exception):
     """The user's input is wrong: the message says where, what, and what would be right."""
 
 
+class RunError(Exception):
+    """A real run has failed: the message says which process, how, and what it said last."""
+
+
 class ProgramError(Exception):
     """A program breaks the rules of the vocabulary: the message says which."""
 

@@ -278,8 +278,12 @@ def save(
     *,
     summary: Mapping[str, Any] | None = None,
     files: Mapping[str, bytes] | None = None,
+    whole: bool = True,
 ) -> None:
-    """Write the whole run directory of `result`, with what else the summary and it are to hold."""
+    """Write the run directory of `result`, with what else the summary and it are to hold.
+
+    `whole`: nothing of it is left to do, so that what was kept for that is forgotten.
+    """
     scenario, groups = result.scenario, result.groups
     written = {
         "curves.csv": report.csv_table(result.runs).encode(),
@@ -297,7 +301,8 @@ def save(
         "versions": makers.versions(scenario.objective),
         "summary": result.json() | dict(summary or {}),
     }
-    directory.finish(written | dict(files or {}), document)
+    finish = directory.finish if whole else directory.replace
+    finish(written | dict(files or {}), document)
 
 
 def check_options(seeds: int, seed: int, engine: str, jobs: int) -> None:

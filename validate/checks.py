@@ -8,14 +8,17 @@ from simulator.failures import troubled
 from simulator.scenario import Scenario
 
 
-def demand(scenario: Scenario) -> None:
-    """Raise InputError for a scenario that cannot be run for real: every reason, a line each."""
-    found = [f"{scenario.file}: {where}: {what}" for where, what in _problems(scenario)]
+def demand(scenario: Scenario, launched: bool) -> None:
+    """Raise InputError for a scenario that cannot be run for real: every reason, a line each.
+
+    `launched`: each process has been started by a launcher.
+    """
+    found = [f"{scenario.file}: {where}: {what}" for where, what in _problems(scenario, launched)]
     if found:
         raise InputError("\n".join(found))
 
 
-def _problems(scenario: Scenario) -> Iterator[tuple[str, str]]:
+def _problems(scenario: Scenario, launched: bool) -> Iterator[tuple[str, str]]:
     settings, network = scenario.validation, scenario.network
     if not scenario.algorithm:
         yield "algorithm", "nothing to run; add an [[algorithm]] table (paceline list programs)"
@@ -41,6 +44,12 @@ def _problems(scenario: Scenario) -> Iterator[tuple[str, str]]:
         )
     if scenario.job:
         yield "job", "other jobs on the network are only simulated; remove them"
+    if settings.network == "kernel" and launched:
+        yield (
+            'validation.network = "kernel"',
+            "the kernel's links are between processes that this command starts itself; run it "
+            'without a launcher, or write "emulated" or "real"',
+        )
     laws = [link.jitter for link in network.link] + [network.jitter]
     if settings.network == "kernel" and any(laws):
         yield (

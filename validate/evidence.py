@@ -38,7 +38,7 @@ def _reasons(found: dict[str, float], scenario: Scenario) -> Iterator[str]:
     if settings.compute == "stretched":
         if found["own_cpu"] > OWN:
             yield f"own CPU use {found['own_cpu']:.0%} (at most {OWN:.0%})"
-        if found["step"] < SHORTEST:
+        if 0 < found["step"] < SHORTEST:
             yield f"steps of {found['step'] * 1e3:.3g} ms (at least {SHORTEST * 1e3:.0f} ms)"
     if settings.network == "emulated" and found["late"] > LATE:
         yield f"{found['late']:.0%} of the collectives really took longer than the emulated network"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from simulator.errors import InputError
+from simulator.errors import InputError, RunError
 from simulator.load import Programs, known_programs
 from simulator.network import Network
 from simulator.scenario import Scenario
@@ -25,10 +25,6 @@ LOOK = 0.05  # seconds between looks at the processes
 LAST_LINES = 12  # of a log that are shown
 
 Progress = Callable[[int, int], None]
-
-
-class RunError(Exception):
-    """A process of a real run has died: the message says which, how, and what it said last."""
 
 
 def launched() -> bool:

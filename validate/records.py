@@ -78,6 +78,7 @@ class Recorder:
         self._file = (folder / f"rank-{rank}.bin").open("wb")
         head = {"dtype": DTYPES[str(like.dtype)], "dimension": like.numel(), "buffers": buffers}
         self._file.write(f"{json.dumps(head)}\n".encode())
+        self._file.flush()  # so that it can be read though no snapshot ever comes
         self._writer = threading.Thread(target=self._write, daemon=True)
         self._writer.start()
 

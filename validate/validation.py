@@ -12,13 +12,12 @@ from typing import Any
 import torch
 
 from simulator import simulate, store
-from simulator.errors import InputError
+from simulator.errors import InputError, RunError
 from simulator.load import Programs, load
 from simulator.scenario import Algorithm, Scenario
 from simulator.simulate import Progress, Result
 from validate import checks, evidence, launch, machine
 from validate.compare import Comparison, compare
-from validate.launch import RunError
 from validate.measure import Measured, measure
 from validate.task import Job, Task
 
@@ -79,17 +78,17 @@ def validate(  # noqa: PLR0913 - the options of the command
     out = Path(out)
     if not isinstance(scenario, Scenario):
         scenario = load(scenario, programs=programs)
-    checks.demand(scenario)
+    joins = launch.launched()
+    checks.demand(scenario, joins)
     device = find_device(device)
     count = scenario.validation.seeds if seeds is None else seeds
     simulate.check(scenario, count, seed, "auto", 1, programs)
     numbers = range(seed, seed + count)
-    joins = launch.launched()
     if joins and not launch.is_first():
         with tempfile.TemporaryDirectory() as folder:
-            launch.join(_job(scenario, numbers, device, programs, Path(folder)))
+            launch.join(_job(scenario, numbers, device, programs, Path(folder), joins))
     directory = store.Directory(out / "measured")
-    job = _job(scenario, numbers, device, programs, directory.scratch)
+    job = _job(scenario, numbers, device, programs, directory.scratch, joins)
     about = machine.hardware(device)
     todo = job.tasks
     try:
@@ -99,7 +98,7 @@ def validate(  # noqa: PLR0913 - the options of the command
             launch.run(replace(job, tasks=todo), progress)
     except RunError:
         if found := _measured(job):
-            _save(job, found, directory, about)
+            _save(job, found, directory, about, whole=False)
         raise
     measured, judged = _save(job, _measured(job), directory, about)
     predicted = simulate.simulate(
@@ -111,15 +110,27 @@ def validate(  # noqa: PLR0913 - the options of the command
     return Validation(predicted, measured, comparison, judged, about, kept)
 
 
-def _job(
-    scenario: Scenario, seeds: Sequence[int], device: str, programs: Programs, folder: Path
+def _job(  # noqa: PLR0913, PLR0917
+    scenario: Scenario,
+    seeds: Sequence[int],
+    device: str,
+    programs: Programs,
+    folder: Path,
+    joins: bool,
 ) -> Job:
-    """Every algorithm with every seed; equal runs have equal folders."""
-    tasks = [
-        Task(algorithm, seed, folder / _key(scenario, algorithm, seed, device, programs))
-        for algorithm in scenario.algorithm
-        for seed in seeds
-    ]
+    """Every algorithm with every seed; equal runs have equal folders, and are not repeated.
+
+    But for those of own programs, which have no version, and of ranks that a launcher has started,
+    who must agree on the folders, wherever they are.
+    """
+    pairs = [(algorithm, seed) for algorithm in scenario.algorithm for seed in seeds]
+    if joins:
+        names = [f"task-{number}" for number in range(len(pairs))]
+    elif programs is not None:
+        names = [secrets.token_hex(16) for _ in pairs]
+    else:
+        names = [_key(scenario, *pair, device) for pair in pairs]
+    tasks = [Task(*pair, folder / name) for pair, name in zip(pairs, names, strict=True)]
     return Job(scenario, tuple(tasks), folder, device, programs)
 
 
@@ -133,12 +144,8 @@ def find_device(name: str) -> str:
     return "cuda" if there and name != "cpu" else "cpu"
 
 
-def _key(
-    scenario: Scenario, algorithm: Algorithm, seed: int, device: str, programs: Programs
-) -> str:
-    """Hash of all that a real run depends on, but for chance; own programs have no version."""
-    if programs is not None:
-        return secrets.token_hex(16)
+def _key(scenario: Scenario, algorithm: Algorithm, seed: int, device: str) -> str:
+    """Hash of all that a real run depends on, but for chance."""
     simulated = simulate.Task(algorithm, seed, 0, "real").key(scenario)
     where = [scenario.table.get("validation"), device, machine.boot(), machine.cores(), _code()]
     text = store.dump([simulated, where, str(torch.__version__)])
@@ -163,7 +170,11 @@ def _measured(job: Job) -> list[Measured]:
 
 
 def _save(
-    job: Job, runs: Sequence[Measured], directory: store.Directory, about: dict[str, Any]
+    job: Job,
+    runs: Sequence[Measured],
+    directory: store.Directory,
+    about: dict[str, Any],
+    whole: bool = True,
 ) -> tuple[Result, dict[str, Any]]:
     """Write the measured run directory; return its result, and by label the evidence."""
     scenario = job.scenario
@@ -186,5 +197,5 @@ def _save(
         for label, found in groups.items()
     }
     files = {"outcomes.json": store.dump(outcomes, indent=None)}
-    simulate.save(result, directory, summary=more, files=files)
+    simulate.save(result, directory, summary=more, files=files, whole=whole)
     return result, judged
