@@ -202,7 +202,9 @@ def test_the_kernels_links(folder):
     assert len(relays()) > len(before)
     out, notes = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, notes
-    found = {row["label"]: row for row in json.loads(out)["measured"]["algorithms"]}
+    document = json.loads(out)
+    assert document["evidence"]["ssgd"]["sent_bytes"] > 20 * 2 * 650 * 8  # and headers
+    found = {row["label"]: row for row in document["measured"]["algorithms"]}
     assert found["ssgd"]["seconds_per_step"]["mean"] > 2 * 0.01
     assert found["asgd"]["seconds_per_step"]["mean"] > 2 * 0.01
     nothing_is_left(folder)

@@ -20,7 +20,8 @@ def evidence(runs: Sequence[Measured], scenario: Scenario) -> dict[str, Any]:
     """What the runs of one algorithm say about their machine, and whether they count.
 
     `own_cpu`, `foreign_cpu`: shares of its cores; `late`: share of the collectives; `observing`:
-    share of the time that snapshots took; `admitted`, and if not the `reasons`.
+    share of the time that snapshots took; `sent_bytes`: in all, by the interfaces of network
+    namespaces; `admitted`, and if not the `reasons`.
     """
     each = [_of_run(run) for run in runs]
     found = {key: max(one[key] for one in each) for key in each[0]}
@@ -58,6 +59,7 @@ def _of_run(run: Measured) -> dict[str, float]:
         "foreign_cpu": max(foreign for _, foreign in shares),
         "step": sum(steps) / len(steps) if steps else 0.0,
         "late": sum(account.late for account in accounts) / collectives if collectives else 0.0,
+        "sent_bytes": sum(account.machine.get("sent_bytes", 0) for account in accounts),
         "observing": max(account.observing for account in accounts) / (duration or 1.0),
     }
 
@@ -65,6 +67,7 @@ def _of_run(run: Measured) -> dict[str, float]:
 def _shares(team: Sequence[Account]) -> tuple[float, float]:
     """Of one machine's CPU: what its processes of the run used, and what others did."""
     whole = max(each.machine.get("elapsed", 0.0) * each.machine.get("cores", 1) for each in team)
-    own = sum(each.busy for each in team)
+    relay = max(each.machine.get("relay", 0.0) for each in team)  # all have seen the same one
+    own = sum(each.busy for each in team) + relay
     busy = max(each.machine.get("busy", 0.0) for each in team)
     return (own / whole, max(0.0, busy - own) / whole) if whole else (0.0, 0.0)

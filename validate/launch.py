@@ -60,6 +60,7 @@ def run(job: Job, progress: Progress | None = None) -> None:
         if job.scenario.validation.network == "kernel":
             links = stack.enter_context(Links(_paths(job.scenario, nodes), nodes))
             environment["PACELINE_LINKS"] = links.socket
+            environment["PACELINE_RELAY"] = str(links.relay.pid)
         started = stack.enter_context(_processes(path, nodes, environment))
         _watch(started, links, nodes, job, progress)
 

@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from validate import namespaces
+
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 STAT = Path("/proc/stat")
 
@@ -22,6 +24,15 @@ def busy() -> float:
         return 0.0
     user, nice, system, _, _, irq, soft, steal, *_ = map(int, STAT.read_text().split()[1:11])
     return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def of(process: int) -> float:
+    """CPU seconds that a process has used; 0 where nobody says."""
+    stat = Path(f"/proc/{process}/stat")
+    if not stat.is_file():
+        return 0.0
+    fields = stat.read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def cores() -> int:
@@ -54,20 +65,35 @@ def _processor() -> str:
 
 
 class Use:
-    """CPU time from now on: this process's, and everybody's."""
+    """CPU time from now on: this process's, the relay's of the run, and everybody's.
+
+    Of a network namespace of its own also what came and went.
+    """
 
     def __init__(self) -> None:
+        self._relay = int(os.environ.get("PACELINE_RELAY", "0"))
         self._since, self._own, self._all = time.monotonic(), time.process_time(), busy()
+        self._of_relay, self._passed = of(self._relay), self._interface()
 
     def own(self) -> float:
         """Seconds of this process."""
         return time.process_time() - self._own
 
     def machine(self) -> dict[str, Any]:
-        """Seconds of all processes of this machine, of how many."""
+        """Seconds of all processes of this machine, of how many cores; bytes of this process."""
+        received, sent = (
+            now - then for now, then in zip(self._interface(), self._passed, strict=True)
+        )
         return {
             "host": boot(),
             "busy": busy() - self._all,
+            "relay": of(self._relay) - self._of_relay,
+            "received_bytes": received,
+            "sent_bytes": sent,
             "elapsed": time.monotonic() - self._since,
             "cores": cores(),
         }
+
+    def _interface(self) -> tuple[int, int]:
+        """Bytes that came and went, where this process has a network of its own."""
+        return namespaces.counters(namespaces.INTERFACE) if self._relay else (0, 0)
