@@ -187,7 +187,7 @@ def test_training_samples_are_standardised_by_channel_or_feature(dtype):
 
 
 def test_a_registered_set_is_found_by_its_name(monkeypatch):
-    monkeypatch.setattr(data, "_DATA", dict(data._DATA))
+    monkeypatch.setattr(data.DATA, "added", {})
     x, y = np.eye(4), np.arange(4)
     folders = []
 

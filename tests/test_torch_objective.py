@@ -69,7 +69,7 @@ class Tied(nn.Module):
 @pytest.fixture(autouse=True)
 def own_models(monkeypatch):
     """Models of the tests, by name, and no trace of them afterwards."""
-    monkeypatch.setattr(models, "_MODELS", dict(models._MODELS))
+    monkeypatch.setattr(models.MODELS, "added", {})
     for name, make in (("normalised", Normalised), ("dropped", Dropped), ("tied", Tied)):
         models.register_model(name, make)
 
@@ -560,7 +560,7 @@ def test_a_folder_lies_beside_the_scenario(tmp_path):
 def test_a_part_depends_on_the_files_of_its_data(tmp_path, monkeypatch):
     """On their names, sizes and times of modification: they may hold gigabytes."""
     digits = data.load_named("digits", None)
-    monkeypatch.setattr(data, "_DATA", data._DATA | {"filed": lambda folder: digits})
+    monkeypatch.setattr(data.DATA, "added", {"filed": lambda folder: digits})
 
     def key(folder="sets"):
         makers._listed.cache_clear()

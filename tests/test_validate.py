@@ -105,8 +105,7 @@ def test_delays_are_the_simulators(found):
 
 def test_a_users_own_model_and_program(tmp_path, monkeypatch):
     """Buffers of a model stay with its workers, and are averaged to evaluate."""
-    monkeypatch.setitem(models.registered, "normed", normed)
-    monkeypatch.setitem(models._MODELS, "normed", normed)
+    monkeypatch.setitem(models.MODELS.added, "normed", normed)
     world = WORLD | {
         "objective": WORLD["objective"] | {"model": "normed"},
         "algorithm": [{"name": "twice"}, {"name": "asgd"}],

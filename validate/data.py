@@ -5,7 +5,6 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import entry_points
 from math import prod
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import numpy as np
 from simulator.makers import ObjectiveError
 from simulator.objective import load_data
 from simulator.wording import nearest
+from validate.registry import Registry
 
 DEBIAN = Path("/usr/share/datasets")  # where Debian's packages put data sets
 FOLDER = ("objective", "folder")
@@ -184,7 +184,7 @@ def _bytes(path: Path, hint: str) -> bytes:
         ) from None
 
 
-_DATA: dict[str, Load] = {
+_OURS: dict[str, Load] = {
     "digits": _digits,
     "random-classification": _random_classification,
     "fashion-mnist": _idx("fashion-mnist"),
@@ -195,9 +195,7 @@ _DATA: dict[str, Load] = {
     ),
     "cifar-100": _cifar("cifar-100", ("train.bin",), "test.bin", "cifar-100-binary", 2),
 }  # fmt: skip
-
-
-registered: dict[str, Load] = {}
+DATA = Registry("paceline.datasets", _OURS)
 
 
 def register_data(name: str, load: Load) -> None:
@@ -206,19 +204,16 @@ def register_data(name: str, load: Load) -> None:
     For pools of processes as well (`--jobs`, Dask), offer `load` from an installed package, as an
     entry point of the group `paceline.datasets`.
     """
-    registered[name] = _DATA[name] = load
+    DATA.added[name] = load
 
 
 def find(name: str) -> Load:
     """Find what loads the data set `name`. Raises ObjectiveError."""
-    offered = entry_points(group="paceline.datasets")
-    if name in _DATA:
-        return _DATA[name]
-    if name in offered.names:
-        found: Load = offered[name].load()
+    if found := DATA.find(name):
         return found
-    known = [*_DATA, *sorted(offered.names)]
-    raise ObjectiveError(("objective", "data"), f"unknown; {nearest(name, known, 'data sets')}")
+    raise ObjectiveError(
+        ("objective", "data"), f"unknown; {nearest(name, DATA.names, 'data sets')}"
+    )
 
 
 def load_named(name: str, folder: str | None) -> Data:

@@ -3,7 +3,6 @@
 import importlib
 from collections.abc import Callable
 from functools import cache
-from importlib.metadata import entry_points
 from math import prod
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch.nn import functional
 
 from simulator.makers import ObjectiveError
 from simulator.wording import nearest
+from validate.registry import Registry
 
 MODEL = ("objective", "model")
 SIDE = 32  # of the images that torchvision's models are adapted to
@@ -46,8 +46,7 @@ def _image(shape: tuple[int, ...]) -> tuple[int, int, int]:
     return shape
 
 
-_MODELS: dict[str, Make] = {"mlp": _mlp, "cnn": _cnn}
-registered: dict[str, Make] = {}
+MODELS: Registry[Make] = Registry("paceline.models", {"mlp": _mlp, "cnn": _cnn})
 
 
 def register_model(name: str, make: Make) -> None:
@@ -56,7 +55,7 @@ def register_model(name: str, make: Make) -> None:
     For pools of processes as well (`--jobs`, Dask), offer `make` from an installed package, as an
     entry point of the group `paceline.models`.
     """
-    registered[name] = _MODELS[name] = make
+    MODELS.added[name] = make
 
 
 def find(name: str) -> Make:
@@ -64,13 +63,7 @@ def find(name: str) -> Make:
 
     `torchvision:NAME` is torchvision's, whatever others there are. Raises ObjectiveError.
     """
-    offered = entry_points(group="paceline.models")
-    if name in _MODELS:
-        return _MODELS[name]
-    if name in offered.names:
-        found: Make = offered[name].load()
-        return found
-    return _torchvision(name, (*_MODELS, *sorted(offered.names)))
+    return MODELS.find(name) or _torchvision(name, tuple(MODELS.names))
 
 
 @cache

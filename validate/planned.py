@@ -9,7 +9,8 @@ from multiprocessing import spawn
 from pathlib import Path
 
 from simulator.errors import InputError
-from validate import data, models
+from validate.data import DATA
+from validate.models import MODELS
 from validate.task import Job
 
 PLANNED = "job"
@@ -19,11 +20,11 @@ SCRIPT = ("init_main", "sys_path")  # what of multiprocessing's preparation is a
 def write(job: Job) -> Path:
     """Write a job into its folder; return the file. Raises InputError for what cannot go there."""
     path = job.folder / PLANNED
-    own = job.programs, models.registered, data.registered
+    own = job.programs, MODELS.added, DATA.added
     about = spawn.get_preparation_data("rank") if any(own) else {}
     script = {key: value for key, value in about.items() if key.startswith(SCRIPT)}
     try:
-        rest = pickle.dumps((models.registered, data.registered, job))
+        rest = pickle.dumps((MODELS.added, DATA.added, job))
         path.write_bytes(pickle.dumps((script, rest)))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise InputError(
@@ -37,9 +38,7 @@ def read(path: Path | str) -> Job:
     script, rest = pickle.loads(Path(path).read_bytes())
     spawn.prepare(script)
     makes, loads, job = pickle.loads(rest)
-    for name, make in makes.items():
-        models.register_model(name, make)
-    for name, load in loads.items():
-        data.register_data(name, load)
+    MODELS.added.update(makes)
+    DATA.added.update(loads)
     found: Job = job
     return found
