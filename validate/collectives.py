@@ -8,6 +8,7 @@ and stop after the same one.
 from collections import deque
 from collections.abc import Callable
 from math import inf
+from threading import Lock
 
 import torch
 from torch import Tensor
@@ -21,6 +22,10 @@ from validate.packing import EXACT, PARTS, Packed, TensorMeter
 from validate.transport import Group, Pending
 
 OWN = 3  # numbers of our own before those of a payload: which collective, when issued, past the end
+
+
+Landed = tuple[Payload, list[list[float]]]
+"""The result of a mean, and the numbers of every rank."""
 
 
 class Started:
@@ -39,6 +44,8 @@ class Started:
         self.packed = Packed(None, [], [], [])
         self.versions: list[int] = []
         self.issued = inf
+        self.landed: Landed | None = None
+        self.lock = Lock()
 
     def hold(self, payload: Payload) -> Packed:
         """Take a payload apart, and note its state: it must not change until the end."""
@@ -173,8 +180,14 @@ class Collectives:
         for each in handle.pending:
             each.wait()
 
-    def _result(self, handle: Started) -> tuple[Payload, list[list[float]]]:
+    def _result(self, handle: Started) -> Landed:
         """A mean that is really there, though it may not be due yet; and everyone's numbers."""
+        with handle.lock:  # a thread may ask for it, too, to start what follows from it
+            if handle.landed is None:
+                handle.landed = self._land(handle)
+            return handle.landed
+
+    def _land(self, handle: Started) -> Landed:
         found, m = [each.wait() for each in handle.pending], self._ranks
         packed = handle.packed  # known by now, also of what had to wait for another result
         totals = dict(zip(_dtypes(packed), found, strict=True))
@@ -186,7 +199,7 @@ class Collectives:
         for one in packed.tensors:
             start = offsets[one.dtype]
             offsets[one.dtype] = end = start + one.numel()
-            tensors.append((totals[one.dtype][start:end] / m).reshape(one.shape))
+            tensors.append(totals[one.dtype][start:end].div_(m).reshape(one.shape))
         own = [sum(column) / m for column in zip(*everyone, strict=True)][OWN:]
         return packing.put_together(Packed(packed.skeleton, tensors, packed.places, own)), everyone
 
