@@ -153,6 +153,17 @@ def test_steps_too_short_for_this_machine_are_refused(folder):
     nothing_is_left(folder)
 
 
+@pytest.mark.slow
+def test_a_server_without_work_waits_as_long_as_it_takes(folder):
+    """Longer than the time-out: it has no part in the first run."""
+    process = start(
+        folder, "--set", "validation.timeout=10 s", "--set", "run.steps=350", "--set",
+        'algorithm=[{ name = "ssgd" }, { name = "asgd" }]',
+    )  # fmt: skip
+    _, notes = process.communicate(timeout=2 * PATIENCE)
+    assert process.returncode == 0, notes
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

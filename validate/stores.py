@@ -2,12 +2,14 @@
 
 import json
 import os
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
+LOOK = 0.02  # seconds between looks
 CHUNK = 4 * 2**20  # bytes of a file that a store takes at once
 
 _torch: Any = dist  # it exports them all the same
@@ -38,6 +40,17 @@ def meet(store: Any, name: str, size: int) -> None:
     if store.add(name, 1) == size:
         store.set(f"{name}, all", "")
     store.get(f"{name}, all")
+
+
+def wait_for(store: Any, name: str) -> None:
+    """Wait, however long it takes, until somebody has `announced` something."""
+    while not store.check([name]):
+        time.sleep(LOOK)
+
+
+def announce(store: Any, name: str) -> None:
+    """Let those go on that wait for it."""
+    store.set(name, "")
 
 
 def hand_in(store: Any, rank: int, folder: Path) -> None:

@@ -55,10 +55,13 @@ def work(job: Job) -> Any:
     if job.scenario.validation.compute == "stretched":
         _demand_steps_that_hold(job, place, size)
     for number, each in enumerate(job.tasks):
+        if number:  # who had no part in the last one does not wait for the others on a time-out
+            stores.wait_for(store, f"{DONE} {number}")
         own = replace(place, store=stores.part(store, f"task {number}"))
         task.run(each, job, own)
         if rank == 0:
             (job.folder / DONE).write_text(f"{number + 1}")
+            stores.announce(store, f"{DONE} {number + 1}")
     return store
 
 
