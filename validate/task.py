@@ -140,7 +140,8 @@ class Part:
         place, timeout = self._place, self._scenario.validation.timeout
         store = stores.part(place.store, "team")
         if place.nccl:
-            return Group(transport.nccl(store, self.rank, self.workers, timeout))
+            group = transport.nccl(store, self.rank, self.workers, timeout)
+            return transport.OnDevice(group, place.device)
         group = transport.gloo(store, self.rank, self.workers, timeout)
         return transport.Staged(group, place.device) if self._start.is_cuda else Group(group)
 

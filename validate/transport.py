@@ -111,6 +111,17 @@ class Group:
         self._thread.shutdown()
 
 
+class OnDevice(Group):
+    """Collectives of NCCL, which takes tensors of a GPU only."""
+
+    def __init__(self, group: Any, device: torch.device) -> None:
+        super().__init__(group)
+        self._device = device
+
+    def _bring(self, buffer: Tensor) -> Tensor:
+        return buffer.to(self._device)
+
+
 class Staged(Group):
     """Collectives of gloo on buffers of a GPU, which travel through the host's memory."""
 
@@ -129,6 +140,8 @@ class Staged(Group):
         if after is not None:  # what it is made of is not there yet
             return super()._start(buffer, after, begin, join)
         made = buffer()
+        if not made.is_cuda:
+            return super()._start(lambda: made, None, begin, join)
         host = torch.empty(made.shape, dtype=made.dtype, pin_memory=True)
         self._copies.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._copies):
