@@ -212,7 +212,8 @@ class Validation(Section):
     warm_up: Count = Field(default=3, description="gradients that each worker computes beforehand")
     timeout: Duration = Field(
         default=120.0,
-        description="longest wait for other processes",
+        ge=1,
+        description="longest wait in a collective",
         json_schema_extra={"default": "120 s"},
     )
 

@@ -80,12 +80,13 @@ class Collectives:
         self._rank, self._ranks, self._clock, self._device = rank, ranks, clock, device
         self._deadline = deadline
         self._unsettled: deque[Started] = deque()
-        self.started = 0
+        self.started = self.settled = 0
         self.ending = False  # whether somebody's clock was past the end of the run
 
     def mean(self, payload: Payload, step: int) -> Started:
         """Start an average."""
         handle = self._next("mean", step)
+        self._network.starts("mean", self._meter(payload))
         self._start_mean(handle, lambda: payload)
         return handle
 
@@ -100,6 +101,7 @@ class Collectives:
         """Start gathering. Sizes may differ, so everyone says its own first."""
         handle = self._next("gather", step)
         message = packing.to_bytes(handle.hold(payload))
+        self._network.starts("gather", self._meter(payload))
         lengths = self._transport.total(
             lambda: self._own(handle, [float(len(message))], torch.empty(0, dtype=torch.float64))
         )
@@ -170,11 +172,13 @@ class Collectives:
     def _buffer(self, handle: Started, dtype: torch.dtype, first: bool) -> Tensor:
         packed = handle.packed
         parts = [each.detach().reshape(-1) for each in packed.tensors if each.dtype == dtype]
-        if first:
-            like = torch.empty(0, dtype=dtype)
-            own = self._own(handle, packed.numbers, like).to(self._device)
-            parts.insert(0, own)
-        return torch.cat(parts)
+        if not first:
+            return torch.cat(parts)
+        length = self._ranks * PARTS * (OWN + len(packed.numbers))
+        parts.insert(0, torch.empty(length, dtype=dtype, device=self._device))
+        buffer = torch.cat(parts)
+        buffer[:length] = self._own(handle, packed.numbers, buffer)  # last: it says when
+        return buffer
 
     def _wait(self, handle: Started) -> None:
         for each in handle.pending:
@@ -226,9 +230,11 @@ class Collectives:
         handle.check()
         if handle.first is not None:
             joined = max(joined, handle.first.done)
+            self._network.starts("mean", sizes[0])
         size, largest = sum(sizes) / len(sizes), max(sizes) if len(sizes) > 1 else None
         handle.begins, handle.done = self._network.collective(handle.kind, size, largest, joined)
         handle.settled = True
+        self.settled += 1
 
     def _agree(self, handle: Started, everyone: list[list[float]]) -> float:
         """When the last rank joined. Raises ProgramError if the ranks mean different collectives.

@@ -29,10 +29,10 @@ class Real:
 
         `size`: mean bytes of the payloads; `largest`: of the largest one, where they differ.
         """
-        self._count(kind, size)
         return joined, joined
 
-    def _count(self, kind: str, size: float) -> None:
+    def starts(self, kind: str, size: float) -> None:
+        """Count a collective of payloads of `size` bytes: one rank does so for all."""
         if self._rank == 0:
             self.traffic.count(kind, size)
 
@@ -72,7 +72,6 @@ class Emulated(Real):
         self, kind: str, size: float, largest: float | None, joined: float
     ) -> tuple[float, float]:
         """It begins when the links are free, and is due when the scenario says."""
-        self._count(kind, size)
         begins = max(joined, self._links_free)
         transmission, latency = self.traffic.cost(kind, largest or size)
         self._links_free = begins + transmission

@@ -13,7 +13,8 @@ from validate.records import Account
 
 OWN, FOREIGN = 0.40, 0.03  # shares of the machine's cores
 SHORTEST = 0.010  # seconds of a mean step
-LATE = 0.05  # share of the collectives whose real work took longer than the emulated network
+OBSERVING = 0.03  # share of the time that snapshots took
+LATE = 0.05  # share of collectives and messages that really took longer than emulated
 
 
 def evidence(runs: Sequence[Measured], scenario: Scenario) -> dict[str, Any]:
@@ -41,8 +42,16 @@ def _reasons(found: dict[str, float], scenario: Scenario) -> Iterator[str]:
             yield f"own CPU use {found['own_cpu']:.0%} (at most {OWN:.0%})"
         if 0 < found["step"] < SHORTEST:
             yield f"steps of {found['step'] * 1e3:.3g} ms (at least {SHORTEST * 1e3:.0f} ms)"
+    if found["observing"] > OBSERVING:
+        yield (
+            f"snapshots took {found['observing']:.0%} of the time (at most {OBSERVING:.0%}); write "
+            "a longer run.evaluate_every"
+        )
     if settings.network == "emulated" and found["late"] > LATE:
-        yield f"{found['late']:.0%} of the collectives really took longer than the emulated network"
+        yield (
+            f"{found['late']:.0%} of the collectives and messages really took longer than the "
+            f"emulated network (at most {LATE:.0%})"
+        )
 
 
 def _of_run(run: Measured) -> dict[str, float]:

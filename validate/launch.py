@@ -1,6 +1,8 @@
 """The processes of a real run on this machine: started, watched, and ended, whatever happens."""
 
+import fcntl
 import os
+import re
 import subprocess
 import sys
 import time
@@ -21,8 +23,10 @@ from validate.task import Job, Task
 from validate.worker import DONE, REASON, REFUSED
 
 STORE, LOG = "store", "launch.log"  # files of a job's folder
+ROOT = str(Path(__file__).parent.parent)  # where we are, if nobody has installed us
 LOOK = 0.05  # seconds between looks at the processes
 LAST_LINES = 12  # of a log that are shown
+ERROR = re.compile(r"[\w.]+(Error|Exception|Interrupt)\b")
 
 Progress = Callable[[int, int], None]
 
@@ -46,16 +50,18 @@ def run(job: Job, progress: Progress | None = None) -> None:
     nodes = processes(job.scenario, job.tasks, job.programs)
     folder = job.folder
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (REASON, DONE, ENDED, STORE):
-        (folder / name).unlink(missing_ok=True)
-    path = planned.write(job)
     links: Links | None = None
     with ExitStack() as stack:
+        stack.enter_context(_alone(folder))
+        for name in (REASON, DONE, ENDED, STORE):
+            (folder / name).unlink(missing_ok=True)
+        path = planned.write(job)
         environment = {
             "WORLD_SIZE": str(nodes),
             "PACELINE_STORE": str((folder / STORE).absolute()),
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
+            "PYTHONPATH": os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")])),
         }
         if job.scenario.validation.network == "kernel":
             links = stack.enter_context(Links(_paths(job.scenario, nodes), nodes))
@@ -102,11 +108,26 @@ def join(job: Job) -> None:
 
 
 @contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other commands out of a folder. Raises InputError if one is there."""
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"{folder.parent.parent}: another command is measuring into it; wait for its end, "
+                "or choose another --out"
+            ) from None
+        yield
+
+
+@contextmanager
 def _processes(
     path: Path, nodes: int, environment: dict[str, str]
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start the process that forks one for each node; in the end none of them is left."""
-    command = [sys.executable, "-m", "validate.rank", str(path), str(nodes)]
+    # -P: modules of the current folder are the user's, not ours
+    command = [sys.executable, "-P", "-m", "validate.rank", str(path), str(nodes)]
     with (path.parent / LOG).open("wb") as log:
         started = subprocess.Popen(
             command,
@@ -174,9 +195,16 @@ def _obituary(rank: int, state: int, job: Job) -> str:
 
 
 def _last_words(log: Path) -> str:
-    """The end of a log."""
+    """The end of a log: of a traceback only what it came to, and what a time-out means."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    return "\n".join(f"  {line}" for line in lines[-LAST_LINES:]) or "  nothing"
+    lines = lines[-LAST_LINES:]
+    errors = [number for number, line in enumerate(lines) if ERROR.match(line)]
+    said = lines[errors[-1] :] if errors else lines
+    if any("imed out" in line or "imeout" in line for line in said):
+        said.append("no answer came within validation.timeout; is that too short, or one hung?")
+    if any("EnforceNotMet" in line for line in lines):
+        said.append("the workers start different collectives, or payloads of different sizes")
+    return "\n".join(f"  {line}" for line in said) + f"\n  ({log} has all of it)"
 
 
 def _paths(scenario: Scenario, nodes: int) -> dict[tuple[int, int], LinkPath]:

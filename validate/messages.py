@@ -8,6 +8,7 @@ then. A last message of every node says that it has come to its end.
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
 from math import inf, isnan
 from typing import Any, NamedTuple
 
@@ -59,7 +60,9 @@ class Post:
         self._group, self.rank, self._clock = group, rank, clock
         self._capacity, self._device, self._receives = capacity, device, receives
         self._changed = threading.Condition()
+        self._arriving: list[Message] = []  # a heap, by when they come to this node's card
         self._come: list[Message] = []
+        self.received = self.late = 0  # messages; those that gloo brought after they were due
         self._number = 0
         self._ways: dict[int, float] = {}  # how long the last message of each was on its way
         self._sent: deque[tuple[Any, Tensor]] = deque()
@@ -113,9 +116,15 @@ class Post:
             with self._changed:
                 if isnan(transit):
                     transit = max(0.0, self._clock.now() - sent)
+                elif self._clock.now() > sent + transit:
+                    self.late += 1
                 self._ways[peer] = transit
-                due = self._receives(size, sent + transit)
-                self._come.append(Message(due, self._number, transit, there, peer, size, payload))
+                at = sent + transit
+                heappush(
+                    self._arriving,
+                    Message(at, self._number, transit, there, peer, size, payload),
+                )
+                self.received += 1
                 self._number += 1
                 self._changed.notify_all()
         with self._changed:
@@ -135,6 +144,7 @@ class Post:
                 if self.failure is not None:
                     raise self.failure
                 now = self._clock.now()
+                self._let_through(now)
                 first = min(
                     (each for each in self._come if source in (ANY, each.sender)), default=None
                 )
@@ -143,10 +153,19 @@ class Post:
                     return first
                 if now >= until and computed():
                     return None
-                if first is None and self._over(source):
+                coming = any(source in (ANY, each.sender) for each in self._arriving)
+                if first is None and not coming and self._over(source):
                     return None
                 at = min(until if now < until else inf, inf if first is None else first.due)
+                at = min(at, self._arriving[0].due if self._arriving else inf)
                 self._changed.wait(None if at == inf else max(at - now, 0.0))
+
+    def _let_through(self, now: float) -> None:
+        """Take messages through the card, in the order in which they come to it."""
+        while self._arriving and self._arriving[0].due <= now:
+            message = heappop(self._arriving)
+            due = self._receives(message.size, message.due)
+            self._come.append(message._replace(due=due))
 
     def wake(self) -> None:
         """Let whoever waits look anew: something is computed."""

@@ -36,14 +36,18 @@ class Over(BaseException):
 class Limits:
     """When a run is over: at a node's `step`, or at `deadline` seconds by its own clock.
 
-    `meets`: others wait for this node in collectives, so that it stops where all agree to.
+    `meets`: others wait for this node in collectives, so that it stops where all agree to, and
+    within `patience` seconds.
     `pooled`: workers' steps are counted together; `enough` says whether they are enough.
+    `served`: it computes for a server, and in vain once that has ended.
     """
 
     step: float = inf
     deadline: float = inf
     meets: bool = False
+    patience: float = inf
     pooled: bool = False
+    served: bool = False
     enough: Callable[[], bool] = lambda: False
 
 
@@ -109,6 +113,7 @@ class RealNode(SeededNode):
         self._sent = [0.0] * (workers + 1)  # when its last message to each left
         self._heard: int | None = None  # messages since it began a gradient others average into
         self._stopped = False
+        self._coasting = False  # whether it only goes on because others may wait for it
 
     @property
     def now(self) -> float:
@@ -143,17 +148,30 @@ class RealNode(SeededNode):
             raise ProgramError("the server has no data to compute gradients on")
         limits = self._limits
         begins = self.now
-        past = begins > limits.deadline and not limits.meets
-        if self._stopped or self.step >= limits.step or past or self._pool_is_full():
+        past = begins > limits.deadline
+        if past and limits.meets:
+            self._coast(begins)
+            return begins, 0.0
+        if self._stopped or self.step >= limits.step or past or self._nobody_needs_more():
             raise Over
         self.step += 1
         duration = 0.0 if self._durations is None else next(self._durations)
         return begins, duration
 
-    def _pool_is_full(self) -> bool:
-        if not self._limits.pooled:
-            return False
-        return self._limits.enough() or (self._post is not None and self._post.any_ended)
+    def _coast(self, now: float) -> None:
+        """Past the end others may wait for this node, so it hurries to the next collective."""
+        self._coasting = True
+        if now > self._limits.deadline + self._limits.patience:
+            raise ProgramError(
+                "past the end of the run no average came any more: the period is longer than the "
+                "run; write a shorter period, or run.steps"
+            )
+
+    def _nobody_needs_more(self) -> bool:
+        alone = self._limits.pooled or self._limits.served
+        if alone and self._post is not None and self._post.any_ended:
+            return True
+        return self._limits.pooled and self._limits.enough()
 
     def _computed(self, begins: float, duration: float) -> None:
         self._clock.sleep_until(begins + duration)
@@ -164,6 +182,8 @@ class RealNode(SeededNode):
         """One real gradient, stretched to the time that it is to take."""
         begins, duration = self._begin()
         assert self._learner is not None
+        if self._coasting:
+            return torch.zeros_like(x)
         _, gradient = self._learner.tensors(x)
         _synchronise(gradient)
         self._computed(begins, duration)
@@ -173,6 +193,8 @@ class RealNode(SeededNode):
         """As `gradient`, with the loss."""
         begins, duration = self._begin()
         assert self._learner is not None
+        if self._coasting:
+            return 0.0, torch.zeros_like(x)
         loss, gradient = self._learner.tensors(x)
         value = float(loss)
         self._computed(begins, duration)
@@ -252,7 +274,8 @@ class RealNode(SeededNode):
         team = self._team()
         there = handle.settled or all(each.done() for each in handle.pending)
         team.settle(handle)
-        if begin < handle.done < self.now and not there:
+        emulated = handle.done > handle.begins
+        if emulated and not there and self.now > handle.done:
             self.late += 1
         self._clock.sleep_until(handle.done)
         if not there or begin < handle.done:
@@ -311,8 +334,10 @@ class RealNode(SeededNode):
         return message.sender, message.payload
 
     def _take(self, source: int, until: float) -> Message:
+        begin = self.now
         message = self._mail().take(source, until, lambda: True)
         if message is None:
+            self._stand(begin, self.now)
             raise Over
         return message
 
@@ -361,6 +386,8 @@ class RealNode(SeededNode):
 
     def mark(self, x: Vector) -> None:
         """Show the parameters to the observer."""
+        if self._coasting:
+            return
         self.x = x
         self.updates += 1
         self._see(self, x)

@@ -4,6 +4,7 @@ Programs, models and data sets may be functions of a script: as multiprocessing 
 then imported there, so that it must start its work under `if __name__ == "__main__":`.
 """
 
+import os
 import pickle
 from multiprocessing import spawn
 from pathlib import Path
@@ -14,6 +15,7 @@ from validate.models import MODELS
 from validate.task import Job
 
 PLANNED = "job"
+READING = "PACELINE_READING"  # set while a script is imported to read a job
 SCRIPT = ("init_main", "sys_path")  # what of multiprocessing's preparation is about a script
 
 
@@ -36,7 +38,11 @@ def write(job: Job) -> Path:
 def read(path: Path | str) -> Job:
     """Read a job, and let this process know what it needs."""
     script, rest = pickle.loads(Path(path).read_bytes())
-    spawn.prepare(script)
+    os.environ[READING] = "yes"
+    try:
+        spawn.prepare(script)
+    finally:
+        del os.environ[READING]
     makes, loads, job = pickle.loads(rest)
     MODELS.added.update(makes)
     DATA.added.update(loads)

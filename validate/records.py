@@ -19,6 +19,7 @@ from torch import Tensor
 from simulator.engines.observer import POINTS
 
 COLUMNS = ("step", "time", "period", "updates", "bytes", "charged")
+WAITING = 8  # snapshots that wait to be written, at most: they are as large as the model
 DTYPES = {"torch.float32": "<f4", "torch.float64": "<f8"}
 
 
@@ -29,7 +30,8 @@ class Account:
     `seconds`: by what they were spent on; `outcomes`: what its effects came to wherever that
     depends on time, in order, from which `simulator.engines.replay` repeats the run; `gradients`
     and `marks`: how many there were; `compute`: how long steps took, `drawn`: should have taken;
-    `late`: collectives that really ended after the emulated network's time, of `collectives`;
+    `late`: collectives and messages that really came after the emulated network's time, of
+    `collectives`;
     `busy`: CPU seconds of the process; `observing`: seconds spent on handing snapshots over, and
     on writing them.
     """
@@ -70,11 +72,12 @@ class Recorder:
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._whole = folder / f"rank-{rank}.json"
+        self._whole.unlink(missing_ok=True)  # an earlier attempt's
         self._every, self._last, self._adaptive = every, last, adaptive
         self._next = min(every, last)
         self._taken = 0
         self.observing = 0.0
-        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._queue: queue.Queue[Any] = queue.Queue(WAITING)
         self._file = (folder / f"rank-{rank}.bin").open("wb")
         head = {"dtype": DTYPES[str(like.dtype)], "dimension": like.numel(), "buffers": buffers}
         self._file.write(f"{json.dumps(head)}\n".encode())

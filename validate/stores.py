@@ -35,11 +35,14 @@ def part(store: Any, name: str) -> Any:
     return _torch.PrefixStore(name, store)
 
 
-def meet(store: Any, name: str, size: int) -> None:
-    """Wait until so many processes have come here."""
+def meet(store: Any, name: str, size: int, patient: bool = False) -> None:
+    """Wait until so many processes have come here; the `patient`, however long that takes."""
+    everyone = f"{name}, all"
     if store.add(name, 1) == size:
-        store.set(f"{name}, all", "")
-    store.get(f"{name}, all")
+        announce(store, everyone)
+    if patient:
+        wait_for(store, everyone)
+    store.get(everyone)
 
 
 def wait_for(store: Any, name: str) -> None:

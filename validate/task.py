@@ -91,13 +91,14 @@ class Part:
         self._meter = TensorMeter(scenario.model.bytes, self._start.numel())
         own = learner.learner(goal, self.rank) if self.rank < self.workers else None
         nothing = self._nothing = self._start[:0]
+        self._learns = not isinstance(goal.start, complex)  # else its parameters say nothing
         self._buffers: Callable[[], Tensor] = own.buffers if own else lambda: nothing
         watched = _watched(program, self.rank, self.workers)
         every, adaptive = _interval(program, scenario, self.rank)
         self._recorder = Recorder(
             task.folder,
             self.rank,
-            self._start if watched else self._nothing,
+            self._start if watched and self._learns else nothing,
             self._buffers().numel(),
             every,
             self._limits.step,
@@ -110,6 +111,7 @@ class Part:
             self._limits.enough = self._counter.enough
         self._group = self._team() if self.rank < self.workers else None
         self._collectives = self._collect(self._group) if self._group else None
+        self._post = self._mail() if program.server or program.gossips else None
         self._spans = Spans(scenario.run.timeline_spans)
         self.node = RealNode(
             rank=self.rank,
@@ -126,7 +128,7 @@ class Part:
             meter=self._meter,
             network=self._network,
             collectives=self._collectives,
-            post=self._mail() if program.server or program.gossips else None,
+            post=self._post,
             learner=own,
             spans=self._spans,
             see=self._see if watched else self._count,
@@ -154,8 +156,8 @@ class Part:
     def _mail(self) -> Post:
         """Messages, which travel by gloo, through the host's memory."""
         store = stores.part(self._place.store, "post")
-        timeout, start = self._scenario.validation.timeout, self._start
-        group = transport.gloo(store, self.rank, self.size, timeout)
+        start = self._start
+        group = transport.gloo(store, self.rank, self.size, transport.FOREVER)
         capacity = 8 * HEAD + SKELETON + VECTORS * start.numel() * start.element_size()
         peers = _peers(self._program, self.rank, self.workers)
         return Post(
@@ -171,7 +173,8 @@ class Part:
         step = node.updates if self._program.pooled else node.step
         if self._recorder.due(step):
             row = node.now, node.period, node.updates, *self._network.totals()
-            self._recorder.see(step, row, x, self._buffers())
+            shown = x if self._learns else self._nothing
+            self._recorder.see(step, row, shown, self._buffers())
 
     def _see_buffers(self, buffers: Tensor) -> None:
         node = self.node
@@ -193,11 +196,14 @@ class Part:
             account = _account(self.node, used)
             self.node.end()
         if self._collectives is not None:
-            account.collectives = self._collectives.started
+            account.collectives = self._collectives.settled
+        if self._post is not None:
+            account.collectives += self._post.received
+            account.late += self._post.late
         account.links = self._network.traffic.links()
         account.machine["calm"] = transport.calm_sockets()
         self._recorder.spans(self._spans.array(account.duration))
-        stores.meet(store, "end", self.size)  # nobody's sockets go while others use them
+        stores.meet(store, "end", self.size, patient=True)  # nobody's sockets go before
         if self._group is not None:
             self._group.close()
         self._recorder.close(account)
@@ -228,9 +234,10 @@ def _limits(program: Program, scenario: Scenario) -> Limits:
     together = program.server is not None or program.pooled
     steps = scenario.run.steps or inf
     limits = Limits(steps, scenario.run.duration or inf, meets=not alone)
+    limits.patience = scenario.validation.timeout
     if together:
         limits.step = steps * scenario.cluster.workers
-    limits.pooled = program.pooled
+    limits.pooled, limits.served = program.pooled, program.server is not None
     return limits
 
 

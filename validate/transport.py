@@ -19,6 +19,7 @@ from torch import Tensor
 
 THREADS = 8  # of gloo: collectives of one group under way at once; the rest queue
 TASKS = Path("/proc/self/task")
+FOREVER = 1e7  # seconds: silence of a peer is no failure, as whoever dies ends all
 
 Make = Callable[[], Tensor]
 Works = list[Any]
@@ -158,7 +159,10 @@ class Staged(Group):
 
 
 def gloo(store: Any, rank: int, size: int, timeout: float) -> Any:
-    """A gloo group of processes: by the interface GLOO_SOCKET_IFNAME where that is set."""
+    """A gloo group of processes: by the interface GLOO_SOCKET_IFNAME where that is set.
+
+    `timeout`: seconds that one of its operations may take.
+    """
     kind: Any = dist.ProcessGroupGloo
     options = kind._Options()
     options._timeout = timedelta(seconds=timeout)

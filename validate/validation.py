@@ -1,6 +1,7 @@
 """Predict, measure, compare: what `paceline validate` does."""
 
 import hashlib
+import os
 import secrets
 import tempfile
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from simulator.errors import InputError, RunError
 from simulator.load import Programs, load
 from simulator.scenario import Algorithm, Scenario
 from simulator.simulate import Progress, Result
-from validate import checks, evidence, launch, machine
+from validate import checks, evidence, launch, machine, planned
 from validate.compare import Comparison, compare
 from validate.measure import Measured, measure
 from validate.task import Job, Task
@@ -75,6 +76,11 @@ def validate(  # noqa: PLR0913 - the options of the command
     an interruption, but for those of own programs. Raises InputError for what cannot be run,
     RunError when a process dies: what was measured is kept in `measured`, marked as cut short.
     """
+    if planned.READING in os.environ:
+        raise InputError(
+            "a script that trains for real is imported by its processes: start its work under "
+            '`if __name__ == "__main__":`'
+        )
     out = Path(out)
     if not isinstance(scenario, Scenario):
         scenario = load(scenario, programs=programs)
@@ -87,6 +93,8 @@ def validate(  # noqa: PLR0913 - the options of the command
     if joins and not launch.is_first():
         with tempfile.TemporaryDirectory() as folder:
             launch.join(_job(scenario, numbers, device, programs, Path(folder), joins))
+    if not joins:  # it is sooner done, and finds what is wrong; under a launcher, others wait
+        predicted = _predict(scenario, count, seed, programs, out)
     directory = store.Directory(out / "measured")
     job = _job(scenario, numbers, device, programs, directory.scratch, joins)
     about = machine.hardware(device)
@@ -101,13 +109,19 @@ def validate(  # noqa: PLR0913 - the options of the command
             _save(job, found, directory, about, whole=False)
         raise
     measured, judged = _save(job, _measured(job), directory, about)
-    predicted = simulate.simulate(
-        scenario, seeds=count, seed=seed, programs=programs, out=out / "predicted"
-    )
+    if joins:
+        predicted = _predict(scenario, count, seed, programs, out)
     comparison = compare(out / "predicted", out / "measured")
     comparison.save(out)
     kept = len(job.tasks) - len(todo)
     return Validation(predicted, measured, comparison, judged, about, kept)
+
+
+def _predict(scenario: Scenario, seeds: int, seed: int, programs: Programs, out: Path) -> Result:
+    """Simulate, with the seeds of the real runs."""
+    return simulate.simulate(
+        scenario, seeds=seeds, seed=seed, programs=programs, out=out / "predicted"
+    )
 
 
 def _job(  # noqa: PLR0913, PLR0917

@@ -1,5 +1,6 @@
 """What one process of a real run does: its part of every task, after a look at its machine."""
 
+import gc
 import os
 from dataclasses import replace
 from math import inf
@@ -36,7 +37,9 @@ def main(path: str) -> int:
     try:
         work(job)
     except InputError as error:
-        (job.folder / REASON).write_text(str(error))
+        unfinished = job.folder / f"{REASON}.{os.getpid()}"
+        unfinished.write_text(str(error))
+        unfinished.replace(job.folder / REASON)  # whole, or not there
         return REFUSED
     return 0
 
@@ -59,6 +62,7 @@ def work(job: Job) -> Any:
             stores.wait_for(store, f"{DONE} {number}")
         own = replace(place, store=stores.part(store, f"task {number}"))
         task.run(each, job, own)
+        gc.collect()  # what is left of a run has threads and sockets
         if rank == 0:
             (job.folder / DONE).write_text(f"{number + 1}")
             stores.announce(store, f"{DONE} {number + 1}")
@@ -97,6 +101,7 @@ def _demand_steps_that_hold(job: Job, place: Place, size: int) -> None:
         start = learner.start(goal, scenario.model.parameters, place.device)
         shortest = pace.smallest_step(lambda: float(own.tensors(start)[0]), wanted)
     place.store.set(f"shortest {place.rank}", str(shortest))
+    stores.meet(place.store, "measured", size, patient=True)
     found = max(float(place.store.get(f"shortest {rank}")) for rank in range(size))
     if found > wanted:
         held = f"the shortest that hold take {found * 1e3:.3g} ms" if found < inf else "none hold"
