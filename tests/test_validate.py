@@ -11,8 +11,10 @@ torch = pytest.importorskip("torch")
 
 import paceline
 from simulator import store
+from simulator.errors import RunError
 from simulator.load import parse
-from validate import evidence, measure, models, records
+from validate import evidence, launch, measure, models, records
+from validate.task import Job, Task
 from validate.validation import find_device, validate
 
 WORLD = {
@@ -176,3 +178,35 @@ def test_several_workers_on_one_gpu(tmp_path):
     result = validate(parse(WORLD), out=tmp_path, device="cuda")
     for predicted, measured in zip(result.predicted.runs[:2], result.measured.runs, strict=False):
         assert measured.curve["loss"] == pytest.approx(predicted.curve["loss"], rel=1e-2)
+
+
+async def crossed(me, *, lr: Annotated[float, "learning rate"] = 0.1):
+    """Worker 0 starts its two averages in another order."""
+    g = await me.gradient(me.start)
+    if me.rank:
+        await me.mean(g)
+        await me.mean(me.start)
+    else:
+        await me.mean(me.start)
+        await me.mean(g)
+
+
+async def careless(me, *, lr: Annotated[float, "learning rate"] = 0.1):
+    """Changes what is being averaged."""
+    g = await me.gradient(me.start) * 1.0
+    mean = me.start_mean(g)
+    g += 1.0
+    await me.wait(mean)
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [(crossed, "must start the same ones in one order"), (careless, "changed before its wait")],
+)
+def test_programs_that_corrupt_silently_are_found(program, said, tmp_path):
+    """By the processes themselves: `simulate` would have refused the second one before."""
+    world = WORLD | {"algorithm": [{"name": "bad"}], "validation": {"compute": "real"}}
+    made = parse(world, programs={"bad": program})
+    task = Task(made.algorithm[0], 0, tmp_path / "task")
+    with pytest.raises(RunError, match=said):
+        launch.run(Job(made, (task,), tmp_path, "cpu", {"bad": program}))

@@ -1,14 +1,16 @@
 """Collectives of one run: payloads in, results out, and when they began and were done.
 
-With every payload travel its number, when each rank issued it, and whether its clock is past the
-end of the run: so all ranks see that they mean the same collective, know when the last one joined,
-and stop after the same one.
+With every payload travel the line of the program that started it, a hash of its kind and sizes,
+when each rank issued it, and whether its clock is past the end of the run: so all ranks see that
+they mean the same collective, know when the last one joined, and stop after the same one.
 """
 
+import sys
 from collections import deque
 from collections.abc import Callable
 from math import inf
 from threading import Lock
+from zlib import crc32
 
 import torch
 from torch import Tensor
@@ -21,7 +23,11 @@ from validate.pace import Clock
 from validate.packing import EXACT, PARTS, Packed, TensorMeter
 from validate.transport import Group, Pending
 
-OWN = 3  # numbers of our own before those of a payload: which collective, when issued, past the end
+# Numbers of our own before those of a payload: at which line of the program, a hash of what, when
+# it was issued, whether that is past the end of the run
+OWN = 4
+BENEATH = "validate.", "simulator.effects", "simulator.codecs."  # a program
+HASH = 0xFFFFFF  # bits of a hash that float32 holds
 
 
 Landed = tuple[Payload, list[list[float]]]
@@ -43,7 +49,7 @@ class Started:
         self.pending: list[Pending] = []
         self.packed = Packed(None, [], [], [])
         self.versions: list[int] = []
-        self.issued = inf
+        self.line = _line()
         self.landed: Landed | None = None
         self.lock = Lock()
 
@@ -52,6 +58,12 @@ class Started:
         self.packed = packing.take_apart(payload)
         self.versions = [each._version for each in self.packed.tensors]
         return self.packed
+
+    def about(self) -> float:
+        """A hash of what is averaged or gathered."""
+        sizes = [(str(each.dtype), each.numel()) for each in self.packed.tensors]
+        alike = sizes if self.kind == "mean" else ()  # gathered ones may differ in size
+        return float(crc32(repr((self.kind, alike)).encode()) & HASH)
 
     def check(self) -> None:
         """Raise ProgramError if the payload was changed meanwhile."""
@@ -143,8 +155,8 @@ class Collectives:
 
     def _own(self, handle: Started, numbers: list[float], like: Tensor) -> Tensor:
         """This rank's numbers, and its word on the collective itself."""
-        handle.issued = now = self._clock.now()
-        own = [float(handle.number), now, float(now > self._deadline), *numbers]
+        now = self._clock.now()
+        own = [float(handle.line), handle.about(), now, float(now > self._deadline), *numbers]
         return packing.write_numbers(own, self._rank, self._ranks, like)
 
     def _start_mean(
@@ -241,14 +253,16 @@ class Collectives:
 
         Also notes that somebody is past the end of the run.
         """
-        for rank, (number, _, past, *_) in enumerate(everyone):
+        mine = handle.line, handle.about()
+        for rank, (line, about, _, past, *_) in enumerate(everyone):
             self.ending = self.ending or past > 0
-            if number != handle.number:
+            if (line, about) != mine:
                 raise ProgramError(
-                    f"worker {self._rank} is at {handle.kind} {handle.number}, worker {rank} at "
-                    f"collective {number:.0f}: all workers must start the same ones in one order"
+                    f"worker {self._rank} starts {handle.kind} {handle.number} at line "
+                    f"{handle.line} of its program, worker {rank} another one, at line {line:.0f}: "
+                    "all workers must start the same ones in one order"
                 )
-        return max(issued for _, issued, *_ in everyone)
+        return max(issued for _, _, issued, *_ in everyone)
 
     def _gathered(self, handle: Started, everyone: list[list[float]]) -> Payload:
         rows = handle.pending[1].wait().cpu()
@@ -267,6 +281,14 @@ def _dtypes(packed: Packed) -> list[torch.dtype]:
     """The dtypes of a payload's sums, one that holds numbers exactly first."""
     found = sorted({each.dtype for each in packed.tensors}, key=lambda each: each not in EXACT)
     return found if found and found[0] in EXACT else [torch.float64, *found]
+
+
+def _line() -> int:
+    """The line of the program that starts a collective."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(BENEATH):
+        frame = frame.f_back
+    return frame.f_lineno
 
 
 def _wait(pending: Pending) -> None:
