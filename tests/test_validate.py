@@ -22,7 +22,7 @@ WORLD = {
     "model": {"parameters": 2410},
     "objective": {"kind": "torch", "model": "mlp", "data": "digits", "batch": 8},
     "optimizer": {"lr": 0.1},
-    "cluster": {"workers": 2, "compute": {"dist": "exponential", "mean": "30 ms"}},
+    "cluster": {"workers": 2, "compute": {"dist": "exponential", "mean": "60 ms"}},
     "network": {
         "latency": {"dist": "exponential", "mean": "2 ms"},
         "bandwidth": "10 Mbit/s",
