@@ -186,11 +186,15 @@ class Collectives:
         parts = [each.detach().reshape(-1) for each in packed.tensors if each.dtype == dtype]
         if not first:
             return torch.cat(parts)
-        length = self._ranks * PARTS * (OWN + len(packed.numbers))
+        length = self._length(packed)
         parts.insert(0, torch.empty(length, dtype=dtype, device=self._device))
         buffer = torch.cat(parts)
         buffer[:length] = self._own(handle, packed.numbers, buffer)  # last: it says when
         return buffer
+
+    def _length(self, packed: Packed) -> int:
+        """Entries that everybody's numbers take."""
+        return self._ranks * PARTS * (OWN + len(packed.numbers))
 
     def _wait(self, handle: Started) -> None:
         for each in handle.pending:
@@ -209,7 +213,7 @@ class Collectives:
         totals = dict(zip(_dtypes(packed), found, strict=True))
         offsets = dict.fromkeys(totals, 0)
         first = next(iter(totals))
-        offsets[first] = length = m * PARTS * (OWN + len(packed.numbers))
+        offsets[first] = length = self._length(packed)
         everyone = packing.read_numbers(totals[first][:length], m)
         tensors = []
         for one in packed.tensors:

@@ -7,7 +7,7 @@ issue, so that all agree without another word.
 
 from math import nan
 
-from simulator.network import Card, Network, Route, Traffic
+from simulator.network import Card, Network, Traffic
 from simulator.scenario import Scenario
 
 
@@ -61,12 +61,10 @@ class Emulated(Real):
 
     def __init__(self, scenario: Scenario, seed: int, rank: int) -> None:
         super().__init__(scenario, seed, rank)
-        self._server = scenario.cluster.workers
         self._links_free = 0.0
-        card = scenario.server.bandwidth if rank == self._server else None
+        card = scenario.server.bandwidth if rank == scenario.cluster.workers else None
         self._card_in = Card(card) if card else None
         self._card_out = Card(card) if card else None
-        self._routes: dict[int, Route] = {}
 
     def collective(
         self, kind: str, size: float, largest: float | None, joined: float
@@ -79,7 +77,8 @@ class Emulated(Real):
 
     def sends(self, to: int, size: float, now: float) -> tuple[float, float]:
         """It is due when the scenario says, and after the one before it."""
-        route = self._route(to)
+        route = self.traffic.route(self._rank, to)
+        route.leave_through(self._card_out)
         due, transit = route.send(now, size)
         route.last = due = max(due, route.last)
         return due - transit, transit
@@ -87,10 +86,3 @@ class Emulated(Real):
     def receives(self, size: float, due: float) -> float:
         """Cards let one message through at a time."""
         return due if self._card_in is None else self._card_in.through(due, size)
-
-    def _route(self, to: int) -> Route:
-        if to not in self._routes:
-            self._routes[to] = self.traffic.route(self._rank, to)
-            if self._rank == self._server:
-                self._routes[to].leave_through(self._card_out)
-        return self._routes[to]

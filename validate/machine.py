@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from simulator.executors import cores
 from validate import namespaces
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -33,11 +34,6 @@ def of(process: int) -> float:
         return 0.0
     fields = stat.read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def hardware(device: str) -> dict[str, Any]:

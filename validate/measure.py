@@ -10,6 +10,7 @@ import numpy as np
 
 from simulator import objective
 from simulator.engines import values
+from simulator.engines.observer import BYTES_PER_GB, SECONDS_PER_HOUR
 from simulator.engines.replay import Told
 from simulator.load import known_programs
 from simulator.objective import Evaluation, Objective
@@ -20,8 +21,6 @@ from validate import records
 from validate.objective import TorchObjective
 from validate.records import Account, Record
 from validate.task import Task
-
-SECONDS_PER_HOUR, BYTES_PER_GB = 3600.0, 1e9
 
 
 @dataclass

@@ -90,7 +90,7 @@ class RealNode(SeededNode):
     ) -> None:
         self.rank, self.workers, self.server = rank, workers, workers
         self.seed(seed)
-        self.start = self.x = start
+        self.start = start
         self.parameters, self.bytes_per_parameter = parameters, bytes_per_parameter
         self.apply_seconds, self._receive_seconds = apply_seconds, receive_seconds
         self._forward_share = forward_share
@@ -388,7 +388,6 @@ class RealNode(SeededNode):
         """Show the parameters to the observer."""
         if self._coasting:
             return
-        self.x = x
         self.updates += 1
         self._see(self, x)
         if self.rank == self.server and self.step >= self._limits.step:

@@ -84,7 +84,7 @@ class Part:
         self.rank, self.workers = place.rank, scenario.cluster.workers
         self.size = self.workers + (program.server is not None)
         self._clock, self._limits = Clock(), _limits(program, scenario)
-        goal = objective.build(scenario, task.algorithm, task.seed)
+        goal = self._goal = objective.build(scenario, task.algorithm, task.seed)
         self._start = learner.start(goal, scenario.model.parameters, place.device)
         network = Emulated if scenario.validation.network == "emulated" else Real
         self._network = network(scenario, task.seed, self.rank)
@@ -212,8 +212,7 @@ class Part:
         """Gradients and collectives that do not count: first ones are slow, and draw no numbers."""
         if self._group is None:
             return
-        goal = objective.build(self._scenario, self._task.algorithm, self._task.seed)
-        own = learner.learner(goal, self.rank)
+        own = learner.learner(self._goal, self.rank)  # the same mini-batches, once more
         for _ in range(self._scenario.validation.warm_up):
             own.tensors(self._start)
         for _ in range(REHEARSALS):

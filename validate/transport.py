@@ -78,6 +78,7 @@ class Group:
         begin: Callable[[Tensor, list[Tensor]], Works],
         join: Callable[[list[Tensor]], Tensor] = lambda found: found[0],
     ) -> Pending:
+        buffer, after = self._ready(buffer, after)
         found: list[Tensor] = []
 
         def start() -> Works:
@@ -100,6 +101,12 @@ class Group:
 
         self._last = self._thread.submit(run)
         return self._last
+
+    def _ready(
+        self, buffer: Make, after: Callable[[], None] | None
+    ) -> tuple[Make, Callable[[], None] | None]:
+        """What to call for the buffer, and after what."""
+        return buffer, after
 
     def _bring(self, buffer: Tensor) -> Tensor:
         return buffer
@@ -131,25 +138,22 @@ class Staged(Group):
         self._device = device
         self._copies: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    def _start(
-        self,
-        buffer: Make,
-        after: Callable[[], None] | None,
-        begin: Callable[[Tensor, list[Tensor]], Works],
-        join: Callable[[list[Tensor]], Tensor] = lambda found: found[0],
-    ) -> Pending:
-        if after is not None:  # what it is made of is not there yet
-            return super()._start(buffer, after, begin, join)
+    def _ready(
+        self, buffer: Make, after: Callable[[], None] | None
+    ) -> tuple[Make, Callable[[], None] | None]:
+        """Begin to copy the buffer to the host, unless what it is made of is not there yet."""
+        if after is not None:
+            return buffer, after
         made = buffer()
         if not made.is_cuda:
-            return super()._start(lambda: made, None, begin, join)
+            return lambda: made, None
         host = torch.empty(made.shape, dtype=made.dtype, pin_memory=True)
         self._copies.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._copies):
             host.copy_(made, non_blocking=True)
             made.record_stream(self._copies)
             arrived = self._copies.record_event()
-        return super()._start(lambda: host, arrived.synchronize, begin, join)
+        return lambda: host, arrived.synchronize
 
     def _bring(self, buffer: Tensor) -> Tensor:
         return buffer.cpu()

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from simulator import simulate, store
+from simulator import executors, simulate, store
 from simulator.errors import InputError, RunError
 from simulator.load import Programs, load
 from simulator.scenario import Algorithm, Scenario
@@ -161,7 +161,7 @@ def find_device(name: str) -> str:
 def _key(scenario: Scenario, algorithm: Algorithm, seed: int, device: str) -> str:
     """Hash of all that a real run depends on, but for chance."""
     simulated = simulate.Task(algorithm, seed, 0, "real").key(scenario)
-    where = [scenario.table.get("validation"), device, machine.boot(), machine.cores(), _code()]
+    where = [scenario.table.get("validation"), device, machine.boot(), executors.cores(), _code()]
     text = store.dump([simulated, where, str(torch.__version__)])
     return hashlib.sha256(text).hexdigest()[:32]
 

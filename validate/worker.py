@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from simulator import objective
+from simulator import executors, objective
 from simulator.cluster import mean_compute
 from simulator.errors import InputError
 from simulator.sections import Softmax, Torch
@@ -107,7 +107,7 @@ def _demand_steps_that_hold(job: Job, place: Place, size: int) -> None:
         held = f"the shortest that hold take {found * 1e3:.3g} ms" if found < inf else "none hold"
         raise InputError(
             f"{scenario.file}: cluster.compute: steps of {wanted * 1e3:.3g} ms cannot be held "
-            f"here, where {size} processes share {os.cpu_count()} cores: {held}; write longer "
+            f"here, where {size} processes share {executors.cores()} cores: {held}; write longer "
             'ones, take fewer workers, or write validation.compute = "real" to take steps as they '
             "are"
         )
