@@ -11,10 +11,13 @@ import numpy as np
 
 from simulator.cluster_sections import Bursts, Cluster, Group
 from simulator.distribution import Array, Distribution
+from simulator.overhead import Overhead
 from simulator.profile import Profile
 from simulator.samples import Trace
 from simulator.scenario import Scenario
 from simulator.streams import Purpose, blocks, generator
+
+NONE = Overhead().step
 
 
 @dataclass(frozen=True)
@@ -140,9 +143,17 @@ class Stream:
     Drawing them in blocks of any size gives the same numbers.
     """
 
-    def __init__(self, worker: Worker, seed: int, rank: int, extra: Distribution | None) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        seed: int,
+        rank: int,
+        extra: Distribution | None,
+        overhead: Distribution,
+    ) -> None:
         law = worker.compute
-        self.constant = law.expectation if law.is_constant and extra is None else None
+        fixed = law.is_constant and extra is None and overhead.is_constant
+        self.constant = law.expectation + overhead.expectation if fixed else None
         self._draws: list[Callable[[int], Array]] = []
         if isinstance(law, Trace):
             self._draws.append(law.replay(generator(seed, Purpose.TRACE, rank)))
@@ -150,6 +161,8 @@ class Stream:
             self._draws.append(partial(law.sample, generator(seed, Purpose.COMPUTE, rank)))
         if extra is not None:
             self._draws.append(partial(extra.sample, generator(seed, Purpose.EXTRA, rank)))
+        if overhead != NONE:
+            self._draws.append(partial(overhead.sample, generator(seed, Purpose.OVERHEAD, rank)))
 
     def draw(self, n: int) -> Array:
         """The next `n`, shape (n,)."""
@@ -163,9 +176,9 @@ class Stream:
 
 def streams(scenario: Scenario, seed: int) -> list[Stream]:
     """Per worker, the durations of its steps 1, 2, ...: the same for every program."""
-    slow = stragglers(scenario, seed)
+    slow, overhead = stragglers(scenario, seed), scenario.costs.step
     return [
-        Stream(worker, seed, rank, worker.extra if rank in slow else None)
+        Stream(worker, seed, rank, worker.extra if rank in slow else None, overhead)
         for rank, worker in enumerate(workers(scenario))
     ]
 
@@ -175,6 +188,15 @@ def compute_times(scenario: Scenario, seed: int) -> list[Iterator[float]]:
     return [
         blocks(stream.draw) if stream.constant is None else repeat(stream.constant)
         for stream in streams(scenario, seed)
+    ]
+
+
+def overheads(scenario: Scenario, seed: int) -> list[Iterator[float]]:
+    """What a real system adds to each step, as in `streams`."""
+    law = scenario.costs.step
+    return [
+        blocks(partial(law.sample, generator(seed, Purpose.OVERHEAD, rank)))
+        for rank in range(scenario.cluster.workers)
     ]
 
 

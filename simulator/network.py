@@ -18,6 +18,7 @@ import numpy as np
 from simulator.delay import Law
 from simulator.fabric import rounds
 from simulator.fabric.rounds import Round
+from simulator.parametric import Constant
 from simulator.scenario import Scenario
 from simulator.streams import Purpose, blocks, generator
 from simulator.topology.places import Places
@@ -78,6 +79,7 @@ class Network:
         self.places = Places(scenario)
         self.regions = self.places.regions
         self.model_bytes = scenario.model.bytes
+        self.overhead = scenario.costs
         self.charged: set[str] = set()  # names of links between regions, whose bytes are egress
         self._links: dict[tuple[int, int], Link] = {}
 
@@ -103,6 +105,13 @@ class Network:
         if window is None or not link.latency:
             return link
         return replace(link, bandwidth=min(link.bandwidth, window / (2 * link.latency)))
+
+    def way(self, source: int, to: int) -> Link:
+        """The link as a message finds it: with what messages cost beside its latency."""
+        link, added = self.link(source, to), self.overhead.message
+        if not added:
+            return link
+        return replace(link, laws=(*link.laws, Constant.model_construct(value=added)))
 
     @cached_property
     def mean_plan(self) -> Plan:
@@ -272,7 +281,7 @@ class Traffic:
         if settings.collective == "given" and self.network.workers > 1:
             assert settings.duration is not None
             duration = float(settings.duration.sample(self._rng, 1)[0])
-            return duration * payload / self.network.model_bytes, 0.0
+            return self._real(duration * payload / self.network.model_bytes, 0.0)
         plan = self._plan(kind, team)
         if (kind, team) not in self._fixed:
             constant = all(link.is_constant for link in plan.path)
@@ -280,7 +289,15 @@ class Traffic:
         latency = self._fixed[kind, team]
         if latency is None:
             latency = sum(link.sample(self._rng, hops) for link, hops in plan.path.items())
-        return plan.held * payload, latency
+        return self._real(plan.held * payload, latency) if plan.moved else (0.0, 0.0)
+
+    def _real(self, transmission: float, latency: float) -> tuple[float, float]:
+        """With what a real system adds."""
+        overhead = self.network.overhead
+        return (
+            transmission * overhead.transmission_factor,
+            latency * overhead.latency_factor + overhead.collective,
+        )
 
     def is_constant(self, kind: str) -> bool:
         """Whether equal collectives always cost the same."""
@@ -299,7 +316,7 @@ class Traffic:
     def route(self, source: int, to: int) -> "Route":
         """The way from one node to another, for its messages."""
         if (source, to) not in self._messages:
-            link, size = self.network.link(source, to), self.network.model_bytes
+            link, size = self.network.way(source, to), self.network.model_bytes
             key = source * (self.network.workers + 1) + to
             self._messages[source, to] = self._make_route(link, size, self._seed, key)
         return self._messages[source, to]

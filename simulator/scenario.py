@@ -23,6 +23,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from simulator.cluster_sections import Cluster, Recovery
 from simulator.codecs.codec import Raw
 from simulator.network_sections import Network, Server
+from simulator.overhead import Calibration, Overhead, at
 from simulator.pieces.piece import TomlSchema
 from simulator.programs import Program, catalogue
 from simulator.section import Many, Name, Section
@@ -53,6 +54,10 @@ __all__ = [
     "arguments",
     "json_schema",
 ]
+
+
+MEASURED = ("overhead", "calibration")
+"""Tables that say what a real system adds to what the others prescribe."""
 
 
 class Algorithm(Section):
@@ -182,6 +187,12 @@ class Scenario(Section):
     theory: Theory = Theory()
     validation: Validation = Validation()
     cost: Cost = Cost()
+    overhead: Many[Overhead] = Field(
+        default=(), description="what a real system adds, by the number of workers"
+    )
+    calibration: Calibration | None = Field(
+        default=None, description="where measured numbers come from, and how far they may be off"
+    )
 
     @field_validator("algorithm")
     @classmethod
@@ -222,6 +233,18 @@ class Scenario(Section):
     def shares(self) -> bool:
         """Whether other jobs are on the network, so that links may be there for them."""
         return self._guest or bool(self.job)
+
+    @property
+    def costs(self) -> Overhead:
+        """What a real system adds with so many workers."""
+        return at(self.overhead, self.cluster.workers)
+
+    @property
+    def nominal(self) -> "Scenario":
+        """The scenario without what a real system adds: what is prescribed to one."""
+        bare = self.model_copy(update={"overhead": (), "calibration": None})
+        bare._table = {k: v for k, v in self._table.items() if k not in MEASURED}
+        return bare
 
     @property
     def table(self) -> dict[str, Any]:

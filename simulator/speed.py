@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from heapq import merge
 from math import inf
+from operator import add
 from typing import Protocol
 
 from simulator import cluster
@@ -149,9 +150,13 @@ def stretched(node: Clock, durations: Iterator[float], speed: Speed) -> Iterator
 
 def compute_times(scenario: Scenario, seed: int, nodes: Sequence[Clock]) -> list[Iterator[float]]:
     """Per worker, what its steps 1, 2, ... take: as they are begun by the clocks of `nodes`."""
+    own = speeds(scenario, seed)
+    steady = cluster.compute_times(scenario, seed)
+    work = cluster.compute_times(scenario.nominal, seed)  # what a system adds is no work
+    added = cluster.overheads(scenario, seed)
     return [
-        times if own is None else stretched(node, times, own)
-        for node, times, own in zip(
-            nodes, cluster.compute_times(scenario, seed), speeds(scenario, seed), strict=True
-        )
+        steady[rank]
+        if speed is None
+        else map(add, stretched(nodes[rank], work[rank], speed), added[rank])
+        for rank, speed in enumerate(own)
     ]

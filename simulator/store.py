@@ -35,6 +35,7 @@ NAMES = (
     "curves.csv",
     "timeline.json",
     "outcomes.json",  # of a real run: what came first
+    "events.csv",  # what its nodes did and when
     *(f"{n}.{e}" for n in FIGURES for e in ("png", "svg")),
 )
 SWEEP_NAMES = ("sweep.json", "sweep.csv", "sweep-seeds.csv", "sweep.png", "sweep.svg")

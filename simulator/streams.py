@@ -30,6 +30,8 @@ class Purpose(IntEnum):
     OUTAGE = 12
     BACKGROUND = 13
     TRACE = 14
+    OVERHEAD = 15
+    CALIBRATION = 16
 
 
 def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

@@ -7,6 +7,19 @@ from hypothesis import strategies as st
 from tests.worlds import EXPONENTIAL
 
 STEPS = 20
+OVERHEAD = {
+    "step": {"dist": "exponential", "mean": "30 ms"},
+    "issue": "3 ms",
+    "collect": "70 ms",
+    "collective": "90 ms",
+    "agree": "11 ms",
+    "agree_latencies": 4.0,
+    "send": "13 ms",
+    "message": "170 ms",
+    "receive": "19 ms",
+    "latency_factor": 2.0,
+    "transmission_factor": 1.1,
+}
 
 seconds = st.sampled_from(["0 s", "1 ms", "300 ms", "1 s", "7 s"])
 laws = st.one_of(
@@ -57,6 +70,7 @@ def delays(draw: st.DrawFn) -> dict[str, Any]:
         cluster |= {"extra": draw(laws), "extra_share": draw(st.sampled_from([0.5, 1.0]))}
     cluster["forward_share"] = draw(st.sampled_from([0.0, 1 / 3, 0.9]))
     return {
+        "overhead": draw(st.sampled_from([[], [], [OVERHEAD]])),
         "workers": workers,
         "compute": draw(laws),
         "cluster": cluster,

@@ -14,6 +14,7 @@ from simulator.engines.handover import HandOver
 from simulator.pieces.gate import bounded_lead
 from simulator.programs import catalogue
 from simulator.trace import COLUMNS
+from tests.delays import OVERHEAD
 from tests.worlds import EXPONENTIAL, QUADRATIC, scenario
 
 ASGD = {"name": "asgd"}
@@ -42,8 +43,9 @@ def assert_equal(ours, theirs):
     for name in theirs.seconds:
         off = ours.seconds[name] - theirs.seconds[name]
         assert abs(off) <= 1e-9 * theirs.duration + 1e-12, name
+        np.testing.assert_allclose(ours.workers[name], theirs.workers[name], rtol=1e-9, atol=1e-9)
     assert ours.duration == pytest.approx(theirs.duration, rel=1e-9)
-    exact = {"engine": "batched", "curve": {}, "seconds": {}, "duration": 0.0}
+    exact = {"engine": "batched", "curve": {}, "seconds": {}, "workers": {}, "duration": 0.0}
     assert replace(ours, **exact) == replace(theirs, **exact)
 
 
@@ -143,8 +145,11 @@ def worlds(draw):
     cluster = draw(clusters(workers))
     ends = st.fixed_dictionaries({"duration": st.sampled_from(["3 s", "10 s", "7300 ms", "40 s"])})
     steps = draw(st.sampled_from([None, 1, 7, 30]))
+    case = draw(algorithms(workers))
+    # what it costs to answer those whom a gate lets go is for the reference engine
+    costs = OVERHEAD | ({"send": "0 s"} if case["name"] == "ssp" else {})
     return scenario(
-        draw(algorithms(workers)),
+        case,
         workers=workers,
         compute=cluster["compute"],
         steps=steps,
@@ -155,6 +160,7 @@ def worlds(draw):
         | draw(optional(evaluate_every=st.integers(1, min(steps or 9, 9)))),
         cost={"node_hour": 2.0, "egress_per_gb": 0.1},
         model={"bytes_per_parameter": draw(st.sampled_from([4, 1.3]))},
+        overhead=draw(st.sampled_from([[], [costs]])),
     )
 
 
@@ -345,7 +351,14 @@ async def _scalars(me):
         await me.request(me.server, (await me.gradient(me.start), 1.0))
 
 
-@pytest.mark.parametrize("worker", [_by_rank, _two_gradients, _pausing, _scalars])
+def test_work_may_be_anywhere():
+    programs = {"asgd": replace(catalogue()["asgd"], worker=_pausing)}
+    world = scenario(ASGD, compute=EXPONENTIAL, programs=programs)
+    ours = served.run(programs["asgd"], world.algorithm[0], world, [3])[0]
+    assert_equal(ours, virtual.run(world.algorithm[0], world, 3, programs=programs))
+
+
+@pytest.mark.parametrize("worker", [_by_rank, _two_gradients, _scalars])
 def test_workers_that_do_anything_else_are_handed_over(worker):
     program = replace(catalogue()["asgd"], worker=worker)
     reason = handed(program, scenario(ASGD), lr=lambda step: 0.1)

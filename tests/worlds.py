@@ -49,7 +49,7 @@ def scenario(
         "algorithm": list(algorithms),
     }
     for name, table in tables.items():
-        made[name] = made.get(name, {}) | table
+        made[name] = made.get(name, {}) | table if isinstance(table, dict) else table
     return parse(made, file="test", folder=Path(), programs=programs)
 
 

@@ -8,7 +8,7 @@ they mean the same collective, know when the last one joined, and stop after the
 import sys
 from collections import deque
 from collections.abc import Callable
-from math import inf
+from math import inf, nan
 from threading import Lock
 from zlib import crc32
 
@@ -37,14 +37,15 @@ Landed = tuple[Payload, list[list[float]]]
 class Started:
     """A collective under way, as `Node.start_mean` returns it.
 
-    `step`: the worker's when it started; `begins`, `done`: seconds, once it is settled; `chained`:
-    others follow from it; `late`: it really ended after it was to be done.
+    `step`: the worker's when it started; `begins`, `done`: seconds, and `size`: bytes of a payload,
+    once it is settled; `chained`: others follow from it.
     """
 
     def __init__(self, number: int, kind: str, step: int, first: "Started | None" = None) -> None:
         self.number, self.kind, self.step, self.first = number, kind, step, first
         self.chained = self.settled = False
         self.begins = self.done = inf
+        self.size = nan
         self.result: Payload = None
         self.pending: list[Pending] = []
         self.packed = Packed(None, [], [], [])
@@ -248,6 +249,7 @@ class Collectives:
             joined = max(joined, handle.first.done)
             self._network.starts("mean", sizes[0])
         size, largest = sum(sizes) / len(sizes), max(sizes) if len(sizes) > 1 else None
+        handle.size = size
         handle.begins, handle.done = self._network.collective(handle.kind, size, largest, joined)
         handle.settled = True
         self.settled += 1

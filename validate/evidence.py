@@ -7,7 +7,10 @@ run's own CPU use is above 50 % errors reach 31 %.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from simulator.scenario import Scenario
+from validate.events import STEP
 from validate.measure import Measured
 from validate.records import Account
 
@@ -60,13 +63,14 @@ def _of_run(run: Measured) -> dict[str, float]:
     for account in accounts:
         hosts.setdefault(account.machine.get("host", ""), []).append(account)
     shares = [_shares(team) for team in hosts.values()]
-    steps = [time for account in accounts for time in account.compute]
+    events = np.concatenate([each.events for each in run.records])
+    steps = events[events["kind"] == STEP]
     collectives = sum(account.collectives for account in accounts)
     duration = max(account.duration for account in accounts)
     return {
         "own_cpu": max(own for own, _ in shares),
         "foreign_cpu": max(foreign for _, foreign in shares),
-        "step": sum(steps) / len(steps) if steps else 0.0,
+        "step": float((steps["end"] - steps["start"]).mean()) if len(steps) else 0.0,
         "late": sum(account.late for account in accounts) / collectives if collectives else 0.0,
         "sent_bytes": sum(account.machine.get("sent_bytes", 0) for account in accounts),
         "observing": max(account.observing for account in accounts) / (duration or 1.0),

@@ -12,8 +12,9 @@ from simulator import objective
 from simulator.engines import values
 from simulator.engines.observer import BYTES_PER_GB, SECONDS_PER_HOUR
 from simulator.engines.replay import Told
+from simulator.evaluation import Evaluation
 from simulator.load import known_programs
-from simulator.objective import Evaluation, Objective
+from simulator.objective import Objective
 from simulator.programs import Program
 from simulator.scenario import Scenario
 from simulator.trace import COLUMNS, SPAN, Run
@@ -30,6 +31,11 @@ class Measured:
     run: Run
     records: list[Record] = field(repr=False)
     whole: bool = True
+
+    @property
+    def events(self) -> np.ndarray:
+        """What all nodes did and when, of dtype `validate.events.EVENT`."""
+        return np.concatenate([each.events for each in self.records])
 
     @property
     def told(self) -> list[Told]:

@@ -20,6 +20,7 @@ from simulator.effects import ANY, Handle, Payload, Vector
 from simulator.engines.base import SeededNode
 from simulator.errors import ProgramError
 from simulator.trace import Kind, Spans
+from validate import events
 from validate.collectives import Collectives
 from validate.emulation import Real
 from validate.learner import Learner
@@ -63,7 +64,7 @@ class RealNode(SeededNode):
 
     `step`: gradients computed (by the server: received); `updates`: marks; `waited` and
     `communicated`: seconds it stood still for others, and for the network; `outcomes`: what
-    depended on time, in order.
+    depended on time, in order; `events`: what it did and when, as `validate.events.EVENT`.
     """
 
     def __init__(  # noqa: PLR0913 - what a node is made of
@@ -105,8 +106,7 @@ class RealNode(SeededNode):
         self.waited = self.communicated = self._since = 0.0
         self.outcomes: list[Any] = []
         self.staleness: Counter[int] = Counter()
-        self.lasted: list[float] = []
-        self.drawn: list[float] = []
+        self.events: list[tuple[Any, ...]] = []
         self.late = 0
         self._versions = [0] * (workers + 1)
         self._stale = 0
@@ -158,6 +158,11 @@ class RealNode(SeededNode):
         duration = 0.0 if self._durations is None else next(self._durations)
         return begins, duration
 
+    def _note(  # noqa: PLR0913, PLR0917 - a row
+        self, kind: int, start: float, end: float, joined: float, due: float, size: float = nan
+    ) -> None:
+        self.events.append((self.rank, kind, self.step, start, end, joined, due, size))
+
     def _coast(self, now: float) -> None:
         """Past the end others may wait for this node, so it hurries to the next collective."""
         self._coasting = True
@@ -175,8 +180,11 @@ class RealNode(SeededNode):
 
     def _computed(self, begins: float, duration: float) -> None:
         self._clock.sleep_until(begins + duration)
-        self.lasted.append(self.now - begins)
-        self.drawn.append(duration)
+        self._note(events.STEP, begins, self.now, nan, self._due(begins, duration))
+
+    def _due(self, begins: float, duration: float) -> float:
+        """When a step is to end; nan where nothing says so."""
+        return nan if self._durations is None else begins + duration
 
     async def gradient(self, x: Vector) -> Vector:
         """One real gradient, stretched to the time that it is to take."""
@@ -216,8 +224,8 @@ class RealNode(SeededNode):
         def freed(number: int, piece: Tensor) -> None:
             _synchronise(piece)
             if number == pieces - 1:
-                self.lasted.append(max(self.now, begins + duration) - begins)
-                self.drawn.append(duration)
+                end = max(self.now, begins + duration)
+                self._note(events.STEP, begins, end, nan, self._due(begins, duration))
             # .data: autograd still writes the other pieces of what this is a view of
             handles[number].computed.set_result(piece.data)
             if self._post is not None:
@@ -254,15 +262,19 @@ class RealNode(SeededNode):
 
     def start_mean(self, value: Payload) -> Handle:
         """Start an all-reduce."""
-        return self._team().mean(value, self.step)
+        return self._issued(self.now, self._team().mean(value, self.step))
 
     def start_gather(self, value: Payload) -> Handle:
         """Start an all-gather."""
-        return self._team().gather(value, self.step)
+        return self._issued(self.now, self._team().gather(value, self.step))
 
     def start_mean_after(self, handle: Handle, value: Callable[[Payload], Payload]) -> Handle:
         """Start an all-reduce on a thread, once the first one is there."""
-        return self._team().mean_after(handle, value, self.step)
+        return self._issued(self.now, self._team().mean_after(handle, value, self.step))
+
+    def _issued(self, begin: float, handle: Handle) -> Handle:
+        self._note(events.ISSUE, begin, self.now, nan, nan)
+        return handle
 
     async def wait(self, handle: Handle) -> Any:
         """Wait until it is really there, and due."""
@@ -278,6 +290,7 @@ class RealNode(SeededNode):
         if emulated and not there and self.now > handle.done:
             self.late += 1
         self._clock.sleep_until(handle.done)
+        self._note(events.WAIT, begin, self.now, handle.begins, handle.done, handle.size)
         if not there or begin < handle.done:
             self._stand(begin, handle.begins)
         if not handle.chained:
@@ -291,6 +304,7 @@ class RealNode(SeededNode):
         begin, team = self.now, self._team()
         asked = team.question(handle, self.step)
         answer = team.answer(asked)
+        self._note(events.AGREE, begin, self.now, asked.done, asked.done)
         self._stand(begin, asked.done)
         if team.ending:
             raise Over
@@ -310,8 +324,10 @@ class RealNode(SeededNode):
     def send(self, to: int, value: Payload) -> None:
         """Hand a message to gloo."""
         post, size = self._mail(), self._meter(value)
-        self._sent[to], transit = self._network.sends(to, size, self.now)
+        begin = self.now
+        self._sent[to], transit = self._network.sends(to, size, begin)
         post.send(to, value, size, self._sent[to], transit)
+        self._note(events.SEND, begin, self.now, nan, nan, size)
         self._versions[to] = self.updates
 
     async def receive(self, source: int = ANY) -> tuple[int, Payload]:
@@ -365,8 +381,10 @@ class RealNode(SeededNode):
 
     def _answered(self, message: Message, begin: float) -> None:
         """Account for a wait since `begin`: what is on its way, there and back, communicates."""
+        sent = message.due - message.transit
+        self._note(events.TAKE, begin, self.now, sent, message.due, message.size)
         there = max(0.0, self._sent[message.sender] + message.there - begin)
-        self._stand(begin, message.due - message.transit - there)
+        self._stand(begin, sent - there)
 
     def discard(self) -> None:
         """Take the gradient received last out of the count."""
@@ -377,7 +395,10 @@ class RealNode(SeededNode):
 
     def work(self, seconds: float) -> None:
         """Be busy."""
-        self._clock.sleep_until(self.now + seconds)
+        begin = self.now
+        self._clock.sleep_until(begin + seconds)
+        if seconds:
+            self._note(events.SERVE, begin, self.now, nan, begin + seconds)
 
     def clock(self) -> float:
         """This process's clock."""

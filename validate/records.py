@@ -17,6 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from simulator.engines.observer import POINTS
+from validate.events import EVENT
 
 COLUMNS = ("step", "time", "period", "updates", "bytes", "charged")
 WAITING = 8  # snapshots that wait to be written, at most: they are as large as the model
@@ -29,11 +30,9 @@ class Account:
 
     `seconds`: by what they were spent on; `outcomes`: what its effects came to wherever that
     depends on time, in order, from which `simulator.engines.replay` repeats the run; `gradients`
-    and `marks`: how many there were; `compute`: how long steps took, `drawn`: should have taken;
-    `late`: collectives and messages that really came after the emulated network's time, of
-    `collectives`;
-    `busy`: CPU seconds of the process; `observing`: seconds spent on handing snapshots over, and
-    on writing them.
+    and `marks`: how many there were; `late`: collectives and messages that really came after the
+    emulated network's time, of `collectives`; `busy`: CPU seconds of the process; `observing`:
+    seconds spent on handing snapshots over, and on writing them.
     """
 
     duration: float = 0.0
@@ -41,8 +40,6 @@ class Account:
     outcomes: list[Any] = field(default_factory=list)
     gradients: int = 0
     marks: int = 0
-    compute: list[float] = field(default_factory=list)
-    drawn: list[float] = field(default_factory=list)
     late: int = 0
     collectives: int = 0
     busy: float = 0.0
@@ -115,6 +112,10 @@ class Recorder:
         """Keep the node's timeline, of dtype `simulator.trace.SPAN`."""
         np.save(self._whole.with_suffix(".npy"), spans)
 
+    def events(self, events: Sequence[tuple[Any, ...]]) -> None:
+        """Keep what the node did, of dtype `validate.events.EVENT`."""
+        np.save(events_file(self._whole), np.array(list(events), EVENT))
+
     def close(self, account: Account) -> None:
         """Write what is left, and the account: the node's part of the run is whole."""
         self._queue.put(None)
@@ -129,12 +130,18 @@ class Recorder:
 class Record:
     """What `Recorder` wrote. `rows`: by `COLUMNS`, "x" (n, dimension) and "buffers".
 
-    `account` is None where the node did not come to its end.
+    `events`: what the node did and when. `account` is None where the node did not come to its end.
     """
 
     rows: np.ndarray
     account: Account | None
     every: int
+    events: np.ndarray
+
+
+def events_file(whole: Path) -> Path:
+    """Where a node's events are, beside its account."""
+    return whole.with_name(f"{whole.stem}-events.npy")
 
 
 def read(folder: Path, rank: int) -> Record | None:
@@ -155,7 +162,10 @@ def read(folder: Path, rank: int) -> Record | None:
     path = folder / f"rank-{rank}.bin"
     count = (path.stat().st_size - start) // kind.itemsize
     rows = np.memmap(path, kind, "r", start, (count,)) if count else np.empty(0, kind)
-    return Record(rows, *_account(folder / f"rank-{rank}.json"))
+    whole = folder / f"rank-{rank}.json"
+    done = events_file(whole)
+    events = np.load(done, allow_pickle=False) if done.is_file() else np.empty(0, EVENT)
+    return Record(rows, *_account(whole), events)
 
 
 def _account(path: Path) -> tuple[Account | None, int]:

@@ -80,6 +80,7 @@ class Part:
     """One process's part in a task: its node, and all that the node stands on."""
 
     def __init__(self, task: Task, scenario: Scenario, place: Place, program: Program) -> None:
+        scenario = scenario.nominal  # a real system adds what it adds
         self._task, self._scenario, self._place, self._program = task, scenario, place, program
         self.rank, self.workers = place.rank, scenario.cluster.workers
         self.size = self.workers + (program.server is not None)
@@ -203,6 +204,7 @@ class Part:
         account.links = self._network.traffic.links()
         account.machine["calm"] = transport.calm_sockets()
         self._recorder.spans(self._spans.array(account.duration))
+        self._recorder.events(self.node.events)
         stores.meet(store, "end", self.size, patient=True)  # nobody's sockets go before
         if self._group is not None:
             self._group.close()
@@ -277,8 +279,6 @@ def _account(node: RealNode, used: machine.Use) -> Account:
         outcomes=node.outcomes,
         gradients=node.step if node.rank < node.workers else 0,
         marks=node.updates,
-        compute=node.lasted,
-        drawn=node.drawn,
         late=node.late,
         busy=used.own(),
         staleness=dict(node.staleness),

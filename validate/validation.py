@@ -17,7 +17,7 @@ from simulator.errors import InputError, RunError
 from simulator.load import Programs, load
 from simulator.scenario import Algorithm, Scenario
 from simulator.simulate import Progress, Result
-from validate import checks, evidence, launch, machine, planned
+from validate import checks, events, evidence, launch, machine, planned
 from validate.compare import Comparison, compare
 from validate.measure import Measured, measure
 from validate.task import Job, Task
@@ -160,7 +160,7 @@ def find_device(name: str) -> str:
 
 def _key(scenario: Scenario, algorithm: Algorithm, seed: int, device: str) -> str:
     """Hash of all that a real run depends on, but for chance."""
-    simulated = simulate.Task(algorithm, seed, 0, "real").key(scenario)
+    simulated = simulate.Task(algorithm, seed, 0, "real").key(scenario.nominal)
     where = [scenario.table.get("validation"), device, machine.boot(), executors.cores(), _code()]
     text = store.dump([simulated, where, str(torch.__version__)])
     return hashlib.sha256(text).hexdigest()[:32]
@@ -210,6 +210,10 @@ def _save(
         label: {each.run.seed: [told._asdict() for told in each.told] for each in found}
         for label, found in groups.items()
     }
-    files = {"outcomes.json": store.dump(outcomes, indent=None)}
+    did = {(each.run.label, each.run.seed): each.events for each in runs}
+    files = {
+        "outcomes.json": store.dump(outcomes, indent=None),
+        "events.csv": events.write(did),
+    }
     simulate.save(result, directory, summary=more, files=files, whole=whole)
     return result, judged

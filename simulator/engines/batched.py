@@ -19,6 +19,7 @@ from simulator.engines.agenda import Clocks
 from simulator.engines.draws import Draws, SumDraws
 from simulator.engines.handover import HandOver
 from simulator.engines.ledger import Ledger
+from simulator.engines.loaded import Costs
 from simulator.engines.node import NEVER
 from simulator.engines.observer import (
     BYTES_PER_GB,
@@ -193,7 +194,9 @@ class Batch:
         """Run to the end of the steps, or of the time."""
         with np.errstate(over="ignore", invalid="ignore"):  # divergence is reported, not warned of
             coroutine = self.program.start(
-                self.program.worker, self.team, self.algorithm.parameters
+                self.program.worker,
+                Costs(self.scenario).on(self.team),
+                self.algorithm.parameters,
             )
             try:
                 coroutine.send(None)

@@ -142,9 +142,11 @@ def _teams(scenario: Scenario, seed: int) -> Iterator[_Team]:
     for rank, worker in team:  # after all to whose times theirs are added
         if rank in slow and worker.extra is not None:
             ranks.setdefault((Purpose.EXTRA, worker.extra), []).append(rank)
+        if scenario.costs.step != cluster.NONE:
+            ranks.setdefault((Purpose.OVERHEAD, scenario.costs.step), []).append(rank)
     for (purpose, law), members in ranks.items():
         own = streams.quick(seed, Purpose.AGGREGATE, int(purpose), members[0])
-        yield _Team(law, own, members, extra=purpose == Purpose.EXTRA)
+        yield _Team(law, own, members, extra=purpose != Purpose.COMPUTE)
 
 
 def share(work: Callable[[T], None], items: Sequence[T], threads: int) -> None:

@@ -5,17 +5,21 @@ is then worked out for each seed by itself (`loop`), so that nothing depends on 
 together, or on how many threads do it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 from simulator import objective
+from simulator.effects import Node
 from simulator.engines import values
 from simulator.engines.handover import HandOver
+from simulator.engines.loaded import Costs
 from simulator.engines.script import ServerScript
 from simulator.engines.traced import WorkerScript
 from simulator.engines.world import World
 from simulator.programs import Program
+from simulator.programs.program import Function
 from simulator.scenario import Algorithm, Scenario
 from simulator.trace import Run
 
@@ -39,7 +43,11 @@ def run(
         raise HandOver("it has no server")
     if objective.dimension_of(scenario.objective) is not None:
         raise HandOver("its gradients have values")
-    begin = partial(program.start, parameters=algorithm.parameters)
+    costs = Costs(scenario)
+
+    def begin(function: Function, node: Node) -> Coroutine[Any, Any, None]:
+        return program.start(function, costs.on(node), algorithm.parameters)
+
     meter = values.Meter(scenario.model.bytes, objective.Nothing.dimension)
     worker = WorkerScript(scenario, partial(begin, program.worker), meter)
     worker.trace(1)

@@ -15,6 +15,7 @@ from simulator import objective, speed
 from simulator.effects import ANY, Payload
 from simulator.engines import values
 from simulator.engines.collective import ABSENT, IN_TIME, Collective, Piece
+from simulator.engines.loaded import Costs
 from simulator.engines.node import NEVER, Message, VirtualNode
 from simulator.engines.observer import Observer, evaluation_interval
 from simulator.errors import DeadlockError
@@ -83,14 +84,15 @@ class Simulation:
         every = scale * interval
         nodes = [self.node(self, rank) for rank in range(self.workers)]
         self.nodes: Sequence[VirtualNode] = nodes
+        costs = Costs(scenario)
         for node, durations in zip(self.nodes, self.durations(), strict=True):
             node.compute_with(durations, self.objective.source(node.rank))
-            node.execute(program.start(program.worker, node, algorithm.parameters))
+            node.execute(program.start(program.worker, costs.on(node), algorithm.parameters))
         watched = self.nodes[:]
         if program.server:
             server = self.node(self, self.workers)
             server.serve(scenario.server.receive)
-            server.execute(program.start(program.server, server, algorithm.parameters))
+            server.execute(program.start(program.server, costs.on(server), algorithm.parameters))
             nodes.append(server)
             watched = [server]
         for node in watched:

@@ -136,10 +136,8 @@ class WorkerScript(ScriptNode):
         yield
 
     def work(self, seconds: float) -> None:
-        """Note it: once, after the gradient."""
-        if seconds and (self._more or not self._computed):
-            self._refuse()
-        self._more = self._more or seconds
+        """Note it: whenever it is, it is done between an answer and the next request."""
+        self._more += seconds
 
     @types.coroutine
     def request(self, to: int, value: Payload) -> Generator[None, None, Payload]:

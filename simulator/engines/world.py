@@ -33,7 +33,7 @@ class Way:
     """
 
     def __init__(self, network: Network, ends: list[tuple[int, int]]) -> None:
-        self.links = [network.link(*each) for each in ends]
+        self.links = [network.way(*each) for each in ends]
         self._keys = [source * (network.workers + 1) + to for source, to in ends]
         self.pace = np.array([1 / link.bandwidth for link in self.links])
         self.latency = np.array([_latency(link) for link in self.links])
