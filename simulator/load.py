@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from simulator import wording
 from simulator.checks.settings import problems
 from simulator.errors import InputError
+from simulator.extends import extended
 from simulator.listing import find, shipped
 from simulator.programs import Program, catalogue
 from simulator.programs.program import Function
@@ -88,8 +89,11 @@ def parse(  # noqa: PLR0913 - where it comes from, and what it may use
     key, value and remedy of the first few problems.
     """
     known = known_programs(programs)
-    table = deepcopy(table)
-    changed = {override(table, text): text for text in overrides}
+    own = deepcopy(table)
+    for text in filter(_EXTENDS.match, overrides):
+        override(own, text)
+    table, profile = extended(own, file, folder, read)
+    changed = {override(table, text): text for text in overrides if not _EXTENDS.match(text)}
     context = {"file": file, "folder": folder, "table": table, "programs": known, "guest": guest}
     try:
         scenario = Scenario.model_validate(table, context=context)
@@ -100,7 +104,11 @@ def parse(  # noqa: PLR0913 - where it comes from, and what it may use
         for index, job in enumerate(scenario.job):
             _read_job(scenario, job, f"{file}: job[{index}]", folder, programs)
         return scenario
-    lines = [_line(file, path, what, table, changed) for path, what in found.items()]
+    lines = []
+    for path, what in found.items():
+        inherited = wording.get(own, path) is None and wording.get(profile, path) is not None
+        source = str(folder / own["extends"]) if inherited else file
+        lines.append(_line(source, path, what, table, changed))
     if len(lines) > SHOWN:
         lines[SHOWN:] = [f"{file}: {len(lines) - SHOWN} more, shown once these are corrected"]
     raise InputError("\n".join(lines))
@@ -181,6 +189,7 @@ def _line(
     return line.replace("\n", "\\n").encode("utf-8", "backslashreplace").decode()
 
 
+_EXTENDS = re.compile(r"\s*extends\s*=")
 _KEY = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|\[(\d+)\]|([^\s."'=[]+))\s*([.=]|(?=\[))""")
 
 

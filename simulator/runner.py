@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator import executors, makers, report, store
+from simulator.calibration import run_replicates
 from simulator.dispatch import run_seeds
 from simulator.errors import InputError
 from simulator.goals import Goal, Score
@@ -183,5 +184,9 @@ def run_job(
     """Run a job, wherever that is; refuse versions other than those `expected`."""
     store.demand_versions(expected)
     scenario = job.scenario
-    runs = run_seeds(scenario, scenario.algorithm[0], job.seeds, engine=engine, programs=programs)
+    algorithm, seeds = scenario.algorithm[0], job.seeds
+    if scenario.calibration is None:
+        runs = run_seeds(scenario, algorithm, seeds, engine=engine, programs=programs)
+    else:  # each with measured numbers that may as well be true
+        runs = run_replicates(scenario, algorithm, seeds, seeds, engine=engine, programs=programs)
     return [goal.score(run, scenario) for run in runs]

@@ -166,6 +166,9 @@ class Job(Section):
 class Scenario(Section):
     """Everything one simulation needs."""
 
+    extends: Name | None = Field(
+        default=None, description="profile whose tables hold where this scenario says nothing"
+    )
     title: str = Field(default="", description="title of figures and reports")
     model: Model
     objective: Objective = Field(

@@ -3,14 +3,25 @@
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from simulator import bottleneck, executors, limits, makers, plot, report, store, timeline, usage
+from simulator import (
+    bottleneck,
+    calibration,
+    executors,
+    limits,
+    makers,
+    plot,
+    report,
+    store,
+    timeline,
+    usage,
+)
 from simulator.cluster import ideal_rate
 from simulator.dispatch import ENGINES, run_seeds, takes_many
 from simulator.errors import InputError
@@ -37,12 +48,16 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Task:
-    """One algorithm with one seed, recording at most `spans` spans."""
+    """One algorithm with one seed, recording at most `spans` spans.
+
+    `replicate`: with whose numbers, where a profile says how far its own may be off.
+    """
 
     algorithm: Algorithm
     seed: int
     spans: int
     engine: str
+    replicate: int | None = None
 
     def key(self, scenario: Scenario) -> str:
         """Hash of everything that determines the task's numbers."""
@@ -51,6 +66,7 @@ class Task:
         algorithm = self.algorithm
         told = list(algorithm.notes)  # what other tables change
         task = [algorithm.table, algorithm.label, told, self.seed, self.spans, self.engine]
+        task += [self.replicate]
         files = [hashlib.sha256(data).hexdigest() for data in _samples(table, scenario.file)]
         maker = makers.other(scenario.objective)
         code = _code(
@@ -86,12 +102,18 @@ def _samples(table: Any, file: str) -> Iterator[bytes]:
 
 @dataclass(frozen=True)
 class Result:
-    """What `simulate` returns: the runs, algorithm by algorithm and seed by seed."""
+    """What `simulate` returns: the runs, algorithm by algorithm and seed by seed.
+
+    `replicates`: where numbers come from a profile, runs with others that may as well be true.
+    `paired`: what is predicted will meet the very delays of `runs`.
+    """
 
     scenario: Scenario
     seeds: list[int]
     runs: list[Run]
     resumed: int = 0
+    replicates: list[Run] = field(default_factory=list)
+    paired: bool = False
 
     @property
     def engine(self) -> str:
@@ -130,6 +152,13 @@ class Result:
             "workers": usage.workers(runs),
             "bottleneck": bottleneck.sentence(scenario, algorithm, runs),
         }
+        if self.replicates:
+            found["interval90"] = calibration.intervals(
+                runs,
+                report.group(self.replicates)[algorithm.label],
+                target=scenario.run.target_loss,
+                paired=self.paired,
+            )
         return named | dict(report.jsonable(summary | found))
 
     @property
@@ -158,7 +187,11 @@ class Result:
     @cached_property
     def notes(self) -> list[str]:
         """What a reader of the numbers should know."""
-        return [*report.notes(self.groups), *limits.notes(self.scenario, self.runs)]
+        return [
+            *report.notes(self.groups),
+            *limits.notes(self.scenario, self.runs),
+            *calibration.notes(self.scenario, self.groups),
+        ]
 
     def curves(self) -> dict[str, dict[str, np.ndarray]]:
         """Each label's columns (`trace.COLUMNS`) as arrays of shape (seeds, points).
@@ -196,6 +229,7 @@ def simulate(  # noqa: PLR0913 - the options of the command
     out: str | Path | None = None,
     programs: Programs = None,
     progress: Progress | None = None,
+    paired: bool = False,
 ) -> Result:
     """Simulate every algorithm of `scenario` (or of such a file) with `seeds` seeds from `seed` on.
 
@@ -203,7 +237,8 @@ def simulate(  # noqa: PLR0913 - the options of the command
     same. With `out`, finished tasks are kept there at once, so that the same call resumes after an
     interruption, and the whole run directory is written in the end. `programs`, by name, join the
     catalogue's (a scenario must have been loaded with them); as their code has no version, such
-    runs are not resumed. Raises InputError.
+    runs are not resumed. `paired`: what is predicted will meet the very delays of these seeds, so
+    that intervals, if the scenario extends a profile, are of nothing else. Raises InputError.
     """
     if not isinstance(scenario, Scenario):
         scenario = load(scenario, programs=programs)
@@ -215,6 +250,7 @@ def simulate(  # noqa: PLR0913 - the options of the command
         for algorithm in scenario.algorithm
         for number in numbers
     ]
+    tasks += _replicates(scenario, numbers, engine, paired)
     directory = store.Directory(Path(out)) if out is not None else None
     parts = directory if programs is None else None
     keys = [task.key(scenario) for task in tasks] if parts else []
@@ -242,10 +278,28 @@ def simulate(  # noqa: PLR0913 - the options of the command
             if progress:
                 progress(len(done), len(tasks))
     runs = [done[index] for index in range(len(tasks))]
-    result = Result(scenario, list(numbers), runs, resumed)
+    count = len(scenario.algorithm) * seeds
+    result = Result(scenario, list(numbers), runs[:count], resumed, runs[count:], paired)
     if directory:
         save(result, directory)
     return result
+
+
+def _replicates(scenario: Scenario, seeds: Sequence[int], engine: str, paired: bool) -> list[Task]:
+    """Tasks that tell how far the others may be off; each has a seed of its own, if not paired."""
+    if scenario.calibration is None:
+        return []
+    return [
+        Task(
+            algorithm,
+            seeds[number % len(seeds)] if paired else seeds[0] + number,
+            0,
+            engine,
+            number,
+        )
+        for algorithm in scenario.algorithm
+        for number in range(scenario.calibration.replicates)
+    ]
 
 
 def _blocks(
@@ -262,11 +316,14 @@ def _blocks(
     groups: dict[str, list[int]] = {}
     for index, task in enumerate(tasks):
         if index not in done:
-            groups.setdefault(task.algorithm.label, []).append(index)
+            kind = "" if task.replicate is None else "replicates of "
+            groups.setdefault(f"{kind}{task.algorithm.label}", []).append(index)
     found = []
     for group in groups.values():
         first = tasks[group[0]]
-        many = takes_many(scenario, first.algorithm, first.engine, programs)
+        many = first.replicate is None and takes_many(
+            scenario, first.algorithm, first.engine, programs
+        )
         size = min(TOGETHER, -(-len(group) // jobs)) if many else 1
         found += [group[start : start + size] for start in range(0, len(group), size)]
     return sorted(found, key=lambda block: tasks[block[0]].seed)
@@ -342,6 +399,16 @@ def run_block(
     """Run tasks of one algorithm, wherever that is; refuse versions other than those `expected`."""
     store.demand_versions(expected)
     first = tasks[0]
+    if first.replicate is not None:
+        return calibration.run_replicates(
+            scenario,
+            first.algorithm,
+            [task.seed for task in tasks],
+            [task.replicate or 0 for task in tasks],
+            engine=first.engine,
+            threads=threads,
+            programs=programs,
+        )
     return run_seeds(
         scenario,
         first.algorithm,

@@ -1,5 +1,6 @@
 """Tables for a terminal."""
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,8 +27,11 @@ def summary(result: "Result") -> Table:
     """One line per algorithm of a result; the picked one is bold."""
     target, rows = result.scenario.run.target_loss, result.algorithms
     columns: dict[str, Cell] = {"algorithm": lambda row: row["label"]}
-    columns["s/step"] = _pace
-    if target:
+    if result.replicates:
+        columns |= _with_intervals(target)
+    else:
+        columns["s/step"] = _pace
+    if target and not result.replicates:
         heading = f"to loss {target:g}\n(95 %)"
         columns[heading] = lambda row: _reached(row["time_to_target"], len(result.seeds))
     columns["final\nloss"] = lambda row: _plain(row["loss"]["last"])
@@ -47,6 +51,35 @@ def summary(result: "Result") -> Table:
 
 def _pace(row: Row) -> str:
     return "stalled" if row["stall"] else human(row["seconds_per_step"]["mean"])
+
+
+def _with_intervals(target: float | None) -> dict[str, Cell]:
+    """Pace and time to target, with where a measured run may be expected beneath."""
+
+    def paced(row: Row) -> str:
+        return f"{_pace(row)}\n{_within(row['interval90']['seconds_per_step'])}"
+
+    def reached(row: Row) -> str:
+        time = human(row["time_to_target"]["mean"])
+        return f"{time}\n{_within(row['interval90']['time_to_target'])}"
+
+    columns: dict[str, Cell] = {"s/step\n(90 %)": paced}
+    if target is not None:
+        columns[f"to loss {target:g}\n(90 %)"] = reached
+    return columns
+
+
+def _within(interval: list[float | None] | None) -> str:
+    """Where a measured run may be expected."""
+    low, high = interval or (None, None)
+    if low is None:
+        return "-"
+    if high is None:
+        return f"> {human(low)}"
+    size, unit = (1e-3, "ms") if high < 0.9995 else time_unit(high)
+    digits = math.ceil(-math.log10(max(high - low, 1e-9) / size))
+    decimals = min(max(digits + 1, 0), 4)  # two digits of the width
+    return f"{low / size:.{decimals}f}–{high / size:.{decimals}f} {unit}"
 
 
 def sweep(result: "SweepResult") -> Table:

@@ -227,6 +227,13 @@ class Collectives:
     def _read(self, pending: Pending) -> list[list[float]]:
         return packing.read_numbers(pending.wait(), self._ranks)
 
+    def land(self, handle: Started) -> None:
+        """Wait until `handle`, and all before it, are really there."""
+        for each in self._unsettled:
+            self._wait(each)
+            if each is handle:
+                break
+
     def settle(self, handle: Started) -> None:
         """Wait until `handle`, and all before it, are really there; find out when they are due.
 

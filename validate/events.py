@@ -15,10 +15,11 @@ import numpy as np
 
 from simulator.errors import InputError
 
-STEP, ISSUE, WAIT, AGREE, SEND, TAKE, SERVE = range(7)
-KINDS = ("step", "issue", "wait", "agree", "send", "take", "serve")
+STEP, ISSUE, WAIT, AGREE, SEND, TAKE, SERVE, COLLECT = range(8)
+KINDS = ("step", "issue", "wait", "agree", "send", "take", "serve", "collect")
 """Computing a gradient; starting a collective; waiting for one; asking whether one is finished;
-sending a message; waiting for one; the server's work."""
+sending a message; waiting for one; the server's work; within a wait, taking the result over once it
+is really there."""
 
 EVENT = np.dtype(
     [

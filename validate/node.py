@@ -285,7 +285,11 @@ class RealNode(SeededNode):
             return piece
         team = self._team()
         there = handle.settled or all(each.done() for each in handle.pending)
-        team.settle(handle)
+        if not handle.settled:
+            team.land(handle)
+            landed = self.now
+            team.settle(handle)
+            self._note(events.COLLECT, landed, self.now, nan, nan, handle.size)
         emulated = handle.done > handle.begins
         if emulated and not there and self.now > handle.done:
             self.late += 1

@@ -17,6 +17,7 @@ from simulator.cluster import delayed, mean_compute
 from simulator.cluster_sections import Cluster, Group
 from simulator.codecs.codec import Raw
 from simulator.makers import ObjectiveError, other
+from simulator.perturbation import knows
 from simulator.pieces.schedule import Constant, FixedPeriod
 from simulator.pieces.transform import Identity
 from simulator.programs import Program
@@ -40,6 +41,7 @@ def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[Path, 
         *_jobs(scenario),
         *multiplier(scenario),
         *_tune(scenario, programs),
+        *_calibration(scenario),
     ]
     first: dict[Path, str] = {}
     for path, what in found:
@@ -54,6 +56,17 @@ def _objective(scenario: Scenario) -> Iterator[Problem]:
             maker.check(scenario)
     except ObjectiveError as why:
         yield Problem(why.path, why.what)
+
+
+def _calibration(scenario: Scenario) -> Iterator[Problem]:
+    """Standard errors are of numbers that are there."""
+    for key in scenario.calibration.sd if scenario.calibration else ():
+        if not knows(scenario, key):
+            yield Problem(
+                ("calibration", "sd", key),
+                "no number or time of this scenario is called so; write a dotted key such as "
+                "overhead.0.issue or cluster.compute",
+            )
 
 
 def _nodes(scenario: Scenario) -> Iterator[tuple[Path, Cluster | Group]]:

@@ -84,9 +84,9 @@ class Loaded(Node):
     # Messages
 
     def send(self, to: int, value: Payload) -> None:
-        """Send, at a cost."""
-        self._node.work(self._costs.send)
+        """Send, at a cost that does not hold the message back."""
         self._node.send(to, value)
+        self._node.work(self._costs.send)
 
     async def receive(self, source: int = ANY) -> tuple[int, Payload]:
         """Take a message over, at a cost."""
@@ -102,8 +102,7 @@ class Loaded(Node):
         return found
 
     async def request(self, to: int, value: Payload) -> Payload:
-        """Send, and take the answer over, each at a cost."""
-        self._node.work(self._costs.send)
+        """Send, and take the answer over, at a cost; sending is over before the answer is there."""
         answer = await self._node.request(to, value)
         self._node.work(self._costs.receive)
         return answer
