@@ -12,19 +12,14 @@ import numpy as np
 
 from simulator.effects import NOTHING, Vector
 from simulator.errors import InputError
+from simulator.evaluation import Evaluation
 from simulator.makers import other
+from simulator.quadratic import NoisyQuadratic, coordinates
 from simulator.scenario import Algorithm, Bound, Quadratic, Scenario, Softmax
 from simulator.streams import Purpose, generator
 from simulator.theory import ErrorBound
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
-
-
-class Evaluation(NamedTuple):
-    """What an observer sees of a model; nan where the objective has no such number."""
-
-    loss: float
-    accuracy: float
 
 
 class Source(Protocol):
@@ -97,60 +92,6 @@ class TheoremTwo(Nothing):
         return Evaluation(self._bound(duration=step, seconds_per_step=1, tau=self._tau), nan)
 
 
-class NoisyQuadratic:
-    """F_w(x) = (x - s_w)' diag(spectrum) (x - s_w) / 2, its gradient seen through Gaussian noise.
-
-    spectrum_i = i ** -exponent. The shifts s_w of the workers' optima have norm `shift` (before
-    centring) and sum to zero, so the optimum of the mean objective is 0 and its loss is reported
-    above that optimum. `noise` is the square root of E||g - grad F||^2, Theorem 2's sigma.
-    """
-
-    notes: tuple[str, ...] = (
-        "on a quadratic with one curvature for all workers the mean of their models moves alike "
-        "however seldom they average: compare times, and use softmax to see what tau costs",
-    )
-
-    def __init__(self, spec: Quadratic, workers: int, seed: int) -> None:
-        d = self.dimension = spec.dimension
-        self.spectrum = np.arange(1, d + 1, dtype=float) ** -spec.spectrum.exponent
-        self.scale = spec.noise / np.sqrt(d)
-        self.seed = seed
-        directions = generator(seed, Purpose.OBJECTIVE).standard_normal((workers, d))
-        directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-        self.shifts = spec.shift * (directions - directions.mean(axis=0))
-        self.start = np.full(d, np.sqrt(2 * spec.initial_gap / self.spectrum.sum()))
-        self.start.flags.writeable = False
-
-    def source(self, rank: int) -> "_QuadraticSource":
-        """Gradients of worker `rank`."""
-        return _QuadraticSource(self, rank)
-
-    def evaluate(self, x: Vector, step: float) -> Evaluation:
-        """F(x) - F*, the mean over workers."""
-        return Evaluation(float(self.spectrum @ (x * x)) / 2, nan)
-
-    def noise(self, rng: np.random.Generator) -> Array:
-        """One gradient's noise."""
-        noise: Array = self.scale * rng.standard_normal(self.dimension)
-        return noise
-
-
-class _QuadraticSource:
-    def __init__(self, objective: NoisyQuadratic, rank: int) -> None:
-        self._objective = objective
-        self._optimum = objective.shifts[rank]
-        self._rng = generator(objective.seed, Purpose.BATCH, rank)
-
-    def gradient(self, x: Vector) -> Vector:
-        objective = self._objective
-        return objective.spectrum * (x - self._optimum) + objective.noise(self._rng)
-
-    def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
-        away = x - self._optimum
-        loss = float(self._objective.spectrum @ (away * away)) / 2
-        return loss, self.gradient(x)
-
-
 class Data(NamedTuple):
     """Features (samples, features), scaled, with a column of ones; labels (samples,)."""
 
@@ -196,7 +137,7 @@ def dimension_of(spec: Any) -> int | None:
     Raises ObjectiveError.
     """
     if isinstance(spec, Quadratic):
-        return spec.dimension
+        return coordinates(spec)
     if isinstance(spec, Softmax):
         return DIMENSIONS[spec.data]
     found = other(spec)

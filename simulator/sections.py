@@ -4,7 +4,7 @@ Field descriptions become the JSON Schema's, and editors show them.
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -18,6 +18,7 @@ from pydantic import (
     TypeAdapter,
     ValidationInfo,
     WithJsonSchema,
+    model_validator,
 )
 
 from simulator.pieces.schedule import Rate
@@ -63,22 +64,75 @@ class Bound(Section):
     gradient_variance: NonNegative = Field(description="sigma^2 of one mini-batch gradient")
 
 
-class Spectrum(Section):
+class Power(Section):
     """Eigenvalues of the quadratic: i^-exponent, i = 1 ... dimension."""
 
     kind: Literal["power"] = "power"
     exponent: NonNegative = Field(default=1.0, description="decay of the eigenvalues")
 
 
+class Modes(Section):
+    """A few eigenvalues of the quadratic, each of an equal block of its coordinates."""
+
+    kind: Literal["modes"]
+    curvature: Many[Positive] = Field(min_length=1, description="eigenvalue of each mode")
+    gap: Many[NonNegative] = Field(
+        min_length=1, description="each mode's part of initial_gap, in any one unit"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        modes, gaps = len(self.curvature), len(self.gap)
+        if modes != gaps:
+            raise ValueError(f"{modes} curvatures and {gaps} gaps; write one gap per curvature")
+        if not any(self.gap):
+            raise ValueError("no gap above zero; write at least one, so that there is a loss")
+        return self
+
+
+def _kind_of_spectrum(value: Any) -> Any:
+    return {"kind": "power", **value} if isinstance(value, dict) else value
+
+
+Spectrum = Annotated[
+    Annotated[Power | Modes, Field(discriminator="kind")], BeforeValidator(_kind_of_spectrum)
+]
+
+
+class Heterogeneity(Section):
+    """How far the workers' curvatures differ, about a mean that is the spectrum."""
+
+    share: float = Field(
+        ge=0, lt=1, description="of its speed that local training loses in the long run"
+    )
+    curvature: Positive = Field(description="at which it loses it: after 1 / (lr curvature) steps")
+
+
 class Quadratic(Section):
-    """A noisy quadratic whose optimum may differ between workers (non-IID data)."""
+    """A noisy quadratic whose optimum and curvature may differ between workers (non-IID data)."""
 
     kind: Literal["quadratic"]
     dimension: int = Field(default=100, ge=1, le=10**7, description="number of coordinates")
-    spectrum: Spectrum = Field(default=Spectrum(), description="eigenvalues of the Hessian")
+    spectrum: Spectrum = Field(default=Power(), description="eigenvalues of the Hessian")
     noise: NonNegative = Field(default=1.0, description="sigma: root of E||g - grad F||^2")
+    noise_growth: NonNegative = Field(
+        default=0.0, description="what is added to sigma^2 per 2 (F - F*): noise that fades"
+    )
     shift: NonNegative = Field(default=0.0, description="spread of the workers' optima (non-IID)")
+    heterogeneity: Heterogeneity | None = Field(
+        default=None, description="how far the workers' curvatures differ (non-IID)"
+    )
     initial_gap: Positive = Field(default=1.0, description="loss at the start, above the optimum")
+    floor: NonNegative = Field(default=0.0, description="loss at the optimum")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if isinstance(self.spectrum, Modes) and len(self.spectrum.curvature) > self.dimension:
+            raise ValueError(
+                f"{len(self.spectrum.curvature)} modes in {self.dimension} coordinates; "
+                "write a larger dimension, or fewer modes"
+            )
+        return self
 
 
 class Dirichlet(Section):

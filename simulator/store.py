@@ -36,6 +36,7 @@ NAMES = (
     "timeline.json",
     "outcomes.json",  # of a real run: what came first
     "events.csv",  # what its nodes did and when
+    "landscape.json",  # what its objective is like along the way
     *(f"{n}.{e}" for n in FIGURES for e in ("png", "svg")),
 )
 SWEEP_NAMES = ("sweep.json", "sweep.csv", "sweep-seeds.csv", "sweep.png", "sweep.svg")

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.errors import InputError
-from simulator.objective import NoisyQuadratic, SoftmaxRegression, build, load_data
+from simulator.objective import SoftmaxRegression, build, load_data
+from simulator.quadratic import NoisyQuadratic
 from tests.worlds import DIGITS, EXPONENTIAL, scenario, simulate
 
 RANDOM = {"kind": "softmax", "data": "random-classification", "batch": 64}

@@ -14,6 +14,7 @@ from simulator import store
 from simulator.errors import RunError
 from simulator.load import parse
 from validate import evidence, launch, measure, models, records
+from validate.events import EVENT, STEP
 from validate.task import Job, Task
 from validate.validation import find_device, validate
 
@@ -142,9 +143,7 @@ def test_a_run_by_time_ends_for_all_at_once(tmp_path):
 def account(**changes):
     """An account of a quiet run of 10 s on two cores."""
     machine = {"host": "a", "busy": 1.0, "elapsed": 10.0, "cores": 2}
-    fields = {
-        "duration": 10.0, "busy": 0.5, "compute": [0.03], "collectives": 100, "machine": machine
-    }  # fmt: skip
+    fields = {"duration": 10.0, "busy": 0.5, "collectives": 100, "machine": machine}
     return records.Account(**fields | changes)
 
 
@@ -154,12 +153,15 @@ def account(**changes):
         ({}, None),
         ({"busy": 4.1, "machine": {"host": "a", "busy": 8.2, "elapsed": 10.0, "cores": 2}}, "own"),
         ({"machine": {"host": "a", "busy": 1.7, "elapsed": 10.0, "cores": 2}}, "others used"),
-        ({"compute": [0.004]}, "steps of 4"),
+        ({"step": 0.004}, "steps of 4"),
         ({"late": 6}, "really took longer"),
     ],
 )
 def test_what_counts_as_evidence(change, reason):
-    each = [records.Record(np.empty(0), account(**change), 1)] * 2
+    change = dict(change)
+    step = change.pop("step", 0.03)
+    done = np.array([(0, STEP, 1, 1.0, 1.0 + step, np.nan, np.nan, np.nan)], EVENT)
+    each = [records.Record(np.empty(0), account(**change), 1, done)] * 2
     found = evidence.evidence([measure.Measured(None, each)], parse(WORLD))
     assert found["admitted"] == (reason is None)
     assert reason is None or reason in found["reasons"][0]

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf, nan
 from typing import Any
 
@@ -18,7 +19,8 @@ from simulator.objective import Objective
 from simulator.programs import Program
 from simulator.scenario import Scenario
 from simulator.trace import COLUMNS, SPAN, Run
-from validate import records
+from validate import landscape, records
+from validate.landscape import Snapshot
 from validate.objective import TorchObjective
 from validate.records import Account, Record
 from validate.task import Task
@@ -26,11 +28,16 @@ from validate.task import Task
 
 @dataclass
 class Measured:
-    """One task, measured. `whole`: whether all nodes came to their end."""
+    """One task, measured. `whole`: whether all nodes came to their end.
+
+    `path`: a few snapshots of a run of ssgd, from the start on, along which its objective can be
+    surveyed.
+    """
 
     run: Run
     records: list[Record] = field(repr=False)
     whole: bool = True
+    path: list[Snapshot] = field(default_factory=list, repr=False)
 
     @property
     def events(self) -> np.ndarray:
@@ -89,7 +96,20 @@ def measure(task: Task, scenario: Scenario, programs: Any = None) -> Measured | 
     )
     if not whole:
         run.notes.append("cut short: measured up to where it was ended")
-    return Measured(run, kept, whole)
+    path = _path(goal, points, curve) if program.name == "ssgd" else []
+    return Measured(run, kept, whole, path)
+
+
+def surveys(scenario: Scenario, runs: Sequence[Measured]) -> dict[str, dict[str, Any]]:
+    """What the objective is like along the first run of each label that has a path, by label."""
+    algorithms = {each.label: each for each in scenario.algorithm}
+    found: dict[str, dict[str, Any]] = {}
+    for run, path in ((each.run, each.path) for each in runs if each.path):
+        if run.label not in found:
+            make = partial(objective.build, scenario, algorithms[run.label], run.seed)
+            survey = landscape.survey(make, path, scenario.cluster.workers)
+            found |= {run.label: survey} if survey else {}
+    return found
 
 
 def _unit(program: Program) -> str:
@@ -190,6 +210,17 @@ def _curve(
             for name, value in zip(COLUMNS, row, strict=True):
                 curve[name].append(value)
     return curve
+
+
+def _path(
+    goal: Objective, points: Sequence[Point], curve: dict[str, list[float]]
+) -> list[Snapshot]:
+    """As many snapshots as a survey takes, for they are as large as the model."""
+    if isinstance(goal.start, complex):
+        return []
+    at = {0.0: goal.start, **{point.step: point.x for point in points}}
+    losses = dict(zip(curve["step"], curve["loss"], strict=True))
+    return [Snapshot(step, losses[step], at[step]) for step in landscape.chosen(sorted(losses))]
 
 
 def _evaluate(goal: Objective, point: Point) -> Evaluation:

@@ -18,8 +18,9 @@ from torch.nn import functional
 
 from simulator.effects import Vector
 from simulator.engines.gradients import Gradients
+from simulator.evaluation import Evaluation
 from simulator.makers import ObjectiveError
-from simulator.objective import Evaluation, dirichlet
+from simulator.objective import dirichlet
 from simulator.scenario import Scenario
 from simulator.sections import Torch
 from simulator.streams import Purpose, generator

@@ -6,7 +6,7 @@ import secrets
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,9 @@ from simulator.errors import InputError, RunError
 from simulator.load import Programs, load
 from simulator.scenario import Algorithm, Scenario
 from simulator.simulate import Progress, Result
-from validate import checks, events, evidence, launch, machine, planned
+from validate import checks, events, evidence, launch, machine, planned, quantities
 from validate.compare import Comparison, compare
-from validate.measure import Measured, measure
+from validate.measure import Measured, measure, surveys
 from validate.task import Job, Task
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -118,10 +118,18 @@ def validate(  # noqa: PLR0913 - the options of the command
 
 
 def _predict(scenario: Scenario, seeds: int, seed: int, programs: Programs, out: Path) -> Result:
-    """Simulate, with the seeds of the real runs."""
-    return simulate.simulate(
-        scenario, seeds=seeds, seed=seed, programs=programs, out=out / "predicted"
-    )
+    """Simulate, with the seeds of the real runs; with a profile also what is nominal."""
+    run = partial(simulate.simulate, seeds=seeds, seed=seed, programs=programs, paired=True)
+    result = run(scenario, out=out / "predicted")
+    if scenario.overhead:
+        bare = run(scenario.nominal)
+        nominal = {
+            label: sum(map(quantities.pace, runs)) / len(runs)
+            for label, runs in bare.groups.items()
+        }
+        directory = store.Directory(out / "predicted")
+        simulate.save(result, directory, summary={"nominal": nominal})
+    return result
 
 
 def _job(  # noqa: PLR0913, PLR0917
@@ -215,5 +223,7 @@ def _save(
         "outcomes.json": store.dump(outcomes, indent=None),
         "events.csv": events.write(did),
     }
+    if surveyed := surveys(scenario, runs):
+        files["landscape.json"] = store.dump(surveyed)
     simulate.save(result, directory, summary=more, files=files, whole=whole)
     return result, judged

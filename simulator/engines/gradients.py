@@ -10,7 +10,8 @@ from simulator.effects import NOTHING, Vector
 from simulator.engines.draws import share
 from simulator.engines.handover import HandOver
 from simulator.engines.stack import PerWorker, Stack, array
-from simulator.objective import NoisyQuadratic, Nothing, Objective, SoftmaxRegression
+from simulator.objective import Nothing, Objective, SoftmaxRegression
+from simulator.quadratic import NoisyQuadratic
 from simulator.streams import Purpose, generator
 
 NOISE = 2**22  # numbers of noise in memory at once
@@ -44,7 +45,9 @@ class QuadraticGradients:
     def __init__(self, objectives: Sequence[NoisyQuadratic], workers: int, threads: int) -> None:
         self._first, self._threads = objectives[0], threads
         self._optima = np.stack([each.shifts for each in objectives])
-        self._shifted = bool(self._optima.any())
+        coupled = [each.couplings for each in objectives if each.couplings is not None]
+        self._couplings = np.stack(coupled) if coupled else None
+        self._shifts: Any = self._optima if coupled or self._optima.any() else 0.0
         self._own = [
             generator(each.seed, Purpose.BATCH, rank)
             for each in objectives
@@ -61,8 +64,10 @@ class QuadraticGradients:
             share(self._draw, range(len(self._own)), self._threads)
             self._used = 0
         at = array(x)
-        gradient: Any = (at - self._optima if self._shifted else at) * self._first.spectrum
+        gradient = self._first.slope(at, self._shifts, self._couplings)
         noise = self._noise[:, self._used].reshape(self._optima.shape)
+        if self._first.growth:
+            noise = noise * self._first.deviation(at)
         if gradient.shape == noise.shape:
             gradient += noise
         else:
@@ -73,12 +78,14 @@ class QuadraticGradients:
     def _draw(self, stream: int) -> None:
         noise = self._noise[stream]
         self._own[stream].standard_normal(out=noise)
-        noise *= self._first.scale
+        if not self._first.growth:
+            noise *= self._first.noise / self._first.spread
 
     def loss_and_gradient(self, x: Vector) -> tuple[PerWorker, Vector]:
         """As the reference adds it up, worker by worker."""
-        away = array(x) - self._optima
-        losses = [float(self._first.spectrum @ (each * each)) / 2 for each in away[0]]
+        at = np.broadcast_to(array(x), self._optima.shape)[0]
+        coupled = [None] * len(at) if self._couplings is None else self._couplings[0]
+        losses = [self._first.loss(*own) for own in zip(at, self._optima[0], coupled, strict=True)]
         return PerWorker(np.array(losses)), self.gradient(x)
 
 

@@ -8,8 +8,9 @@ from simulator.cluster import shares_devices
 from simulator.engines.recovering import RecoveringSimulation
 from simulator.engines.simulation import Simulation
 from simulator.failures import troubled
-from simulator.objective import NoisyQuadratic, Objective
+from simulator.objective import Objective
 from simulator.programs import Program, catalogue
+from simulator.quadratic import NoisyQuadratic
 from simulator.scenario import Algorithm, Scenario
 from simulator.trace import Full, Run, Spans
 
