@@ -50,7 +50,11 @@ class Comparison:
     def rows(self) -> list[Row]:
         """One row per algorithm and quantity; `error` is null where there is none."""
         return [
-            {**row, "counted": label not in self.not_counted}
+            {
+                **row,
+                "counted": label not in self.not_counted,
+                **quantities.expected(row, self.predicted.rows[label].get("interval90")),
+            }
             for label in self.labels
             for row in quantities.rows(
                 label,

@@ -188,6 +188,26 @@ def excess(nominal: float | None, row: Row) -> Row:
     }
 
 
+def expected(row: Row, intervals: Row | None) -> Row:
+    """Where the prediction said that a measured run may be expected, and whether it was there.
+
+    `intervals`: `interval90` of the predicted summary; None without a profile, and nothing follows.
+    That of the pace is of the whole run, and is taken in proportion.
+    """
+    interval = (intervals or {}).get(row["quantity"])
+    if interval is None or interval[0] is None:
+        return {"interval90": None, "covered": None}
+    low, high = interval[0], math.inf if interval[1] is None else interval[1]
+    if row["quantity"] == PACE and row["predicted"] is not None:
+        scale = row["predicted"] / math.sqrt(low * high)  # they are lognormal
+        low, high = low * scale, high * scale
+    measured = row["measured"]
+    return {
+        "interval90": [low, high],
+        "covered": None if measured is None else low <= measured <= high,
+    }
+
+
 def medians(found: Sequence[Row]) -> dict[str, float | None]:
     """Return the median absolute error of each quantity over the algorithms that have one."""
     errors: dict[str, list[float]] = {row["quantity"]: [] for row in found}

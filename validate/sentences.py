@@ -10,15 +10,16 @@ from validate.quantities import PACE, TARGET, median
 if TYPE_CHECKING:
     from validate.compare import Comparison
 
-UNCOMPARED = ("title", "algorithm", "tune", "theory")  # tables that are told apart by labels, if so
+# tables that are told apart by labels, if so, or that only a prediction has
+UNCOMPARED = ("title", "algorithm", "tune", "theory", "overhead", "calibration")
 
 
 def summary(result: "Comparison") -> str:
     """Errors, excess, ranks and blame, in a few sentences."""
     if not result.counted:
         return "No measured run counts as evidence, so nothing is said of errors."
-    said = (_pace(result), _excess(result), _ranks(result), result.overall["sentence"])
-    return " ".join(filter(None, said))
+    said = _pace, _excess, _covered, _ranks
+    return " ".join(filter(None, [*(say(result) for say in said), result.overall["sentence"]]))
 
 
 def _pace(result: "Comparison") -> str:
@@ -53,6 +54,15 @@ def _excess(result: "Comparison") -> str:
     if error is None:
         return said + "of which the prediction has nothing."
     return said + f"and on that the prediction errs by {100 * error:.0f} %."
+
+
+def _covered(result: "Comparison") -> str:
+    """Say how many measured values lie where the prediction said, if it did."""
+    rows = [*result.of(PACE).values(), *result.of(TARGET).values()]
+    known = [row["covered"] for row in rows if row["covered"] is not None]
+    if not known:
+        return ""
+    return f"{sum(known)} of {len(known)} measured values are within their 90 % intervals."
 
 
 def _ranks(result: "Comparison") -> str:

@@ -11,6 +11,7 @@ from simulator.trace import TIMES
 from validate.quantities import EQUAL_STEPS, LOSS_TIMES, PACE, TARGET, Row
 
 if TYPE_CHECKING:
+    from validate.calibrate import Calibrated
     from validate.compare import Comparison
 
 PAIR = "predicted\nmeasured"
@@ -25,6 +26,36 @@ def comparison(result: "Comparison") -> list[Table]:
     if result.of(TARGET, counted=False) or result.of(EQUAL_STEPS, counted=False):
         tables.append(_loss(result))
     return [*tables, _spent(result)]
+
+
+def calibration(result: "Calibrated") -> list[Table]:
+    """The laws that were tried for compute times, best first, and what a real system adds."""
+    laws = _table("BIC", "KS", "p", "slowest\nof all", first="compute times")
+    for row in result.laws.ranking:
+        named = (
+            f"{row.get('group') or 'all'}: {row['family']}" if row.get("group") else row["family"]
+        )
+        numbers = (row.get(key) for key in ("bic", "ks", "p"))
+        slowest = row.get("slowest")
+        laws.add_row(
+            named,
+            *("-" if each is None else f"{each:.3g}" for each in numbers),
+            "-" if slowest is None else f"{100 * (slowest - 1):+.1f} %",
+            style="bold" if row["chosen"] else "",
+        )
+    tables = result.profile.tables["overhead"]
+    costs = _table(*(f"{table['workers']} workers" for table in tables), first="overhead")
+    for name in dict.fromkeys(key for table in tables for key in table if key != "workers"):
+        cells = (table.get(name, "-") for table in tables)
+        costs.add_row(name, *(_cost(each) for each in cells))
+    return [laws, costs]
+
+
+def _cost(value: object) -> str:
+    """A cost as a profile writes it; of a law its mean."""
+    if isinstance(value, dict):
+        return str(value.get("mean", value.get("value", value)))
+    return str(value)
 
 
 def _pace(result: "Comparison") -> Table:
@@ -81,8 +112,8 @@ def _spent(result: "Comparison") -> Table:
     return table
 
 
-def _table(*columns: str) -> Table:
-    table = Table("algorithm", box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+def _table(*columns: str, first: str = "algorithm") -> Table:
+    table = Table(first, box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
         table.add_column(column, no_wrap=True)
     return table

@@ -1,0 +1,166 @@
+"""What a profile is fitted to: measured run directories, a job's telemetry, or profiler traces."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simulator import store
+from simulator.errors import InputError
+from simulator.load import parse
+from simulator.scenario import Scenario
+from validate import (
+    directories,
+    events,
+    kineto,
+    overheads,
+    probe_fits,
+    profiles,
+    quantities,
+    recorded,
+)
+from validate.events import STEP, WAIT
+from validate.overheads import Measured
+from validate.recorded import Recorded
+
+TRACES = (".json", ".gz")
+LIKE = 1.5  # times as many bytes: sizes that differ less tell nothing of a bandwidth
+
+
+@dataclass(frozen=True)
+class Source:
+    """Runs of one scenario.
+
+    `paces`: seconds per step by label and seed, where a run can be repeated; `summary`: what their
+    directory says of them; `network`: the table of [network] that they show, where nobody
+    prescribed one; `notes`: in sentences.
+    """
+
+    path: Path
+    scenario: Scenario
+    runs: list[Measured]
+    paces: dict[tuple[str, int], float]
+    summary: dict[str, Any]
+    network: dict[str, Any] | None = None
+    notes: tuple[str, ...] = ()
+
+
+def read(paths: Sequence[Path]) -> list[Source]:
+    """Read what is at `paths`; traces among them are the ranks of one job. Raises InputError."""
+    traces = [path for path in paths if path.is_file() and path.suffix in TRACES]
+    others = [path for path in paths if path not in traces]
+    found = [_directory(path) for path in others]
+    if traces:
+        found.append(_recorded(traces[0], kineto.read(*traces)))
+    if not found:
+        raise InputError("nothing to calibrate from; name run directories of `paceline validate`")
+    return found
+
+
+def _directory(path: Path) -> Source:
+    if any(path.glob("rank-*.telemetry")):
+        return _recorded(path, recorded.read(path))
+    path = path / "measured" if (path / "measured").is_dir() else path
+    found = directories.read(path)
+    file = str(store.read(path)["scenario"]["file"])
+    scenario = parse(found.table, file=file, folder=Path(file).parent)
+    algorithms = {each.label: each for each in scenario.algorithm}
+    runs = [
+        Measured(scenario.nominal, algorithms[label], seed, rows)
+        for (label, seed), rows in events.read(path / "events.csv").items()
+    ]
+    paces = {
+        (label, run.seed): quantities.pace(run)
+        for label, each in found.runs.items()
+        for run in each
+    }
+    return Source(path, scenario, runs, paces, found.summary, notes=tuple(_evidence(path, found)))
+
+
+def _evidence(path: Path, found: directories.Directory) -> list[str]:
+    """What speaks against the runs as evidence."""
+    return [
+        f"{path}: {label}: fitted to runs that are no evidence: {'; '.join(each['reasons'])}"
+        for label, each in (found.summary.get("evidence") or {}).items()
+        if not each["admitted"]
+    ]
+
+
+def _recorded(path: Path, found: Recorded) -> Source:
+    """A job of which only what was recorded is known: nothing of it was prescribed."""
+    every = np.concatenate(list(found.events.values()))
+    workers = max(int(found.head.get("workers", 0)), len(np.unique(every["node"])))
+    sizes = every["bytes"][(every["kind"] == WAIT) & (every["bytes"] > 0)]
+    table = {
+        "title": found.head.get("title", ""),
+        "model": {"parameters": max(1, round(float(sizes.max()) / 4)) if len(sizes) else 1},
+        "cluster": {"workers": workers, "compute": "1 s"},
+        "network": {"collective": "ring", "latency": "0 s"},
+        "run": {"steps": 1},
+        "validation": {"compute": "real", "network": "real"},
+        "algorithm": [{"name": "psgd"}],
+    }
+    scenario = parse(table, file=str(path))
+    (algorithm,) = scenario.algorithm
+    runs = [Measured(scenario, algorithm, seed, rows) for (_, seed), rows in found.events.items()]
+    network, said = _network(every, workers)
+    summary = {
+        "versions": found.head.get("versions", {}), "machine": found.head.get("hardware", {})
+    }  # fmt: skip
+    return Source(path, scenario, runs, {}, summary, network, (*found.notes, *said))
+
+
+def _network(every: np.ndarray, workers: int) -> tuple[dict[str, Any] | None, list[str]]:
+    """The ring whose collectives take as long as those that were waited for."""
+    waits = every[(every["kind"] == WAIT) & (every["bytes"] > 0)]
+    if not len(waits) or workers < 2:
+        return None, ["no collectives with their bytes: nothing is known of the network"]
+    begun = np.fmax(waits["start"], np.nan_to_num(waits["joined"], nan=-math.inf))
+    lasted = waits["end"] - begun
+    sizes = np.unique(waits["bytes"])
+    fitted = probe_fits.fit(
+        sizes.tolist(), [np.maximum(lasted[waits["bytes"] == each], 1e-9) for each in sizes]
+    )
+    alpha, beta, said = fitted.alpha, fitted.beta, []
+    if sizes.max() < LIKE * sizes.min():
+        alpha, beta = 0.0, float(np.median(lasted)) / float(sizes.mean())
+        said.append("all collectives are of one size: their whole time counts as bandwidth")
+    hops, share = 2 * (workers - 1), 2 * (workers - 1) / workers
+    table = {"collective": "ring", "latency": profiles.seconds(alpha / hops)}
+    if beta:
+        table["bandwidth"] = profiles.rate(share / beta)
+    return table, said
+
+
+def steps(sources: Sequence[Source]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Seconds of each worker's steps, and when they began, one run after the other.
+
+    As drawn where they were stretched, else as measured. What is drawn is the same for all
+    algorithms with a seed, and counts once. Without the first tenth.
+    """
+    workers = max(source.scenario.cluster.workers for source in sources)
+    lasted: list[list[np.ndarray]] = [[] for _ in range(workers)]
+    begun: list[list[np.ndarray]] = [[] for _ in range(workers)]
+    offset = 0.0
+    for source in sources:
+        drawn = source.scenario.validation.compute == "stretched"
+        seeds: dict[int, Measured] = {}
+        for run in source.runs:
+            seeds.setdefault(run.seed if drawn else len(seeds), run)
+        for run in seeds.values():
+            rows = run.events[run.events["kind"] == STEP]
+            ends = np.where(np.isnan(rows["due"]), rows["end"], rows["due"])
+            for rank in range(source.scenario.cluster.workers):
+                mine = np.flatnonzero(rows["node"] == rank)
+                mine = mine[math.ceil(overheads.WARM_UP * len(mine)) :]
+                lasted[rank].append((ends - rows["start"])[mine])
+                begun[rank].append(rows["start"][mine] + offset)
+            offset += float(ends.max(initial=0.0))
+    kept = [rank for rank in range(workers) if lasted[rank]]
+    return (
+        [np.concatenate(lasted[rank]) for rank in kept],
+        [np.concatenate(begun[rank]) for rank in kept],
+    )
