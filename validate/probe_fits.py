@@ -1,0 +1,47 @@
+"""Times over sizes as a latency and a bandwidth."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, sqrt
+
+import numpy as np
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class AlphaBeta:
+    """A transfer of s bytes takes `alpha` + `beta` s seconds (Hockney, 1994).
+
+    `error`: relative root mean square of what it misses at the sizes measured; `sizes` (bytes) and
+    `times` (seconds, medians) are those.
+    """
+
+    alpha: float
+    beta: float
+    error: float
+    sizes: tuple[float, ...]
+    times: tuple[float, ...]
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes per second in the limit; infinite where size does not matter."""
+        return 1 / self.beta if self.beta else inf
+
+
+def fit(sizes: Sequence[float], samples: Sequence[Array]) -> AlphaBeta:
+    """Fit the samples (seconds) of each size (bytes).
+
+    Least squares of relative errors, neither number negative; of each size the median, since a
+    crowded machine delays some samples much.
+    """
+    from scipy.optimize import nnls  # noqa: PLC0415
+
+    times = np.array([float(np.median(each)) for each in samples])
+    columns = np.stack([np.ones(len(times)), np.asarray(sizes, float)], axis=1)
+    scale = columns.max(axis=0)  # else seconds per byte drown in rounding
+    (alpha, beta), _ = nnls(columns / scale / times[:, None], np.ones(len(times)))
+    alpha, beta = alpha / scale[0], beta / scale[1]
+    missed = (alpha + beta * columns[:, 1]) / times - 1
+    error = sqrt(float((missed**2).mean()))
+    return AlphaBeta(float(alpha), float(beta), error, tuple(sizes), tuple(times.tolist()))
