@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from simulator.sweep import sweep
     from simulator.theory import tabulate as theory
     from simulator.tune import TuneResult, tune
+    from validate.calibrate import calibrate
     from validate.compare import compare
+    from validate.probe import probe
+    from validate.telemetry import Telemetry
     from validate.validation import validate
 
     __version__: str
@@ -33,11 +36,14 @@ if TYPE_CHECKING:
 __all__ = [
     "InputError",
     "Program",
+    "Telemetry",
     "TuneResult",
     "__version__",
+    "calibrate",
     "compare",
     "load",
     "main",
+    "probe",
     "simulate",
     "sweep",
     "theory",
@@ -53,7 +59,10 @@ _NAMES = {  # public name: where it is; loaded when it is first asked for
     "tune": ("simulator.tune", "tune"),
     "TuneResult": ("simulator.tune", "TuneResult"),
     "Program": ("simulator.programs", "Program"),
+    "calibrate": ("validate.calibrate", "calibrate"),
     "compare": ("validate.compare", "compare"),
+    "probe": ("validate.probe", "probe"),
+    "Telemetry": ("validate.telemetry", "Telemetry"),
     "validate": ("validate.validation", "validate"),
 }
 
@@ -79,6 +88,7 @@ app = typer.Typer(
 )
 
 FILES = "Figures and data: "
+PROFILE = "Profile: "
 
 # typer carries click along under a private name; this is click's UsageError.
 UsageError: type[Any] = typer.BadParameter.__bases__[0]
@@ -371,6 +381,94 @@ def _torch(module: str) -> Any:
         raise InputError('torch is not installed; pip install "paceline[train]"') from None
 
 
+@app.command("probe")
+def _probe(  # noqa: PLR0913, PLR0917 - what may be measured
+    model: Annotated[str, typer.Option(help="What is trained.")] = "mlp",
+    data: Annotated[str, typer.Option(help="On what.")] = "digits",
+    batch: Annotated[int, typer.Option(min=1, help="Samples of a gradient.")] = 16,
+    workers: Annotated[
+        str, typer.Option(metavar="N1,N2,...", help="Numbers of workers, each measured.")
+    ] = "2,4,8",
+    device: Annotated[
+        str, typer.Option(metavar="auto|cpu|cuda", help="What the workers compute on.")
+    ] = "auto",
+    network: Annotated[
+        str,
+        typer.Option(
+            metavar="emulated|real", help="Costs beyond an emulated delay, or all that there is."
+        ),
+    ] = "emulated",
+    out: Annotated[
+        Path, typer.Option("-o", "--out", metavar="PROFILE.toml", help="Where to write it.")
+    ] = Path("profile.toml"),
+    as_json: AsJson = False,
+) -> None:
+    """Measure this machine in a minute: computing, collectives, messages, and what they cost.
+
+    The profile is what a scenario extends (extends = "profile.toml"), and `calibrate` may build on.
+    """
+    parts = [each.strip() for each in workers.split(",")]
+    if not all(each.isdecimal() for each in parts):
+        raise InputError(f"--workers {workers}: not whole numbers; write some such as 2,4,8")
+    counts = [int(each) for each in parts]
+    module = _torch("validate.probe")
+    _torch("validate.profiles").demand(out)
+    with _progress("probing", "teams, left") as progress:
+        profile = module.probe(
+            model=model,
+            data=data,
+            batch=batch,
+            workers=counts,
+            device=device,
+            network=network,
+            progress=progress,
+        )
+    profile.write(out)
+    for note in profile.tables["calibration"]["notes"]:
+        _note(note)
+    if as_json:
+        _print_json(profile.tables)
+    else:
+        from validate.probe_tables import summary
+
+        _show(*summary(profile), f"{PROFILE}{out}")
+
+
+@app.command("calibrate")
+def _calibrate(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN_DIR...", help="Measured runs, a job's telemetry, or a profiler's traces."
+        ),
+    ],
+    profile: Annotated[
+        Path, typer.Option("-o", "--out", metavar="PROFILE.toml", help="Where to write it.")
+    ] = Path("profile.toml"),
+    base: Annotated[
+        Path | None,
+        typer.Option(metavar="PROFILE.toml", help="What the runs do not show is taken from here."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fit a profile to measured runs: compute times, overheads, network, error model.
+
+    A scenario takes it in by extends = "PROFILE.toml"; its predictions then say how far they may
+    be off. One short run of ssgd and one of local-sgd are enough.
+    """
+    _torch("validate.profiles").demand(profile)
+    result = _torch("validate.calibrate").calibrate(runs, base=base)
+    result.profile.write(profile)
+    for note in result.notes:
+        _note(note)
+    if as_json:
+        _print_json(result.json())
+    else:
+        from validate.tables import calibration
+
+        _show(*calibration(result), result.sentence, f"{PROFILE}{profile}")
+
+
 @app.command("compare")
 def _compare(
     predicted: Annotated[Path, typer.Argument(metavar="PREDICTED_DIR", help="A simulated run.")],
@@ -439,7 +537,7 @@ def _show(*parts: Any) -> None:
     console = Console(highlight=False, markup=False)
     for part in parts:
         if isinstance(part, str):
-            console.print(part, soft_wrap=part.startswith(FILES))  # a path is not broken
+            console.print(part, soft_wrap=part.startswith((FILES, PROFILE)))  # a path is not broken
         else:
             console.print(part, "")
 

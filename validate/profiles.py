@@ -1,5 +1,6 @@
 """Profiles: what was measured of a machine, as a commented TOML file that scenarios extend."""
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -99,6 +100,16 @@ class Profile:
 
     def _about(self, *path: str) -> str:
         return " ".join(self.comments.get(".".join(path), "").split())
+
+
+def demand(path: Path) -> None:
+    """Refuse a file that cannot be written, before a minute is spent on what it is to hold.
+
+    Raises InputError.
+    """
+    folder = next(each for each in path.absolute().parents if each.exists())
+    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise InputError(f"{path}: cannot be written; choose another file with --out")
 
 
 def read(path: Path | str) -> Profile:
