@@ -8,18 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import TypeAdapter
 
 from simulator.dispatch import run_seeds
 from simulator.errors import InputError
 from simulator.load import known_programs
-from simulator.overhead import Overhead, at
 from simulator.report import jsonable
-from simulator.scenario import Scenario
 from simulator.sections import NoObjective
-from validate import error_model, laws, overheads, profiles, quantities, sources
+from validate import costs, error_model, laws, profiles, quantities, sources
+from validate.costs import Costs
 from validate.laws import Fitted
-from validate.overheads import Term
+from validate.overheads import Measured
 from validate.profiles import Profile
 from validate.sources import Source
 
@@ -34,7 +32,6 @@ COMMENTS = {
     "calibration.measured": "least and most; predictions beyond say so",
     "cluster": "compute times, as drawn or measured",
 }
-TERMS = ("issue", "collect", "collective", "agree", "send", "message", "receive")
 
 
 @dataclass(frozen=True)
@@ -107,28 +104,27 @@ def calibrate(paths: Sequence[Path | str], *, base: Path | str | None = None) ->
             f"{', '.join(map(str, paths))}: networks of several kinds ({', '.join(networks)}); "
             "calibrate each kind by itself"
         )
-    tables, comments, sd = _overheads(found, profiles.read(base).overheads if base else ())
+    below = profiles.read(base) if base else costs.NOTHING
+    fitted = costs.fit(_teams(found), below)
     times, starts = sources.steps(found)
     law = laws.fit(times, starts=starts)
     notes = [note for source in found for note in source.notes]
     model = _error_model(found, notes)
-    costs = TypeAdapter(tuple[Overhead, ...]).validate_python(tuple(tables))
-    checks = [check for source in found for check in _check(source, costs)]
-    if 0 < law.sd < math.inf:
-        sd["cluster.compute"] = law.sd
+    checks = [check for source in found for check in _check(source, fitted)]
+    sd = fitted.sd | ({"cluster.compute": law.sd} if 0 < law.sd < math.inf else {})
     whole: dict[str, Any] = {
         "calibration": {
             "date": datetime.now(UTC).strftime("%Y-%m-%d"),
             "hardware": _hardware(found),
             "versions": found[0].summary.get("versions", {}),
             "runs": [str(path) for path in paths],
-            "run_to_run": _spread(checks),
+            "run_to_run": _spread(_held_out(found, below) or checks),
             "sd": sd | (model.sd if model else {}),
             "measured": _measured(found, times, model),
             "notes": [*notes, *law.notes, *(model.notes if model else [])],
         },
         "cluster": law.tables,
-        "overhead": tables,
+        "overhead": fitted.tables,
     }
     if network := next((source.network for source in found if source.network), None):
         whole["network"] = network
@@ -138,69 +134,33 @@ def calibrate(paths: Sequence[Path | str], *, base: Path | str | None = None) ->
         name: "\n".join(f"{each:.9g}" for each in own.tolist()).encode()
         for name, own in law.samples.items()
     }
-    return Calibrated(Profile(whole, comments | COMMENTS, HEAD, files), law, checks)
+    return Calibrated(Profile(whole, fitted.comments | COMMENTS, HEAD, files), law, checks)
+
+
+def _teams(found: Sequence[Source], but: str | None = None) -> dict[int, list[Measured]]:
+    """Runs by their number of workers; without those of one label."""
+    teams: dict[int, list[Measured]] = {}
+    for source in found:
+        runs = [run for run in source.runs if run.algorithm.label != but]
+        if runs:
+            teams.setdefault(source.scenario.cluster.workers, []).extend(runs)
+    return teams
+
+
+def _held_out(found: Sequence[Source], below: Profile) -> list[Check]:
+    """Predict each algorithm's runs from those of the others."""
+    labels = {run.algorithm.label for source in found for run in source.runs}
+    checks = []
+    for label in sorted(labels) if len(labels) > 1 else ():
+        others = costs.fit(_teams(found, but=label), below)
+        checks += [check for source in found for check in _check(source, others, only=label)]
+    return checks
 
 
 def _spread(checks: Sequence[Check]) -> float:
-    """What runs that are told alike differ by: the root mean square of their relative errors."""
+    """Root mean square of relative errors: what equal runs differ by, and what no term tells."""
     squares = [math.log1p(each.error) ** 2 for each in checks]
     return math.sqrt(sum(squares) / len(squares)) if squares else 0.0
-
-
-def _overheads(
-    found: Sequence[Source], below: Sequence[Overhead]
-) -> tuple[list[dict[str, Any]], dict[str, str], dict[str, float]]:
-    """Tables of [[overhead]], one for each number of workers; comments; and standard errors."""
-    teams: dict[int, list[Source]] = {}
-    for source in found:
-        teams.setdefault(source.scenario.cluster.workers, []).append(source)
-    tables, comments, sd = [], {}, {}
-    for index, (workers, team) in enumerate(sorted(teams.items())):
-        terms = overheads.fit([run for source in team for run in source.runs])
-        known = at(below, workers)
-        table: dict[str, Any] = {
-            "workers": workers,
-            "step": profiles.law(terms["step"].mean, terms["step"].spread),
-        }
-        errors = {"step": terms["step"]}
-        for name in TERMS:
-            if name in terms:
-                table[name], errors[name] = profiles.seconds(terms[name].mean), terms[name]
-            elif getattr(known, name):
-                table[name] = profiles.seconds(getattr(known, name))
-        _latencies(team[0].scenario, terms, known, table)
-        tables.append(table)
-        for name in table:
-            term = errors.get(name)
-            said = f"mean of {term.samples}" if term else "not shown by these runs"
-            comments[f"overhead.{index}.{name}"] = f"{_described(name)}: {said}"
-        comments[f"overhead.{index}.workers"] = ""
-        for name, term in errors.items():
-            if term.mean > 0 and term.se > 0:
-                sd[f"overhead.{index}.{name}"] = term.se / term.mean
-    return tables, comments, sd
-
-
-def _latencies(
-    scenario: Scenario, terms: dict[str, Term], known: Overhead, table: dict[str, Any]
-) -> None:
-    """On links that are not emulated: latencies that a hop of a collective takes, and a question.
-
-    What a collective takes beyond the prescribed is latency, but for what it takes without any,
-    which only another profile can tell.
-    """
-    nominal = overheads.Nominal(scenario)
-    if (
-        scenario.validation.network == "emulated"
-        or not nominal.latency
-        or "collective" not in terms
-    ):
-        return
-    rest = max(0.0, terms["collective"].mean - known.collective)
-    factor = 1 + rest / nominal.latency
-    table["latency_factor"] = profiles.rounded(factor)
-    table["collective"] = profiles.seconds(known.collective)
-    table["agree_latencies"] = profiles.rounded(factor * nominal.hops)
 
 
 def _error_model(found: Sequence[Source], notes: list[str]) -> "error_model.ErrorModel | None":
@@ -212,20 +172,22 @@ def _error_model(found: Sequence[Source], notes: list[str]) -> "error_model.Erro
         return None
 
 
-def _check(source: Source, costs: Sequence[Overhead]) -> list[Check]:
-    """Predict the pace of the very runs that were fitted, with their own draws."""
-    scenario = source.scenario.model_copy(update={"overhead": tuple(costs), "calibration": None})
+def _check(source: Source, fitted: Costs, only: str | None = None) -> list[Check]:
+    """Predict the pace of a source's runs, of one label if `only` that, with their own draws."""
+    scenario = source.scenario.model_copy(update={"overhead": fitted.parsed, "calibration": None})
     found = []
     for run in source.runs:
+        label = run.algorithm.label
+        measured = source.paces.get((label, run.seed), math.nan)
+        if only not in (None, label) or not math.isfinite(measured):
+            continue
         timed = scenario
         if not known_programs(None)[run.algorithm.name].needs_loss:
             timed = scenario.model_copy(update={"objective": NoObjective(kind="none")})
         (simulated,) = run_seeds(timed, run.algorithm, [run.seed])
-        measured = source.paces.get((run.algorithm.label, run.seed), math.nan)
         predicted = quantities.pace(simulated)
-        if math.isfinite(measured) and math.isfinite(predicted):
-            workers = scenario.cluster.workers
-            found.append(Check(run.algorithm.label, workers, predicted, measured))
+        if math.isfinite(predicted):
+            found.append(Check(label, scenario.cluster.workers, predicted, measured))
     return found
 
 
@@ -252,7 +214,3 @@ def _measured(
     if model:
         limits["loss"] = list(model.range)
     return limits
-
-
-def _described(name: str) -> str:
-    return Overhead.model_fields[name].description or name

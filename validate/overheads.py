@@ -17,6 +17,7 @@ from simulator.scenario import Algorithm, Scenario
 from validate.events import AGREE, COLLECT, ISSUE, SEND, SERVE, STEP, TAKE, WAIT
 
 WARM_UP = 0.1  # share of the steps that come first and are left out
+AT_ONCE = 1e-4  # seconds: a result that takes no longer was there
 TELLING = 0.1  # collectives a step: programs that differ by less tell nothing apart
 BLOCKS = 8  # of a node's events in order: their means are nearly independent, as events are not
 
@@ -164,11 +165,23 @@ class _Node:
         return np.asarray(np.nan_to_num(events["end"] - events["due"]))
 
     def late(self) -> Array:
-        """How much later than prescribed collectives were there, for those who waited for them."""
+        """How much later than prescribed collectives were there, for those who waited for them.
+
+        Where nobody emulates delays, all of it is real, and whoever came last waited, too.
+        """
         events, _ = self._of(WAIT)
-        waited = events["due"] > events["start"]
-        prescribed = [self._costs.mean(size) if self.is_real else 0.0 for size in events["bytes"]]
+        if not self.is_real:
+            return np.asarray((events["end"] - events["due"])[events["due"] > events["start"]])
+        prescribed = np.array([self._costs.mean(size) for size in events["bytes"]])
+        waited = self._landed(events) - events["start"] > AT_ONCE
         return np.asarray((events["end"] - events["due"] - prescribed)[waited])
+
+    def _landed(self, waits: Array) -> Array:
+        """When the results of waits were there; their start where they had been before."""
+        landings = np.sort(self._inside["start"])
+        following = np.searchsorted(landings, waits["start"])
+        known = np.append(landings, np.inf)[following]
+        return np.where(known <= waits["end"], known, waits["start"])
 
     def questions(self) -> Array:
         """What answers took since the last node had asked."""
