@@ -84,7 +84,8 @@ class Calibration(Section):
         description="relative standard error of a number of this scenario, by its dotted key",
     )
     run_to_run: NonNegative = Field(
-        default=0.0, description="relative standard deviation of the pace between equal runs"
+        default=0.0,
+        description="relative standard deviation of the pace that no other number tells",
     )
     replicates: int = Field(
         default=8, ge=2, le=1000, description="simulations with numbers that may as well be true"

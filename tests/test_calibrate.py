@@ -10,9 +10,10 @@ from paceline import simulate as predict
 from simulator.errors import InputError
 from simulator.load import parse
 from tests.worlds import RING, scenario
-from validate import events, overheads, profiles, quantities, sources
+from validate import costs, events, overheads, profiles, quantities, sources
 from validate.events import AGREE, COLLECT, EVENT, ISSUE, SEND, SERVE, STEP, TAKE, WAIT
 from validate.overheads import Measured
+from validate.profiles import Profile
 
 NAN = float("nan")
 GAP, STEP_LATE, ISSUED, COLLECTED, WOKEN = 1e-4, 2e-4, 5e-4, 3e-4, 8e-4  # seconds
@@ -93,6 +94,37 @@ def test_on_real_links_what_is_prescribed_is_taken_off():
     ]
     found = means(measured(rows, "real", network=link))
     assert found["collective"] == pytest.approx(MEAN + WOKEN - COLLECTED - 0.010 - 0.004)
+
+
+def test_what_runs_do_not_show_is_as_the_base_has_it():
+    base = Profile(
+        {
+            "overhead": [{"workers": 2, "agree": "3 ms"}, {"workers": 4, "agree": "5 ms"}],
+            "calibration": {"sd": {"overhead.0.agree": 0.1, "overhead.1.agree": 0.2}},
+        }
+    )
+    run = measured(worker(0) + worker(1))
+    found = costs.fit({2: [run], 3: [run]}, base)
+    assert [table["agree"] for table in found.tables] == ["3 ms", "4 ms"]
+    assert found.sd["overhead.0.agree"] == 0.1
+    assert found.sd["overhead.1.agree"] == pytest.approx(0.05**0.5)  # of both that it is between
+    assert "not shown by these runs" in found.comments["overhead.0.agree"]
+    assert "mean of" in found.comments["overhead.0.issue"]
+    assert [each.workers for each in found.parsed] == [2, 3]
+
+
+def test_latencies_of_real_links():
+    """What a mean takes beyond the prescribed, less what it takes without links, is latency."""
+    link = {"collective": "ring", "latency": "5 ms"}
+    rows = [
+        (*each[:6], each[5], each[7]) if each[1] == WAIT else each for each in worker(0) + worker(1)
+    ]
+    base = Profile({"overhead": [{"workers": 2, "collective": "2 ms"}]})
+    (table,) = costs.fit({2: [measured(rows, "kernel", network=link)]}, base).tables
+    assert table["collective"] == "2 ms"
+    factor = (MEAN + WOKEN - COLLECTED - 0.002) / 0.010
+    assert table["latency_factor"] == pytest.approx(factor, rel=1e-3)
+    assert table["agree_latencies"] == pytest.approx(2 * factor, rel=1e-3)
 
 
 def test_warm_up_does_not_count():
