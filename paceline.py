@@ -334,7 +334,26 @@ def _tune(  # noqa: PLR0913, PLR0917 - the contract's options
 
 @app.command("validate")
 def _validate(  # noqa: PLR0913, PLR0917 - the contract's options
-    scenario: Scenario,
+    scenario: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="SCENARIO",
+            show_default=False,
+            help="A scenario file (TOML), or a shipped one's name; none with --matrix.",
+        ),
+    ] = None,
+    matrix: Annotated[
+        bool,
+        typer.Option(
+            "--matrix", help="Many programs under many conditions, from a profile of two others."
+        ),
+    ] = False,
+    only: Annotated[
+        str | None, typer.Option(metavar="NAME,...", help="These conditions of the matrix.")
+    ] = None,
+    report: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where the matrix's page is written.")
+    ] = Path("docs/validation"),
     device: Annotated[
         str, typer.Option(metavar="auto|cpu|cuda", help="What the workers compute on.")
     ] = "auto",
@@ -350,7 +369,14 @@ def _validate(  # noqa: PLR0913, PLR0917 - the contract's options
 
     Results go to --out (default: runs/NAME-validate): the run directories predicted and measured,
     and their comparison. An interrupted command resumes when it is repeated.
+
+    With --matrix, runs go to --out (default: runs/matrix) and the page to --report.
     """
+    if matrix:
+        _matrix(scenario, only, report, device, out or Path("runs/matrix"), as_json)
+        return
+    if scenario is None:
+        raise InputError("validate: which SCENARIO? or write --matrix")
     from simulator import tables
     from simulator.load import load
 
@@ -369,6 +395,27 @@ def _validate(  # noqa: PLR0913, PLR0917 - the contract's options
         _print_json(result.json())
     else:
         _show(tables.summary(result.measured), *_compared(result.comparison), FILES + str(out))
+
+
+def _matrix(  # noqa: PLR0913, PLR0917 - as the command
+    scenario: str | None, only: str | None, report: Path, device: str, out: Path, as_json: bool
+) -> None:
+    """Run the validation matrix, and say how its aims were met."""
+    if scenario is not None:
+        raise InputError(f"validate --matrix has its own scenarios; leave {scenario} out")
+    names = None if only is None else [each.strip() for each in only.split(",")]
+    module = _torch("validate.matrix")
+    with _resumable(out), _progress("training", "real runs, left") as progress:
+        found = module.matrix(
+            out=out, report=report, only=names, device=device, progress=progress, say=_note
+        )
+    if as_json:
+        _print_json(found.json())
+    else:
+        from validate.tables import aims
+
+        page = _torch("validate.matrix_report").called(found.machine)
+        _show(aims(found), f"{FILES}{report / page}.md")
 
 
 def _torch(module: str) -> Any:

@@ -86,17 +86,25 @@ def _interval(
 
     centre = sum(own) / len(own)
     of_seed = dict(zip(own_seeds, own, strict=True))
-    logs = []
-    for value, seed in zip(values, seeds, strict=True):
-        base = of_seed.get(seed, centre) if paired else centre
-        if value > 0 and base > 0 and isfinite(value) and isfinite(base):
-            logs.append(log(value / base))
+    bases = [of_seed[seed] if paired else centre for seed in seeds]
+    logs = _logs(values, bases)
     if len(logs) < 2 or not isfinite(centre):
         return None
-    n = len(logs)
-    half = float(stdtrit(n - 1, (1 + SHARE) / 2) * np.std(logs, ddof=1) * sqrt(1 + 1 / n))
+    variance = float(np.var(logs, ddof=1))
+    if not paired:  # the centre is a mean over seeds, and itself not certain
+        seeded = _logs(own, [centre] * len(own))
+        several = len(seeded) > 1
+        spread = float(np.var(seeded, ddof=1)) if several else variance
+        variance += spread / len(seeded if several else logs)
+    half = float(stdtrit(len(logs) - 1, (1 + SHARE) / 2) * sqrt(variance))
     high = centre * exp(half) if len(logs) == len(values) else inf
     return [centre * exp(-half), high]
+
+
+def _logs(values: Sequence[float], bases: Sequence[float]) -> list[float]:
+    """Logarithms of ratios, where there are any."""
+    pairs = zip(values, bases, strict=True)
+    return [log(a / b) for a, b in pairs if 0 < a < inf and 0 < b < inf]
 
 
 def notes(scenario: Scenario, groups: Mapping[str, Sequence[Run]]) -> list[str]:

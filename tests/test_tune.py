@@ -116,6 +116,17 @@ def test_numbers_do_not_depend_on_the_number_of_processes(grid):
     assert one == two
 
 
+def test_what_a_calibration_cannot_tell_is_in_the_interval_and_makes_ties():
+    """Averaging seldom costs steps and saves latencies: who wins depends on what nobody knows."""
+    quiet = {"objective": QUADRATIC | {"noise": 0.01}, "cluster": {"compute": "100 ms"}}
+    sure = found(world(GRID, **quiet))
+    sd = {"cluster.compute": 0.3, "network.latency": 0.3}
+    unsure = found(world(GRID, **quiet, calibration={"sd": sd}))
+    wide, narrow = (each.json()["best"]["ci95"] for each in (unsure, sure))
+    assert wide[1] - wide[0] > 5 * (narrow[1] - narrow[0])
+    assert len(unsure.tied) >= len(sure.tied)
+
+
 def test_a_range_too_large_to_exhaust_is_searched():
     choices = {
         "ssgd": {"lr": {"low": 0.01, "high": 0.8, "log": True}},

@@ -13,6 +13,7 @@ from validate.quantities import EQUAL_STEPS, LOSS_TIMES, PACE, TARGET, Row
 if TYPE_CHECKING:
     from validate.calibrate import Calibrated
     from validate.compare import Comparison
+    from validate.matrix import Matrix
 
 PAIR = "predicted\nmeasured"
 
@@ -49,6 +50,18 @@ def calibration(result: "Calibrated") -> list[Table]:
         cells = (table.get(name, "-") for table in tables)
         costs.add_row(name, *(_cost(each) for each in cells))
     return [laws, costs]
+
+
+def aims(found: "Matrix") -> Table:
+    """What the validation matrix was to show, and did."""
+    from validate.matrix_statistics import aims  # noqa: PLC0415
+
+    table = _table("aim", "found", "of", first="")
+    for aim in aims(found.cells):
+        table.add_row(
+            aim.what, aim.limits, aim.shown, aim.of, style="bold" if aim.met is False else ""
+        )
+    return table
 
 
 def _cost(value: object) -> str:
