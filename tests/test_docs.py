@@ -105,7 +105,7 @@ def test_a_command_that_is_shown_can_be_given(command):
     with group.make_context("paceline", line, resilient_parsing=True) as context:
         name, chosen, rest = group.resolve_command(context, line)
         options = chosen.make_context(name, rest).params
-    if "scenario" in options:
+    if options.get("scenario"):
         load(options["scenario"], options["overrides"] or ())
 
 

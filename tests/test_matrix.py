@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from itertools import pairwise
 
 import pytest
 
@@ -47,9 +48,12 @@ def aim(cells, start):
 
 
 def test_figures_are_those_of_the_cells():
-    cells = [cell("a"), cell("b", pace={"error": 0.03, "predicted": 0.103}),
-             cell("c", server=True, target={"error": 0.05}),
-             cell("d", counted=False, reasons=["others used 9 %"], pace={"error": 9.0})]  # fmt: skip
+    cells = [
+        cell("a"),
+        cell("b", pace={"error": 0.03, "predicted": 0.103}),
+        cell("c", server=True, target={"error": 0.05}),
+        cell("d", counted=False, reasons=["others used 9 %"], pace={"error": 9.0}),
+    ]
     assert aim(cells, "seconds per step, same delays: median").value == pytest.approx(0.01)
     tail = aim(cells, "seconds per step, same delays: 95th")
     assert tail.value == pytest.approx(0.028)
@@ -120,7 +124,7 @@ def test_the_page_says_all_of_it(tmp_path):
 def test_a_condition_is_its_command(condition):
     """And what it is calibrated by shares its workers and its kind of network, not its seeds."""
     line = shlex.split(condition.command())
-    sets = [text for flag, text in zip(line, line[1:], strict=False) if flag == "--set"]
+    sets = [text for flag, text in pairwise(line) if flag == "--set"]
     assert line[:2] == ["paceline", "validate"]
     assert load(line[2], sets).table == condition.scenario().table
     calibrated = conditions.calibration(*condition.group)

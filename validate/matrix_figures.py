@@ -44,7 +44,7 @@ def _scatter(cells: Sequence[Cell]) -> "Figure | None":
                 axes.plot(measured, [row["nominal"] for row in rows], "o", ms=4, mfc="none",
                           color=colour, zorder=2, alpha=0.7)  # fmt: skip
         _diagonal(axes)
-        axes.set(xscale="log", yscale="log", xlabel=f"measured {name}", ylabel=f"predicted {name}")
+        axes.set(xlabel=f"measured {name}", ylabel=f"predicted {name}")
     column[0].legend(title="hollow: without the profile", loc="upper left")
     return figure
 
@@ -65,7 +65,7 @@ def _errors(cells: Sequence[Cell]) -> "Figure | None":
     axes.set_yticks(range(len(programs)), programs)
     axes.invert_yaxis()
     axes.set_xlabel("error of predicted seconds per step, %")
-    axes.legend(loc="lower right")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(KINDS))
     return figure
 
 
@@ -84,10 +84,9 @@ def _excess(cells: Sequence[Cell]) -> "Figure | None":
         axes.plot(x, y, "o", ms=4, color=colour, label=label)
     _diagonal(axes)
     axes.set(
-        xscale="log", yscale="log",
-        xlabel="measured beyond the nominal, ms per step",
+        xlabel="measured beyond the nominal, ms per step (0.02 or less is drawn as 0.02)",
         ylabel="predicted beyond the nominal, ms per step",
-    )  # fmt: skip
+    )
     axes.legend(loc="upper left")
     return figure
 
@@ -107,7 +106,15 @@ def _by_network(cells: Sequence[Cell]) -> list[tuple[str, str, list[Cell]]]:
 
 
 def _diagonal(axes: "Axes") -> None:
+    """Logarithmic axes with plain numbers, and where both are equal."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: PLC0415
+
     axes.axline((1, 1), slope=1, color="0.6", linewidth=0.8, zorder=0)
+    axes.set(xscale="log", yscale="log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
 
 
 def _is_whole(row: dict[str, Any]) -> bool:
