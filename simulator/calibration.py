@@ -112,14 +112,12 @@ def notes(scenario: Scenario, groups: Mapping[str, Sequence[Run]]) -> list[str]:
     if scenario.calibration is None:
         return []
     measured, said = scenario.calibration.measured, []
-    network = Network(scenario)
-    hop = network.link(0, min(1, network.workers - 1)).latency
     steps = cluster.mean_compute(scenario)
     beyond = {
         "workers": (scenario.cluster.workers, measured.workers, "{:.0f} workers", 0.0),
         "step": (sum(steps) / len(steps), measured.step, "steps of {:.3g} s", 0.5),
         "bytes": (scenario.model.bytes, measured.bytes, "payloads of {:.3g} bytes", 0.5),
-        "latency": (hop, measured.latency, "latencies of {:.3g} s", 0.5),
+        "latency": (Network(scenario).hop, measured.latency, "latencies of {:.3g} s", 0.5),
     }
     for value, limits, text, slack in beyond.values():
         if limits and not (1 - slack) * min(limits) <= value <= (1 + slack) * max(limits):

@@ -106,6 +106,11 @@ class Network:
             return link
         return replace(link, bandwidth=min(link.bandwidth, window / (2 * link.latency)))
 
+    @property
+    def hop(self) -> float:
+        """Expected seconds of latency between the first two workers."""
+        return self.link(0, min(1, self.workers - 1)).latency
+
     def way(self, source: int, to: int) -> Link:
         """The link as a message finds it: with what messages cost beside its latency."""
         link, added = self.link(source, to), self.overhead.message

@@ -52,11 +52,6 @@ class Overhead(Section):
     )
 
     @property
-    def is_none(self) -> bool:
-        """Whether nothing is added."""
-        return self.model_copy(update={"workers": None}) == Overhead()
-
-    @property
     def owns(self) -> bool:
         """Whether nodes spend time of their own on anything but steps."""
         return any(getattr(self, name) for name in OWN) or self.agree_latencies > 0
@@ -102,13 +97,12 @@ def at(tables: Sequence[Overhead], workers: int) -> Overhead:
     found = next((each for each in tables if each.workers in (None, workers)), None)
     if found is not None or not tables:
         return found or Overhead()
-    ranked = sorted(tables, key=lambda each: each.workers or 0)
-    below = [each for each in ranked if (each.workers or 0) < workers]
-    above = [each for each in ranked if (each.workers or 0) > workers]
-    if not below or not above:
-        return above[0] if above else below[-1]
-    low, high = below[-1], above[0]
-    share = (workers - (low.workers or 0)) / ((high.workers or 0) - (low.workers or 0))
+    known = {each.workers: each for each in tables if each.workers is not None}
+    below = max((count for count in known if count < workers), default=None)
+    above = min((count for count in known if count > workers), default=None)
+    if below is None or above is None:
+        return known[min(known) if below is None else max(known)]
+    low, high, share = known[below], known[above], (workers - below) / (above - below)
     nearer = low if share < 0.5 else high
     mean = _between(low.step.expectation, high.step.expectation, share)
     own = nearer.step.expectation

@@ -10,7 +10,7 @@ from paceline import simulate as predict
 from simulator.errors import InputError
 from simulator.load import parse
 from tests.worlds import RING, scenario
-from validate import costs, events, overheads, profiles, quantities, sources
+from validate import costs, events, machine, overheads, profiles, quantities, sources
 from validate.events import AGREE, COLLECT, EVENT, ISSUE, SEND, SERVE, STEP, TAKE, WAIT
 from validate.overheads import Measured
 from validate.profiles import Profile
@@ -275,3 +275,16 @@ def test_a_real_run_is_told_by_its_profile(tmp_path):
     low, high = row["interval90"]["seconds_per_step"]
     assert 0.025 < low < row["seconds_per_step"]["mean"] < high
     assert row["loss"]["last"] < row["loss"]["first"]
+
+
+@pytest.mark.parametrize(
+    ("hardware", "said"),
+    [
+        ({"processor": "CPU", "cores": 2, "system": "Linux"}, "CPU, 2 cores"),
+        ({"processor": "CPU", "cores": 2, "gpus": 4, "gpu": "H"}, "CPU, 2 cores; 4 x H"),
+        ({"gpu": "H"}, "H"),  # all that a profiler's trace tells
+        ({}, ""),
+    ],
+)
+def test_a_machine_is_called_by_what_is_known_of_it(hardware, said):
+    assert machine.called(hardware) == said

@@ -14,7 +14,7 @@ from simulator.errors import InputError
 from simulator.load import known_programs
 from simulator.report import jsonable
 from simulator.sections import NoObjective
-from validate import costs, error_model, laws, profiles, quantities, sources
+from validate import costs, error_model, laws, machine, profiles, quantities, sources
 from validate.costs import Costs
 from validate.laws import Fitted
 from validate.overheads import Measured
@@ -27,7 +27,7 @@ HEAD = (
 )
 COMMENTS = {
     "calibration": "where the numbers come from",
-    "calibration.run_to_run": "relative, of the pace of equal runs",
+    "calibration.run_to_run": "relative, of the pace that no other number tells",
     "calibration.sd": "relative standard errors, by key",
     "calibration.measured": "least and most; predictions beyond say so",
     "cluster": "compute times, as drawn or measured",
@@ -192,9 +192,8 @@ def _check(source: Source, fitted: Costs, only: str | None = None) -> list[Check
 
 
 def _hardware(found: Sequence[Source]) -> str:
-    machines = [source.summary.get("machine") or {} for source in found]
-    said = [f"{each['processor']}, {each['cores']} cores" for each in machines if each]
-    return "; ".join(dict.fromkeys(said))
+    said = [machine.called(source.summary.get("machine") or {}) for source in found]
+    return "; ".join(filter(None, dict.fromkeys(said)))
 
 
 def _measured(

@@ -4,17 +4,15 @@ What is calibrated has as many workers and the same kind of network, and is else
 shifted-exponential steps, 20 ms (kernel's links: 10 ms), seeds of its own.
 """
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from simulator.errors import InputError
 from simulator.load import load
 from simulator.scenario import Scenario
-from simulator.wording import nearest
+from simulator.wording import nearest, toml
 
 FILE = "validation/matrix"
 """The shipped scenario that conditions change."""
@@ -29,15 +27,6 @@ REPEATED = (
 """What tells by how much equal runs differ."""
 REPEATS = "repeats"
 """Under this name: equal runs, and runs that differ in their seed alone."""
-
-
-def inline(value: Any) -> str:
-    """A value in one line of TOML."""
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{key} = {inline(each)}' for key, each in value.items())}}}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(inline, value))}]"
-    return f'"{value}"' if isinstance(value, Path) else json.dumps(value)
 
 
 @dataclass(frozen=True)
@@ -68,7 +57,7 @@ def _workers(count: int) -> str:
 
 
 def _compute(**law: Any) -> str:
-    return f"cluster.compute={inline(law)}"
+    return f"cluster.compute={toml(law)}"
 
 
 CONSTANT = _compute(dist="constant", value="50 ms")
@@ -118,7 +107,7 @@ def calibration(workers: int, network: str) -> Condition:
 
 def only(*programs: Mapping[str, Any]) -> str:
     """The override that leaves these algorithms."""
-    return f"algorithm={inline(list(programs))}"
+    return f"algorithm={toml(list(programs))}"
 
 
 def chosen(names: Sequence[str] | None) -> list[str]:

@@ -49,10 +49,8 @@ def fit(teams: Mapping[int, Sequence[Measured]], base: Profile = NOTHING) -> Cos
             if name in terms:
                 table[name], sd[name] = profiles.seconds(terms[name].mean), _relative(terms[name])
             elif getattr(known, name):
-                table[name], sd[name] = (
-                    profiles.seconds(getattr(known, name)),
-                    doubts.get(name, 0.0),
-                )
+                table[name] = profiles.seconds(getattr(known, name))
+                sd[name] = doubts.get(name, 0.0)
         if "collective" in terms and runs[0].scenario.validation.network != "emulated":
             _latencies(runs[0].scenario, terms["collective"], known, table, sd)
             sd["collective"] = doubts.get("collective", 0.0)

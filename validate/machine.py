@@ -4,6 +4,7 @@ import os
 import platform
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,17 @@ def hardware(device: str) -> dict[str, Any]:
         found["gpus"] = torch.cuda.device_count()
         found["cuda"] = torch.version.cuda
     return found
+
+
+def called(found: Mapping[str, Any]) -> str:
+    """What `hardware` has found, or as much of it as is known, in a line."""
+    parts = [str(found["processor"])] if "processor" in found else []
+    if "cores" in found:
+        parts.append(f"{found['cores']} cores")
+    whole = [", ".join(parts)]
+    if "gpu" in found:
+        whole.append(f"{found['gpus']} x {found['gpu']}" if "gpus" in found else str(found["gpu"]))
+    return "; ".join(filter(None, whole))
 
 
 def _processor() -> str:

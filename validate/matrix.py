@@ -16,6 +16,7 @@ from simulator.errors import InputError, RunError
 from simulator.report import crossing
 from simulator.scenario import Scenario
 from simulator.simulate import Progress
+from simulator.wording import toml
 from validate import conditions, directories, machine, matrix_cells, probe, profiles
 from validate import matrix_statistics as statistics
 from validate.calibrate import calibrate
@@ -187,12 +188,11 @@ class _Work:
 def _is_measured(scenario: Scenario, folder: Path, seed: int, machine: dict[str, Any]) -> bool:
     """Whether a folder has all runs of this scenario, with this seed, of this machine."""
     try:
-        document = store.read(folder / "measured")
         there = directories.read(folder / "measured")
     except InputError:
         return False
     labels = {each.label for each in scenario.algorithm}
-    same = store.dump(document["scenario"]["table"]) == store.dump(scenario.nominal.table)
+    same = store.dump(there.table) == store.dump(scenario.nominal.table)
     whole = labels <= there.runs.keys() and there.seeds == [seed]
     return same and whole and there.summary.get("machine") == machine
 
@@ -228,7 +228,7 @@ def _quadratic(condition: Condition, profile: Path) -> Scenario | None:
     objective = profiles.read(profile).tables.get("objective")
     if objective is None or table.get("partition", "iid") != "iid":
         return None
-    sets = f"extends={profile.absolute()}", f"objective={conditions.inline(dict(objective))}"
+    sets = f"extends={profile.absolute()}", f"objective={toml(objective)}"
     return condition.scenario(*sets).model_copy(update={"calibration": None})
 
 

@@ -13,10 +13,9 @@ from simulator.overhead import Overhead
 from simulator.report import jsonable
 from validate import overheads, quantities, sources
 from validate.compare import Comparison, compare
+from validate.costs import TERMS
 from validate.overheads import Measured, Nominal
 from validate.quantities import PACE, TARGET, Row
-
-TERMS = ("step", "issue", "collect", "collective", "agree", "send", "message", "receive")
 
 Cell = dict[str, Any]
 """One program under one condition; see `cells`."""
@@ -98,7 +97,7 @@ def terms(run: Measured, costs: Overhead) -> dict[str, dict[str, float]]:
     shown = overheads.fit([run])
     steps = shown["step"].samples if "step" in shown else 0
     found = {}
-    for name in (each for each in TERMS if each in shown and steps):
+    for name in (each for each in ("step", *TERMS) if each in shown and steps):
         term, known = shown[name], _known(name, costs, run)
         found[name] = {
             "profile": known,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from validate import matrix_cells
+from validate.costs import TERMS
 from validate.matrix_cells import Cell, explained
 from validate.quantities import PACE, TARGET, median
 
@@ -190,7 +191,7 @@ def by_term(found: Sequence[Cell]) -> list[Row]:
     for network in dict.fromkeys(cell["network"] for cell in counted):
         own = [cell for cell in counted if cell["network"] == network]
         most = [matrix_cells.attribution(cell) for cell in own]
-        for name in matrix_cells.TERMS:
+        for name in ("step", *TERMS):
             terms = [cell["terms"][name] for cell in own if name in cell["terms"]]
             if terms:
                 rows.append(

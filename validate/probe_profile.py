@@ -11,12 +11,12 @@ import numpy as np
 from simulator import executors, store
 from simulator.overhead import Overhead
 from validate import evidence, machine, profiles
+from validate.costs import TERMS
 from validate.probe_fits import AlphaBeta
 from validate.probe_read import Codec, Team
 from validate.profiles import Profile, rate, rounded, seconds, size
 
 SUSTAINED = (0.02, 0.05, 0.1)  # seconds of steps
-TERMS = ("issue", "collect", "collective", "agree", "send", "message", "receive")
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,11 @@ class _Writer:
 
     def calibration(self, about: Machine, teams: Sequence[Team], notes: Sequence[str]) -> None:
         """Where the numbers come from, and how sure they are."""
-        hardware = machine.hardware(about.device)
-        gpu = f"; {hardware['gpus']} x {hardware['gpu']}" if "gpu" in hardware else ""
         steps = [t.stretched for t in teams]
         travels = 4.0 * about.parameters
         self.tables["calibration"] = {
             "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-            "hardware": f"{hardware['processor']}, {hardware['cores']} cores{gpu}",
+            "hardware": machine.called(machine.hardware(about.device)),
             "notes": list(notes),
             "versions": store.versions("torch"),
             "sd": {

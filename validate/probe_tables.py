@@ -6,6 +6,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from validate.profiles import Profile
+from validate.tables import fill
 
 
 def summary(profile: Profile) -> list[Table]:
@@ -25,14 +26,8 @@ def summary(profile: Profile) -> list[Table]:
         )
     costs = profile.tables["overhead"]
     added = _table(*(f"{each['workers']} workers" for each in costs), first="adds")
-    for key in dict.fromkeys(key for each in costs for key in each if key != "workers"):
-        added.add_row(key, *(_cost(each.get(key, "-")) for each in costs))
+    fill(added, costs)
     return [computing, added]
-
-
-def _cost(value: Any) -> str:
-    """A time; of a law its mean."""
-    return str(value.get("mean", value.get("value"))) if isinstance(value, dict) else str(value)
 
 
 def _table(*columns: str, first: str = "workers") -> Table:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from simulator import store
 from simulator.errors import InputError
 from simulator.load import parse
 from simulator.scenario import Scenario
@@ -65,7 +64,7 @@ def _directory(path: Path) -> Source:
         return _recorded(path, recorded.read(path))
     path = path / "measured" if (path / "measured").is_dir() else path
     found = directories.read(path)
-    file = str(store.read(path)["scenario"]["file"])
+    file = str(found.summary["scenario"]["file"])
     scenario = parse(found.table, file=file, folder=Path(file).parent)
     algorithms = {each.label: each for each in scenario.algorithm}
     runs = [

@@ -1,7 +1,7 @@
 """Tables of a comparison for a terminal."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -33,22 +33,18 @@ def calibration(result: "Calibrated") -> list[Table]:
     """The laws that were tried for compute times, best first, and what a real system adds."""
     laws = _table("BIC", "KS", "p", "slowest\nof all", first="compute times")
     for row in result.laws.ranking:
-        named = (
-            f"{row.get('group') or 'all'}: {row['family']}" if row.get("group") else row["family"]
-        )
+        group = f"{row['group']}: " if row.get("group") else ""
         numbers = (row.get(key) for key in ("bic", "ks", "p"))
         slowest = row.get("slowest")
         laws.add_row(
-            named,
+            f"{group}{row['family']}",
             *("-" if each is None else f"{each:.3g}" for each in numbers),
             "-" if slowest is None else f"{100 * (slowest - 1):+.1f} %",
             style="bold" if row["chosen"] else "",
         )
     tables = result.profile.tables["overhead"]
     costs = _table(*(f"{table['workers']} workers" for table in tables), first="overhead")
-    for name in dict.fromkeys(key for table in tables for key in table if key != "workers"):
-        cells = (table.get(name, "-") for table in tables)
-        costs.add_row(name, *(_cost(each) for each in cells))
+    fill(costs, tables)
     return [laws, costs]
 
 
@@ -64,11 +60,15 @@ def aims(found: "Matrix") -> Table:
     return table
 
 
-def _cost(value: object) -> str:
+def fill(table: Table, overheads: Sequence[Mapping[str, Any]]) -> None:
+    """A row for each cost, with a column for each of a profile's [[overhead]] tables."""
+    for name in dict.fromkeys(key for each in overheads for key in each if key != "workers"):
+        table.add_row(name, *(_cost(each.get(name, "-")) for each in overheads))
+
+
+def _cost(value: Any) -> str:
     """A cost as a profile writes it; of a law its mean."""
-    if isinstance(value, dict):
-        return str(value.get("mean", value.get("value", value)))
-    return str(value)
+    return str(value.get("mean", value.get("value"))) if isinstance(value, dict) else str(value)
 
 
 def _pace(result: "Comparison") -> Table:

@@ -18,9 +18,7 @@ class Costs:
         self.overhead: Overhead = scenario.costs
         self.agree = self.overhead.agree
         if self.overhead.agree_latencies:
-            network = Network(scenario)
-            hop = network.link(0, min(1, network.workers - 1)).latency
-            self.agree += self.overhead.agree_latencies * hop
+            self.agree += self.overhead.agree_latencies * Network(scenario).hop
 
     def on(self, node: Node) -> Node:
         """The node, with its costs if it has any."""
