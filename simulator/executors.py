@@ -37,7 +37,7 @@ def start(jobs: int, dask: str | None) -> Iterator[Executor | None]:
     else:
         before = multiprocessing.active_children()
         spawn = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_follow_parent)
+        pool = ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_begin, initargs=(jobs,))
         try:
             yield pool
         except BaseException:  # do not wait for tasks that nobody wants any more
@@ -118,8 +118,13 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _follow_parent() -> None:
-    """Let a pool's process end with its parent, even a killed one."""
+def _begin(jobs: int) -> None:
+    """Share the cores with the pool's other processes, and end with the parent, even a killed one.
+
+    Threads of OpenMP (torch) that are more than the cores wait for each other busily, which more
+    than doubles the time of small models. What a user has set stands.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // jobs)))
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -16,6 +16,7 @@ from simulator.evaluation import Evaluation
 from simulator.makers import other
 from simulator.quadratic import NoisyQuadratic, coordinates
 from simulator.scenario import Algorithm, Bound, Quadratic, Scenario, Softmax
+from simulator.sections import Dirichlet
 from simulator.streams import Purpose, generator
 from simulator.theory import ErrorBound
 
@@ -164,7 +165,7 @@ class SoftmaxRegression:
         everyone = np.arange(len(self.data.train_y))
         self.shares = [everyone] * workers
         if spec.partition != "iid":
-            self.shares = dirichlet(self.data.train_y, workers, spec.partition.dirichlet, seed)
+            self.shares = deal(self.data.train_y, workers, spec.partition, seed)
 
     def source(self, rank: int) -> "_SoftmaxSource":
         """Gradients of worker `rank`."""
@@ -226,9 +227,10 @@ class _SoftmaxSource:
         return self.loss_and_gradient(x)[1]
 
 
-def dirichlet(labels: np.ndarray, workers: int, alpha: float, seed: int) -> list[np.ndarray]:
-    """Split each class over the workers by Dirichlet(alpha) shares; nobody is left without data.
+def deal(labels: np.ndarray, workers: int, how: Dirichlet, seed: int) -> list[np.ndarray]:
+    """Split each class over the workers by Dirichlet shares; nobody is left without data.
 
+    Returns each worker's samples, by number. `seed`: the run's, where `how` has none of its own.
     Raises InputError when there are fewer samples than workers.
     """
     if workers > len(labels):
@@ -236,11 +238,11 @@ def dirichlet(labels: np.ndarray, workers: int, alpha: float, seed: int) -> list
             f"cluster.workers = {workers}: more than the {len(labels)} training samples to share "
             'out; use fewer workers or objective.partition = "iid"'
         )
-    rng = generator(seed, Purpose.OBJECTIVE)
+    rng = generator(seed if how.seed is None else how.seed, Purpose.OBJECTIVE)
     shares: list[list[int]] = [[] for _ in range(workers)]
     for label in np.unique(labels):
         members = rng.permutation(np.flatnonzero(labels == label))
-        cuts = np.cumsum(rng.dirichlet(np.full(workers, alpha)))[:-1] * len(members)
+        cuts = np.cumsum(rng.dirichlet(np.full(workers, how.dirichlet)))[:-1] * len(members)
         for share, part in zip(shares, np.split(members, cuts.astype(int)), strict=True):
             share.extend(part.tolist())
     for share in shares:

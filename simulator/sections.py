@@ -139,6 +139,12 @@ class Dirichlet(Section):
     """Label shares drawn per worker from a Dirichlet distribution."""
 
     dirichlet: Positive = Field(description="concentration; small is very uneven")
+    seed: int | None = Field(
+        default=None,
+        ge=0,
+        description="deals the same data to the same worker in every run (default: a run's own "
+        "seed, so that every run deals anew)",
+    )
 
 
 def _iid(value: Any) -> Any:

@@ -8,9 +8,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from simulator.overhead import Overhead, at
-from simulator.scenario import Scenario
 from validate import overheads, profiles
-from validate.overheads import Measured, Term
+from validate.overheads import Measured, Nominal, Term
 from validate.profiles import Profile
 
 TERMS = ("issue", "collect", "collective", "agree", "send", "message", "receive")
@@ -52,8 +51,10 @@ def fit(teams: Mapping[int, Sequence[Measured]], base: Profile = NOTHING) -> Cos
                 table[name] = profiles.seconds(getattr(known, name))
                 sd[name] = doubts.get(name, 0.0)
         if "collective" in terms and runs[0].scenario.validation.network != "emulated":
-            _latencies(runs[0].scenario, terms["collective"], known, table, sd)
-            sd["collective"] = doubts.get("collective", 0.0)
+            nominal = Nominal(runs[0].scenario)
+            if nominal.latency:
+                _latencies(nominal, terms["collective"], known, table, sd)
+                sd["collective"] = doubts.get("collective", 0.0)
         found.tables.append(table)
         for name in list(table)[1:]:
             key = f"overhead.{index}.{name}"
@@ -65,16 +66,13 @@ def fit(teams: Mapping[int, Sequence[Measured]], base: Profile = NOTHING) -> Cos
 
 
 def _latencies(
-    scenario: Scenario, term: Term, known: Overhead, table: dict[str, Any], sd: dict[str, float]
+    nominal: Nominal, term: Term, known: Overhead, table: dict[str, Any], sd: dict[str, float]
 ) -> None:
-    """On links that are not emulated: latencies that a hop of a collective takes, and a question.
+    """On links that have a latency: how many of it a hop of a collective takes, and a question.
 
     What a collective takes beyond the prescribed is latency, but for what it takes without any,
-    which only another profile can tell. Without latency nothing can be told apart.
+    which only another profile can tell.
     """
-    nominal = overheads.Nominal(scenario)
-    if not nominal.latency:
-        return
     factor = 1 + max(0.0, term.mean - known.collective) / nominal.latency
     table["collective"] = profiles.seconds(known.collective)
     table["latency_factor"] = profiles.rounded(factor)

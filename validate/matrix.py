@@ -13,6 +13,7 @@ from typing import Any
 
 from simulator import simulate, store
 from simulator.errors import InputError, RunError
+from simulator.executors import cores
 from simulator.report import crossing
 from simulator.scenario import Scenario
 from simulator.simulate import Progress
@@ -26,7 +27,7 @@ from validate.matrix_report import write
 from validate.quantities import PACE, TARGET, pace
 from validate.validation import find_device, validate
 
-SEED, CALIBRATION_SEED, INDEPENDENT_SEED = 0, 100, 1000
+CALIBRATION_SEED, INDEPENDENT_SEED = 100, 1000  # apart from those of conditions
 SEEDS = 4  # independent ones that a prediction is the mean of
 EQUAL = 3  # equal runs, and seeds, that tell what noise is
 START = 10.0  # seconds until processes have joined
@@ -124,7 +125,7 @@ class _Work:
         """Calibrate where that has not been done, measure, predict, and count."""
         profile = self._profile(*condition.group)
         folder = self.out / condition.name
-        self._measure(condition.scenario(), folder, SEED)
+        self._measure(condition.scenario(), folder, condition.seed)
         self.say(f"{condition.name}: predicting")
         nominal = {
             label: pace(runs[0])
@@ -133,7 +134,7 @@ class _Work:
         scenario = condition.scenario(f"extends={profile.absolute()}")
         certain = scenario.model_copy(update={"calibration": None})
         sides = Sides(folder / "measured", folder / "paired", folder / "independent")
-        _predict(certain, sides.paired, SEED, 1, nominal)
+        _predict(certain, sides.paired, condition.seed, 1, nominal)
         _predict(scenario, sides.independent, INDEPENDENT_SEED, SEEDS, nominal)
         if (quadratic := _quadratic(condition, profile)) is not None:
             sides = replace(sides, quadratic=folder / "quadratic")
@@ -146,7 +147,7 @@ class _Work:
         equal, apart = [], []
         for number in range(EQUAL):
             folder = self.out / REPEATS / f"equal-{number}"
-            self._measure(scenario, folder, SEED)
+            self._measure(scenario, folder, 0)
             equal += _values(folder, scenario)
             folder = self.out / REPEATS / f"seed-{number}"
             self._measure(scenario, folder, number + 1)
@@ -215,7 +216,7 @@ def _predict(
             return
     except InputError:
         pass  # there is nothing yet
-    result = simulate.simulate(scenario, seeds=seeds, seed=seed)
+    result = simulate.simulate(scenario, seeds=seeds, seed=seed, jobs=cores())
     simulate.save(result, store.Directory(folder), summary={"nominal": nominal, "key": known})
 
 

@@ -20,7 +20,7 @@ from simulator.effects import Vector
 from simulator.engines.gradients import Gradients
 from simulator.evaluation import Evaluation
 from simulator.makers import ObjectiveError
-from simulator.objective import dirichlet
+from simulator.objective import deal
 from simulator.scenario import Scenario
 from simulator.sections import Torch
 from simulator.streams import Purpose, generator
@@ -74,7 +74,7 @@ class TorchObjective:
         self.samples = Samples(found, dtype, self.device)
         shares = None
         if spec.partition != "iid":
-            shares = dirichlet(found.train_y, workers, spec.partition.dirichlet, seed)
+            shares = deal(found.train_y, workers, spec.partition, seed)
         self.epochs = Epochs(samples, workers, seed, shares)
         self.notes: tuple[str, ...] = ()
         self._rows = np.arange(samples)
