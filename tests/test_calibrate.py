@@ -21,8 +21,11 @@ ASKED, SENT, TAKEN, SERVED = 15e-4, 4e-4, 2e-4, 1e-4
 MEAN = 0.050
 
 
-def worker(rank, steps=200, *, tau=1, hidden=False, asks=False):
-    """The events of a worker that averages every `tau` steps, or finds each mean there."""
+def worker(rank, steps=200, *, tau=1, hidden=False, asks=False, slow=0.0):
+    """The events of a worker that averages every `tau` steps, or finds each mean there.
+
+    `slow`: after a wait it takes so much longer to go on.
+    """
     rng, now, found = np.random.default_rng(rank), 0.0, []
     for step in range(1, steps + 1):
         start, drawn = now + GAP, 0.02 + rng.exponential(0.01)
@@ -41,6 +44,7 @@ def worker(rank, steps=200, *, tau=1, hidden=False, asks=False):
         now = start + COLLECTED if hidden else due + WOKEN
         found.append((rank, WAIT, step, start, now, due - MEAN, due, 4000.0))
         found.append((rank, COLLECT, step, landed, landed + COLLECTED, NAN, NAN, 4000.0))
+        now += 0 if hidden else slow
     return found
 
 
@@ -82,6 +86,10 @@ def test_every_term_is_found():
     both = means(measured(worker(0) + worker(1)), measured(worker(2, tau=5)))
     assert both["step"] == pytest.approx(GAP + STEP_LATE, rel=5e-3)
     assert both["issue"] == pytest.approx(2 * GAP + ISSUED, rel=5e-3)
+    slow = [measured(worker(rank, tau=tau, slow=1e-3)) for rank, tau in ((0, 1), (1, 1), (2, 5))]
+    woken = means(*slow)  # only who waits pays for that
+    assert woken["collective"] == pytest.approx(both["collective"] + 1e-3)
+    assert (woken["step"], woken["issue"]) == pytest.approx((both["step"], both["issue"]), rel=5e-3)
     assert means(measured(worker(0, asks=True)))["agree"] == pytest.approx(GAP + ASKED)
     assert "collective" not in means(measured(worker(0, hidden=True)))  # nobody waited
 

@@ -103,9 +103,7 @@ def aims(found: Sequence[Cell]) -> list[Aim]:
     counted = [cell for cell in found if cell["counted"]]
     near = [cell for cell in counted if cell["network"] != "kernel"]
     kernel = [cell for cell in counted if cell["network"] == "kernel"]
-    alike = [cell for cell in counted if not cell["server"]]
-    served = [cell for cell in counted if cell["server"]]
-    pace, target = "seconds per step", "time to target, real gradients"
+    pace = "seconds per step"
     rows = conditions(found)
     taus = {
         key: [row["kendall"][key] for row in rows if row["kendall"][key] is not None]
@@ -119,10 +117,8 @@ def aims(found: Sequence[Cell]) -> list[Aim]:
         _middle(f"{pace}, kernel's links: median", kernel, _paired(PACE), 0.02),
         _explained("excess over nominal explained", near),
         _explained("excess over nominal explained, kernel's links", kernel),
-        _middle(f"{target}, synchronous: median", alike, _paired(TARGET), 0.01),
-        _tail(f"{target}, synchronous: 95th percentile", alike, _paired(TARGET), 0.02),
-        _middle(f"{target}, server: median", served, _paired(TARGET), 0.03),
-        _tail(f"{target}, server: 95th percentile", served, _paired(TARGET), 0.06),
+        *_times("time to target, real gradients", near),
+        *_times("time to target, kernel's links", kernel),
         _coverage(f"90 % intervals cover {pace}", counted, PACE),
         _coverage("90 % intervals cover time to target", counted, TARGET),
         _middle("time to target, quadratic: median", counted, lambda cell: cell["quadratic"], 0.15),
@@ -134,6 +130,18 @@ def aims(found: Sequence[Cell]) -> list[Aim]:
             f"{len(picks)} conditions",
             least=OFTEN,
         ),
+    ]
+
+
+def _times(what: str, found: Sequence[Cell]) -> list[Aim]:
+    """Times to target with real gradients and the same delays."""
+    alike = [cell for cell in found if not cell["server"]]
+    served = [cell for cell in found if cell["server"]]
+    return [
+        _middle(f"{what}, synchronous: median", alike, _paired(TARGET), 0.01),
+        _tail(f"{what}, synchronous: 95th percentile", alike, _paired(TARGET), 0.02),
+        _middle(f"{what}, server: median", served, _paired(TARGET), 0.03),
+        _tail(f"{what}, server: 95th percentile", served, _paired(TARGET), 0.06),
     ]
 
 

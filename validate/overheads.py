@@ -58,8 +58,9 @@ def fit(runs: Sequence[Measured]) -> dict[str, Term]:
     prescribed = [each for each in nodes if not each.is_real]
     bare = [each for each in nodes if each.is_real]
     servers = [each for each in nodes if each.serves]
+    plain = _term(nodes, _Node.between_steps)
     found = {
-        **_between(nodes),
+        **_between(nodes, plain.mean if plain else None),
         "collect": _term(nodes, lambda node: node.lasted(COLLECT)),
         "agree": _term(nodes, _Node.questions),
         "send": _term(servers, lambda node: node.own(SEND)),
@@ -70,23 +71,29 @@ def fit(runs: Sequence[Measured]) -> dict[str, Term]:
     collect = found["collect"]
     if late is not None and collect is not None:
         # who finds a result there takes it over afterwards, who waits meanwhile
-        rest = max(0.0, late.mean - collect.mean)
-        found["collective"] = Term(rest, hypot(late.se, collect.se), late.samples)
+        rest = late.mean - collect.mean
+        errors = [late.se, collect.se]
+        awake = _term(nodes, _Node.after_waits)
+        if awake is not None and plain is not None:  # all wake up at once, and share the cores
+            rest += awake.mean - plain.mean
+            errors += [awake.se, plain.se]
+        found["collective"] = Term(max(0.0, rest), hypot(*errors), late.samples)
     return {key: term for key, term in found.items() if term is not None}
 
 
-def _between(nodes: Sequence["_Node"]) -> dict[str, Term | None]:
+def _between(nodes: Sequence["_Node"], plain: float | None) -> dict[str, Term | None]:
     """Of steps, and of starting collectives: their own excess, and what lies between events.
 
     A program does its arithmetic now before a collective and now after it, so that gaps cannot be
     told apart by what they come before. Programs that average more and less often tell them: their
-    gaps are those of so many steps and so many collectives, by least squares.
+    gaps are those of so many steps and so many collectives, by least squares. After a wait only
+    `plain` is counted, what lies between two steps, if any do: the rest has only who waits.
     """
     late = _term(nodes, _Node.lateness)
     issued = _term(nodes, lambda node: node.lasted(ISSUE))
     workers = [each for each in nodes if each.count(STEP)]
     rows = np.array([(each.count(STEP), each.count(ISSUE)) for each in workers], float)
-    gaps = np.array([each.pauses for each in workers])
+    gaps = np.array([each.pauses(plain) for each in workers])
     if late is None:
         return {"step": None, "issue": issued}
     (of_step, of_issue), errors = _solved(rows, gaps)
@@ -143,10 +150,27 @@ class _Node:
         """How many events of a kind there are."""
         return len(self._of(kind)[0])
 
+    def pauses(self, plain: float | None) -> float:
+        """Seconds before steps and collectives, all together; after a wait `plain`, if known."""
+        mine = np.isin(self._events["kind"], (STEP, ISSUE, WAIT)) & ~np.isnan(self._gaps)
+        gaps = self._gaps if plain is None else np.where(self._waited, plain, self._gaps)
+        return float(gaps[mine].sum())
+
     @property
-    def pauses(self) -> float:
-        """Seconds before steps and collectives, all together."""
-        return sum(float(self._of(kind)[1].sum()) for kind in (STEP, ISSUE, WAIT))
+    def _waited(self) -> Array:
+        """Whether the event before each was a wait for what was not there yet."""
+        waits = self._events["kind"] == WAIT
+        waits &= self._events["end"] - self._events["start"] > AT_ONCE
+        return np.append(False, waits[:-1])
+
+    def between_steps(self) -> Array:
+        """What lies between two steps that follow each other."""
+        steps = self._events["kind"] == STEP
+        return np.asarray(self._gaps[1:][steps[1:] & steps[:-1]])
+
+    def after_waits(self) -> Array:
+        """What lies between the end of a wait and the next event."""
+        return np.asarray(self._gaps[self._waited])
 
     def own(self, kind: int) -> Array:
         """All of an event, and the time before it."""
