@@ -20,6 +20,7 @@ from simulator.errors import InputError, RunError
 
 if TYPE_CHECKING:
     from simulator.load import load
+    from simulator.papers.reproduce import reproduce
     from simulator.programs import Program
     from simulator.simulate import Progress, simulate
     from simulator.sweep import sweep
@@ -44,6 +45,7 @@ __all__ = [
     "load",
     "main",
     "probe",
+    "reproduce",
     "simulate",
     "sweep",
     "theory",
@@ -62,6 +64,7 @@ _NAMES = {  # public name: where it is; loaded when it is first asked for
     "calibrate": ("validate.calibrate", "calibrate"),
     "compare": ("validate.compare", "compare"),
     "probe": ("validate.probe", "probe"),
+    "reproduce": ("simulator.papers.reproduce", "reproduce"),
     "Telemetry": ("validate.telemetry", "Telemetry"),
     "validate": ("validate.validation", "validate"),
 }
@@ -426,6 +429,57 @@ def _torch(module: str) -> Any:
         if (error.name or "").partition(".")[0] != "torch":
             raise
         raise InputError('torch is not installed; pip install "paceline[train]"') from None
+
+
+@app.command("reproduce")
+def _reproduce(  # noqa: PLR0913, PLR0917 - the contract's options
+    paper: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PAPER", show_default=False, help="adacomm, dts, hpsgd or hybrid; else all."
+        ),
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="All seeds of the scenarios, not the first few.")
+    ] = False,
+    timing: Annotated[
+        bool, typer.Option("--timing", help="Claims about time alone: seconds, not minutes.")
+    ] = False,
+    jobs: Annotated[
+        int | None, typer.Option(help="How many processes share the work; default: every core.")
+    ] = None,
+    report: Annotated[Path, typer.Option(metavar="DIR", help="Where the page is written.")] = Path(
+        "docs"
+    ),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where finished runs are kept.")] = Path(
+        "runs/reproduce"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Check what four papers claim: their numbers beside ours, with verdicts and reasons.
+
+    The page, reproduction.md, and figures go to --report. An interrupted command resumes when it
+    is repeated.
+    """
+    from simulator import papers, tables
+    from simulator.papers.reproduce import reproduce
+
+    names = papers.NAMES if paper is None else (paper,)
+    with _resumable(out), _progress("reproducing", "claims, left") as progress:
+        found = reproduce(
+            names,
+            full=full,
+            timing=timing,
+            jobs=jobs,
+            out=out,
+            report=report,
+            progress=progress,
+            say=None if progress else _note,
+        )
+    if as_json:
+        _print_json(found)
+    else:
+        _show(tables.claims(found["claims"]), f"{FILES}{report / 'reproduction.md'}")
 
 
 @app.command("probe")

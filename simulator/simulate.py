@@ -80,8 +80,12 @@ class Task:
 
 @cache
 def _code(*others: str | Path) -> str:
-    """Hash of our sources and of other files: they may change while the version does not."""
-    ours = Path(__file__).parent.rglob("*.py")
+    """Hash of our sources and of other files: they may change while the version does not.
+
+    What papers claim is no part of any run.
+    """
+    here = Path(__file__).parent
+    ours = (path for path in here.rglob("*.py") if path.parent != here / "papers")
     contents = [path.read_bytes() for path in [*sorted(ours), *map(Path, others)]]
     return hashlib.sha256(b"".join(contents)).hexdigest()
 
@@ -227,6 +231,7 @@ def simulate(  # noqa: PLR0913 - the options of the command
     jobs: int = 1,
     dask: str | None = None,
     out: str | Path | None = None,
+    kept: store.Directory | None = None,
     programs: Programs = None,
     progress: Progress | None = None,
     paired: bool = False,
@@ -235,7 +240,8 @@ def simulate(  # noqa: PLR0913 - the options of the command
 
     `jobs` processes, or the Dask cluster at address `dask`, share the tasks; the numbers are the
     same. With `out`, finished tasks are kept there at once, so that the same call resumes after an
-    interruption, and the whole run directory is written in the end. `programs`, by name, join the
+    interruption, and the whole run directory is written in the end; with `kept`, finished tasks
+    stay there, for other calls that need them. `programs`, by name, join the
     catalogue's (a scenario must have been loaded with them); as their code has no version, such
     runs are not resumed. `paired`: what is predicted will meet the very delays of these seeds, so
     that intervals, if the scenario extends a profile, are of nothing else. Raises InputError.
@@ -252,10 +258,10 @@ def simulate(  # noqa: PLR0913 - the options of the command
     ]
     tasks += _replicates(scenario, numbers, engine, paired)
     directory = store.Directory(Path(out)) if out is not None else None
-    parts = directory if programs is None else None
+    parts = (kept or directory) if programs is None else None
     keys = [task.key(scenario) for task in tasks] if parts else []
-    kept = [parts.part(key) for key in keys] if parts else []
-    done = {index: run for index, run in enumerate(kept) if run}
+    found = [parts.part(key) for key in keys] if parts else []
+    done = {index: run for index, run in enumerate(found) if run}
     resumed = len(done)
     blocks = _blocks(scenario, tasks, done, jobs, programs)
     alone = jobs == 1 and dask is None
@@ -270,8 +276,8 @@ def simulate(  # noqa: PLR0913 - the options of the command
         if progress:
             progress(len(done), len(tasks))
         todo = {number: [tasks[index] for index in block] for number, block in enumerate(blocks)}
-        for number, found in executors.results(executor, work, todo):
-            for index, run in zip(blocks[number], found, strict=True):
+        for number, fresh in executors.results(executor, work, todo):
+            for index, run in zip(blocks[number], fresh, strict=True):
                 done[index] = run
                 if parts:
                     parts.keep(keys[index], run)

@@ -151,6 +151,15 @@ class Directory:
         write(path, data, scratch=self._parts)  # so that what a kill leaves goes with the parts
 
 
+class KeptRuns(Directory):
+    """A directory in which finished runs stay for whoever asks for them again, and what they say.
+
+    Raises InputError as a run directory does.
+    """
+
+    whole, names, parts = "claims.json", ("claims.json",), ".runs"
+
+
 class SweepDirectory(Directory):
     """A directory that a sweep is writing; what it has computed stays, for larger sweeps.
 

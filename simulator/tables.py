@@ -276,6 +276,20 @@ def toml(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def claims(rows: Sequence[Row]) -> Table:
+    """A line for each claim of `paceline reproduce`: the paper's number, ours, and the verdict."""
+    return _table(
+        rows,
+        {
+            "paper": lambda row: row["paper"],
+            "claim": lambda row: row["claim"],
+            "expected": lambda row: _plain(row["expected"]),
+            "found": lambda row: _plain(row["value"]),
+            "verdict": lambda row: row["verdict"],
+        },
+    )
+
+
 def _table(rows: Iterable[Row], columns: Mapping[str, Cell]) -> Table:
     table = Table(*columns, box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for row in rows:
