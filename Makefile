@@ -13,7 +13,8 @@ docs: .venv/core           ## the generated part of docs/programs: parameters, r
 	$(BIN)/python docs/build.py
 
 test: .venv/dev            ## the whole test suite
-	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
+	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu and not alone"
+	$(BIN)/python -m pytest -m alone
 
 test-slow: .venv/dev       ## what takes minutes
 	$(BIN)/python -m pytest -m slow

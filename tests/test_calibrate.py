@@ -251,6 +251,10 @@ def test_the_command(job, tmp_path, capsys):
 # For real
 
 
+TRIES = 3  # others' work on this machine may spoil one
+
+
+@pytest.mark.alone
 def test_a_real_run_is_told_by_its_profile(tmp_path):
     """Not from how long it took, but from its events; and what it adds is most of the error."""
     table = {
@@ -262,12 +266,19 @@ def test_a_real_run_is_told_by_its_profile(tmp_path):
         "run": {"steps": 40, "evaluate_every": 1},
         "algorithm": [{"name": "ssgd"}, {"name": "local-sgd", "tau": 8}],
     }
-    nominal = validate(parse(table), out=tmp_path / "run")
-    found = calibrate([tmp_path / "run"])
-    assert len(found.checks) == 2
-    for check in found.checks:
-        bare = quantities.pace(nominal.predicted.groups[check.label][0])
-        assert abs(check.predicted - check.measured) < 0.5 * (check.measured - bare)
+    for attempt in range(TRIES):
+        folder = tmp_path / f"run-{attempt}"
+        nominal = validate(parse(table), out=folder)
+        found = calibrate([folder])
+        assert len(found.checks) == 2
+        shares = {}  # of what the real system adds, that its profile does not explain
+        for check in found.checks:
+            bare = quantities.pace(nominal.predicted.groups[check.label][0])
+            shares[check.label] = abs(check.predicted - check.measured) / (check.measured - bare)
+        if all(0 <= share < 0.5 for share in shares.values()):
+            break
+    else:
+        pytest.fail(f"{shares} is not explained, the last of {TRIES} times")
     assert found.profile.tables["cluster"]["compute"]["dist"] == "constant"
     assert found.profile.tables["objective"]["kind"] == "quadratic"
     found.profile.write(tmp_path / "profile.toml")

@@ -122,6 +122,7 @@ def pace(times):
     return (times[-1] - times[first]) / (len(times) - 1 - first)
 
 
+@pytest.mark.alone
 def test_overlap_is_real(tmp_path):
     """A mean takes 90 ms, 24 of them on the link, and a step 30: four steps hide it; in four
     buckets, it begins when the first of them is there, half a step earlier.

@@ -1,0 +1,178 @@
+"""Claims of papers: what is said of them, and that those about time hold."""
+
+import json
+
+import pytest
+
+from paceline import InputError, reproduce, run
+from simulator import papers
+from simulator.papers import claim, page
+from simulator.papers import reproduce as reproducing
+from simulator.papers.claim import Assumption, Claim, Found, Paper, Verdict
+from simulator.papers.lab import Lab
+
+ALL = [(name, each) for name in papers.NAMES for each in papers.paper(name).claims]
+
+
+def speedup(lab):
+    """Seconds per step of ssgd over local-sgd's, of AdaComm's figure 2."""
+    groups = lab.runs("adacomm/figure2", "run.steps=200").groups
+    paces = [
+        a.duration / b.duration
+        for a, b in zip(groups["ssgd"], groups["local-sgd tau=10"], strict=True)
+    ]
+    return claim.mean(paces, "computed")
+
+
+MADE = Paper(
+    name="adacomm",
+    title="Made up",
+    source="nowhere",
+    settings="Nothing.",
+    claims=(
+        Claim("faster", "2.5 times", speedup, "because", expected=2.5, neutral=1, timing=True),
+        Claim(
+            "far faster",
+            "5 times",
+            speedup,
+            "because",
+            expected=5,
+            neutral=1,
+            assumptions=(Assumption("averages are free", ("network.duration=0 s",)),),
+        ),
+        Claim("faster at all", "faster", speedup, "because", neutral=1),
+        Claim("contradicted", "9 times", speedup, "because", expected=9, inconsistent=True),
+        Claim("slower", "slower", speedup, "because", neutral=1, below=True),
+    ),
+    figures={},
+)
+
+
+@pytest.fixture
+def made(monkeypatch):
+    monkeypatch.setattr(papers, "paper", lambda name: MADE)
+
+
+@pytest.mark.parametrize(
+    ("keys", "found", "verdict"),
+    [
+        ({"expected": 2.0}, Found(2.1), Verdict.HOLDS),
+        ({"expected": 2.0}, Found(2.11), Verdict.FAILS),
+        ({"expected": 2.0, "within": 0.2}, Found(2.11, (0.0, 9.0)), Verdict.HOLDS),
+        ({"expected": 2.0, "neutral": 1}, Found(3.0), Verdict.IN_SIGN),
+        ({"expected": 2.0, "neutral": 1}, Found(0.9), Verdict.FAILS),
+        ({"expected": -2.0, "neutral": 0, "below": True}, Found(-1.0), Verdict.IN_SIGN),
+        ({"neutral": 0}, Found(0.1, (0.05, 0.15)), Verdict.HOLDS),
+        ({"neutral": 0}, Found(0.1, (-0.05, 0.25)), Verdict.IN_SIGN),
+        ({"neutral": 0}, Found(-0.1, (-0.25, 0.05)), Verdict.FAILS),
+        ({"neutral": 0}, Found(float("nan")), Verdict.FAILS),
+        ({"expected": 2.0}, Found(float("inf")), Verdict.FAILS),
+        ({"expected": 2.0, "inconsistent": True}, Found(3.0), Verdict.INCONSISTENT),
+        ({"expected": 2.0, "inconsistent": True}, Found(2.0), Verdict.HOLDS),
+    ],
+)
+def test_verdicts(keys, found, verdict):
+    assert Claim("c", "says", lambda lab: found, "why", **keys).verdict(found) is verdict
+
+
+def test_a_claim_that_nothing_contradicts_is_none():
+    with pytest.raises(ValueError, match="contradict"):
+        Claim("c", "says", lambda lab: Found(1.0), "why")
+
+
+def test_claims_are_checked_once_and_shown(made, tmp_path, capsys):
+    out, docs = tmp_path / "runs", tmp_path / "docs"
+    said = []
+    document = reproduce(["adacomm"], jobs=1, out=out, report=docs, say=said.append)
+    assert said == [f"adacomm: {each.name}" for each in MADE.claims]
+    rows = {row["claim"]: row for row in document["claims"]}
+    assert {row["verdict"] for row in rows.values()} == set(Verdict)
+    assert rows["faster"]["verdict"] == "holds"
+    assert rows["far faster"]["verdict"] == "holds in sign"
+    assert rows["slower"]["verdict"] == "does not hold"
+    assert rows["far faster"]["value"] == rows["faster"]["value"] == pytest.approx(2.5, rel=0.05)
+    (free,) = rows["far faster"]["sensitivity"]
+    assert 1 < free["value"] < rows["faster"]["value"]  # H(16) over the largest mean of ten
+    low, high = rows["faster"]["ci95"]
+    assert low < rows["faster"]["value"] < high
+    text = (docs / page.PAGE).read_text("utf-8")
+    for row in rows.values():
+        assert f"**{row['claim']}**" in text
+        assert page.value(row) in text
+    assert "`network.duration=0 s`" in text
+
+    count = len([*(out / ".runs").iterdir()])
+    assert count == 2 * 3 * 3  # network.duration or not, three algorithms, QUICK seeds
+    kept = (out / "claims.json").read_bytes()
+    again = reproduce(["adacomm"], jobs=1, out=out, report=docs)
+    assert (again, (out / "claims.json").read_bytes()) == (document, kept)
+    assert len([*(out / ".runs").iterdir()]) == count
+    assert json.loads(kept)["claims"] == document["claims"]
+
+
+def test_finished_runs_are_not_made_again(made, tmp_path, monkeypatch):
+    first = reproduce(["adacomm"], jobs=1, out=tmp_path, report=None)
+    monkeypatch.setattr("simulator.simulate.run_block", None)  # whoever calls it fails
+    assert reproduce(["adacomm"], jobs=1, out=tmp_path, report=None) == first
+    with pytest.raises(TypeError):  # more seeds are more runs
+        reproduce(["adacomm"], full=True, jobs=1, out=tmp_path, report=None)
+
+
+def test_what_is_known_of_other_claims_stays(made, tmp_path):
+    whole = reproduce(["adacomm"], jobs=1, out=tmp_path, report=None)["claims"]
+    part = reproduce(["adacomm"], timing=True, jobs=1, out=tmp_path, report=None)["claims"]
+    assert [row["claim"] for row in part] == ["faster"]
+    assert len(json.loads((tmp_path / "claims.json").read_text())["claims"]) == len(whole)
+    gone = [{"paper": "adacomm", "claim": "of an earlier version"}, {"paper": "dts", "claim": "x"}]
+    merged = reproducing._merged(gone, whole, partly=False)
+    assert merged == [*whole, gone[1]]
+
+
+def test_the_command(made, tmp_path, capsys):
+    options = ["--out", str(tmp_path / "runs"), "--report", str(tmp_path / "docs"), "--jobs", "1"]
+    assert run(["reproduce", "adacomm", "--timing", *options, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["claims"]
+    assert row.keys() >= {"paper", "claim", "expected", "value", "ci95", "verdict"}
+    assert run(["reproduce", "adacomm", "--timing", *options]) == 0
+    assert "holds" in capsys.readouterr().out
+
+
+def test_wrong_input(tmp_path, capsys):
+    with pytest.raises(InputError, match="did you mean `adacomm`"):
+        reproduce(["adacom"], out=tmp_path, report=None)
+    assert run(["reproduce", "nothing", "--out", str(tmp_path)]) == 2
+    assert "adacomm, dts, hpsgd, hybrid" in capsys.readouterr().err
+    (tmp_path / "file").write_text("")
+    assert run(["reproduce", "--out", str(tmp_path / "file")]) == 2
+
+
+# The papers
+
+
+@pytest.mark.parametrize("name", papers.NAMES)
+def test_claims_are_told_apart(name):
+    found = papers.paper(name)
+    assert found.name == name
+    assert len({each.name for each in found.claims}) == len(found.claims) > 5
+    for each in found.claims:
+        assert each.says and each.why.endswith("."), each.name
+
+
+@pytest.mark.parametrize(
+    ("name", "each"),
+    [pair for pair in ALL if pair[1].timing],
+    ids=lambda each: getattr(each, "name", each),
+)
+def test_claims_about_time(name, each):
+    """What needs no learning holds, or is shown to contradict the rest of the paper."""
+    lab = Lab()
+    expected = Verdict.INCONSISTENT if each.inconsistent else Verdict.HOLDS
+    assert each.verdict(each.measure(lab)) is expected
+
+
+@pytest.mark.slow
+def test_every_claim(tmp_path):
+    rows = reproduce(out=tmp_path / "runs", report=tmp_path / "docs")["claims"]
+    assert {row["paper"] for row in rows} == set(papers.NAMES)
+    for row in rows:
+        assert row["verdict"] != "does not hold" or row["why"], row["claim"]
