@@ -155,7 +155,8 @@ def test_claims_are_told_apart(name):
     assert found.name == name
     assert len({each.name for each in found.claims}) == len(found.claims) > 5
     for each in found.claims:
-        assert each.says and each.why.endswith("."), each.name
+        assert each.says, each.name
+        assert each.why.endswith("."), each.name
 
 
 @pytest.mark.parametrize(
