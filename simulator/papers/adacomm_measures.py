@@ -1,0 +1,161 @@
+"""What AdaComm's learning claims measure: how soon a loss is reached, and where curves end."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from simulator.cluster import expected_laws
+from simulator.costs import mean_cost
+from simulator.papers.claim import Found, mean
+from simulator.papers.lab import Lab
+from simulator.report import at, crossing, human, interval, number
+from simulator.trace import Run
+
+FIGURE1 = "adacomm/figure1"
+FREE = 'network.duration = "1 ms"'  # an average costs nothing: periods differ by drift alone
+EARLY = 0.5  # a loss of the first fall; at 0.3 spikes already decide who comes first
+END = 0.2  # of a run's duration, in which a floor is measured
+SAMPLES = 50
+
+
+class Curves(NamedTuple):
+    """Runs by what they are for: tau = 1, the largest fixed tau, all fixed ones, AdaComm."""
+
+    one: Sequence[Run]
+    large: Sequence[Run]
+    fixed: Sequence[Sequence[Run]]
+    adaptive: Sequence[Run]
+
+
+def curves(lab: Lab, name: str, *sets: str) -> Curves:
+    """The runs of a scenario: tau = 1 first, the largest tau and AdaComm last."""
+    *fixed, adaptive = lab.runs(name, *sets).groups.values()
+    return Curves(fixed[0], fixed[-1], fixed, adaptive)
+
+
+def _times(runs: Sequence[Run], target: float | None) -> np.ndarray:
+    """Seconds to the target; the end of the run where it is never reached."""
+    assert target is not None
+    return np.array([min(crossing(run, target), run.duration) for run in runs])
+
+
+def _never(runs: Sequence[Run], target: float | None) -> int:
+    assert target is not None
+    return sum(crossing(run, target) > run.duration for run in runs)
+
+
+def _ends(runs: Sequence[Run]) -> np.ndarray:
+    """Mean loss over the last part of each run."""
+    return np.array(
+        [
+            np.mean([at(run, each * run.duration) for each in np.linspace(1 - END, 1, SAMPLES)])
+            for run in runs
+        ]
+    )
+
+
+def _plus_minus(values: np.ndarray, unit: float = 1.0) -> str:
+    low, high = interval(values / unit) or (values.min() / unit, values.max() / unit)
+    return f"{number(low)} to {number(high)}"
+
+
+def ratio(lab: Lab, name: str) -> float:
+    """Seconds of an average over those of a gradient."""
+    scenario = lab.scenario(name)
+    cost = mean_cost(scenario)
+    compute = sum(law.expectation for law in expected_laws(scenario)[0])
+    return (cost.transmission + cost.latency) / compute
+
+
+def speedup(name: str) -> Callable[[Lab], Found]:
+    """Time of tau = 1 to the target over AdaComm's."""
+
+    def measure(lab: Lab) -> Found:
+        runs, target = curves(lab, name), lab.scenario(name).run.target_loss
+        one, adaptive = _times(runs.one, target), _times(runs.adaptive, target)
+        note = (
+            f"Loss {target:g}: {human(one.mean())} to {human(adaptive.mean())}; an average takes "
+            f"{ratio(lab, name):.3g} of a gradient's time."
+        )
+        if never := _never(runs.one, target):
+            note += f" tau = 1 gets there after the end in {never} of {len(one)} runs: at least."
+        if never := _never(runs.adaptive, target):
+            note += f" AdaComm gets there after the end in {never} of {len(one)} runs."
+        return mean(one / adaptive, note)
+
+    return measure
+
+
+def first(name: str) -> Callable[[Lab], Found]:
+    """Time of the best fixed period to the target over AdaComm's."""
+
+    def measure(lab: Lab) -> Found:
+        runs, target = curves(lab, name), lab.scenario(name).run.target_loss
+        each = [_times(fixed, target) for fixed in runs.fixed]
+        best = min(range(len(each)), key=lambda i: each[i].mean())
+        adaptive = _times(runs.adaptive, target)
+        note = f"The best fixed period is that of {runs.fixed[best][0].label}."
+        return mean(each[best] / adaptive, note)
+
+    return measure
+
+
+def floor(name: str) -> Callable[[Lab], Found]:
+    """Loss where the largest period ends over that where AdaComm does."""
+
+    def measure(lab: Lab) -> Found:
+        runs = curves(lab, name)
+        one, large, adaptive = map(_ends, (runs.one, runs.large, runs.adaptive))
+        note = (
+            f"Loss of the last fifth: tau = 1 {_plus_minus(one)}, {runs.large[0].label} "
+            f"{_plus_minus(large)}, AdaComm {_plus_minus(adaptive)}."
+        )
+        return mean(large / adaptive, note)
+
+    return measure
+
+
+def start(lab: Lab) -> Found:
+    """Time of tau = 1 to an early loss over that of the large period."""
+    runs = curves(lab, FIGURE1)
+    one, large = _times(runs.one, EARLY), _times(runs.large, EARLY)
+    note = f"Loss {EARLY}: {human(one.mean())} against {human(large.mean())}."
+    return mean(one / large, note)
+
+
+def free_floor(lab: Lab) -> Found:
+    """Loss where the large period ends over that where tau = 1 does, after as many steps."""
+    runs = curves(lab, FIGURE1, FREE)
+    one, large = _ends(runs.one), _ends(runs.large)
+    steps = np.mean([run.steps for run in runs.one])
+    note = (
+        f"With averages that take no time, so that both take some {steps:.0f} steps: "
+        f"{_plus_minus(large)} against {_plus_minus(one)}."
+    )
+    return mean(large / one, note)
+
+
+def best_of_both(lab: Lab) -> Found:
+    """Smaller of two ratios to AdaComm: of tau = 1's time to the target, of the large tau's end."""
+    runs, target = curves(lab, FIGURE1), lab.scenario(FIGURE1).run.target_loss
+    start = _times(runs.one, EARLY) / _times(runs.adaptive, EARLY)
+    sooner = _times(runs.one, target) / _times(runs.adaptive, target)
+    lower = _ends(runs.large) / _ends(runs.adaptive)
+    note = (
+        f"Over AdaComm's: tau = 1's time to loss {EARLY} {_plus_minus(start)}, to {target:g} "
+        f"{_plus_minus(sooner)}; the large period's last loss {_plus_minus(lower)}."
+    )
+    return mean(np.minimum(np.minimum(start, sooner), lower), note)
+
+
+def tau_one(lab: Lab) -> Found:
+    """Time of tau = 1 to the target over that of the best fixed period."""
+    name = "adacomm/resnet50-fixed"
+    runs, target = curves(lab, name), lab.scenario(name).run.target_loss
+    each = [_times(fixed, target) for fixed in runs.fixed]
+    best = min(each, key=lambda times: float(times.mean()))
+    said = ", ".join(
+        f"{fixed[0].label} {human(t.mean())}" for fixed, t in zip(runs.fixed, each, strict=True)
+    )
+    return mean(each[0] / best, f"To loss {target:g}: {said}.")
