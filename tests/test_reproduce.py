@@ -56,7 +56,7 @@ def made(monkeypatch):
 @pytest.mark.parametrize(
     ("keys", "found", "verdict"),
     [
-        ({"expected": 2.0}, Found(2.1), Verdict.HOLDS),
+        ({"expected": 2.0}, Found(2.09), Verdict.HOLDS),
         ({"expected": 2.0}, Found(2.11), Verdict.FAILS),
         ({"expected": 2.0, "within": 0.2}, Found(2.11, (0.0, 9.0)), Verdict.HOLDS),
         ({"expected": 2.0, "neutral": 1}, Found(3.0), Verdict.IN_SIGN),
@@ -112,9 +112,13 @@ def test_claims_are_checked_once_and_shown(made, tmp_path, capsys):
 
 def test_finished_runs_are_not_made_again(made, tmp_path, monkeypatch):
     first = reproduce(["adacomm"], jobs=1, out=tmp_path, report=None)
-    monkeypatch.setattr("simulator.simulate.run_block", None)  # whoever calls it fails
+
+    def run_block(*_, **__):
+        raise RuntimeError("made anew")
+
+    monkeypatch.setattr("simulator.simulate.run_block", run_block)
     assert reproduce(["adacomm"], jobs=1, out=tmp_path, report=None) == first
-    with pytest.raises(TypeError):  # more seeds are more runs
+    with pytest.raises(RuntimeError, match="anew"):  # more seeds are more runs
         reproduce(["adacomm"], full=True, jobs=1, out=tmp_path, report=None)
 
 
