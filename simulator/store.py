@@ -205,6 +205,20 @@ def write(path: Path, data: bytes, scratch: Path | None = None) -> None:
     unfinished.replace(path)
 
 
+def publish(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write a report's files, by name, to a folder that need not be there yet.
+
+    Raises InputError where they cannot be written.
+    """
+    try:
+        for name, data in files.items():
+            write(folder / name, data)
+    except OSError as error:
+        raise InputError(
+            f"{folder}: cannot write here ({error.strerror}); choose another --report"
+        ) from None
+
+
 def dump(document: Any, indent: int | None = 1) -> bytes:
     """Return `document` as strict JSON (no NaN), ending with a newline."""
     text = json.dumps(document, allow_nan=False, indent=indent)

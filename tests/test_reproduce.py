@@ -153,6 +153,12 @@ def test_wrong_input(tmp_path, capsys):
 # The papers
 
 
+@pytest.fixture(scope="module")
+def lab():
+    """One for all claims: they share runs."""
+    return Lab()
+
+
 @pytest.mark.parametrize("name", papers.NAMES)
 def test_claims_are_told_apart(name):
     found = papers.paper(name)
@@ -175,9 +181,20 @@ def test_claims_about_time(name, each):
     assert each.verdict(each.measure(lab)) is expected
 
 
+FAILING = {  # with the seeds of a quick run; each says on the page what is behind it
+    "vgg16-fixed: adaptive is first",
+    "resnet50-fixed: adaptive is first",
+    "accuracy at D = 20",
+    "accuracy at D = p = 20",
+    "accuracy with compression",
+    "MNIST (300, 64)",
+    "step size: the peak above its left",
+}
+
+
 @pytest.mark.slow
 def test_every_claim(tmp_path):
     rows = reproduce(out=tmp_path / "runs", report=tmp_path / "docs")["claims"]
     assert {row["paper"] for row in rows} == set(papers.NAMES)
-    for row in rows:
-        assert row["verdict"] != "does not hold" or row["why"], row["claim"]
+    assert all(row["why"] for row in rows)
+    assert {row["claim"] for row in rows if row["verdict"] == Verdict.FAILS} == FAILING

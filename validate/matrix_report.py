@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator import store
-from simulator.errors import InputError
 from simulator.report import human
 from validate import conditions, matrix_cells, matrix_figures
 from validate import matrix_statistics as statistics
@@ -35,14 +34,7 @@ def write(found: "Matrix", folder: Path) -> Path:
     drawn = matrix_figures.figures(found.cells)
     files |= {f"{name}-{figure}.png": data for figure, data in drawn.items()}
     files[f"{name}.md"] = "\n".join(_page(found, name, list(drawn))).encode()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for file, data in files.items():
-            store.write(folder / file, data)
-    except OSError as error:
-        raise InputError(
-            f"{folder}: cannot write here ({error.strerror}); choose another --report"
-        ) from None
+    store.publish(folder, files)
     return folder / f"{name}.md"
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.cluster import expected_laws
+from simulator.cluster import mean_compute
 from simulator.costs import mean_cost
 from simulator.papers.claim import Found, mean
 from simulator.papers.lab import Lab
@@ -64,8 +64,7 @@ def ratio(lab: Lab, name: str) -> float:
     """Seconds of an average over those of a gradient."""
     scenario = lab.scenario(name)
     cost = mean_cost(scenario)
-    compute = sum(law.expectation for law in expected_laws(scenario)[0])
-    return (cost.transmission + cost.latency) / compute
+    return (cost.transmission + cost.latency) / mean_compute(scenario)[0]
 
 
 def speedup(name: str) -> Callable[[Lab], Found]:

@@ -52,4 +52,3 @@ EPOCHS = tuple(
         ("the published code: it drops a window there, and applies the last one twice", "paper"),
     )
 )
-FITTED = "The scenario's times are fitted to this claim"

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from simulator import papers, plot, store
-from simulator.errors import InputError
 from simulator.papers.claim import Paper, Verdict
 from simulator.papers.lab import QUICK, Lab
 from simulator.report import number
@@ -28,15 +27,9 @@ def write(folder: Path, rows: Sequence[Row], drawn: Sequence[Paper], lab: Lab) -
         for paper in drawn
         for name, (_, draw) in paper.figures.items()
     }
-    try:
-        (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-        for name, data in files.items():
-            store.write(folder / name, data)
-        store.write(folder / PAGE, "\n".join(_page(rows, folder)).encode())
-    except OSError as error:
-        raise InputError(
-            f"{folder}: cannot write here ({error.strerror}); choose another --report"
-        ) from None
+    store.publish(folder, files)
+    # after them, for it shows those that are there, older ones too
+    store.publish(folder, {PAGE: "\n".join(_page(rows, folder)).encode()})
 
 
 def _drawn(draw: Any, lab: Lab) -> bytes:
@@ -53,19 +46,17 @@ def _page(rows: Sequence[Row], folder: Path) -> Iterator[str]:
         "says that only the direction is right. What a paper leaves open is a key of a scenario, "
         "and the rows in italics show what becomes of the claim when it is chosen otherwise.\n"
     )
-    names = [name for name in papers.NAMES if any(row["paper"] == name for row in rows)]
+    groups = ((name, [row for row in rows if row["paper"] == name]) for name in papers.NAMES)
+    found = {name: own for name, own in groups if own}
     yield "| paper | " + " | ".join(Verdict) + " | runs |\n|---|" + "---:|" * len(Verdict) + "---|"
-    for name in names:
-        own = [row for row in rows if row["paper"] == name]
+    for name, own in found.items():
         counts = [sum(row["verdict"] == verdict for row in own) for verdict in Verdict]
         seeds = " or ".join(dict.fromkeys(SEEDS[row["seeds"]] for row in own))
         title = papers.paper(name).title
         yield f"| [{title}](#{name}) | {' | '.join(map(str, counts))} | {seeds} |"
     yield ""
-    for name in names:
-        yield from _section(
-            papers.paper(name), [row for row in rows if row["paper"] == name], folder
-        )
+    for name, own in found.items():
+        yield from _section(papers.paper(name), own, folder)
 
 
 def _section(paper: Paper, rows: Sequence[Row], folder: Path) -> Iterator[str]:
