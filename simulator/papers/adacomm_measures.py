@@ -86,16 +86,20 @@ def speedup(name: str) -> Callable[[Lab], Found]:
     return measure
 
 
+def _of_fixed(runs: Curves, target: float | None) -> tuple[dict[str, np.ndarray], str]:
+    """Seconds to the target of each fixed period, by label; and which of them is the best."""
+    times = {fixed[0].label: _times(fixed, target) for fixed in runs.fixed}
+    return times, min(times, key=lambda label: float(times[label].mean()))
+
+
 def first(name: str) -> Callable[[Lab], Found]:
     """Time of the best fixed period to the target over AdaComm's."""
 
     def measure(lab: Lab) -> Found:
         runs, target = curves(lab, name), lab.scenario(name).run.target_loss
-        each = [_times(fixed, target) for fixed in runs.fixed]
-        best = min(range(len(each)), key=lambda i: each[i].mean())
-        adaptive = _times(runs.adaptive, target)
-        note = f"The best fixed period is that of {runs.fixed[best][0].label}."
-        return mean(each[best] / adaptive, note)
+        times, best = _of_fixed(runs, target)
+        note = f"The best fixed period is that of {best}."
+        return mean(times[best] / _times(runs.adaptive, target), note)
 
     return measure
 
@@ -151,10 +155,8 @@ def best_of_both(lab: Lab) -> Found:
 def tau_one(lab: Lab) -> Found:
     """Time of tau = 1 to the target over that of the best fixed period."""
     name = "adacomm/resnet50-fixed"
-    runs, target = curves(lab, name), lab.scenario(name).run.target_loss
-    each = [_times(fixed, target) for fixed in runs.fixed]
-    best = min(each, key=lambda times: float(times.mean()))
-    said = ", ".join(
-        f"{fixed[0].label} {human(t.mean())}" for fixed, t in zip(runs.fixed, each, strict=True)
-    )
-    return mean(each[0] / best, f"To loss {target:g}: {said}.")
+    target = lab.scenario(name).run.target_loss
+    times, best = _of_fixed(curves(lab, name), target)
+    said = ", ".join(f"{label} {human(each.mean())}" for label, each in times.items())
+    one, *_ = times.values()
+    return mean(one / times[best], f"To loss {target:g}: {said}.")

@@ -1,6 +1,5 @@
 """Check what papers claim: `paceline reproduce`."""
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from simulator.papers import page
 from simulator.papers.claim import Claim, Found, Paper
 from simulator.papers.lab import Lab
 from simulator.report import jsonable
-from simulator.simulate import Progress
+from simulator.simulate import Progress, check_options
 
 Row = dict[str, Any]
 Say = Callable[[str], None]
@@ -36,8 +35,11 @@ def reproduce(  # noqa: PLR0913 - the options of the command
     None) shows what is known of all papers, from this call and those before. Raises InputError.
     """
     chosen = [papers.paper(name) for name in names]
+    jobs = cores() if jobs is None else jobs
+    check_options(seeds=1, seed=0, engine="auto", jobs=jobs)
     kept = store.KeptRuns(Path(out))
-    lab = Lab(full=full, jobs=jobs or cores(), kept=kept)
+    before = _before(kept)
+    lab = Lab(full=full, jobs=jobs, kept=kept)
     todo = [
         (paper, claim) for paper in chosen for claim in paper.claims if claim.timing or not timing
     ]
@@ -50,7 +52,7 @@ def reproduce(  # noqa: PLR0913 - the options of the command
         rows.append(_row(paper, claim, lab))
     if progress:
         progress(len(todo), len(todo))
-    document = {"claims": _merged(_before(kept), rows, partly=timing)}
+    document = {"claims": _merged(before, rows, partly=timing)}
     kept.replace({}, document)
     if report is not None:
         page.write(Path(report), document["claims"], () if timing else chosen, lab)
@@ -88,12 +90,10 @@ def _found(claim: Claim, found: Found) -> Row:
 
 
 def _before(kept: store.KeptRuns) -> list[Row]:
-    """What earlier calls have found."""
-    try:
-        document = json.loads((kept.path / kept.whole).read_text(encoding="utf-8"))
-        return list(document["claims"]) if document["schema"] == store.SCHEMA else []
-    except (OSError, ValueError, KeyError, TypeError):
+    """What earlier calls have found. Raises InputError where it cannot be read."""
+    if not (kept.path / kept.whole).exists():
         return []
+    return list(store.read(kept.path, kept.whole)["claims"])
 
 
 def _merged(before: Iterable[Row], rows: Sequence[Row], *, partly: bool) -> list[Row]:
