@@ -1,14 +1,14 @@
 """Every figure of a result; among them the curves: error, and tau, against wall-clock time."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simulator import bars
+from simulator import bars, divergence
 from simulator.report import Groups, time_unit
-from simulator.style import COLOURS, DASHES, GREY, ink, one_panel, style, two_lines
+from simulator.style import COLOURS, DASHES, GREY, chosen_formats, ink, one_panel, style, two_lines
 from simulator.trace import Run
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import
@@ -23,11 +23,10 @@ LEADER = {"arrowstyle": "-", "linestyle": (0, (1, 2)), "linewidth": 0.7, "relpos
 def figures(
     groups: Groups, *, title: str, target: float | None, loss: str = "loss"
 ) -> dict[str, bytes]:
-    """Return every figure that the runs give, as PNG and SVG, by file name.
+    """Return every figure that the runs give, by file name.
 
     `target`: the loss to reach; `loss`: what the axis calls it.
     """
-    files: dict[str, bytes] = {}
     with style():
         drawn = {
             "figure": error(groups, title=title, target=target, loss=loss),
@@ -35,17 +34,24 @@ def figures(
             "tau": tau(groups, title=title),
             "staleness": bars.staleness(groups, title=title),
         }
-        for name, figure in drawn.items():
-            for kind in ("png", "svg") if figure else ():
-                assert figure is not None
-                files[f"{name}.{kind}"] = encode(figure, kind)
-    return files
+        return files(drawn)
+
+
+def files(drawn: Mapping[str, "Figure | None"]) -> dict[str, bytes]:
+    """Return the figures that there are, in every chosen format, by file name."""
+    return {
+        f"{name}.{kind}": encode(figure, kind)
+        for name, figure in drawn.items()
+        if figure
+        for kind in chosen_formats()
+    }
 
 
 def encode(figure: "Figure", kind: str) -> bytes:
-    """Return the figure as a "png" or "svg" file."""
+    """Return the figure as a file of one of `style.FORMATS`."""
     data = io.BytesIO()
-    metadata = {"Date": None} if kind == "svg" else {}  # the same runs give the same bytes
+    dated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    metadata = dated.get(kind, {})  # the same runs give the same bytes
     figure.savefig(data, format=kind, dpi=150, bbox_inches="tight", metadata=metadata)
     return data.getvalue()
 
@@ -97,10 +103,8 @@ def _curves(
     else:
         axes.set_xlim(0, longest / size or 1)
     shown = np.concatenate([values.ravel() for _, values in lines.values()])
-    if column == "loss":  # a diverging line leaves the picture
-        first = [values[0, 0] for _, values in lines.values()]
-        usual = np.nanmax([*first, np.nanmedian(shown)])
-        shown = shown[shown <= usual + 2 * abs(usual)]
+    if column == "loss":
+        shown = in_picture(shown, [values[0, 0] for _, values in lines.values()])
     vertical(axes, [*shown[np.isfinite(shown)], *([] if target is None else [target])])
     if target is not None:
         axes.axhline(target, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
@@ -108,9 +112,23 @@ def _curves(
     label_ends(figure, axes, ends)
     seeds = max(map(len, groups.values()))
     caption = f"mean of {seeds} seeds, band from smallest to largest" if seeds > 1 else "one seed"
+    if column == "loss":
+        caption = "; ".join([caption, *_lost(groups)])
     axes.annotate(caption, (0, 1), (0, 6), "axes fraction", "offset points", color=GREY)
     axes.set_title(title, pad=22)
     return figure
+
+
+def _lost(groups: Groups) -> list[str]:
+    """Who diverged: a mean that leaves the picture would not tell."""
+    found = {label: divergence.summary(runs) for label, runs in groups.items()}
+    return [divergence.sentence(label, each) for label, each in found.items() if each]
+
+
+def in_picture(values: np.ndarray, first: Sequence[float]) -> np.ndarray:
+    """Return the losses that an axis must hold: not those of a line that diverges from `first`."""
+    usual = np.nanmax([*first, np.nanmedian(values)])
+    return np.asarray(values[values <= usual + 2 * abs(usual)])
 
 
 def _on_a_grid(runs: Sequence[Run], column: str) -> tuple[np.ndarray, np.ndarray]:

@@ -4,12 +4,14 @@ import csv
 import io
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
+from simulator import divergence
+from simulator.divergence import diverged
 from simulator.trace import COLUMNS, Run
 
 Groups = Mapping[str, Sequence[Run]]
@@ -45,6 +47,12 @@ def human(seconds: float | None) -> str:
 def number(value: float) -> str:
     """Return `value` with three significant digits and, up to a million, no exponent."""
     return f"{value:.0f}" if 999.5 <= abs(value) < 1e6 else f"{value:#.3g}".removesuffix(".")
+
+
+def seeds(numbers: Iterable[int]) -> str:
+    """Return "seed 3" or "seeds 0 to 7"."""
+    first, *others = sorted(numbers)
+    return f"seeds {first} to {others[-1]}" if others else f"seed {first}"
 
 
 def interval(values: Sequence[float] | np.ndarray) -> list[float] | None:
@@ -104,6 +112,11 @@ def at(run: Run, time: float, column: str = "loss") -> float:
     return float(np.interp(time, run.curve["time"], run.curve[column]))
 
 
+def loss_at(run: Run, time: float) -> float:
+    """Return the loss at `time` (seconds); nan where the run diverged, be it later."""
+    return math.nan if diverged(run) else at(run, time)
+
+
 def reached(times: Sequence[float]) -> int:
     """Return how many of `crossing`'s times ever come."""
     return sum(map(math.isfinite, times))
@@ -123,8 +136,13 @@ def _ratio(over: float, under: float) -> float:
 
 
 def _ends(runs: Sequence[Run], column: str) -> dict[str, Any]:
-    """First and last value of a column, mean over seeds, with the interval of the last."""
-    last = [run.curve[column][-1] for run in runs if run.curve[column]]
+    """First and last value of a column, mean over seeds, with the interval of the last.
+
+    A seed that diverged has no last loss, and then there is no mean, either.
+    """
+    gone = [column == "loss" and diverged(run) for run in runs]
+    ends = zip(runs, gone, strict=True)
+    last = [math.nan if lost else run.curve[column][-1] for run, lost in ends if run.curve[column]]
     first = [run.curve[column][0] for run in runs if run.curve[column]]
     return {"first": _mean(first), "last": _mean(last), "ci95": interval(last)}
 
@@ -216,6 +234,7 @@ def summarise(
         "updates": _mean([run.updates for run in runs]),
         "duration": _mean([run.duration for run in runs]),
         "loss": _ends(runs, "loss"),
+        "diverged": divergence.summary(runs),
         "accuracy": _ends(runs, "accuracy"),
         "time_to_target": _time_to_target(runs, target),
         "scalability": _ratio(_mean(rate), ideal_rate),
@@ -244,12 +263,6 @@ def notes(groups: Groups) -> list[str]:
         f"{'every algorithm' if len(labels) == everyone else ', '.join(labels)}: {note}"
         for note, labels in about.items()
     ]
-
-
-def diverged(run: Run) -> bool:
-    """Whether the loss ended as no number, having begun as one."""
-    loss = run.curve["loss"]
-    return bool(loss) and math.isfinite(loss[0]) and not math.isfinite(loss[-1])
 
 
 def records(runs: Sequence[Run]) -> list[dict[str, Any]]:

@@ -4,9 +4,12 @@ One style: a name at the end of its line instead of a legend, units on the axes,
 band, and colours that colour-blind readers can tell apart (Okabe & Ito, 2008).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
+
+from simulator.errors import InputError
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import
     from matplotlib.axes import Axes
@@ -15,6 +18,8 @@ if TYPE_CHECKING:  # matplotlib takes half a second to import
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1)))
 GREY = "#666666"
+FORMATS = ("png", "svg", "pdf")
+_formats: ContextVar[tuple[str, ...]] = ContextVar("formats", default=("png", "svg"))
 LONG = 32  # characters of a label; longer ones take two lines
 STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -40,6 +45,24 @@ def style() -> Iterator[None]:
 
     with matplotlib.rc_context(STYLE):
         yield
+
+
+@contextmanager
+def formats(kinds: Sequence[str]) -> Iterator[None]:
+    """Write figures as files of these `kinds` meanwhile, of `FORMATS`. Raises InputError."""
+    for kind in kinds:
+        if kind not in FORMATS:
+            raise InputError(f"--figure {kind}: unknown format; choose from {', '.join(FORMATS)}")
+    token = _formats.set(tuple(kinds))
+    try:
+        yield
+    finally:
+        _formats.reset(token)
+
+
+def chosen_formats() -> tuple[str, ...]:
+    """The formats to write figures in: PNG and SVG unless `formats` says otherwise."""
+    return _formats.get()
 
 
 def one_panel(height: float = 4.0) -> tuple["Figure", "Axes"]:

@@ -1,0 +1,61 @@
+"""Run the commands of a page, as its reader would: `python docs/console.py docs/tutorial.md`.
+
+A page's files are its blocks with a title, ```toml title="my.toml". A ```console block is a command
+after `$ `, and what it wrote, on stdout and stderr. This writes anew what is shown;
+tests/test_site.py runs the same commands and compares.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+FILE = re.compile(r'^```\w+ title="([\w.-]+)"\n(.*?)^```', re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```console\n\$ ([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def outputs(page: str, folder: Path) -> Iterator[str]:
+    """Write a page's files into a folder; run its commands there, in order, and yield what each
+    wrote.
+    """
+    for name, text in FILE.findall(page):
+        (folder / name).write_text(text, "utf-8")
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    surroundings = os.environ | {"PATH": path, "COLUMNS": "80"}
+    for command, _ in BLOCK.findall(page):
+        ran = subprocess.run(
+            command,
+            shell=True,
+            cwd=folder,
+            env=surroundings,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        if ran.returncode:
+            raise RuntimeError(f"{command}: exit status {ran.returncode}\n{ran.stdout}")
+        yield "".join(line.rstrip() + "\n" for line in ran.stdout.splitlines())
+
+
+def filled(page: str, wrote: list[str]) -> str:
+    """Return the page with what its commands wrote."""
+    rest = iter(wrote)
+    return BLOCK.sub(lambda found: f"```console\n$ {found[1]}\n{next(rest)}```", page)
+
+
+def main() -> None:
+    """Fill the pages that are named."""
+    for page in map(Path, sys.argv[1:]):
+        text = page.read_text("utf-8")
+        with tempfile.TemporaryDirectory() as folder:
+            wrote = list(outputs(text, Path(folder)))
+        page.write_text(filled(text, wrote), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

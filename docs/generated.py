@@ -1,0 +1,190 @@
+"""The generated pages of the reference: every key of a scenario, every command.
+
+`pages()` is all that docs/hooks.py asks for; `undescribed()` is what a test asks.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+import typer.main
+
+import paceline
+from simulator.scenario import json_schema
+from simulator.units import EXAMPLES
+from simulator.wording import toml
+
+Schema = dict[str, Any]
+TAGS = ("kind", "dist")
+ELSEWHERE = {
+    "algorithm": "Each program has its own parameters, which [its page](../programs/README.md) "
+    "lists. Rates, momenta and codecs are [pieces](../pieces.md).",
+    "tune": "A table of parameters for each program: `local-sgd = { lr = [1.0, 2.0], "
+    "tau = { low = 2, high = 32, log = true } }`.",
+}
+WEIGHT = {"description": "share of the times that come from it, in proportion to the others'"}
+TYPES = {"integer": "whole number", "number": "number", "boolean": "true or false"}
+
+
+def pages() -> dict[str, str]:
+    """Return Markdown by name of page."""
+    return {"scenario": scenario(), "commands": commands()}
+
+
+def commands() -> str:
+    """Return the help of every command."""
+    group: Any = typer.main.get_command(paceline.app)
+    parts = ["# Command line", "What `paceline COMMAND --help` prints."]
+    with group.make_context("paceline", [], resilient_parsing=True, terminal_width=80) as context:
+        parts.append(_block(group.get_help(context)))
+        for name, command in group.commands.items():
+            with command.make_context(name, [], context, resilient_parsing=True) as inner:
+                parts += [f"## {name}", _block(command.get_help(inner))]
+    return "\n\n".join(parts)
+
+
+def _block(text: str) -> str:
+    return f"```text\n{text}\n```"
+
+
+def scenario() -> str:
+    """Return every key of a scenario with its type, default and description."""
+    schema = json_schema()
+    parts = [
+        "# Scenario keys",
+        "From the schema that `paceline schema` prints. A *time* is written with its unit, "
+        '`"300 ms"`, and so are a *size*, `"64 kB"`, and a *bandwidth*, `"34 Mbit/s"`. Numbers '
+        "without a unit here have the one that their description names, or none.",
+    ]
+    for heading, table in sections(schema):
+        said = [f"## {heading}", _first(table.get("description", ""))]
+        parts += [*said, ELSEWHERE.get(heading.strip("[]`"), "") or _table(table, schema["$defs"])]
+    return "\n\n".join(filter(None, parts))
+
+
+def sections(schema: Schema) -> Iterator[tuple[str, Schema]]:
+    """Yield every table that a scenario may have, under the heading that it has in one."""
+    tables, seen = schema["$defs"], set()
+
+    def under(path: str, table: Schema) -> Iterator[tuple[str, Schema]]:
+        for key, about in table.get("properties", {}).items():
+            inner = f"{path}.{key}" if path else key
+            if key in ELSEWHERE:
+                yield f"`[[{key}]]`" if about.get("items") else f"`[{key}]`", about
+                continue
+            for name in _references(about):
+                if name in seen or _is_law(tables[name]):
+                    continue
+                seen.add(name)
+                tag = _tag(tables[name])
+                brackets = f"[[{inner}]]" if "items" in about else f"[{inner}]"
+                yield f"`{brackets}`{f', {tag}' if tag else ''}", tables[name]
+                yield from under(inner, tables[name])
+
+    yield "At the top", {**schema, "description": "Keys outside any table, and the tables."}
+    yield from under("", schema)
+    laws = {name: each for name, each in tables.items() if _is_law(each)}
+    for name, law in laws.items():
+        seen.add(name)
+        yield f"A distribution: {_tag(law)}", law
+        for inner in {*_references(law)} - laws.keys():
+            weight = tables[inner]["oneOf"][0]["properties"]["weight"]
+            part = {"properties": {"weight": weight | WEIGHT}, "required": ["weight"]}
+            yield f"Of a distribution: {inner.lower()}", tables[inner] | part
+
+
+def undescribed() -> set[str]:
+    """Return the keys that no description explains, as heading and key."""
+    schema = json_schema()
+    return {
+        f"{heading.replace('`', '')} {key}"
+        for heading, table in sections(schema)
+        for key, about in table.get("properties", {}).items()
+        if not _meaning(key, about, schema["$defs"])
+    }
+
+
+def _table(table: Schema, tables: Schema) -> str:
+    rows = ["| key | type | default | what it is |", "|---|---|---|---|"]
+    for key, about in table.get("properties", {}).items():
+        default = "required" if key in table.get("required", ()) else _default(about)
+        cells = (f"`{key}`", _type(about, tables), default, _meaning(key, about, tables))
+        rows.append(f"| {' | '.join(each.replace('|', '&#124;') for each in cells)} |")
+    return "\n".join(rows) if len(rows) > 2 else ""
+
+
+def _meaning(key: str, about: Schema, tables: Schema) -> str:
+    if key in TAGS and "const" in about:
+        return "which of the tables this is"
+    referred = tables.get(next(_references(about), ""), {}) if "$ref" in about else {}
+    text: str = about.get("description") or referred.get("description", "")
+    return _first(text)
+
+
+def _first(text: str) -> str:
+    """Return the first paragraph as one line."""
+    return text.partition("\n\n")[0].replace("\n", " ")
+
+
+def _default(about: Schema) -> str:
+    value = about.get("default")
+    return "" if value in (None, [], {}, "") else f"`{toml(_short(value))}`"
+
+
+def _short(value: Any) -> Any:
+    return round(value, 4) if isinstance(value, float) else value
+
+
+def _type(about: Schema, tables: Schema) -> str:
+    """Say what may be written: kinds, choices, bounds."""
+    kind = next((k for k, shown in EXAMPLES.items() if about.get("examples") == shown), None)
+    if kind:
+        return kind
+    if "enum" in about or "const" in about:
+        return ", ".join(f"`{toml(each)}`" for each in about.get("enum", [about.get("const")]))
+    parts = about.get("anyOf") or about.get("oneOf")
+    if parts:
+        return " or ".join(dict.fromkeys(_type(each, tables) for each in parts))
+    if about.get("type") == "array":
+        inner = about.get("items") or about["prefixItems"][0]
+        kind, _, rest = _type(inner, tables).partition(" from ")
+        return f"list of {kind}{'' if kind == 'text' else 's'}{' from ' * bool(rest)}{rest}"
+    if "$ref" in about or about.get("type") == "object":
+        name = about.get("$ref", "").removeprefix("#/$defs/")
+        return "distribution" if _is_law(tables.get(name, {})) else "table"
+    return TYPES.get(about.get("type", ""), "text") + _bounds(about)
+
+
+def _bounds(about: Schema) -> str:
+    low, above = about.get("minimum"), about.get("exclusiveMinimum")
+    high, below = about.get("maximum"), about.get("exclusiveMaximum")
+    said = [
+        f"from {low:,}" if low is not None else "",
+        f"above {above:,}" if above is not None else "",
+        f"to {high:,}" if high is not None and high < 10**9 else "",
+        f"below {below:,}" if below is not None else "",
+    ]
+    return "".join(f" {each}" for each in said if each)
+
+
+def _references(about: Any) -> Iterator[str]:
+    """Yield the names of the tables that a key may hold, not those inside them."""
+    if isinstance(about, dict):
+        if isinstance(about.get("$ref"), str):
+            yield about["$ref"].removeprefix("#/$defs/")
+        for key, each in about.items():
+            if key in ("anyOf", "oneOf", "items", "additionalProperties", "properties"):
+                yield from _references(list(each.values()) if key == "properties" else each)
+    elif isinstance(about, list):
+        for each in about:
+            yield from _references(each)
+
+
+def _is_law(table: Schema) -> bool:
+    return "dist" in table.get("properties", {})
+
+
+def _tag(table: Schema) -> str:
+    """Return the value of the key that says which of several tables it is, as TOML."""
+    found = (table.get("properties", {}).get(key, {}).get("const") for key in TAGS)
+    return next((f"`{each}`" for each in found if each), "")

@@ -1,0 +1,50 @@
+"""What mkdocs asks us: the generated part of the reference, links out of docs/, equations.
+
+mkdocs calls `on_files`, `on_page_markdown` and `on_page_content` (mkdocs.yml names this file).
+"""
+
+import html
+import posixpath
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from latex2mathml.converter import convert
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT)]  # so that it works on a checkout that is not installed
+
+from docs import generated  # noqa: E402
+
+LINK = re.compile(r"(?<!!)\[([^]]+)\]\(([^)#\s]+)[^)]*\)")
+EQUATION = re.compile(r'(<(span|div) class="arithmatex">)\\[(\[](.*?)\\[)\]](</\2>)', re.DOTALL)
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages that are made of the schema and of the command line."""
+    for name, text in generated.pages().items():
+        files.append(File.generated(config, f"reference/{name}.md", content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Leave the words of links to what the checkout has beside docs/, as the site has it not."""
+    folder = posixpath.dirname(page.file.src_uri)
+
+    def words(found: re.Match[str]) -> str:
+        outside = posixpath.normpath(posixpath.join(folder, found[2])).startswith("..")
+        return found[1] if outside else found[0]
+
+    return LINK.sub(words, markdown)
+
+
+def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:
+    """Write equations as MathML, which browsers show without a script."""
+    return EQUATION.sub(_mathml, content)
+
+
+def _mathml(found: re.Match[str]) -> str:
+    display = "block" if found[2] == "div" else "inline"
+    return found[1] + convert(html.unescape(found[3]), display=display) + found[4]

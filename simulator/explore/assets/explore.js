@@ -1,0 +1,153 @@
+/* The page's own half: one question is under way at a time, and always the newest is asked next. */
+(() => {
+  const REST = 250; // ms without a move: the slider rests
+  const AGAIN = 250; // ms until more runs are asked for
+  const PLOT = { displayModeBar: false, responsive: true };
+  const LOST = 15000; // ms after which an answer will not come
+  const page = { state: {}, at: {}, knobs: [], busy: 0, wanted: null, id: 0, shown: "", redraws: 0 };
+  window.paceline = page;
+  let resting = 0;
+  let again = 0;
+
+  const set = (id, props) => window.dash_clientside.set_props(id, props);
+  const knob = (name) => page.knobs.find((each) => each.name === name);
+  const query = (state) => {
+    const found = new URLSearchParams();
+    page.knobs.forEach(({ name }) => name in state && found.set(name, state[name]));
+    return found.size ? `?${found}` : "";
+  };
+
+  function ask(phase, search) {
+    clearTimeout(again);
+    page.wanted = { phase, search };
+    pump();
+  }
+
+  function pump() {
+    if (!page.wanted || (page.busy && Date.now() - page.busy < LOST)) return;
+    const { phase, search } = page.wanted;
+    page.wanted = null;
+    page.busy = Date.now();
+    page.id += 1;
+    const dark = window.matchMedia("(prefers-color-scheme: dark)").matches;
+    const narrow = window.innerWidth < 640;
+    set("ask", { data: { id: page.id, phase, search, dark, narrow } });
+  }
+
+  function tell(name) { // what a slider says to those who do not see it
+    const thumb = document.querySelector(`#track-${name} [role=slider]`);
+    const control = thumb && thumb.closest(".control");
+    if (!thumb) return;
+    thumb.setAttribute("aria-label", control.dataset.label);
+    thumb.setAttribute("aria-valuetext", page.state[name] ?? knob(name).own);
+    control.classList.toggle("changed", name in page.state);
+  }
+
+  function show(state, at) {
+    page.state = { ...state };
+    page.knobs.forEach(({ name, own }) => {
+      page.at[name] = at[name];
+      set(`slider-${name}`, { value: at[name] });
+      set(`box-${name}`, { value: state[name] ?? own });
+      tell(name);
+    });
+  }
+
+  function remember() {
+    const search = query(page.state);
+    if (search !== location.search) history.pushState(null, "", location.pathname + search);
+  }
+
+  function rest() {
+    resting = 0;
+    remember();
+    ask("rest", query(page.state));
+  }
+
+  function moved(...values) {
+    const context = window.dash_clientside.callback_context;
+    const none = window.dash_clientside.no_update;
+    if (!page.knobs.length) { // the first call: take the state from the address
+      page.knobs = values[values.length - 1] || [];
+      page.knobs.forEach(({ name, at }) => { page.at[name] = at; });
+      ask("url", location.search);
+      return none;
+    }
+    const id = context.triggered_id || "";
+    const [kind, ...rests] = id.split("-");
+    const name = rests.join("-");
+    const value = context.triggered.length ? context.triggered[0].value : null;
+    if (id === "reset") {
+      show({}, Object.fromEntries(page.knobs.map((each) => [each.name, each.at])));
+      rest();
+    } else if (kind === "reset") {
+      const state = { ...page.state };
+      delete state[name];
+      show(state, { ...page.at, [name]: knob(name).at });
+      rest();
+    } else if (kind === "box") {
+      const text = (value ?? "").trim();
+      if (text === (page.state[name] ?? knob(name).own)) return none;
+      ask("box", query({ ...page.state, [name]: text }));
+    } else if (kind === "slider" && value !== page.at[name]) {
+      const { texts, own } = knob(name);
+      page.at[name] = value;
+      if (texts[value] === own) delete page.state[name];
+      else page.state[name] = texts[value];
+      set(`box-${name}`, { value: texts[value] });
+      tell(name);
+      ask("drag", query(page.state));
+      clearTimeout(resting);
+      resting = setTimeout(rest, REST);
+    }
+    return none;
+  }
+
+  function answered(answer) {
+    if (!answer) return window.dash_clientside.no_update;
+    page.shown = answer.shown;
+    const settled = !page.wanted;
+    if (settled && (answer.phase === "url" || answer.phase === "box")) {
+      show(answer.state, answer.at);
+      if (answer.phase === "box") remember();
+    }
+    if (settled && answer.more && answer.phase !== "drag") look();
+    draw(answer.figures).then(free, free);
+    return window.dash_clientside.no_update;
+  }
+
+  function free() { // the answer is on the screen: the next question may go out
+    page.redraws += 1;
+    page.busy = 0;
+    pump();
+  }
+
+  async function draw(figures) {
+    while (!window.Plotly) await new Promise((done) => { setTimeout(done, 20); });
+    await Promise.all(Object.entries(figures).map(([id, { data, layout }]) =>
+      window.Plotly.react(id, data, layout, PLOT)));
+  }
+
+  function look() { // ask, beside all that, whether there is more
+    again = setTimeout(() => {
+      set("poll", { data: { id: (page.id += 1), search: query(page.state), seen: page.shown } });
+    }, AGAIN);
+  }
+
+  function news(found) {
+    if (!found || found.id !== page.id || resting || page.wanted || page.busy) {
+      if (found && found.id === page.id && page.busy) look();
+    } else if (found.new) ask("more", query(page.state));
+    else look();
+    return window.dash_clientside.no_update;
+  }
+
+  window.addEventListener("popstate", () => ask("url", location.search));
+  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    page.shown = "";
+    ask("rest", query(page.state));
+  });
+  window.dash_clientside = Object.assign({}, window.dash_clientside, {
+    paceline: { moved, answered, news },
+  });
+})();

@@ -1,0 +1,1 @@
+"""Pages: what runs have found, as one HTML file that opens anywhere."""

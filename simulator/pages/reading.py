@@ -1,0 +1,169 @@
+"""What RUN directories hold, whichever command wrote them."""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from simulator import directories, store, untrusted
+from simulator.directories import Directory
+from simulator.errors import InputError
+
+SIDES = ("predicted", "measured")
+COMPARISON, TUNE, SWEEP = "comparison.json", "tune.json", "sweep.json"
+
+
+@dataclass(frozen=True)
+class Found:
+    """One RUN: what simulate, validate, compare, tune or sweep wrote there.
+
+    `sides`: its run directories, by "predicted" and "measured". The others are documents as their
+    commands wrote them; None where another command wrote this RUN.
+    """
+
+    name: str
+    path: Path
+    sides: dict[str, Directory] = field(default_factory=dict)
+    comparison: dict[str, Any] | None = None
+    tune: dict[str, Any] | None = None
+    sweep: dict[str, Any] | None = None
+
+    @property
+    def main(self) -> Directory | None:
+        """The run directory that the pick is from: the prediction, where there is one."""
+        return next(iter(self.sides.values()), None)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Whatever has the scenario, seeds, versions, notes and warnings."""
+        if self.main:
+            return self.main.summary | {"scenario": self.scenario}
+        return self.tune or self.sweep or self.comparison or {}
+
+    @property
+    def scenario(self) -> dict[str, Any]:
+        """Title and file, and `table` where the command kept it."""
+        if self.main:
+            return {**self.main.summary["scenario"], "table": self.main.table}
+        return dict((self.tune or self.sweep or self.comparison or {})["scenario"])
+
+    @property
+    def target(self) -> float | None:
+        """The loss to reach, if any."""
+        if self.main:
+            target: float | None = self.main.table["run"].get("target_loss")
+            return target
+        given: float | None = self.scenario.get("table", {}).get("run", {}).get("target_loss")
+        return given
+
+
+def read(paths: Sequence[Path]) -> list[Found]:
+    """Return what each of `paths` holds. Raises InputError where one is no RUN."""
+    names = _names(paths)
+    return [_read(path, name) for path, name in zip(paths, names, strict=True)]
+
+
+def _read(path: Path, name: str) -> Found:
+    if not path.exists():
+        raise InputError(f"{path}: no such directory; give one that paceline simulate has written")
+    there = {side: path / side for side in SIDES if (path / side / store.WHOLE).is_file()}
+    documents = {
+        key: _document(path / file)
+        for key, file in (("comparison", COMPARISON), ("tune", TUNE), ("sweep", SWEEP))
+        if (path / file).is_file()
+    }
+    if (path / store.WHOLE).is_file():
+        run = directories.read(path)
+        side = "measured" if "real" in run.summary["engine"] else "predicted"
+        return Found(name, path, {side: run}, **documents)
+    if there:
+        sides = {side: directories.read(folder) for side, folder in there.items()}
+        return Found(name, path, sides, **documents)
+    if not documents:
+        if (path / store.PARTS).is_dir():
+            directories.read(path)  # says that it is unfinished
+        raise InputError(
+            f"{path}: no run.json, tune.json, sweep.json or comparison.json; give a directory "
+            "that paceline simulate, tune, sweep, validate or compare has written"
+        )
+    if "sweep" in documents:
+        documents["sweep"]["rows"] = _rows(path / "sweep.csv")
+    return Found(name, path, {}, **documents)
+
+
+NEEDED = {
+    COMPARISON: ("scenario", "rows", "sentence"),
+    TUNE: ("scenario", "ranking", "sentence", "measure"),
+    SWEEP: ("scenario", "vary", "points"),
+}
+
+
+def _document(file: Path) -> dict[str, Any]:
+    try:
+        document = untrusted.loads(file.read_text(encoding="utf-8"))
+        for key in NEEDED[file.name]:
+            document[key]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise InputError(
+            f"{file}: not written by this Paceline; repeat the command that wrote it"
+        ) from None
+    store.demand_schema(document.get("schema", store.SCHEMA), file)
+    return dict(document)
+
+
+def _rows(file: Path) -> list[dict[str, Any]]:
+    """Rows of sweep.csv: numbers where they are such, None where nothing is."""
+    try:
+        with file.open(newline="", encoding="utf-8") as lines:
+            rows = list(csv.DictReader(lines))
+        return [{key: _value(text) for key, text in row.items()} for row in rows]
+    except FileNotFoundError:
+        raise InputError(f"{file}: missing; repeat the command of the sweep") from None
+    except (OSError, ValueError, TypeError, csv.Error):
+        raise InputError(f"{file}: not a sweep's table; repeat the command of the sweep") from None
+
+
+def _value(text: str) -> Any:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return text
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """Names of the directories, with as many of their parents as tell them apart."""
+    whole = [path.resolve() for path in paths]
+    if len(set(whole)) < len(whole):
+        twice = next(path for path in paths if whole.count(path.resolve()) > 1)
+        raise InputError(f"{twice}: given twice; give each RUN once")
+    depth = 1
+    while len({path.parts[-depth:] for path in whole}) < len(whole):
+        depth += 1
+    return ["/".join(path.parts[-depth:]) for path in whole]
+
+
+def spans(run: Directory) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """Spans of timeline.json by process (an algorithm) and thread (a worker), as Chrome has them.
+
+    Empty where the run recorded none. What is neither a span nor a name is left out.
+    """
+    try:
+        text = (run.path / "timeline.json").read_text(encoding="utf-8")
+        events = untrusted.loads(text)["traceEvents"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    processes: dict[Any, str] = {}
+    threads: dict[tuple[Any, Any], str] = {}
+    for event in events:
+        if event.get("name") == "process_name":
+            processes[event["pid"]] = event["args"]["name"]
+        elif event.get("name") == "thread_name":
+            threads[event["pid"], event["tid"]] = event["args"]["name"]
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for event in events:
+        if event.get("ph") == "X":
+            process = processes.get(event["pid"], str(event["pid"]))
+            thread = threads.get((event["pid"], event["tid"]), f"worker {event['tid']}")
+            found.setdefault(process, {}).setdefault(thread, []).append(event)
+    return found

@@ -1,0 +1,48 @@
+"""A real headless browser for tests of pages: Chromium, wherever it is."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import Error as PlaywrightError
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+PHONE = {"width": 390, "height": 844}
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Start a browser; skips the test where there is none, unless CI says that there must be."""
+    path = next(filter(None, map(shutil.which, NAMES)), None)
+    with sync_playwright() as playwright:
+        try:
+            browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        except PlaywrightError as error:
+            if os.environ.get("CI"):
+                raise
+            why = error.message.splitlines()[0]
+            pytest.skip(f"no Chromium ({why}): playwright install chromium")
+        yield browser
+        browser.close()
+
+
+class Watched:
+    """What a page has said and asked for since it was watched."""
+
+    def __init__(self, page: Page) -> None:
+        self.said: list[str] = []
+        self.asked: list[str] = []
+        page.on("console", self._console)
+        page.on("pageerror", lambda error: self.said.append(str(error)))
+        page.on("request", self._request)
+
+    def _console(self, message: ConsoleMessage) -> None:
+        if message.type in {"error", "warning"}:
+            self.said.append(message.text)
+
+    def _request(self, request: Request) -> None:
+        if not request.url.startswith(("data:", "blob:")):
+            self.asked.append(request.url)
