@@ -2,15 +2,19 @@
 # torch build for your GPU: make test PIP_ARGS="-c my-constraints.txt"
 PYTHON ?= python3
 PIP_ARGS ?= -c constraints.txt
+SECONDS ?= 3600
 BIN := .venv/bin
 
-.PHONY: demo docs test test-slow test-gpu bench lint clean
+.PHONY: demo docs site test test-slow test-gpu bench compat audit reliability mutants soak lint clean
 
 demo: .venv/core           ## simulate a real scenario; show its curves and its pick
 	$(BIN)/paceline simulate scenarios/quickstart.toml --jobs 2
 
 docs: .venv/core           ## the generated part of docs/programs: parameters, results, figures
 	$(BIN)/python docs/build.py
+
+site: .venv/dev            ## the documentation as a site that needs no network: site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 test: .venv/dev            ## the whole test suite
 	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu and not alone"
@@ -25,13 +29,40 @@ test-gpu: .venv/dev        ## what needs a CUDA device
 bench: .venv/dev           ## how fast we are, side by side with others; writes docs/benchmarks.md
 	$(BIN)/python -m tests.bench
 
+compat: .venv/dev          ## the quick tests with other Pythons, and with the oldest dependencies
+	for python in 3.12 3.13; do \
+	  if command -v python$$python >/dev/null; then \
+	    python$$python -m venv .compat/python$$python && \
+	    .compat/python$$python/bin/python -m pip install --quiet $(PIP_ARGS) -e ".[dev]" || exit 1; \
+	  else echo "python$$python: not here, left out"; fi; \
+	done
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .compat/oldest
+	$(BIN)/uv pip install --quiet --resolution lowest-direct --python .compat/oldest/bin/python -e ".[dev]"
+	$(BIN)/python -m tests.reliability compatibility --seconds 1800
+
+audit: .venv/dev           ## known vulnerabilities of all that is installed; needs a network
+	$(BIN)/python -m pip install --quiet pip-audit
+	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+.*//' > .venv/installed.txt
+	$(BIN)/pip-audit --strict --no-deps --disable-pip --requirement .venv/installed.txt
+
+reliability: .venv/dev     ## faults, wrong inputs, coverage, ...: writes docs/reliability.md
+	$(BIN)/python -m tests.reliability
+
+mutants: .venv/dev         ## an hour of changes to the core that tests must notice
+	$(BIN)/python -m pip install --quiet "cosmic-ray>=8.3"
+	$(BIN)/python -m tests.reliability mutants --seconds $(SECONDS)
+
+soak: .venv/dev            ## an hour of mixed commands: nothing may grow; into docs/reliability.md
+	$(BIN)/python -m tests.reliability soak --seconds $(SECONDS)
+
 lint: .venv/dev            ## formatting, style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 clean:
-	rm -rf .venv build *.egg-info
+	rm -rf .venv .compat build site *.egg-info
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

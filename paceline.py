@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from simulator.errors import InputError, RunError
+from simulator.visible import visible
 
 if TYPE_CHECKING:
     from simulator.load import load
+    from simulator.pages.page import report
     from simulator.papers.reproduce import reproduce
     from simulator.programs import Program
     from simulator.simulate import Progress, simulate
@@ -45,6 +47,7 @@ __all__ = [
     "load",
     "main",
     "probe",
+    "report",
     "reproduce",
     "simulate",
     "sweep",
@@ -55,6 +58,7 @@ __all__ = [
 
 _NAMES = {  # public name: where it is; loaded when it is first asked for
     "load": ("simulator.load", "load"),
+    "report": ("simulator.pages.page", "report"),
     "simulate": ("simulator.simulate", "simulate"),
     "sweep": ("simulator.sweep", "sweep"),
     "theory": ("simulator.theory", "tabulate"),
@@ -90,8 +94,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+FIGURES = "png,svg"
 FILES = "Figures and data: "
 PROFILE = "Profile: "
+PAGE = "Page: "
 
 # typer carries click along under a private name; this is click's UsageError.
 UsageError: type[Any] = typer.BadParameter.__bases__[0]
@@ -110,6 +116,15 @@ Overrides = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="The first seed.")]
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Where to write the results.")]
+AllowPaths = Annotated[
+    bool,
+    typer.Option("--allow-paths", help="Let the scenario name files outside its folder."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Even what seems too long, or too large.")]
+Figure = Annotated[
+    str,
+    typer.Option("--figure", metavar="png,svg,pdf", help="Formats of the figures."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, only that.")]
 
 
@@ -132,6 +147,7 @@ def _paceline(
 def _simulate(  # noqa: PLR0913, PLR0917 - the contract's options
     scenario: Scenario,
     overrides: Overrides = None,
+    allow_paths: AllowPaths = False,
     seeds: Annotated[int | None, typer.Option(help="How many seeds; default: run.seeds.")] = None,
     seed: Seed = 0,
     engine: Annotated[
@@ -139,7 +155,9 @@ def _simulate(  # noqa: PLR0913, PLR0917 - the contract's options
     ] = "auto",
     jobs: Annotated[int, typer.Option(help="How many processes share the work.")] = 1,
     dask: Annotated[str | None, typer.Option(metavar="ADDRESS", help="A Dask cluster.")] = None,
+    force: Force = False,
     out: Out = None,
+    figure: Figure = FIGURES,
     as_json: AsJson = False,
 ) -> None:
     """Run every algorithm of a scenario: error against time.
@@ -151,9 +169,9 @@ def _simulate(  # noqa: PLR0913, PLR0917 - the contract's options
     from simulator.load import load
     from simulator.simulate import simulate
 
-    loaded = load(scenario, overrides or ())
+    loaded = load(scenario, overrides or (), allow_paths=allow_paths)
     out = out or Path("runs") / Path(loaded.file).stem
-    with _resumable(out), _progress() as progress:
+    with _resumable(out), _figures(figure), _progress() as progress:
         result = simulate(
             loaded,
             seeds=seeds,
@@ -162,6 +180,7 @@ def _simulate(  # noqa: PLR0913, PLR0917 - the contract's options
             jobs=jobs,
             dask=dask,
             out=out,
+            force=force,
             progress=progress,
         )
     if result.resumed:
@@ -199,6 +218,7 @@ def _sweep(  # noqa: PLR0913, PLR0917 - the contract's options
         typer.Option(metavar="FILE", help="A CSV file of points instead: a line of keys first."),
     ] = None,
     overrides: Overrides = None,
+    allow_paths: AllowPaths = False,
     seeds: Annotated[int | None, typer.Option(help="How many seeds; default: run.seeds.")] = None,
     seed: Seed = 0,
     engine: Annotated[
@@ -206,7 +226,9 @@ def _sweep(  # noqa: PLR0913, PLR0917 - the contract's options
     ] = "auto",
     jobs: Annotated[int | None, typer.Option(help="Processes; default: one for each core.")] = None,
     dask: Annotated[str | None, typer.Option(metavar="ADDRESS", help="A Dask cluster.")] = None,
+    force: Force = False,
     out: Out = None,
+    figure: Figure = FIGURES,
     as_json: AsJson = False,
 ) -> None:
     """Run a scenario at many values of its keys: one table.
@@ -220,9 +242,9 @@ def _sweep(  # noqa: PLR0913, PLR0917 - the contract's options
     from simulator.points import chosen
     from simulator.sweep import sweep
 
-    loaded = load(scenario, overrides or ())
+    loaded = load(scenario, overrides or (), allow_paths=allow_paths)
     out = out or Path("runs") / f"{Path(loaded.file).stem}-sweep"
-    with _resumable(out), _progress() as progress:
+    with _resumable(out), _figures(figure), _progress() as progress:
         result = sweep(
             loaded,
             points=chosen(vary or (), pair, points),
@@ -232,6 +254,7 @@ def _sweep(  # noqa: PLR0913, PLR0917 - the contract's options
             jobs=cores() if jobs is None else jobs,
             dask=dask,
             out=out,
+            force=force,
             progress=progress,
         )
     if result.resumed:
@@ -247,9 +270,10 @@ def _sweep(  # noqa: PLR0913, PLR0917 - the contract's options
 
 
 @app.command("theory")
-def _theory(
+def _theory(  # noqa: PLR0913, PLR0917 - the contract's options
     scenario: Scenario,
     overrides: Overrides = None,
+    allow_paths: AllowPaths = False,
     seed: Annotated[int, typer.Option(help="Without effect: nothing here is random.")] = 0,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write theory.json here.")] = None,
     as_json: AsJson = False,
@@ -258,7 +282,8 @@ def _theory(
     from simulator import report, store, tables, theory
     from simulator.load import load
 
-    document = report.jsonable(theory.tabulate(load(scenario, overrides or ())))
+    loaded = load(scenario, overrides or (), allow_paths=allow_paths)
+    document = report.jsonable(theory.tabulate(loaded))
     if out:
         try:
             store.write(out / "theory.json", store.dump(document))
@@ -289,11 +314,14 @@ def _tune(  # noqa: PLR0913, PLR0917 - the contract's options
         str | None, typer.Option(metavar="adacomm-tau0", help="A search that a paper proposes.")
     ] = None,
     overrides: Overrides = None,
+    allow_paths: AllowPaths = False,
     seeds: Annotated[int | None, typer.Option(help="How many seeds; default: run.seeds.")] = None,
     seed: Seed = 0,
     jobs: Annotated[int | None, typer.Option(help="Processes; default: one for each core.")] = None,
     dask: Annotated[str | None, typer.Option(metavar="ADDRESS", help="A Dask cluster.")] = None,
+    force: Force = False,
     out: Out = None,
+    figure: Figure = FIGURES,
     as_json: AsJson = False,
 ) -> None:
     """Pick algorithm and parameters: search what [tune] allows.
@@ -302,13 +330,13 @@ def _tune(  # noqa: PLR0913, PLR0917 - the contract's options
     --out (default: runs/NAME-tune), which keeps all that ran: repeat an interrupted command.
     """
     out = out or Path("runs") / f"{Path(scenario).stem}-tune"
-    with _resumable(out):
+    with _resumable(out), _figures(figure):
         from simulator import tables
         from simulator.executors import cores
         from simulator.load import load
         from simulator.tune import tune
 
-        loaded = load(scenario, overrides or ())
+        loaded = load(scenario, overrides or (), allow_paths=allow_paths)
         with _progress("tuning", "configurations, left") as progress:
             result = tune(
                 loaded,
@@ -320,6 +348,7 @@ def _tune(  # noqa: PLR0913, PLR0917 - the contract's options
                 jobs=cores() if jobs is None else jobs,
                 dask=dask,
                 out=out,
+                force=force,
                 progress=progress,
             )
     if result.resumed:
@@ -361,11 +390,13 @@ def _validate(  # noqa: PLR0913, PLR0917 - the contract's options
         str, typer.Option(metavar="auto|cpu|cuda", help="What the workers compute on.")
     ] = "auto",
     overrides: Overrides = None,
+    allow_paths: AllowPaths = False,
     seeds: Annotated[
         int | None, typer.Option(help="How many seeds; default: validation.seeds.")
     ] = None,
     seed: Seed = 0,
     out: Out = None,
+    figure: Figure = FIGURES,
     as_json: AsJson = False,
 ) -> None:
     """Train for real, with a process for each worker, and set the prediction against it.
@@ -383,10 +414,10 @@ def _validate(  # noqa: PLR0913, PLR0917 - the contract's options
     from simulator import tables
     from simulator.load import load
 
-    loaded = load(scenario, overrides or ())
+    loaded = load(scenario, overrides or (), allow_paths=allow_paths)
     out = out or Path("runs") / f"{Path(loaded.file).stem}-validate"
     validation = _torch("validate.validation")
-    with _resumable(out), _progress("training", "real runs, left") as progress:
+    with _resumable(out), _figures(figure), _progress("training", "real runs, left") as progress:
         result = validation.validate(
             loaded, out=out, device=device, seed=seed, seeds=seeds, progress=progress
         )
@@ -482,6 +513,40 @@ def _reproduce(  # noqa: PLR0913, PLR0917 - the contract's options
         _show(tables.claims(found["claims"]), f"{FILES}{report / 'reproduction.md'}")
 
 
+@app.command("explore")
+def _explore(  # noqa: PLR0913, PLR0917 - the contract's options
+    scenario: Scenario,
+    overrides: Overrides = None,
+    allow_paths: AllowPaths = False,
+    host: Annotated[str, typer.Option(help="Where to listen: this machine alone.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="On which port; 0: a free one.")] = 0,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Open no browser.")] = False,
+) -> None:
+    """Move a scenario's settings by sliders, on a page that redraws meanwhile.
+
+    Its address holds the state. Ctrl-C ends it.
+    """
+    from simulator.explore.serve import explore
+
+    def opened(url: str) -> None:
+        typer.echo(f"Exploring {scenario} at {url} (Ctrl-C ends it)")
+        sys.stdout.flush()
+        if not no_open:
+            import webbrowser
+
+            webbrowser.open(url)
+
+    explore(
+        scenario,
+        overrides=overrides or (),
+        allow_paths=allow_paths,
+        host=host,
+        port=port,
+        say=_note,
+        opened=opened,
+    )
+
+
 @app.command("probe")
 def _probe(  # noqa: PLR0913, PLR0917 - what may be measured
     model: Annotated[str, typer.Option(help="What is trained.")] = "mlp",
@@ -543,6 +608,7 @@ def _calibrate(
             metavar="RUN_DIR...", help="Measured runs, a job's telemetry, or a profiler's traces."
         ),
     ],
+    allow_paths: AllowPaths = False,
     profile: Annotated[
         Path, typer.Option("-o", "--out", metavar="PROFILE.toml", help="Where to write it.")
     ] = Path("profile.toml"),
@@ -558,7 +624,9 @@ def _calibrate(
     be off. One short run of ssgd and one of local-sgd are enough.
     """
     _torch("validate.profiles").demand(profile)
-    result = _torch("validate.calibrate").calibrate(runs, base=base)
+    module = _torch("validate.calibrate")
+    with _progress("calibrating", "stages, left") as progress:
+        result = module.calibrate(runs, base=base, allow_paths=allow_paths, progress=progress)
     result.profile.write(profile)
     for note in result.notes:
         _note(note)
@@ -577,6 +645,7 @@ def _compare(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write comparison.json and figures here.")
     ] = None,
+    figure: Figure = FIGURES,
     as_json: AsJson = False,
 ) -> None:
     """Set a predicted run directory against a measured one.
@@ -588,7 +657,8 @@ def _compare(
 
     result = compare(predicted, measured)
     if out:
-        result.save(out)
+        with _figures(figure):
+            result.save(out)
     for note in result.notes:
         _note(note)
     if as_json:
@@ -603,6 +673,35 @@ def _compared(result: Any) -> list[Any]:
 
     said = [f"{label}: {row['sentence']}" for label, row in result.attribution.items()]
     return [*comparison(result), *said, result.sentence]
+
+
+@app.command("report")
+def _report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...", help="What simulate, tune, sweep, validate or compare has written."
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--out", metavar="FILE", help="Default: report.html in the first directory."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """One page of what runs have found: the pick, how sure it is, and every figure.
+
+    A single HTML file that opens without a network. Several runs are set side by side.
+    """
+    from simulator.pages.page import report
+
+    path = report(runs, out)
+    if as_json:
+        _print_json({"report": str(path)})
+    else:
+        _show(f"{PAGE}{path}")
 
 
 @app.command("schema")
@@ -634,11 +733,20 @@ def _list(
 def _show(*parts: Any) -> None:
     """Write tables and sentences to stdout."""
     from rich.console import Console
+    from rich.text import Text
 
-    console = Console(highlight=False, markup=False)
+    class Plain(Console):
+        """Nothing that a file says moves the cursor, or names the window."""
+
+        def render_str(self, text: str, **how: Any) -> Text:
+            return super().render_str(visible(text), **how)
+
+    console = Plain(highlight=False, markup=False)
     for part in parts:
         if isinstance(part, str):
-            console.print(part, soft_wrap=part.startswith((FILES, PROFILE)))  # a path is not broken
+            console.print(
+                part, soft_wrap=part.startswith((FILES, PROFILE, PAGE))
+            )  # a path is not broken
         else:
             console.print(part, "")
 
@@ -648,7 +756,7 @@ def _print_json(document: Any) -> None:
 
 
 def _note(text: str) -> None:
-    typer.echo(f"paceline: {text}", err=True)
+    typer.echo(f"paceline: {visible(text)}", err=True)
 
 
 @contextmanager
@@ -659,6 +767,15 @@ def _resumable(out: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         _note(f"interrupted; {out} keeps the finished runs: repeat the command to resume")
         raise typer.Exit(130) from None
+
+
+@contextmanager
+def _figures(kinds: str) -> Iterator[None]:
+    """Write figures in the formats that --figure names."""
+    from simulator.style import formats
+
+    with formats([kind.strip() for kind in kinds.split(",")]):
+        yield
 
 
 @contextmanager
@@ -695,7 +812,7 @@ def run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except BrokenPipeError:  # the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _spare_stdout()
         return 1
     except (InputError, RunError) as error:
         return _fail(str(error), 2 if isinstance(error, InputError) else 1)
@@ -705,8 +822,24 @@ def run(arguments: list[str]) -> int:
     except Exception as error:
         if os.environ.get("PACELINE_DEBUG"):
             raise
-        reason = f"{type(error).__name__}: {error}"
-        return _fail(f"{reason} (PACELINE_DEBUG=1 shows where)", 1)
+        _spare_stdout()
+        return _fail(_unexpected(error), 1)
+
+
+def _unexpected(error: Exception) -> str:
+    """What to say of an error that is not the user's, nor, of a system, ours."""
+    if isinstance(error, OSError) and error.strerror:  # a full disk, a directory that is gone
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror}; repeat the command once that is put right"
+    return f"{type(error).__name__}: {error} (PACELINE_DEBUG=1 shows where)"
+
+
+def _spare_stdout() -> None:
+    """Let nobody write what stdout did not take, which Python does at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _nowhere() -> TextIO:
@@ -715,7 +848,7 @@ def _nowhere() -> TextIO:
 
 
 def _fail(message: str, status: int) -> int:
-    typer.echo(f"paceline: error: {message}", err=True)
+    typer.echo(f"paceline: error: {visible(message)}", err=True)
     return status
 
 

@@ -4,8 +4,10 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from simulator import untrusted
 from simulator.units import to_si
 
+LARGEST = 256_000_000  # bytes; of times with nine digits, 20 million
 Reader = Callable[[str], float]
 
 
@@ -68,9 +70,12 @@ def rows(path: Path, readers: Sequence[Reader] | Reader, what: str) -> Iterator[
 
 def _lines(path: Path, what: str) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8-sig").splitlines()
+        with path.open("rb") as file:
+            return untrusted.content(file, LARGEST).decode("utf-8-sig").splitlines()
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not text; write {what} per line") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is {error}; write {what} per line, of a part of them") from None
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from None
 

@@ -53,8 +53,8 @@ class Component(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    weight: Number
-    law: Annotated[Simple, Field(discriminator="dist")]
+    weight: Number = Field(description="how often, relative to the other components")
+    law: Annotated[Simple, Field(discriminator="dist")] = Field(description="its times")
 
     @model_validator(mode="before")
     @classmethod
@@ -81,7 +81,9 @@ class Mixture(Distribution):
     """Each time comes from one of the components, chosen in proportion to the weights."""
 
     dist: Literal["mixture"] = "mixture"
-    components: Annotated[tuple[Component, ...], Field(min_length=1)]
+    components: Annotated[tuple[Component, ...], Field(min_length=1)] = Field(
+        description="laws, each with its weight: one is drawn for every time"
+    )
 
     @property
     def _weights(self) -> Array:

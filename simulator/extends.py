@@ -1,11 +1,13 @@
 """Scenarios that take in a profile: its tables, wherever the scenario does not say otherwise."""
 
+import os.path
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from simulator.errors import InputError
+from simulator.paths import refusals
 
 ASIDE = ("probe",)
 """Tables of a profile that are to be read by people."""
@@ -13,18 +15,26 @@ WHOLE = ("dist", "kind", "schedule")
 """Keys of tables that mean something else if one of them is another."""
 
 
-def extended(
-    table: dict[str, Any], file: str, folder: Path, read: Callable[[Path], dict[str, Any]]
+def extended(  # noqa: PLR0913 - where it comes from, and what it may name
+    table: dict[str, Any],
+    file: str,
+    folder: Path,
+    read: Callable[[Path], dict[str, Any]],
+    *,
+    anywhere: bool,
+    allow_paths: bool,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a scenario's table with its profile's beneath, and that profile's own tables.
 
-    `read` reads a TOML file; the profile's name is relative to `folder`. Raises InputError.
+    `read` reads a TOML file; the profile's name is relative to `folder`, or, where it may be
+    `anywhere`, to the current one. Raises InputError, also where files that the profile names are
+    not beside it, unless `allow_paths`.
     """
     name = table.get("extends")
     if not isinstance(name, str) or not name:
         return table, {}
     path = folder / name
-    if not path.exists() and Path(name).exists():  # named on the command line
+    if anywhere and not os.path.exists(path) and os.path.exists(name):  # on the command line
         path = Path(name)
     profile = {key: each for key, each in read(path).items() if key not in ASIDE}
     if "extends" in profile:
@@ -34,6 +44,8 @@ def extended(
             f"{file}: extends = {name!r}: no profile, for it has neither [[overhead]] nor "
             "[calibration]; make one by `paceline probe` or `paceline calibrate`"
         )
+    if not allow_paths and (wrong := refusals(profile, str(path), path.parent)):
+        raise InputError("\n".join(wrong.values()))
     profile = _anchored(profile, path.parent)
     own = {key: each for key, each in table.items() if key != "extends"}
     whole = _merged(profile, own)

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simulator.divergence import diverged
 from simulator.errors import InputError
-from simulator.report import at, crossing, human, number
+from simulator.report import at, crossing, human, loss_at, number
 from simulator.scenario import Scenario
 from simulator.sections import NoObjective
 from simulator.trace import Run
@@ -38,6 +39,11 @@ class Score(NamedTuple):
         return math.isfinite(self.value)
 
     @property
+    def diverged(self) -> bool:
+        """Whether the loss went away."""
+        return any(note.startswith("diverged") for note in self.notes)
+
+    @property
     def penalised(self) -> float:
         """The value; a run that did not get there is worse than any that did, by how far off."""
         return self.value if self.reached else NEVER * (1 + self.gap)
@@ -62,7 +68,7 @@ class Goal:
         ran = math.inf if ended else given.duration or math.inf
         if self.target is None:
             assert self.deadline is not None
-            loss = at(run, self.deadline)
+            loss = loss_at(run, self.deadline)
             return Score(loss if math.isfinite(loss) else math.inf, FARTHEST, ran, notes)
         start = run.curve["loss"][0]
         if start <= self.target:
@@ -79,7 +85,7 @@ class Goal:
     def _gap(self, run: Run) -> float:
         losses = np.asarray(run.curve["loss"])
         seen = losses[np.isfinite(losses) & (losses > 0)]
-        if not len(seen) or not math.isfinite(losses[-1]):
+        if not len(seen) or diverged(run):
             return FARTHEST
         assert self.target is not None
         way = math.log(max(seen[0] / self.target, 1.0 + 1e-9))
@@ -124,7 +130,8 @@ def goal(scenario: Scenario, name: str | None) -> Goal:
     scenario lacks what the goal needs.
     """
     file, run, cost = scenario.file, scenario.run, scenario.cost
-    name = name or ("time-to-loss" if run.target_loss else "loss-at-deadline")
+    if name is None:
+        name = "time-to-loss" if run.target_loss else "loss-at-deadline"
     if name not in GOALS:
         raise InputError(f"--objective {name}: unknown; choose one of: {', '.join(GOALS)}")
     if isinstance(scenario.objective, NoObjective):

@@ -2,16 +2,17 @@
 
 import inspect
 import re
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from simulator import wording
+from simulator import paths, untrusted, wording
 from simulator.checks.settings import problems
 from simulator.errors import InputError
 from simulator.extends import extended
@@ -22,6 +23,7 @@ from simulator.scenario import Job, Scenario, json_schema
 
 LARGEST = 10_000_000  # bytes; a scenario has a few thousand
 SHOWN = 5  # problems reported at once
+DEEPEST = 32  # tables and lists within each other; a scenario has some six
 FOREVER = 10**9  # steps of a job beside a run
 
 Programs = Mapping[str, Program | Function] | None
@@ -33,15 +35,22 @@ def load(
     overrides: Sequence[str] = (),
     *,
     programs: Programs = None,
+    allow_paths: bool = False,
 ) -> Scenario:
     """Read a scenario file, or a shipped scenario by its name.
 
     `overrides` are texts "table.key=value", as `--set` takes. `programs` are those that algorithms
-    may name beside the catalogue's. Raises InputError.
+    may name beside the catalogue's. Files that the scenario itself names must lie in its folder,
+    unless `allow_paths`. Raises InputError.
     """
     file = find(path)
     return parse(
-        read(file), file=str(file), folder=file.parent, overrides=overrides, programs=programs
+        read(file),
+        file=str(file),
+        folder=file.parent,
+        overrides=overrides,
+        programs=programs,
+        allow_paths=allow_paths,
     )
 
 
@@ -68,10 +77,12 @@ def read(path: str | Path) -> dict[str, Any]:
     if not text.strip():
         raise InputError(f"{path}: empty; start from one of `paceline list scenarios`")
     try:
-        return tomllib.loads(text)
+        table = untrusted.toml(text, DEEPEST)
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise InputError(f"{path}: not TOML: {reason}; correct it there") from None
+    _demand_flat(table, str(path))
+    return table
 
 
 def parse(  # noqa: PLR0913 - where it comes from, and what it may use
@@ -82,18 +93,25 @@ def parse(  # noqa: PLR0913 - where it comes from, and what it may use
     overrides: Sequence[str] = (),
     programs: Programs = None,
     guest: bool = False,
+    allow_paths: bool = True,
 ) -> Scenario:
     """Turn a TOML table into a scenario; files it names are relative to `folder`.
 
-    `guest`: it is a job on another scenario's network. Raises InputError, whose lines name file,
-    key, value and remedy of the first few problems.
+    `guest`: it is a job on another scenario's network. `allow_paths`: files that the table names
+    may lie outside `folder`; those of `overrides` may anyway. Raises InputError, whose lines name
+    file, key, value and remedy of the first few problems.
     """
     known = known_programs(programs)
+    _demand_flat(table, file)
     own = deepcopy(table)
-    for text in filter(_EXTENDS.match, overrides):
-        override(own, text)
-    table, profile = extended(own, file, folder, read)
+    said = [override(own, text) for text in filter(_EXTENDS.match, overrides)]
+    if not allow_paths:
+        _demand_inside(own, {*said, ("network",)} if guest else said, file, folder, overrides)
+    anywhere = allow_paths or bool(said)
+    table, profile = extended(own, file, folder, read, anywhere=anywhere, allow_paths=allow_paths)
     changed = {override(table, text): text for text in overrides if not _EXTENDS.match(text)}
+    _demand_flat(table, file)
+    _demand_text(table, file)
     context = {"file": file, "folder": folder, "table": table, "programs": known, "guest": guest}
     try:
         scenario = Scenario.model_validate(table, context=context)
@@ -102,7 +120,8 @@ def parse(  # noqa: PLR0913 - where it comes from, and what it may use
         found = _explain(error, table, known)
     if not found:
         for index, job in enumerate(scenario.job):
-            _read_job(scenario, job, f"{file}: job[{index}]", folder, programs)
+            where = f"{file}: job[{index}]"
+            _read_job(scenario, job, where, folder, programs, allow_paths)
         return scenario
     lines = []
     for path, what in found.items():
@@ -114,7 +133,59 @@ def parse(  # noqa: PLR0913 - where it comes from, and what it may use
     raise InputError("\n".join(lines))
 
 
-def _read_job(scenario: Scenario, job: Job, where: str, folder: Path, programs: Programs) -> None:
+def _demand_inside(
+    own: dict[str, Any],
+    allowed: Iterable[wording.Path],
+    file: str,
+    folder: Path,
+    overrides: Sequence[str],
+) -> None:
+    """Refuse files elsewhere that a table names itself: neither `allowed` keys nor overrides do."""
+    table = deepcopy(own)
+    changed = [*allowed]
+    for text in overrides:
+        if not _EXTENDS.match(text):
+            with suppress(InputError):  # it is about a table of the profile; or wrong, as said soon
+                changed.append(override(table, text))
+    wrong = paths.refusals(table, file, folder)
+    lines = [
+        line
+        for path, line in wrong.items()
+        if not any(path[: len(each)] == each for each in changed)
+    ]
+    if lines:
+        raise InputError("\n".join(lines[:SHOWN]))
+
+
+def _demand_text(table: dict[str, Any], file: str) -> None:
+    """Refuse characters that terminals would act upon, wherever names and titles are shown."""
+    for path in islice(wording.acting(table), 1):
+        value = wording.get(table, path)
+        shown = f" = {wording.show(value)}" if isinstance(value, str) else ""
+        raise InputError(
+            f"{file}: {wording.dotted(path)}{shown}: has control characters; write it without"
+        )
+
+
+def _demand_flat(table: Mapping[str, Any], file: str) -> None:
+    """Refuse tables that nest more deeply than one can follow, and than Python can copy."""
+    level: list[Any] = [table]
+    for _ in range(DEEPEST):
+        inner = (each.values() if isinstance(each, Mapping) else each for each in level)
+        level = [one for each in inner for one in each if isinstance(one, Mapping | list)]
+        if not level:
+            return
+    raise InputError(f"{file}: nested too deeply; no scenario has {DEEPEST} tables in each other")
+
+
+def _read_job(  # noqa: PLR0913, PLR0917
+    scenario: Scenario,
+    job: Job,
+    where: str,
+    folder: Path,
+    programs: Programs,
+    allow_paths: bool,
+) -> None:
     """Read a job's file: its tables, on the scenario's network, without end."""
     file = folder / job.file
     table = read(file)
@@ -127,7 +198,14 @@ def _read_job(scenario: Scenario, job: Job, where: str, folder: Path, programs: 
     whole = {key: table[key] for key in table.keys() - {"job", "tune", "theory", "cost", "title"}}
     whole |= {"network": network, "run": {"steps": FOREVER, "evaluate_every": 100}}
     try:
-        found = parse(whole, file=str(file), folder=file.parent, programs=programs, guest=True)
+        found = parse(
+            whole,
+            file=str(file),
+            folder=file.parent,
+            programs=programs,
+            guest=True,
+            allow_paths=allow_paths,
+        )
     except InputError as error:
         raise InputError(f"{where}, on the network of this scenario: {error}") from None
     labels = [each.label for each in found.algorithm]
@@ -208,10 +286,13 @@ def override(table: dict[str, Any], text: str) -> wording.Path:
             break
     if match is None:
         raise InputError(f"--set {text}: not table.key=value; write one such as run.seeds=8")
+    if len(parts) > DEEPEST:
+        raise InputError(f"--set {text[:80]}: nested too deeply; no key has {DEEPEST} dots")
     path: wording.Path = ()
     new: wording.Path | None = None
     here: Any = table
     value = _value(text[position:].strip(), text)
+    _demand_flat({"": value}, f"--set {text[:80]}")
     for depth, part in enumerate(parts):
         if not isinstance(here, dict | list):
             raise InputError(
@@ -263,7 +344,7 @@ def _value(text: str, whole: str) -> Any:
     if not text:
         raise InputError(f'--set {whole}: no value; write "" for an empty text')
     try:
-        table = tomllib.loads(f"value = {text}")
+        table = untrusted.toml(f"value = {text}", DEEPEST)
     except (ValueError, RecursionError) as error:
         if text[0] in "[{\"'":
             raise InputError(f"--set {whole}: the value is not TOML: {error}") from None

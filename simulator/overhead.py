@@ -82,6 +82,12 @@ class Calibration(Section):
         default=0.0,
         description="relative standard deviation of the pace that no other number tells",
     )
+    overlap: float | None = Field(
+        default=None, ge=0, le=1, description="share of the collectives' time that computing hid"
+    )
+    collective: Seconds | None = Field(
+        default=None, description="median time of a collective, hidden or not"
+    )
     replicates: int = Field(
         default=8, ge=2, le=1000, description="simulations with numbers that may as well be true"
     )

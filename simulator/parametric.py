@@ -40,7 +40,7 @@ class Constant(Distribution):
     """Always the same time."""
 
     dist: Literal["constant"] = "constant"
-    value: Seconds
+    value: Seconds = Field(description="every one of the times")
 
     def _draw(self, rng: np.random.Generator, n: int) -> Array:
         return np.full(n, self.value)
@@ -66,7 +66,7 @@ class Exponential(Distribution):
     """Memoryless: often far below the mean, sometimes a few times above."""
 
     dist: Literal["exponential"] = "exponential"
-    mean: Duration
+    mean: Duration = Field(description="expected time")
 
     def _draw(self, rng: np.random.Generator, n: int) -> Array:
         return rng.exponential(self.mean, n)
@@ -90,8 +90,8 @@ class ShiftedExponential(Distribution):
     """A fixed time plus an exponential one; `mean` is the mean of their sum."""
 
     dist: Literal["shifted-exponential"] = "shifted-exponential"
-    shift: Seconds
-    mean: Duration
+    shift: Seconds = Field(description="least time")
+    mean: Duration = Field(description="expected time, the shift included")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -131,8 +131,8 @@ class Uniform(Distribution):
     """Any time between two bounds, all equally likely."""
 
     dist: Literal["uniform"] = "uniform"
-    low: Seconds
-    high: Duration
+    low: Seconds = Field(description="least time")
+    high: Duration = Field(description="longest time")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -163,9 +163,11 @@ class Normal(Distribution):
     """
 
     dist: Literal["normal"] = "normal"
-    mean: Seconds
-    sd: Duration
-    negative: Literal["fold", "clip"] = "fold"
+    mean: Seconds = Field(description="of the normal variable")
+    sd: Duration = Field(description="its standard deviation")
+    negative: Literal["fold", "clip"] = Field(
+        default="fold", description="what becomes of a draw below zero: its size, or zero"
+    )
 
     def _repair(self, x: Array) -> Array:
         return np.abs(x) if self.negative == "fold" else np.maximum(x, 0.0)
@@ -204,8 +206,8 @@ class LogNormal(Distribution):
     """A time whose logarithm is normal: a heavy tail. `mean` and `sd` are of the time itself."""
 
     dist: Literal["lognormal"] = "lognormal"
-    mean: Duration
-    sd: Duration
+    mean: Duration = Field(description="expected time")
+    sd: Duration = Field(description="standard deviation of the time itself")
 
     @property
     def _log(self) -> tuple[float, float]:
@@ -234,8 +236,10 @@ class Gamma(Distribution):
     """The sum of `shape` exponential stages (any positive number of them)."""
 
     dist: Literal["gamma"] = "gamma"
-    mean: Duration
-    shape: Number
+    mean: Duration = Field(description="expected time")
+    shape: Number = Field(
+        description="number of exponential stages; 1 is exponential, more vary less"
+    )
 
     def _draw(self, rng: np.random.Generator, n: int) -> Array:
         return rng.gamma(self.shape, self.mean / self.shape, n)
@@ -262,8 +266,8 @@ class Weibull(Distribution):
     """A power of an exponential time: heavy-tailed for a shape below one."""
 
     dist: Literal["weibull"] = "weibull"
-    scale: Duration
-    shape: TailIndex
+    scale: Duration = Field(description="63 % of the times are below")
+    shape: TailIndex = Field(description="below 1 a heavy tail; 1 is exponential")
 
     def _moments(self) -> tuple[float, float]:
         log_first = math.lgamma(1 + 1 / self.shape)
@@ -285,8 +289,8 @@ class Pareto(Distribution):
     """
 
     dist: Literal["pareto"] = "pareto"
-    minimum: Duration
-    alpha: TailIndex
+    minimum: Duration = Field(description="least time")
+    alpha: TailIndex = Field(description="tail index; the smaller, the heavier")
 
     def _moments(self) -> tuple[float, float]:
         over = self.alpha - 1

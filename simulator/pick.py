@@ -7,10 +7,10 @@ import numpy as np
 
 from simulator.report import (
     Groups,
-    at,
     crossing,
     human,
     interval,
+    loss_at,
     number,
     reached,
     seconds_per_step,
@@ -65,7 +65,7 @@ def _pick(groups: Groups, target: float | None) -> dict[str, Any]:
                 "sentence": sentence,
             }
     end = min(run.duration for runs in groups.values() for run in runs)
-    losses = {label: [at(run, end) for run in runs] for label, runs in groups.items()}
+    losses = {label: [loss_at(run, end) for run in runs] for label, runs in groups.items()}
     if finite := _finite(losses):
         missed = "" if target is None else f"No algorithm reached loss {target:g}. "
         what = f"loss at {human(end)}, where the shortest run ends:"

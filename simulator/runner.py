@@ -19,6 +19,7 @@ from simulator.goals import Goal, Score
 from simulator.load import Programs
 from simulator.scenario import Scenario
 from simulator.simulate import Task
+from simulator.style import FORMATS
 
 JOURNAL = "journal"
 FIGURES = ("tune", "tune-sensitivity")
@@ -55,7 +56,7 @@ class TuneDirectory(store.Directory):
     """
 
     whole = "tune.json"
-    names = (whole, *(f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")))
+    names = (whole, *(f"{name}.{kind}" for name in FIGURES for kind in FORMATS))
     parts = ".tune"
 
     def __init__(self, path: Path) -> None:
@@ -155,7 +156,7 @@ class Runner:
             programs=self.programs,
             expected=makers.versions(*(job.scenario.objective for job in jobs)),
         )
-        for index, scores in executors.results(self.executor, work, todo):
+        for index, scores in executors.results(self.executor, work, todo, _called):
             for seed, score in zip(todo[index].seeds, scores, strict=True):
                 found[index][seed] = score
                 if self.journal and keys[index]:
@@ -176,6 +177,11 @@ class Runner:
             ).hexdigest()[:32]
             for seed in job.seeds
         }
+
+
+def _called(job: Job) -> str:
+    """What a job is, for whoever reads that it failed."""
+    return f"{job.scenario.algorithm[0].label} ({report.seeds(job.seeds)})"
 
 
 def run_job(

@@ -4,13 +4,19 @@ from array import array
 from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
 from simulator import columns
 from simulator.distribution import Array, Distribution
+
+# an array has a type parameter from Python 3.12 on, and pydantic looks at what is declared
+if TYPE_CHECKING:
+    Floats = array[float]
+else:
+    Floats = array
 
 
 def _path(file: str, info: ValidationInfo) -> Path:
@@ -23,9 +29,9 @@ class Samples(Distribution):
     `file` is relative to the scenario's folder (validation context "folder").
     """
 
-    file: str
+    file: str = Field(description="CSV of times, relative to the scenario")
     # An array of the standard library, as pydantic must be able to compare it.
-    _samples: "array[float]" = PrivateAttr(default_factory=lambda: array("d"))
+    _samples: Floats = PrivateAttr(default_factory=lambda: array("d"))
 
     @property
     def _times(self) -> Array:
@@ -82,7 +88,7 @@ class Trace(Samples):
     offset: Literal["none", "random"] = Field(
         default="none", description="where workers begin: with the first time, or anywhere"
     )
-    _columns: "tuple[array[float], ...]" = PrivateAttr(default=())
+    _columns: tuple[Floats, ...] = PrivateAttr(default=())
 
     @model_validator(mode="after")
     def _load(self, info: ValidationInfo) -> Self:
@@ -90,11 +96,11 @@ class Trace(Samples):
         self._set([array("d", column) for column in zip(*rows, strict=True)])
         return self
 
-    def _set(self, times: "Sequence[array[float]]") -> None:
+    def _set(self, times: Sequence[Floats]) -> None:
         self._columns = tuple(times)
         self._samples = array("d", sorted(chain.from_iterable(times)))
 
-    def _other(self, times: "Sequence[array[float]]") -> Self:
+    def _other(self, times: Sequence[Floats]) -> Self:
         law = self.model_copy()
         law._set(times)
         return law

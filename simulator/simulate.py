@@ -18,6 +18,7 @@ from simulator import (
     makers,
     plot,
     report,
+    size,
     store,
     timeline,
     usage,
@@ -32,6 +33,7 @@ from simulator.scenario import Algorithm, Scenario
 from simulator.sections import Cost
 from simulator.trace import Run
 
+JOBS = 32  # processes for each core, at most: beyond that a machine only swaps
 TOGETHER = 64  # seeds that are run at once, at most: what a killed command may lose
 # What of a scenario's table cannot change the numbers of a task: its own algorithm is added back.
 PRESENTATION = ("title", "algorithm", "tune", "theory", "validation")
@@ -235,6 +237,7 @@ def simulate(  # noqa: PLR0913 - the options of the command
     programs: Programs = None,
     progress: Progress | None = None,
     paired: bool = False,
+    force: bool = False,
 ) -> Result:
     """Simulate every algorithm of `scenario` (or of such a file) with `seeds` seeds from `seed` on.
 
@@ -244,12 +247,15 @@ def simulate(  # noqa: PLR0913 - the options of the command
     stay there, for other calls that need them. `programs`, by name, join the
     catalogue's (a scenario must have been loaded with them); as their code has no version, such
     runs are not resumed. `paired`: what is predicted will meet the very delays of these seeds, so
-    that intervals, if the scenario extends a profile, are of nothing else. Raises InputError.
+    that intervals, if the scenario extends a profile, are of nothing else. `force`: even what seems
+    too much for a week, or this machine's memory. Raises InputError.
     """
     if not isinstance(scenario, Scenario):
         scenario = load(scenario, programs=programs)
     seeds = scenario.run.seeds if seeds is None else seeds
     check(scenario, seeds, seed, engine, jobs, programs)
+    if not force:
+        size.demand([(scenario, seeds)], engine, jobs)
     numbers = range(seed, seed + seeds)
     tasks = [
         Task(algorithm, number, scenario.run.timeline_spans if number == seed else 0, engine)
@@ -276,7 +282,7 @@ def simulate(  # noqa: PLR0913 - the options of the command
         if progress:
             progress(len(done), len(tasks))
         todo = {number: [tasks[index] for index in block] for number, block in enumerate(blocks)}
-        for number, fresh in executors.results(executor, work, todo):
+        for number, fresh in executors.results(executor, work, todo, _called):
             for index, run in zip(blocks[number], fresh, strict=True):
                 done[index] = run
                 if parts:
@@ -375,6 +381,8 @@ def check_options(seeds: int, seed: int, engine: str, jobs: int) -> None:
     for name, value, least in (("seeds", seeds, 1), ("seed", seed, 0), ("jobs", jobs, 1)):
         if value < least:
             raise InputError(f"{name} {value}: must be at least {least}")
+    if jobs > (most := JOBS * executors.cores()):
+        raise InputError(f"jobs {jobs}: too many for this machine; ask for {most} or fewer")
 
 
 def check(  # noqa: PLR0913, PLR0917 - what was asked for
@@ -392,6 +400,11 @@ def check(  # noqa: PLR0913, PLR0917 - what was asked for
         raise InputError(
             f"{scenario.file}: {name}: unknown here; give simulate the programs that load had"
         )
+
+
+def _called(tasks: Sequence[Task]) -> str:
+    """What tasks of one algorithm are, for whoever reads that they failed."""
+    return f"{tasks[0].algorithm.label} ({report.seeds(task.seed for task in tasks)})"
 
 
 def run_block(

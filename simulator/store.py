@@ -5,6 +5,7 @@ appears under its name only when complete. Finished runs of an unfinished comman
 from which the same command resumes.
 """
 
+import errno
 import io
 import json
 import os
@@ -22,13 +23,15 @@ from typing import Any
 
 import numpy as np
 
+from simulator import untrusted
 from simulator.errors import InputError
+from simulator.style import FORMATS
 from simulator.trace import COLUMNS, Run
 
 SCHEMA = 1
 WHOLE = "run.json"
 PARTS = ".parts"
-ARRAYS = ("curve", "staleness", "spans")  # of a kept run; the rest of it is kept as JSON
+ARRAYS = ("curve", "staleness", "spans", "arrows")  # of a kept run; the rest of it is kept as JSON
 FIGURES = ("figure", "breakdown", "tau", "staleness")
 NAMES = (
     WHOLE,
@@ -37,9 +40,9 @@ NAMES = (
     "outcomes.json",  # of a real run: what came first
     "events.csv",  # what its nodes did and when
     "landscape.json",  # what its objective is like along the way
-    *(f"{n}.{e}" for n in FIGURES for e in ("png", "svg")),
+    *(f"{n}.{e}" for n in FIGURES for e in FORMATS),
 )
-SWEEP_NAMES = ("sweep.json", "sweep.csv", "sweep-seeds.csv", "sweep.png", "sweep.svg")
+SWEEP_NAMES = ("sweep.json", "sweep.csv", "sweep-seeds.csv", *(f"sweep.{e}" for e in FORMATS))
 
 
 @cache
@@ -71,8 +74,8 @@ def encode(run: Run) -> bytes:
         "curve": np.array([run.curve[column] for column in COLUMNS]),
         "staleness": np.array([*run.staleness.items()], dtype=np.int64).reshape(-1, 2),
     }
-    if run.spans is not None:
-        arrays["spans"] = run.spans
+    kept = {"spans": run.spans, "arrows": run.arrows}
+    arrays |= {name: each for name, each in kept.items() if each is not None}
     buffer = io.BytesIO()
     np.savez(buffer, header=np.array(json.dumps(header)), **arrays)  # type: ignore[arg-type]
     return buffer.getvalue()
@@ -84,8 +87,9 @@ def decode(data: bytes) -> Run:
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
             curve = dict(zip(COLUMNS, archive["curve"].tolist(), strict=True))
             staleness = dict(archive["staleness"].tolist())
-            header = json.loads(archive["header"].item())
-            return Run(curve=curve, staleness=staleness, spans=archive.get("spans"), **header)
+            header = untrusted.loads(archive["header"].item())
+            kept = {name: archive.get(name) for name in ("spans", "arrows")}
+            return Run(curve=curve, staleness=staleness, **kept, **header)
     except (KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"not a kept run: {error}") from error
 
@@ -176,7 +180,7 @@ class SweepDirectory(Directory):
         self.kept: dict[str, dict[str, Any]] = {}
         for line in lines:
             with suppress(ValueError, TypeError, KeyError):
-                record = json.loads(line)
+                record = untrusted.loads(line)
                 self.kept[record["key"]] = record["record"]
         if lines[-1]:  # cut short: the next one begins a new line
             self._append(b"\n")
@@ -187,7 +191,8 @@ class SweepDirectory(Directory):
 
     def _append(self, line: bytes) -> None:
         with self._log.open("ab", buffering=0) as file:
-            file.write(line)
+            if file.write(line) < len(line):  # at once, or what follows would join it
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._log))
 
 
 def write(path: Path, data: bytes, scratch: Path | None = None) -> None:
@@ -198,11 +203,16 @@ def write(path: Path, data: bytes, scratch: Path | None = None) -> None:
     scratch = scratch or path.parent
     scratch.mkdir(parents=True, exist_ok=True)  # another command here may have tidied up
     unfinished = scratch / f".{path.name}.{os.getpid()}"
-    with unfinished.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
+    try:
+        with unfinished.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except OSError as error:  # a full disk
+        with suppress(OSError):
+            unfinished.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def publish(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -225,20 +235,20 @@ def dump(document: Any, indent: int | None = 1) -> bytes:
     return f"{text}\n".encode()
 
 
-def read(path: Path | str) -> dict[str, Any]:
-    """Return `run.json` of a whole run directory.
+def read(path: Path | str, name: str = WHOLE) -> dict[str, Any]:
+    """Return the document, `name`, of a whole run directory.
 
     Raises InputError when the directory is not a run's, is unfinished, or is of a later Paceline.
     """
-    whole = Path(path) / WHOLE
+    whole = Path(path) / name
     try:
-        document = json.loads(whole.read_text(encoding="utf-8"))
+        document = untrusted.loads(whole.read_text(encoding="utf-8"))
         schema = document["schema"]
     except FileNotFoundError:
         state = (
             "an unfinished run; repeat its command to resume"
             if (Path(path) / PARTS).is_dir()
-            else "not a run directory (no run.json); give one that paceline simulate has written"
+            else f"not a run directory (no {name}); give one that paceline simulate has written"
         )
         raise InputError(f"{path}: {state}") from None
     except OSError as error:
@@ -247,9 +257,14 @@ def read(path: Path | str) -> dict[str, Any]:
         ) from None
     except (ValueError, TypeError, KeyError):
         raise InputError(f"{whole}: not written by Paceline; give a run directory") from None
-    if schema != SCHEMA:
+    demand_schema(schema, whole)
+    return dict(document)
+
+
+def demand_schema(schema: object, file: Path) -> None:
+    """Refuse what a later Paceline has written. Raises InputError."""
+    if schema != SCHEMA or isinstance(schema, bool):
         raise InputError(
-            f"{whole}: written by another Paceline (schema {schema!r}; this one reads {SCHEMA}); "
+            f"{file}: written by another Paceline (schema {schema!r}; this one reads {SCHEMA}); "
             "use that one"
         )
-    return dict(document)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from simulator import executors, makers, store, sweep_plot, tidy
+from simulator import executors, makers, report, size, store, sweep_plot, tidy
 from simulator import points as grids
 from simulator.dispatch import run_seeds
 from simulator.errors import InputError
@@ -30,6 +30,7 @@ class Work:
     scenario: Scenario
     algorithm: Algorithm
     seeds: range
+    point: Point
 
     def key(self, engine: str) -> str:
         """Hash of everything that determines its numbers."""
@@ -50,6 +51,7 @@ def sweep(  # noqa: PLR0913 - the options of the command
     out: str | Path | None = None,
     programs: Programs = None,
     progress: Progress | None = None,
+    force: bool = False,
 ) -> SweepResult:
     """Simulate `scenario` at every combination of the values of `vary`, or at each of `points`.
 
@@ -67,11 +69,13 @@ def sweep(  # noqa: PLR0913 - the options of the command
     grids.check(asked)
     scenarios = _scenarios(scenario, asked, programs)
     works = []
-    for each in scenarios:
-        count = each.run.seeds if seeds is None else seeds
+    counts = [each.run.seeds if seeds is None else seeds for each in scenarios]
+    for point, each, count in zip(asked, scenarios, counts, strict=True):
         check(each, count, seed, engine, jobs, programs)
         numbers = range(seed, seed + count)
-        works += [Work(each, algorithm, numbers) for algorithm in each.algorithm]
+        works += [Work(each, algorithm, numbers, point) for algorithm in each.algorithm]
+    if not force:
+        size.demand(zip(scenarios, counts, strict=True), engine, jobs)
     directory = store.SweepDirectory(Path(out)) if out is not None else None
     versioned = programs is None
     kept = directory.kept if directory and versioned else {}
@@ -154,10 +158,17 @@ def _results(
             batches = [todo[start : start + size] for start in range(0, len(todo), size)]
             given = {index: [tasks[key] for key in keys] for index, keys in enumerate(batches)}
             undone = []
-            for index, records in executors.results(executor, work, given):
+            for index, records in executors.results(executor, work, given, _called):
                 yield from zip(batches[index], records, strict=False)
                 undone += batches[index][len(records) :]
             todo, size = undone, max(1, size // 4)
+
+
+def _called(tasks: Sequence[Work]) -> str:
+    """What a batch's first task is, for whoever reads that it failed."""
+    first = tasks[0]
+    point = ", ".join(f"{key}={value}" for key, value in first.point.items())
+    return f"{first.algorithm.label} with {point} ({report.seeds(first.seeds)})"
 
 
 def run_batch(

@@ -23,12 +23,9 @@ TICKS = 10  # values that an axis names one by one
 
 
 def files(result: SweepResult) -> dict[str, bytes]:
-    """Return the figure as PNG and SVG by file name; none where `draw` has none."""
+    """Return the figure by file name; none where `draw` has none."""
     with style():
-        figure = draw(result)
-        if figure is None:
-            return {}
-        return {f"sweep.{kind}": plot.encode(figure, kind) for kind in ("png", "svg")}
+        return plot.files({"sweep": draw(result)})
 
 
 def draw(result: SweepResult) -> "Figure | None":

@@ -28,13 +28,13 @@ def summary(result: "Result") -> Table:
     target, rows = result.scenario.run.target_loss, result.algorithms
     columns: dict[str, Cell] = {"algorithm": lambda row: row["label"]}
     if result.replicates:
-        columns |= _with_intervals(target)
+        columns |= _with_intervals(target, len(result.seeds))
     else:
         columns["s/step"] = _pace
     if target and not result.replicates:
         heading = f"to loss {target:g}\n(95 %)"
         columns[heading] = lambda row: _reached(row["time_to_target"], len(result.seeds))
-    columns["final\nloss"] = lambda row: _plain(row["loss"]["last"])
+    columns["final\nloss"] = lambda row: _final(row["loss"]["last"], row["diverged"])
     if any(row["accuracy"]["last"] is not None for row in rows):
         columns["accuracy"] = lambda row: _plain(row["accuracy"]["last"])
     if any(row["staleness"] and row["staleness"]["max"] for row in rows):
@@ -53,14 +53,17 @@ def _pace(row: Row) -> str:
     return "stalled" if row["stall"] else human(row["seconds_per_step"]["mean"])
 
 
-def _with_intervals(target: float | None) -> dict[str, Cell]:
+def _with_intervals(target: float | None, seeds: int) -> dict[str, Cell]:
     """Pace and time to target, with where a measured run may be expected beneath."""
 
     def paced(row: Row) -> str:
         return f"{_pace(row)}\n{_within(row['interval90']['seconds_per_step'])}"
 
     def reached(row: Row) -> str:
-        time = human(row["time_to_target"]["mean"])
+        times = row["time_to_target"]
+        if times["mean"] is None:
+            return _reached(times, seeds)
+        time = human(times["mean"])
         return f"{time}\n{_within(row['interval90']['time_to_target'])}"
 
     columns: dict[str, Cell] = {"s/step\n(90 %)": paced}
@@ -96,8 +99,8 @@ def sweep(result: "SweepResult") -> Table:
         target = result.scenario.run.target_loss
         goal = "target" if target is None or "run.target_loss" in varied else f"loss {target:g}"
         columns[f"to {goal}\n(95 %)"] = _to_target
-    if "final_loss" in known:
-        columns["final\nloss"] = lambda row: _plain(row["final_loss"])
+    if "final_loss" in known or any(row["diverged"] for row in result.rows):
+        columns["final\nloss"] = _final_of_sweep
     if "final_accuracy" in known:
         columns["accuracy"] = lambda row: _plain(row["final_accuracy"])
     if "total_cost" in known:
@@ -126,6 +129,20 @@ def _short(key: str, keys: Iterable[str]) -> str:
     parts = key.split(".")
     ends = (".".join(parts[-count:]) for count in range(1, len(parts)))
     return next((end for end in ends if sum(f".{k}".endswith(f".{end}") for k in keys) == 1), key)
+
+
+def _final(last: float | None, lost: Row | None) -> str:
+    """A final loss, or with how many seeds there is none."""
+    if not lost:
+        return _plain(last)
+    return (
+        "diverged" if lost["seeds"] == lost["of"] else f"{lost['seeds']} of {lost['of']} diverged"
+    )
+
+
+def _final_of_sweep(row: Row) -> str:
+    lost = row["diverged"] and {"seeds": row["diverged"], "of": row["seeds"]}
+    return _final(row["final_loss"], lost)
 
 
 def _text(key: str) -> Cell:
@@ -158,6 +175,8 @@ def tune(result: "TuneResult") -> list[Table | str]:
             return goal.show(row["value"])
         if row["stopped"] == "cut":
             return f"above {goal.show(row['at_least'])}"
+        if row["diverged"]:
+            return f"{row['diverged']} of {row['seeds']} seeds diverged"
         return f"{row['reached']} of {row['seeds']} seeds got there"
 
     ranking = _table(

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from simulator import makers, report, wording
+from simulator import divergence, makers, report, wording
 from simulator.cluster import ideal_rate
 from simulator.points import Point, value
 from simulator.scenario import Algorithm, Cost, Scenario
@@ -121,7 +122,7 @@ def measured(scenario: Scenario, runs: Sequence[Run]) -> Record:
     row |= {f"{kind}_share": share for kind, share in whole["breakdown"].items()}
     found = {
         "engine": whole["engine"],
-        "row": row | {"diverged": sum(map(report.diverged, runs))},
+        "row": row | {"diverged": sum(map(divergence.diverged, runs))},
         "runs": [{"seed": run.seed, **one} for run, one in zip(runs, each, strict=True)],
         "notes": [*dict.fromkeys(note for run in runs for note in run.notes if _lasts(note))],
     }
@@ -137,6 +138,8 @@ def _measures(run: Run, target: float | None, alone: float, priced: bool) -> Row
     """Return `MEASURES` and `SHARES` of one run; `alone`: seconds per step without waiting."""
     per_step, total = report.seconds_per_step(run), sum(run.seconds.values())
     last = {column: values[-1] for column, values in run.curve.items() if values}
+    if divergence.diverged(run):
+        last["loss"] = math.nan
     measures = (
         per_step,
         run.duration,

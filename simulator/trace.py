@@ -1,6 +1,7 @@
 """What one run leaves behind: curve points, time spent, bytes sent and, if wanted, spans."""
 
 import struct
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -30,8 +31,25 @@ class Kind(IntEnum):
 SPAN = np.dtype(
     [("worker", "<u2"), ("kind", "u1"), ("start", "<f8"), ("end", "<f8"), ("step", "<u4")]
 )
+
+
+class Cause(IntEnum):
+    """Why a node could go on: a message of another, or the last one's coming to a collective."""
+
+    MESSAGE = 0
+    COLLECTIVE = 1
+
+
+ARROW = np.dtype(
+    [("source", "<u2"), ("target", "<u2"), ("cause", "u1"), ("sent", "<f8"), ("taken", "<f8")]
+)
+"""`source` sent a message at `sent` that `target` acted on at `taken`; or `target` waited for
+`source`, which was the last to join a collective, at both. Seconds."""
+ROUNDING = 1 + 1e-9  # times that differ by less are equal: nobody has waited
+
 _WAIT, _COMMUNICATE = int(Kind.WAIT), int(Kind.COMMUNICATE)
 _THREE_SPANS = struct.Struct("<" + 3 * "HBddI")
+_ONE_ARROW = struct.Struct("<HHBdd")
 
 
 class Full(Exception):  # noqa: N818 - a signal
@@ -41,13 +59,15 @@ class Full(Exception):  # noqa: N818 - a signal
 class Spans:
     """Spans in 23 bytes each; recording stops, and says so, after about `limit` spans.
 
-    `raises`: by raising `Full`.
+    `raises`: by raising `Full`. Beside them arrows between the nodes, as many at most.
     """
 
     def __init__(self, limit: int, *, raises: bool = False) -> None:
         self._buffer, self._raises = bytearray(), raises
         self._limit = limit * SPAN.itemsize
         self.truncated = False
+        self._arrows, self._room = bytearray(), limit * ARROW.itemsize
+        self._under_way: defaultdict[tuple[int, int], deque[float]] = defaultdict(deque)
 
     def add(  # noqa: PLR0913, PLR0917 - flat, because it runs at every communication
         self,
@@ -73,6 +93,33 @@ class Spans:
             worker, _WAIT, now, begins, step,
             worker, _COMMUNICATE, begins, done, step,
         )  # fmt: skip
+
+    def sent(self, source: int, target: int, now: float) -> None:
+        """Note that a message was sent."""
+        self._under_way[source, target].append(now)
+
+    def taken(self, source: int, target: int, now: float) -> None:
+        """Note that the earliest message between two nodes, which keep their order, was taken."""
+        self.arrow(source, target, Cause.MESSAGE, self._under_way[source, target].popleft(), now)
+
+    def met(self, last: tuple[int, float], target: int, now: float) -> None:
+        """Note for whom who has come `now` waits in a collective, if for anyone.
+
+        `last`: who came last, and when.
+        """
+        source, at = last
+        if at > now * ROUNDING:
+            self.arrow(source, target, Cause.COLLECTIVE, at, at)
+
+    def arrow(self, source: int, target: int, cause: Cause, sent: float, taken: float) -> None:
+        """Keep an arrow, while spans are kept."""
+        if not self.truncated and len(self._arrows) < self._room:
+            self._arrows += _ONE_ARROW.pack(source, target, cause, sent, taken)
+
+    def arrows(self, until: float) -> np.ndarray:
+        """All arrows that end up to a time, as recorded, of dtype `ARROW`."""
+        arrows = np.frombuffer(self._arrows, dtype=ARROW).copy()
+        return arrows[arrows["taken"] <= until]
 
     def array(self, until: float) -> np.ndarray:
         """All spans longer than nothing up to a time, as recorded, of dtype `SPAN`."""
@@ -129,6 +176,7 @@ class Run:
     seconds: dict[str, float]
     links: dict[str, float]
     spans: np.ndarray | None = None
+    arrows: np.ndarray | None = None
     spans_truncated: bool = False
     notes: list[str] = field(default_factory=list)
     updates: int = 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from simulator import executors, makers, presets, report, tune_figures, verdict
+from simulator import executors, makers, presets, report, size, tune_figures, verdict
 from simulator.errors import InputError
 from simulator.goals import Goal, goal
 from simulator.load import Programs, known_programs, load
@@ -131,6 +131,7 @@ def tune(  # noqa: PLR0913 - the options of the command
     out: str | Path | None = None,
     programs: Programs = None,
     progress: Progress | None = None,
+    force: bool = False,
 ) -> TuneResult:
     """Search [tune] of `scenario` for the best algorithm and parameters, with paired seeds.
 
@@ -145,17 +146,19 @@ def tune(  # noqa: PLR0913 - the options of the command
         scenario = load(scenario, programs=programs)
     seeds = scenario.run.seeds if seeds is None else seeds
     check_options(seeds, seed, engine, jobs)
+    if not force:
+        size.demand([(scenario, seeds)], engine, jobs)
     if trials < 1:
         raise InputError(f"trials {trials}: must be at least 1")
     if preset is not None and preset not in presets.PRESETS:
         raise InputError(f"preset {preset!r}: unknown; choose one of: {', '.join(presets.PRESETS)}")
-    directory = TuneDirectory(Path(out)) if out is not None else None
     notes: list[str] = []
     if preset:
         scenario, objective, said = presets.adacomm_tau0(scenario, objective, programs)
         notes.append(said)
     aim = goal(scenario, objective)
     tried, said_of_space = space(scenario, programs)
+    directory = TuneDirectory(Path(out)) if out is not None else None
     numbers = list(range(seed, seed + seeds))
     if aim.target is None:
         if aim.deadline is None:
@@ -196,8 +199,10 @@ def tune(  # noqa: PLR0913 - the options of the command
 
 def save(result: TuneResult, directory: TuneDirectory) -> None:
     """Write tune.json and the figures. Raises InputError where that cannot be."""
+    document = result.json()
+    document["scenario"]["table"] = result.space.scenario.table
     try:
-        directory.replace(tune_figures.figures(result), result.json())
+        directory.replace(tune_figures.figures(result), document)
     except OSError as error:
         raise InputError(
             f"{directory.path}: cannot write here ({error.strerror}); choose another --out"

@@ -38,16 +38,12 @@ class Point(NamedTuple):
 
 
 def figures(result: "TuneResult") -> dict[str, bytes]:
-    """Return every figure as PNG and SVG, by file name."""
+    """Return every figure, by file name."""
     with style():
         drawn = {"tune": value(result)}
         if result.regret:
             drawn["tune-sensitivity"] = sensitivity(result)
-        return {
-            f"{name}.{kind}": plot.encode(figure, kind)
-            for name, figure in drawn.items()
-            for kind in ("png", "svg")
-        }
+        return plot.files(drawn)
 
 
 def value(result: "TuneResult") -> "Figure":

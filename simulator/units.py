@@ -4,6 +4,7 @@ The registry is small and our own on purpose: pint's default one calls a bit dim
 would accept "34 MHz" as a bandwidth, and it takes a third of a second to load.
 """
 
+import re
 from functools import cache, lru_cache, partial
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,6 +34,10 @@ mebi- = 1048576 = Mi-
 gibi- = 1073741824 = Gi-
 """
 
+# Stricter than pint, which works out "9**9**9**9 s" and never comes back.
+WRITTEN = re.compile(
+    r"\s*[+-]?(\d[\d_]*\.?[\d_]*|\.\d+)([eE][+-]?\d+)?\s*([A-Za-zµμ]+(\s*(/|\*|per)\s*[A-Za-zµμ]+)*)?\s*"
+)
 EXAMPLES = {
     "time": ["300 ms", "2 h"],
     "size": ["97.5 MiB", "64 kB"],
@@ -71,6 +76,8 @@ def to_si(value: Any, dimension: str) -> float:
 def _parsed(value: str, dimension: str, remedy: str) -> float:
     from pint.errors import PintError  # noqa: PLC0415
 
+    if not WRITTEN.fullmatch(value):
+        raise ValueError(f"not a quantity; {remedy}")
     try:
         quantity: Any = registry().Quantity(value)
         found = dict(quantity.dimensionality)

@@ -77,6 +77,7 @@ def row(contender: Contender, best: Contender, goal: Goal) -> Row:
         "behind_ci95": paired if contender is not best else None,
         "seeds": len(values),
         "reached": contender.reached,
+        "diverged": sum(score.diverged for score in contender.scores),
         "at_least": float(np.mean([goal.at_least(score) for score in contender.scores])),
         "left": float(np.mean([score.gap for score in contender.scores])) if goal.target else None,
         "stopped": contender.stopped or None,

@@ -2,11 +2,13 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
 from pydantic_core import ErrorDetails
+
+from simulator.visible import ACTING, visible
 
 Path = tuple[str | int, ...]
 Schema = Mapping[str, Any]
@@ -129,6 +131,20 @@ def _as_written(loc: Path, table: Any) -> Path:
     return loc
 
 
+def acting(value: Any, path: Path = ()) -> Iterator[Path]:
+    """Yield where text or keys have characters that a terminal would act upon."""
+    if isinstance(value, str) and ACTING.search(value):
+        yield path
+    parts: Iterable[tuple[str | int, Any]] = ()
+    if isinstance(value, dict | list):
+        parts = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, each in parts:
+        if isinstance(key, str) and ACTING.search(key):
+            yield (*path, key)
+        else:
+            yield from acting(each, (*path, key))
+
+
 def holds(table: Any, part: str | int) -> bool:
     """Whether `table[part]` exists."""
     if isinstance(table, list):
@@ -197,5 +213,5 @@ def toml(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(toml, value))}]"
     if isinstance(value, str | bool):
-        return json.dumps(value, ensure_ascii=False)
+        return visible(json.dumps(value, ensure_ascii=False))
     return str(value)

@@ -44,11 +44,13 @@ def alike(ours: Run, theirs: Run, exact: bool = False) -> None:
         run["links"] = sorted(run["links"].items())
         spans = run.pop("spans")
         run["spans"] = None if spans is None else plain(spans)
+        arrows = run.pop("arrows")  # of workers who come together, either may be called the last
+        run["arrows"] = arrows if arrows is None else np.sort(arrows, order=["target", "taken"])
     tolerance = {"rtol": 0.0, "atol": 0.0} if exact else {"rtol": 1e-9, "atol": 1e-9}
     for name, values in first["curve"].items():
         tight = {"rtol": 1e-12, "atol": 1e-300} if name in ("loss", "accuracy") else tolerance
         np.testing.assert_allclose(values, second["curve"][name], **tight)
-    for key in ("seconds", "workers", "curve", "links", "duration", "spans"):
+    for key in ("seconds", "workers", "curve", "links", "duration", "spans", "arrows"):
         mine, other = first.pop(key), second.pop(key)
         if key in ("seconds", "workers"):
             np.testing.assert_allclose(list(mine.values()), list(other.values()), **tolerance)
@@ -59,6 +61,11 @@ def alike(ours: Run, theirs: Run, exact: bool = False) -> None:
             for column in ("worker", "kind", "step"):
                 assert mine[column].tolist() == other[column].tolist()
             for column in ("start", "end"):
+                np.testing.assert_allclose(mine[column], other[column], **tolerance)
+        if key == "arrows" and mine is not None:
+            for column in ("target", "cause"):
+                assert mine[column].tolist() == other[column].tolist()
+            for column in ("sent", "taken"):
                 np.testing.assert_allclose(mine[column], other[column], **tolerance)
     assert first == second
 
@@ -204,7 +211,8 @@ def test_the_company_a_seed_keeps_changes_nothing(objective, run, monkeypatch):
     )  # fmt: skip
     for algorithm in world.algorithm:
         together = batched.run(algorithm, world, [1, 2, 3], threads=2, spans=100)
-        together[0].spans, together[0].spans_truncated = None, False
+        together[0].spans = together[0].arrows = None
+        together[0].spans_truncated = False
         monkeypatch.setattr("simulator.engines.agenda.SEGMENTS", 1)
         monkeypatch.setattr("simulator.engines.agenda.STEPS", (13, 13))
         alone = [batched.run(algorithm, world, [seed])[0] for seed in (1, 2, 3)]

@@ -119,6 +119,17 @@ def test_simulate_keeps_the_json_contract(folder, capsys):
     assert store.read("there")["scenario"]["table"]["cluster"]["workers"] == 4
 
 
+def test_figures_in_other_formats(folder, capsys):
+    few = ("simulate", "test.toml", "--seeds", 1, "--set", "run.steps=20")
+    assert run(capsys, *few)[0] == 0
+    assert run(capsys, *few, "--figure", "pdf, svg")[0] == 0
+    found = {path.name for path in Path("runs/test").glob("figure.*")}
+    assert found == {"figure.pdf", "figure.svg"}  # those of before would be another run's
+    status, out, err = run(capsys, *few, "--figure", "gif")
+    assert (status, out) == (2, "")
+    assert "--figure gif: unknown format; choose from png, svg, pdf" in err
+
+
 def test_simulate_writes_a_whole_run_directory(folder, capsys):
     status, out, _ = run(capsys, "simulate", "test.toml")
     assert status == 0

@@ -1,5 +1,6 @@
 """Figures and timelines: what they show, and that the same runs give the same bytes."""
 
+import contextlib
 import itertools
 import json
 import math
@@ -41,14 +42,19 @@ def draw(groups, **options):
 GROUPS = {name: falling(name, end=end) for name, end in (("ssgd", 400), ("local", 100))}
 
 
-def test_every_figure_as_png_and_svg():
+@pytest.mark.parametrize("formats", [None, ("png", "svg", "pdf"), ("pdf",)])
+def test_every_figure_in_every_format(formats):
     groups = GROUPS | {"adacomm": [make_run([2, 1, 0.1], label="adacomm", tau=[NAN, 8, 1])]}
     groups["adacomm"][0].staleness = {0: 2, 5: 1}
-    files = plot.figures(groups, title="A title", target=0.1)
-    assert set(files) == {f"{name}.{kind}" for name in store.FIGURES for kind in ("png", "svg")}
+    with style.formats(formats) if formats else contextlib.nullcontext():
+        files = plot.figures(groups, title="A title", target=0.1)
+        assert plot.figures(groups, title="A title", target=0.1) == files
+    kinds = formats or ("png", "svg")
+    assert set(files) == {f"{name}.{kind}" for name in store.FIGURES for kind in kinds}
     assert all(data.startswith(b"\x89PNG") for name, data in files.items() if name.endswith("png"))
     assert all(b"<svg" in data for name, data in files.items() if name.endswith("svg"))
-    assert plot.figures(groups, title="A title", target=0.1) == files
+    assert all(data.startswith(b"%PDF") for name, data in files.items() if name.endswith("pdf"))
+    assert style.chosen_formats() == ("png", "svg")
 
 
 def test_lines_are_named_and_seeds_shown():
@@ -225,7 +231,8 @@ def test_timeline_events():
     document = timeline.events({"asgd": [traced("asgd"), make_run()], "none": [make_run()]})
     events = json.loads(json.dumps(document, allow_nan=False))["traceEvents"]
     names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    assert names == {(0, 0): "worker 0", (0, 1): "worker 1", (0, 2): "server"}
+    first = timeline.FIRST
+    assert names == {(first, 0): "worker 0", (first, 1): "worker 1", (first, 2): "server"}
     assert [e["args"]["name"] for e in events if e["name"] == "process_name"] == ["asgd"]
     spans = [(e["tid"], e["name"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
     assert spans == [

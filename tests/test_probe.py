@@ -64,7 +64,7 @@ def paths(table, path=()):
 @settings(max_examples=60)
 @given(st.data(), tables, st.lists(sentences, max_size=2).map(tuple))
 def test_a_profile_is_read_as_it_was_written(tmp_path_factory, data, found, head):
-    whole = {"calibration": found, "overhead": [{"workers": 2}, found]}
+    whole = {"calibration": found, "overhead": [{"workers": 2}, {"workers": 3}]}
     said = {
         path: " ".join(text.split())
         for path in paths(whole)

@@ -38,8 +38,15 @@ def tables(workers, dtype):
     return [case | {"label": f"{number} {called(case)}"} for number, case in enumerate(found)]
 
 
-@pytest.mark.parametrize("dtype", RELATIVE)
-@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize(
+    ("workers", "dtype"),
+    [
+        (2, "float32"),
+        (2, "float64"),
+        (4, "float32"),
+        pytest.param(4, "float64", marks=pytest.mark.slow),
+    ],
+)
 def test_real_processes_end_with_the_simulated_parameters(workers, dtype, tmp_path):
     """For every program; told what came first, where that matters."""
     made = scenario(

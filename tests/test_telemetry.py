@@ -13,8 +13,11 @@ import numpy as np
 import pytest
 
 import paceline
+from simulator.dispatch import run_seeds
 from simulator.errors import InputError
+from simulator.load import load
 from validate import kineto, machine, telemetry
+from validate.calibrate import calibrate
 from validate.events import ISSUE, STEP, WAIT
 from validate.telemetry import Telemetry
 
@@ -225,6 +228,8 @@ def test_of_kernels_what_is_exposed_counts(tmp_path):
     assert found.head["workers"] == 2
     assert found.head["hardware"] == {"gpu": "a GPU"}
     assert any("no trace of rank 0" in note for note in found.notes)
+    assert found.collectives.lasted == pytest.approx((0.03, 0.015))
+    assert found.collectives.overlap == pytest.approx(1 - 25 / 40)  # of 40 to 80 ms
 
 
 def test_what_is_no_trace_is_refused(tmp_path):
@@ -239,6 +244,16 @@ def test_what_is_no_trace_is_refused(tmp_path):
     ]:
         path.write_bytes(content)
         with pytest.raises(InputError, match=says):
+            kineto.read(path)
+    for foreign in ([1], [{"ph": "X", "name": 1, "ts": 0, "dur": 1}],
+                    [{"ph": "X", "name": "a", "ts": "now", "dur": 1}]):  # fmt: skip
+        path.write_text(json.dumps({"traceEvents": foreign}))
+        with pytest.raises(InputError, match="not those of a profiler"):
+            kineto.read(path)
+    whole = json.dumps({"traceEvents": [step, reduce]})
+    for cut in (whole[:-9].encode(), gzip.compress(whole.encode())[:-20]):
+        path.write_bytes(cut)
+        with pytest.raises(InputError, match="not a"):
             kineto.read(path)
     with pytest.raises(InputError, match="no steps in it; call the profiler's step"):
         kineto.read(trace(path, reduce))
@@ -324,6 +339,60 @@ def test_a_real_trace_is_read(traces):
             assert min(steps) >= 30  # it sleeps
         else:
             assert np.median(waits) > 15  # it waits for the other
+
+
+def test_a_profile_says_what_computing_hid(tmp_path):
+    """Of 30 ms of each collective 20 are hidden, whatever the trace is packed in."""
+    paths = []
+    for rank in range(2):
+        events = []
+        for k in range(30):
+            t = 100.0 * k
+            events += [
+                span(f"ProfilerStep#{k}", t, t + 100, "user_annotation"),
+                span("gemm", t, t + 80, "kernel"),
+                span("ncclDevKernel_AllReduce", t + 60, t + 90, "kernel",
+                     **{"In msg nelems": 10**6, "dtype": "Float"}),
+                span("adam", t + 90, t + 100, "kernel"),
+            ]  # fmt: skip
+        info = {"distributedInfo": {"rank": rank, "world_size": 2}}
+        plain = trace(tmp_path / f"rank-{rank}.json", *events, **info)
+        paths.append(tmp_path / f"rank-{rank}.json.gz")
+        paths[-1].write_bytes(gzip.compress(plain.read_bytes()))
+    found = calibrate(paths)
+    assert found.profile.tables["calibration"]["overlap"] == pytest.approx(2 / 3, abs=1e-4)
+    assert found.profile.tables["calibration"]["collective"] == "30 ms"
+    assert "67% is hidden behind computing" in found.sentence
+    found.profile.write(tmp_path / "profile.toml")
+    scenario = load(_extending(tmp_path))
+    assert scenario.calibration.overlap == pytest.approx(2 / 3, abs=1e-4)
+    assert scenario.calibration.collective == pytest.approx(0.03)
+    (run,) = run_seeds(scenario, scenario.algorithm[0], [0])
+    assert run.duration / run.steps == pytest.approx(0.1, rel=1e-3)  # the pace of the job
+
+
+def _extending(folder):
+    path = folder / "scenario.toml"
+    path.write_text(
+        'extends = "profile.toml"\n[model]\nparameters = 1_000_000\n'
+        '[objective]\nkind = "none"\n[cluster]\nworkers = 2\n[run]\nsteps = 10\n'
+        '[[algorithm]]\nname = "ssgd"\n'
+    )
+    return path
+
+
+def test_real_traces_make_a_profile(traces, tmp_path):
+    """With compute times, collectives and their overlap, in a file that a scenario extends."""
+    found = calibrate(traces)
+    told = found.profile.tables["calibration"]
+    recorded = kineto.read(*traces)
+    assert len(recorded.collectives.lasted) == 2 * 4 * 2
+    assert told["overlap"] == pytest.approx(recorded.collectives.overlap, abs=1e-4)
+    assert 0 <= told["overlap"] < 0.5  # of a program that waits at once
+    found.profile.write(tmp_path / "profile.toml")
+    scenario = load(_extending(tmp_path))
+    (run,) = run_seeds(scenario, scenario.algorithm[0], [0])
+    assert run.duration > 0.1  # one of them sleeps for 30 ms of a step
 
 
 def test_the_manual_is_true(tmp_path, monkeypatch):

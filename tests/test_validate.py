@@ -1,6 +1,7 @@
 """`paceline validate` as a whole: what it writes and says, with a user's own model and program."""
 
 import json
+from collections import Counter
 from itertools import count
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import paceline
-from simulator import store
+from simulator import store, timeline
 from simulator.errors import RunError
 from simulator.load import parse
 from validate import evidence, launch, measure, models, records
@@ -94,6 +95,26 @@ def test_measured_runs_are_like_the_predicted_ones(found):
         if measured.name in ("ssgd", "local-sgd"):
             assert measured.curve["loss"] == pytest.approx(predicted.curve["loss"], rel=1e-3)
             assert measured.staleness == predicted.staleness
+
+
+def test_both_timelines_are_in_one_file(found):
+    """Measured arrows are like the predicted ones: as many messages, and about as many waits."""
+    result, out = found
+    document = json.loads((out / "timeline.json").read_text())["traceEvents"]
+    names = [each["args"]["name"] for each in document if each["name"] == "process_name"]
+    labels = ["ssgd", "local-sgd tau=5", "asgd", "ad-psgd"]
+    expected = [f"{side}: {each}" for each in labels for side in ("predicted", "measured")]
+    assert names == expected
+    drawn = Counter(each["pid"] for each in document if each["ph"] == "s")
+    pid = timeline.FIRST
+    for label in labels:
+        kept = [each.groups[label][0].arrows for each in (result.predicted, result.measured)]
+        for arrows in kept:
+            assert drawn[pid] == pytest.approx(len(arrows), abs=2)  # some lead past the end
+            assert np.all(arrows["sent"] <= arrows["taken"])
+            pid += 1
+        if label != "ad-psgd":  # there, who asks whom is chance
+            assert len(kept[1]) == pytest.approx(len(kept[0]), rel=0.1, abs=2)
 
 
 def test_delays_are_the_simulators(found):

@@ -14,6 +14,7 @@ from simulator.errors import InputError
 from simulator.load import known_programs
 from simulator.report import jsonable
 from simulator.sections import NoObjective
+from simulator.simulate import Progress
 from validate import costs, error_model, laws, machine, profiles, quantities, sources
 from validate.costs import Costs
 from validate.laws import Fitted
@@ -25,8 +26,11 @@ HEAD = (
     'A profile of measured runs. A scenario takes it in by extends = "THIS FILE"; what the',
     "scenario says itself counts more.",
 )
+STAGES = 5  # reading, costs, laws, the error model, and how well all that predicts
 COMMENTS = {
     "calibration": "where the numbers come from",
+    "calibration.overlap": "share of the collectives' time that computing hid; the rest is exposed",
+    "calibration.collective": "what half of the collectives took at most, hidden time included",
     "calibration.run_to_run": "relative, of the pace that no other number tells",
     "calibration.sd": "relative standard errors, by key",
     "calibration.measured": "least and most; predictions beyond say so",
@@ -66,12 +70,24 @@ class Calibrated:
     def sentence(self) -> str:
         """How well the profile tells what it was fitted to."""
         if not self.checks:
-            return "Nothing here can be repeated in simulation, so nothing says how well it fits."
+            unsure = "Nothing here can be repeated in simulation, so nothing says how well it fits."
+            return f"{self.overlap} {unsure}".lstrip()
         worst = max(self.checks, key=lambda each: abs(each.error))
         return (
             f"Of the {len(self.checks)} runs that it was fitted to, the profile tells the pace "
             f"within {abs(worst.error):.2%} ({worst.label}, {worst.workers} workers). That is no "
             "test of it: predict a run that it has not seen."
+        )
+
+    @property
+    def overlap(self) -> str:
+        """What of the collectives' time computing hid, in a sentence; empty where nobody knows."""
+        told = self.profile.tables["calibration"]
+        if "overlap" not in told:
+            return ""
+        return (
+            f"Of the time of the collectives (median {told['collective']}), {told['overlap']:.0%} "
+            "is hidden behind computing; [network] has what is exposed."
         )
 
     def json(self) -> dict[str, Any]:
@@ -90,14 +106,28 @@ class Calibrated:
         return dict(jsonable(document))
 
 
-def calibrate(paths: Sequence[Path | str], *, base: Path | str | None = None) -> Calibrated:
+def calibrate(
+    paths: Sequence[Path | str],
+    *,
+    base: Path | str | None = None,
+    allow_paths: bool = False,
+    progress: Progress | None = None,
+) -> Calibrated:
     """Fit a profile to what is at `paths`.
 
     Run directories of `paceline validate`, a job's telemetry, or traces of torch.profiler. What
-    they do not show is taken from the profile `base`, such as that of `paceline probe`. Raises
-    InputError where there is nothing to fit to.
+    they do not show is taken from the profile `base`, such as that of `paceline probe`. Files that
+    the runs' scenarios name must lie in these' folders, unless `allow_paths`. `progress` is told
+    how many of the stages are done. Raises InputError where there is nothing to fit to.
     """
-    found = sources.read([Path(path) for path in paths])
+
+    def done(stage: int) -> None:
+        if progress:
+            progress(stage, STAGES)
+
+    done(0)
+    found = sources.read([Path(path) for path in paths], allow_paths=allow_paths)
+    done(1)
     networks = sorted({source.scenario.validation.network for source in found})
     if len(networks) > 1:
         raise InputError(
@@ -106,10 +136,13 @@ def calibrate(paths: Sequence[Path | str], *, base: Path | str | None = None) ->
         )
     below = profiles.read(base) if base else costs.NOTHING
     fitted = costs.fit(_teams(found), below)
+    done(2)
     times, starts = sources.steps(found)
     law = laws.fit(times, starts=starts)
+    done(3)
     notes = [note for source in found for note in source.notes]
     model = _error_model(found, notes)
+    done(4)
     checks = [check for source in found for check in _check(source, fitted)]
     sd = fitted.sd | ({"cluster.compute": law.sd} if 0 < law.sd < math.inf else {})
     whole: dict[str, Any] = {
@@ -126,6 +159,11 @@ def calibrate(paths: Sequence[Path | str], *, base: Path | str | None = None) ->
         "cluster": law.tables,
         "overhead": fitted.tables,
     }
+    done(STAGES)
+    told = next((source.collectives for source in found if source.collectives), None)
+    if told:
+        whole["calibration"]["overlap"] = round(told.overlap, 4)
+        whole["calibration"]["collective"] = profiles.seconds(told.median)
     if network := next((source.network for source in found if source.network), None):
         whole["network"] = network
     if model:

@@ -37,14 +37,15 @@ Landed = tuple[Payload, list[list[float]]]
 class Started:
     """A collective under way, as `Node.start_mean` returns it.
 
-    `step`: the worker's when it started; `begins`, `done`: seconds, and `size`: bytes of a payload,
-    once it is settled; `chained`: others follow from it.
+    `step`: the worker's when it started; `last`: who joined last, and when; `begins`, `done`:
+    seconds, and `size`: bytes of a payload, once it is settled; `chained`: others follow from it.
     """
 
     def __init__(self, number: int, kind: str, step: int, first: "Started | None" = None) -> None:
         self.number, self.kind, self.step, self.first = number, kind, step, first
         self.chained = self.settled = False
         self.begins = self.done = inf
+        self.last = 0, -inf
         self.size = nan
         self.result: Payload = None
         self.pending: list[Pending] = []
@@ -264,7 +265,7 @@ class Collectives:
     def _agree(self, handle: Started, everyone: list[list[float]]) -> float:
         """When the last rank joined. Raises ProgramError if the ranks mean different collectives.
 
-        Also notes that somebody is past the end of the run.
+        Also notes who that was, and that somebody is past the end of the run.
         """
         mine = handle.line, handle.about()
         for rank, (line, about, _, past, *_) in enumerate(everyone):
@@ -275,7 +276,9 @@ class Collectives:
                     f"{handle.line} of its program, worker {rank} another one, at line {line:.0f}: "
                     "all workers must start the same ones in one order"
                 )
-        return max(issued for _, _, issued, *_ in everyone)
+        at, rank = max((issued, rank) for rank, (_, _, issued, *_) in enumerate(everyone))
+        handle.last = rank, at
+        return at
 
     def _gathered(self, handle: Started, everyone: list[list[float]]) -> Payload:
         rows = handle.pending[1].wait().cpu()

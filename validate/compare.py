@@ -5,11 +5,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from simulator import store
+from simulator import directories, store, timeline
+from simulator.directories import Directory
 from simulator.errors import InputError
 from simulator.report import jsonable
-from validate import blame, directories, quantities, sentences
-from validate.directories import Directory
+from validate import blame, quantities, sentences
 from validate.quantities import EQUAL_STEPS, PACE, TARGET, Row
 
 RANKED = 3  # algorithms whose order is worth a rank correlation
@@ -159,10 +159,19 @@ class Comparison:
         return dict(jsonable(document))
 
     def save(self, out: Path | str) -> None:
-        """Write comparison.json and the figures to the directory `out`. Raises InputError."""
+        """Write comparison.json, the figures and both timelines in one to the directory `out`.
+
+        Raises InputError.
+        """
         from validate import compare_figures  # noqa: PLC0415 - matplotlib, half a second
 
-        files = {"comparison.json": store.dump(self.json()), **compare_figures.figures(self)}
+        sides = {"predicted": self.predicted, "measured": self.measured}
+        spans = timeline.together({name: timeline.read(each.path) for name, each in sides.items()})
+        files = {
+            "comparison.json": store.dump(self.json()),
+            timeline.FILE: store.dump(spans, indent=None),
+            **compare_figures.figures(self),
+        }
         try:
             for name, data in files.items():
                 store.write(Path(out) / name, data)

@@ -23,15 +23,10 @@ NEAR = 0.1  # relative error of the scatter's band
 
 
 def figures(result: "Comparison") -> dict[str, bytes]:
-    """Return every figure as PNG and SVG, by file name; the same numbers give the same bytes."""
+    """Return every figure by file name; the same numbers give the same bytes."""
     with style():
         drawn = {"comparison": curves(result), "scatter": scatter(result)}
-        return {
-            f"{name}.{kind}": plot.encode(figure, kind)
-            for name, figure in drawn.items()
-            if figure is not None
-            for kind in ("png", "svg")
-        }
+        return plot.files(drawn)
 
 
 def curves(result: "Comparison") -> "Figure":
@@ -101,8 +96,7 @@ def _visible(shown: Sequence[np.ndarray], column: str) -> list[float]:
     values = np.concatenate([each.ravel() for each in shown])
     values = values[np.isfinite(values)]
     if column == "loss":
-        usual = np.nanmax([*(each[0, 0] for each in shown), np.median(values)])
-        values = values[values <= usual + 2 * abs(usual)]
+        values = plot.in_picture(values, [each[0, 0] for each in shown])
     return list(values)
 
 

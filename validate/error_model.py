@@ -6,7 +6,6 @@ non-negative least squares over a grid of curvatures h finds the few that matter
 1974). Noise and how far workers differ come from the landscape along the run, and from local-sgd.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from simulator import directories, untrusted
+from simulator.directories import Directory
 from simulator.errors import InputError
 from simulator.load import parse
 from simulator.pieces.transform import AdamW, Identity
 from simulator.report import aligned
-from validate import directories
-from validate.directories import Directory
 from validate.modes import Heterogeneity, Modes, Noise, Points, heterogeneity, modes, noise
 from validate.response import Observation
 
@@ -180,7 +179,7 @@ def _notes(
 def _points(path: Path) -> list[dict[str, Any]]:
     """All points of a directory's landscapes, but where gradients were not finite."""
     try:
-        document = json.loads((path / LANDSCAPE).read_text(encoding="utf-8"))
+        document = untrusted.loads((path / LANDSCAPE).read_text(encoding="utf-8"))
         points = [point for survey in document.values() for point in survey["points"]]
         return [each for each in points if None not in (each["noise"], each["between"])]
     except FileNotFoundError:

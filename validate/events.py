@@ -59,9 +59,21 @@ def read(path: Path) -> dict[Key, np.ndarray]:
                 times = [float(row[name] or "nan") for name in (EVENT.names or ())[3:]]
                 event = int(row["node"]), codes[row["kind"]], int(row["step"]), *times
                 found.setdefault((row["label"], int(row["seed"])), []).append(event)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        runs = {key: np.array(events, EVENT) for key, events in found.items()}
+        for (label, seed), events in runs.items():
+            if not _possible(events):
+                raise ValueError(f"times or numbers of {label}, seed {seed}, that cannot be")
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
         raise InputError(
             f"{path}: cannot be read as events ({reason}); is it from a measured run?"
         ) from None
-    return {key: np.array(events, EVENT) for key, events in found.items()}
+    return runs
+
+
+def _possible(events: np.ndarray) -> bool:
+    """Whether nothing ends before it begins, and no number is below zero, or beyond all bounds."""
+    lasts = np.isfinite(events["start"]) & np.isfinite(events["end"])
+    lasts &= events["start"] <= events["end"]
+    known = [~np.isinf(events[name]) for name in ("joined", "due", "bytes")]
+    return bool(np.all([lasts, *known, events["node"] >= 0, events["step"] >= 0]))

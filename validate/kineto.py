@@ -1,18 +1,20 @@
 """A trace of torch.profiler (Kineto's Chrome trace) as events, for calibration without a rerun."""
 
 import gzip
-import json
 import math
 import re
+import zlib
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 
+from simulator import untrusted
 from simulator.errors import InputError
 from validate.events import EVENT, ISSUE, STEP, WAIT, Key
-from validate.recorded import Recorded
+from validate.recorded import Collectives, Recorded
 
 PROFILED = re.compile(r"ProfilerStep#(\d+)")
 COLLECTIVE = re.compile(r"(?:nccl|gloo|mpi|ucc|xccl):_?(?:all_?reduce|all_?gather|all_?to_?all|"
@@ -25,8 +27,20 @@ SIZES = {
     "char": 1, "byte": 1, "signed char": 1, "unsigned char": 1, "bool": 1,
 }  # fmt: skip
 KEY: Key = ("measured", 0)
+LARGEST = 1_000_000_000  # bytes, unpacked; what a few hundred steps leave has some ten million
+MOST = 65_535  # workers, as in a scenario
 
 Interval = tuple[float, float]
+
+
+class Traced(NamedTuple):
+    """Of one rank: its events; how long each collective `lasted`; seconds in which any was
+    `under_way`, and in which such was `exposed`, as nothing else was computed."""
+
+    events: np.ndarray
+    lasted: list[float]
+    under_way: float
+    exposed: float
 
 
 def read(*paths: Path | str) -> Recorded:
@@ -36,23 +50,35 @@ def read(*paths: Path | str) -> Recorded:
     exposed counts: while it runs and nothing else does, on the CPU, or, where there are NCCL
     kernels, on the GPU. What is left of the step is computing. The order within a step is not kept:
     it is told as computing first, then each collective's exposed time. Times count from each
-    rank's first step. `bytes` are known where the profiler recorded shapes. Raises InputError.
+    rank's first step. `bytes` are known where the profiler recorded shapes. How long collectives
+    lasted, and what share of that was hidden, is told apart. Raises InputError.
     """
     if not paths:
         raise InputError("no trace; give the file of each rank")
     found: list[np.ndarray] = []
+    traced: list[Traced] = []
     heads: list[dict[str, Any]] = []
     for index, path in enumerate(paths):
         document = _document(Path(path))
-        told = document.get("distributedInfo") or {}
-        rank = int(told.get("rank", index))
-        found.append(_events(Path(path), rank, document["traceEvents"]))
+        try:
+            told = document.get("distributedInfo") or {}
+            rank = int(told.get("rank", index))
+            workers = int(told.get("world_size", len(paths)))
+            if not 0 <= rank < workers <= MOST and "rank" in told and "world_size" in told:
+                raise ValueError("no such rank")
+            gpus = [each.get("name") for each in document.get("deviceProperties") or []]
+            traced.append(_events(Path(path), rank, document["traceEvents"]))
+        except (AttributeError, KeyError, TypeError, ValueError, ArithmeticError):
+            raise InputError(
+                f"{path}: its events are not those of a profiler; give what torch.profiler's "
+                "export_chrome_trace writes"
+            ) from None
+        found.append(traced[-1].events)
         head = {
             "title": Path(path).name, "label": KEY[0], "seed": KEY[1], "rank": rank,
-            "workers": int(told.get("world_size", len(paths))), "model_bytes": None,
+            "workers": workers, "model_bytes": None,
         }  # fmt: skip
-        gpus = [each.get("name") for each in document.get("deviceProperties") or []]
-        heads.append(head | {"hardware": {"gpu": gpus[0]} if gpus else {}})
+        heads.append(head | {"hardware": {"gpu": str(gpus[0])} if gpus else {}})
     ranks = [head["rank"] for head in heads]
     if len({*ranks}) < len(ranks):
         raise InputError(f"{', '.join(map(str, paths))}: traces of the same rank; give one of each")
@@ -61,17 +87,31 @@ def read(*paths: Path | str) -> Recorded:
         notes.append(f"no trace of rank {', '.join(map(str, missing))}")
     order = np.argsort(ranks)
     events = np.concatenate([found[index] for index in order])
-    return Recorded({KEY: events}, {KEY: np.empty((0, 3))}, heads[order[0]], notes)
+    under_way = sum(each.under_way for each in traced)
+    hidden = 1 - sum(each.exposed for each in traced) / under_way if under_way else 0.0
+    lasted = tuple(seconds for each in traced for seconds in each.lasted)
+    return Recorded(
+        {KEY: events},
+        {KEY: np.empty((0, 3))},
+        heads[order[0]],
+        notes,
+        Collectives(lasted, min(max(hidden, 0.0), 1.0)),
+    )
 
 
 def _document(path: Path) -> dict[str, Any]:
     try:
-        raw = path.read_bytes()
-        document = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            whole = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file
+            document = untrusted.loads(untrusted.content(whole, LARGEST))
     except OSError as error:
         reason = error.strerror or "not a whole gzip file"
         raise InputError(f"{path}: cannot be read ({reason}); give a profiler's trace") from None
-    except (ValueError, EOFError):
+    except MemoryError:
+        raise InputError(f"{path}: larger than this machine's memory; trace fewer steps") from None
+    except (ValueError, EOFError, zlib.error):
         raise InputError(
             f"{path}: not a trace; give what torch.profiler's export_chrome_trace writes"
         ) from None
@@ -83,9 +123,9 @@ def _document(path: Path) -> dict[str, Any]:
     return document
 
 
-def _events(path: Path, rank: int, trace: Sequence[dict[str, Any]]) -> np.ndarray:
+def _events(path: Path, rank: int, trace: Sequence[dict[str, Any]]) -> Traced:
     spans = sorted(
-        (each for each in trace if each.get("ph") == "X" and "dur" in each),
+        (each for each in trace if each.get("ph") == "X" and "dur" in each and "name" in each),
         key=lambda each: float(each["ts"]),
     )
     steps = _once(
@@ -99,17 +139,25 @@ def _events(path: Path, rank: int, trace: Sequence[dict[str, Any]]) -> np.ndarra
         )
     collectives, others = _split(spans)
     zero = _interval(steps[0])[0]
-    found, any_inside = [], False
+    order = sorted(range(len(collectives)), key=lambda each: collectives[each][0][0])
+    begins = [collectives[each][0][0] for each in order]
+    computing, computed = [each[0] for each in others], [each[1] for each in others]
+    found, lasted, under_way, shown = [], [], 0.0, 0.0
     for number, step in enumerate(steps, start=1):
         start, end = _interval(step)
         exposed = []
-        taken: list[Interval] = [*others]
-        for (begin, over), size in collectives:
-            if start <= begin < end:
-                left = _length(_minus((begin, min(over, end)), taken))
-                exposed.append((left, size))
-                taken = _merged([*taken, (begin, over)])
-        any_inside = any_inside or bool(exposed)
+        first, last = bisect_left(begins, start), bisect_left(begins, end)
+        # of a long trace only what this step can meet
+        taken = others[bisect_right(computed, start) : bisect_left(computing, end)]
+        inside: list[Interval] = []
+        for (begin, over), size in (collectives[each] for each in sorted(order[first:last])):
+            inside.append((begin, min(over, end)))
+            left = _length(_minus(inside[-1], taken))
+            exposed.append((left, size))
+            lasted.append(over - begin)
+            taken = _merged([*taken, (begin, over)])
+        under_way += _length(_merged(inside))
+        shown += sum(left for left, _ in exposed)
         now = end - sum(left for left, _ in exposed)
         found.append((rank, STEP, number, start - zero, now - zero, math.nan, math.nan, math.nan))
         for left, size in exposed:
@@ -117,12 +165,12 @@ def _events(path: Path, rank: int, trace: Sequence[dict[str, Any]]) -> np.ndarra
             found.append((rank, ISSUE, number, at, at, math.nan, math.nan, math.nan))
             found.append((rank, WAIT, number, at, at + left, math.nan, math.nan, size))
             now += left
-    if not any_inside:
+    if not lasted:
         raise InputError(
             f"{path}: no collectives in its steps; trace a job of several workers whose "
             "all-reduces come before the profiler's step()"
         )
-    return np.array(found, EVENT)
+    return Traced(np.array(found, EVENT), lasted, under_way, shown)
 
 
 def _once(spans: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -131,8 +179,10 @@ def _once(spans: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _interval(span: dict[str, Any]) -> Interval:
     """In seconds."""
-    start = float(span["ts"])
-    return start * 1e-6, (start + float(span["dur"])) * 1e-6
+    start, lasted = float(span["ts"]), float(span["dur"])
+    if not (math.isfinite(start) and 0 <= lasted < math.inf):
+        raise ValueError("not a time")
+    return start * 1e-6, (start + lasted) * 1e-6
 
 
 def _split(spans: Sequence[dict[str, Any]]) -> tuple[list[tuple[Interval, float]], list[Interval]]:
@@ -162,11 +212,17 @@ def _bytes(span: dict[str, Any]) -> float:
     """Of a collective's payload; nan where the trace does not say."""
     told = span.get("args", {})
     if "In msg nelems" in told:
-        return float(told["In msg nelems"]) * _size(str(told.get("dtype", "")))
+        return _finite(float(told["In msg nelems"])) * _size(str(told.get("dtype", "")))
     shapes, types = told.get("Input Dims") or [[]], told.get("Input type") or [""]
     if not shapes[0] or not all(isinstance(each, int) for each in shapes[0]):
         return math.nan
     return float(math.prod(shapes[0])) * _size(str(types[0]))
+
+
+def _finite(value: float) -> float:
+    if math.isinf(value):
+        raise ValueError("not finite")
+    return value
 
 
 def _size(kind: str) -> float:

@@ -14,8 +14,9 @@ from pathlib import Path
 from simulator.errors import InputError, RunError
 from simulator.load import Programs, known_programs
 from simulator.network import Network
+from simulator.processes import how
 from simulator.scenario import Scenario
-from validate import pace, planned, stores, worker
+from validate import pace, planned, silence, stores, worker
 from validate.namespaces import Links, available
 from validate.rank import ENDED
 from validate.relay import Path as LinkPath
@@ -26,6 +27,7 @@ STORE, LOG = "store", "launch.log"  # files of a job's folder
 ROOT = str(Path(__file__).parent.parent)  # where we are, if nobody has installed us
 LOOK = 0.05  # seconds between looks at the processes
 LAST_LINES = 12  # of a log that are shown
+TIMED_OUT = "no answer came within validation.timeout; is that too short, or one hung?"
 ERROR = re.compile(r"[\w.]+(Error|Exception|Interrupt)\b")
 
 Progress = Callable[[int, int], None]
@@ -34,6 +36,17 @@ Progress = Callable[[int, int], None]
 def launched() -> bool:
     """Whether a launcher such as torchrun has started this process as one rank of many."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def exposed() -> list[str]:
+    """A warning where a launcher has the ranks listen to more than this machine."""
+    address = os.environ.get("MASTER_ADDR", "")
+    if not launched() or address == "localhost" or address.startswith("127.") or address == "::1":
+        return []
+    return [
+        f"warning: the ranks meet at {address} without passwords or encryption: whoever reaches "
+        "them can run code there; use a network that you trust"
+    ]
 
 
 def is_first() -> bool:
@@ -50,10 +63,11 @@ def run(job: Job, progress: Progress | None = None) -> None:
     nodes = processes(job.scenario, job.tasks, job.programs)
     folder = job.folder
     folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)  # the processes meet in it, and the job is code
     links: Links | None = None
     with ExitStack() as stack:
         stack.enter_context(_alone(folder))
-        for name in (REASON, DONE, ENDED, STORE):
+        for name in (REASON, DONE, ENDED, STORE, silence.STARTED):
             (folder / name).unlink(missing_ok=True)
         path = planned.write(job)
         environment = {
@@ -67,6 +81,8 @@ def run(job: Job, progress: Progress | None = None) -> None:
             links = stack.enter_context(Links(_paths(job.scenario, nodes), nodes))
             environment["PACELINE_LINKS"] = links.socket
             environment["PACELINE_RELAY"] = str(links.relay.pid)
+        else:  # as gloo does, NCCL listens on this machine alone
+            environment["NCCL_SOCKET_IFNAME"] = os.environ.get("NCCL_SOCKET_IFNAME", "lo")
         started = stack.enter_context(_processes(path, nodes, environment))
         _watch(started, links, nodes, job, progress)
 
@@ -152,6 +168,7 @@ def _watch(
 ) -> None:
     """Wait until all have ended well."""
     folder = job.folder
+    watch = silence.Watch(folder, job.scenario.validation.timeout)
     while True:
         over = started.poll()
         ended = _ended(folder)
@@ -164,6 +181,8 @@ def _watch(
                 raise RunError(_obituary(rank, status, job))
         if len(ended) == nodes:
             return
+        if (stopped := watch.stopped()) is not None:
+            raise RunError(_hangs({stopped: "stopped"}, job))
         if links is not None and links.relay.poll() is not None:
             raise RunError("the relay of the kernel's links has died; all processes were ended")
         if over is not None:
@@ -184,14 +203,34 @@ def _done(folder: Path) -> int:
 
 
 def _obituary(rank: int, state: int, job: Job) -> str:
-    """Which process died, of what, and the last lines of its log."""
-    how = f"by signal {-state}" if state < 0 else f"with status {state}"
-    task = job.tasks[min(_done(job.folder), len(job.tasks) - 1)]
-    who = "the server" if rank == job.scenario.cluster.workers else f"worker {rank}"
+    """Which process died, of what, and the last lines of its log; or whom it waited for."""
+    words = _last_words(job.folder / f"rank-{rank}.log")
+    if TIMED_OUT in words and (hung := silence.silent(job.folder, lambda: _ended(job.folder))):
+        waited = f"{_who(rank, job)}, which waited for that, said last:\n{words}"
+        return f"{_hangs(hung, job)}\n{waited}"
     return (
-        f"{who} died {how} during {task.algorithm.label} (seed {task.seed}); all others were "
-        f"ended. Its last words:\n{_last_words(job.folder / f'rank-{rank}.log')}"
+        f"{_who(rank, job)} died {how(state)} during {_during(job)}; all others were ended. "
+        f"Its last words:\n{words}"
     )
+
+
+def _hangs(ranks: dict[int, str], job: Job) -> str:
+    """Who hangs, what is known of it, and the last lines of its log."""
+    said = [
+        f"{_who(rank, job)} hangs ({known}) during {_during(job)}; all were ended. "
+        f"Its last words:\n{_last_words(job.folder / f'rank-{rank}.log')}"
+        for rank, known in ranks.items()
+    ]
+    return "\n".join(said)
+
+
+def _who(rank: int, job: Job) -> str:
+    return "the server" if rank == job.scenario.cluster.workers else f"worker {rank}"
+
+
+def _during(job: Job) -> str:
+    task = job.tasks[min(_done(job.folder), len(job.tasks) - 1)]
+    return f"{task.algorithm.label} (seed {task.seed})"
 
 
 def _last_words(log: Path) -> str:
@@ -201,10 +240,10 @@ def _last_words(log: Path) -> str:
     errors = [number for number, line in enumerate(lines) if ERROR.match(line)]
     said = lines[errors[-1] :] if errors else lines
     if any("imed out" in line or "imeout" in line for line in said):
-        said.append("no answer came within validation.timeout; is that too short, or one hung?")
+        said.append(TIMED_OUT)
     if any("EnforceNotMet" in line for line in lines):
         said.append("the workers start different collectives, or payloads of different sizes")
-    return "\n".join(f"  {line}" for line in said) + f"\n  ({log} has all of it)"
+    return "\n".join(f"  {line}" for line in said or ["nothing"]) + f"\n  ({log} has all of it)"
 
 
 def _paths(scenario: Scenario, nodes: int) -> dict[tuple[int, int], LinkPath]:

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from simulator import simulate, store
+from simulator import directories, simulate, store
 from simulator.errors import InputError, RunError
 from simulator.executors import cores
 from simulator.report import crossing
 from simulator.scenario import Scenario
 from simulator.simulate import Progress
 from simulator.wording import toml
-from validate import conditions, directories, machine, matrix_cells, probe, profiles
+from validate import conditions, machine, matrix_cells, probe, profiles
 from validate import matrix_statistics as statistics
 from validate.calibrate import calibrate
 from validate.conditions import CONDITIONS, REPEATED, REPEATS, Condition
@@ -179,7 +179,7 @@ class _Work:
             self.say(f"probing ({kind})")
             counts = sorted({each.group[0] for each in CONDITIONS})
             probe.probe(workers=counts, device=self.device, network=kind).write(base)
-        fitted = calibrate([folder / f"{workers}-{network}"], base=base).profile
+        fitted = calibrate([folder / f"{workers}-{network}"], base=base, allow_paths=True).profile
         # a condition says itself how long its steps take
         tables = {key: table for key, table in fitted.tables.items() if key != "cluster"}
         replace(fitted, tables=tables, files={}).write(path)

@@ -47,7 +47,7 @@ def cells(name: str, sides: Sides, costs: Overhead, loss: float | None = None) -
     """
     paired, apart = (compare(each, sides.measured) for each in (sides.paired, sides.independent))
     quadratic = compare(sides.quadratic, sides.measured) if sides.quadratic else None
-    (source,) = sources.read([sides.measured])
+    (source,) = sources.read([sides.measured], allow_paths=True)
     runs = {run.algorithm.label: run for run in source.runs}
     scenario = source.scenario
     found = []

@@ -18,7 +18,7 @@ from simulator.load import known_programs
 from simulator.objective import Objective
 from simulator.programs import Program
 from simulator.scenario import Scenario
-from simulator.trace import COLUMNS, SPAN, Run
+from simulator.trace import ARROW, COLUMNS, SPAN, Run
 from validate import landscape, records
 from validate.landscape import Snapshot
 from validate.objective import TorchObjective
@@ -74,6 +74,7 @@ def measure(task: Task, scenario: Scenario, programs: Any = None) -> Measured | 
     }
     staleness: Counter[int] = Counter()
     links: Counter[str] = Counter()
+    spans, arrows = _timeline(task, len(found))
     for account in filter(None, accounts):
         staleness.update(account.staleness)
         links.update(account.links)
@@ -88,7 +89,8 @@ def measure(task: Task, scenario: Scenario, programs: Any = None) -> Measured | 
         seconds={kind: _mean(each) for kind, each in seconds.items()},
         workers=seconds,
         links=dict(sorted(links.items())),
-        spans=_spans(task, len(found)),
+        spans=spans,
+        arrows=arrows,
         notes=list(task.algorithm.notes),
         updates=int(points[-1].updates) if points else 0,
         staleness={each: n for each, n in sorted(staleness.items()) if n},
@@ -233,13 +235,16 @@ def _evaluate(goal: Objective, point: Point) -> Evaluation:
     return goal.evaluate(point.x, point.step)
 
 
-def _spans(task: Task, nodes: int) -> np.ndarray:
-    found = []
+def _timeline(task: Task, nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """The spans, and the arrows, of those nodes that came to their end."""
+    spans, arrows = [np.empty(0, SPAN)], [np.empty(0, ARROW)]
     for rank in range(nodes):
-        path = task.folder / f"rank-{rank}.npy"
+        path = task.folder / f"rank-{rank}.npz"
         if path.is_file():
-            found.append(np.load(path, allow_pickle=False))
-    return np.concatenate(found) if found else np.empty(0, SPAN)
+            with np.load(path, allow_pickle=False) as archive:
+                spans.append(archive["spans"])
+                arrows.append(archive["arrows"])
+    return np.concatenate(spans), np.concatenate(arrows)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -19,7 +19,7 @@ from torch import Tensor
 from simulator.effects import ANY, Handle, Payload, Vector
 from simulator.engines.base import SeededNode
 from simulator.errors import ProgramError
-from simulator.trace import Kind, Spans
+from simulator.trace import Cause, Kind, Spans
 from validate import events
 from validate.collectives import Collectives
 from validate.emulation import Real
@@ -130,6 +130,7 @@ class RealNode(SeededNode):
             coroutine.send(None)
             raise ProgramError("a program awaits something that is no effect of its node")
         coroutine.close()
+        self._show(self.now, self.now, self.now)  # what it did since it stood still last
 
     def end(self) -> None:
         """Leave in peace: others may still need what this node has begun."""
@@ -296,6 +297,7 @@ class RealNode(SeededNode):
         self._clock.sleep_until(handle.done)
         self._note(events.WAIT, begin, self.now, handle.begins, handle.done, handle.size)
         if not there or begin < handle.done:
+            self._spans.met(handle.last, self.rank, begin)
             self._stand(begin, handle.begins)
         if not handle.chained:
             self.staleness[self.step - handle.step] += 1
@@ -309,6 +311,7 @@ class RealNode(SeededNode):
         asked = team.question(handle, self.step)
         answer = team.answer(asked)
         self._note(events.AGREE, begin, self.now, asked.done, asked.done)
+        self._spans.met(asked.last, self.rank, begin)
         self._stand(begin, asked.done)
         if team.ending:
             raise Over
@@ -373,6 +376,7 @@ class RealNode(SeededNode):
             return None
         if self._heard is not None:
             self._heard += 1
+        self._taken(message)
         return message.sender, message.payload
 
     async def request(self, to: int, value: Payload) -> Payload:
@@ -389,6 +393,12 @@ class RealNode(SeededNode):
         self._note(events.TAKE, begin, self.now, sent, message.due, message.size)
         there = max(0.0, self._sent[message.sender] + message.there - begin)
         self._stand(begin, sent - there)
+        self._taken(message)
+
+    def _taken(self, message: Message) -> None:
+        """Note an arrow of the timeline, from when the message left."""
+        sent = message.due - message.transit
+        self._spans.arrow(message.sender, self.rank, Cause.MESSAGE, sent, self.now)
 
     def discard(self) -> None:
         """Take the gradient received last out of the count."""
@@ -424,6 +434,10 @@ class RealNode(SeededNode):
         joined = min(max(joined, begin), now)
         self.waited += joined - begin
         self.communicated += now - joined
+        self._show(begin, joined, now)
+
+    def _show(self, begin: float, joined: float, now: float) -> None:
+        """Keep what the timeline shows since the last time."""
         busy = Kind.SERVE if self.rank == self.server else Kind.COMPUTE
         self._spans.add(self.rank, int(busy), self._since, begin, joined, now, self.step)
         self._since = now

@@ -4,6 +4,11 @@ A payload's skeleton has a `Slot` in the place of each tensor and number. Number
 must be averaged exactly and in rank order, as the simulator does, or ranks that decide by them
 would differ from it: every rank writes its own into places of its own, zeros elsewhere, each as
 three parts that a sum of such buffers leaves exact.
+
+A message's head is a pickle, which may run code where it is read. It comes from a rank of the same
+run, over a group that only the processes with the run's own store have joined: on one machine by
+loopback, on several as a launcher says, in a network that its user must trust
+(docs/concepts/trust.md).
 """
 
 import pickle

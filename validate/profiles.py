@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from simulator import load, store
 from simulator.errors import InputError
 from simulator.overhead import Overhead
+from simulator.paths import refusals
 
 INLINE = "dist"  # a table with this key is a law, and takes one line
 DIGITS = 4  # significant ones of a number
@@ -43,7 +44,7 @@ class Profile:
         """What a real system adds, by the number of workers. Raises InputError."""
         try:
             return _overheads.validate_python(
-                tuple(self.tables.get("overhead", ())), context={"folder": self.folder}
+                self.tables.get("overhead", ()), context={"folder": self.folder}
             )
         except ValidationError as error:
             where = error.errors()[0]
@@ -121,6 +122,8 @@ def read(path: Path | str) -> Profile:
             f"{path}: no profile, for it has neither [[overhead]] nor [calibration]; "
             "make one by `paceline probe` or `paceline calibrate`"
         )
+    if wrong := refusals(tables, str(path), path.parent, "put a copy beside it"):
+        raise InputError("\n".join(wrong.values()))  # they are copied beside the new profile
     text = path.read_text("utf-8-sig")
     lines = text.splitlines()
     first = next((n for n, line in enumerate(lines) if not line.startswith("#")), len(lines))
@@ -133,7 +136,12 @@ def read(path: Path | str) -> Profile:
         if (path.parent / name).is_file()
     }
     said = tuple(line[1:].removeprefix(" ") for line in head)
-    return Profile(tables, dict(_comments(body, ())), said, files, path.parent)
+    profile = Profile(tables, dict(_comments(body, ())), said, files, path.parent)
+    try:
+        _ = profile.overheads
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    return profile
 
 
 def seconds(value: float) -> str:

@@ -5,6 +5,7 @@ yet, so that each process may still go into a network namespace of its own. How 
 written, a line each, to a file of the job's folder.
 """
 
+import faulthandler
 import os
 import signal
 import sys
@@ -12,6 +13,7 @@ import traceback
 from pathlib import Path
 
 from validate import namespaces, pace
+from validate.silence import STARTED
 
 ENDED = "ended"
 
@@ -25,6 +27,8 @@ def main(path: str, nodes: int) -> None:
 
     worker.preload(path)
     ranks = {_fork(path, rank): rank for rank in range(nodes)}
+    started = "".join(f"{rank} {process}\n" for process, rank in ranks.items())
+    (Path(path).parent / STARTED).write_text(started)
     with (Path(path).parent / ENDED).open("w") as file:
         while ranks:
             process, status = os.wait()
@@ -47,6 +51,7 @@ def _fork(path: str, rank: int) -> int:
         log = os.open(Path(path).parent / f"rank-{rank}.log", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
         for stream in (1, 2):
             os.dup2(log, stream)
+        faulthandler.register(signal.SIGUSR1, all_threads=False)  # says where it stands
         os.environ["RANK"] = str(rank)
         if "PACELINE_LINKS" in os.environ:
             _, interface = namespaces.join(rank, os.environ["PACELINE_LINKS"])

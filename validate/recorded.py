@@ -1,7 +1,7 @@
 """What the ranks of a user's own job have recorded, read back as events."""
 
-import json
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,15 +9,19 @@ from typing import Any
 
 import numpy as np
 
+from simulator import untrusted
 from simulator.errors import InputError
-from validate.events import EVENT, ISSUE, WAIT, Key
+from validate.events import EVENT, ISSUE, STEP, WAIT, Key
 
 FILE = "rank-{}.telemetry"
 """Of one rank: a line of JSON, then rows of `ROW` doubles, in the machine's byte order: kind, step,
 start, end (seconds of a monotonic clock), bytes (of a loss: its value)."""
 ROW = 5
 LOSS, COLLECTIVE = -1, -2  # in such a file, beside the kinds of `validate.events`
+KNOWN = (LOSS, COLLECTIVE, STEP, ISSUE, WAIT)
 SCHEMA = 1
+HEAD = 1_000_000  # bytes of the first line, at most
+MOST = 65_535  # workers, as in a scenario
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,13 +29,32 @@ class Recorded:
     """What a job has left. `events`: by label and seed, of dtype `validate.events.EVENT`.
 
     `losses`: likewise, rows of (seconds since the beginning, step, loss), all ranks', in order of
-    time. `head`: that of rank 0. `notes`: what is to be known of it, in sentences.
+    time. `head`: that of rank 0. `notes`: what is to be known of it, in sentences. `collectives`:
+    where it is known how long each lasted, hidden behind computing or not.
     """
 
     events: dict[Key, np.ndarray]
     losses: dict[Key, np.ndarray]
     head: dict[str, Any]
     notes: list[str] = field(default_factory=list)
+    collectives: "Collectives | None" = None
+
+
+@dataclass(frozen=True)
+class Collectives:
+    """How long a job's collectives lasted (seconds), and what share of that was hidden.
+
+    `lasted`: each of them, of all ranks; `overlap`: the share of the time in which any was under
+    way while something else was computed, too.
+    """
+
+    lasted: tuple[float, ...]
+    overlap: float
+
+    @property
+    def median(self) -> float:
+        """Half of them lasted longer."""
+        return statistics.median(self.lasted)
 
 
 def read(directory: Path | str) -> Recorded:
@@ -50,6 +73,8 @@ def read(directory: Path | str) -> Recorded:
         raise InputError(
             f"{directory}: its ranks are of several runs; give each run a directory of its own"
         )
+    if len({each["rank"] for each, _ in found}) < len(found):
+        raise InputError(f"{directory}: two files of one rank; keep one of them")
     missing = sorted({*range(head["workers"])} - {each["rank"] for each, _ in found})
     if missing:
         notes.append(f"nothing of rank {', '.join(map(str, missing))}")
@@ -81,16 +106,39 @@ def _read(path: Path) -> tuple[dict[str, Any], np.ndarray]:
     """A rank's head and rows; a row that was cut short is left out."""
     try:
         with path.open("rb") as file:
-            head = json.loads(file.readline())
+            head = untrusted.loads(file.readline(HEAD))
             numbers = np.frombuffer((data := file.read())[: len(data) // 8 * 8])
         if head["schema"] != SCHEMA or not {"rank", "workers", "label", "seed", "boot"} <= {*head}:
             raise ValueError("of another version")
+        _check(head)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{path}: cannot be read as telemetry ({error}); was it written by Telemetry?"
         ) from None
     whole = len(numbers) // ROW
-    return head, numbers[: whole * ROW].reshape(whole, ROW)
+    rows = numbers[: whole * ROW].reshape(whole, ROW)
+    kinds, steps, starts, ends, _ = rows.T
+    wrong = ~(np.isin(kinds, KNOWN) & (steps >= 0) & (steps < 2**53) & (starts <= ends))
+    wrong |= ~(np.isfinite(starts) & np.isfinite(ends)) | np.isinf(rows[:, 4]) & (kinds != LOSS)
+    if wrong.any():
+        raise InputError(
+            f"{path}: event {int(wrong.argmax())} is none of Telemetry's; give what it has written"
+        )
+    return head, rows
+
+
+def _check(head: dict[str, Any]) -> None:
+    """Raise ValueError for a head that no Telemetry writes."""
+    numbers = [head[key] for key in ("rank", "workers", "seed")]
+    texts = [head["label"], head["boot"], head.get("title", "")]
+    tables = [head.get("hardware", {}), head.get("versions", {})]
+    if not (
+        all(type(each) is int for each in numbers)
+        and all(isinstance(each, str) for each in texts)
+        and all(isinstance(each, dict) for each in tables)
+        and 0 <= head["rank"] < head["workers"] <= MOST
+    ):
+        raise ValueError("its first line is none of Telemetry's")
 
 
 def _events(rank: int, rows: np.ndarray, zero: float) -> np.ndarray:

@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from simulator import store
 from simulator.engines.observer import POINTS
+from simulator.errors import RunError
 from validate.events import EVENT
 
 COLUMNS = ("step", "time", "period", "updates", "bytes", "charged")
@@ -79,6 +81,7 @@ class Recorder:
         head = {"dtype": DTYPES[str(like.dtype)], "dimension": like.numel(), "buffers": buffers}
         self._file.write(f"{json.dumps(head)}\n".encode())
         self._file.flush()  # so that it can be read though no snapshot ever comes
+        self._failure: Exception | None = None
         self._writer = threading.Thread(target=self._write, daemon=True)
         self._writer.start()
 
@@ -87,8 +90,13 @@ class Recorder:
         return step >= self._next
 
     def see(self, step: int, row: Sequence[float], x: Tensor, buffers: Tensor) -> None:
-        """Take a snapshot, which must not be changed afterwards; `row`: the other `COLUMNS`."""
+        """Take a snapshot, which must not be changed afterwards; `row`: the other `COLUMNS`.
+
+        Raises RunError where an earlier one is not finite, OSError where it could not be written.
+        """
         begin = time.monotonic()
+        if self._failure is not None:
+            raise self._failure
         self._queue.put(((step, *row), x, buffers))
         self._taken += 1
         if self._adaptive and self._taken > 2 * POINTS:
@@ -101,16 +109,27 @@ class Recorder:
     def _write(self) -> None:
         while (item := self._queue.get()) is not None:
             begin = time.thread_time()
-            row, x, buffers = item
-            self._file.write(np.array(row, dtype="<f8").tobytes())
-            for each in (x, buffers):
-                self._file.write(each.detach().to(x.dtype).cpu().numpy().tobytes())
-            self._file.flush()
+            try:
+                if self._failure is None:
+                    self._keep(*item)
+            except (OSError, RunError) as error:  # the program's thread raises it
+                self._failure = error
             self.observing += time.thread_time() - begin
 
-    def spans(self, spans: np.ndarray) -> None:
-        """Keep the node's timeline, of dtype `simulator.trace.SPAN`."""
-        np.save(self._whole.with_suffix(".npy"), spans)
+    def _keep(self, row: Sequence[float], x: Tensor, buffers: Tensor) -> None:
+        self._file.write(np.array(row, dtype="<f8").tobytes())
+        for each in (x, buffers):
+            self._file.write(each.detach().to(x.dtype).cpu().numpy().tobytes())
+        self._file.flush()
+        if not bool(x.isfinite().all()):
+            raise RunError(
+                f"diverged by step {row[0]:g}: parameters are no longer finite; the learning rate "
+                "is too high for this algorithm"
+            )
+
+    def timeline(self, spans: np.ndarray, arrows: np.ndarray) -> None:
+        """Keep the node's timeline, of dtypes `simulator.trace.SPAN` and `ARROW`."""
+        np.savez(self._whole.with_suffix(".npz"), spans=spans, arrows=arrows)
 
     def events(self, events: Sequence[tuple[Any, ...]]) -> None:
         """Keep what the node did, of dtype `validate.events.EVENT`."""
@@ -120,10 +139,12 @@ class Recorder:
         """Write what is left, and the account: the node's part of the run is whole."""
         self._queue.put(None)
         self._writer.join()
+        if self._failure is not None:
+            raise self._failure
         self._file.close()
         account.observing = self.observing
         document = asdict(account) | {"every": self._every}
-        self._whole.write_text(json.dumps(document))
+        store.write(self._whole, json.dumps(document).encode())  # whole: it says that all is
 
 
 @dataclass(frozen=True, eq=False)

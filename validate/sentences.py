@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from simulator.directories import Directory
 from simulator.report import human
-from validate.directories import Directory
 from validate.quantities import PACE, TARGET, median
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from simulator import directories
 from simulator.errors import InputError
 from simulator.load import parse
 from simulator.scenario import Scenario
 from validate import (
-    directories,
     events,
     kineto,
     overheads,
@@ -23,9 +23,10 @@ from validate import (
 )
 from validate.events import STEP, WAIT
 from validate.overheads import Measured
-from validate.recorded import Recorded
+from validate.recorded import Collectives, Recorded
 
 TRACES = (".json", ".gz")
+EVENTS = "events.csv"
 LIKE = 1.5  # times as many bytes: sizes that differ less tell nothing of a bandwidth
 
 
@@ -35,7 +36,7 @@ class Source:
 
     `paces`: seconds per step by label and seed, where a run can be repeated; `summary`: what their
     directory says of them; `network`: the table of [network] that they show, where nobody
-    prescribed one; `notes`: in sentences.
+    prescribed one; `notes`: in sentences; `collectives`: how long they lasted, if that is known.
     """
 
     path: Path
@@ -45,13 +46,18 @@ class Source:
     summary: dict[str, Any]
     network: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
+    collectives: Collectives | None = None
 
 
-def read(paths: Sequence[Path]) -> list[Source]:
-    """Read what is at `paths`; traces among them are the ranks of one job. Raises InputError."""
+def read(paths: Sequence[Path], *, allow_paths: bool = False) -> list[Source]:
+    """Read what is at `paths`; traces among them are the ranks of one job.
+
+    Files that a run's scenario names must lie in its folder, unless `allow_paths`. Raises
+    InputError.
+    """
     traces = [path for path in paths if path.is_file() and path.suffix in TRACES]
     others = [path for path in paths if path not in traces]
-    found = [_directory(path) for path in others]
+    found = [_directory(path, allow_paths) for path in others]
     if traces:
         found.append(_recorded(traces[0], kineto.read(*traces)))
     if not found:
@@ -59,17 +65,28 @@ def read(paths: Sequence[Path]) -> list[Source]:
     return found
 
 
-def _directory(path: Path) -> Source:
+def _directory(path: Path, allow_paths: bool) -> Source:
     if any(path.glob("rank-*.telemetry")):
         return _recorded(path, recorded.read(path))
     path = path / "measured" if (path / "measured").is_dir() else path
     found = directories.read(path)
     file = str(found.summary["scenario"]["file"])
-    scenario = parse(found.table, file=file, folder=Path(file).parent)
+    scenario = parse(found.table, file=file, folder=Path(file).parent, allow_paths=allow_paths)
     algorithms = {each.label: each for each in scenario.algorithm}
+    did = events.read(path / EVENTS)
+    if strange := sorted({label for label, _ in did} - algorithms.keys()):
+        raise InputError(
+            f"{path / EVENTS}: {strange[0]}: no algorithm of this run; repeat the run's command"
+        )
+    for (label, seed), rows in did.items():
+        if rows["node"].max() > scenario.cluster.workers:  # the server comes after the workers
+            raise InputError(
+                f"{path / EVENTS}: {label}, seed {seed}: node {rows['node'].max()} of "
+                f"{scenario.cluster.workers} workers; repeat the run's command"
+            )
     runs = [
         Measured(scenario.nominal, algorithms[label], seed, rows)
-        for (label, seed), rows in events.read(path / "events.csv").items()
+        for (label, seed), rows in did.items()
     ]
     paces = {
         (label, run.seed): quantities.pace(run)
@@ -109,7 +126,8 @@ def _recorded(path: Path, found: Recorded) -> Source:
     summary = {
         "versions": found.head.get("versions", {}), "machine": found.head.get("hardware", {})
     }  # fmt: skip
-    return Source(path, scenario, runs, {}, summary, network, (*found.notes, *said))
+    said = [*found.notes, *said]
+    return Source(path, scenario, runs, {}, summary, network, tuple(said), found.collectives)
 
 
 def _network(every: np.ndarray, workers: int) -> tuple[dict[str, Any] | None, list[str]]:

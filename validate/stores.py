@@ -9,6 +9,9 @@ from typing import Any
 
 import torch.distributed as dist
 
+from simulator.errors import RunError
+from simulator.paths import leaves
+
 LOOK = 0.02  # seconds between looks
 CHUNK = 4 * 2**20  # bytes of a file that a store takes at once
 
@@ -71,6 +74,8 @@ def hand_in(store: Any, rank: int, folder: Path) -> None:
 def collect(store: Any, rank: int, folder: Path) -> None:
     """Take in the files that a rank hands in, into a folder."""
     for name, size in json.loads(store.get(f"files {rank}")).items():
+        if leaves(name, folder):
+            raise RunError(f"rank {rank} hands in {name!r}, which is outside {folder}")
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         with (folder / name).open("wb") as file:
             for number in range(-(-size // CHUNK)):

@@ -203,7 +203,8 @@ class Part:
             account.late += self._post.late
         account.links = self._network.traffic.links()
         account.machine["calm"] = transport.calm_sockets()
-        self._recorder.spans(self._spans.array(account.duration))
+        until = account.duration
+        self._recorder.timeline(self._spans.array(until), self._spans.arrows(until))
         self._recorder.events(self.node.events)
         stores.meet(store, "end", self.size, patient=True)  # nobody's sockets go before
         if self._group is not None:

@@ -43,7 +43,8 @@ class Validation:
     @property
     def notes(self) -> list[str]:
         """What a reader of the numbers should know."""
-        return list(dict.fromkeys([*self.measured.notes, *self.comparison.notes]))
+        found = [*launch.exposed(), *self.measured.notes, *self.comparison.notes]
+        return list(dict.fromkeys(found))
 
     def json(self) -> dict[str, Any]:
         """Return the document of `paceline validate --json`."""
@@ -207,7 +208,7 @@ def _save(
     there = tuple(each for each in scenario.algorithm if each.label in groups)
     for each in runs:
         if each.run.seed != runs[0].run.seed:
-            each.run.spans = None  # a timeline shows one seed
+            each.run.spans = each.run.arrows = None  # a timeline shows one seed
     result = Result(
         scenario.model_copy(update={"algorithm": there}),
         sorted({each.run.seed for each in runs}),

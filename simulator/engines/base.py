@@ -79,7 +79,7 @@ class EngineNode(SeededNode):
         """Ask as all others do; whoever asks last finds out, and tells the others at once."""
         question = handle.question(self.rank)
         question.join(self.rank, self.step, 0.0)
-        question.begins = max(question.begins, self.now)
+        question.come(self.rank, self.now)
         if not question.missing:
             handle.answer(question)
             self._run.release_at(question.done, question.waiting)

@@ -57,7 +57,7 @@ def run(  # noqa: PLR0913 - what is run, and how
     if program.server:
         runs = served.run(program, algorithm, scenario, seeds, threads=threads)
         if spans:
-            runs[0].spans, runs[0].spans_truncated = virtual.timeline(
+            runs[0].spans, runs[0].arrows, runs[0].spans_truncated = virtual.timeline(
                 algorithm, scenario, seeds[0], spans, programs
             )
         return runs
@@ -271,6 +271,7 @@ class Batch:
             workers={kind: each.tolist() for kind, each in spent.items()},
             links=self.traffic[index].links(),
             spans=None if spans is None else spans.array(self._end(curve)),
+            arrows=None if spans is None else spans.arrows(self._end(curve)),
             notes=[*self.notes, *virtual.notes(program, algorithm, self.objectives[index], curve)],
             spans_truncated=spans is not None and spans.truncated,
             updates=self.curves.updates[index],

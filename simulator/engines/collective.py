@@ -19,8 +19,9 @@ Follower = tuple[int, int, "Collective", Callable[[Payload], Payload]]
 class Collective:
     """The n-th collective of every worker: complete when all have joined.
 
-    `begins`: when the last one joined (then: when it got the links); `done`: when the result is
-    there, None until all have joined. `joined`: at which step each worker did, or `ABSENT`.
+    `begins`: when the last one joined (then: when it got the links); `last`: who that was, and
+    when; `done`: when the result is there, None until all have joined. `joined`: at which step each
+    worker did, or `ABSENT`.
     `followers`: those who go on to another collective as soon as the result is there (rank, step,
     collective, with which function of the result); `chained`: whether others follow from it, so
     that it is not what its payload is used in. Where workers crash or are slow: `arrivals`: when
@@ -41,6 +42,7 @@ class Collective:
         "index",
         "joined",
         "kind",
+        "last",
         "late",
         "missing",
         "payloads",
@@ -63,6 +65,7 @@ class Collective:
         self._asked: Counter[int] = Counter()
         self.result: Payload = None
         self.begins = 0.0
+        self.last = 0, 0.0
         self.arrivals: dict[int, float] = {}
         self.computed: dict[int, float] = {}
         self.late: set[int] = set()
@@ -102,6 +105,11 @@ class Collective:
             question.chained = True
             self._questions.append(question)
         return self._questions[number]
+
+    def come(self, rank: int, now: float) -> None:
+        """Worker `rank` joins, with nothing to share."""
+        if now > self.begins:
+            self.begins, self.last = now, (rank, now)
 
     def answer(self, question: "Collective") -> None:
         """Answer a question when the last worker has asked it."""

@@ -71,6 +71,8 @@ class FlowNode(FragileNode):
             route.version = self.updates
             letter = Letter(self, route, self.now, run.meter(value), value)
             route.under_way.append(letter)
+            if self._spans is not None:
+                self._spans.sent(self.rank, to, self.now)
             run.post(letter, self.now)
 
     @property
@@ -87,7 +89,7 @@ class FlowNode(FragileNode):
         """Ask as all others do; the answer is known when the run has come to that time."""
         question = handle.question(self.rank)
         question.join(self.rank, self.step, 0.0)
-        question.begins = max(question.begins, self.now)
+        question.come(self.rank, self.now)
         if not question.missing:
             self._run.answer_at(question.begins, handle, question)
         return bool(await self.wait(question))

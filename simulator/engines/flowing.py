@@ -273,6 +273,7 @@ class FlowSimulation(RecoveringSimulation):
         self.ready.extend((node, None) for node in collective.waiting)
         for rank, step, following, value in collective.followers:
             self.enter(following, rank, step, value(collective.result), at)
+            following.last = collective.last
 
     # The end
 

@@ -25,16 +25,18 @@ class Timed:
     """Something started: when it begins and when it is done, once the ledger knows.
 
     `kind`: of collective, None for a piece of a gradient. `step`: at which step it was started.
-    `result`: what a wait for it returns.
+    `result`: what a wait for it returns. `last`: who came last with the first seed, and when, where
+    a timeline is wanted.
     """
 
-    __slots__ = ("begins", "done", "kind", "moved", "result", "step")
+    __slots__ = ("begins", "done", "kind", "last", "moved", "result", "step")
 
     def __init__(self, kind: str | None, result: Any, step: int) -> None:
         self.kind, self.result, self.step = kind, result, step
         self.begins: Any = None
         self.done: Any = None
         self.moved: Any = None  # which version of the clocks it began at
+        self.last = 0, 0.0
 
 
 class Ledger(Agenda):
@@ -133,6 +135,7 @@ class Ledger(Agenda):
     def start(self, handle: Timed, payload: float) -> None:
         """All have joined a collective: it takes the links as soon as they are free."""
         begins = handle.begins = np.maximum(self.latest(), self._free)
+        self._notice(handle)
         handle.moved = self._version
         begun: Any = True if self.deadline == inf else begins <= self.deadline
         kind = str(handle.kind)
@@ -177,20 +180,30 @@ class Ledger(Agenda):
 
     def _wait(self, handle: Timed, step: int) -> None:
         if self.deadline == inf and handle.moved == self._version:
-            self._stand_together(handle.begins, handle.done, step)
+            self._stand_together(handle, step)
         else:
-            begins, done = handle.begins[:, None], handle.done[:, None]
-            late = done > self.deadline
-            blocked = late & (done > self.now)
-            self._stand(begins, np.where(late, self._end, done), step)
-            self.now = np.where(blocked, NEVER, self.now)
+            self._stand(handle, step)
 
-    def _stand_together(self, begins: Array, done: Array, step: int) -> None:
-        """Stand still where all have come, and nobody has gone on since: the usual case, faster."""
+    def _notice(self, handle: Timed) -> None:
+        """Note who comes last to something with the first seed, which has a timeline."""
         if self._spans is not None:
-            since = 0.0 if self._leg is None else self._leg.each[0]
-            now = self._now[0] if self._at is None else np.full(self._workers, self._at[0]) + since
-            self._record(now, np.full(self._workers, begins[0]), done[0], step)
+            now = self._first()
+            handle.last = int(now.argmax()), float(now.max())
+
+    def _first(self) -> Array:
+        """The clocks of the first seed, (workers,)."""
+        if self._at is None:
+            first: Array = self._now[0]
+            return first
+        since = 0.0 if self._leg is None else self._leg.each[0]
+        return np.full(self._workers, self._at[0]) + since
+
+    def _stand_together(self, handle: Timed, step: int) -> None:
+        """Stand still where all have come, and nobody has gone on since: the usual case, faster."""
+        begins, done = handle.begins, handle.done
+        if self._spans is not None:
+            now = self._first()
+            self._record(handle, now, np.full(self._workers, begins[0]), done[0], step)
         if self._at is None:
             self.waited += begins[:, None] - self._now
         else:
@@ -201,25 +214,28 @@ class Ledger(Agenda):
         self._at, self._leg = done, None
         self._version += 1
 
-    def _stand(self, begins: Array, done: Array, step: int) -> None:
-        """Stand still until `done`: for others up to `begins`, then for the network."""
-        now = self.now
-        done = np.maximum(now, done)
+    def _stand(self, handle: Timed, step: int) -> None:
+        """Stand still until it is done: for others up to `begins`, then for the network."""
+        begins, done = handle.begins[:, None], handle.done[:, None]
+        now, late = self.now, done > self.deadline
+        blocked = late & (done > now)
+        done = np.maximum(now, np.where(late, self._end, done))
         begins = np.minimum(np.maximum(begins, now), done)
         here = now < NEVER
         self.waited += np.where(here, begins - now, 0.0)
         self.communicated += np.where(here, done - begins, 0.0)
         if self._spans is not None:
-            self._record(now[0], begins[0], done[0], step)
-        self.now = done
+            self._record(handle, now[0], begins[0], done[0], step)
+        self.now = np.where(blocked, NEVER, done)
 
-    def _record(self, now: Array, begins: Array, done: Array, step: int) -> None:
+    def _record(self, handle: Timed, now: Array, begins: Array, done: Array, step: int) -> None:
         """Keep the spans of the first seed, as long as there is room."""
         assert self._spans is not None
         done = np.broadcast_to(done, now.shape)
         stood = (done > now) & (now < NEVER)
         for rank in np.flatnonzero(stood).tolist():
             times = self._since[rank], now[rank], begins[rank], done[rank]
+            self._spans.met(handle.last, rank, now[rank])
             self._spans.add(rank, int(Kind.COMPUTE), *times, step)
         self._since = np.where(stood, done, self._since)
 
@@ -227,6 +243,7 @@ class Ledger(Agenda):
         """Every worker waits for the last one to ask the same question."""
         asked = Timed("question", None, step)
         asked.begins = asked.done = self.latest()
+        self._notice(asked)
         self.wait(asked, step, used=False)
 
     def totals(self) -> tuple[Array, Array]:

@@ -148,6 +148,8 @@ class VirtualNode(EngineNode):
             at = route.last
         route.last = self._sent_until = at
         route.version = self.updates
+        if self._spans is not None:
+            self._spans.sent(self.rank, to, self.now)
         node = route.node
         if (
             node.sought == self.rank
@@ -198,6 +200,8 @@ class VirtualNode(EngineNode):
         elif serves and self.now > self._run.deadline:
             self._run.late = True
             yield  # for ever: its turn comes after the end
+        if self._spans is not None:
+            self._spans.taken(sender, self.rank, self.now)
         if serves:
             begun = self._begun
             begun.append(self.now)
@@ -229,6 +233,8 @@ class VirtualNode(EngineNode):
             at, _, _, _, sender, value = message
             if at > self.now:  # noqa: PLR1730
                 self.now = at
+            if self._spans is not None:
+                self._spans.taken(sender, self.rank, self.now)
             self._heard += 1
             return sender, value
         if message is not None:
@@ -268,6 +274,8 @@ class VirtualNode(EngineNode):
         at, _, _, transit, _, answer = message
         if at > self.now:
             self._stand(at - transit - (self._sent_until - self.now), at)
+        if self._spans is not None:
+            self._spans.taken(to, self.rank, self.now)
         return answer
 
     def _pick(self, source: int) -> Message | None:
@@ -316,6 +324,8 @@ class VirtualNode(EngineNode):
             if type(self._handle) is Piece:
                 self.now = end
             elif self._handle is not None and not self._handle.missing:
+                if self._spans is not None:
+                    self._spans.met(self._handle.last, self.rank, self.now)
                 self._stand(min(self._handle.begins, end), end)
             elif self._handle is not None or self.sought is not None:
                 self._stand(end, end)
@@ -425,6 +435,8 @@ class VirtualNode(EngineNode):
                 self._handle = handle
                 yield  # for ever
             else:
+                if self._spans is not None:
+                    self._spans.met(handle.last, self.rank, self.now)
                 self._stand(handle.begins, handle.done)
         in_time = self.now <= self._run.deadline
         if type(handle) is Collective and in_time and not handle.chained:

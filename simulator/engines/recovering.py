@@ -15,6 +15,7 @@ from simulator.engines.rewinds import Rewinds
 from simulator.engines.simulation import LAST, Simulation, deadline
 from simulator.failures import PATIENCE, Calendar, any_in, calendars
 from simulator.network import Link, Network, Route, Traffic
+from simulator.trace import Spans
 
 
 class Interrupted(Route):
@@ -249,6 +250,8 @@ class RecoveringSimulation(Simulation):
         kept = max(1, self.workers - self.recovery.backup)
         team = sorted(sorted(team, key=lambda rank: (arrivals[rank], rank))[:kept])
         collective.begins = max(noticed, *(arrivals[rank] for rank in team))
+        last = max(team, key=arrivals.__getitem__)
+        collective.last = last, arrivals[last]
         return team
 
     def goes_on_without(self, node: FragileNode, crash: float, back: float) -> bool:
@@ -344,15 +347,18 @@ class RecoveringSimulation(Simulation):
             return []
         return [f"it came to no end: {self.stall}"]
 
-    def shown(self, spans: np.ndarray) -> np.ndarray:
-        """Spans by the clock on the wall, cut where all stood still."""
+    def shown(self, kept: Spans, until: float) -> tuple[np.ndarray, np.ndarray]:
+        """Spans and arrows by the clock on the wall, cut where all stood still."""
+        spans, arrows = super().shown(kept, until)
         if not spans.size:
-            return spans
+            return spans, arrows
         for rank in range(len(self.nodes)):  # what was done instead of what was given up comes last
             own = np.flatnonzero(spans["worker"] == rank)
             later = np.append(np.minimum.accumulate(spans["start"][own][::-1])[::-1][1:], inf)
             spans["end"][own] = np.minimum(spans["end"][own], later)
         spans = spans[spans["end"] > spans["start"]]
         if self.rewinds is None:
-            return spans
-        return self.rewinds.shown(spans, self.ended, self.workers)
+            return spans, arrows
+        for name in ("sent", "taken"):
+            arrows[name] = self.rewinds.walls(arrows[name])
+        return self.rewinds.shown(spans, self.ended, self.workers), arrows

@@ -106,8 +106,7 @@ class Rewinds:
             spans = np.concatenate([spans, rest])
         since, offsets = np.array(self._since), np.array(self._offsets)
         spans["start"] += offsets[np.searchsorted(since, spans["start"], side="right") - 1]
-        places = np.searchsorted(since, spans["end"], side="left")
-        spans["end"] += offsets[np.maximum(places - 1, 0)]
+        spans["end"] = self.walls(spans["end"])
         ranks = sorted(set(spans["worker"].tolist()))
         stood = [
             (rank, kind, start, min(until, end), 0)
@@ -119,6 +118,12 @@ class Rewinds:
         busy = np.array(stood, dtype=SPAN)
         busy["kind"][(busy["worker"] == workers) & (busy["kind"] == Kind.COMPUTE)] = Kind.SERVE
         return np.sort(np.concatenate([spans, busy]), order=["start"])
+
+    def walls(self, times: np.ndarray) -> np.ndarray:
+        """What the clock on the wall shows at nodes' times before which all crashes are known."""
+        places = np.searchsorted(np.array(self._since), times, side="left")
+        shifted: np.ndarray = times + np.array(self._offsets)[np.maximum(places - 1, 0)]
+        return shifted
 
     def rewind(self) -> None:
         """Crash; a crash before all is done again begins that anew."""

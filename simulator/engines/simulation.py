@@ -187,9 +187,9 @@ class Simulation:
         """What a reader of the results must know of this run."""
         return []
 
-    def shown(self, spans: np.ndarray) -> np.ndarray:
-        """Spans as a timeline shows them."""
-        return spans
+    def shown(self, kept: Spans, until: float) -> tuple[np.ndarray, np.ndarray]:
+        """Spans and arrows up to a time, as a timeline shows them."""
+        return kept.array(until), kept.arrows(until)
 
     @property
     def end(self) -> float:
@@ -301,8 +301,8 @@ class Simulation:
     ) -> None:
         """Let a worker join; the last one begins the collective."""
         collective.join(rank, step, value)
-        if at > collective.begins:  # noqa: PLR1730 - five times as fast
-            collective.begins = at
+        if at > collective.begins:
+            collective.begins, collective.last = at, (rank, at)
         if not collective.missing:
             self._begin(collective)
 
@@ -332,6 +332,7 @@ class Simulation:
         self.release_at(done, collective.waiting)
         for rank, step, following, value in collective.followers:
             self.enter(following, rank, step, value(collective.result), done)
+            following.last = collective.last  # who waits for this one's result waits for the same
 
     def _deadlocked(self) -> list[str]:
         """Which nodes wait for each other.

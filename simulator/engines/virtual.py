@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from simulator import divergence
 from simulator.cluster import shares_devices
 from simulator.engines.recovering import RecoveringSimulation
 from simulator.engines.simulation import Simulation
@@ -33,6 +34,7 @@ def run(
     with np.errstate(over="ignore", invalid="ignore"):  # divergence is reported, not warned about
         simulation.run()
     curve = simulation.observer.curve
+    drawn = (None, None) if kept is None else simulation.shown(kept, simulation.end)
     return Run(
         label=algorithm.label,
         name=algorithm.name,
@@ -44,7 +46,8 @@ def run(
         seconds=simulation.seconds(),
         workers=simulation.spent(),
         links=simulation.traffic.links(),
-        spans=None if kept is None else simulation.shown(kept.array(simulation.end)),
+        spans=drawn[0],
+        arrows=drawn[1],
         notes=[*notes(program, algorithm, simulation.objective, curve), *simulation.notes()],
         spans_truncated=kept is not None and kept.truncated,
         updates=simulation.observer.updates,
@@ -76,16 +79,16 @@ def timeline(
     seed: int,
     spans: int,
     programs: Mapping[str, Program] | None = None,
-) -> tuple[np.ndarray, bool]:
-    """The spans of a run, up to `spans` of them, and whether there are more; it ends there."""
+) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Spans, up to `spans` of them, and arrows of a run; whether there are more: it ends there."""
     program = (programs or catalogue())[algorithm.name]
     found = Spans(spans, raises=True)
     simulation = kind(scenario)(program, algorithm, scenario, seed, found)
     try:
         simulation.run()
     except Full:
-        return simulation.shown(found.array(simulation.deadline)), True
-    return simulation.shown(found.array(simulation.end)), found.truncated
+        return *simulation.shown(found, simulation.deadline), True
+    return *simulation.shown(found, simulation.end), found.truncated
 
 
 def notes(
@@ -109,8 +112,5 @@ def _warnings(curve: dict[str, list[float]], program: Program) -> list[str]:
     meets = program.averages and not (program.server or program.gossips)
     if meets and not np.isfinite(curve["tau"]).any():
         found.append("never averaged: the period is longer than the run")
-    finite = np.isfinite(curve["loss"])
-    if finite.any() and not finite[-1]:
-        step = steps[int(np.flatnonzero(finite)[-1]) + 1]
-        found.append(f"diverged by step {step:g}: the learning rate is too high for this algorithm")
-    return found
+    lost = divergence.note(curve)
+    return [*found, lost] if lost else found

@@ -86,7 +86,10 @@ def read(path: Path) -> RegionTable:
 
 def _fields(text: str) -> Iterator[tuple[int, list[str]]]:
     for number, line in enumerate(text.splitlines(), start=1):
-        fields = [field.strip() for field in next(csv.reader([line.partition("#")[0]]), [])]
+        try:
+            fields = [field.strip() for field in next(csv.reader([line.partition("#")[0]]), [])]
+        except csv.Error as error:
+            raise ValueError(f"line {number}: {error}; write shorter names") from None
         if any(fields):
             yield number, fields
 

@@ -7,11 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from simulator import store
+from simulator import store, summaries
 from simulator.errors import InputError
 from simulator.trace import COLUMNS, Run
 
 CURVES = "curves.csv"
+
+LATER = dict.fromkeys(
+    ("diverged", "failures", "handed_over", "network", "server", "staleness", "stall", "workers")
+)
+"""What rows of earlier versions do not say: there was none of it."""
 
 
 @dataclass(frozen=True)
@@ -47,17 +52,19 @@ def read(path: Path | str) -> Directory:
     document = store.read(path)
     try:
         summary = document["summary"]
-        rows = {row["label"]: row for row in summary["algorithms"]}
+        rows = {row["label"]: LATER | row for row in summary["algorithms"]}
         table = document["scenario"]["table"]
-        table["run"], summary["seeds"]
+        summaries.demand(summary, table)
         runs = _runs(Path(path) / CURVES, rows)
     except FileNotFoundError:
         raise InputError(
             f"{path}: its {CURVES} is missing; give a whole run directory (repeat its command)"
         ) from None
-    except (KeyError, TypeError, ValueError, OSError):
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OSError, csv.Error) as why:
+        reason = f" ({why})" if isinstance(why, ValueError) else ""
         raise InputError(
-            f"{path}: not a run directory of paceline simulate or validate; give one of those"
+            f"{path}: not a run directory of paceline simulate or validate{reason}; "
+            "give one of those"
         ) from None
     return Directory(Path(path), table, summary, rows, runs)
 
@@ -66,7 +73,12 @@ def _runs(path: Path, rows: dict[str, dict[str, Any]]) -> dict[str, list[Run]]:
     """Read curves.csv: a run per label and seed, in the order of the file."""
     points: dict[tuple[str, int], list[list[float]]] = {}
     with path.open(newline="", encoding="utf-8") as file:
-        for line in csv.DictReader(file):
+        lines = csv.DictReader(file)
+        if missing := {"label", "seed", *COLUMNS}.difference(lines.fieldnames or ()):
+            raise ValueError(f"{CURVES} has no column {min(missing)}")
+        for line in lines:
+            if None in line.values() or None in line:
+                raise ValueError(f"line {lines.line_num} of {CURVES} is not whole")
             values = [float(line[column] or "nan") for column in COLUMNS]
             points.setdefault((line["label"], int(line["seed"])), []).append(values)
     runs: dict[str, list[Run]] = {label: [] for label, row in rows.items() if not row["stall"]}
@@ -78,6 +90,10 @@ def _runs(path: Path, rows: dict[str, dict[str, Any]]) -> dict[str, list[Run]]:
 
 def _run(row: dict[str, Any], seed: int, points: np.ndarray) -> Run:
     curve = dict(zip(COLUMNS, points.T.tolist(), strict=True))
+    for name in ("time", "step"):
+        column = np.array(curve[name])
+        if not (np.isfinite(column).all() and (np.diff(column, prepend=0.0) >= 0).all()):
+            raise ValueError(f"{CURVES}: {row['label']}, seed {seed}: its {name} goes back")
     return Run(
         label=row["label"],
         name=row["name"],

@@ -1,0 +1,184 @@
+"""Processes on this machine that do tasks; where one dies, its task is done once more."""
+
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any, NamedTuple
+
+TRIES = 2
+
+
+class DiedError(Exception):
+    """The process of a task has died each time: the message says how."""
+
+
+class Process(NamedTuple):
+    """A process, this end of the pipe to it, which its death ends, and whether it is known up."""
+
+    child: BaseProcess
+    end: Connection
+    up: bool = False
+
+
+class Processes(ThreadPoolExecutor):
+    """As many processes, each with a thread here that waits for it.
+
+    So it is known whose task a process dies of, and nobody else's is touched. In a
+    `ProcessPoolExecutor` all share their queues: there one that is killed while it answers leaves
+    everybody waiting.
+    """
+
+    def __init__(self, jobs: int) -> None:
+        super().__init__(jobs)
+        resource_tracker.ensure_running()  # now: a thread that starts it would let Ctrl-C in again
+        self._jobs = jobs
+        self._own = threading.local()
+        self._started: list[Process] = []
+        self._starting = threading.Lock()
+        self._over = False
+
+    def submit(self, work: Callable[..., Any], /, *task: Any, **options: Any) -> Future[Any]:
+        """Have a task done. Its future raises DiedError where its process does, `TRIES` times."""
+        return super().submit(self._do, work, *task, **options)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End all processes, after what they have been given."""
+        super().shutdown(wait, cancel_futures=cancel_futures)
+        for each in self._started:
+            each.end.close()
+        for each in self._started if wait else ():
+            each.child.join()
+
+    def abort(self) -> None:
+        """End all processes at once."""
+        with self._starting:
+            self._over = True
+            super().shutdown(wait=False, cancel_futures=True)
+            for each in self._started:
+                each.child.terminate()
+        for each in self._started:
+            each.child.join()
+
+    def _do(self, work: Callable[..., Any], /, *task: Any, **options: Any) -> Any:
+        came_up, status = False, None
+        for _ in range(TRIES):
+            own: Process = getattr(self._own, "process", None) or self._start()
+            try:
+                if not own.up:
+                    own.end.recv()
+                    self._own.process = own = own._replace(up=True)
+                came_up = True
+                own.end.send((work, task, options))
+                failed, result = own.end.recv()
+            except (EOFError, OSError):
+                self._own.process = None
+                own.child.join()
+                status = own.child.exitcode
+                continue
+            if failed:
+                raise result
+            return result
+        if came_up:
+            raise DiedError(
+                f"its process died {how(status)}, and so when it was repeated; where nobody has "
+                "killed it, memory has run out (ask for fewer jobs), or it ends itself"
+            )
+        raise RuntimeError(
+            "a process of the pool has died: a script that asks for jobs must do so under "
+            '`if __name__ == "__main__":`; where that is so, memory has run out: ask for fewer jobs'
+        )
+
+    def _start(self) -> Process:
+        """Start a process; once it is up it says so."""
+        spawn = multiprocessing.get_context("spawn")
+        with self._starting:
+            if self._over:
+                raise CancelledError
+            ours, theirs = spawn.Pipe()
+            child = spawn.Process(target=_serve, args=(theirs, self._jobs))
+            child.start()
+            theirs.close()  # so that its death ends the pipe
+            own = Process(child, ours)
+            self._started.append(own)
+        return own
+
+
+def _serve(end: Connection, jobs: int) -> None:
+    """What a process does: task after task, until the pipe ends."""
+    _begin(jobs)
+    end.send("up")
+    while True:
+        try:
+            task = end.recv()
+        except EOFError:
+            return
+        except Exception as error:  # what is to be done cannot be found here
+            answer: tuple[bool, Any] = (True, error)
+        else:
+            answer = _answer(*task)
+        try:
+            end.send(answer)
+        except (AttributeError, TypeError, pickle.PicklingError) as error:  # it does not travel
+            end.send((True, RuntimeError(f"{answer[1]!r}: {error}")))
+
+
+def _answer(work: Callable[..., Any], task: Any, options: Any) -> tuple[bool, Any]:
+    """Whether a task failed, and its result, or what it raised."""
+    try:
+        return False, work(*task, **options)
+    except Exception as error:
+        error.add_note(traceback.format_exc())  # where that was
+        return True, error
+
+
+def how(status: int | None) -> str:
+    """How a process has ended."""
+    if status is None:  # somebody else has asked for it
+        return "unseen"
+    return f"by signal {-status}" if status < 0 else f"with status {status}"
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back meanwhile; processes started in here leave it to this one for good."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _begin(jobs: int) -> None:
+    """Share the cores with the pool's other processes, and end with the parent, even a killed one.
+
+    Threads of OpenMP (torch) that are more than the cores wait for each other busily, which more
+    than doubles the time of small models. What a user has set stands.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // jobs)))
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,200 @@
+"""Wrong inputs as data (cases.toml), and the folders that they are put into."""
+
+import gzip
+import json
+import shlex
+import shutil
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).parent
+CRASHES = HERE / "crashes"
+SCENARIO = """\
+title = "A test"
+[model]
+parameters = 1_000
+[objective]
+kind = "quadratic"
+dimension = 10
+[optimizer]
+lr = 0.1
+[cluster]
+workers = 4
+compute = { dist = "exponential", mean = "100 ms" }
+[network]
+latency = "20 ms"
+bandwidth = "1 Gbit/s"
+[run]
+steps = 20
+target_loss = 0.3
+seeds = 2
+[[algorithm]]
+name = "ssgd"
+[[algorithm]]
+name = "local-sgd"
+tau = 10
+"""
+PROFILE = """\
+[[overhead]]
+workers = 4
+issue = "0.5 ms"
+[calibration]
+run_to_run = 0.02
+sd = { "overhead.0.issue" = 0.1 }
+measured = { workers = [2, 8] }
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One wrong input, as cases.toml has it; `long` is what LONG in the command stands for."""
+
+    name: str
+    kind: str
+    command: str
+    says: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    files: dict[str, Any] = field(default_factory=dict)
+    long: Any = ""
+
+    @property
+    def arguments(self) -> list[str]:
+        """The command line, word by word."""
+        said = content(self.long, Path(), Path()).decode()
+        return [word.replace("LONG", said) for word in shlex.split(self.command)]
+
+
+def cases() -> list[Case]:
+    """All of cases.toml."""
+    tables = tomllib.loads((HERE / "cases.toml").read_text("utf-8"))["case"]
+    return [Case(**{k: tuple(v) if k in ("says", "needs") else v for k, v in each.items()})
+            for each in tables]  # fmt: skip
+
+
+def world(folder: Path) -> Path:
+    """Fill a folder with what cases may need, all of it right; return it."""
+    import paceline
+    from simulator import style
+    from simulator.load import load
+    from simulator.simulate import simulate
+    from tests.test_calibrate import worker
+    from validate import events
+    from validate.events import EVENT
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "my.toml").write_text(SCENARIO)
+    (folder / "profile.toml").write_text(PROFILE)
+    (folder / "trace.json").write_text(json.dumps(kineto()))
+    scenario = load(folder / "my.toml")
+    with style.formats([]):
+        simulate(scenario, out=folder / "predicted")
+    real = load(folder / "my.toml", ["cluster.workers=2", "algorithm=[{ name = 'ssgd' }]"])
+    with style.formats([]):
+        simulate(real, seeds=1, out=folder / "measured")
+    change(folder / "measured/run.json", "summary.engine", "real (gloo)")
+    did = np.array(worker(0, 40) + worker(1, 40), EVENT)
+    (folder / "measured/events.csv").write_bytes(events.write({("ssgd", 0): did}))
+    for kept in (folder / "predicted", folder / "measured"):
+        for figure in (*kept.glob("*.png"), *kept.glob("*.svg")):
+            figure.unlink()
+    for rank in range(2):
+        with paceline.Telemetry(folder / "job", rank=rank, workers=2) as told:
+            for _ in range(8):
+                with told.step():
+                    pass
+                with told.collective(bytes=40):
+                    pass
+    return folder
+
+
+def kineto() -> dict[str, Any]:
+    """A trace of torch.profiler, of one rank."""
+    spans = []
+    for number in range(12):
+        at = 1000.0 * number
+        about = {"In msg nelems": 1000, "dtype": "Float"}
+        spans += [
+            {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{number}", "ts": at,
+             "dur": 990 + number % 3},
+            {"ph": "X", "cat": "kernel", "name": "gemm", "ts": at, "dur": 500 + number % 5},
+            {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce", "ts": at + 400,
+             "dur": 300 + number % 7, "args": about},
+        ]  # fmt: skip
+    about = {"rank": 0, "world_size": 2}
+    return {"distributedInfo": about, "deviceProperties": [{"name": "GPU"}], "traceEvents": spans}
+
+
+def prepare(case: Case, there: Path, folder: Path) -> None:
+    """Make `folder` what a case finds, from the world that is `there`."""
+    folder.mkdir(exist_ok=True)
+    for name in ("my.toml", *case.needs):
+        copy = shutil.copytree if (there / name).is_dir() else shutil.copy
+        copy(there / name, folder / name)
+    for name, table in case.files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(table, dict) and table.get("remove"):
+            path.unlink()
+        elif isinstance(table, dict) and table.get("folder"):
+            path.unlink(missing_ok=True)
+            path.mkdir()
+        else:
+            path.write_bytes(content(table, path, folder))
+
+
+def content(table: Any, path: Path, folder: Path) -> bytes:
+    """What a file of a case holds."""
+    if isinstance(table, str):
+        return table.encode()
+    if isinstance(table, list):
+        return b"".join(content(each, path, folder) for each in table)
+    found = b""
+    if "of" in table:
+        found = (folder / table["of"]).read_bytes()
+    for key in ("text", "gzip"):
+        found += table.get(key, "").encode(table.get("encoding", "utf-8"))
+    found += table.get("repeat", "").encode() * table.get("times", 1)
+    found = table.get("before", "").encode() + found + table.get("after", "").encode()
+    found += bytes.fromhex(table.get("hex", ""))
+    if "old" in table:
+        old = table["old"].encode()
+        assert found.count(old) == 1, (table["of"], table["old"])
+        found = found.replace(old, table["new"].encode())
+    if "set" in table or "drop" in table:
+        document = json.loads(found)
+        put(document, table.get("set") or table["drop"], table.get("to", DROP))
+        found = json.dumps(document).encode()
+    if "gzip" in table:
+        found = gzip.compress(found, mtime=0)
+    return found[: -table["cut"]] if "cut" in table else found
+
+
+DROP = object()
+
+
+def put(document: Any, path: str, value: Any) -> None:
+    """Set a value of a JSON document at a dotted path, or drop what is there."""
+    *way, last = [int(part) if part.isdecimal() else part for part in path.split(".")]
+    for part in way:
+        document = document[part]
+    if value is DROP:
+        del document[last]
+    else:
+        document[last] = value
+
+
+def change(file: Path, path: str, value: Any) -> None:
+    """The same in a file."""
+    document = json.loads(file.read_text())
+    put(document, path, value)
+    file.write_text(json.dumps(document))
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Every file in a folder."""
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}

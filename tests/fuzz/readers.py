@@ -1,0 +1,186 @@
+"""Readers under test: each takes bytes and a folder, and raises InputError or nothing."""
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from simulator import points, size, summaries
+from simulator.errors import InputError
+from simulator.load import load
+from simulator.pages.page import html
+from simulator.pages.reading import read as read_runs
+from simulator.simulate import simulate
+from tests import corpus
+from validate import events, profiles, sources
+from validate.compare import compare
+
+Reader = Callable[[bytes, Path], None]
+SMALL = ("run.steps=3", "run.seeds=1", "run.timeline_spans=50", "run.evaluate_every=1")
+MOST = 2e8  # bytes, and tenths of nanoseconds: what is larger is not run here
+SCENARIOS = Path(corpus.__file__).parent.parent.parent / "scenarios"
+
+
+def scenario(data: bytes, folder: Path) -> None:
+    """A scenario, and a few steps of it where they are cheap."""
+    file = folder / "my.toml"
+    file.write_bytes(data)
+    load(file)
+    few(file)
+
+
+def few(file: Path) -> None:
+    """Run a few steps of what a file says, unless it is large."""
+    small = load(file, SMALL)
+    if small.algorithm and small.cluster.workers <= 32 and small.objective.kind != "torch":
+        asked = size.estimate(small, 1)
+        if asked.seconds < 0.1 and asked.memory < MOST:
+            simulate(small)
+
+
+def profile(data: bytes, folder: Path) -> None:
+    """A profile that a scenario extends, and as the base of a calibration."""
+    file = folder / "profile.toml"
+    file.write_bytes(data)
+    (folder / "my.toml").write_text('extends = "profile.toml"\n' + corpus.SCENARIO)
+    try:
+        load(folder / "my.toml")
+    except InputError:
+        profiles.read(file)
+    few(folder / "my.toml")
+
+
+def trace(data: bytes, folder: Path) -> None:
+    """A trace of torch.profiler, plain or packed."""
+    file = folder / ("trace.json.gz" if data[:2] == b"\x1f\x8b" else "trace.json")
+    file.write_bytes(data)
+    steps(sources.read([file]))
+
+
+def telemetry(data: bytes, folder: Path) -> None:
+    """What a rank has recorded."""
+    (folder / "job").mkdir(exist_ok=True)
+    (folder / "job/rank-0.telemetry").write_bytes(data)
+    steps(sources.read([folder / "job"]))
+
+
+def steps(found: list[sources.Source]) -> None:
+    """Look at the steps in a source, as a calibration does."""
+    for each in sources.steps(found)[0]:
+        assert np.isfinite(each).all()
+
+
+def samples(data: bytes, folder: Path) -> None:
+    """A text file as samples, a trace, a load, regions, and points."""
+    file = folder / "t.csv"
+    file.write_bytes(data)
+    (folder / "my.toml").write_text(corpus.SCENARIO)
+    plain = ["cluster.allow_zero=true"]
+    for override in (
+        'cluster.compute={ dist = "empirical", file = "t.csv" }',
+        'cluster.compute={ dist = "trace", file = "t.csv" }',
+        'cluster.profile={ file = "t.csv" }',
+        'network={ model = "flows", regions = "t.csv" }',
+    ):
+        with suppress(InputError):
+            load(folder / "my.toml", [*plain, override])
+    points.read(file)
+
+
+def platform(data: bytes, folder: Path) -> None:
+    """A platform of SimGrid."""
+    (folder / "p.xml").write_bytes(data)
+    (folder / "my.toml").write_text(corpus.SCENARIO)
+    load(folder / "my.toml", ['network={ model = "flows", platform = "p.xml" }'])
+
+
+def run(data: bytes, folder: Path) -> None:
+    """A run directory's document, told as a page and compared with itself."""
+    there = folder / "run"
+    there.mkdir(exist_ok=True)
+    (there / "run.json").write_bytes(data)
+    if not (there / "curves.csv").exists():
+        (there / "curves.csv").write_text(CURVES)
+    html(read_runs([there]))
+    compare(there, there).json()
+
+
+def curves(data: bytes, folder: Path) -> None:
+    """A run directory's curves."""
+    (folder / "run").mkdir(exist_ok=True)
+    (folder / "run/curves.csv").write_bytes(data)
+    run(json.dumps(DOCUMENT).encode(), folder)
+
+
+def event(data: bytes, folder: Path) -> None:
+    """The events of a measured run."""
+    (folder / "events.csv").write_bytes(data)
+    events.read(folder / "events.csv")
+
+
+READERS: dict[str, Reader] = {
+    each.__name__: each
+    for each in (scenario, profile, trace, telemetry, samples, platform, run, curves, event)
+}
+
+
+def _row(label: str) -> dict[str, object]:
+    mean = {"mean": 0.5, "ci95": [0.4, 0.6], "reached": 1}
+    return {
+        "label": label, "name": "ssgd", "engine": "batched", "seconds_per_step": mean,
+        "steps": 2.0, "duration": 1.0, "loss": {"first": 1.0, "last": 0.5},
+        "accuracy": {"first": None, "last": None},
+        "breakdown": {"compute": 0.5, "wait": 0.25, "communicate": 0.25}, "time_to_target": mean,
+        "staleness": {"unit": "steps", "mean": 0.0, "max": 1, "distribution": {"0": 0.5, "1": 0.5}},
+        "network": {"lines": [{"line": "a->b", "bandwidth": 1e9, "bytes": 3.0, "utilisation": 0.5,
+                               "saturated": 0.1, "down": 0.0}], "phases": {}},
+        "links": {"a->b": 1e6}, "interval90": {"time_to_target": [0.4, None]},
+        "bottleneck": f"{label}: the network.", "stall": None, "failures": None, "jobs": [],
+    }  # fmt: skip
+
+
+_ABOUT = {"title": "A test", "file": "my.toml"}
+DOCUMENT = {
+    "schema": 1,
+    "scenario": _ABOUT | {"table": {"run": {"target_loss": 0.6}, "algorithm": [{"name": "ssgd"}],
+                                    "objective": {"kind": "quadratic"}}},
+    "summary": {
+        "scenario": _ABOUT, "engine": "batched", "seeds": [0], "versions": {"python": "3"},
+        "algorithms": [_row("ssgd"), _row("other")], "notes": ["a note"],
+        "pick": {"label": "ssgd", "ties": ["other"], "measure": "time_to_target", "value": 1.0,
+                 "ci95": [0.5, 1.5], "sentence": "ssgd."},
+        "evidence": {"ssgd": {"admitted": False, "reasons": ["late"]}},
+        "machine": {"cores": 2}, "nominal": {"ssgd": 0.4},
+    },
+}  # fmt: skip
+CURVES = "label,seed,time,step,loss,accuracy,tau,bytes,cost\n" + "".join(
+    f"{label},0,{0.5 * step},{step},{1.0 - 0.25 * step},,1,{step * 9},0\n"
+    for label in ("ssgd", "other")
+    for step in range(3)
+)
+summaries.demand(DOCUMENT["summary"], DOCUMENT["scenario"]["table"])
+
+
+def seeds() -> dict[str, list[bytes]]:
+    """Inputs that are right, of every reader."""
+    shipped = {kind: sorted(SCENARIOS.rglob(f"*.{kind}")) for kind in ("toml", "csv", "xml")}
+    text = {kind: [path.read_bytes() for path in paths] for kind, paths in shipped.items()}
+    head = {"schema": 1, "title": "", "label": "measured", "seed": 0, "rank": 0, "workers": 1,
+            "boot": "b"}  # fmt: skip
+    rows = np.array([[0, 1, 0.0, 0.5, np.nan], [-2, 1, 0.5, 0.75, 40.0], [-1, 1, 0.8, 0.8, 0.1]])
+    told = json.dumps(head).encode() + b"\n" + np.tile(rows, (20, 1)).tobytes()
+    did = "label,seed,node,kind,step,start,end,joined,due,bytes\nssgd,0,0,step,1,0,1,,,\n"
+    small = b"0.1\n0.2\n", b"0,1\n9,2\n", b"run.seeds,run.steps\n1,2\n", b"300 ms,1 s\n"
+    return {
+        "scenario": [corpus.SCENARIO.encode(), *text["toml"]],
+        "profile": [corpus.PROFILE.encode()],
+        "trace": [json.dumps(corpus.kineto()).encode()],
+        "telemetry": [told],
+        "samples": [*text["csv"], *small],
+        "platform": text["xml"],
+        "run": [json.dumps(DOCUMENT).encode()],
+        "curves": [CURVES.encode()],
+        "event": [did.encode()],
+    }

@@ -1,0 +1,1 @@
+"""What is thrown at Paceline, and how much of it is handled: `python -m tests.reliability`."""

@@ -1,0 +1,116 @@
+"""Run directories of earlier versions, and other versions of Python and of libraries."""
+
+import io
+import json
+import shutil
+import subprocess
+import tempfile
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import parse
+
+import paceline
+from simulator import store
+
+TITLE = "Compatibility: older run directories, other versions"
+ROOT = Path(__file__).parent.parent.parent
+EARLY = ROOT / "tests" / "data" / "run-0.1-early"
+ENVIRONMENTS = ROOT / ".compat"
+QUICK = (
+    "scenario", "theory", "conformance", "streams", "store", "cli", "report", "plot", "tune",
+    "sweep", "codecs",
+)  # fmt: skip
+MARKED = "not slow and not gpu and not alone and not browser"
+ABOUT = """
+import platform
+from importlib.metadata import version
+names = "numpy", "scipy", "pydantic", "numba", "typer", "pint", "optuna"
+print("Python", platform.python_version(), *(f"{name} {version(name)}" for name in names), sep=", ")
+"""
+
+Row = dict[str, Any]
+
+
+def measure(seconds: float) -> list[Row]:
+    """Return rows of older and later files, and of each environment that `make compat` has made.
+
+    Environments that take longer than `seconds` are given up, and say so.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        files = [older(Path(folder)), later(Path(folder))]
+    there = sorted(ENVIRONMENTS.glob("*/bin/python"))
+    return [*files, *(suite(python, seconds) for python in there)]
+
+
+def command(*arguments: object) -> tuple[int, str]:
+    """Run a command in this process; return its status, and all that it said."""
+    said = io.StringIO()
+    with redirect_stdout(said), redirect_stderr(said):
+        status = paceline.run([*map(str, arguments)])
+    return status, said.getvalue()
+
+
+def _opened(run: Path, out: Path) -> dict[str, tuple[int, str]]:
+    """What the commands that open run directories make of one."""
+    return {
+        "report": command("report", run, "--out", out / "report.html"),
+        "compare": command("compare", run, run, "--figure", "svg", "--out", out / "compared"),
+        "calibrate": command("calibrate", run, "--out", out / "profile.toml"),
+    }
+
+
+def older(out: Path) -> Row:
+    """Open what the first version wrote: `report` and `compare` do, `calibrate` says what it lacks.
+
+    (It is a simulated run, and there were no real ones yet.)
+    """
+    found = _opened(EARLY, out)
+    right = [
+        found["report"][0] == 0,
+        found["compare"][0] == 0,
+        found["calibrate"][0] == 2 and "is it from a measured run?" in found["calibrate"][1],
+    ]
+    return {
+        "what": "commands on a run directory of the first version",
+        "tried": len(right),
+        "handled": sum(right),
+        "how": "tests/test_compatibility.py",
+    }
+
+
+def later(out: Path) -> Row:
+    """Give a run directory of a later schema to every command: refused, with what to do."""
+    run = out / "later"
+    shutil.copytree(EARLY, run)
+    document = json.loads((run / store.WHOLE).read_text("utf-8"))
+    (run / store.WHOLE).write_text(json.dumps(document | {"schema": store.SCHEMA + 1}))
+    found = _opened(run, out)
+    right = [
+        status == 2 and f"schema {store.SCHEMA + 1}" in said and "use that one" in said
+        for status, said in found.values()
+    ]
+    return {
+        "what": "commands that refuse a run directory of a later version",
+        "tried": len(right),
+        "handled": sum(right),
+        "how": "tests/test_compatibility.py",
+    }
+
+
+def suite(python: Path, seconds: float) -> Row:
+    """Run the quick part of the suite under another Python, or other versions."""
+    about = subprocess.run([python, "-c", ABOUT], capture_output=True, text=True, check=True)
+    tests = [f"tests/test_{name}.py" for name in QUICK]
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [python, "-m", "pytest", "-q", "-m", MARKED, f"--junitxml={report}", *tests]
+        try:
+            subprocess.run(command, cwd=ROOT, check=False, timeout=max(seconds, 600))
+            found = parse(report).getroot()[0].attrib
+        except (subprocess.TimeoutExpired, OSError):
+            found = {"tests": "0", "failures": "0", "errors": "0", "skipped": "0"}
+    tried = int(found["tests"]) - int(found["skipped"])
+    lost = int(found["failures"]) + int(found["errors"])
+    what = f"tests with {python.parent.parent.name}: {about.stdout.strip()}"
+    return {"what": what, "tried": tried, "handled": tried - lost, "how": "make compat"}

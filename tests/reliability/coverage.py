@@ -1,0 +1,191 @@
+"""Whether intervals hold what they say, by simulation where the truth is known."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy.stats import binom
+
+from simulator import calibration, dispatch, verdict
+from simulator.calibration import SHARE
+from simulator.goals import Goal, Score
+from simulator.load import load, parse
+from simulator.pick import pick
+from simulator.race import Contender
+from simulator.report import crossing, interval, seconds_per_step
+from simulator.scenario import Scenario
+from simulator.space import Candidate
+from simulator.theory import tabulate
+from simulator.trace import Run
+
+TITLE = "Intervals: how often they hold the truth"
+SEEDS = 5  # of an interval
+WORKERS = 4
+LEAST = 400  # intervals
+PER_SECOND = 15  # of these, about, for all rows together
+TARGET = 0.5
+REPLICATES = 8
+HOW = "python -m tests.reliability coverage; with fewer intervals tests/test_honesty.py"
+
+Row = dict[str, Any]
+
+
+def measure(seconds: float) -> list[Row]:
+    """Return a row for each kind of interval; `seconds` buy more of them."""
+    blocks = max(LEAST, int(PER_SECOND * seconds))
+    return [*student(blocks), *paired(blocks), calibrated(max(100, blocks // 4))]
+
+
+def bounds(row: Row, share: float, sure: float = 1e-4) -> tuple[float, float]:
+    """Between how many intervals hold the truth if each does with probability `share`."""
+    low, high = binom.ppf([sure, 1 - sure], row["tried"], share)
+    return float(low), float(high)
+
+
+def figure2(steps: int) -> Scenario:
+    """AdaComm's figure 2, whose paces Theorem 1 gives, but for fewer steps."""
+    changes = [f"cluster.workers={WORKERS}", f"run.steps={steps}", "run.evaluate_every=10"]
+    return load("adacomm/figure2", changes)
+
+
+def truths(world: Scenario) -> dict[str, float]:
+    """Expected seconds per step of ssgd and of each period, by theory."""
+    found = tabulate(world)
+    paces = {f"local-sgd tau={row['tau']}": row["seconds_per_step"] for row in found["periods"]}
+    return paces | {"ssgd": found["sync_seconds_per_step"]}
+
+
+def run(world: Scenario, index: int, seeds: int) -> list[Run]:
+    """Run one of the algorithms with many seeds at once."""
+    algorithm = world.algorithm[index]
+    return dispatch.run_seeds(world, algorithm, range(seeds), spans=0, engine="batched")
+
+
+def cut(values: Sequence[float]) -> np.ndarray:
+    """Values of runs as blocks of `SEEDS`, each what one user would have seen."""
+    return np.asarray(values).reshape(-1, SEEDS)
+
+
+def row(what: str, truth: float, intervals: Sequence[Sequence[float] | None]) -> Row:
+    """Count the intervals that hold the truth."""
+    held = sum(found is not None and found[0] <= truth <= found[1] for found in intervals)
+    return {"what": what, "tried": len(intervals), "handled": held, "how": HOW}
+
+
+def student(blocks: int) -> list[Row]:
+    """95 % intervals of a mean over seeds: seconds per step, and the time to a target.
+
+    The loss of a quadratic without noise depends on the step alone, so that the time to a target
+    is as many steps as that takes, at ssgd's expected pace.
+    """
+    world = figure2(20)
+    runs = run(world, 0, blocks * SEEDS)
+    paces = [interval(block) for block in cut([seconds_per_step(each) for each in runs])]
+    found = [row("95 % of seconds per step", truths(world)["ssgd"], paces)]
+    falling = parse(
+        world.table
+        | {
+            "objective": {"kind": "quadratic", "dimension": 2, "noise": 0.0},
+            "optimizer": {"lr": 0.1},
+            "run": {"steps": 10, "target_loss": TARGET, "evaluate_every": 1},
+            "algorithm": [{"name": "ssgd"}],
+        }
+    )
+    runs = run(falling, 0, blocks * SEEDS)
+    losses = runs[0].curve["loss"]
+    steps = float(np.interp(-TARGET, [-loss for loss in losses], runs[0].curve["step"]))
+    times = [interval(block) for block in cut([crossing(each, TARGET) for each in runs])]
+    return [*found, row("95 % of the time to a target", steps * truths(world)["ssgd"], times)]
+
+
+def paired(blocks: int) -> list[Row]:
+    """95 % intervals of differences between algorithms that meet the same delays, seed by seed.
+
+    As `simulate` picks (and does not separate two whose truths are equal), and as `tune` ranks.
+    """
+    world = figure2(20)
+    truth = truths(world)
+    gap = truth["ssgd"] - truth["local-sgd tau=10"]
+    slow, quick = run(world, 0, blocks * SEEDS), run(world, 2, blocks * SEEDS)
+    paces = [cut([seconds_per_step(each) for each in runs]) for runs in (slow, quick)]
+    picked = [interval(np.subtract(*pair)) for pair in zip(*paces, strict=True)]
+    goal = Goal("time-to-loss", target=1.0, second=1.0)
+    ranked = [
+        verdict.row(*(_contender(goal, values) for values in pair), goal)["behind_ci95"]
+        for pair in zip(*paces, strict=True)
+    ]
+    return [
+        row("95 % of the difference between two algorithms (pick)", gap, picked),
+        row("95 % of how far one is behind the best (tune)", gap, ranked),
+        _no_better(blocks),
+    ]
+
+
+def _contender(goal: Goal, values: Sequence[float]) -> Contender:
+    name = f"ssgd {values[0]}"
+    found = Contender(Candidate(name, {"name": "ssgd"}, {}))
+    found.scores += [Score(float(value), 0.0, np.inf) for value in values]
+    return found
+
+
+def _no_better(blocks: int) -> Row:
+    """Two algorithms of the same pace in truth: the pick calls them tied.
+
+    They are two groups of seeds of one algorithm. Which one leads is chance, so the interval's one
+    end, 2.5 %, errs on both sides: ties are found with 95 %.
+    """
+    runs = run(figure2(20), 0, 2 * blocks * SEEDS)
+    half = len(runs) // 2
+    tied = 0
+    for start in range(0, half, SEEDS):
+        groups = {"one": runs[start : start + SEEDS]}
+        groups["two"] = runs[half + start : half + start + SEEDS]
+        tied += bool(pick(groups, None)["ties"])
+    what = "ties found (95 %) between equals, by the pick"
+    return {"what": what, "tried": blocks, "handled": tied, "how": HOW}
+
+
+def calibrated(blocks: int) -> Row:
+    """90 % intervals of what a real run takes, predicted from numbers that were measured.
+
+    In truth a step takes 1 s times each run's own factor; a profile's number is off by its standard
+    error, and says so, and runs differ by `run_to_run`.
+    """
+    error, spread = 0.05, 0.03
+    random = np.random.default_rng(5)
+    intervals, measured = [], []
+    for block in range(blocks):
+        off = float(np.exp(error * random.standard_normal()))
+        world = _profiled(off, error, spread)
+        numbers = range(block * REPLICATES, (block + 1) * REPLICATES)
+        options: Row = {"spans": 0, "engine": "batched"}
+        algorithm = world.algorithm[0]
+        own = dispatch.run_seeds(world, algorithm, range(4), **options)
+        others = calibration.run_replicates(
+            world, algorithm, [number % 4 for number in range(REPLICATES)], numbers, **options
+        )
+        found = calibration.intervals(own, others, target=None, paired=False)
+        intervals.append(found["seconds_per_step"])
+        (real,) = dispatch.run_seeds(_profiled(1.0, 0, 0), algorithm, [1000 + block], **options)
+        measured.append(seconds_per_step(real) * float(np.exp(spread * random.standard_normal())))
+    held = sum(
+        found is not None and found[0] <= value <= found[1]
+        for found, value in zip(intervals, measured, strict=True)
+    )
+    what = f"{SHARE:.0%} of a real run's seconds per step (replicates of a profile)"
+    return {"what": what, "tried": blocks, "handled": held, "how": HOW}
+
+
+def _profiled(step: float, error: float, spread: float) -> Scenario:
+    sd = {"cluster.compute": error} if error else {}
+    law = {"dist": "gamma", "mean": f"{step} s", "shape": 9}
+    return parse(
+        {
+            "model": {"parameters": 1000},
+            "cluster": {"workers": 2, "compute": law},
+            "network": {"collective": "given", "duration": "0 s"},
+            "run": {"steps": 20},
+            "algorithm": [{"name": "ssgd"}],
+            "calibration": {"sd": sd, "run_to_run": spread, "replicates": REPLICATES},
+        }
+    )
