@@ -187,7 +187,7 @@ def test_dask_gives_the_same_numbers(folder, capsys):
     distributed = pytest.importorskip("distributed")
     assert run(capsys, "simulate", "test.toml", "--out", "one")[0] == 0
     with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, dashboard_address=None
+        n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0"
     ) as cluster:
         address = cluster.scheduler_address
         assert run(capsys, "simulate", "test.toml", "--out", "two", "--dask", address)[0] == 0

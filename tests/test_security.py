@@ -569,7 +569,7 @@ def test_a_dask_cluster_with_tls(folder):
     points = {"cluster.workers": [2]}
     scenario = parse(store_table())
     cluster = distributed.LocalCluster(
-        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None,
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0",
         protocol="tls", host="127.0.0.1", security=distributed.Security(**node),
     )  # fmt: skip
     with cluster:

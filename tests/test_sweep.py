@@ -55,7 +55,7 @@ def folder(tmp_path, monkeypatch):
 def address():
     distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, dashboard_address=None
+        n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0"
     ) as cluster:
         yield cluster.scheduler_address
 
