@@ -273,7 +273,7 @@ class Validation(Section):
     timeout: Duration = Field(
         default=120.0,
         ge=1,
-        description="longest wait in a collective",
+        description="longest wait in a collective, or for a message",
         json_schema_extra={"default": "120 s"},
     )
 

@@ -1,7 +1,9 @@
 """`paceline validate` as a whole: what it writes and says, with a user's own model and program."""
 
 import json
+import time
 from collections import Counter
+from dataclasses import replace
 from itertools import count
 from typing import Annotated
 
@@ -14,6 +16,7 @@ import paceline
 from simulator import store, timeline
 from simulator.errors import RunError
 from simulator.load import parse
+from simulator.programs import catalogue
 from validate import evidence, launch, measure, models, records
 from validate.events import EVENT, STEP
 from validate.task import Job, Task
@@ -233,3 +236,34 @@ def test_programs_that_corrupt_silently_are_found(program, said, tmp_path):
     task = Task(made.algorithm[0], 0, tmp_path / "task")
     with pytest.raises(RunError, match=said):
         launch.run(Job(made, (task,), tmp_path, "cpu", {"bad": program}))
+
+
+async def stuck(me):
+    """Worker 1 never comes back from a gradient, which neither dies nor stops its process."""
+    x = me.start
+    for step in count():
+        g = await me.gradient(x)
+        while step == 3 and me.rank == 1:
+            time.sleep(0.01)
+        x = await me.request(me.server, g)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("asgd", id="asgd: the server goes on to the end"),
+        pytest.param("ssp", id="ssp: the server waits for it"),
+    ],
+)
+def test_a_worker_of_a_server_that_hangs_is_named(name, tmp_path):
+    parameters = {"staleness": 1} if name == "ssp" else {}
+    world = WORLD | {
+        "algorithm": [{"name": "stuck", **parameters}],
+        "validation": {"compute": "real", "timeout": "2 s"},
+    }
+    programs = {"stuck": replace(catalogue()[name], name="stuck", worker=stuck)}
+    made = parse(world, programs=programs)
+    task = Task(made.algorithm[0], 0, tmp_path / "task")
+    with pytest.raises(RunError, match=r"^worker 1 hangs \(silent\) during stuck") as caught:
+        launch.run(Job(made, (task,), tmp_path, "cpu", programs))
+    assert "in stuck" in str(caught.value)

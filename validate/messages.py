@@ -6,6 +6,7 @@ then. A last message of every node says that it has come to its end.
 """
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
@@ -132,13 +133,15 @@ class Post:
             self._changed.notify_all()
 
     def take(
-        self, source: int, until: float, computed: Callable[[], bool] = lambda: False
+        self, source: int, until: float, computed: Callable[[], bool], patience: float = inf
     ) -> Message | None:
         """Wait for the first message of `source` that is due; return it.
 
         None as soon as `until` (seconds) is over and what is `computed` is there, or once nothing
-        can come from `source` any more. `wake` makes it look anew. Raises what a thread has met.
+        can come from `source` any more. `wake` makes it look anew. Raises what a thread has met;
+        TimeoutError if no message is on its way for `patience` seconds.
         """
+        given_up = self._clock.now() + patience
         with self._changed:
             while True:
                 if self.failure is not None:
@@ -158,6 +161,10 @@ class Post:
                     return None
                 at = min(until if now < until else inf, inf if first is None else first.due)
                 at = min(at, self._arriving[0].due if self._arriving else inf)
+                if first is None and not self._arriving:
+                    if now >= given_up:
+                        raise TimeoutError(f"no message {_of(source)} in {patience:g} s")
+                    at = min(at, given_up)
                 self._changed.wait(None if at == inf else max(at - now, 0.0))
 
     def _let_through(self, now: float) -> None:
@@ -185,12 +192,22 @@ class Post:
         for peer in self.peers:
             self._send(peer, [-1.0] + [0.0] * (HEAD - 1), _EMPTY)
 
-    def close(self) -> None:
-        """Wait until all peers have come to their end, and all that was sent has arrived."""
+    def close(self, patience: float) -> None:
+        """Wait until all peers have come to their end, and all that was sent has arrived.
+
+        Raises TimeoutError where that takes a peer longer than `patience` seconds.
+        """
+        given_up = time.monotonic() + patience
         for thread in self._threads:
-            thread.join()
+            thread.join(max(given_up - time.monotonic(), 0.0))
+        if late := sorted(self.peers - self.ended):
+            raise TimeoutError(f"no end {_of(late[0])} in {patience:g} s")
         for work, _ in self._sent:
             work.wait()
+
+
+def _of(node: int) -> str:
+    return "of anybody" if node == ANY else f"of node {node}"
 
 
 _EMPTY = torch.empty(0, dtype=torch.uint8)

@@ -139,7 +139,7 @@ class RealNode(SeededNode):
             self._collectives.drain()
         if self._post is not None:
             self._post.end()
-            self._post.close()
+            self._post.close(self._limits.patience)
 
     # Computing
 
@@ -358,7 +358,7 @@ class RealNode(SeededNode):
 
     def _take(self, source: int, until: float) -> Message:
         begin = self.now
-        message = self._mail().take(source, until, lambda: True)
+        message = self._mail().take(source, until, lambda: True, self._limits.patience)
         if message is None:
             self._stand(begin, self.now)
             raise Over
