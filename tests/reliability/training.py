@@ -47,9 +47,11 @@ def ports(processes: list[int]) -> set[int]:
     return {each.laddr.port for each in found if each.status == psutil.CONN_LISTEN}
 
 
-def over(process: "subprocess.Popen[str]", folder: Path, before: set[int]) -> str:
+def over(
+    process: "subprocess.Popen[str]", folder: Path, before: set[int], within: float = TIMEOUT
+) -> str:
     """Wait for the end, in time; nothing is left of the run: return what the command says."""
-    _, said = process.communicate(timeout=TIMEOUT + SLACK)
+    _, said = process.communicate(timeout=within + SLACK)
     nothing_is_left(folder)
     listening = {
         each.laddr.port
@@ -105,6 +107,20 @@ def forker_killed(folder: Path) -> None:
     assert said.startswith("paceline: error: "), said
 
 
+def full(folder: Path, rank: int | None) -> None:
+    """No file of a worker, or of the command itself, may grow any more."""
+    process = begun(folder, "--set", "run.steps=300")
+    there = ranks(folder)
+    before = ports([there[each] for each in there if each >= 0])
+    struck = process.pid if rank is None else there[rank]
+    psutil.Process(struck).rlimit(psutil.RLIMIT_FSIZE, (GROWN, GROWN))
+    said = over(process, folder, before, within=BEGINS)  # the command writes in the end
+    assert process.returncode == 1
+    begins = "paceline: error: " + ("" if rank is None else f"worker {rank} died with status 1")
+    assert said.startswith(begins), said
+    assert "File too large" in said, said
+
+
 def diverges(folder: Path) -> None:
     """Parameters that are no longer finite end the run, with the step."""
     (folder / "test.toml").write_text(TOML)
@@ -125,6 +141,8 @@ CASES: dict[str, Callable[[Path], None]] = {
     ),
     "server stopped": server_stopped,
     "worker terminated": lambda folder: rank_struck(folder, signal.SIGTERM),
+    "disk full for a worker": lambda folder: full(folder, 0),
+    "disk full for the command": lambda folder: full(folder, None),
     "worker diverges": diverges,
     "command killed": lambda folder: command_struck(folder, signal.SIGKILL),
     "command terminated": lambda folder: command_struck(folder, signal.SIGTERM),
