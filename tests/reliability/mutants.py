@@ -139,7 +139,11 @@ def _tried(group: str, trees: queue.SimpleQueue[Path], seconds: float) -> dict[s
         try:
             if mutant is None:
                 return passes(tree, tests)
-            return survives(tree, mutant, tests) if time.monotonic() < end else None
+            if time.monotonic() > end:
+                return None
+            survived = survives(tree, mutant, tests)
+            print("survives:" if survived else "killed:", mutant, file=sys.stderr, flush=True)
+            return survived
         finally:
             trees.put(tree)
 
