@@ -74,10 +74,16 @@ def split(text: str, where: str = "") -> list[str]:
     return values
 
 
+_CLOSES = {"[": "]", "{": "}", '"': '"', "'": "'"}
+
+
 def _fault(value: str) -> str:
     """Say why a value that begins as TOML is none (yet)."""
-    if not value.startswith(("[", "{", '"', "'")):
+    closes = _CLOSES.get(value[:1])
+    if closes is None:
         return ""
+    if not value.rstrip().endswith(closes):  # parsing after every comma takes quadratic time
+        return f"no {closes} at its end"
     try:
         tomllib.loads(f"value = {value}")
     except (ValueError, RecursionError) as error:
