@@ -38,6 +38,8 @@ def _checked(kind: Any) -> tuple[Any, Any]:
 
 
 _check, _schema = _checked(Rate)
+LEAST, MOST = 1e-30, 1e30  # whose products and quotients floats still hold
+OfTheorem = Annotated[float, Field(ge=LEAST, le=MOST)]
 LearningRate = Annotated[float | dict[str, Any], _check, _schema]
 _check, _schema = _checked(TransformOf)
 LocalMomentum = Annotated[float | dict[str, Any], _check, _schema]
@@ -59,9 +61,11 @@ class Bound(Section):
     """Predict the error by AdaComm's Theorem 2 (Wang & Joshi, arXiv 1810.08313)."""
 
     kind: Literal["bound"]
-    initial_gap: Positive = Field(description="F(x1) - Finf: how far the loss can fall")
-    smoothness: Positive = Field(description="L: Lipschitz constant of the gradient")
-    gradient_variance: NonNegative = Field(description="sigma^2 of one mini-batch gradient")
+    initial_gap: OfTheorem = Field(description="F(x1) - Finf: how far the loss can fall")
+    smoothness: OfTheorem = Field(description="L: Lipschitz constant of the gradient")
+    gradient_variance: float = Field(
+        ge=0, le=MOST, description="sigma^2 of one mini-batch gradient"
+    )
 
 
 class Power(Section):

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import combinations
+from itertools import combinations, count
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
@@ -25,6 +25,7 @@ from simulator.order import expected_max
 from simulator.pieces.schedule import Rate
 from simulator.samples import Trace
 from simulator.scenario import Scenario
+from simulator.sections import LEAST, MOST
 
 __all__ = [
     "ErrorBound",
@@ -41,6 +42,9 @@ __all__ = [
     "tau_star_constant",
     "tau_star_random",
 ]
+
+LONGEST = 2**53
+"""The longest period in steps: of longer ones floats do not know them all."""
 
 Workers = Sequence[Sequence[Distribution]]
 
@@ -100,11 +104,11 @@ class ErrorBound:
     @property
     def cap(self) -> int:
         """The largest tau that the theorem covers; 0 where the learning rate is too high."""
-        if not self.valid(1):
-            return 0
         step = self.lr * self.smoothness
-        root = math.floor(0.5 + math.sqrt(0.25 + (1 - step) / step**2))
-        return root + 1 if self.valid(root + 1) else root - (not self.valid(root))
+        if step > 1:
+            return 0
+        root = math.ceil(min(LONGEST, 0.5 + math.sqrt(0.25 + (1 - step) / step**2)))
+        return next(tau for tau in count(root, -1) if self.valid(tau))  # despite rounding
 
 
 def tau_star_constant(bound: ErrorBound, D: float, duration: float) -> float:
@@ -140,7 +144,7 @@ def tau_star_random(
         return bound(duration, seconds_per_step(tau), tau)
 
     # From `enough` on, the floor alone exceeds the error of tau = 1.
-    enough = 1 + math.ceil((error(1) - bound.floor(1)) / bound.drift)
+    enough = 1 + math.ceil(min(LONGEST, (error(1) - bound.floor(1)) / bound.drift))
     best = bisect_left(range(enough), True, lo=1, key=lambda tau: error(tau + 1) >= error(tau))
     return TauStar(min(best, bound.cap) or None, best)
 
@@ -153,11 +157,11 @@ def crossing(
     Each period is (tau, seconds per step). None where one of them is always the lower.
     """
     (tau, seconds), (longer, fewer) = sorted([short, long])
-    if fewer >= seconds or bound.drift * (longer - tau) == 0:
+    if fewer >= seconds or not bound.drift:
         return None
     gain = 2 * bound.initial_gap * (seconds - fewer) / bound.lr
     time = gain / (bound.drift * (longer - tau))
-    return time, bound(time, seconds, tau)
+    return (time, bound(time, seconds, tau)) if math.isfinite(time) else None
 
 
 def delayed_seconds_per_step(
@@ -244,9 +248,12 @@ def _bound(scenario: Scenario, workers: int) -> ErrorBound | None:
     objective, lr = scenario.objective, scenario.optimizer.lr
     if objective.kind != "bound" or lr is None:
         return None
+    rate = float(TypeAdapter[Rate](Rate).validate_python(lr)(1))
+    if not LEAST <= rate <= MOST:
+        return None
     return ErrorBound(
         workers,
-        float(TypeAdapter[Rate](Rate).validate_python(lr)(1)),
+        rate,
         objective.smoothness,
         objective.gradient_variance,
         objective.initial_gap,
@@ -289,7 +296,10 @@ def _hide(compute: float, cost: Cost) -> dict[str, Any]:
 def _notes(scenario: Scenario, bound: ErrorBound | None) -> list[str]:
     notes = []
     if bound is None:
-        notes.append('tau_star and crossings need objective.kind = "bound" and optimizer.lr')
+        notes.append(
+            'tau_star and crossings need objective.kind = "bound" and optimizer.lr '
+            f"(from {LEAST:g} to {MOST:g})"
+        )
     elif not bound.cap:
         notes.append("the learning rate is too high for Theorem 2: lr times smoothness exceeds 1")
     parts: list[Cluster | Group] = [scenario.cluster, *scenario.cluster.group]

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from scipy import integrate, special
 from simulator import cluster, network, theory
 from simulator.delay import Empirical, Mixture
 from simulator.errors import InputError
+from simulator.load import parse
 from simulator.parametric import (
     Constant,
     Exponential,
@@ -221,6 +223,24 @@ def test_theorem_2():
     assert not PAPER.valid(13)
 
 
+UNLIKE = ErrorBound(
+    workers=5, lr=0.03, smoothness=1.7, gradient_variance=0.6, initial_gap=2.6
+)  # no two numbers are alike, and none is 1 or 2
+
+
+def test_theorem_2_by_hand():
+    assert UNLIKE.floor(1) == pytest.approx(0.03 * 1.7 * 0.6 / 5)  # 0.00612
+    assert UNLIKE.drift == pytest.approx(0.051**2 * 0.6)  # 0.0015606
+    assert UNLIKE.floor(4) == pytest.approx(0.00612 + 3 * 0.0015606)
+    assert UNLIKE(7.0, 1.3, 4) == pytest.approx(2 * 2.6 * 1.3 / (0.03 * 7) + 0.0108018)
+    assert UNLIKE.cap == 19  # 0.051 + 0.002601 tau (tau - 1) <= 1: 342 is below 364.9, 380 above
+    time, value = theory.crossing(UNLIKE, (5, 1.2), (2, 3.0))
+    assert time == pytest.approx(2 * 2.6 * (3.0 - 1.2) / 0.03 / (3 * 0.0015606))
+    assert value == pytest.approx(UNLIKE(time, 1.2, 5))
+    best = math.sqrt(2 * 2.6 * 0.9 / (0.03 * 0.0015606 * 70))
+    assert theory.tau_star_constant(UNLIKE, 0.9, 70.0) == pytest.approx(best)
+
+
 @given(lr=st.floats(1e-4, 2), smoothness=st.floats(0.01, 10))
 def test_cap_is_the_largest_valid_tau(lr, smoothness):
     bound = ErrorBound(4, lr, smoothness, 1.0, 1.0)
@@ -233,6 +253,8 @@ def test_bounds_that_never_cross():
     assert theory.crossing(PAPER, (1, 1.0), (10, 1.0)) is None
     quiet = ErrorBound(4, 0.1, 1.0, 0.0, 1.0)
     assert theory.crossing(quiet, (1, 2.0), (10, 1.0)) is None
+    hushed = ErrorBound(4, 0.1, 1.0, 1e-320, 1.0)
+    assert theory.crossing(hushed, (1, 2.0), (10, 1.0)) is None  # in no time that a float holds
 
 
 @pytest.mark.parametrize(
@@ -409,7 +431,7 @@ def test_table_without_a_bound():
 
 @pytest.mark.usefixtures("figure3")
 def test_table_takes_the_first_learning_rate_of_a_schedule():
-    decayed = {"schedule": "steps", "start": 0.08, "factor": 0.1, "at": [100]}
+    decayed = {"schedule": "steps", "start": 0.08, "factor": 0.1, "at": [2]}
     table = theory.tabulate(scenario(optimizer=SimpleNamespace(lr=decayed)))
     assert table["tau_star"][0]["cap"] == 12
 
@@ -427,3 +449,86 @@ def test_what_theory_cannot_say(monkeypatch):
     monkeypatch.setattr(cluster, "expected_laws", lambda scenario: heavy)
     with pytest.raises(InputError, match="alpha above 1"):
         theory.tabulate(scenario())
+
+
+def unlike(**more):
+    """Two workers, of 1 s and 3 s a step; an average takes 0.4 s."""
+    return parse(
+        {
+            "model": {"parameters": 10},
+            "objective": {
+                "kind": "bound", "initial_gap": 2.6, "smoothness": 1.7, "gradient_variance": 0.6
+            },
+            "optimizer": {"lr": 0.03},
+            "cluster": {
+                "workers": 2, "compute": "1 s", "group": [{"name": "slow", "workers": 1, "compute": "3 s"}]
+            },
+            "network": {"collective": "given", "duration": "400 ms"},
+            "run": {"steps": 10},
+            "theory": {"periods": [4], "durations": ["70 s"]},
+            "algorithm": [{"name": "ssgd"}],
+        }
+        | more
+    )  # fmt: skip
+
+
+def test_the_table_of_unlike_workers():
+    table = theory.tabulate(unlike())
+    (row,) = table["periods"]
+    assert row["seconds_per_step"] == pytest.approx(3.1)
+    assert row["speedup"] == pytest.approx(3.4 / 3.1)
+    alone = 2 / (1 + 1 / 3)  # seconds a step, if nobody waited for anybody
+    assert row["scalability"] == pytest.approx(alone / 3.1)
+    assert row["floor"] == pytest.approx(0.0153 + 3 * 0.0015606)
+    (best,) = table["tau_star"]
+    step = lambda tau: 3 + 0.4 / tau  # noqa: E731
+    bound = replace(UNLIKE, workers=2)
+    tried = min(range(1, 60), key=lambda tau: bound(70.0, step(tau), tau))
+    assert (best["unconstrained"], best["cap"]) == (tried, 19)
+    # 0.4 s of an average in steps of 3 s
+    assert table["hide"] == {"delay": 1, "smallest_period": 1, "delay_at_smallest_period": 1}
+
+
+def test_what_hides_an_average_that_takes_longer_than_steps():
+    table = theory.tabulate(unlike(network={"collective": "given", "duration": "30 s"}))
+    assert table["hide"] == {"delay": None, "smallest_period": 10, "delay_at_smallest_period": 10}
+
+
+def test_a_rate_beyond_floats_that_no_algorithm_takes_has_no_bound():
+    algorithm = [{"name": "ssgd", "lr": 0.03}]
+    table = theory.tabulate(unlike(optimizer={"lr": 1e-200}, algorithm=algorithm))
+    assert (table["tau_star"], table["crossings"]) == ([], [])
+    assert "from 1e-30" in table["notes"][0]
+
+
+extremes = st.sampled_from([1e-30, 1e-9, 0.3, 7.0, 1e9, 1e30])
+
+
+@given(
+    lr=extremes, smoothness=extremes, variance=extremes | st.just(0.0), gap=extremes,
+    duration=st.sampled_from(["1 us", "1 s", "1e15 s"]),
+)  # fmt: skip
+@settings(max_examples=50, deadline=None)
+def test_extreme_numbers_stay_numbers(lr, smoothness, variance, gap, duration):
+    objective = {
+        "kind": "bound", "initial_gap": gap, "smoothness": smoothness, "gradient_variance": variance
+    }  # fmt: skip
+    durations = {"periods": [1, 4], "durations": [duration]}
+    made = unlike(objective=objective, optimizer={"lr": lr}, theory=durations)
+    json.dumps(theory.tabulate(made), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("objective.initial_gap", 1e-320, "write 1e-30 or more"),
+        ("objective.smoothness", 1e200, "write 1e\\+30 or less"),
+        ("optimizer.lr", 1e-200, "rates from 1e-30 to 1e\\+30"),
+    ],
+)
+def test_numbers_beyond_floats_are_refused(key, value, said):
+    table, _, name = key.partition(".")
+    theorem = {"initial_gap": 1.0, "smoothness": 1.0, "gradient_variance": 1.0, "kind": "bound"}
+    known = {"objective": theorem, "optimizer": {"lr": 0.1}}[table]
+    with pytest.raises(InputError, match=f"{key} = .*{said}"):
+        unlike(**{table: known | {name: value}})

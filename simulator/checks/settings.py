@@ -22,7 +22,7 @@ from simulator.pieces.schedule import Constant, FixedPeriod
 from simulator.pieces.transform import Identity
 from simulator.programs import Program
 from simulator.scenario import Algorithm, Scenario, arguments
-from simulator.sections import NoObjective, Range
+from simulator.sections import LEAST, MOST, NoObjective, Range
 from simulator.wording import Path, nearest, sentence
 
 
@@ -207,6 +207,11 @@ def _beyond_theorem_two(where: Path, algorithm: Algorithm) -> Iterator[Problem]:
                 path,
                 'objective.kind = "bound" is for plain SGD with a constant learning rate and '
                 'period, uncompressed; remove it, or choose objective.kind = "quadratic"',
+            )
+        elif key == "lr" and value is not None and not LEAST <= value(1) <= MOST:
+            path = (*where, key) if key in algorithm.table else ("optimizer", key)
+            yield Problem(
+                path, f"Theorem 2 is for rates from {LEAST:g} to {MOST:g}; choose another unit"
             )
 
 
