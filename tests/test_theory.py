@@ -461,7 +461,8 @@ def unlike(**more):
             },
             "optimizer": {"lr": 0.03},
             "cluster": {
-                "workers": 2, "compute": "1 s", "group": [{"name": "slow", "workers": 1, "compute": "3 s"}]
+                "workers": 2, "compute": "1 s",
+                "group": [{"name": "slow", "workers": 1, "compute": "3 s"}],
             },
             "network": {"collective": "given", "duration": "400 ms"},
             "run": {"steps": 10},
