@@ -8,7 +8,7 @@ soon as the links are free: the latency of one overlaps the transmission of the 
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import pairwise
 from math import inf
 from typing import Any
@@ -82,6 +82,7 @@ class Network:
         self.overhead = scenario.costs
         self.charged: set[str] = set()  # names of links between regions, whose bytes are egress
         self._links: dict[tuple[int, int], Link] = {}
+        self._plans: dict[tuple[str, tuple[int, ...]], Plan] = {}
 
     @property
     def workers(self) -> int:
@@ -128,10 +129,13 @@ class Network:
         """Every worker's payload to every worker."""
         return self.plan("gather", tuple(range(self.workers)))
 
-    @cache  # noqa: B019 - as long as the network lives
-    def plan(self, kind: str, members: tuple[int, ...]) -> Plan:  # noqa: PLR0911
+    def plan(self, kind: str, members: tuple[int, ...]) -> Plan:
         """A collective ("mean" or "gather") of some of the workers."""
-        team = list(members)
+        if (kind, members) not in self._plans:
+            self._plans[kind, members] = self._plan(kind, list(members))
+        return self._plans[kind, members]
+
+    def _plan(self, kind: str, team: list[int]) -> Plan:  # noqa: PLR0911
         if len(team) < 2:
             return Plan({}, 0.0, {})
         if kind == "gather":  # around the ring: m - 1 hops, m - 1 payloads

@@ -56,14 +56,15 @@ def measure(seconds: float) -> list[dict[str, Any]]:
     os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)  # for ours alone, to be counted
     os.chdir(folder)
     counted: list[tuple[float, ...]] = []
-    done = 0
+    done, quiet = 0, io.StringIO()  # one for all: click remembers every stream it has written to
     try:
         deadline = time.monotonic() + seconds
         for number in itertools.count():
             if time.monotonic() > deadline and number >= ROUNDS:
                 break
             for command in COMMANDS:
-                quiet = io.StringIO()
+                quiet.seek(0)
+                quiet.truncate()
                 with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
                     status = paceline.run([*command])
                 assert status == EXPECTED.get(command, 0), (command, quiet.getvalue())
