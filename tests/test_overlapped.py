@@ -117,16 +117,18 @@ def test_dts_is_its_replay_with_averaged_gradients(delay, period, mu, decaying):
 @pytest.mark.parametrize("period", [1, 3])
 @pytest.mark.parametrize("compensation", ["displacement", "lecture", "none"])
 def test_the_other_compensations_by_hand(compensation, period):
-    delay, mu, lr = 4, 0.8, 0.03
+    delay, mu = 4, 0.8
     algorithm = {
-        "name": "dts", "delay": delay, "period": period, "momentum": mu, "lr": lr,
+        "name": "dts", "delay": delay, "period": period, "momentum": mu, "lr": DECAY,
         "compensation": compensation,
     }  # fmt: skip
+    rate = world(algorithm).algorithm[0].parameters["lr"]
     (found,) = marks(algorithm)
     g, start = gradients(found)
     x, u = np.tile(start, (3, 1)), np.zeros((3, start.size))
     A, total, sent = 0 * u, 0 * u, {}
     for n in range(STEPS):
+        lr = rate(n + 1)
         if compensation != "none":
             u = mu * u + g[:, n]
             x = x - lr * u
