@@ -146,6 +146,20 @@ def test_adamw_steps_as_pytorch_does():
     np.testing.assert_allclose(x, theirs.detach().numpy(), rtol=1e-10)
 
 
+def test_adamw_without_settings_is_pytorchs_adam():
+    torch = pytest.importorskip("torch")
+    transform, x = AdamW(), np.array([2.0, -4.0, 1e-8])
+    theirs = torch.tensor(x, requires_grad=True)
+    optimizer = torch.optim.Adam([theirs], lr=0.01)
+    state = transform.init(x)
+    for g in np.random.default_rng(0).normal(size=(50, 3)) * [1.0, 1e-3, 1e-8]:
+        direction, state = transform.update(g, state, x)
+        x = x - 0.01 * direction
+        theirs.grad = torch.tensor(g)
+        optimizer.step()
+    np.testing.assert_allclose(x, theirs.detach().numpy(), rtol=1e-10)
+
+
 def test_adamw_by_hand():
     """The bias-corrected first step has the size of the sign; weight decay pulls towards zero."""
     transform, x = AdamW(weight_decay=0.5), np.array([2.0, -4.0])

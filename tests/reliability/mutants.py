@@ -25,7 +25,7 @@ from simulator.executors import cores
 
 ROOT = Path(__file__).parent.parent.parent
 TITLE = "Mutants of the core"
-LONGEST = 300  # seconds of tests; a mutant that hangs is noticed
+PATIENCE = 3.0  # times as long as without a change: then a mutant hangs, which is noticed
 LEFT_OUT = re.compile(r"BinaryOperator_\w*(Bit|Shift)|Variable")  # annotations; need arguments
 
 GROUPS = {
@@ -113,17 +113,17 @@ def mutants(patterns: Sequence[str]) -> list[Mutant]:
     return [each for each in found if "@abstractmethod" not in str(each)]  # no test can tell
 
 
-def survives(root: Path, mutant: Mutant, tests: Sequence[str]) -> bool:
+def survives(root: Path, mutant: Mutant, tests: Sequence[str], longest: float) -> bool:
     """Whether the tests pass with the change, which is undone again."""
     from cosmic_ray.mutating import use_mutation
     from cosmic_ray.plugins import get_operator
 
     with use_mutation(root / mutant.file, get_operator(mutant.operator)(), mutant.occurrence):
-        return passes(root, tests)
+        return passes(root, tests, longest)
 
 
-def passes(root: Path, tests: Sequence[str]) -> bool:
-    """Run test files of the tree until one fails, or takes too long."""
+def passes(root: Path, tests: Sequence[str], longest: float | None = None) -> bool:
+    """Run test files of the tree until one fails, or it takes `longest` seconds."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
     command += ["-m", "not slow and not gpu and not alone and not browser"]
     command += ["-k", "not memory"]  # which notices nothing else, and takes the longest
@@ -137,7 +137,7 @@ def passes(root: Path, tests: Sequence[str]) -> bool:
         start_new_session=True,
     )
     try:
-        return process.wait(LONGEST) == 0
+        return process.wait(longest) == 0
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, 9)
         process.wait()
@@ -147,33 +147,40 @@ def passes(root: Path, tests: Sequence[str]) -> bool:
 def measure(seconds: float) -> list[dict[str, Any]]:
     """Try mutants of each group for its share of the time."""
     with tempfile.TemporaryDirectory() as name:
-        trees: queue.SimpleQueue[Path] = queue.SimpleQueue()
-        ignored = shutil.ignore_patterns(".git", ".venv", "runs", "__pycache__", "site", ".*_cache")
-        for number in range(cores()):
-            trees.put(shutil.copytree(ROOT, Path(name, str(number)), ignore=ignored))
+        names = ".git", ".venv", ".compat", ".hypothesis", "runs", "site", "__pycache__", ".*_cache"
+        ignored = shutil.ignore_patterns(*names)
+        trees = [
+            shutil.copytree(ROOT, Path(name, str(number)), ignore=ignored)
+            for number in range(cores())
+        ]
         return [_tried(group, trees, seconds / len(GROUPS)) for group in GROUPS]
 
 
-def _tried(group: str, trees: queue.SimpleQueue[Path], seconds: float) -> dict[str, Any]:
+def _tried(group: str, trees: Sequence[Path], seconds: float) -> dict[str, Any]:
     """Try mutants of a group, one at a time in each tree."""
     patterns, tests = GROUPS[group]
-    end = time.monotonic() + seconds
+    begin = time.monotonic()
+    end = begin + seconds
 
-    def one(mutant: Mutant | None) -> bool | None:
-        tree = trees.get()
+    with ThreadPoolExecutor(cores()) as pool:  # as busy as it will be
+        if not all(pool.map(lambda tree: passes(tree, tests), trees)):
+            raise SystemExit(f"the tests of {group} fail without any change")
+    longest = PATIENCE * (time.monotonic() - begin)
+    idle: queue.SimpleQueue[Path] = queue.SimpleQueue()
+    for tree in trees:
+        idle.put(tree)
+
+    def one(mutant: Mutant) -> bool | None:
+        if time.monotonic() > end:
+            return None
+        tree = idle.get()
         try:
-            if mutant is None:
-                return passes(tree, tests)
-            if time.monotonic() > end:
-                return None
-            survived = survives(tree, mutant, tests)
+            survived = survives(tree, mutant, tests, longest)
             print("survives:" if survived else "killed:", mutant, file=sys.stderr, flush=True)
             return survived
         finally:
-            trees.put(tree)
+            idle.put(tree)
 
-    if not one(None):
-        raise SystemExit(f"the tests of {group} fail without any change")
     every = mutants(patterns)
     with ThreadPoolExecutor(cores()) as pool:
         survived = dict(zip(every, pool.map(one, every), strict=True))
