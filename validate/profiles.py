@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from simulator import load, store
+from simulator import load, store, wording
 from simulator.errors import InputError
 from simulator.overhead import Overhead
 from simulator.paths import refusals
@@ -47,9 +47,14 @@ class Profile:
                 self.tables.get("overhead", ()), context={"folder": self.folder}
             )
         except ValidationError as error:
-            where = error.errors()[0]
-            path = ".".join(map(str, where["loc"]))
-            raise InputError(f"overhead.{path}: {where['msg']}; correct the profile") from None
+            fault = error.errors()[0]
+            path, value = ("overhead", *fault["loc"]), fault["input"]
+            shown = "" if fault["type"] == "missing" else f" = {wording.show(value)}"
+            what = f"{wording.sentence(fault, path, value)}; correct the profile"
+            if fault["type"] in wording.UNKNOWN:
+                keys = wording.nearest(str(path[-1]), Overhead.model_fields, "the keys here are")
+                what = f"unknown key; {keys}"
+            raise InputError(f"{wording.dotted(path)}{shown}: {what}") from None
 
     def text(self) -> str:
         """The file, with comments."""
