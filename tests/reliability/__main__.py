@@ -47,6 +47,7 @@ def measured(name: str, module: Any, seconds: float) -> dict[str, Any]:
         "command": f"python -m tests.reliability {name} --seconds {seconds:g}",
         "machine": f"{cores()} cores, {platform.system()}",
         "versions": store.versions(),
+        "remarks": getattr(module, "REMARKS", ""),
         "rows": rows,
     }
 
@@ -81,6 +82,8 @@ def _section(known: dict[str, Any]) -> str:
     if missed:
         lines.append("\nNot handled:\n")
         lines += [f"- {what}: `{' '.join(each.split())}`" for what, each in missed]
+    if remarks := known.get("remarks"):
+        lines.append(f"\n{remarks}")
     return "\n".join(lines)
 
 
