@@ -48,30 +48,35 @@ GROUPS = {
             "peers",
         ],
     ),
-    "interpreters": (
+    "the interpreter `virtual`": (
         [
             "engines/virtual.py",
             "engines/node.py",
             "engines/simulation.py",
             "engines/collective.py",
-            "engines/lockstep.py",
             "engines/observer.py",
-            "engines/lane.py",
-            "engines/batched.py",
-            "engines/ledger.py",
         ],
         [
             "observer",
             "identities",
             "messages",
-            "staleness",
-            "server",
-            "served",
             "conformance",
-            "virtual",
-            "batched",
+            "server",
+            "staleness",
             "overlapped",
+            "virtual",
         ],
+    ),
+    "the interpreters `batched` and `lockstep`": (
+        [
+            "engines/batched.py",
+            "engines/lane.py",
+            "engines/ledger.py",
+            "engines/agenda.py",
+            "engines/team.py",
+            "engines/lockstep.py",
+        ],
+        ["identities", "conformance", "served", "batched", "overlapped"],
     ),
 }
 """What is changed, in simulator/, and the tests that must notice, the quickest first."""
