@@ -107,8 +107,8 @@ class ErrorBound:
         step = self.lr * self.smoothness
         if step > 1:
             return 0
-        root = math.ceil(min(LONGEST, 0.5 + math.sqrt(0.25 + (1 - step) / step**2)))
-        return next(tau for tau in count(root, -1) if self.valid(tau))  # despite rounding
+        beyond = math.ceil(min(LONGEST, 1 / step)) + 1  # (tau - 1)^2 < tau (tau - 1) < 1 / step^2
+        return next(tau for tau in count(beyond, -1) if self.valid(tau))
 
 
 def tau_star_constant(bound: ErrorBound, D: float, duration: float) -> float:
