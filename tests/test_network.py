@@ -1,5 +1,7 @@
 """Collectives and messages: seconds and bytes per link by hand, random latencies, what is paid."""
 
+import gc
+import weakref
 from itertools import pairwise
 
 import numpy as np
@@ -30,6 +32,15 @@ def regions(*names, size=1):
 def traffic(workers, network, seed=0, **tables):
     world = scenario({"name": "ssgd"}, workers=workers, network=network, **tables)
     return Traffic(Network(world), seed)
+
+
+def test_nobody_remembers_a_network():
+    network = Network(scenario({"name": "ssgd"}, network={"collective": "ring", **LINE}))
+    assert network.plan("mean", (0, 1, 2)) is network.plan("mean", (0, 1, 2))
+    known = weakref.ref(network)
+    del network
+    gc.collect()
+    assert known() is None
 
 
 # Collectives

@@ -125,6 +125,11 @@ def test_points_are_read_from_a_file(tmp_path):
     ]
 
 
+def test_a_list_is_not_parsed_at_each_of_its_commas():
+    with pytest.raises(InputError, match="no ] at its end"):
+        points.axes(["run.steps=[" + "1," * 30_000])  # quadratic: minutes
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
