@@ -143,7 +143,7 @@ def test_what_is_no_profile_is_refused(tmp_path):
     with pytest.raises(InputError, match="no profile, for it has neither"):
         profiles.read(tmp_path / "a.toml")
     (tmp_path / "b.toml").write_text("overhead = [{ workers = 2, issue = 3 }]")
-    with pytest.raises(InputError, match=r"overhead\.0\.issue: .*a number without a unit"):
+    with pytest.raises(InputError, match=r"overhead\[0\].issue = 3: a number without a unit"):
         _ = profiles.read(tmp_path / "b.toml").overheads
     with pytest.raises(InputError, match="cannot be written"):
         Profile({"probe": {}}).write("/dev/null/profile.toml")
