@@ -73,10 +73,17 @@
       ask("url", location.search);
       return none;
     }
-    const id = context.triggered_id || "";
+    // Dash may tell of several at once: boxes come first, as what an earlier move has put there
+    const told = context.triggered.map(({ prop_id: property, value }) =>
+      [property.slice(0, property.lastIndexOf(".")), value]);
+    told.sort(([one], [other]) => (one < other ? -1 : 1));
+    told.forEach(([id, value]) => changed(id, value));
+    return none;
+  }
+
+  function changed(id, value) {
     const [kind, ...rests] = id.split("-");
     const name = rests.join("-");
-    const value = context.triggered.length ? context.triggered[0].value : null;
     if (id === "reset") {
       show({}, Object.fromEntries(page.knobs.map((each) => [each.name, each.at])));
       rest();
@@ -87,8 +94,9 @@
       rest();
     } else if (kind === "box") {
       const text = (value ?? "").trim();
-      if (text === (page.state[name] ?? knob(name).own)) return none;
-      ask("box", query({ ...page.state, [name]: text }));
+      if (text !== (page.state[name] ?? knob(name).own)) {
+        ask("box", query({ ...page.state, [name]: text }));
+      }
     } else if (kind === "slider" && value !== page.at[name]) {
       const { texts, own } = knob(name);
       page.at[name] = value;
@@ -100,7 +108,6 @@
       clearTimeout(resting);
       resting = setTimeout(rest, REST);
     }
-    return none;
   }
 
   function answered(answer) {
