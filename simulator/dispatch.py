@@ -1,9 +1,12 @@
 """Which engine runs an algorithm: the fastest that takes it."""
 
-from collections.abc import Sequence
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import inf
 
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from simulator.cluster import ideal_rate
 from simulator.engines import batched, virtual
@@ -34,7 +37,9 @@ def run_seeds(  # noqa: PLR0913 - what is run, and how
     """
     known = known_programs(programs)
     # Sums must not depend on how many cores a process may use.
-    with threadpool_limits(limits=1):
+    with interrupted_later():
+        libraries = ThreadpoolController()
+    with libraries.limit(limits=1):
         reason = ""
         if engine == "batched" or (
             engine == "auto" and _is_worth_it(scenario, known[algorithm.name])
@@ -89,3 +94,22 @@ def takes_many(scenario: Scenario, algorithm: Algorithm, engine: str, programs: 
     except HandOver:
         return False
     return True
+
+
+@contextmanager
+def interrupted_later() -> Iterator[None]:
+    """Let a Ctrl-C inside be heard at the end.
+
+    It would be lost in the callbacks in which loaded libraries are searched: exceptions end there.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are for the main thread
+        return
+    heard: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+    if heard:
+        signal.raise_signal(signal.SIGINT)

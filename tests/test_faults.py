@@ -1,7 +1,9 @@
 """Whatever dies, hangs, fills up or is removed: small versions of `tests/reliability`."""
 
+import ctypes
 import os
 import random
+import signal
 import subprocess
 import sys
 from functools import partial
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 import paceline
-from simulator import executors
+from simulator import dispatch, executors
 from simulator.errors import RunError
 from tests.reliability import faults, soak
 from tests.reliability.dying import deadly, does
@@ -91,3 +93,14 @@ def test_growth_is_told_from_none():
     assert all(row["handled"] for row in soak.judged(steady))
     leaking = steady + [[0.0, each / 4, 0, 0] for each in range(20)]
     assert [row["what"] for row in soak.judged(leaking) if not row["handled"]] == ["open files"]
+
+
+def test_ctrl_c_is_not_lost_while_libraries_are_searched():
+    """In a callback of ctypes, as threadpoolctl has, an exception is printed and forgotten."""
+    went_on = False
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - that it goes on is the point
+        with dispatch.interrupted_later():
+            ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGINT))()
+            went_on = True
+    assert went_on
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
