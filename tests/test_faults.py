@@ -98,9 +98,8 @@ def test_growth_is_told_from_none():
 def test_ctrl_c_is_not_lost_while_libraries_are_searched():
     """In a callback of ctypes, as threadpoolctl has, an exception is printed and forgotten."""
     went_on = False
-    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - that it goes on is the point
-        with dispatch.interrupted_later():
-            ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGINT))()
-            went_on = True
+    with pytest.raises(KeyboardInterrupt), dispatch.interrupted_later():
+        ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGINT))()
+        went_on = True
     assert went_on
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
