@@ -93,6 +93,8 @@ def test_growth_is_told_from_none():
     assert all(row["handled"] for row in soak.judged(steady))
     leaking = steady + [[0.0, each / 4, 0, 0] for each in range(20)]
     assert [row["what"] for row in soak.judged(leaking) if not row["handled"]] == ["open files"]
+    slowly = np.tile([0.3, 0, 0, 0], (200, 1)).cumsum(axis=0) + [100.0, 9, 0, 3]
+    assert [row["what"] for row in soak.judged(slowly) if not row["handled"]] == ["MiB of memory"]
 
 
 def test_ctrl_c_is_not_lost_while_libraries_are_searched():

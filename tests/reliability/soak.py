@@ -24,7 +24,7 @@ TITLE = "Soak"
 HOW = "make soak"
 WARM = 0.3  # of the rounds: caches fill
 LIMITS = {  # growth per round that is none, for each of what is counted
-    "MiB of memory": 0.5,  # allocators keep pieces; a round is some 10 MiB of results
+    "MiB of memory": 0.05,  # allocators keep pieces
     "open files": 0.02,
     "processes": 0.02,
     "temporary files": 0.02,
