@@ -93,7 +93,7 @@ def test_growth_is_told_from_none():
     assert all(row["handled"] for row in soak.judged(steady))
     leaking = steady + [[0.0, each / 4, 0, 0] for each in range(20)]
     assert [row["what"] for row in soak.judged(leaking) if not row["handled"]] == ["open files"]
-    slowly = np.tile([0.3, 0, 0, 0], (200, 1)).cumsum(axis=0) + [100.0, 9, 0, 3]
+    slowly = np.outer(np.arange(200), [0.3, 0, 0, 0]) + np.array([100.0, 9, 0, 3])
     assert [row["what"] for row in soak.judged(slowly) if not row["handled"]] == ["MiB of memory"]
 
 
