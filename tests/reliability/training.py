@@ -20,6 +20,7 @@ HOW = "python -m tests.reliability training"
 TIMEOUT = 5.0  # seconds: validation.timeout
 SLACK = 25.0  # seconds for a machine that has other things to do
 GROWN = 50_000  # bytes
+CLOSING = 5.0  # seconds in which a process that has ended is rid of its sockets
 BEGINS = 90.0  # seconds in which training begins
 SETS = ("--set", f"validation.timeout={TIMEOUT:g} s", "--set", "run.steps=2000")
 
@@ -47,18 +48,22 @@ def ports(processes: list[int]) -> set[int]:
     return {each.laddr.port for each in found if each.status == psutil.CONN_LISTEN}
 
 
+def listening() -> set[int]:
+    """Where anybody on this machine listens."""
+    found = psutil.net_connections("inet")
+    return {each.laddr.port for each in found if each.status == psutil.CONN_LISTEN}
+
+
 def over(
     process: "subprocess.Popen[str]", folder: Path, before: set[int], within: float = TIMEOUT
 ) -> str:
     """Wait for the end, in time; nothing is left of the run: return what the command says."""
     _, said = process.communicate(timeout=within + SLACK)
     nothing_is_left(folder)
-    listening = {
-        each.laddr.port
-        for each in psutil.net_connections("inet")
-        if each.status == psutil.CONN_LISTEN
-    }
-    assert not before & listening, before & listening
+    deadline = time.monotonic() + CLOSING
+    while left := before & listening():
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
     assert "Traceback" not in said, said
     return said
 
