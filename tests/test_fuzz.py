@@ -54,7 +54,8 @@ def changed(draw, document):
                     source = source[part]
                 inner[last] = copy.deepcopy(source)
         else:
-            inner[last] = draw(ANY if what == "replace" else ODD)
+            # a copy: the next change may be to what is the same object in every example
+            inner[last] = copy.deepcopy(draw(ANY if what == "replace" else ODD))
     return found
 
 
