@@ -191,7 +191,12 @@ def _algorithms(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator
                 'write network.latency = "80 ms"',
             )
         for key, what in combinations(scenario, program, algorithm):
-            yield Problem((*where, key) if key in algorithm.table else ("optimizer", key), what)
+            yield Problem(_written(where, algorithm, key), what)
+
+
+def _written(where: Path, algorithm: Algorithm, key: str) -> Path:
+    """The path at which a scenario says a parameter of an algorithm."""
+    return (*where, key) if key in algorithm.table else ("optimizer", key)
 
 
 def _beyond_theorem_two(where: Path, algorithm: Algorithm) -> Iterator[Problem]:
@@ -202,16 +207,15 @@ def _beyond_theorem_two(where: Path, algorithm: Algorithm) -> Iterator[Problem]:
     for key, kind in plain.items():
         value = algorithm.parameters.get(key)
         if value is not None and not isinstance(value, kind):
-            path = (*where, key) if key in algorithm.table else ("optimizer", key)
             yield Problem(
-                path,
+                _written(where, algorithm, key),
                 'objective.kind = "bound" is for plain SGD with a constant learning rate and '
                 'period, uncompressed; remove it, or choose objective.kind = "quadratic"',
             )
         elif key == "lr" and value is not None and not LEAST <= value(1) <= MOST:
-            path = (*where, key) if key in algorithm.table else ("optimizer", key)
             yield Problem(
-                path, f"Theorem 2 is for rates from {LEAST:g} to {MOST:g}; choose another unit"
+                _written(where, algorithm, key),
+                f"Theorem 2 is for rates from {LEAST:g} to {MOST:g}; choose another unit",
             )
 
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +44,11 @@ def _grows(records: Path) -> bool:
 
 def ports(processes: list[int]) -> set[int]:
     """Where processes listen."""
-    found = [each for one in processes for each in psutil.Process(one).net_connections("inet")]
-    return {each.laddr.port for each in found if each.status == psutil.CONN_LISTEN}
+    return _ports(each for one in processes for each in psutil.Process(one).net_connections("inet"))
 
 
-def listening() -> set[int]:
-    """Where anybody on this machine listens."""
-    found = psutil.net_connections("inet")
-    return {each.laddr.port for each in found if each.status == psutil.CONN_LISTEN}
+def _ports(connections: Iterable[Any]) -> set[int]:
+    return {each.laddr.port for each in connections if each.status == psutil.CONN_LISTEN}
 
 
 def over(
@@ -61,7 +58,7 @@ def over(
     _, said = process.communicate(timeout=within + SLACK)
     nothing_is_left(folder)
     deadline = time.monotonic() + CLOSING
-    while left := before & listening():
+    while left := before & _ports(psutil.net_connections("inet")):
         assert time.monotonic() < deadline, left
         time.sleep(0.05)
     assert "Traceback" not in said, said
