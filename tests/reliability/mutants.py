@@ -11,6 +11,7 @@ import os
 import queue
 import random
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from simulator.executors import cores
 ROOT = Path(__file__).parent.parent.parent
 TITLE = "Mutants of the core"
 PATIENCE = 3.0  # times as long as without a change: then a mutant hangs, which is noticed
+MEMORY = 8 << 30  # bytes of a process: a change can make it ask for ever more
 LEFT_OUT = re.compile(r"BinaryOperator_\w*(Bit|Shift)|Variable")  # annotations; need arguments
 
 GROUPS = {
@@ -130,6 +132,7 @@ def survives(root: Path, mutant: Mutant, tests: Sequence[str], longest: float) -
 def passes(root: Path, tests: Sequence[str], longest: float | None = None) -> bool:
     """Run test files of the tree until one fails, or it takes `longest` seconds."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+    command += ["--hypothesis-profile", "first failure"]
     command += ["-m", "not slow and not gpu and not alone and not browser"]
     command += ["-k", "not memory"]  # which notices nothing else, and takes the longest
     surroundings = os.environ | {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -151,6 +154,8 @@ def passes(root: Path, tests: Sequence[str], longest: float | None = None) -> bo
 
 def measure(seconds: float) -> list[dict[str, Any]]:
     """Try mutants of each group for its share of the time."""
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, most))  # the tests inherit it
     with tempfile.TemporaryDirectory() as name:
         names = ".git", ".venv", ".compat", ".hypothesis", "runs", "site", "__pycache__", ".*_cache"
         ignored = shutil.ignore_patterns(*names)
