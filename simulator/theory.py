@@ -46,6 +46,9 @@ __all__ = [
 LONGEST = 2**53
 """The longest period in steps: of longer ones floats do not know them all."""
 
+ROUNDING = 1e-12
+"""Relative: what a number of steps may be off by without being another."""
+
 Workers = Sequence[Sequence[Distribution]]
 
 
@@ -98,17 +101,15 @@ class ErrorBound:
 
     def valid(self, tau: int) -> bool:
         """Whether lr L + lr^2 L^2 tau (tau - 1) <= 1, as the theorem demands."""
-        step = self.lr * self.smoothness
-        return step + step * step * tau * (tau - 1) <= 1
+        return tau <= self.cap
 
     @property
     def cap(self) -> int:
-        """The largest tau that the theorem covers; 0 where the learning rate is too high."""
-        step = self.lr * self.smoothness
-        if step > 1:
-            return 0
-        beyond = math.ceil(min(LONGEST, 1 / step)) + 1  # (tau - 1)^2 < tau (tau - 1) < 1 / step^2
-        return next(tau for tau in count(beyond, -1) if self.valid(tau))
+        """The largest tau that the theorem covers; 0 where the learning rate is too high.
+
+        With s = lr L, 1 - s - s^2 tau (tau - 1) = (1 - s tau) (1 + s (tau - 1)).
+        """
+        return math.floor(min(LONGEST, 1 / (self.lr * self.smoothness)) * (1 + ROUNDING))
 
 
 def tau_star_constant(bound: ErrorBound, D: float, duration: float) -> float:
@@ -182,7 +183,7 @@ def delayed_seconds_per_step(
 
 
 def _ceil(ratio: float) -> int:
-    return math.ceil(ratio * (1 - 1e-12))  # 6 s / 0.3 s is 20, whatever its rounding
+    return math.ceil(ratio * (1 - ROUNDING))  # 6 s / 0.3 s is 20, whatever its rounding
 
 
 def steps_to_hide(

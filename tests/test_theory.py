@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from fractions import Fraction
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -242,11 +243,22 @@ def test_theorem_2_by_hand():
 
 
 @given(lr=st.floats(1e-4, 2), smoothness=st.floats(0.01, 10))
-def test_cap_is_the_largest_valid_tau(lr, smoothness):
+def test_cap_is_the_largest_tau_that_the_condition_allows(lr, smoothness):
+    def allowed(tau, rounding):
+        step = Fraction(lr) * Fraction(smoothness) * (1 + rounding)
+        return step + step**2 * tau * (tau - 1) <= 1
+
     bound = ErrorBound(4, lr, smoothness, 1.0, 1.0)
-    if bound.cap:
-        assert bound.valid(bound.cap)
+    rounding = Fraction(1, 10**11)
+    assert bound.cap == 0 or allowed(bound.cap, -rounding)
+    assert not allowed(bound.cap + 1, rounding)
+    assert bound.valid(bound.cap)
     assert not bound.valid(bound.cap + 1)
+
+
+def test_cap_whose_condition_is_met_exactly():
+    for steps in range(1, 100):  # of 10, floats say that 0.1 + 0.01 * 90 > 1
+        assert ErrorBound(4, 1 / steps, 1.0, 1.0, 1.0).cap == steps
 
 
 def test_bounds_that_never_cross():
