@@ -208,7 +208,7 @@ def tune(result: "TuneResult") -> list[Table | str]:
 
 def _regret(worlds: Sequence[Row], row: Row) -> str:
     shares = [world["regret"][row["label"]] for world in worlds]
-    return ", ".join(f"{100 * each:.1f}" if each >= 0 else "not reached" for each in shares)
+    return ", ".join(f"{100 * each:.1f}" if each >= 0 else "never" for each in shares)
 
 
 def theory(document: Row) -> list[Table | str]:

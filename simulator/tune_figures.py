@@ -43,16 +43,15 @@ def figures(result: "TuneResult") -> dict[str, bytes]:
         drawn = {"tune": value(result)}
         if result.regret:
             drawn["tune-sensitivity"] = sensitivity(result)
-        return plot.files(drawn)
+        return plot.files({name: figure for name, figure in drawn.items() if figure})
 
 
-def value(result: "TuneResult") -> "Figure":
-    """Draw the best value at each period (or its like), a line per program.
+def value(result: "TuneResult") -> "Figure | None":
+    """Draw the best value at each period (or its like), a line per program; None without values.
 
     A program without such a parameter is a level line. An open triangle says that all at a period
     was given up, and above what its value is; programs given up altogether are named only.
     """
-    figure, axes = one_panel()
     families: dict[str, list[Contender]] = {}
     for each in result.ranked:
         families.setdefault(each.candidate.name, []).append(each)
@@ -65,6 +64,11 @@ def value(result: "TuneResult") -> "Figure":
         unit = f"{unit} ({name})"
     keys = {name: _key(found) for name, found in families.items()}
     lines = {name: _points(result, found, keys[name], size) for name, found in families.items()}
+    out += [name for name, line in lines.items() if not line]
+    lines = {name: line for name, line in lines.items() if line}
+    if not lines:
+        return None
+    figure, axes = one_panel()
     periods = sorted({point.x for name, line in lines.items() if keys[name] for point in line})
     first, last = (periods[0], periods[-1]) if periods else (0.0, 1.0)
     ends = []

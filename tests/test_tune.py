@@ -192,6 +192,18 @@ def test_a_target_that_nobody_reaches_is_said_and_json_has_no_nan():
     assert any("no configuration reached loss 1e-06" in text for text in result.warnings)
 
 
+@pytest.mark.parametrize("reached", [False, True])
+def test_who_never_gets_there_in_so_many_steps_has_no_line(reached, tmp_path):
+    table = world(
+        {"ssgd": {"lr": [1e-9]}, "local-sgd": {"lr": [0.05 if reached else 1e-9], "tau": [2]}}
+    )
+    table["run"] = {"steps": 400, "target_loss": 0.5, "evaluate_every": 10}
+    result = tune(parse(table), seeds=2, out=tmp_path)
+    assert result.best.all_reached == reached
+    assert (tmp_path / "tune.svg").is_file() == reached
+    assert paceline.report([tmp_path]).is_file()
+
+
 def test_the_edge_of_the_range_is_warned_about_unless_it_is_the_worlds():
     result = found(world({"local-sgd": {"lr": [0.01, 0.02], "tau": [1, 2]}}), seeds=2)
     edges = [text for text in result.warnings if "tried" in text]
