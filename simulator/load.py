@@ -169,13 +169,10 @@ def _demand_text(table: dict[str, Any], file: str) -> None:
 
 def _demand_flat(table: Mapping[str, Any], file: str) -> None:
     """Refuse tables that nest more deeply than one can follow, and than Python can copy."""
-    level: list[Any] = [table]
-    for _ in range(DEEPEST):
-        inner = (each.values() if isinstance(each, Mapping) else each for each in level)
-        level = [one for each in inner for one in each if isinstance(one, Mapping | list)]
-        if not level:
-            return
-    raise InputError(f"{file}: nested too deeply; no scenario has {DEEPEST} tables in each other")
+    if not untrusted.shallow(table, DEEPEST):
+        raise InputError(
+            f"{file}: nested too deeply; no scenario has {DEEPEST} tables in each other"
+        )
 
 
 def _read_job(  # noqa: PLR0913, PLR0917

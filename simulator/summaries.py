@@ -146,13 +146,18 @@ class Document(TypedDict):
 
 def demand(summary: Any, table: Any) -> None:
     """Raise ValueError, naming the key at fault, for what no run has written."""
+    demand_shape(Document, {"summary": summary, "table": table})
+
+
+def demand_shape(shape: Any, value: Any) -> None:
+    """Raise ValueError, naming the key at fault, where a value is not as the type says."""
     try:
-        _document().validate_python({"summary": summary, "table": table}, strict=True)
+        _adapter(shape).validate_python(value, strict=True)
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"]))
         raise ValueError(f"{where}: missing, or nothing that belongs there") from None
 
 
 @cache
-def _document() -> TypeAdapter[Document]:
-    return TypeAdapter(Document)
+def _adapter(shape: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(shape)

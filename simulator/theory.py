@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import combinations, count
+from itertools import combinations
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter

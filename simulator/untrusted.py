@@ -3,9 +3,11 @@
 import json
 import re
 import tomllib
+from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 CHUNK = 1 << 20  # bytes
+DEEPEST = 48  # tables and lists within each other: a document has a scenario's and some around it
 
 
 def content(file: BinaryIO, largest: int) -> bytes:
@@ -24,6 +26,27 @@ def loads(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def document(text: str | bytes) -> dict[str, Any]:
+    """Return the object that a text of JSON says. Raises ValueError for anything else."""
+    found = loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("not an object")
+    if not shallow(found, DEEPEST):
+        raise ValueError("nested too deeply")  # for whoever walks through it
+    return found
+
+
+def shallow(value: Any, deepest: int) -> bool:
+    """Whether no more than `deepest` tables and lists are within each other."""
+    level = [value]
+    for _ in range(deepest):
+        inner = (each.values() if isinstance(each, Mapping) else each for each in level)
+        level = [one for each in inner for one in each if isinstance(one, Mapping | list)]
+        if not level:
+            return True
+    return False
 
 
 def toml(text: str, deepest: int) -> dict[str, Any]:

@@ -113,11 +113,22 @@ def test_changed_traces(data, tmp_path):
     handled("trace", json.dumps(document, default=str).encode("utf-8", "replace"), tmp_path)
 
 
+DOCUMENTS = {"run": DOCUMENT} | {
+    name: json.loads(READ[name][0]) for name in ("search", "swept", "comparison", "timeline")
+}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
 @QUICK
 @given(data=st.data())
-def test_changed_run_documents(data, tmp_path):
-    document = data.draw(changed(DOCUMENT))
-    handled("run", json.dumps(document, default=str).encode("utf-8", "replace"), tmp_path)
+def test_changed_documents(name, data, tmp_path):
+    document = data.draw(changed(DOCUMENTS[name]))
+    handled(name, json.dumps(document, default=str).encode("utf-8", "replace"), tmp_path)
+
+
+@pytest.mark.parametrize("name", [*DOCUMENTS, "curves", "event", "table", "kept"])
+def test_what_commands_write_is_read(name, tmp_path):
+    READERS[name](READ[name][0], tmp_path)
 
 
 @st.composite
@@ -144,6 +155,7 @@ def cells(draw, table):
 
 TABLES = {
     "curves": CURVES,
+    "table": READ["table"][0].decode(),
     "event": "label,seed,node,kind,step,start,end,joined,due,bytes\n"
     + "".join(f"ssgd,0,{n},step,{k},{k},{k + 0.5},,,\n" for n in (0, 1) for k in range(4)),
     "samples": "from,to,latency,bandwidth\na,b,1 ms,1 Gbit/s\nb,c,2 ms,\n",

@@ -186,6 +186,7 @@ def test_a_name_is_a_table_with_defaults_is_a_piece(name, graph):
 def test_tables_set_what_a_kind_has():
     assert read({"kind": "random", "degree": 3, "seed": 7}) == Random(3, 7)
     assert read({"kind": "torus", "rows": 4}) == Torus(4)
+    assert read("random") == Random(degree=4, seed=0)
 
 
 WRONG = {

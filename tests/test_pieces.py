@@ -67,6 +67,8 @@ def test_a_period_is_at_least_one_step(start, factor, step):
         ("momentum", float("nan")), ("momentum", {"kind": "momentum"}), ("momentum", {"mu": 0.9}),
         ("momentum", {"kind": "nesterov", "mu": 1.0}), ("momentum", {"kind": "identity", "x": 1}),
         ("momentum", {"kind": "adamw", "beta1": 1.0}), ("momentum", {"kind": "adamw", "mu": 0.9}),
+        ("momentum", {"kind": "adamw", "weight_decay": -0.1}),
+        ("momentum", {"kind": "adamw", "epsilon": 0}),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused(kind, value):

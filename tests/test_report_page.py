@@ -287,7 +287,10 @@ def test_the_comparison_alone_has_a_page(validated, folder):
         (None, "no such directory; give one that paceline simulate has written"),
         ({}, "no run.json, tune.json, sweep.json or comparison.json; give a directory that"),
         ({".parts/x": ""}, "an unfinished run; repeat its command to resume"),
-        ({"tune.json": "{}"}, "not written by this Paceline; repeat the command that wrote it"),
+        (
+            {"tune.json": "{}"},
+            "by this Paceline (scenario: missing, or nothing that belongs there)",
+        ),
         ({"sweep.json": "[1"}, "not written by this Paceline"),
         ({"run.json": '{"schema": 99}'}, "written by another Paceline"),
     ],

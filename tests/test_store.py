@@ -130,6 +130,7 @@ def test_every_moment_was_tried(tmp_path, monkeypatch):
         ("{}", "not written by Paceline"),
         ('{"schema": 2}', "another Paceline"),
         ('{"schema": "x"}', "another Paceline"),
+        ('{"schema": 1, "x": ' + "[" * 100 + "]" * 100 + "}", "not written by Paceline"),
     ],
 )
 def test_reading_refuses_what_it_does_not_understand(tmp_path, content, says):

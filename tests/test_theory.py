@@ -485,6 +485,17 @@ def unlike(**more):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("sharing", [1, 2])
+def test_the_table_says_what_devices_cost_it(sharing):
+    described = [{"name": "one", "shared_by": sharing}]
+    cluster = {"workers": 2, "compute": "1 s", "device": described}
+    cluster["group"] = [{"name": "all", "workers": 2, "device": "one"}]
+    said = any(
+        "share a device" in note for note in theory.tabulate(unlike(cluster=cluster))["notes"]
+    )
+    assert said == (sharing > 1)
+
+
 def test_the_table_of_unlike_workers():
     table = theory.tabulate(unlike())
     (row,) = table["periods"]

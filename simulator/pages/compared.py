@@ -133,7 +133,7 @@ def flat(table: Mapping[str, Any], head: str = "") -> dict[str, Any]:
     for key, value in table.items():
         if isinstance(value, Mapping) and "dist" not in value:
             found |= flat(value, f"{head}{key}.")
-        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+        elif _tables(value):
             for number_, each in enumerate(value):
                 name = each.get("label") or each.get("name") or number_
                 rest = {k: v for k, v in each.items() if k != "name"}
@@ -141,6 +141,10 @@ def flat(table: Mapping[str, Any], head: str = "") -> dict[str, Any]:
         else:
             found[f"{head}{key}"] = value
     return found
+
+
+def _tables(value: Any) -> bool:
+    return isinstance(value, list) and value != [] and all(isinstance(v, Mapping) for v in value)
 
 
 def document(table: Mapping[str, Any]) -> str:
@@ -151,8 +155,7 @@ def document(table: Mapping[str, Any]) -> str:
 def _toml(table: Mapping[str, Any], head: str) -> list[str]:
     lines, inner = [], []
     for key, value in table.items():
-        tables = isinstance(value, list) and value and isinstance(value[0], Mapping)
-        if tables:
+        if _tables(value):
             for each in value:
                 inner += ["", f"[[{head}{key}]]", *_flat(each)]
         elif isinstance(value, Mapping) and not head and key != "tune":

@@ -1,7 +1,7 @@
 """What RUN directories hold, whichever command wrote them."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,9 +9,11 @@ from typing import Any
 from simulator import directories, store, untrusted
 from simulator.directories import Directory
 from simulator.errors import InputError
+from simulator.pages.documents import COMPARISON, SHAPES, SWEEP, TUNE, SweepRow, Timeline
+from simulator.summaries import demand_shape
 
 SIDES = ("predicted", "measured")
-COMPARISON, TUNE, SWEEP = "comparison.json", "tune.json", "sweep.json"
+SPAN = {"name", "pid", "tid", "ts", "dur"}  # of an event in a timeline
 
 
 @dataclass(frozen=True)
@@ -88,40 +90,39 @@ def _read(path: Path, name: str) -> Found:
             "that paceline simulate, tune, sweep, validate or compare has written"
         )
     if "sweep" in documents:
-        documents["sweep"]["rows"] = _rows(path / "sweep.csv")
+        documents["sweep"]["rows"] = _rows(path / "sweep.csv", documents["sweep"]["vary"])
     return Found(name, path, {}, **documents)
-
-
-NEEDED = {
-    COMPARISON: ("scenario", "rows", "sentence"),
-    TUNE: ("scenario", "ranking", "sentence", "measure"),
-    SWEEP: ("scenario", "vary", "points"),
-}
 
 
 def _document(file: Path) -> dict[str, Any]:
     try:
-        document = untrusted.loads(file.read_text(encoding="utf-8"))
-        for key in NEEDED[file.name]:
-            document[key]
-    except (OSError, ValueError, KeyError, TypeError):
+        document = untrusted.document(file.read_text(encoding="utf-8"))
+        store.demand_schema(document.get("schema", store.SCHEMA), file)
+        demand_shape(SHAPES[file.name], document)
+    except (OSError, ValueError) as error:
         raise InputError(
-            f"{file}: not written by this Paceline; repeat the command that wrote it"
+            f"{file}: not written by this Paceline ({error}); repeat the command that wrote it"
         ) from None
-    store.demand_schema(document.get("schema", store.SCHEMA), file)
-    return dict(document)
+    return document
 
 
-def _rows(file: Path) -> list[dict[str, Any]]:
+def _rows(file: Path, vary: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Rows of sweep.csv: numbers where they are such, None where nothing is."""
     try:
         with file.open(newline="", encoding="utf-8") as lines:
-            rows = list(csv.DictReader(lines))
-        return [{key: _value(text) for key, text in row.items()} for row in rows]
+            table = list(csv.DictReader(lines))
+        rows = [{key: _value(text) for key, text in row.items()} for row in table]
+        for row in rows:
+            demand_shape(SweepRow, row)
+            if missing := vary.keys() - row.keys():
+                raise ValueError(f"no column {min(missing)}")
     except FileNotFoundError:
         raise InputError(f"{file}: missing; repeat the command of the sweep") from None
-    except (OSError, ValueError, TypeError, csv.Error):
-        raise InputError(f"{file}: not a sweep's table; repeat the command of the sweep") from None
+    except (OSError, ValueError, TypeError, csv.Error) as error:
+        raise InputError(
+            f"{file}: not a sweep's table ({error}); repeat the command of the sweep"
+        ) from None
+    return rows
 
 
 def _value(text: str) -> Any:
@@ -149,20 +150,21 @@ def spans(run: Directory) -> dict[str, dict[str, list[dict[str, Any]]]]:
     Empty where the run recorded none. What is neither a span nor a name is left out.
     """
     try:
-        text = (run.path / "timeline.json").read_text(encoding="utf-8")
-        events = untrusted.loads(text)["traceEvents"]
-    except (OSError, ValueError, KeyError, TypeError):
+        document = untrusted.document((run.path / "timeline.json").read_text(encoding="utf-8"))
+        demand_shape(Timeline, document)
+    except (OSError, ValueError):
         return {}
-    processes: dict[Any, str] = {}
-    threads: dict[tuple[Any, Any], str] = {}
-    for event in events:
-        if event.get("name") == "process_name":
-            processes[event["pid"]] = event["args"]["name"]
-        elif event.get("name") == "thread_name":
-            threads[event["pid"], event["tid"]] = event["args"]["name"]
+    processes: dict[int, str] = {}
+    threads: dict[tuple[int, int], str] = {}
+    for event in document["traceEvents"]:
+        name, thing = event.get("args", {}).get("name"), event.get("name")
+        if name and thing == "process_name" and "pid" in event:
+            processes[event["pid"]] = name
+        elif name and thing == "thread_name" and event.keys() >= {"pid", "tid"}:
+            threads[event["pid"], event["tid"]] = name
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for event in events:
-        if event.get("ph") == "X":
+    for event in document["traceEvents"]:
+        if event.get("ph") == "X" and event.keys() >= SPAN:
             process = processes.get(event["pid"], str(event["pid"]))
             thread = threads.get((event["pid"], event["tid"]), f"worker {event['tid']}")
             found.setdefault(process, {}).setdefault(thread, []).append(event)

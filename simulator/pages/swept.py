@@ -57,7 +57,8 @@ def verdict(found: Found) -> Verdict:
 
 
 def _measure(rows: Sequence[Row]) -> str:
-    return next(key for key in MEASURES if any(row.get(key) is not None for row in rows))
+    known = (key for key in MEASURES if any(row.get(key) is not None for row in rows))
+    return next(known, "seconds_per_step")
 
 
 def _points(sweep: Row) -> dict[str, list[Row]]:
@@ -99,11 +100,9 @@ def section(found: Found, place: int) -> Section:
     assert sweep is not None
     rows, points = sweep["rows"], _points(sweep)
     measure = _measure(rows)
-    known = [row[measure] for row in rows if row.get(measure) is not None]
+    longest = max((row[measure] for row in rows if row.get(measure) is not None), default=1.0)
     timed = measure != "final_loss"
-    scale, unit = (
-        ((1e-3, "ms") if max(known) < 1 else time_unit(max(known))) if timed else (1.0, "")
-    )
+    scale, unit = ((1e-3, "ms") if longest < 1 else time_unit(longest)) if timed else (1.0, "")
     say = human if timed else number
     names = [*points]
     data, legend = [], {}

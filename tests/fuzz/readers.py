@@ -1,18 +1,23 @@
 """Readers under test: each takes bytes and a folder, and raises InputError or nothing."""
 
 import json
+import tempfile
+import tomllib
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-from simulator import points, size, summaries
+from simulator import points, size, store, summaries
 from simulator.errors import InputError
-from simulator.load import load
+from simulator.load import load, parse
 from simulator.pages.page import html
 from simulator.pages.reading import read as read_runs
 from simulator.simulate import simulate
+from simulator.sweep import sweep
+from simulator.tune import tune
 from tests import corpus
 from validate import events, profiles, sources
 from validate.compare import compare
@@ -120,10 +125,55 @@ def event(data: bytes, folder: Path) -> None:
     events.read(folder / "events.csv")
 
 
+def timeline(data: bytes, folder: Path) -> None:
+    """The timeline of a run directory."""
+    (folder / "run").mkdir(exist_ok=True)
+    (folder / "run/timeline.json").write_bytes(data)
+    run(json.dumps(DOCUMENT).encode(), folder)
+
+
+def search(data: bytes, folder: Path) -> None:
+    """What tune has written."""
+    page({"tune.json": data}, folder)
+
+
+def swept(data: bytes, folder: Path) -> None:
+    """What sweep has written."""
+    page({"sweep.json": data, "sweep.csv": written()["sweep.csv"]}, folder)
+
+
+def table(data: bytes, folder: Path) -> None:
+    """A sweep's table."""
+    page({"sweep.json": written()["sweep.json"], "sweep.csv": data}, folder)
+
+
+def comparison(data: bytes, folder: Path) -> None:
+    """What compare has written."""
+    page({"comparison.json": data}, folder)
+
+
+def page(files: dict[str, bytes], folder: Path) -> None:
+    """The page of a folder with these files, alone and beside another."""
+    both = [folder / "one", folder / "two"]
+    for each in both:
+        each.mkdir(exist_ok=True)
+        for name, data in files.items():
+            (each / name).write_bytes(data)
+    html(read_runs(both[:1]))
+    html(read_runs(both))
+
+
+def kept(data: bytes, folder: Path) -> None:
+    """A finished run of an unfinished command."""
+    with suppress(ValueError):
+        store.decode(data)
+
+
 READERS: dict[str, Reader] = {
     each.__name__: each
-    for each in (scenario, profile, trace, telemetry, samples, platform, run, curves, event)
-}
+    for each in (scenario, profile, trace, telemetry, samples, platform, run, curves, event,
+                 timeline, search, swept, table, comparison, kept)
+}  # fmt: skip
 
 
 def _row(label: str) -> dict[str, object]:
@@ -163,6 +213,24 @@ CURVES = "label,seed,time,step,loss,accuracy,tau,bytes,cost\n" + "".join(
 summaries.demand(DOCUMENT["summary"], DOCUMENT["scenario"]["table"])
 
 
+@cache
+def written() -> dict[str, bytes]:
+    """What commands write, by file name; a kept run has no name."""
+    world = tomllib.loads(corpus.SCENARIO)
+    world["run"] = {"steps": 4, "seeds": 2, "evaluate_every": 1, "target_loss": 0.9}
+    world["tune"] = {"ssgd": {"lr": [0.1, 0.2]}, "local-sgd": {"lr": [0.1], "tau": [1, 2]}}
+    small = parse(world)
+    names = ("tune.json", "sweep.json", "sweep.csv", "timeline.json", "comparison.json")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        tune(small, out=folder)
+        sweep(small, {"cluster.workers": [1, 2]}, out=folder)
+        result = simulate(small, seeds=1, out=folder)
+        compare(folder, folder).save(folder)
+        found = {name: (folder / name).read_bytes() for name in names}
+    return found | {"": store.encode(result.runs[0])}
+
+
 def seeds() -> dict[str, list[bytes]]:
     """Inputs that are right, of every reader."""
     shipped = {kind: sorted(SCENARIOS.rglob(f"*.{kind}")) for kind in ("toml", "csv", "xml")}
@@ -183,4 +251,10 @@ def seeds() -> dict[str, list[bytes]]:
         "run": [json.dumps(DOCUMENT).encode()],
         "curves": [CURVES.encode()],
         "event": [did.encode()],
+        "timeline": [written()["timeline.json"]],
+        "search": [written()["tune.json"]],
+        "swept": [written()["sweep.json"]],
+        "table": [written()["sweep.csv"]],
+        "comparison": [written()["comparison.json"]],
+        "kept": [written()[""]],
     }
