@@ -127,7 +127,8 @@ def _lost(groups: Groups) -> list[str]:
 
 def in_picture(values: np.ndarray, first: Sequence[float]) -> np.ndarray:
     """Return the losses that an axis must hold: not those of a line that diverges from `first`."""
-    usual = np.nanmax([*first, np.nanmedian(values)])
+    most = divergence.BOUND * np.nanmax(np.abs(first))
+    usual = min(np.nanmax([*first, np.nanmedian(values)]), most)
     return np.asarray(values[values <= usual + 2 * abs(usual)])
 
 

@@ -57,6 +57,11 @@ class Contender:
         """Whether every run so far got there."""
         return self.reached == len(self.scores)
 
+    @property
+    def diverged(self) -> bool:
+        """Whether every run so far diverged."""
+        return all(score.diverged for score in self.scores)
+
 
 @dataclass
 class Race:

@@ -165,7 +165,7 @@ def tune(result: "TuneResult") -> list[Table | str]:
 
     def verdict(row: Row) -> str:
         if row["label"] == result.best.candidate.label:
-            return "best"
+            return "best" if row["reached"] else "" if row["diverged"] else "closest"
         simplest = row["label"] == result.simplest.candidate.label
         said = "tie, simplest" if simplest else "tie" if row["label"] in tied else ""
         return said or ("given up early" if row["stopped"] else "")

@@ -72,7 +72,7 @@ class TuneResult:
         row = verdict.row(best, best, self.goal)
         if not best.all_reached:
             seeds, label = len(self.seeds), best.candidate.label
-            if self.goal.target is None:
+            if best.diverged or self.goal.target is None:
                 return "Every configuration diverged; try smaller learning rates."
             if not best.reached:
                 return f"{label} came closest to loss {self.goal.target:g}; no seed reached it."
@@ -178,7 +178,8 @@ def tune(  # noqa: PLR0913 - the options of the command
         tied = verdict.ties(ranked, known_programs(programs))
         close = [ranked[0], *tied[: CANDIDATES - 2]]
         close += [each for each in ranked if each not in close][: CANDIDATES - len(close)]
-        regret = regrets(tried, aim, runner, close, numbers) if len(close) > 1 else []
+        several = len(close) > 1 and not ranked[0].diverged
+        regret = regrets(tried, aim, runner, close, numbers) if several else []
     result = TuneResult(
         tried,
         aim,

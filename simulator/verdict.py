@@ -93,7 +93,9 @@ def warnings(
 ) -> list[str]:
     """What whoever acts on the answer should know."""
     best, seeds = ranked[0], len(ranked[0].scores)
-    found = []
+    found: list[str] = []
+    if best.diverged:
+        return [*_noted(space, best)]
     if not best.reached and goal.target is not None:
         found.append(
             f"no configuration reached loss {goal.target:g}: they are ranked by how close they "
@@ -112,13 +114,17 @@ def warnings(
     found += _without_effect(space, ranked)
     found += _undecided(space, best, tied)
     found += _same_everywhere(regret)
-    found += dict.fromkeys(
+    return [*found, *_noted(space, best)]
+
+
+def _noted(space: Space, best: Contender) -> dict[str, None]:
+    """What its runs say, once each."""
+    return dict.fromkeys(
         f"{best.candidate.label}: {note}"
         for score in best.scores
         if score.ran >= space.limit  # of a shorter run its cut is to blame
         for note in score.notes
     )
-    return found
 
 
 def _edge_of(space: Space, best: Contender) -> Any:

@@ -475,6 +475,13 @@ def test_all_that_diverge_and_what_never_gets_there():
     result = found(table, seeds=2)
     assert result.sentence == "Every configuration diverged; try smaller learning rates."
     assert not any("does not depend on" in text for text in result.warnings)
+    table["run"]["target_loss"] = 1e-3
+    aimed = found(table, seeds=2)
+    assert aimed.sentence == result.sentence
+    assert aimed.regret == []
+    (why,) = {text.partition(": diverged")[0] for text in aimed.warnings if "diverged" in text}
+    assert why == aimed.best.candidate.label
+    assert not any("try values beyond" in text for text in aimed.warnings)
     alone = found(world({"ssgd": {"lr": [0.1]}}), seeds=2)
     assert alone.regret == []
     assert len(tables.tune(alone)) == 1
