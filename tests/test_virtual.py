@@ -374,6 +374,24 @@ def test_steps_or_the_deadline_whichever_comes_first():
     assert simulate(world).steps == 10
 
 
+def test_a_worker_that_is_done_early_leaves_the_others_their_time():
+    group = [{"name": name, "workers": 1, "compute": f"{seconds} s"}
+             for name, seconds in (("fast", 1), ("slow", 10))]  # fmt: skip
+    limits = {"duration": "25 s", "evaluate_every": 1}
+    run = simulate(
+        scenario({"name": "psgd"}, workers=2, steps=5, cluster={"group": group}, run=limits)
+    )
+    assert run.curve["time"] == [0, 10, 20]
+    assert run.workers["compute"] == [5, 25]
+
+
+def test_the_period_is_told_from_the_first_average_on():
+    world = scenario(
+        {"name": "local-sgd", "tau": 5}, steps=15, network=RING, run={"evaluate_every": 1}
+    )
+    assert simulate(world).curve["tau"][5:] == [5] * 11
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_server_stops_after_as_many_gradients_as_all_workers_steps(workers):
     world = scenario(ASGD, workers=workers, compute=EXPONENTIAL, steps=30, network=RING)

@@ -67,6 +67,12 @@ GROUPS = {
             "staleness",
             "overlapped",
             "virtual",
+            "timeline",
+            "adacomm",
+            "jobs",
+            "gossip",
+            "combinations",
+            "failures",
         ],
     ),
     "the interpreters `batched` and `lockstep`": (
@@ -78,7 +84,7 @@ GROUPS = {
             "engines/team.py",
             "engines/lockstep.py",
         ],
-        ["identities", "conformance", "served", "batched", "overlapped"],
+        ["identities", "conformance", "served", "batched", "overlapped", "adacomm", "gossip"],
     ),
 }
 """What is changed, in simulator/, and the tests that must notice, the quickest first."""
