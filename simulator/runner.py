@@ -106,12 +106,13 @@ class Journal:
         self._study.set_user_attr(key, report.jsonable(score))
 
     def score(self, key: str) -> Score | None:
-        """Return a run that was kept before."""
-        if key not in self.kept:
+        """Return a run that was kept before; None where there is none, or something else."""
+        try:
+            value, gap, ran, notes = self.kept[key]
+            value, ran = (math.inf if each is None else float(each) for each in (value, ran))
+            return Score(value, float(gap), ran, tuple(map(str, notes)))
+        except (KeyError, TypeError, ValueError):
             return None
-        value, gap, ran, notes = self.kept[key]
-        value, ran = (math.inf if each is None else each for each in (value, ran))
-        return Score(value, gap, ran, tuple(notes))
 
 
 def _mend(path: Path) -> None:

@@ -515,6 +515,9 @@ def test_a_journal_cut_short_is_mended_and_no_journal_is_said(tmp_path):
     assert again.score("a") == score
     again.keep("b", score)
     assert Journal(path).score("b") == score
+    for wrong in (5, [1.0], [1.0, "near", 1.0, []], [{}, 0.0, 1.0, []], None):
+        again.kept["b"] = wrong
+        assert again.score("b") is None
     for name, content in (("other", b'{"op_code": 99}\n'), ("folder", None)):
         path = tmp_path / name
         path.mkdir() if content is None else path.write_bytes(content)

@@ -2,18 +2,58 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from typing_extensions import TypedDict  # typing's own is not enough for pydantic before 3.12
 
 from simulator import papers, store
+from simulator.errors import InputError
 from simulator.executors import cores
 from simulator.papers import page
 from simulator.papers.claim import Claim, Found, Paper
 from simulator.papers.lab import Lab
 from simulator.report import jsonable
 from simulator.simulate import Progress, check_options
+from simulator.summaries import Number, Pair, demand_shape
 
 Row = dict[str, Any]
 Say = Callable[[str], None]
+
+
+class Answer(TypedDict):
+    """What a measurement of a claim came to."""
+
+    value: Number
+    ci95: Pair
+    verdict: str
+    note: str
+
+
+class Assumed(Answer):
+    """The same under another assumption."""
+
+    assumption: str
+    sets: list[str]
+
+
+class Claimed(Answer):
+    """A claim that was checked."""
+
+    paper: str
+    claim: str
+    says: str
+    why: str
+    unit: str
+    expected: Number
+    within: Number
+    seeds: Literal["all", "few"]
+    sensitivity: list[Assumed]
+
+
+class Checked(TypedDict):
+    """What claims.json says."""
+
+    claims: list[Claimed]
 
 
 def reproduce(  # noqa: PLR0913 - the options of the command
@@ -91,9 +131,17 @@ def _found(claim: Claim, found: Found) -> Row:
 
 def _before(kept: store.KeptRuns) -> list[Row]:
     """What earlier calls have found. Raises InputError where it cannot be read."""
-    if not (kept.path / kept.whole).exists():
+    file = kept.path / kept.whole
+    if not file.exists():
         return []
-    return list(store.read(kept.path, kept.whole)["claims"])
+    document = store.read(kept.path, kept.whole)
+    try:
+        demand_shape(Checked, document)
+    except ValueError as error:
+        raise InputError(
+            f"{file}: not written by this Paceline ({error}); remove it, or choose another --out"
+        ) from None
+    return list(document["claims"])
 
 
 def _merged(before: Iterable[Row], rows: Sequence[Row], *, partly: bool) -> list[Row]:
