@@ -196,6 +196,28 @@ def test_finished_by_hand():
     assert answers == pytest.approx(dict.fromkeys(range(3), ceil(done / slowest) * slowest))
 
 
+def test_who_is_through_with_its_steps_goes_on_answering():
+    async def worker(me, *, lr: float):
+        while True:
+            (computing,) = await me.start_backward(me.start, 1)
+            if me.rank == 0:
+                while message := await me.receive_before(computing):
+                    me.send(message[0], me.start)
+            else:
+                await me.request(0, me.start)
+            await me.wait(computing)
+            me.mark(me.start)
+
+    programs = {"mine": Program("mine", worker, "here", averages=False, gossips=True)}
+    world = scenario(
+        {"name": "mine"}, workers=2, steps=3, programs=programs, cluster=UNEVEN,
+        network={"collective": "star", "latency": "2 s"},
+    )  # fmt: skip
+    run = simulate(world, programs=programs)
+    assert run.steps == 3
+    assert run.duration == pytest.approx(3 * 4)  # there and back, while it computes
+
+
 def parameter_server(times, up, down, updates, *, service=0.0, card=0.0):
     """Times at which a serial server is through with each gradient, by a loop of its own.
 

@@ -370,7 +370,7 @@ class VirtualNode(EngineNode):
             self._heard = 0
         run = self._run
         if self.step >= run.limit and self.rank != self.server:
-            if not any(self._routes):  # nobody waits for its answers
+            if not (run.program.gossips or any(self._routes)):  # nobody waits for its answers
                 await self._pause()
             run.over = True
             return [Piece(None, inf)] * pieces
