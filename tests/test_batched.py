@@ -52,6 +52,7 @@ def alike(ours: Run, theirs: Run, exact: bool = False) -> None:
         np.testing.assert_allclose(values, second["curve"][name], **tight)
     for key in ("seconds", "workers", "curve", "links", "duration", "spans", "arrows"):
         mine, other = first.pop(key), second.pop(key)
+        assert (mine is None) == (other is None), key
         if key in ("seconds", "workers"):
             np.testing.assert_allclose(list(mine.values()), list(other.values()), **tolerance)
         if key == "links":
