@@ -16,6 +16,7 @@ from simulator.dispatch import run_seeds
 from simulator.engines import batched, virtual
 from simulator.engines.collective import TIE
 from simulator.engines.handover import HandOver
+from simulator.engines.observer import POINTS
 from simulator.load import known_programs
 from simulator.programs import catalogue
 from simulator.trace import Kind, Run
@@ -139,6 +140,14 @@ def test_it_equals_the_reference(case, objective, world):
     for run in batched.run(algorithm, made, SEEDS, spans=10_000):
         spans = 10_000 if run.seed == SEEDS[0] else 0
         alike(run, virtual.run(algorithm, made, run.seed, spans=spans))
+
+
+def test_long_curves_are_thinned_as_the_reference_does():
+    case = {"name": "local-sgd", "tau": 2}
+    run = {"duration": f"{9 * POINTS} s"}  # so that it is done more than once
+    made = scenario(case, workers=2, compute=EXPONENTIAL, steps=None, run=run)
+    for each in batched.run(made.algorithm[0], made, SEEDS):
+        alike(each, virtual.run(made.algorithm[0], made, each.seed))
 
 
 @pytest.mark.parametrize("case", [{"name": "psgd"}, {"name": "dts", "delay": 3}], ids=called)

@@ -172,8 +172,9 @@ def test_all_equals_the_reference_engine(world, seed):
 
 @pytest.mark.parametrize("case", PROGRAMS, ids=lambda case: case["name"])
 @pytest.mark.parametrize("place", ["free", "far and busy"])
-def test_long_runs_equal_the_reference_engine(case, place):
+def test_long_runs_equal_the_reference_engine(case, place, monkeypatch):
     """Several chunks of script, rings filled again and again, points thinned out, rare visitors."""
+    monkeypatch.setattr("simulator.engines.world.RING", (64, 64))
     far = {
         "network": {"latency": {"dist": "gamma", "mean": "400 ms", "shape": 3}},
         "server": {"receive": "10 ms", "apply": "40 ms", "bandwidth": "10 Mbit/s"},
