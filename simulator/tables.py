@@ -163,9 +163,11 @@ def tune(result: "TuneResult") -> list[Table | str]:
     shown += [each for each in result.tied if each not in shown]
     rows, goal = result.rows(shown), result.goal
 
+    first = "best" if result.best.reached else "" if result.best.diverged else "closest"
+
     def verdict(row: Row) -> str:
         if row["label"] == result.best.candidate.label:
-            return "best" if row["reached"] else "" if row["diverged"] else "closest"
+            return first
         simplest = row["label"] == result.simplest.candidate.label
         said = "tie, simplest" if simplest else "tie" if row["label"] in tied else ""
         return said or ("given up early" if row["stopped"] else "")

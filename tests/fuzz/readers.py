@@ -213,7 +213,7 @@ CURVES = "label,seed,time,step,loss,accuracy,tau,bytes,cost\n" + "".join(
 summaries.demand(DOCUMENT["summary"], DOCUMENT["scenario"]["table"])
 
 
-@cache
+@cache  # and not at import: whoever collects tests would wait for it
 def written() -> dict[str, bytes]:
     """What commands write, by file name; a kept run has no name."""
     world = tomllib.loads(corpus.SCENARIO)
@@ -231,6 +231,7 @@ def written() -> dict[str, bytes]:
     return found | {"": store.encode(result.runs[0])}
 
 
+@cache
 def seeds() -> dict[str, list[bytes]]:
     """Inputs that are right, of every reader."""
     shipped = {kind: sorted(SCENARIOS.rglob(f"*.{kind}")) for kind in ("toml", "csv", "xml")}
