@@ -24,7 +24,11 @@ def outputs(page: str, folder: Path) -> Iterator[str]:
     for name, text in FILE.findall(page):
         (folder / name).write_text(text, "utf-8")
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    surroundings = os.environ | {"PATH": path, "COLUMNS": "80"}
+    surroundings = os.environ | {
+        "PATH": path,
+        "COLUMNS": "80",
+        "DASK_LOGGING__DISTRIBUTED": "critical",  # a worker stopped in a heartbeat logs an error
+    }
     for command, _ in BLOCK.findall(page):
         ran = subprocess.run(
             command,
