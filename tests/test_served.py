@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.engines import served, virtual
+from simulator.engines import lane, served, virtual
 from simulator.engines.handover import HandOver
 from simulator.pieces.gate import bounded_lead
 from simulator.programs import catalogue
@@ -230,6 +230,20 @@ def test_a_run_depends_on_its_seed_alone(case):
     ):  # fmt: skip
         for one, other in zip(alone, several, strict=True):
             np.testing.assert_equal(vars(one), vars(other))
+
+
+@pytest.mark.parametrize("waiting", [1, 3])
+@pytest.mark.parametrize("end", [{"steps": 900}, {"duration": "1500 s"}], ids=["steps", "duration"])
+@pytest.mark.parametrize("place", [{}, {"cluster": {"region": "home"}}], ids=["free", "charged"])
+def test_a_run_does_not_depend_on_how_many_marks_wait(waiting, end, place, monkeypatch):
+    world = scenario(
+        K_ASYNC, workers=5, compute=EXPONENTIAL, steps=None, run=end,
+        cost={"egress_per_gb": 0.1}, **place,
+    )  # fmt: skip
+    before = run(world)[0]
+    assert len(before.curve["step"]) > 150
+    monkeypatch.setattr(lane, "MARKS", waiting)
+    np.testing.assert_equal(vars(run(world)[0]), vars(before))
 
 
 def test_memory_does_not_grow_with_steps():

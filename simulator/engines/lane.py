@@ -18,6 +18,7 @@ from simulator.pieces.gate import COMPILED, Gate, always
 from simulator.trace import Run
 
 ALWAYS = 2**62  # how long nothing is needed that never changes
+MARKS = 256  # that wait to be shown: the loop runs beside Python only as long as it needs nothing
 
 
 @dataclass(slots=True)
@@ -48,7 +49,12 @@ class Lane:
 
         self._run = np.zeros(1, loop.STATE)
         state = self._state = self._run[0]
-        state["deadline"], state["mark_at"] = deadline, min(every, world.limit)
+        state["deadline"] = deadline
+        state["every"], state["limit"], state["mark_at"] = (
+            every,
+            world.limit,
+            min(every, world.limit),
+        )
         state["receive"], state["whole"] = scenario.server.receive, scenario.model.bytes
         card = scenario.server.bandwidth
         state["pace_in"] = state["pace_out"] = 1 / card if card else 0.0
@@ -63,6 +69,8 @@ class Lane:
         )  # fmt: skip
         self._begun = np.zeros(workers + 2)
         self._gate = np.zeros(0, np.int64)
+        self._marks = np.zeros(MARKS, loop.SHOWN)
+        self._adds_up, self._moved = False, 0.0
         self._draws: list[list[tuple[np.ndarray, Draw]]] = [[] for _ in range(workers)]
         self._drawn = [0] * workers
         self._rings = self._make_rings()
@@ -116,11 +124,12 @@ class Lane:
         while True:
             code = loop.follow(
                 self._run, script, self._team, *self._rings, *self._heap, self._ready, self._slots,
-                self._begun, self._ages, self._held, self._gate, rule,
+                self._begun, self._ages, self._held, self._gate, self._room(len(script)), rule,
             )  # fmt: skip
+            self._show()
             match code:
                 case loop.POINT:
-                    self._show()
+                    pass
                 case loop.DRAW:
                     self._draw()
                 case loop.GROW:
@@ -131,14 +140,23 @@ class Lane:
                     self.done = code == loop.DONE
                     return
 
+    def _room(self, operations: int) -> np.ndarray:
+        """Room for marks to wait to be shown, while so many operations are followed.
+
+        Where bytes do not add up, each is shown at once, when they are known.
+        """
+        size = max(float(self._state["whole"]), float(self._team["size"].max()))
+        self._adds_up = self._world.adds_up(self._state["moved"] + 2 * operations * size)
+        return self._marks[: int(min(MARKS, self._observer.room)) if self._adds_up else 1]
+
     def _show(self) -> None:
-        """Show the observer the server's mark."""
+        """Show the observer the server's marks."""
         state, observer = self._state, self._observer
-        server = _Server(
-            self._world.workers, int(state["step"]), float(state["now"]), int(state["updates"])
-        )
-        state["mark_at"] = observer.see(server)
-        if observer.complete:
+        for step, now, updates, moved in self._marks[: state["shown"]].tolist():
+            self._moved = moved
+            state["mark_at"] = observer.see(_Server(self._world.workers, step, now, updates))
+        state["shown"], state["every"] = 0, observer.every
+        if observer.complete and not state["stopped"]:
             state["stopped"] = 1
             state["deadline"] = min(state["deadline"], state["now"])
 
@@ -166,9 +184,9 @@ class Lane:
 
     def totals(self) -> tuple[float, float]:
         """Bytes so far over all links, and over those that are charged as egress."""
-        team = self._team
-        moved = float(self._state["moved"])
-        return self._world.totals(team["bytes_down"], team["bytes_up"], moved)
+        if self._adds_up:
+            return self._moved, self._world.charged(self._moved)
+        return self._world.totals(self._team["bytes_down"], self._team["bytes_up"])
 
     def result(self) -> Run:
         """Its run, accounted for up to its end."""

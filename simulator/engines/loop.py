@@ -33,15 +33,20 @@ WORKER = np.dtype(
     + [(name, "i8") for name in ("iterations", "until", "version")]
 )
 
+# A mark that is to be shown to the observer: `moved` bytes so far.
+SHOWN = np.dtype([("step", "i8"), ("now", "f8"), ("updates", "i8"), ("moved", "f8")])
+
 # The server and the run. `place`: in the script; `pace_in`, `pace_out`: of its network card, and
 # `free_in`, `free_out`: when that is free; `flying`: messages to it, and `hole`: whether the top of
-# their heap has just left it; `ready`: workers that have been answered; `beyond`: answers that come
-# after the end; `served`: how many times `begun` holds, the oldest of them at `oldest`; `held`:
-# workers at the gate.
+# their heap has just left it; `mark_at`: the step of the next mark to be shown, one every `every`,
+# up to `limit`; `shown`: marks that wait for the observer; `ready`: workers that have been
+# answered; `beyond`: answers that come after the end; `served`: how many times `begun` holds, the
+# oldest of them at `oldest`; `held`: workers at the gate.
 STATE = np.dtype(
     [(name, "f8") for name in ("now", "deadline", "receive", "whole", "inbox", "moved")]
     + [(name, "f8") for name in ("pace_in", "free_in", "pace_out", "free_out")]
-    + [(name, "i8") for name in ("place", "step", "updates", "mark_at", "sent", "flying", "hole")]
+    + [(name, "i8") for name in ("place", "step", "updates", "sent", "flying", "hole")]
+    + [(name, "i8") for name in ("mark_at", "every", "limit", "shown")]
     + [(name, "i8") for name in ("ready", "ready_first", "held", "held_first", "beyond")]
     + [(name, "i8") for name in ("stale", "served", "oldest", "stopped")]
 )
@@ -127,14 +132,14 @@ _ranks, _times, _numbers = types.int64[::1], types.float64[::1], types.float64[:
 _FOLLOW = types.int64(
     from_dtype(STATE)[::1], types.Array(from_dtype(OPERATION), 1, "C", readonly=True),
     from_dtype(WORKER)[::1], _numbers, _numbers, _numbers, _times, _ranks, _ranks, _ranks,
-    _times, _ranks, _ranks, _ranks, types.FunctionType(_RULE),
+    _times, _ranks, _ranks, _ranks, from_dtype(SHOWN)[::1], types.FunctionType(_RULE),
 )  # fmt: skip
 
 
 @njit(_FOLLOW, cache=True, nogil=True)
 def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913, PLR0915, PLR0917
     run, script, team, times, ups, downs, when, mail, ready, slots, begun, ages, held, gate,
-    rule,
+    marks, rule,
 ):  # fmt: skip
     """Go on with one seed; return what it needs next.
 
@@ -142,7 +147,8 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
     computing and the latencies take, by its iterations; `when`, `mail`: the heap of
     messages to the server (4 workers + 1,); `ready`, `slots`, `held`: ranks (workers,); `begun`
     (workers + 2,): when the server began to serve its last messages; `ages`: the histogram of
-    staleness; `gate`: the state of the gate's rule.
+    staleness; `gate`: the state of the gate's rule; `marks`: those to be shown, up to where there
+    is room for no more.
     """
     state = run[0]
     for place in range(state.place, len(script)):
@@ -225,9 +231,16 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
             _answer(state, team, ready, downs, slots[script[place].slot])
         elif code == MARK:
             state.updates += 1
-            if state.step >= state.mark_at:
-                state.place += 1
-                return POINT
+            step = state.step
+            if step >= state.mark_at:
+                mark = marks[state.shown]
+                mark.step, mark.now, mark.updates = step, state.now, state.updates
+                mark.moved = state.moved
+                state.shown += 1
+                state.mark_at = min((step // state.every + 1) * state.every, state.limit)
+                if state.shown == len(marks) or step >= state.limit:
+                    state.place += 1
+                    return POINT
         elif code == GATE:
             worker = slots[script[place].slot]
             follows = rule(gate, worker)

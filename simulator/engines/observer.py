@@ -107,6 +107,11 @@ class Observer:
         following = (step // self.every + 1) * self.every
         return min(following, self._limit) if step < self._limit else following
 
+    @property
+    def room(self) -> float:
+        """Points until it looks less often."""
+        return 2 * POINTS + 1 - len(self.curve["step"]) if self._adaptive else math.inf
+
     def _see_all(self, node: Watched) -> int:
         """Take in a mark of workers whose steps are counted together, in order of time."""
         assert self._pool is not None

@@ -61,7 +61,7 @@ class Simulation:
         self.ready: deque[tuple[VirtualNode, Any]] = deque()
         self.flights: list[Message] = []
         self.sent = 0
-        self.staleness: defaultdict[int, int] = defaultdict(int)
+        self.staleness: dict[int, int] = defaultdict(int)
         self.inbox_bytes = 0.0  # the most that waited at the server at once
         self._events = 0  # still to come
         self._next_event = inf
@@ -82,7 +82,7 @@ class Simulation:
         self.limit = scale * scenario.run.steps if scenario.run.steps else NEVER
         interval, adaptive = evaluation_interval(scenario)
         every = scale * interval
-        nodes = [self.node(self, rank) for rank in range(self.workers)]
+        nodes = [self.make(rank) for rank in range(self.workers)]
         self.nodes: Sequence[VirtualNode] = nodes
         costs = Costs(scenario)
         for node, durations in zip(self.nodes, self.durations(), strict=True):
@@ -90,7 +90,7 @@ class Simulation:
             node.execute(program.start(program.worker, costs.on(node), algorithm.parameters))
         watched = self.nodes[:]
         if program.server:
-            server = self.node(self, self.workers)
+            server = self.make(self.workers)
             server.serve(scenario.server.receive)
             server.execute(program.start(program.server, costs.on(server), algorithm.parameters))
             nodes.append(server)
@@ -117,6 +117,10 @@ class Simulation:
     def prepare(self) -> None:
         """Make what nodes need: here, the network."""
         self.traffic = Traffic(Network(self.scenario), self.seed)
+
+    def make(self, rank: int) -> VirtualNode:
+        """Make a node."""
+        return self.node(self, rank)
 
     def durations(self) -> list[Iterator[float]]:
         """What each worker's steps take, by its clock when they begin."""

@@ -6,6 +6,9 @@ import numpy as np
 
 from simulator import divergence
 from simulator.cluster import shares_devices
+from simulator.engines import exchange
+from simulator.engines.exchange import Exchange
+from simulator.engines.handover import HandOver
 from simulator.engines.recovering import RecoveringSimulation
 from simulator.engines.simulation import Simulation
 from simulator.failures import troubled
@@ -30,9 +33,8 @@ def run(
     """
     program = (programs or catalogue())[algorithm.name]
     kept = Spans(spans) if spans else None
-    simulation = kind(scenario)(program, algorithm, scenario, seed, kept)
     with np.errstate(over="ignore", invalid="ignore"):  # divergence is reported, not warned about
-        simulation.run()
+        simulation = _simulated(program, algorithm, scenario, seed, kept)
     curve = simulation.observer.curve
     drawn = (None, None) if kept is None else simulation.shown(kept, simulation.end)
     return Run(
@@ -60,6 +62,24 @@ def run(
         jobs=simulation.jobs(),
         stall=simulation.stall,
     )
+
+
+def _simulated(
+    program: Program, algorithm: Algorithm, scenario: Scenario, seed: int, kept: Spans | None
+) -> Simulation:
+    """A simulation that has been run."""
+    needed = kind(scenario)
+    if needed is Simulation and kept is None and exchange.takes(program, scenario):
+        try:
+            simple = Exchange(program, algorithm, scenario, seed)
+            simple.run()
+        except HandOver:
+            pass
+        else:
+            return simple
+    simulation = needed(program, algorithm, scenario, seed, kept)
+    simulation.run()
+    return simulation
 
 
 def kind(scenario: Scenario) -> type[Simulation]:

@@ -80,7 +80,7 @@ class World:
         routes = [link.name for link in chain(self.down.links, self.up.links)]
         self.links, self._link = np.unique(routes, return_inverse=True)
         self._charged = np.array([name in network.charged for name in self.links])
-        self._all_charged = bool(self._charged.all())
+        self._alike = bool(self._charged.all()) or not self._charged.any()
         self._whole = float(scenario.model.bytes).is_integer()
         steps = min(scenario.run.steps or inf, self._steps(scenario.run.duration or inf))
         most = min(max(NUMBERS // (workers * max(seeds, 1)), RING[0]), RING[1])
@@ -109,13 +109,16 @@ class World:
         """Bytes over each link from those over each route, added up as `Traffic` does."""
         return np.bincount(self._link, np.concatenate((down, up))).astype(np.float64, copy=False)
 
-    def totals(self, down: Array, up: Array, moved: float) -> tuple[float, float]:
-        """Bytes over all links, and over those that are charged as egress.
+    def adds_up(self, moved: float) -> bool:
+        """Whether up to so many bytes may be added up in any order, those that are charged too."""
+        return self._alike and self._whole and moved < EXACT
 
-        `moved`: the first of them, if all messages have whole numbers of bytes.
-        """
-        if self._whole and moved < EXACT and self._all_charged:
-            return moved, moved
+    def charged(self, moved: float) -> float:
+        """How many of the bytes are charged as egress, where they `adds_up`."""
+        return moved if self._charged.all() else 0.0
+
+    def totals(self, down: Array, up: Array) -> tuple[float, float]:
+        """Bytes over all links, and over those that are charged as egress."""
         links = self.by_link(down, up).tolist()
         charged = (size for size, counts in zip(links, self._charged, strict=True) if counts)
         return sum(links), sum(charged)
