@@ -94,12 +94,6 @@ async def _answering(me, *, before=_nothing, after=_nothing):
         await after(me, worker, update)
 
 
-async def _answer_early(me, worker, update):
-    me.send(worker, me.start)
-    me.mark(me.start)
-    await me.receive()
-
-
 async def _answer_again(me, worker, update):
     if update > 20:
         me.send(worker, me.start)
@@ -110,29 +104,14 @@ async def _take_back(me, worker, update):
         me.discard()
 
 
-async def _from_one(me, worker, update):
-    if update == 7:
-        source = 1 - min(worker, 1)
-        await me.receive(source)
-        me.send(source, me.start)
-
-
-async def _in_parts(me, worker, update):
-    me.send(worker, (me.start, 1.0))
-    await me.receive()
-
-
 async def _to_nobody(me, worker, update):
     if update == 5:
         me.send(me.workers + 1, me.start)
 
 
 SERVERS = {
-    "marks after an answer": {"before": _answer_early},
     "answers twice": {"after": _answer_again},
     "discards": {"before": _take_back},
-    "waits for one": {"before": _from_one},
-    "answers in parts": {"before": _in_parts},
     "answers nobody": {"after": _to_nobody},
 }
 
@@ -145,6 +124,16 @@ async def _silent(me):
 async def _for_a_while(me):
     for _ in range(3 + me.rank):
         await me.request(me.server, await me.gradient(me.start))
+
+
+async def _one_for_a_while(me):
+    for _ in range(10**6 if me.rank else 3):
+        await me.request(me.server, await me.gradient(me.start))
+
+
+async def _of_a_neighbour(me):
+    while True:
+        await me.request((me.rank + 1) % me.workers, await me.gradient(me.start))
 
 
 async def _broken(me):
@@ -182,7 +171,8 @@ async def _marking(me):
 
 
 WORKERS = [
-    _silent, _for_a_while, _broken, _pairs, _separately, _with_losses, _averaging, _marking,
+    _silent, _for_a_while, _one_for_a_while, _broken, _of_a_neighbour, _pairs, _separately,
+    _with_losses, _averaging, _marking,
 ]  # fmt: skip
 
 
@@ -224,6 +214,32 @@ def test_servers_that_do_more_are_handed_over(name, end):
         await _answering(me, **SERVERS[name])
 
     assert_handed_over(world, made(server=server))
+
+
+async def _in_parts(me):
+    while True:
+        worker, _ = await me.receive()
+        me.mark(me.start)
+        me.send(worker, (me.start, 1.0))
+
+
+async def _before_it_marks(me):
+    while True:
+        worker, _ = await me.receive()
+        me.send(worker, me.start)
+        me.mark(me.start)
+
+
+async def _in_turn(me):
+    for update in count():
+        worker, _ = await me.receive(update % me.workers)
+        me.mark(me.start)
+        me.send(worker, me.start)
+
+
+@pytest.mark.parametrize("server", [_in_parts, _before_it_marks, _in_turn])
+def test_other_servers_are_handed_over(server):
+    assert_handed_over(bare(scenario(ASGD, compute=EXPONENTIAL)), made(server=server))
 
 
 def test_a_server_that_fails_says_so():

@@ -93,8 +93,7 @@ class AskingWorker(ExchangeNode):
             begins = now
         self.waited += begins - now
         self.communicated += answered - begins
-        self.now = self._since = answered
-        self._network_since = begins
+        self.now = self._since = answered  # if that is after the end, because of the network alone
         return answer
 
     def count_bytes(self, whole: float) -> None:
@@ -131,8 +130,7 @@ class AnsweringServer(ExchangeNode):
             yield  # for ever
         now = self.now
         if at > now:
-            now = at
-            self._begun.append(now)
+            now = at  # idle: nobody who comes later waits behind those before
         else:
             if now > self._deadline:
                 self._run.late = True
@@ -180,9 +178,7 @@ class AnsweringServer(ExchangeNode):
             self.updates += 1
 
     def _show(self, x: Vector) -> None:
-        if (
-            self._answered == self.step
-        ):  # there, a worker that is answered has not sent its next request yet
+        if self._answered == self.step:  # in `Simulation`, who is answered has not gone on yet
             self._refuse()
         self._run.count_bytes()
         super().mark(x)
