@@ -24,6 +24,7 @@ from simulator.scenario import Algorithm, Scenario
 from simulator.trace import Run
 
 CHUNK = (256, 16384)  # arrivals that are scripted at once, at first and at most
+EACH = 64  # but so many of each worker: going over to another seed costs what its workers hold
 
 
 def run(
@@ -57,13 +58,13 @@ def run(
 
     world = World(program, algorithm, scenario, worker, len(seeds))
     running = lanes = [Lane(world, seed) for seed in seeds]
-    needed = world.limit
+    needed, most = world.limit, max(CHUNK[1], EACH * world.workers)
     arrivals = CHUNK[0]
     with ThreadPoolExecutor(threads) as pool:
         script = server.write(arrivals)
         while running:
             needed -= arrivals
-            arrivals = max(min(2 * arrivals, CHUNK[1], needed), world.workers)
+            arrivals = max(min(2 * arrivals, most, needed), world.workers)
             write = partial(server.write, arrivals)
             # what is written ahead may not be needed, nor that it fails
             ahead = pool.submit(write) if threads > 1 else None

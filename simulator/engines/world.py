@@ -80,7 +80,8 @@ class World:
         routes = [link.name for link in chain(self.down.links, self.up.links)]
         self.links, self._link = np.unique(routes, return_inverse=True)
         self._charged = np.array([name in network.charged for name in self.links])
-        self._alike = bool(self._charged.all()) or not self._charged.any()
+        self._all_charged = bool(self._charged.all())
+        self._alike = self._all_charged or not self._charged.any()
         self._whole = float(scenario.model.bytes).is_integer()
         steps = min(scenario.run.steps or inf, self._steps(scenario.run.duration or inf))
         most = min(max(NUMBERS // (workers * max(seeds, 1)), RING[0]), RING[1])
@@ -115,7 +116,7 @@ class World:
 
     def charged(self, moved: float) -> float:
         """How many of the bytes are charged as egress, where they `adds_up`."""
-        return moved if self._charged.all() else 0.0
+        return moved if self._all_charged else 0.0
 
     def totals(self, down: Array, up: Array) -> tuple[float, float]:
         """Bytes over all links, and over those that are charged as egress."""
