@@ -50,11 +50,8 @@ class Lane:
         self._run = np.zeros(1, loop.STATE)
         state = self._state = self._run[0]
         state["deadline"] = deadline
-        state["every"], state["limit"], state["mark_at"] = (
-            every,
-            world.limit,
-            min(every, world.limit),
-        )
+        state["every"], state["limit"] = every, world.limit
+        state["mark_at"] = min(every, world.limit)
         state["receive"], state["whole"] = scenario.server.receive, scenario.model.bytes
         card = scenario.server.bandwidth
         state["pace_in"] = state["pace_out"] = 1 / card if card else 0.0
@@ -146,7 +143,8 @@ class Lane:
         Where bytes do not add up, each is shown at once, when they are known.
         """
         size = max(float(self._state["whole"]), float(self._team["size"].max()))
-        self._adds_up = self._world.adds_up(self._state["moved"] + 2 * operations * size)
+        most = self._state["moved"] + 2 * (operations + self._world.workers) * size
+        self._adds_up = self._world.adds_up(most)
         return self._marks[: int(min(MARKS, self._observer.room)) if self._adds_up else 1]
 
     def _show(self) -> None:
