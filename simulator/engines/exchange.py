@@ -20,7 +20,7 @@ from simulator.effects import ANY, NOTHING, Payload, Vector
 from simulator.engines.handover import HandOver
 from simulator.engines.node import NEVER, VirtualNode
 from simulator.engines.simulation import Simulation
-from simulator.network import Route
+from simulator.network import Network, Route, Traffic
 from simulator.programs import Program
 from simulator.scenario import Scenario
 
@@ -96,12 +96,14 @@ class AskingWorker(ExchangeNode):
         self.now = self._since = answered  # if that is after the end, because of the network alone
         return answer
 
+    @property
+    def answers(self) -> int:
+        """Answers to it: to all it has asked, but the last."""
+        return self.asked - (self.asked > 0 and not self.unheard)
+
     def count_bytes(self, whole: float) -> None:
-        """Count its messages, of so many bytes: all of them, but the answer it waits for."""
-        if not self.asked:
-            raise HandOver("a worker's program ends")
-        self._up.bytes = self.asked * whole
-        self._down.bytes = (self.asked - (not self.unheard)) * whole
+        """Count its messages, of so many bytes."""
+        self._up.bytes, self._down.bytes = self.asked * whole, self.answers * whole
 
     receive = send = mark = ExchangeNode._refuse
 
@@ -180,13 +182,33 @@ class AnsweringServer(ExchangeNode):
     def _show(self, x: Vector) -> None:
         if self._answered == self.step:  # in `Simulation`, who is answered has not gone on yet
             self._refuse()
-        self._run.count_bytes()
         super().mark(x)
         if self._stopped:
             self._deadline = self._run.deadline
             heappush(self._inbox, (-inf, 0, None, NOTHING))
 
     gradient = request = ExchangeNode._refuse
+
+
+class Messages(Traffic):
+    """What is sent: as many messages, all of one size, as the workers count."""
+
+    def __init__(self, network: Network, seed: int, whole: float) -> None:
+        super().__init__(network, seed)
+        self.team: list[AskingWorker] = []
+        self._whole = whole
+
+    def links(self) -> dict[str, float]:
+        """Bytes so far over each link, by "from->to"."""
+        for worker in self.team:
+            worker.count_bytes(self._whole)
+        return super().links()
+
+    def totals(self) -> tuple[float, float]:
+        """Bytes so far over all links, and over those that are charged as egress."""
+        if self.network.charged:
+            return super().totals()
+        return sum(worker.asked + worker.answers for worker in self.team) * self._whole, 0.0
 
 
 class Exchange(Simulation):
@@ -197,12 +219,12 @@ class Exchange(Simulation):
 
     def prepare(self) -> None:
         """Make the network, and the way to the server."""
-        super().prepare()
         if not self.whole.is_integer():
             raise HandOver("sums of its bytes depend on their order")
+        self.traffic = Messages(Network(self.scenario), self.seed, self.whole)
+        self.team = self.traffic.team
         self.inbox: list[Request] = []
         self.numbers: Iterator[int] = count()
-        self.team: list[AskingWorker] = []
         self._goes_on = False
 
     def make(self, rank: int) -> ExchangeNode:
@@ -215,12 +237,8 @@ class Exchange(Simulation):
     def run(self) -> None:
         """Run to the end of the steps, or of the time."""
         super().run()
-        self.count_bytes()
-
-    def count_bytes(self) -> None:
-        """Count what has been sent so far."""
-        for worker in self.team:
-            worker.count_bytes(self.whole)
+        if not all(worker.asked for worker in self.team):
+            raise HandOver("a worker's program ends")
 
     def close(self) -> None:
         """Note that no request is left up to the end."""
