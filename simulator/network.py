@@ -342,9 +342,9 @@ class Traffic:
 
     def totals(self) -> tuple[float, float]:
         """Bytes so far over all links, and over those that are charged as egress."""
-        links, charged = self.links(), self.network.charged
-        egress = sum(size for name, size in links.items() if name in charged) if charged else 0.0
-        return sum(links.values()), egress
+        links = self.links()
+        charged = (size for name, size in links.items() if name in self.network.charged)
+        return sum(links.values()), sum(charged)
 
 
 class Card:

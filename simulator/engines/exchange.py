@@ -7,7 +7,6 @@ at once, up to its next request; SimPy starts the nodes and ends the run. Whatev
 does hands the run over to `Simulation`.
 """
 
-import sys
 import types
 from collections.abc import Generator, Iterator
 from heapq import heappop, heappush
@@ -119,7 +118,7 @@ class AnsweringServer(ExchangeNode):
         self._ages = run.staleness = {}  # plain: CPython is quicker with it
         self._deadline = run.deadline
         self._answered = NEVER  # its step when it answered last
-        heappush(self._inbox, (run.deadline, sys.maxsize, None, NOTHING))
+        heappush(self._inbox, (run.deadline, NEVER, None, NOTHING))
 
     @types.coroutine
     def receive(self, source: int = ANY) -> Generator[None, Any, tuple[int, Payload]]:
