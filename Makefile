@@ -13,7 +13,7 @@ demo: .venv/core           ## simulate a real scenario; show its curves and its 
 docs: .venv/core           ## the generated part of docs/programs: parameters, results, figures
 	$(BIN)/python docs/build.py
 
-site: .venv/dev            ## the documentation as a site that needs no network: site/index.html
+site: .venv/dev build/types            ## the documentation as a site that needs no network: site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 test: .venv/dev            ## the whole test suite
@@ -56,10 +56,15 @@ mutants: .venv/dev         ## an hour of changes to the core that tests must not
 soak: .venv/dev            ## an hour of mixed commands: nothing may grow; into docs/reliability.md
 	$(BIN)/python -m tests.reliability soak --seconds $(SECONDS)
 
-lint: .venv/dev            ## formatting, style and types
+lint: .venv/dev build/types ## formatting, style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	cd build/types && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml
+
+# The folders as they are installed, for tools that read sources: simulator/ is paceline.simulator.
+build/types:
+	mkdir -p $@/paceline
+	ln -sfn $(CURDIR)/simulator $(CURDIR)/validate $(CURDIR)/scenarios $(CURDIR)/paceline/* $@/paceline/
 
 clean:
 	rm -rf .venv .compat build site *.egg-info

@@ -32,14 +32,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+import paceline
+from paceline.simulator.inputs.messages import toml
+from paceline.simulator.programs import Program, catalogue
+from paceline.simulator.reports import terminal
+
 DOCS = Path(__file__).parent
-sys.path.insert(0, str(DOCS.parent))  # so that it works on a checkout that is not installed
-
-import paceline  # noqa: E402
-from simulator import tables  # noqa: E402
-from simulator.programs import Program, catalogue  # noqa: E402
-from simulator.wording import toml  # noqa: E402
-
 PAGES = DOCS / "programs"
 Rows = Iterable[Sequence[str]]
 
@@ -117,7 +115,7 @@ def simulated(name: str, wanted: dict[str, str]) -> str:
     result = paceline.simulate(f"programs/{name}", out=directory)
     for source, file in wanted.items():
         (PAGES / file).write_bytes((directory / source).read_bytes())
-    summary = tables.summary(result)
+    summary = terminal.summary(result)
     header = [" ".join(str(each.header).split()).replace("/ ", "/") for each in summary.columns]
     return table(header, zip(*(map(str, column.cells) for column in summary.columns), strict=True))
 

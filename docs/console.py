@@ -2,7 +2,7 @@
 
 A page's files are its blocks with a title, ```toml title="my.toml". A ```console block is a command
 after `$ `, and what it wrote, on stdout and stderr. This writes anew what is shown;
-tests/test_site.py runs the same commands and compares.
+tests/docs/test_site.py runs the same commands and compares.
 """
 
 import os

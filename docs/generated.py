@@ -9,10 +9,10 @@ from typing import Any
 import typer
 import typer.main
 
-import paceline
-from simulator.scenario import json_schema
-from simulator.units import EXAMPLES
-from simulator.wording import toml
+import paceline.command_line
+from paceline.simulator.inputs.messages import toml
+from paceline.simulator.inputs.units import EXAMPLES
+from paceline.simulator.scenario.scenario import json_schema
 
 Schema = dict[str, Any]
 TAGS = ("kind", "dist")
@@ -33,7 +33,7 @@ def pages() -> dict[str, str]:
 
 def commands() -> str:
     """Return the help of every command."""
-    group: Any = typer.main.get_command(paceline.app)
+    group: Any = typer.main.get_command(paceline.command_line.app)
     parts = ["# Command line", "What `paceline COMMAND --help` prints."]
     with group.make_context("paceline", [], resilient_parsing=True, terminal_width=80) as context:
         parts.append(_block(group.get_help(context)))

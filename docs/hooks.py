@@ -14,7 +14,7 @@ from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT)]  # so that it works on a checkout that is not installed
+sys.path[:0] = [str(ROOT)]  # docs/ itself is not installed
 
 from docs import generated  # noqa: E402
 

@@ -15,17 +15,17 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
-from simulator import cluster
-from simulator.cluster_sections import Cluster, Group
-from simulator.costs import mean_cost
-from simulator.distribution import Distribution
-from simulator.errors import InputError
-from simulator.network import Cost
-from simulator.order import expected_max
-from simulator.pieces.schedule import Rate
-from simulator.samples import Trace
-from simulator.scenario import Scenario
-from simulator.sections import LEAST, MOST
+from paceline.simulator.cluster import workers as cluster
+from paceline.simulator.distributions.distribution import Distribution
+from paceline.simulator.distributions.empirical import ReplayedTimes
+from paceline.simulator.distributions.order_statistics import expected_max
+from paceline.simulator.errors import InputError
+from paceline.simulator.network.closed_form import CollectiveCost
+from paceline.simulator.network.mean_cost import mean_cost
+from paceline.simulator.programs.pieces.schedule import Rate
+from paceline.simulator.scenario.cluster import Cluster, Group
+from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.scenario.tables import LEAST, MOST
 
 __all__ = [
     "ErrorBound",
@@ -285,7 +285,7 @@ def _crossings(
     return rows
 
 
-def _hide(compute: float, cost: Cost) -> dict[str, Any]:
+def _hide(compute: float, cost: CollectiveCost) -> dict[str, Any]:
     period = smallest_period(compute, cost.transmission)
     return {
         "delay": steps_to_hide(compute, cost.transmission, cost.latency),
@@ -316,7 +316,7 @@ def _notes(scenario: Scenario, bound: ErrorBound | None) -> list[str]:
         notes.append("the network counts as it is at the start: what changes later is left out")
     if any(traffic.flows for traffic in network.background) or scenario.job:
         notes.append("others' flows and jobs on the network are left out")
-    if any(isinstance(part.compute, Trace) for part in parts):
+    if any(isinstance(part.compute, ReplayedTimes) for part in parts):
         notes.append("the times of a trace count as picked at random: Theorem 1 knows no order")
     if any(device.shared_by > 1 for device in scenario.cluster.described):
         notes.append("workers that share a device count as if all of them always computed")

@@ -1,8 +1,14 @@
-"""Who may import whom, and who may print."""
+"""The order of layers, and who may print.
+
+ORDER is the one place where the order of rooms is written down: a file imports only from rooms
+before its own, and files of one room import each other without a circle, imports for type checkers
+included.
+"""
 
 import ast
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -10,9 +16,47 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SIMULATOR = sorted((ROOT / "simulator").rglob("*.py"))
 VALIDATE = sorted((ROOT / "validate").rglob("*.py"))
-PROGRAMS = sorted((ROOT / "simulator" / "programs").glob("*.py"))
-FABRIC = sorted((ROOT / "simulator" / "fabric").glob("*.py"))
-PIECES = sorted((ROOT / "simulator" / "pieces").glob("*.py"))
+EFFECTS = ROOT / "simulator" / "programs" / "effects.py"
+PROGRAMS = sorted({*(ROOT / "simulator" / "programs").glob("*.py")} - {EFFECTS})
+FABRIC = sorted((ROOT / "simulator" / "network" / "fabric").glob("*.py"))
+PIECES = sorted((ROOT / "simulator" / "programs" / "pieces").glob("*.py"))
+
+ORDER = {
+    "simulator": """
+        errors inputs | distributions programs | scenario | cluster | network | results theory
+        | objectives | load | engines | studies | reports""",
+    "validate": """
+        checks host torch_objective | training | launch | measurement | comparison | validation
+        | calibration | probe | matrix""",
+}
+MOST = {"simulator": 14, "validate": 11}  # entries of a folder that a newcomer can take in
+LADDER = [  # circles that the engines' ladder of inheritance still has
+    {"node", "simulation"},
+    {"crashing_node", "fault_tolerance"},
+    {"flow_node", "flows"},
+]
+
+
+def rank(package):
+    """Rooms of a package and their places in its order: those of one place know no other."""
+    places = [place.split() for place in ORDER[package].split("|")]
+    return {room: number for number, rooms in enumerate(places) for room in rooms}
+
+
+def module(path):
+    """Name of a file's module without `paceline.`: simulator.load.load."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def edges(paths):
+    """Modules that each of the modules imports, of `paths` alone."""
+    known = {module(path) for path in paths}
+    found = {}
+    for path in paths:
+        names = {name.removeprefix("paceline.") for name in imports(path)}
+        targets = {name if name in known else name.rpartition(".")[0] for name in names}
+        found[module(path)] = (targets & known) - {module(path)}
+    return found
 
 
 def called(path):
@@ -21,7 +65,7 @@ def called(path):
 
 def imports(path):
     """Full names of all that a file imports, wherever in it."""
-    package = path.relative_to(ROOT).with_suffix("").parts[:-1]
+    package = ("paceline", *path.relative_to(ROOT).with_suffix("").parts[:-1])
     found = set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
@@ -54,41 +98,99 @@ def test_imports_are_seen_wherever_they_hide(tmp_path, monkeypatch):
     path.parent.mkdir(parents=True)
     path.write_text(
         "import torch.nn as n\nfrom . import a\nfrom ..b import c\n"
-        "def f():\n  from torch import x\n  importlib.import_module('validate.y')\n"
+        "def f():\n  from torch import x\n  importlib.import_module('paceline.validate.y')\n"
     )
     assert imports(path) == {
-        "torch.nn", "simulator.deep.a", "simulator.b.c", "torch.x", "validate.y"
+        "torch.nn", "torch.x", "paceline.validate.y",
+        "paceline.simulator.deep.a", "paceline.simulator.b.c",
     }  # fmt: skip
     assert below(imports(path), "torch", "valid") == {"torch.nn", "torch.x"}
 
 
+def front(path):
+    """What a file imports of the front door: names of `paceline` itself, or its command line."""
+    ours = below(imports(path), "paceline")
+    return ours - below(ours, "paceline.simulator", "paceline.validate")
+
+
+@pytest.mark.parametrize("package", ORDER)
+def test_each_room_imports_only_those_before_it(package):
+    place = rank(package)
+    known = edges(SIMULATOR if package == "simulator" else VALIDATE)
+    for source, targets in known.items():
+        if source == package:
+            continue
+        room = source.split(".")[1]
+        rooms = {target.split(".")[1] for target in targets if target != package} - {room}
+        late = {other for other in rooms if place[other] >= place[room]}
+        assert not late, f"{source} imports {late}"
+
+
+@pytest.mark.parametrize("package", ORDER)
+def test_the_order_names_the_rooms_that_there_are(package):
+    entries = {
+        path.stem if path.is_file() else path.name
+        for path in (ROOT / package).iterdir()
+        if path.name not in ("__init__.py", "__pycache__")
+    }
+    assert entries == {*rank(package)}
+    assert len(entries) <= MOST[package]
+
+
+def test_files_import_each_other_without_a_circle():
+    known = edges([*SIMULATOR, *VALIDATE])
+    for source, targets in known.items():
+        stem = source.rpartition(".")[2]
+        for circle in LADDER:
+            if stem in circle:
+                targets -= {
+                    f"{source.removesuffix(stem)}{other}" for other in circle if other > stem
+                }
+    try:
+        TopologicalSorter(known).prepare()
+    except CycleError as error:
+        pytest.fail(f"a circle: {error.args[1]}")
+
+
+@pytest.mark.parametrize("path", [*SIMULATOR, *VALIDATE], ids=called)
+def test_a_folder_says_what_lives_in_it(path):
+    """The first words of a folder: what it is, what may be imported of it, what is forbidden."""
+    if path.name == "__init__.py":
+        said = ast.get_docstring(ast.parse(path.read_text("utf-8")))
+        assert said
+        assert 3 <= len(said.splitlines()) <= 15
+
+
 @pytest.mark.parametrize("path", SIMULATOR, ids=called)
 def test_the_simulator_imports_neither_torch_nor_validate(path):
-    assert not below(imports(path), "torch", "validate", "paceline", "tests")
+    assert not below(imports(path), "torch", "paceline.validate", "tests")
+    assert not front(path)
 
 
 @pytest.mark.parametrize("path", FABRIC, ids=called)
 def test_the_fabric_knows_nothing_but_itself(path):
-    ours = below(imports(path), "simulator")
-    assert {name.split(".")[1] for name in ours} <= {"fabric"}
+    ours = below(imports(path), "paceline")
+    assert ours == below(ours, "paceline.simulator.network.fabric")
 
 
 @pytest.mark.parametrize("path", VALIDATE, ids=called)
 def test_validate_imports_no_simpy(path):
-    assert not below(imports(path), "simpy", "simulator.engines.virtual", "paceline", "tests")
+    assert not below(imports(path), "simpy", "paceline.simulator.engines.virtual", "tests")
+    assert not front(path)
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=called)
 def test_programs_know_effects_and_pieces_only(path):
-    allowed = {"effects", "pieces", "codecs", "programs", "units", "errors"}
-    ours = below(imports(path), "simulator")
-    assert {name.split(".")[1] for name in ours} <= allowed
+    ours = below(imports(path), "paceline")
+    allowed = ("programs", "inputs.units", "errors")
+    assert ours == below(ours, *(f"paceline.simulator.{name}" for name in allowed))
 
 
-@pytest.mark.parametrize("path", [*PIECES, ROOT / "simulator" / "effects.py"], ids=called)
+@pytest.mark.parametrize("path", [*PIECES, EFFECTS], ids=called)
 def test_pieces_and_effects_know_no_program(path):
-    ours = below(imports(path), "simulator")
-    assert {name.split(".")[1] for name in ours} <= {"effects", "pieces", "units"}
+    ours = below(imports(path), "paceline")
+    allowed = ("programs.effects", "programs.pieces", "inputs.units")
+    assert ours == below(ours, *(f"paceline.simulator.{name}" for name in allowed))
 
 
 @pytest.mark.parametrize("path", [*PROGRAMS, *PIECES], ids=called)
@@ -115,22 +217,19 @@ def test_nothing_below_the_front_door_prints(path):
 
 def test_everything_is_simulated_without_torch():
     """Every module of the simulator is imported, and a scenario run, where there is no torch."""
-    modules = [
-        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        for path in SIMULATOR
-    ]
+    modules = [f"paceline.{module(path)}" for path in SIMULATOR]
     code = f"""
 import importlib, sys
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("torch", "validate"):
+        if (name + ".").startswith(("torch.", "paceline.validate.")):
             raise ImportError("blocked: " + name)
 
 sys.meta_path.insert(0, Blocked())
 for name in {modules!r}:
     importlib.import_module(name)
-from tests.worlds import DIGITS, scenario, simulate
+from tests.helpers.worlds import DIGITS, scenario, simulate
 print(simulate(scenario({{"name": "ssgd"}}, objective=DIGITS)).steps)
 """
     done = subprocess.run(
@@ -143,7 +242,7 @@ def test_simulating_time_loads_nothing_heavy():
     """Statistics, plots and data sets load only where they are used."""
     code = """
 import sys
-from tests.worlds import EXPONENTIAL, RING, scenario, simulate
+from tests.helpers.worlds import EXPONENTIAL, RING, scenario, simulate
 simulate(scenario({"name": "ssgd"}, {"name": "asgd"}, compute=EXPONENTIAL, network=RING))
 heavy = {"scipy.stats", "matplotlib", "sklearn", "torch", "pandas"}
 print(sorted(heavy & set(sys.modules)))

@@ -13,11 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, special
 
-from simulator import cluster, network, theory
-from simulator.delay import Empirical, Mixture
-from simulator.errors import InputError
-from simulator.load import parse
-from simulator.parametric import (
+from paceline.simulator import theory
+from paceline.simulator.cluster import workers as cluster
+from paceline.simulator.distributions.law import Empirical, Mixture
+from paceline.simulator.distributions.parametric import (
     Constant,
     Exponential,
     Gamma,
@@ -28,7 +27,10 @@ from simulator.parametric import (
     Uniform,
     Weibull,
 )
-from simulator.theory import ErrorBound, expected_max, seconds_per_step
+from paceline.simulator.errors import InputError
+from paceline.simulator.load.load import parse
+from paceline.simulator.network import closed_form
+from paceline.simulator.theory import ErrorBound, expected_max, seconds_per_step
 
 EXPONENTIAL = Exponential(mean="1 s")
 SIXTEEN = [[EXPONENTIAL]] * 16
@@ -391,7 +393,7 @@ def scenario(**changes):
 @pytest.fixture
 def figure3(monkeypatch):
     monkeypatch.setattr(cluster, "expected_laws", lambda scenario: SIXTEEN)
-    cost = network.Cost(0.0, 1.0)
+    cost = closed_form.CollectiveCost(0.0, 1.0)
     monkeypatch.setattr(theory, "mean_cost", lambda scenario: cost)
 
 

@@ -1,1 +1,21 @@
-"""Real training on torch.distributed, calibration and comparison (imports torch, never simpy)."""
+"""Real training on torch.distributed, calibration and comparison (imports torch, never simpy).
+
+`paceline.validate` is this package and, called, the command: `paceline.validate("my.toml")`.
+"""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+
+class _Callable(ModuleType):
+    """A package that is called like its main function, whose name it shares."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Train for real, and compare: `validation.validate`."""
+        from paceline.validate.validation import validate  # noqa: PLC0415 - it loads torch
+
+        return validate(*arguments, **options)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from simulator.cluster import shares_devices
-from simulator.errors import InputError
-from simulator.failures import troubled
-from simulator.scenario import Scenario
+from paceline.simulator.cluster.failures import troubled
+from paceline.simulator.cluster.workers import shares_devices
+from paceline.simulator.errors import InputError
+from paceline.simulator.scenario.scenario import Scenario
 
 
 def demand(scenario: Scenario, launched: bool) -> None:

@@ -12,17 +12,25 @@ from typing import Any
 
 import torch
 
-from simulator import executors, simulate, store
-from simulator.errors import InputError, RunError
-from simulator.load import Programs, load
-from simulator.scenario import Algorithm, Scenario
-from simulator.simulate import Progress, Result
-from validate import checks, events, evidence, launch, machine, planned, quantities
-from validate.compare import Comparison, compare
-from validate.measure import Measured, measure, surveys
-from validate.task import Job, Task
+from paceline.simulator.errors import InputError, RunError
+from paceline.simulator.load.load import Programs, load
+from paceline.simulator.results import store
+from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from paceline.simulator.studies import executors, simulate
+from paceline.simulator.studies.simulate import Progress, Result
+from paceline.validate import checks
+from paceline.validate.comparison import quantities
+from paceline.validate.comparison.compare import Comparison, compare
+from paceline.validate.host import machine
+from paceline.validate.host.device import find_device
+from paceline.validate.launch import job as planned
+from paceline.validate.launch import launch
+from paceline.validate.measurement import evidence
+from paceline.validate.measurement.measure import MeasuredRun, measure, surveys
+from paceline.validate.training import events
+from paceline.validate.training.task import Job, TrainingTask
 
-DEVICES = ("auto", "cpu", "cuda")
+MEASURING = ("torch_objective", "training", "launch", "host", "measurement")  # folders of code
 
 
 @dataclass(frozen=True)
@@ -153,18 +161,8 @@ def _job(  # noqa: PLR0913, PLR0917
         names = [secrets.token_hex(16) for _ in pairs]
     else:
         names = [_key(scenario, *pair, device) for pair in pairs]
-    tasks = [Task(*pair, folder / name) for pair, name in zip(pairs, names, strict=True)]
+    tasks = [TrainingTask(*pair, folder / name) for pair, name in zip(pairs, names, strict=True)]
     return Job(scenario, tuple(tasks), folder, device, programs)
-
-
-def find_device(name: str) -> str:
-    """Return "cpu" or "cuda". Raises InputError."""
-    if name not in DEVICES:
-        raise InputError(f"device {name!r}: unknown; choose one of: {', '.join(DEVICES)}")
-    there = torch.cuda.is_available()
-    if name == "cuda" and not there:
-        raise InputError("device 'cuda': torch sees no GPU here; choose cpu")
-    return "cuda" if there and name != "cpu" else "cpu"
 
 
 def _key(scenario: Scenario, algorithm: Algorithm, seed: int, device: str) -> str:
@@ -177,31 +175,33 @@ def _key(scenario: Scenario, algorithm: Algorithm, seed: int, device: str) -> st
 
 @cache
 def _code() -> str:
-    ours = sorted(Path(__file__).parent.glob("*.py"))
+    """Hash of the sources that real runs depend on."""
+    here = Path(__file__).parent
+    ours = (path for room in MEASURING for path in sorted((here / room).glob("*.py")))
     return hashlib.sha256(b"".join(path.read_bytes() for path in ours)).hexdigest()
 
 
-def _is_whole(task: Task, job: Job) -> bool:
+def _is_whole(task: TrainingTask, job: Job) -> bool:
     """Whether all nodes of a task have come to their end before."""
     nodes = launch.processes(job.scenario, [task], job.programs)
     return all((task.folder / f"rank-{rank}.json").is_file() for rank in range(nodes))
 
 
-def _measured(job: Job) -> list[Measured]:
+def _measured(job: Job) -> list[MeasuredRun]:
     found = (measure(task, job.scenario, job.programs) for task in job.tasks)
     return [each for each in found if each is not None]
 
 
 def _save(
     job: Job,
-    runs: Sequence[Measured],
+    runs: Sequence[MeasuredRun],
     directory: store.Directory,
     about: dict[str, Any],
     whole: bool = True,
 ) -> tuple[Result, dict[str, Any]]:
     """Write the measured run directory; return its result, and by label the evidence."""
     scenario = job.scenario
-    groups: dict[str, list[Measured]] = {}
+    groups: dict[str, list[MeasuredRun]] = {}
     for each in runs:
         groups.setdefault(each.run.label, []).append(each)
     judged = {label: evidence.evidence(each, scenario) for label, each in groups.items()}

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from simulator.effects import Payload
-from simulator.engines import values
-from simulator.errors import ProgramError
+from paceline.simulator.engines import payloads
+from paceline.simulator.errors import ProgramError
+from paceline.simulator.programs.effects import Payload
 
 TIE = 1e-12  # times that differ by rounding only are equal
 IN_TIME = 1 + 1e-9  # times the end of a run: up to then things count; sums of a million steps do
@@ -51,7 +51,7 @@ class Collective:
         "waiting",
     )  # fmt: skip
 
-    def __init__(self, index: int, kind: str, workers: int, guard: values.Guard) -> None:
+    def __init__(self, index: int, kind: str, workers: int, guard: payloads.Guard) -> None:
         self.index, self.kind = index, kind
         self._guard = guard
         self.missing = workers
@@ -88,13 +88,13 @@ class Collective:
         self.missing -= 1
         if not self.missing:
             everyone = self.payloads
-            self.result = values.mean(everyone) if self.kind == "mean" else tuple(everyone)
+            self.result = payloads.mean(everyone) if self.kind == "mean" else tuple(everyone)
 
     def leave_out(self, ranks: Collection[int]) -> None:
         """Work the result out anew, without what some workers brought."""
         others = [value for rank, value in enumerate(self.payloads) if rank not in ranks]
         if others:
-            self.result = values.mean(others) if self.kind == "mean" else tuple(others)
+            self.result = payloads.mean(others) if self.kind == "mean" else tuple(others)
 
     def question(self, rank: int) -> "Collective":
         """The next question of worker `rank` whether this is finished, which all workers ask."""
@@ -120,11 +120,11 @@ class Collective:
         """Give worker `rank` the result, which all share, and its own payload back."""
         if self.protected:
             self._guard.release(self.protected.pop(rank, ()))
-            values.protect(self.result)
+            payloads.protect(self.result)
         return self.result
 
 
-class Piece:
+class GradientPiece:
     """A piece of a gradient: there when the backward pass has freed it."""
 
     __slots__ = ("begins", "done", "result")

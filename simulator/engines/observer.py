@@ -4,11 +4,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from simulator.effects import Vector
-from simulator.engines import values
-from simulator.objective import Objective
-from simulator.scenario import Cost, Scenario
-from simulator.trace import COLUMNS
+from paceline.simulator.engines import payloads
+from paceline.simulator.objectives.objective import Objective
+from paceline.simulator.programs.effects import Vector
+from paceline.simulator.results.run import COLUMNS
+from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.scenario.tables import Prices
 
 SECONDS_PER_HOUR = 3600.0
 BYTES_PER_GB = 1e9
@@ -25,7 +26,7 @@ def evaluation_interval(scenario: Scenario) -> tuple[int, bool]:
     return 1, True
 
 
-class Watched(Protocol):
+class ObservedNode(Protocol):
     """What the observer sees of a node."""
 
     rank: int
@@ -36,7 +37,7 @@ class Watched(Protocol):
     x: Vector | None
 
 
-class Counter(Protocol):
+class ObservedNetwork(Protocol):
     """What the observer sees of the network."""
 
     def totals(self) -> tuple[float, float]:
@@ -69,8 +70,8 @@ class Observer:
         limit: int,
         scale: int,
         objective: Objective,
-        traffic: Counter,
-        cost: Cost,
+        traffic: ObservedNetwork,
+        cost: Prices,
         nodes: int,
         averages: bool,
         deadline: float,
@@ -94,7 +95,7 @@ class Observer:
         self.curve: dict[str, list[float]] = {name: [] for name in COLUMNS}
         self._point(0, 0.0, math.nan, objective.start)
 
-    def see(self, node: Watched) -> int:
+    def see(self, node: ObservedNode) -> int:
         """Take in one node's mark; return the step of the next mark to show."""
         if self._pool is not None:
             return self._see_all(node)
@@ -112,7 +113,7 @@ class Observer:
         """Points until it looks less often."""
         return 2 * POINTS + 1 - len(self.curve["step"]) if self._adaptive else math.inf
 
-    def _see_all(self, node: Watched) -> int:
+    def _see_all(self, node: ObservedNode) -> int:
         """Take in a mark of workers whose steps are counted together, in order of time."""
         assert self._pool is not None
         if self.complete:
@@ -140,7 +141,7 @@ class Observer:
 
     def _see_together(self, step: int, views: list[View]) -> None:
         _, times, periods, updates, vectors = zip(*views, strict=True)
-        x = values.mean(vectors) if self._averages else vectors[0]
+        x = payloads.mean(vectors) if self._averages else vectors[0]
         time = self._when(times)
         if time <= self._deadline:
             self.updates = updates[0] if self._pool is None else step

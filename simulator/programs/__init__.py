@@ -1,12 +1,17 @@
-"""The catalogue of programs."""
+"""The algorithms, and `effects.py`, the vocabulary that they are written in.
+
+Import `catalogue()` for every algorithm by name, `program.Program` to describe one, `effects.Node`
+for what a program may await. A program knows effects, pieces and codecs alone: no clock, no random
+numbers of its own, no engine, so that every engine runs the same text.
+"""
 
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import entry_points
 
-from simulator.errors import InputError
-from simulator.programs import adaptive, diloco, gossip, local, overlapped, server
-from simulator.programs.program import Program
+from paceline.simulator.errors import InputError
+from paceline.simulator.programs import adaptive, diloco, gossip, local, overlapped, server
+from paceline.simulator.programs.program import Program
 
 __all__ = ["Program", "catalogue"]
 
@@ -23,7 +28,9 @@ def catalogue() -> Mapping[str, Program]:
         program = entry.load()
         where = f"entry point {entry.name} of paceline.programs ({entry.value})"
         if not isinstance(program, Program):
-            raise InputError(f"{where}: not a Program; make one with simulator.programs.Program")
+            raise InputError(
+                f"{where}: not a Program; make one with paceline.simulator.programs.Program"
+            )
         if program.name in programs:
             raise InputError(f"{where}: the name {program.name} is taken; choose another")
         programs[program.name] = program

@@ -5,12 +5,18 @@ from itertools import count
 from math import ceil, inf, isfinite, sqrt
 from typing import Annotated, Literal, NamedTuple
 
-from simulator.codecs.codec import Raw
-from simulator.effects import Node
-from simulator.pieces.transform import Identity
-from simulator.programs.local import ADACOMM, Codec, LearningRate, LocalMomentum, OuterTransform
-from simulator.programs.program import Program, doc
-from simulator.units import Seconds
+from paceline.simulator.inputs.units import Seconds
+from paceline.simulator.programs.codecs.codec import Raw
+from paceline.simulator.programs.effects import Node
+from paceline.simulator.programs.local import (
+    ADACOMM,
+    Codec,
+    LearningRate,
+    LocalMomentum,
+    OuterTransform,
+)
+from paceline.simulator.programs.pieces.transform import Identity
+from paceline.simulator.programs.program import Program, doc
 
 
 class Shared(NamedTuple):

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from itertools import count
 from typing import Annotated, Any
 
-from simulator.codecs.codec import Raw
-from simulator.effects import Node, Vector
-from simulator.pieces.transform import AdamW, Fraction, Nesterov, TransformOf
-from simulator.programs.local import Codec, LearningRate, OuterRate, Tau, rounds
-from simulator.programs.program import Program, doc
+from paceline.simulator.programs.codecs.codec import Raw
+from paceline.simulator.programs.effects import Node, Vector
+from paceline.simulator.programs.local import Codec, LearningRate, OuterRate, Tau, rounds
+from paceline.simulator.programs.pieces.transform import AdamW, Fraction, Nesterov, TransformOf
+from paceline.simulator.programs.program import Program, doc
 
 Inner = Annotated[TransformOf, doc("the local steps' transform", shown={"kind": "adamw"})]
 OuterMomentum = Annotated[Fraction, doc("Nesterov momentum of the outer step")]

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Annotated
 
-from simulator.effects import Handle, Node, Vector
-from simulator.pieces.graph import GraphOf, Ring
-from simulator.pieces.transform import Identity
-from simulator.programs.local import LearningRate, LocalMomentum
-from simulator.programs.program import Program, doc
+from paceline.simulator.programs.effects import Handle, Node, Vector
+from paceline.simulator.programs.local import LearningRate, LocalMomentum
+from paceline.simulator.programs.pieces.graph import GraphOf, Ring
+from paceline.simulator.programs.pieces.transform import Identity
+from paceline.simulator.programs.program import Program, doc
 
 Neighbours = Annotated[GraphOf, doc("who talks to whom", shown="ring")]
 Row = Sequence[tuple[int, float]]

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from itertools import count
 from typing import Annotated, Any
 
-from simulator.codecs.codec import CodecOf, Raw
-from simulator.effects import Node, Vector
-from simulator.pieces.schedule import PeriodOfSteps, Rate
-from simulator.pieces.transform import Fraction, Identity, TransformOf
-from simulator.programs.program import Program, doc
+from paceline.simulator.programs.codecs.codec import CodecOf, Raw
+from paceline.simulator.programs.effects import Node, Vector
+from paceline.simulator.programs.pieces.schedule import PeriodOfSteps, Rate
+from paceline.simulator.programs.pieces.transform import Fraction, Identity, TransformOf
+from paceline.simulator.programs.program import Program, doc
 
 LearningRate = Annotated[
     Rate, doc("learning rate, or its schedule over local steps", shown="[optimizer].lr")

@@ -4,12 +4,12 @@ from collections import deque
 from itertools import count
 from typing import Annotated, Any, Literal
 
-from simulator.codecs.codec import Raw
-from simulator.effects import Node
-from simulator.pieces import compensation as compensations
-from simulator.pieces.transform import Fraction, Identity
-from simulator.programs.local import Codec, LearningRate, LocalMomentum, Tau
-from simulator.programs.program import Program, doc
+from paceline.simulator.programs.codecs.codec import Raw
+from paceline.simulator.programs.effects import Node
+from paceline.simulator.programs.local import Codec, LearningRate, LocalMomentum, Tau
+from paceline.simulator.programs.pieces import compensation as compensations
+from paceline.simulator.programs.pieces.transform import Fraction, Identity
+from paceline.simulator.programs.program import Program, doc
 
 Delay = Annotated[int, doc("whole steps between starting a mean and acting on it", "steps", ge=0)]
 Period = Annotated[int, doc("steps between means", "steps", ge=1)]

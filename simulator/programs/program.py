@@ -9,8 +9,8 @@ from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from simulator.effects import Node
-from simulator.pieces.transform import Identity
+from paceline.simulator.programs.effects import Node
+from paceline.simulator.programs.pieces.transform import Identity
 
 Function = Callable[..., Coroutine[Any, Any, None]]
 

@@ -6,14 +6,14 @@ A server's learning rate follows the steps of a worker on average: gradients use
 from itertools import count
 from typing import Annotated, Literal
 
-from simulator.codecs.codec import Raw
-from simulator.effects import Node
-from simulator.pieces.gate import bounded_lead
-from simulator.pieces.schedule import FixedPeriod
-from simulator.pieces.threshold import StepsOf, Threshold
-from simulator.pieces.transform import Identity
-from simulator.programs.local import Codec, LearningRate, LocalMomentum
-from simulator.programs.program import Function, Program, doc
+from paceline.simulator.programs.codecs.codec import Raw
+from paceline.simulator.programs.effects import Node
+from paceline.simulator.programs.local import Codec, LearningRate, LocalMomentum
+from paceline.simulator.programs.pieces.gate import bounded_lead
+from paceline.simulator.programs.pieces.schedule import FixedPeriod
+from paceline.simulator.programs.pieces.threshold import StepsOf, Threshold
+from paceline.simulator.programs.pieces.transform import Identity
+from paceline.simulator.programs.program import Function, Program, doc
 
 K = Annotated[int, doc("gradients per update, at most the number of workers", "gradients", ge=1)]
 

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from simulator import executors, store
+from paceline.simulator.results import store
+from paceline.simulator.studies import executors
 from tests.bench import batched, engine, flows, served, simgrid, tuner
 from tests.bench.measure import Row
 

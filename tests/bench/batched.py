@@ -7,11 +7,13 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from simulator import executors, streams
-from simulator.engines import batched, virtual
-from simulator.engines.draws import Draws, share
-from simulator.scenario import Scenario
-from simulator.streams import Purpose
+from paceline.simulator.distributions import random_streams
+from paceline.simulator.distributions.random_streams import Purpose
+from paceline.simulator.engines.batched import run as batched
+from paceline.simulator.engines.batched.compute_times import Draws, share
+from paceline.simulator.engines.virtual import run as virtual
+from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.studies import executors
 from tests.bench.engine import TAU, cluster
 from tests.bench.measure import Row, compared, rates, seconds
 
@@ -33,7 +35,7 @@ def one_seed(scenario: Scenario) -> Callable[[], object]:
 
 def alone(threads: int) -> tuple[Callable[[], object], int]:
     """The generator, drawing exponential numbers and nothing else; and how many."""
-    generators = [streams.generator(0, Purpose.COMPUTE, rank) for rank in range(2000)]
+    generators = [random_streams.generator(0, Purpose.COMPUTE, rank) for rank in range(2000)]
 
     def draw(generator: Any) -> None:
         for _ in range(20):

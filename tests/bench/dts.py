@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 
 import paceline
-from simulator.network import Network
-from simulator.report import interval
-from simulator.style import COLOURS, DASHES, style
-from simulator.theory import delayed_seconds_per_step
+from paceline.simulator.network.closed_form import ClosedForm
+from paceline.simulator.results.figures.style import COLOURS, DASHES, style
+from paceline.simulator.results.statistics import interval
+from paceline.simulator.theory import delayed_seconds_per_step
 
 RATES = [2.0**k for k in range(-6, -1)]
 PARTITIONS = {"iid": '"iid"', "dirichlet(0.3)": "{ dirichlet = 0.3 }"}
@@ -165,7 +165,7 @@ def limits() -> None:
 
 def pace() -> None:
     scenario = paceline.load("dts/pace")
-    cost = Network(scenario).mean_cost()
+    cost = ClosedForm(scenario).mean_cost()
     compute = scenario.cluster.compute.expectation
     formula = partial(delayed_seconds_per_step, compute, cost.transmission, cost.latency)
     rows = []

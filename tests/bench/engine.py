@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from simulator.engines import virtual
-from simulator.load import parse
-from simulator.scenario import Scenario
+from paceline.simulator.engines.virtual import run
+from paceline.simulator.load.load import parse
+from paceline.simulator.scenario.scenario import Scenario
 from tests.bench import textbook
 from tests.bench.measure import Row, compared, rates
 
@@ -35,12 +35,12 @@ def cluster(
 
 def local_sgd(workers: int, steps: int, spans: int = 0) -> Callable[[], object]:
     scenario = cluster(workers, steps, {"name": "local-sgd", "tau": TAU})
-    return lambda: virtual.run(scenario.algorithm[0], scenario, 0, spans=spans)
+    return lambda: run.run(scenario.algorithm[0], scenario, 0, spans=spans)
 
 
 def asgd(workers: int, steps: int, latency: str) -> Callable[[], object]:
     scenario = cluster(workers, steps, {"name": "asgd"}, latency)
-    return lambda: virtual.run(scenario.algorithm[0], scenario, 0)
+    return lambda: run.run(scenario.algorithm[0], scenario, 0)
 
 
 def rows() -> Iterator[Row]:

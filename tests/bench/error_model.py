@@ -17,10 +17,12 @@ import numpy as np
 from scipy.stats import kendalltau
 
 import paceline
-from simulator import objective, store
-from simulator.load import parse
-from simulator.scenario import Scenario
-from validate import error_model, landscape
+from paceline.simulator.load.load import parse
+from paceline.simulator.objectives import build
+from paceline.simulator.results import store
+from paceline.simulator.scenario.scenario import Scenario
+from paceline.validate.calibration import error_model
+from paceline.validate.torch_objective import curvature
 
 RUNS = Path("runs/error-model")
 DATA = {
@@ -67,17 +69,17 @@ def world(table: dict[str, Any], steps: int, workers: int, algorithms: list[Any]
 
 def survey(scenario: Scenario, workers: int, seed: int) -> dict[str, Any]:
     """A landscape along ssgd, whose snapshots a measured run would have left."""
-    make = partial(objective.build, scenario, scenario.algorithm[0], seed)
+    make = partial(build.build, scenario, scenario.algorithm[0], seed)
     goal = make()
     sources = [goal.source(rank) for rank in range(workers)]
     x: Any = goal.start
-    path = [landscape.Snapshot(0, goal.evaluate(x, 0).loss, x)]
+    path = [curvature.Snapshot(0, goal.evaluate(x, 0).loss, x)]
     for step in range(1, (scenario.run.steps or 0) + 1):
         mean = np.mean([source.gradient(x) for source in sources], axis=0)
         x = x - np.asarray(LR, x.dtype) * mean
         if step % 10 == 0:
-            path.append(landscape.Snapshot(step, goal.evaluate(x, step).loss, x))
-    return {"ssgd": landscape.survey(make, path, workers)}
+            path.append(curvature.Snapshot(step, goal.evaluate(x, step).loss, x))
+    return {"ssgd": curvature.survey(make, path, workers)}
 
 
 def simulated(scenario: Scenario, out: str, seed: int, seeds: int) -> Curves:

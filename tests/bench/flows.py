@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from math import inf
 
-from simulator.fabric import messages
-from simulator.fabric.fabric import Fabric
+from paceline.simulator.network.fabric import messages
+from paceline.simulator.network.fabric.fabric import Fabric
 from tests.bench.measure import Row, seconds
 
 TITLE = "Ring all-reduce in flows, every message simulated"

@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Iterator
 
-from simulator.dispatch import run_seeds
-from simulator.engines import served, virtual
-from simulator.programs import catalogue
-from simulator.scenario import Scenario
+from paceline.simulator.engines.compiled import run as compiled
+from paceline.simulator.engines.dispatch import run_seeds
+from paceline.simulator.engines.virtual import run as virtual
+from paceline.simulator.programs import catalogue
+from paceline.simulator.scenario.scenario import Scenario
 from tests.bench import textbook
 from tests.bench.batched import SEEDS, THREADS
 from tests.bench.engine import SERVICE, cluster
 from tests.bench.measure import Row, compared, rates
-from tests.worlds import EXPONENTIAL, scenario
+from tests.helpers.worlds import EXPONENTIAL, scenario
 
 TITLE = "Parameter servers in time-only runs, 32 seeds"
 HEAD = "millions of gradients per second", "other"
@@ -33,7 +34,7 @@ def world(case: dict[str, object], workers: int, steps: int) -> Scenario:
 
 def ours(made: Scenario) -> Callable[[], object]:
     program = catalogue()[made.algorithm[0].name]
-    return lambda: served.run(program, made.algorithm[0], made, SEEDS, threads=THREADS)
+    return lambda: compiled.run(program, made.algorithm[0], made, SEEDS, threads=THREADS)
 
 
 def rows() -> Iterator[Row]:

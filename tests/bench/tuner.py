@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import Iterator
 
 import paceline
-from simulator import executors
+from paceline.simulator.studies import executors
 from tests.bench.measure import Row
 
 TITLE = "`paceline tune scenarios/quickstart.toml`"

@@ -78,12 +78,12 @@ def cases() -> list[Case]:
 def world(folder: Path) -> Path:
     """Fill a folder with what cases may need, all of it right; return it."""
     import paceline
-    from simulator import style
-    from simulator.load import load
-    from simulator.simulate import simulate
-    from tests.test_calibrate import worker
-    from validate import events
-    from validate.events import EVENT
+    from paceline.simulator.load.load import load
+    from paceline.simulator.results.figures import style
+    from paceline.simulator.studies.simulate import simulate
+    from paceline.validate.training import events
+    from paceline.validate.training.events import EVENT
+    from tests.validate.test_calibration import worker
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "my.toml").write_text(SCENARIO)

@@ -21,8 +21,8 @@ SLOW = 10  # seconds of one input: a hang
 LONGEST = 1 << 16  # bytes of an input
 
 with atheris.instrument_imports(include=["simulator", "validate", "tomllib"]):
-    from simulator.errors import InputError
-    from simulator.scenario import json_schema
+    from paceline.simulator.errors import InputError
+    from paceline.simulator.scenario.scenario import json_schema
     from tests.fuzz.readers import READERS, seeds
 
 

@@ -10,17 +10,21 @@ from pathlib import Path
 
 import numpy as np
 
-from simulator import points, size, store, summaries
-from simulator.errors import InputError
-from simulator.load import load, parse
-from simulator.pages.page import html
-from simulator.pages.reading import read as read_runs
-from simulator.simulate import simulate
-from simulator.sweep import sweep
-from simulator.tune import tune
+from paceline.simulator.errors import InputError
+from paceline.simulator.load.load import load, parse
+from paceline.simulator.reports.page.page import html
+from paceline.simulator.reports.page.reading import read as read_runs
+from paceline.simulator.results import schema, store
+from paceline.simulator.studies import size
+from paceline.simulator.studies.simulate import simulate
+from paceline.simulator.studies.sweep import points
+from paceline.simulator.studies.sweep.sweep import sweep
+from paceline.simulator.studies.tune.tune import tune
+from paceline.validate.calibration import profile as profiles
+from paceline.validate.calibration import sources
+from paceline.validate.comparison.compare import compare
+from paceline.validate.training import events
 from tests import corpus
-from validate import events, profiles, sources
-from validate.compare import compare
 
 Reader = Callable[[bytes, Path], None]
 SMALL = ("run.steps=3", "run.seeds=1", "run.timeline_spans=50", "run.evaluate_every=1")
@@ -210,7 +214,7 @@ CURVES = "label,seed,time,step,loss,accuracy,tau,bytes,cost\n" + "".join(
     for label in ("ssgd", "other")
     for step in range(3)
 )
-summaries.demand(DOCUMENT["summary"], DOCUMENT["scenario"]["table"])
+schema.demand(DOCUMENT["summary"], DOCUMENT["scenario"]["table"])
 
 
 @cache  # and not at import: whoever collects tests would wait for it

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from simulator import store
-from simulator.executors import cores
+from paceline.simulator.results import store
+from paceline.simulator.studies.executors import cores
 from tests import reliability
 
 DOCS = Path(__file__).parent.parent.parent / "docs"

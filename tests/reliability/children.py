@@ -84,10 +84,10 @@ def _command(
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
     if prepare is not None:
         prepare()
-    import paceline
+    import paceline.command_line
 
     try:
-        sys.exit(paceline.run(arguments))
+        sys.exit(paceline.command_line.run(arguments))
     except KeyboardInterrupt:  # before it has begun
         sys.exit(130)
 

@@ -11,7 +11,8 @@ from typing import Any
 from xml.etree.ElementTree import parse
 
 import paceline
-from simulator import store
+import paceline.command_line
+from paceline.simulator.results import store
 
 TITLE = "Compatibility: older run directories, other versions"
 ROOT = Path(__file__).parent.parent.parent
@@ -47,7 +48,7 @@ def command(*arguments: object) -> tuple[int, str]:
     """Run a command in this process; return its status, and all that it said."""
     said = io.StringIO()
     with redirect_stdout(said), redirect_stderr(said):
-        status = paceline.run([*map(str, arguments)])
+        status = paceline.command_line.run([*map(str, arguments)])
     return status, said.getvalue()
 
 
@@ -75,7 +76,7 @@ def older(out: Path) -> Row:
         "what": "commands on a run directory of the first version",
         "tried": len(right),
         "handled": sum(right),
-        "how": "tests/test_compatibility.py",
+        "how": "tests/reliability/test_compatibility.py",
     }
 
 
@@ -94,7 +95,7 @@ def later(out: Path) -> Row:
         "what": "commands that refuse a run directory of a later version",
         "tried": len(right),
         "handled": sum(right),
-        "how": "tests/test_compatibility.py",
+        "how": "tests/reliability/test_compatibility.py",
     }
 
 

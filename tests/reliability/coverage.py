@@ -6,17 +6,19 @@ from typing import Any
 import numpy as np
 from scipy.stats import binom
 
-from simulator import calibration, dispatch, verdict
-from simulator.calibration import SHARE
-from simulator.goals import Goal, Score
-from simulator.load import load, parse
-from simulator.pick import pick
-from simulator.race import Contender
-from simulator.report import crossing, interval, seconds_per_step
-from simulator.scenario import Scenario
-from simulator.space import Candidate
-from simulator.theory import tabulate
-from simulator.trace import Run
+from paceline.simulator.engines import dispatch
+from paceline.simulator.load.load import load, parse
+from paceline.simulator.results.pick import pick
+from paceline.simulator.results.run import Run
+from paceline.simulator.results.statistics import crossing, interval, seconds_per_step
+from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.studies import bootstrap
+from paceline.simulator.studies.bootstrap import SHARE
+from paceline.simulator.studies.tune import verdict
+from paceline.simulator.studies.tune.objective import Goal, Score
+from paceline.simulator.studies.tune.race import Contender
+from paceline.simulator.studies.tune.space import Candidate
+from paceline.simulator.theory import tabulate
 
 TITLE = "Intervals: how often they hold the truth"
 SEEDS = 5  # of an interval
@@ -29,7 +31,10 @@ REMARKS = """\
 Five seeds each. The time to the target is a sum of four steps only, each the slowest of four
 exponential times: such sums are skewed, and Student's intervals of five of them hold their mean
 with 94 %, whoever computes them; those of twenty steps with 95 %."""
-HOW = "python -m tests.reliability coverage; with fewer intervals tests/test_honesty.py"
+HOW = (
+    "python -m tests.reliability coverage; "
+    "with fewer intervals tests/results/test_divergence_and_coverage.py"
+)
 
 Row = dict[str, Any]
 
@@ -165,10 +170,10 @@ def calibrated(blocks: int) -> Row:
         options: Row = {"spans": 0, "engine": "batched"}
         algorithm = world.algorithm[0]
         own = dispatch.run_seeds(world, algorithm, range(4), **options)
-        others = calibration.run_replicates(
+        others = bootstrap.run_replicates(
             world, algorithm, [number % 4 for number in range(REPLICATES)], numbers, **options
         )
-        found = calibration.intervals(own, others, target=None, paired=False)
+        found = bootstrap.intervals(own, others, target=None, paired=False)
         intervals.append(found["seconds_per_step"])
         (real,) = dispatch.run_seeds(_profiled(1.0, 0, 0), algorithm, [1000 + block], **options)
         measured.append(seconds_per_step(real) * float(np.exp(spread * random.standard_normal())))

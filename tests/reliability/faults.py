@@ -17,8 +17,8 @@ from typing import Any
 
 import psutil
 
-from simulator import store
-from simulator.errors import InputError
+from paceline.simulator.errors import InputError
+from paceline.simulator.results import store
 from tests.reliability import children
 
 TITLE = "Faults"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import paceline
+import paceline.command_line
 from tests import corpus
 from tests.fuzz.readers import READERS
 
@@ -28,7 +29,7 @@ ROOT = Path(corpus.__file__).parents[2]
 def measure(seconds: float) -> list[dict[str, Any]]:
     """Every case of the corpus, and the fuzzer over every reader for a share of the time."""
     how = HOW.format(seconds)
-    found = [wrong() | {"how": f"{how}; python -m pytest tests/test_corpus.py"}]
+    found = [wrong() | {"how": f"{how}; python -m pytest tests/load/test_wrong_inputs.py"}]
     share = max(LEAST, seconds / len(READERS))
     return [*found, *({**fuzzed(name, share), "how": how} for name in READERS)]
 
@@ -48,7 +49,7 @@ def faults(case: corpus.Case, world: Path, folder: Path) -> Iterator[str]:
     corpus.prepare(case, world, folder)
     before, out, err = corpus.tree(folder), StringIO(), StringIO()
     with chdir(folder), redirect_stdout(out), redirect_stderr(err):
-        status = paceline.run(case.arguments)
+        status = paceline.command_line.run(case.arguments)
     said = err.getvalue()
     if status != 2:
         yield f"status {status}: {said}"

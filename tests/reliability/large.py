@@ -57,9 +57,9 @@ def samples(folder: Path, rows: int = ROWS) -> str:
 
 def telemetry(folder: Path, rows: int = ROWS) -> str:
     """Read a job's telemetry: the steps and all-reduces of two ranks, `rows` in all."""
-    from validate.events import STEP
-    from validate.recorded import COLLECTIVE, read
-    from validate.telemetry import Telemetry
+    from paceline.validate.measurement.telemetry import Telemetry
+    from paceline.validate.measurement.telemetry_files import COLLECTIVE, read
+    from paceline.validate.training.events import STEP
 
     steps = rows // 4
     for rank in range(2):
@@ -75,8 +75,8 @@ def telemetry(folder: Path, rows: int = ROWS) -> str:
 
 def kineto(folder: Path, events: int = ROWS) -> str:
     """Read a profiler's trace: 100 operations a step, and an all-reduce that half of them hide."""
-    from validate import kineto as reader
-    from validate.events import WAIT
+    from paceline.validate.measurement import kineto as reader
+    from paceline.validate.training.events import WAIT
 
     steps = events // 102
     with (folder / "trace.json").open("w") as file:

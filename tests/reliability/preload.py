@@ -9,12 +9,12 @@ import scipy.stats
 import sklearn.datasets
 
 import paceline
-import simulator.pages.page
-import simulator.papers.reproduce
-import simulator.sweep
-import simulator.tables
-import simulator.tune
+import paceline.simulator.reports.page.page
+import paceline.simulator.reports.terminal
+import paceline.simulator.studies.papers.reproduce
+import paceline.simulator.studies.sweep.sweep
+import paceline.simulator.studies.tune.tune
 
 USED = (
-    matplotlib, optuna, rich, scipy, sklearn, paceline, simulator
+    matplotlib, optuna, rich, scipy, sklearn, paceline
 )  # fmt: skip

@@ -66,7 +66,7 @@ def measure(seconds: float) -> list[dict[str, Any]]:
                 quiet.seek(0)
                 quiet.truncate()
                 with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
-                    status = paceline.run([*command])
+                    status = paceline.command_line.run([*command])
                 assert status == EXPECTED.get(command, 0), (command, quiet.getvalue())
                 done += 1
             ended = children.run(IN_PROCESSES[number % len(IN_PROCESSES)], folder)

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from tests.test_launch import TOML, nothing_is_left, ranks, start
+from tests.validate.test_launch import TOML, nothing_is_left, ranks, start
 
 TITLE = "Faults of real training"
 HOW = "python -m tests.reliability training"

@@ -7,8 +7,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from simulator.engines import batched
-from simulator.scenario import Scenario
+from paceline.simulator.engines.batched import run
+from paceline.simulator.scenario.scenario import Scenario
 from tests.bench.batched import LOCAL, SEEDS, THREADS, one_seed, together
 from tests.bench.engine import SERVICE, TAU, cluster
 from tests.bench.measure import Row, compared, seconds
@@ -67,7 +67,7 @@ def _both(
     many: int,
 ) -> Iterator[Row]:
     """Our two engines against theirs, in turn."""
-    batched.run(large.algorithm[0], small, [0])  # what must be compiled is compiled once
+    run.run(large.algorithm[0], small, [0])  # what must be compiled is compiled once
     for engine, work, size in (
         ("virtual", one_seed(small), units),
         (f"batched, {len(SEEDS)} seeds", together(large, THREADS), many),

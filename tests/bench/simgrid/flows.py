@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from simulator.fabric import messages
-from simulator.fabric.fabric import Fabric
-from simulator.fabric.messages import Messages, Plan
+from paceline.simulator.network.fabric import messages
+from paceline.simulator.network.fabric.fabric import Fabric
+from paceline.simulator.network.fabric.messages import MessagePlan, Messages
 from tests.bench.__main__ import machine
 
 HERE = Path(__file__).parent
@@ -38,7 +38,7 @@ PAGE_TEXT = """# Flows against SimGrid
 Written by `python -m tests.bench.simgrid.flows`, which needs libsimgrid-dev and g++, on
 {machine}, with SimGrid {version}.
 
-The same lines, paths and messages go to `simulator/fabric/` and, over a pipe, to
+The same lines, paths and messages go to `simulator/network/fabric/` and, over a pipe, to
 `tests/bench/simgrid/flows.cpp`, which makes one actor of every message. A difference is that of the
 time from a message's start to its arrival, or from a collective's start to its last arrival,
 relative to SimGrid's.
@@ -73,7 +73,7 @@ class Case:
     paths: list[tuple[float, float, list[int]]]
     weighted: bool = False
     sends: list[tuple[float, int, int]] | None = None  # start, path, bytes
-    plan: Plan | None = None
+    plan: MessagePlan | None = None
     sizes: list[int] | None = None
 
     def text(self) -> str:

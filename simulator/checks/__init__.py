@@ -1,1 +1,0 @@
-"""Settings that are each possible and together are not."""

@@ -1,0 +1,114 @@
+"""When nodes are down: crashes given in the scenario, and random ones."""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from heapq import merge
+from itertools import takewhile
+from math import inf
+
+from paceline.simulator.distributions.random_streams import Purpose, generator
+from paceline.simulator.scenario.cluster import Failures
+from paceline.simulator.scenario.scenario import Scenario
+
+NEVER = (inf, inf)
+PATIENCE = 10_000  # crashes in the way of one thing, after which it never gets done
+Down = tuple[float, float]
+"""From the crash until the node goes on again, in seconds; (inf, inf): never."""
+
+
+class Calendar:
+    """When one node is down, in order: disjoint intervals, made as they are asked for.
+
+    A node that crashes while it is down, or reloads, begins its repair anew.
+    """
+
+    def __init__(self, crashes: Iterator[Down]) -> None:
+        self._crashes = crashes
+        self._ahead = next(crashes, NEVER)
+        self._downs: list[Down] = []
+        self._ends: list[float] = []
+
+    def next(self, time: float) -> Down:
+        """The first interval that ends after `time`: the node may be in it already."""
+        if time == inf:
+            return NEVER
+        while not self._ends or self._ends[-1] <= time:
+            self._append()
+        return self._downs[bisect_right(self._ends, time)]
+
+    def during(self, start: float, end: float) -> list[Down]:
+        """The parts of [start, end] in which the node is down."""
+        found = []
+        time = start
+        while time < end:
+            crash, back = self.next(time)
+            if crash >= end:
+                break
+            found.append((max(crash, start), min(back, end)))
+            time = back
+        return found
+
+    def walk(self) -> Iterator[Down]:
+        """All intervals, in order."""
+        time = -1.0
+        while (down := self.next(time)) != NEVER:
+            yield down
+            time = down[1]
+
+    def until(self, end: float) -> Iterator[Down]:
+        """The intervals that begin before `end`."""
+        return takewhile(lambda down: down[0] < end, self.walk())
+
+    def _append(self) -> None:
+        crash, back = self._ahead
+        self._ahead = next(self._crashes, NEVER)
+        while self._ahead[0] <= back < inf:
+            back = max(back, self._ahead[1])
+            self._ahead = next(self._crashes, NEVER)
+        self._downs.append((crash, back))
+        self._ends.append(back)
+
+
+def _random(failures: Failures, seed: int, rank: int) -> Iterator[Down]:
+    """Exponential times between a repair and the next crash, and of repair."""
+    rng = generator(seed, Purpose.FAILURE, rank)
+    time = 0.0
+    while True:
+        crash = time + rng.exponential(failures.between)
+        time = crash + rng.exponential(failures.repair)
+        yield crash, time
+
+
+def any_in(scenario: Scenario) -> bool:
+    """Whether nodes of the scenario can crash."""
+    cluster = scenario.cluster
+    settings = [cluster.failures, scenario.server.failures]
+    settings += [group.failures for group in cluster.group]
+    return any(settings) or bool(cluster.crash)
+
+
+def troubled(scenario: Scenario) -> bool:
+    """Whether nodes of the scenario can crash, or slow ones are left out."""
+    return any_in(scenario) or scenario.recovery.backup > 0
+
+
+def calendars(scenario: Scenario, seed: int) -> list[Calendar]:
+    """One per node, in rank order, the server's last; the same under every algorithm.
+
+    A node is down until it is repaired and has reloaded what it needs (`recovery.reload`).
+    """
+    cluster, reload = scenario.cluster, scenario.recovery.reload
+    settings = [
+        group.failures or cluster.failures for group in cluster.group for _ in range(group.workers)
+    ]
+    settings += [cluster.failures] * (cluster.workers - len(settings))
+    found = []
+    for rank, failures in enumerate([*settings, scenario.server.failures]):
+        given = sorted(
+            (crash.at, inf if crash.lasts is None else crash.at + crash.lasts)
+            for crash in cluster.crash
+            if crash.worker == ("server" if rank == cluster.workers else rank)
+        )
+        random = iter(()) if failures is None else _random(failures, seed, rank)
+        found.append(Calendar((crash, back + reload) for crash, back in merge(given, random)))
+    return found

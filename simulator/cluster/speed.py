@@ -1,0 +1,164 @@
+"""How fast each worker computes over time: profiles and bursts of slowness.
+
+A step is an amount of work: its seconds at full speed. How long it takes follows from the speed
+while it is done, so that a burst stretches the steps, or parts of steps, that it meets.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from heapq import merge
+from math import inf
+from operator import add
+from typing import Protocol
+
+from paceline.simulator.cluster import workers
+from paceline.simulator.cluster.workers import Worker
+from paceline.simulator.distributions.random_streams import Purpose, blocks, generator
+from paceline.simulator.distributions.time_profile import Segment
+from paceline.simulator.scenario.cluster import Bursts
+from paceline.simulator.scenario.scenario import Scenario
+
+KEPT = 256  # segments behind the last start, for starts that are a little out of order
+
+
+class HasClock(Protocol):
+    """Whoever computes; `now` is its time (seconds)."""
+
+    now: float
+
+
+class Speed:
+    """The speed of one worker over time, made as far as it is asked for.
+
+    `segments` begins to yield (start in seconds, speed from then on), from time 0 on. The last
+    one stays: if it is zero, nothing ends.
+    """
+
+    def __init__(self, segments: Callable[[], Iterator[Segment]]) -> None:
+        self._segments = segments
+        self._begin()
+
+    def _begin(self) -> None:
+        self._coming = self._segments()
+        start, speed = next(self._coming)
+        self._starts, self._speeds = [start], [speed]
+
+    def after(self, start: float, work: float) -> float:
+        """When `work` seconds of computing at full speed end that begin at `start` (seconds)."""
+        if work == 0:
+            return start
+        place = self._place(start)
+        starts, speeds = self._starts, self._speeds
+        while True:
+            if place + 1 == len(starts):
+                self._extend()
+            speed, end = speeds[place], starts[place + 1]
+            done = (end - start) * speed if speed else 0.0
+            if done >= work:
+                return start + work / speed
+            if end == inf:
+                return inf
+            work -= done
+            start = end
+            place += 1
+
+    def _place(self, time: float) -> int:
+        """In which of the segments kept `time` lies."""
+        if time < self._starts[0]:
+            self._begin()
+        while self._starts[-1] <= time:
+            self._extend()
+        place = bisect_right(self._starts, time) - 1
+        if place > 2 * KEPT:
+            gone = place - KEPT
+            del self._starts[:gone], self._speeds[:gone]
+            place -= gone
+        return place
+
+    def _extend(self) -> None:
+        start, speed = next(self._coming, (inf, 0.0))
+        self._starts.append(start)
+        self._speeds.append(speed)
+
+
+def speeds(scenario: Scenario, seed: int) -> list[Speed | None]:
+    """Per worker its speed over time; None where it does not change.
+
+    Keyed by (seed, worker): the same under every algorithm.
+    """
+    return [
+        Speed(partial(_segments, worker, seed, rank)) if _changes(worker) else None
+        for rank, worker in enumerate(workers.workers(scenario))
+    ]
+
+
+def change(scenario: Scenario) -> bool:
+    """Whether anybody's speed changes with time."""
+    return any(map(_changes, workers.workers(scenario)))
+
+
+def _changes(worker: Worker) -> bool:
+    return worker.profile is not None or worker.bursts is not None
+
+
+def _segments(worker: Worker, seed: int, rank: int) -> Iterator[Segment]:
+    factors: list[Iterable[Segment]] = []
+    if worker.profile is not None:
+        factors.append(worker.profile.segments())
+    if worker.bursts is not None:
+        factors.append(spells(worker.bursts, seed, rank))
+    return product(factors)
+
+
+def product(factors: list[Iterable[Segment]]) -> Iterator[Segment]:
+    """Yield the product of functions of time, each given by its segments in order."""
+
+    def numbered(index: int, segments: Iterable[Segment]) -> Iterator[tuple[float, int, float]]:
+        for start, value in segments:
+            yield start, index, value
+
+    values = [1.0] * len(factors)
+    for start, index, value in merge(*(numbered(*each) for each in enumerate(factors))):
+        values[index] = value
+        result = 1.0
+        for each in values:
+            result *= each
+        yield start, result
+
+
+def spells(bursts: Bursts, seed: int, rank: int) -> Iterator[Segment]:
+    """Yield one worker's bursts as segments of its speed: 1/factor in them, 1 between them.
+
+    A two-state Markov process in time (Gilbert 1960), begun in its stationary law: bursts and
+    pauses are exponential, so that what is left of the first one is, too.
+    """
+    own = generator(seed, Purpose.BURST, rank)
+    on, time = bool(own.random() < bursts.on / (bursts.on + bursts.off)), 0.0
+    for length in blocks(own.standard_exponential):
+        yield time, 1 / bursts.factor if on else 1.0
+        time += length * (bursts.on if on else bursts.off)
+        on = not on
+
+
+def stretched(node: HasClock, durations: Iterator[float], speed: Speed) -> Iterator[float]:
+    """Yield what steps take that begin whenever `node` asks; `durations`: at full speed."""
+    for work in durations:
+        start = node.now
+        yield speed.after(start, work) - start
+
+
+def compute_times(
+    scenario: Scenario, seed: int, nodes: Sequence[HasClock]
+) -> list[Iterator[float]]:
+    """Per worker, what its steps 1, 2, ... take: as they are begun by the clocks of `nodes`."""
+    own = speeds(scenario, seed)
+    steady = workers.compute_times(scenario, seed)
+    work = workers.compute_times(scenario.nominal, seed)  # what a system adds is no work
+    added = workers.overheads(scenario, seed)
+    return [
+        steady[rank]
+        if speed is None
+        else map(add, stretched(nodes[rank], work[rank], speed), added[rank])
+        for rank, speed in enumerate(own)
+    ]

@@ -1,0 +1,6 @@
+"""Random times in seconds: families, empirical samples, mixtures, order statistics, random streams.
+
+Import `law` for any distribution that a scenario may name, `random_streams` for generators keyed by
+(seed, purpose, worker), `order_statistics` for expected maxima. A distribution draws from the
+generator that it is given; none keeps one.
+"""

@@ -1,0 +1,135 @@
+"""Times in a file (seconds): picked at random, or replayed in their order."""
+
+from array import array
+from collections.abc import Callable, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Self
+
+import numpy as np
+from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
+
+from paceline.simulator.distributions.distribution import Array, Distribution
+from paceline.simulator.inputs import csv_columns
+
+# an array has a type parameter from Python 3.12 on, and pydantic looks at what is declared
+if TYPE_CHECKING:
+    Floats = array[float]
+else:
+    Floats = array
+
+
+def _path(file: str, info: ValidationInfo) -> Path:
+    return Path((info.context or {}).get("folder", "."), file)
+
+
+class Samples(Distribution):
+    """Any of the times in a file, all equally likely.
+
+    `file` is relative to the scenario's folder (validation context "folder").
+    """
+
+    file: str = Field(description="CSV of times, relative to the scenario")
+    # An array of the standard library, as pydantic must be able to compare it.
+    _samples: Floats = PrivateAttr(default_factory=lambda: array("d"))
+
+    @property
+    def _times(self) -> Array:
+        return np.frombuffer(self._samples, dtype=np.float64)
+
+    def _moments(self) -> tuple[float, float]:
+        if self._samples[0] == self._samples[-1]:
+            return self._samples[0], 0.0
+        return float(self._times.mean()), float(self._times.var())
+
+    def _sf(self, t: Array) -> Array:
+        return 1.0 - np.searchsorted(self._times, t, side="right") / len(self._samples)
+
+    def _quantile(self, q: Array) -> Array:
+        n = len(self._samples)
+        rank = np.ceil(q * n * (1 - 1e-12))  # k/n must give the k-th, whatever its rounding
+        times: Array = self._times[np.maximum(rank.astype(int), 1) - 1]
+        return times
+
+    def _knots(self) -> tuple[float, ...]:
+        return tuple(np.unique(self._times).tolist())
+
+
+class Empirical(Samples):
+    """One of the times in a file, all equally likely: one per line, in seconds or with units.
+
+    `file` is relative to the scenario's folder (validation context "folder").
+    """
+
+    dist: Literal["empirical"] = "empirical"
+
+    @model_validator(mode="after")
+    def _load(self, info: ValidationInfo) -> Self:
+        rows = csv_columns.rows(_path(self.file, info), [csv_columns.seconds], "one time")
+        self._samples = array("d", sorted(time for (time,) in rows))
+        return self
+
+    def scaled(self, by: float) -> Self:
+        """The law of times that are `by` times as long."""
+        law = self.model_copy()
+        law._samples = array("d", (self._times * by).tobytes())
+        return law
+
+
+class ReplayedTimes(Samples):
+    """The times in a file, one after the other: the k-th step takes the k-th one, and the file
+    begins anew at its end. Of several columns, worker r replays column r mod columns.
+
+    As a law it is that of a time picked at random. `file` is relative to the scenario's folder
+    (validation context "folder").
+    """
+
+    dist: Literal["trace"] = "trace"
+    offset: Literal["none", "random"] = Field(
+        default="none", description="where workers begin: with the first time, or anywhere"
+    )
+    _columns: tuple[Floats, ...] = PrivateAttr(default=())
+
+    @model_validator(mode="after")
+    def _load(self, info: ValidationInfo) -> Self:
+        rows = csv_columns.rows(
+            _path(self.file, info), csv_columns.seconds, "the times of one step"
+        )
+        self._set([array("d", column) for column in zip(*rows, strict=True)])
+        return self
+
+    def _set(self, times: Sequence[Floats]) -> None:
+        self._columns = tuple(times)
+        self._samples = array("d", sorted(chain.from_iterable(times)))
+
+    def _other(self, times: Sequence[Floats]) -> Self:
+        law = self.model_copy()
+        law._set(times)
+        return law
+
+    @property
+    def by_column(self) -> tuple[Self, ...]:
+        """The columns, each as a trace of its own."""
+        return tuple(self._other([column]) for column in self._columns)
+
+    def scaled(self, by: float) -> Self:
+        """The trace of times that are `by` times as long."""
+        return self._other(
+            [array("d", (np.frombuffer(each) * by).tobytes()) for each in self._columns]
+        )
+
+    def replay(self, rng: np.random.Generator) -> Callable[[int], Array]:
+        """Return a function of n that gives the next n times (seconds) of the first column.
+
+        `rng` says where a random offset is.
+        """
+        times = np.frombuffer(self._columns[0])
+        place = int(rng.integers(len(times))) if self.offset == "random" else 0
+
+        def draw(n: int) -> Array:
+            nonlocal place
+            found: Array = times[np.arange(place, place + n) % len(times)]
+            place = (place + n) % len(times)
+            return found
+
+        return draw

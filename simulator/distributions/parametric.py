@@ -1,0 +1,310 @@
+"""Distributions of random times (seconds) in closed form, given by a few parameters."""
+
+import math
+from typing import Annotated, Literal, Self
+
+import numpy as np
+from pydantic import AfterValidator, Field, model_validator
+
+from paceline.simulator.distributions.distribution import Array, Distribution, invert
+from paceline.simulator.inputs.units import Seconds
+
+
+def _above_zero(value: float) -> float:
+    if value <= 0:
+        raise ValueError('must be above zero; for a fixed time write dist = "constant"')
+    return value
+
+
+Duration = Annotated[Seconds, AfterValidator(_above_zero)]
+Number = Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)]
+# Below 0.1 draws and moments of the power-like tails leave the range of a float.
+TailIndex = Annotated[float, Field(ge=0.1, strict=True, allow_inf_nan=False)]
+
+
+def _ndtr(x: Array) -> Array:
+    """The standard normal CDF."""
+    from scipy.special import ndtr  # noqa: PLC0415 - it takes 0.2 s
+
+    return np.asarray(ndtr(x), dtype=float)
+
+
+def _ndtri(q: Array) -> Array:
+    """The standard normal quantile function."""
+    from scipy.special import ndtri  # noqa: PLC0415
+
+    return np.asarray(ndtri(q), dtype=float)
+
+
+class Constant(Distribution):
+    """Always the same time."""
+
+    dist: Literal["constant"] = "constant"
+    value: Seconds = Field(description="every one of the times")
+
+    def _draw(self, rng: np.random.Generator, n: int) -> Array:
+        return np.full(n, self.value)
+
+    def _moments(self) -> tuple[float, float]:
+        return self.value, 0.0
+
+    def _sf(self, t: Array) -> Array:
+        return np.where(t < self.value, 1.0, 0.0)
+
+    def _quantile(self, q: Array) -> Array:
+        return np.full(q.shape, self.value)
+
+    def _knots(self) -> tuple[float, ...]:
+        return (self.value,)
+
+    def closed_sum(self, n: int) -> tuple[float, None]:
+        """All of it is fixed."""
+        return n * self.value, None
+
+
+class Exponential(Distribution):
+    """Memoryless: often far below the mean, sometimes a few times above."""
+
+    dist: Literal["exponential"] = "exponential"
+    mean: Duration = Field(description="expected time")
+
+    def _draw(self, rng: np.random.Generator, n: int) -> Array:
+        return rng.exponential(self.mean, n)
+
+    def _moments(self) -> tuple[float, float]:
+        return self.mean, self.mean * self.mean
+
+    def _sf(self, t: Array) -> Array:
+        return np.exp(-t / self.mean)
+
+    def _quantile(self, q: Array) -> Array:
+        with np.errstate(divide="ignore"):
+            return -self.mean * np.log1p(-q)
+
+    def closed_sum(self, n: int) -> tuple[float, Distribution]:
+        """An Erlang time."""
+        return 0.0, Gamma.model_construct(mean=n * self.mean, shape=float(n))
+
+
+class ShiftedExponential(Distribution):
+    """A fixed time plus an exponential one; `mean` is the mean of their sum."""
+
+    dist: Literal["shifted-exponential"] = "shifted-exponential"
+    shift: Seconds = Field(description="least time")
+    mean: Duration = Field(description="expected time, the shift included")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.mean <= self.shift:
+            raise ValueError(
+                f"mean ({self.mean:g} s) must be above shift ({self.shift:g} s): it is the mean of "
+                "the fixed and the random part together; raise mean or lower shift"
+            )
+        return self
+
+    @property
+    def random_part(self) -> Exponential:
+        """What is added to the shift."""
+        return Exponential.model_construct(mean=self.mean - self.shift)
+
+    def _draw(self, rng: np.random.Generator, n: int) -> Array:
+        return self.shift + self.random_part.sample(rng, n)
+
+    def _moments(self) -> tuple[float, float]:
+        return self.mean, self.random_part.variance
+
+    def _sf(self, t: Array) -> Array:
+        return self.random_part.sf(t - self.shift)
+
+    def _quantile(self, q: Array) -> Array:
+        return self.shift + self.random_part.quantile(q)
+
+    def closed_sum(self, n: int) -> tuple[float, Distribution]:
+        """The shifts, and an Erlang time."""
+        return n * self.shift, self.random_part.closed_sum(n)[1]
+
+    def _knots(self) -> tuple[float, ...]:
+        return (self.shift,)
+
+
+class Uniform(Distribution):
+    """Any time between two bounds, all equally likely."""
+
+    dist: Literal["uniform"] = "uniform"
+    low: Seconds = Field(description="least time")
+    high: Duration = Field(description="longest time")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError(
+                f"low ({self.low:g} s) must be below high ({self.high:g} s); swap them, or for a "
+                'fixed time write dist = "constant"'
+            )
+        return self
+
+    def _moments(self) -> tuple[float, float]:
+        return 0.5 * (self.low + self.high), (self.high - self.low) ** 2 / 12
+
+    def _sf(self, t: Array) -> Array:
+        return np.clip((self.high - t) / (self.high - self.low), 0.0, 1.0)
+
+    def _quantile(self, q: Array) -> Array:
+        return self.low + (self.high - self.low) * q
+
+    def _knots(self) -> tuple[float, ...]:
+        return (self.low, self.high)
+
+
+class Normal(Distribution):
+    """A normal variable made non-negative: its absolute value (fold) or no less than 0 (clip).
+
+    `mean` and `sd` are those of the underlying normal variable.
+    """
+
+    dist: Literal["normal"] = "normal"
+    mean: Seconds = Field(description="of the normal variable")
+    sd: Duration = Field(description="its standard deviation")
+    negative: Literal["fold", "clip"] = Field(
+        default="fold", description="what becomes of a draw below zero: its size, or zero"
+    )
+
+    def _repair(self, x: Array) -> Array:
+        return np.abs(x) if self.negative == "fold" else np.maximum(x, 0.0)
+
+    def _draw(self, rng: np.random.Generator, n: int) -> Array:
+        return self._repair(rng.normal(self.mean, self.sd, n))
+
+    def from_uniform(self, u: Array) -> Array:
+        """Turn numbers uniform on (0, 1), shape (n,), into as many draws (seconds)."""
+        return self._repair(self.mean + self.sd * _ndtri(u))
+
+    def _moments(self) -> tuple[float, float]:
+        z = self.mean / self.sd
+        above = 0.5 * math.erfc(-z / math.sqrt(2))
+        density = math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
+        first = self.mean * above + self.sd * density  # of the part above zero
+        second = (self.mean**2 + self.sd**2) * above + self.mean * self.sd * density
+        if self.negative == "fold":
+            first, second = 2 * first - self.mean, self.mean**2 + self.sd**2
+        return first, second - first**2
+
+    def _sf(self, t: Array) -> Array:
+        right = _ndtr((self.mean - t) / self.sd)
+        if self.negative == "clip":
+            return right
+        return right + _ndtr((-self.mean - t) / self.sd)
+
+    def _quantile(self, q: Array) -> Array:
+        low = np.maximum(self.mean + self.sd * _ndtri(q), 0.0)
+        if self.negative == "clip":
+            return low
+        return invert(self.cdf, q, low, self.mean + self.sd * _ndtri(0.5 + 0.5 * q))
+
+
+class LogNormal(Distribution):
+    """A time whose logarithm is normal: a heavy tail. `mean` and `sd` are of the time itself."""
+
+    dist: Literal["lognormal"] = "lognormal"
+    mean: Duration = Field(description="expected time")
+    sd: Duration = Field(description="standard deviation of the time itself")
+
+    @property
+    def _log(self) -> tuple[float, float]:
+        """Mean and standard deviation of the logarithm."""
+        ratio = self.sd / self.mean
+        variance = math.log1p(ratio * ratio)
+        return math.log(self.mean) - 0.5 * variance, math.sqrt(variance)
+
+    def _draw(self, rng: np.random.Generator, n: int) -> Array:
+        return rng.lognormal(*self._log, n)
+
+    def _moments(self) -> tuple[float, float]:
+        return self.mean, self.sd * self.sd
+
+    def _sf(self, t: Array) -> Array:
+        mean, sd = self._log
+        with np.errstate(divide="ignore"):
+            return _ndtr((mean - np.log(t)) / sd)
+
+    def _quantile(self, q: Array) -> Array:
+        mean, sd = self._log
+        return np.exp(mean + sd * _ndtri(q))
+
+
+class Gamma(Distribution):
+    """The sum of `shape` exponential stages (any positive number of them)."""
+
+    dist: Literal["gamma"] = "gamma"
+    mean: Duration = Field(description="expected time")
+    shape: Number = Field(
+        description="number of exponential stages; 1 is exponential, more vary less"
+    )
+
+    def _draw(self, rng: np.random.Generator, n: int) -> Array:
+        return rng.gamma(self.shape, self.mean / self.shape, n)
+
+    def _moments(self) -> tuple[float, float]:
+        return self.mean, self.mean * self.mean / self.shape
+
+    def _sf(self, t: Array) -> Array:
+        from scipy.special import gammaincc  # noqa: PLC0415
+
+        return np.asarray(gammaincc(self.shape, t * (self.shape / self.mean)), dtype=float)
+
+    def _quantile(self, q: Array) -> Array:
+        from scipy.special import gammaincinv  # noqa: PLC0415
+
+        return np.asarray(gammaincinv(self.shape, q) * (self.mean / self.shape), dtype=float)
+
+    def closed_sum(self, n: int) -> tuple[float, Distribution]:
+        """A gamma of so many times the shape."""
+        return 0.0, Gamma.model_construct(mean=n * self.mean, shape=n * self.shape)
+
+
+class Weibull(Distribution):
+    """A power of an exponential time: heavy-tailed for a shape below one."""
+
+    dist: Literal["weibull"] = "weibull"
+    scale: Duration = Field(description="63 % of the times are below")
+    shape: TailIndex = Field(description="below 1 a heavy tail; 1 is exponential")
+
+    def _moments(self) -> tuple[float, float]:
+        log_first = math.lgamma(1 + 1 / self.shape)
+        mean = self.scale * math.exp(log_first)
+        spread = math.expm1(math.lgamma(1 + 2 / self.shape) - 2 * log_first)
+        return mean, mean * mean * spread
+
+    def _sf(self, t: Array) -> Array:
+        return np.exp(-((t / self.scale) ** self.shape))
+
+    def _quantile(self, q: Array) -> Array:
+        with np.errstate(divide="ignore"):
+            return self.scale * (-np.log1p(-q)) ** (1 / self.shape)
+
+
+class Pareto(Distribution):
+    """A power-law tail, P(more than t) = (minimum/t)^alpha: no variance for alpha <= 2, no
+    expectation for alpha <= 1.
+    """
+
+    dist: Literal["pareto"] = "pareto"
+    minimum: Duration = Field(description="least time")
+    alpha: TailIndex = Field(description="tail index; the smaller, the heavier")
+
+    def _moments(self) -> tuple[float, float]:
+        over = self.alpha - 1
+        mean = self.minimum * self.alpha / over if over > 0 else math.inf
+        if self.alpha <= 2:
+            return mean, math.inf
+        return mean, self.minimum**2 * self.alpha / (over * over * (self.alpha - 2))
+
+    def _sf(self, t: Array) -> Array:
+        return (self.minimum / np.maximum(t, self.minimum)) ** self.alpha
+
+    def _quantile(self, q: Array) -> Array:
+        with np.errstate(divide="ignore"):
+            return self.minimum * (1.0 - q) ** (-1 / self.alpha)
+
+    def _knots(self) -> tuple[float, ...]:
+        return (self.minimum,)

@@ -1,0 +1,175 @@
+"""How something changes over time: a factor of a link's capacity, or of a worker's speed.
+
+A profile is piecewise constant, so that what moves at its pace can be worked out exactly.
+"""
+
+from abc import ABC
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import count, pairwise
+from math import cos, pi
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    Strict,
+    ValidationInfo,
+    model_validator,
+)
+
+from paceline.simulator.inputs import csv_columns
+from paceline.simulator.inputs.units import Seconds
+
+STEPS_OF_A_DAY = 96
+
+Duration = Annotated[Seconds, Field(gt=0)]
+Factor = Annotated[float, Field(ge=0)]
+Segment = tuple[float, float]
+"""When it begins (seconds), and the factor from then on."""
+
+
+class TimeProfile(BaseModel, ABC):
+    """A factor, 0 or more, that is constant between certain times.
+
+    `period`: seconds after which it begins anew; None where its last value stays.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    period: Duration | None = Field(
+        default=None, description="time after which it begins anew; left out: the last value stays"
+    )
+    _starts: tuple[float, ...] = PrivateAttr(default=())
+    _factors: tuple[float, ...] = PrivateAttr(default=())
+
+    def _set(self, starts: Sequence[float], factors: Sequence[float], named: str) -> None:
+        """Take over the segments of one period. Raises ValueError where they make no profile."""
+        if len(starts) != len(factors):
+            raise ValueError(
+                f"{len(starts)} times and {len(factors)} factors; write one factor per time"
+            )
+        if not starts or starts[0] != 0:
+            raise ValueError(f'{named} does not begin at "0 s"; add what holds from the start')
+        if any(later <= earlier for earlier, later in pairwise(starts)):
+            raise ValueError(f"{named} is out of order; list times in ascending order, each once")
+        if self.period is not None and starts[-1] >= self.period:
+            raise ValueError(
+                f"period ({self.period:g} s) must be above the last time ({starts[-1]:g} s); "
+                "raise it, or drop the times that it never comes to"
+            )
+        self._starts, self._factors = tuple(starts), tuple(factors)
+        if self.mean == 0:
+            raise ValueError(
+                "zero for good, so that what waits for it never ends; write a factor above 0 for "
+                "the end, or a period"
+            )
+
+    def segments(self) -> Iterator[Segment]:
+        """Yield the segments in order of time; without end if the profile is periodic."""
+        for turn in count() if self.period else (0,):
+            for start, factor in zip(self._starts, self._factors, strict=True):
+                yield turn * (self.period or 0.0) + start, factor
+
+    def at(self, time: float) -> float:
+        """Return the factor at `time` >= 0 (seconds)."""
+        period = self.period or 0.0
+        turn = int(time // period) if period else 0
+        # the very sums that `segments` makes, so that both agree at every boundary
+        turn += bool(period) and (turn + 1) * period <= time
+        turn -= turn * period > time
+        place = bisect_right(self._starts, time, key=lambda start: turn * period + start)
+        return self._factors[place - 1]
+
+    @property
+    def mean(self) -> float:
+        """The mean factor in the long run: over a period, or the value that stays."""
+        if self.period is None:
+            return self._factors[-1]
+        spans = (end - start for start, end in pairwise((*self._starts, self.period)))
+        parts = zip(spans, self._factors, strict=True)
+        return sum(span * factor for span, factor in parts) / self.period
+
+
+class StepProfile(TimeProfile):
+    """One factor after another, `factor[i]` from the time `at[i]` on."""
+
+    kind: Literal["steps"] = "steps"
+    starts: Annotated[tuple[Seconds, ...], Strict(False)] = Field(
+        alias="at",
+        description='when each factor begins; the first is "0 s"',
+        json_schema_extra={"minItems": 1},
+    )
+    factor: Annotated[tuple[Factor, ...], Strict(False)] = Field(
+        description="one for each time in `at`", json_schema_extra={"minItems": 1}
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        self._set(self.starts, self.factor, "`at`")
+        return self
+
+
+class Daily(TimeProfile):
+    """A cosine between `low` and `high`, in 96 steps of equal length."""
+
+    kind: Literal["daily"]
+    low: Factor = Field(description="the lowest factor")
+    high: Factor = Field(description="the highest factor")
+    peak: Seconds = Field(description="when it is highest")
+    period: Duration = Field(
+        default=86_400.0,
+        description="time after which it begins anew",
+        json_schema_extra={"default": "24 h"},
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(f"low ({self.low:g}) is above high ({self.high:g}); swap them")
+        middle, half = 0.5 * (self.low + self.high), 0.5 * (self.high - self.low)
+        step, starts, factors = self.period / STEPS_OF_A_DAY, [], []
+        for index in range(STEPS_OF_A_DAY):
+            angle = 2 * pi * ((index + 0.5) * step - self.peak) / self.period
+            starts.append(index * step)
+            factors.append(max(0.0, middle + half * cos(angle)))
+        self._set(starts, factors, "`at`")
+        return self
+
+
+class ProfileFile(TimeProfile):
+    """Factors from a file: two columns, time (seconds, or with units) and factor.
+
+    `file` is relative to the scenario's folder (validation context "folder").
+    """
+
+    kind: Literal["trace"] = "trace"
+    file: str = Field(description="CSV file of two columns, time and factor")
+
+    @model_validator(mode="after")
+    def _load(self, info: ValidationInfo) -> Self:
+        path = Path((info.context or {}).get("folder", "."), self.file)
+        readers = csv_columns.seconds, csv_columns.factor
+        rows = csv_columns.rows(path, readers, "a time and a factor")
+        times, factors = zip(*rows, strict=True)
+        self._set(times, factors, str(path))
+        return self
+
+
+def _kind(value: Any) -> Any:
+    """Let a table say by its keys what it is, where it does not say so by `kind`."""
+    if isinstance(value, dict) and "kind" not in value:
+        return {"kind": "trace" if "file" in value else "steps"} | value
+    return value
+
+
+ProfileOf = Annotated[
+    StepProfile | Daily | ProfileFile,
+    Field(discriminator="kind"),
+    BeforeValidator(_kind),
+]
+"""A profile as a scenario writes it: `{ at, factor }`, `{ kind = "daily" }` or `{ file }`."""

@@ -1,0 +1,89 @@
+"""Vectors of all workers of all seeds, and their numbers, as a program may use them.
+
+A program adds, subtracts, multiplies and divides. What looks at anything else of a vector (its
+length, an entry, a norm) would see all workers at once, so it is handed over.
+"""
+
+import operator
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+
+from paceline.simulator.engines.unsupported import Unsupported
+
+Operator = Callable[[Any, Any], Any]
+
+
+class Many:
+    """An array of what each worker has, `of`, behind arithmetic."""
+
+    __slots__ = ("of",)
+    __array_ufunc__ = None  # NumPy leaves arithmetic with it to the methods below
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, of: np.ndarray) -> None:
+        self.of = of
+
+    def _other(self, other: Any) -> Any:
+        """What arithmetic with `other` is done with."""
+        if type(other) is type(self):
+            return other.of
+        if type(other) in (int, float) or isinstance(other, np.floating | np.integer):
+            return other
+        self._refuse()
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise Unsupported("its program looks into a vector or a loss")
+
+    def __neg__(self) -> Any:
+        return type(self)(-self.of)
+
+    def __pos__(self) -> Any:
+        return self
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ipow__ = __ifloordiv__ = __imod__ = _refuse
+    __bool__ = __int__ = __float__ = __complex__ = __index__ = __len__ = __iter__ = _refuse
+    __getitem__ = __setitem__ = __contains__ = __abs__ = __round__ = __array__ = _refuse
+    __str__ = __repr__ = __format__ = _refuse
+
+    __class__ = property(_refuse)  # isinstance asks for it
+
+    def __getattr__(self, name: str) -> NoReturn:
+        self._refuse()
+
+
+def _method(operation: Operator, reflected: bool = False) -> Any:
+    if reflected:
+        return lambda self, other: type(self)(operation(self._other(other), self.of))
+    return lambda self, other: type(self)(operation(self.of, self._other(other)))
+
+
+for _name in ("add", "sub", "mul", "truediv", "pow"):
+    setattr(Many, f"__{_name}__", _method(getattr(operator, _name)))
+    setattr(Many, f"__r{_name}__", _method(getattr(operator, _name), reflected=True))
+
+
+class Stack(Many):
+    """Vectors, shape (seeds, workers, dimension), with a one for workers that have the same."""
+
+    __slots__ = ()
+
+    def _other(self, other: Any) -> Any:
+        if type(other) is np.ndarray and other.ndim <= 1:  # of the program's own
+            return other
+        return super()._other(other)
+
+
+def array(x: Any) -> np.ndarray:
+    """Return the array of a vector that a program hands in. Raises Unsupported for any other."""
+    if type(x) is not Stack:
+        raise Unsupported("its program makes vectors of its own")
+    return x.of
+
+
+class PerWorker(Many):
+    """A number of each worker of one seed, shape (workers,): its loss, its clock."""
+
+    __slots__ = ()

@@ -1,0 +1,277 @@
+"""When things happen: what the programs of all seeds do, replayed over blocks of their steps.
+
+A team does the same whatever its times are. So its node only notes what it does, and the ledger
+works out when, for all workers and seeds at once. Arrays have the shape (seeds, workers), or
+(seeds,) where the workers of a seed share a number.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.distributions.distribution import Array
+from paceline.simulator.engines.batched.schedule import Leg, Schedule, StepTimes
+from paceline.simulator.engines.collective import IN_TIME
+from paceline.simulator.network.closed_form import Traffic
+from paceline.simulator.results.run import Kind, Spans
+
+NEVER = inf  # the clock of a worker that waits for what comes after the end
+
+
+class Timed:
+    """Something started: when it begins and when it is done, once the ledger knows.
+
+    `kind`: of collective, None for a piece of a gradient. `step`: at which step it was started.
+    `result`: what a wait for it returns. `last`: who came last with the first seed, and when, where
+    a timeline is wanted.
+    """
+
+    __slots__ = ("begins", "done", "kind", "last", "moved", "result", "step")
+
+    def __init__(self, kind: str | None, result: Any, step: int) -> None:
+        self.kind, self.result, self.step = kind, result, step
+        self.begins: Any = None
+        self.done: Any = None
+        self.moved: Any = None  # which version of the clocks it began at
+        self.last = 0, 0.0
+
+
+class Clocks(Schedule):
+    """The clocks of a team, up to its last `flush`.
+
+    `end`: of the time; `deadline`: up to when things count, which allows for rounding. `limit`: the
+    last step. It is `over` when all have come to the deadline.
+
+    Where all workers of a seed were at one time (`_at`) and have computed one segment since then
+    (`_leg`), that is all that is kept: most collectives need no more.
+    """
+
+    def __init__(  # noqa: PLR0913 - the world, and how closely it is watched
+        self,
+        clocks: StepTimes,
+        traffic: Sequence[Traffic],
+        workers: int,
+        end: float,
+        spans: Spans | None,
+        *,
+        limit: int,
+        merge: bool,
+    ) -> None:
+        super().__init__(clocks, len(traffic) * workers, merge=merge)
+        self._traffic, self._seeds, self._workers = traffic, len(traffic), workers
+        self._limit, self._end, self.deadline = limit, end, end * IN_TIME
+        self._now = np.empty(0)
+        self._at: Array | None = np.zeros(self._seeds)
+        self._leg: Leg | None = None
+        self._version = 0
+        self._free = np.zeros(self._seeds)  # when the links are
+        self.waited = np.zeros((self._seeds, workers))  # seconds
+        self.communicated = np.zeros((self._seeds, workers))
+        self._stood = np.zeros((2, self._seeds))  # of both, what all workers of a seed share
+        self._payloads: defaultdict[str, Any] = defaultdict(float)  # bytes, by kind of collective
+        self._costs: dict[tuple[str, float], tuple[float, float]] = {}
+        self.staleness: defaultdict[int, Array] = defaultdict(lambda: np.zeros(self._seeds, int))
+        self._last: list[tuple[Array, Array, Array]] = []  # waits after the last step
+        self._spans, self._since = spans, np.zeros(workers)
+
+    @property
+    def now(self) -> Array:
+        """Every clock, (seeds, workers)."""
+        if self._at is not None:
+            since = np.zeros((1, self._workers)) if self._leg is None else self._leg.each
+            self._now = self._at[:, None] + since
+            self._at = self._leg = None
+        return self._now
+
+    @now.setter
+    def now(self, clocks: Array) -> None:
+        self._now, self._at, self._leg = clocks, None, None
+        self._version += 1
+
+    def latest(self) -> Array:
+        """The last worker's clock, (seeds,)."""
+        if self._at is None:
+            latest: Array = self._now.max(axis=1)
+            return latest
+        return self._at if self._leg is None else self._at + self._leg.slowest
+
+    def _compute(self, segment: int) -> None:
+        if self._at is not None and self._leg is None:
+            self._leg = Leg(*(each[segment] for each in self._legs))
+            self._version += 1
+        else:
+            self.now = self.now + self._legs.each[segment]
+
+    def _let_go(self) -> None:
+        if self._leg is not None:
+            self._leg = Leg(*(each.copy() for each in self._leg))
+        if self.deadline < inf:
+            self.over = bool((self.now.min(axis=1) > self.deadline).all())
+
+    def work(self, seconds: float) -> None:
+        """Every worker is busy for so long."""
+        self.now = self.now + seconds
+
+    def backward(self, step: int, pieces: Sequence[Timed], forward: float) -> None:
+        """Every worker computes gradient `step`; it frees pieces evenly after a forward share.
+
+        No clock moves before the pieces are waited for.
+        """
+        self.advance(step - 1)
+        self._todo.append((self._backward, (pieces, forward, self._segment(step))))
+
+    def _backward(self, pieces: Sequence[Timed], forward: float, segment: int) -> None:
+        duration = self._legs.each[segment]
+        for i, piece in enumerate(pieces):
+            piece.done = self.now + duration * (forward + (1 - forward) * (i + 1) / len(pieces))
+
+    def piece(self, piece: Timed) -> None:
+        """Every worker waits for a piece of its gradient."""
+        self.now = np.maximum(self.now, piece.done)
+
+    def start(self, handle: Timed, payload: float) -> None:
+        """All have joined a collective: it takes the links as soon as they are free."""
+        begins = handle.begins = np.maximum(self.latest(), self._free)
+        self._notice(handle)
+        handle.moved = self._version
+        begun: Any = True if self.deadline == inf else begins <= self.deadline
+        kind = str(handle.kind)
+        transmission, latency = self._cost(kind, payload, begun)
+        free: Any = begins + transmission
+        done: Any = free + latency
+        if begun is not True:
+            free, done = np.where(begun, free, self._free), np.where(begun, done, NEVER)
+        self._free, handle.done = free, done
+        self._payloads[kind] += payload * begun
+
+    def _cost(self, kind: str, payload: float, begun: Any) -> tuple[Any, Any]:
+        if (kind, payload) in self._costs:
+            return self._costs[kind, payload]
+        first = self._traffic[0]
+        if first.is_constant(kind):
+            self._costs[kind, payload] = first.cost(kind, payload)
+            return self._costs[kind, payload]
+        costs = np.zeros((self._seeds, 2))
+        for seed in np.flatnonzero(np.broadcast_to(begun, self._seeds)).tolist():
+            costs[seed] = self._traffic[seed].cost(kind, payload)
+        return costs[:, 0], costs[:, 1]
+
+    def meet(self, handle: Timed, payload: float, step: int) -> None:
+        """All join a collective and wait for it."""
+        self.start(handle, payload)
+        self.wait(handle, step)
+
+    def wait(self, handle: Timed, step: int, used: bool = True) -> None:
+        """Every worker waits for a collective; `used`: it is then that it acts on the result."""
+        if step < self._limit:
+            self._wait(handle, step)
+        else:
+            before = self.now
+            self._wait(handle, step)
+            self._last.append((before, handle.begins[:, None], self.now))
+        if used:
+            in_time: Any = self._workers
+            if self.deadline < inf:
+                in_time = (self.now <= self.deadline).sum(axis=1)
+            self.staleness[step - handle.step] += in_time
+
+    def _wait(self, handle: Timed, step: int) -> None:
+        if self.deadline == inf and handle.moved == self._version:
+            self._stand_together(handle, step)
+        else:
+            self._stand(handle, step)
+
+    def _notice(self, handle: Timed) -> None:
+        """Note who comes last to something with the first seed, which has a timeline."""
+        if self._spans is not None:
+            now = self._first()
+            handle.last = int(now.argmax()), float(now.max())
+
+    def _first(self) -> Array:
+        """The clocks of the first seed, (workers,)."""
+        if self._at is None:
+            first: Array = self._now[0]
+            return first
+        since = 0.0 if self._leg is None else self._leg.each[0]
+        return np.full(self._workers, self._at[0]) + since
+
+    def _stand_together(self, handle: Timed, step: int) -> None:
+        """Stand still where all have come, and nobody has gone on since: the usual case, faster."""
+        begins, done = handle.begins, handle.done
+        if self._spans is not None:
+            now = self._first()
+            self._record(handle, now, np.full(self._workers, begins[0]), done[0], step)
+        if self._at is None:
+            self.waited += begins[:, None] - self._now
+        else:
+            self._stood[0] += begins - self._at
+            if self._leg is not None:
+                self.waited -= self._leg.each
+        self._stood[1] += done - begins
+        self._at, self._leg = done, None
+        self._version += 1
+
+    def _stand(self, handle: Timed, step: int) -> None:
+        """Stand still until it is done: for others up to `begins`, then for the network."""
+        begins, done = handle.begins[:, None], handle.done[:, None]
+        now, late = self.now, done > self.deadline
+        blocked = late & (done > now)
+        done = np.maximum(now, np.where(late, self._end, done))
+        begins = np.minimum(np.maximum(begins, now), done)
+        here = now < NEVER
+        self.waited += np.where(here, begins - now, 0.0)
+        self.communicated += np.where(here, done - begins, 0.0)
+        if self._spans is not None:
+            self._record(handle, now[0], begins[0], done[0], step)
+        self.now = np.where(blocked, NEVER, done)
+
+    def _record(self, handle: Timed, now: Array, begins: Array, done: Array, step: int) -> None:
+        """Keep the spans of the first seed, as long as there is room."""
+        assert self._spans is not None
+        done = np.broadcast_to(done, now.shape)
+        stood = (done > now) & (now < NEVER)
+        for rank in np.flatnonzero(stood).tolist():
+            times = self._since[rank], now[rank], begins[rank], done[rank]
+            self._spans.met(handle.last, rank, now[rank])
+            self._spans.add(rank, int(Kind.COMPUTE), *times, step)
+        self._since = np.where(stood, done, self._since)
+
+    def ask(self, step: int) -> None:
+        """Every worker waits for the last one to ask the same question."""
+        asked = Timed("question", None, step)
+        asked.begins = asked.done = self.latest()
+        self._notice(asked)
+        self.wait(asked, step, used=False)
+
+    def totals(self) -> tuple[Array, Array]:
+        """Bytes so far over all links, and over those that are charged as egress: (seeds,)."""
+        moved, charged = np.zeros(self._seeds), np.zeros(self._seeds)
+        for kind, payload in self._payloads.items():
+            each, egress = self._traffic[0].volumes(kind)
+            moved += payload * each
+            charged += payload * egress
+        return moved, charged
+
+    def finish(self, ends: Array, step: int) -> None:
+        """Cut everything off at the end of each seed's run; count the bytes of each."""
+        end = ends[:, None]
+        self.waited += self._stood[0][:, None]
+        self.communicated += self._stood[1][:, None]
+        for before, begins, done in self._last:
+            until = np.where(done > self.deadline, self._end, done)  # as `_wait` has counted
+            beyond = np.where(until > before, np.maximum(until - end, 0.0), 0.0)
+            network = np.clip(until - np.maximum(begins, before), 0.0, beyond)
+            self.communicated -= network
+            self.waited -= beyond - network
+        self.now = np.minimum(self.now, end)
+        if self._spans is not None:
+            for rank, (since, now) in enumerate(zip(self._since, self.now[0], strict=True)):
+                self._spans.add(rank, int(Kind.COMPUTE), since, now, now, now, step)
+        for kind, payloads in self._payloads.items():
+            of_each = np.broadcast_to(payloads, self._seeds)
+            for traffic, payload in zip(self._traffic, of_each, strict=True):
+                if payload:
+                    traffic.count(kind, float(payload))

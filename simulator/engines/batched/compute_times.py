@@ -1,0 +1,166 @@
+"""Compute times of all workers and seeds at once, summed over segments of steps."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
+from typing import TypeVar
+
+import numpy as np
+
+from paceline.simulator.cluster import workers as cluster
+from paceline.simulator.distributions import random_streams
+from paceline.simulator.distributions.distribution import Array, Distribution
+from paceline.simulator.distributions.random_streams import Purpose
+from paceline.simulator.engines.batched.schedule import Leg
+from paceline.simulator.scenario.scenario import Scenario
+
+T = TypeVar("T")
+TILE = 64  # streams that a thread draws before it writes them: they stay in its cache
+
+
+class Draws:
+    """The keyed draws: the same numbers as the reference engine's, for every (seed, worker).
+
+    Sums do not depend on how segments are asked for, nor on which seeds are drawn together.
+    """
+
+    def __init__(self, scenario: Scenario, seeds: Sequence[int], threads: int) -> None:
+        self._streams = [cluster.streams(scenario, seed) for seed in seeds]
+        self._shape = len(seeds), scenario.cluster.workers
+        self._threads = threads
+        self._out = np.empty((0, *self._shape))
+
+    def legs(self, lengths: Sequence[int]) -> Leg:
+        """Seconds of the next segments, of so many steps each, which follow each other in time.
+
+        The next call overwrites what is returned.
+        """
+        seeds, workers = self._shape
+        if len(self._out) < len(lengths):
+            self._out = np.empty((len(lengths), seeds, workers))
+        each = self._out[: len(lengths)]
+        parts = -(-workers // TILE)
+        slowest = np.empty((len(lengths), seeds, parts))
+        alike = [(length, len(list(equal))) for length, equal in groupby(lengths)]
+        total = sum(lengths)
+
+        def fill(tile: tuple[int, int]) -> None:
+            seed, part = tile
+            ranks = slice(part * TILE, (part + 1) * TILE)
+            found = self._streams[seed][ranks]
+            sums = np.empty((len(found), len(lengths)))
+            for row, stream in zip(sums, found, strict=True):
+                if stream.constant is not None:
+                    np.multiply(lengths, stream.constant, out=row)
+                else:
+                    _add_up(stream.draw(total), alike, row)
+            each[:, seed, ranks] = sums.T
+            slowest[:, seed, part] = sums.max(axis=0)
+
+        share(fill, [(s, part) for s in range(seeds) for part in range(parts)], self._threads)
+        return Leg(each, slowest.max(axis=2))
+
+
+def _add_up(times: Array, alike: Sequence[tuple[int, int]], sums: Array) -> None:
+    """Sums of segments of `times`: of each length so many, one after the other."""
+    first = done = 0
+    for length, segments in alike:
+        of_them = times[done : done + length * segments].reshape(segments, length)
+        # each row by itself, so that a sum does not depend on the others
+        np.einsum("ij->i", of_them, out=sums[first : first + segments])
+        first, done = first + segments, done + length * segments
+
+
+class SumDraws:
+    """Sums over a segment drawn from their own law: the same distribution, far fewer draws.
+
+    Raises ValueError where the law of a sum is not known.
+    """
+
+    def __init__(self, scenario: Scenario, seeds: Sequence[int], threads: int) -> None:
+        self._shape = len(seeds), scenario.cluster.workers
+        self._threads = threads
+        self._teams = [list(_teams(scenario, seed)) for seed in seeds]
+        self._out = np.empty((self._shape[0], 0, self._shape[1]))  # of a thread's seed, together
+
+    def legs(self, lengths: Sequence[int]) -> Leg:
+        """As `Draws.legs`."""
+        seeds, workers = self._shape
+        if self._out.shape[1] < len(lengths):
+            self._out = np.empty((seeds, len(lengths), workers))
+        each = self._out[:, : len(lengths)].swapaxes(0, 1)
+        slowest = np.empty((len(lengths), seeds))
+
+        def fill(seed: int) -> None:
+            mine = each[:, seed]
+            for team in self._teams[seed]:
+                sums = team.draw(lengths)
+                if team.extra:
+                    sums += mine[:, team.ranks]
+                mine[:, team.ranks] = sums
+            slowest[:, seed] = mine.max(axis=1)
+
+        share(fill, range(seeds), self._threads)
+        return Leg(each, slowest)
+
+
+class _Team:
+    """Those workers of one seed that have one law; `ranks` says which, as an index.
+
+    `extra`: their times are added to those that other teams have drawn.
+    """
+
+    def __init__(
+        self, law: Distribution, own: np.random.Generator, ranks: Sequence[int], extra: bool
+    ) -> None:
+        if law.closed_sum(1) is None:
+            raise ValueError("the law of a sum of these times is not known")
+        self._law, self._own, self._size, self.extra = law, own, len(ranks), extra
+        together = ranks[-1] - ranks[0] == len(ranks) - 1
+        self.ranks = slice(ranks[0], ranks[-1] + 1) if together else list(ranks)
+
+    def draw(self, lengths: Sequence[int]) -> Array:
+        """Sums of so many times, shape (segments, workers)."""
+        parts = [self._equal(length, len(list(equal))) for length, equal in groupby(lengths)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _equal(self, length: int, segments: int) -> Array:
+        fixed, law = self._law.closed_sum(length) or (0.0, None)
+        if law is None:
+            return np.full((segments, self._size), fixed)
+        sums = law.sample(self._own, segments * self._size).reshape(segments, self._size)
+        sums += fixed
+        return sums
+
+
+def _teams(scenario: Scenario, seed: int) -> Iterator[_Team]:
+    """For each law those that have it; the extra delays are laws of their own."""
+    slow = cluster.stragglers(scenario, seed)
+    team = list(enumerate(cluster.workers(scenario)))
+    ranks: dict[tuple[Purpose, Distribution], list[int]] = {}
+    for rank, worker in team:
+        ranks.setdefault((Purpose.COMPUTE, worker.compute), []).append(rank)
+    for rank, worker in team:  # after all to whose times theirs are added
+        if rank in slow and worker.extra is not None:
+            ranks.setdefault((Purpose.EXTRA, worker.extra), []).append(rank)
+        if scenario.costs.step != cluster.NONE:
+            ranks.setdefault((Purpose.OVERHEAD, scenario.costs.step), []).append(rank)
+    for (purpose, law), members in ranks.items():
+        own = random_streams.quick(seed, Purpose.AGGREGATE, int(purpose), members[0])
+        yield _Team(law, own, members, extra=purpose != Purpose.COMPUTE)
+
+
+def share(work: Callable[[T], None], items: Sequence[T], threads: int) -> None:
+    """Do the work on every item, neighbours in one thread."""
+    if threads == 1 or len(items) == 1:
+        for item in items:
+            work(item)
+        return
+
+    def several(part: Sequence[T]) -> None:
+        for item in part:
+            work(item)
+
+    size = -(-len(items) // threads)
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(several, [items[i : i + size] for i in range(0, len(items), size)]))

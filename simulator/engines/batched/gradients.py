@@ -1,0 +1,136 @@
+"""Gradients of all workers and seeds at once, from the same draws as one by one."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from paceline.simulator.distributions.distribution import Array
+from paceline.simulator.distributions.random_streams import Purpose, generator
+from paceline.simulator.engines.batched.arrays import PerWorker, Stack, array
+from paceline.simulator.engines.batched.compute_times import share
+from paceline.simulator.engines.unsupported import Unsupported
+from paceline.simulator.objectives.bound import Nothing
+from paceline.simulator.objectives.objective import Objective
+from paceline.simulator.objectives.quadratic import NoisyQuadratic
+from paceline.simulator.objectives.softmax import SoftmaxRegression
+from paceline.simulator.programs.effects import NOTHING, Vector
+
+NOISE = 2**22  # numbers of noise in memory at once
+
+
+class Gradients(Protocol):
+    """The next mini-batch of every worker of every seed."""
+
+    def gradient(self, x: Vector) -> Vector:
+        """Gradients at `x`."""
+
+    def loss_and_gradient(self, x: Vector) -> tuple[PerWorker, Vector]:
+        """Losses, of the only seed, and gradients at `x`."""
+
+
+class NoGradients:
+    """Time only."""
+
+    def gradient(self, x: Vector) -> Vector:
+        """`NOTHING`."""
+        return NOTHING
+
+    def loss_and_gradient(self, x: Vector) -> tuple[PerWorker, Vector]:
+        """There are no losses."""
+        raise Unsupported("its objective has no loss")
+
+
+class QuadraticGradients:
+    """Of `NoisyQuadratic`."""
+
+    def __init__(self, objectives: Sequence[NoisyQuadratic], workers: int, threads: int) -> None:
+        self._first, self._threads = objectives[0], threads
+        self._optima = np.stack([each.shifts for each in objectives])
+        coupled = [each.couplings for each in objectives if each.couplings is not None]
+        self._couplings = np.stack(coupled) if coupled else None
+        self._shifts: Any = self._optima if coupled or self._optima.any() else 0.0
+        self._own = [
+            generator(each.seed, Purpose.BATCH, rank)
+            for each in objectives
+            for rank in range(workers)
+        ]
+        steps = max(1, min(64, NOISE // self._optima.size))
+        shape = len(self._own), steps, self._first.dimension
+        self._noise = np.empty(shape)
+        self._used = steps
+
+    def gradient(self, x: Vector) -> Vector:
+        """Curvature times distance, and noise."""
+        if self._used == self._noise.shape[1]:
+            share(self._draw, range(len(self._own)), self._threads)
+            self._used = 0
+        at = array(x)
+        gradient = self._first.slope(at, self._shifts, self._couplings)
+        noise = self._noise[:, self._used].reshape(self._optima.shape)
+        if self._first.growth:
+            noise = noise * self._first.deviation(at)
+        if gradient.shape == noise.shape:
+            gradient += noise
+        else:
+            gradient = gradient + noise
+        self._used += 1
+        return Stack(gradient)
+
+    def _draw(self, stream: int) -> None:
+        noise = self._noise[stream]
+        self._own[stream].standard_normal(out=noise)
+        if not self._first.growth:
+            noise *= self._first.noise / self._first.spread
+
+    def loss_and_gradient(self, x: Vector) -> tuple[PerWorker, Vector]:
+        """As the reference adds it up, worker by worker."""
+        at = np.broadcast_to(array(x), self._optima.shape)[0]
+        coupled = [None] * len(at) if self._couplings is None else self._couplings[0]
+        losses = [self._first.loss(*own) for own in zip(at, self._optima[0], coupled, strict=True)]
+        return PerWorker(np.array(losses)), self.gradient(x)
+
+
+class SoftmaxGradients:
+    """Of `SoftmaxRegression`."""
+
+    def __init__(self, objectives: Sequence[SoftmaxRegression], workers: int) -> None:
+        self._first, self._shape = objectives[0], (len(objectives), workers)
+        self._batches = [each.source(rank) for each in objectives for rank in range(workers)]
+
+    def gradient(self, x: Vector) -> Vector:
+        """Gradients alone."""
+        return self._next(x)[1]
+
+    def loss_and_gradient(self, x: Vector) -> tuple[PerWorker, Vector]:
+        """Losses and gradients."""
+        losses, gradient = self._next(x)
+        return PerWorker(losses[0]), gradient
+
+    def _next(self, x: Vector) -> tuple[Array, Stack]:
+        rows = np.stack([batch.next_rows() for batch in self._batches])
+        dimension = self._first.dimension
+        at = np.broadcast_to(array(x), (*self._shape, dimension)).reshape(-1, dimension)
+        losses, gradients = self._first.at(at, rows)
+        return losses.reshape(self._shape), Stack(gradients.reshape(*self._shape, dimension))
+
+
+def of_all(objectives: Sequence[Objective], workers: int, threads: int) -> Gradients:
+    """The gradients of objectives of one kind, one of each seed.
+
+    A kind that is not known here is asked for them: `together(objectives, workers)`. Raises
+    Unsupported where it has none.
+    """
+    first: Any = objectives[0]
+    same: Any = objectives
+    match first:
+        case NoisyQuadratic():
+            return QuadraticGradients(same, workers, threads)
+        case SoftmaxRegression():
+            return SoftmaxGradients(same, workers)
+        case Nothing():
+            return NoGradients()
+    if hasattr(first, "together"):
+        found: Gradients = first.together(objectives, workers)
+        return found
+    raise Unsupported("its objective works one worker at a time")

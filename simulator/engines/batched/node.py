@@ -1,0 +1,273 @@
+"""One node that stands for all workers of all seeds: they run one program, once.
+
+Values are computed at once; times are noted for the ledger.
+"""
+
+import types
+from collections.abc import Callable, Generator, Sequence
+from math import nan
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.distributions.distribution import Array
+from paceline.simulator.engines import payloads
+from paceline.simulator.engines.batched.arrays import PerWorker, Stack, array
+from paceline.simulator.engines.batched.clocks import Clocks, Timed
+from paceline.simulator.engines.batched.gradients import Gradients
+from paceline.simulator.engines.collective import TIE
+from paceline.simulator.engines.unsupported import Unsupported
+from paceline.simulator.programs.effects import ANY, Handle, Node, Payload, Vector
+from paceline.simulator.scenario.scenario import Scenario
+
+
+class SeedsDiffer(BaseException):
+    """What a program is about to learn is not the same for all seeds: they must run apart.
+
+    Not an error, and nothing that a program may catch.
+    """
+
+
+class BatchedNode(Node):
+    """The workers of a run; `watch` is told of every mark that is due.
+
+    `seeds`: how many; `step`: gradients that each worker has computed; `period`: steps between the
+    last two collectives; `updates`: marks. Raises Unsupported when the program does what differs
+    between workers.
+    """
+
+    __slots__ = (
+        "_gradient", "_ledger", "_limit", "_loss_and_gradient", "_met_at", "_pause_at",
+        "_scenario", "_watch", "mark_at", "meter", "period", "seeds", "step", "updates",
+    )  # fmt: skip
+
+    def __init__(  # noqa: PLR0913 - what it stands for, and who watches
+        self,
+        scenario: Scenario,
+        start: Vector,
+        gradients: Gradients,
+        ledger: Clocks,
+        *,
+        seeds: int,
+        limit: int,
+        watch: Callable[["BatchedNode", Vector], int],
+        mark_at: int,
+    ) -> None:
+        self.workers = self.server = scenario.cluster.workers
+        self.start = start if isinstance(start, complex) else Stack(start.reshape(1, 1, -1))
+        self.apply_seconds = scenario.server.apply
+        self.parameters = scenario.model.parameters
+        self.bytes_per_parameter = scenario.model.bytes_per_parameter
+        dimension = 1 if isinstance(start, complex) else len(start)
+        self.meter = payloads.Meter(scenario.model.bytes, dimension)
+        self.seeds, self._scenario, self._limit = seeds, scenario, limit
+        self._gradient, self._loss_and_gradient = gradients.gradient, gradients.loss_and_gradient
+        self._ledger = ledger
+        self._watch, self.mark_at = watch, mark_at
+        self.step = self.updates = self._met_at = self._pause_at = 0
+        self.period = nan
+
+    # What a program may do
+
+    async def gradient(self, x: Vector) -> Vector:
+        """Every worker's next gradient."""
+        step = self.step
+        if step >= self._pause_at:
+            await self._pause()
+        self.step = step + 1
+        compute = self._gradient
+        return compute(x)
+
+    async def loss_and_gradient(self, x: Vector) -> tuple[Any, Vector]:
+        """Every worker's next loss and gradient."""
+        self._alone()
+        if self.step >= self._pause_at:
+            await self._pause()
+        self.step += 1
+        return self._loss_and_gradient(x)
+
+    async def start_backward(self, x: Vector, pieces: int) -> Sequence[Handle]:
+        """Every worker's next gradient, in pieces."""
+        if self.step >= self._pause_at:
+            await self._pause()
+        self.step += 1
+        parts = self.cut(self._gradient(x), pieces)
+        handles = [Timed(None, part, self.step) for part in parts]
+        self._ledger.backward(self.step, handles, self._scenario.cluster.forward_share)
+        self._plan()
+        return handles
+
+    @types.coroutine
+    def _pause(self) -> Generator[None, None, None]:
+        ledger = self._ledger
+        ledger.advance(self.step)
+        if ledger.due or self.step >= self._limit:
+            ledger.flush(self.step)
+        if self.step >= self._limit or ledger.over:
+            yield  # for ever
+        self._plan()
+
+    def _plan(self) -> None:
+        """Decide when to pause next."""
+        ledger = self._ledger
+        self._pause_at = min(self.step + (0 if ledger.due else ledger.longest), self._limit)
+
+    def _note(self, what: Callable[..., None], *about: Any) -> None:
+        self._ledger.note(self.step, what, *about)
+        self._plan()
+
+    def cut(self, vector: Vector, pieces: int) -> Sequence[Vector]:
+        """Cut along the last axis, the last entries first."""
+        if type(vector) is Stack:
+            return list(map(Stack, np.array_split(vector.of, pieces, axis=-1)))[::-1]
+        return payloads.cut(vector, pieces)
+
+    def join(self, pieces: Sequence[Vector]) -> Vector:
+        """Undo the cut, where pieces may be shared by more or fewer workers."""
+        if type(pieces[0]) is not Stack:
+            return payloads.join(pieces)
+        parts = [array(piece) for piece in pieces[::-1]]
+        lead = np.broadcast_shapes(*(part.shape[:-1] for part in parts))
+        whole = [np.broadcast_to(part, (*lead, part.shape[-1])) for part in parts]
+        return Stack(np.concatenate(whole, axis=-1))
+
+    async def mean(self, value: Payload) -> Any:
+        """Join the next collective, a mean, and wait for it."""
+        handle = self._next("mean", self._mean(value))
+        self._note(self._ledger.meet, handle, self._weigh(value), self.step)
+        return handle.result
+
+    def start_mean(self, value: Payload) -> Handle:
+        """Join the next collective, a mean."""
+        return self._start("mean", value, self._mean(value))
+
+    def start_gather(self, value: Payload) -> Handle:
+        """Join the next collective, a gather."""
+        if type(self.start) is Stack:
+            raise Unsupported("its vectors are gathered, not averaged")
+        return self._start("gather", value, (value,) * self.workers)
+
+    def _start(self, kind: str, value: Payload, result: Payload) -> Handle:
+        handle = self._next(kind, result)
+        self._note(self._ledger.start, handle, self._weigh(value))
+        return handle
+
+    def _next(self, kind: str, result: Payload) -> Timed:
+        """Make the next collective."""
+        if self.step > self._met_at:
+            self.period, self._met_at = self.step - self._met_at, self.step
+        return Timed(kind, result, self.step)
+
+    async def wait(self, handle: Handle) -> Any:
+        """Wait for a collective, or a piece of a gradient."""
+        if handle.kind is None:
+            self._note(self._ledger.piece, handle)
+        else:
+            self._note(self._ledger.wait, handle, self.step)
+        return handle.result
+
+    async def finished(self, handle: Handle) -> bool:
+        """Ask as all workers do, when the last of them does."""
+        self._alone()
+        self._note(self._ledger.ask, self.step)
+        self._ledger.flush(self.step)
+        asked = self._ledger.latest()[0]
+        return bool(handle.done[0] <= asked * (1 + TIE))
+
+    def work(self, seconds: float) -> None:
+        """Every worker is busy."""
+        if seconds:
+            self._note(self._ledger.work, seconds)
+
+    def clock(self) -> Any:
+        """Every worker's clock."""
+        self._alone()
+        self._ledger.flush(self.step)
+        return PerWorker(np.minimum(self._ledger.now[0], self._ledger.deadline))
+
+    def mark(self, x: Vector) -> None:
+        """Show the parameters where an evaluation is due."""
+        self.updates += 1
+        if self.step >= self.mark_at:
+            self.mark_at = self._watch(self, x)
+
+    # What it may not
+
+    def _alone(self) -> None:
+        if self.seeds > 1:
+            raise SeedsDiffer
+
+    def generator(self, *, shared: bool = False) -> Any:
+        """Make no numbers: they would differ between workers or seeds."""
+        return _NoNumbers()
+
+    def start_mean_after(self, handle: Handle, value: Callable[[Payload], Payload]) -> Handle:
+        """Hand over."""
+        raise Unsupported("one of its averages follows from another")
+
+    @property
+    def rank(self) -> int:  # type: ignore[override]
+        """Hand over."""
+        raise Unsupported("its workers do different things")
+
+    def send(self, to: int, value: Payload) -> None:
+        """Hand over."""
+        raise Unsupported("its workers send each other messages")
+
+    async def receive(self, source: int = ANY) -> tuple[int, Payload]:
+        """Hand over."""
+        raise Unsupported("its workers send each other messages")
+
+    async def receive_before(self, handle: Handle, source: int = ANY) -> None:
+        """Hand over."""
+        raise Unsupported("its workers send each other messages")
+
+    async def request(self, to: int, value: Payload) -> Payload:
+        """Hand over."""
+        raise Unsupported("its workers send messages")
+
+    def discard(self) -> None:
+        """Hand over."""
+        raise Unsupported("its workers send each other messages")
+
+    # Payloads
+
+    def _mean(self, value: Payload) -> Payload:
+        """Average over the workers, added up in rank order as every engine does."""
+        if type(value) is Stack:
+            return Stack(self.mean_of(value.of))
+        if type(value) is PerWorker:
+            return payloads.mean(value.of.tolist())
+        if isinstance(value, tuple):
+            return tuple(map(self._mean, value))
+        if type(value) in (int, float):
+            return payloads.mean([value] * self.workers)
+        if type(self.start) is Stack:
+            raise Unsupported("its program makes vectors of its own")
+        return payloads.mean([value])
+
+    def mean_of(self, vectors: Array) -> Array:
+        """Average of the workers' vectors, shape (seeds, 1, dimension)."""
+        everyone = np.broadcast_to(vectors, (self.seeds, self.workers, vectors.shape[-1]))
+        if everyone.shape[-1] == 1:  # NumPy would add up a contiguous axis in pairs
+            total: Array = np.add.accumulate(everyone, axis=1)[:, -1:]
+        else:
+            total = np.add.reduce(everyone, axis=1, keepdims=True)
+        return total / self.workers
+
+    def _weigh(self, value: Payload) -> float:
+        """Bytes of one worker's payload."""
+        if type(value) is Stack:
+            return self.meter(value.of[(0,) * (value.of.ndim - 1)])
+        if type(value) is PerWorker:
+            return self.meter(0.0)
+        if isinstance(value, tuple):
+            return sum(map(self._weigh, value))
+        return self.meter(value)
+
+
+class _NoNumbers:
+    """A generator that hands over when it is asked for numbers."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise Unsupported("it draws random numbers of its own")

@@ -1,0 +1,288 @@
+"""All seeds and workers at once, as arrays: the reference engine's numbers, sooner.
+
+It takes every program whose workers all do the same, whatever their times are; the others are for
+`served` and `virtual`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf, nan
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.cluster import speed
+from paceline.simulator.cluster import workers as cluster
+from paceline.simulator.cluster.failures import troubled
+from paceline.simulator.engines.batched import gradients
+from paceline.simulator.engines.batched.arrays import array
+from paceline.simulator.engines.batched.clocks import Clocks
+from paceline.simulator.engines.batched.compute_times import Draws, SumDraws
+from paceline.simulator.engines.batched.node import BatchedNode, SeedsDiffer
+from paceline.simulator.engines.batched.schedule import StepTimes
+from paceline.simulator.engines.compiled import run as compiled
+from paceline.simulator.engines.observer import (
+    BYTES_PER_GB,
+    POINTS,
+    SECONDS_PER_HOUR,
+    evaluation_interval,
+)
+from paceline.simulator.engines.overheads import EffectCosts
+from paceline.simulator.engines.unsupported import Unsupported
+from paceline.simulator.engines.virtual import run as virtual
+from paceline.simulator.engines.virtual.node import NEVER
+from paceline.simulator.network.closed_form import ClosedForm, Traffic
+from paceline.simulator.objectives import build
+from paceline.simulator.programs import Program, catalogue
+from paceline.simulator.programs.codecs.codec import Raw
+from paceline.simulator.programs.effects import Vector
+from paceline.simulator.results.run import COLUMNS, Run, Spans
+from paceline.simulator.scenario.scenario import Algorithm, Scenario
+
+VECTORS = 2**21  # entries of all workers' vectors in memory at once
+CLOCKS = 2**16  # workers of all seeds at once
+
+
+def run(  # noqa: PLR0913 - what is run, and how
+    algorithm: Algorithm,
+    scenario: Scenario,
+    seeds: Sequence[int],
+    *,
+    spans: int = 0,
+    threads: int = 1,
+    programs: Mapping[str, Program] | None = None,
+) -> list[Run]:
+    """Simulate one algorithm with all seeds; keep up to `spans` spans of the first.
+
+    Raises Unsupported when another engine must.
+    """
+    program = (programs or catalogue())[algorithm.name]
+    refuse(program, algorithm, scenario)
+    if program.server:
+        runs = compiled.run(program, algorithm, scenario, seeds, threads=threads)
+        if spans:
+            runs[0].spans, runs[0].arrows, runs[0].spans_truncated = virtual.timeline(
+                algorithm, scenario, seeds[0], spans, programs
+            )
+        return runs
+    dimension = build.dimension_of(scenario.objective)
+    workers = scenario.cluster.workers
+    room = max(1, VECTORS // (workers * dimension) if dimension else CLOCKS // workers)
+    found: list[Run] = []
+    while len(found) < len(seeds):
+        part = seeds[len(found) : len(found) + room]
+        try:
+            batch = Batch(
+                program, algorithm, scenario, part, spans=0 if found else spans, threads=threads
+            )
+            found += batch.run()
+        except SeedsDiffer:
+            room = 1
+    return found
+
+
+def refuse(program: Program, algorithm: Algorithm, scenario: Scenario) -> None:
+    """Raise Unsupported for what is known from the outset to be for another engine."""
+    if program.server and build.dimension_of(scenario.objective):
+        raise Unsupported("which gradient comes first decides its values")
+    if troubled(scenario):
+        raise Unsupported("nodes crash, or the slowest are left out")
+    if scenario.network.model == "flows":
+        raise Unsupported("transfers share links")
+    if cluster.shares_devices(scenario):
+        raise Unsupported("workers share devices")
+    if speed.change(scenario):
+        raise Unsupported("compute times change with time")
+    if program.gossips or program.pooled:
+        raise Unsupported("its workers send each other messages")
+    codec = algorithm.parameters.get("codec", Raw())
+    if build.dimension_of(scenario.objective) and codec != Raw():
+        raise Unsupported("what it sends goes through a codec, one vector at a time")
+
+
+@dataclass
+class SeedCurves:
+    """The curves of all seeds: the same steps, each seed's own times and losses."""
+
+    deadline: float
+    columns: list[dict[str, list[float]]] = field(default_factory=list)
+    updates: list[int] = field(default_factory=list)
+
+    def add(self, rows: Sequence[tuple[float, ...]], updates: int, thin: bool) -> None:
+        """Add a point to each curve that has not ended; keep every second one if `thin`."""
+        for seed, (curve, row) in enumerate(zip(self.columns, rows, strict=True)):
+            if row[0] > self.deadline:
+                continue
+            self.updates[seed] = updates
+            for name, value in zip(COLUMNS, row, strict=True):
+                curve[name].append(value)
+                if thin:
+                    del curve[name][1::2]
+
+
+class Batch:
+    """One algorithm with several seeds."""
+
+    def __init__(  # noqa: PLR0913 - as `run`
+        self,
+        program: Program,
+        algorithm: Algorithm,
+        scenario: Scenario,
+        seeds: Sequence[int],
+        *,
+        spans: int,
+        threads: int,
+    ) -> None:
+        self.program, self.algorithm, self.scenario, self.seeds = (
+            program,
+            algorithm,
+            scenario,
+            seeds,
+        )
+        workers = scenario.cluster.workers
+        self.objectives = [build.build(scenario, algorithm, seed) for seed in seeds]
+        network = ClosedForm(scenario)
+        self.traffic = [Traffic(network, seed) for seed in seeds]
+        self.spans = Spans(spans) if spans else None
+        self.limit = scenario.run.steps or NEVER
+        self.notes: list[str] = []
+        start = self.objectives[0].start
+        timeless = isinstance(start, complex)
+        self.ledger = Clocks(
+            self._clocks(threads),
+            self.traffic,
+            workers,
+            scenario.run.duration or inf,
+            self.spans,
+            limit=self.limit,
+            merge=timeless,
+        )
+        self.every, self.adaptive = evaluation_interval(scenario)
+        cost = scenario.cost
+        self._node_second = workers * (cost.node_hour or 0.0) / SECONDS_PER_HOUR
+        self._egress_byte = (cost.egress_per_gb or 0.0) / BYTES_PER_GB
+        self._points = 1
+        self.curves = SeedCurves(self.ledger.deadline, updates=[0] * len(seeds))
+        for each in self.objectives:
+            row = (0.0, 0.0, *each.evaluate(start, 0), nan, 0.0, 0.0)
+            self.curves.columns.append({k: [v] for k, v in zip(COLUMNS, row, strict=True)})
+        self.team = BatchedNode(
+            scenario,
+            start,
+            gradients.of_all(self.objectives, workers, threads),
+            self.ledger,
+            seeds=len(seeds),
+            limit=self.limit,
+            watch=self._see,
+            mark_at=min(self.every, self.limit),
+        )
+
+    def _clocks(self, threads: int) -> StepTimes:
+        if self.scenario.run.sampling == "aggregate":
+            try:
+                clocks = SumDraws(self.scenario, self.seeds, threads)
+            except ValueError:
+                self.notes.append(
+                    'run.sampling = "aggregate": the law of a sum of these compute times has no '
+                    "closed form, so that they were drawn one by one"
+                )
+            else:
+                self.notes.append(
+                    'run.sampling = "aggregate": compute times were drawn as sums over the steps '
+                    "between communications; same distribution, other numbers"
+                )
+                return clocks
+        return Draws(self.scenario, self.seeds, threads)
+
+    def run(self) -> list[Run]:
+        """Run to the end of the steps, or of the time."""
+        with np.errstate(over="ignore", invalid="ignore"):  # divergence is reported, not warned of
+            coroutine = self.program.start(
+                self.program.worker,
+                EffectCosts(self.scenario).on(self.team),
+                self.algorithm.parameters,
+            )
+            try:
+                coroutine.send(None)
+            except StopIteration:
+                self.ledger.flush(self.team.step)
+            except Exception as error:  # if it is a mistake, the reference engine will say so
+                raise Unsupported("its program does what cannot be done for all at once") from error
+            finally:
+                coroutine.close()
+            ends = np.array([self._end(curve) for curve in self.curves.columns])
+            self.ledger.finish(ends, self.team.step)
+        return [self._run(index) for index in range(len(self.seeds))]
+
+    def _end(self, curve: dict[str, list[float]]) -> float:
+        """Up to when time counts: the end of the last step, or the deadline."""
+        if curve["step"][-1] == self.limit:
+            return curve["time"][-1]
+        return self.scenario.run.duration or inf
+
+    def _see(self, team: BatchedNode, x: Vector) -> int:
+        """Evaluate the parameters that all have marked; return the step of the next evaluation."""
+        step = team.step
+        if type(x) is complex:  # nothing of it depends on the seed
+            evaluated = [self.objectives[0].evaluate(x, step)] * team.seeds
+        else:
+            vectors = array(x)
+            everyone = np.broadcast_to(vectors, (team.seeds, team.workers, vectors.shape[-1]))
+            seen = team.mean_of(vectors) if self.program.averages else everyone
+            pairs = zip(self.objectives, seen[:, 0], strict=True)
+            evaluated = [each.evaluate(own, step) for each, own in pairs]
+        self._points += 1
+        thin = self.adaptive and self._points > 2 * POINTS
+        if thin:
+            self._points, self.every = (self._points + 1) // 2, 2 * self.every
+        self.ledger.note(step, self._point, step, evaluated, team.period, team.updates, thin)
+        following = (step // self.every + 1) * self.every
+        return min(following, self.limit) if step < self.limit else following
+
+    def _point(
+        self, step: int, evaluated: list[Any], period: float, updates: int, thin: bool
+    ) -> None:
+        """Add the point to the curves, now that its time is known: when the last worker came."""
+        times = self.ledger.latest()
+        moved, charged = self.ledger.totals()
+        costs = times * self._node_second + charged * self._egress_byte
+        numbers = zip(times.tolist(), evaluated, moved.tolist(), costs.tolist(), strict=True)
+        rows = [
+            (time, float(step), *losses, period, sent, cost) for time, losses, sent, cost in numbers
+        ]
+        self.curves.add(rows, updates, thin)
+
+    def _run(self, index: int) -> Run:
+        """What is left of one seed."""
+        algorithm, program, ledger = self.algorithm, self.program, self.ledger
+        curve = self.curves.columns[index]
+        waited, communicated = ledger.waited[index], ledger.communicated[index]
+        spent = {
+            "compute": ledger.now[index] - waited - communicated,
+            "wait": waited,
+            "communicate": communicated,
+        }
+        spans = self.spans if index == 0 else None
+        return Run(
+            label=algorithm.label,
+            name=algorithm.name,
+            seed=self.seeds[index],
+            engine="batched",
+            steps=curve["step"][-1],
+            duration=curve["time"][-1],
+            curve=curve,
+            seconds={kind: float(each.mean()) for kind, each in spent.items()},
+            workers={kind: each.tolist() for kind, each in spent.items()},
+            links=self.traffic[index].links(),
+            spans=None if spans is None else spans.array(self._end(curve)),
+            arrows=None if spans is None else spans.arrows(self._end(curve)),
+            notes=[*self.notes, *virtual.notes(program, algorithm, self.objectives[index], curve)],
+            spans_truncated=spans is not None and spans.truncated,
+            updates=self.curves.updates[index],
+            staleness={
+                age: int(counts[index])
+                for age, counts in sorted(ledger.staleness.items())
+                if counts[index]
+            },
+            staleness_unit="steps",
+        )

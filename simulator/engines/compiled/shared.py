@@ -1,0 +1,125 @@
+"""What all seeds of a parameter server share: the workers' script, and the links."""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from itertools import chain
+from math import inf, nan
+from operator import itemgetter
+from threading import Lock
+
+import numpy as np
+
+from paceline.simulator.cluster import workers as cluster
+from paceline.simulator.distributions.distribution import Array
+from paceline.simulator.distributions.parametric import Constant
+from paceline.simulator.distributions.random_streams import Purpose, generator
+from paceline.simulator.engines.compiled.worker_trace import WorkerTrace
+from paceline.simulator.engines.virtual.node import NEVER
+from paceline.simulator.network.closed_form import ClosedForm, RegionPath
+from paceline.simulator.programs import Program
+from paceline.simulator.scenario.scenario import Algorithm, Scenario
+
+NUMBERS = 2**22  # of one kind, in memory
+RING = (256, 4096)  # of one worker, at least and at most; fewer in short runs
+EXACT = 2**53  # below this, sums of whole numbers are exact in any order
+
+Draw = Callable[[int], Array]
+
+
+class ServerRoutes:
+    """The routes of all workers to the server, or back.
+
+    `pace`: seconds per byte; `latency`: seconds, nan where it is random. Shapes (workers,).
+    """
+
+    def __init__(self, network: ClosedForm, ends: list[tuple[int, int]]) -> None:
+        self.links = [network.way(*each) for each in ends]
+        self._keys = [source * (network.workers + 1) + to for source, to in ends]
+        self.pace = np.array([1 / link.bandwidth for link in self.links])
+        self.latency = np.array([_latency(link) for link in self.links])
+
+    def draw(self, rank: int, seed: int) -> Draw:
+        """Draws of one route's latency, the same as `Route`'s."""
+        return _draws(self.links[rank], generator(seed, Purpose.MESSAGE, self._keys[rank]))
+
+
+def _latency(link: RegionPath) -> float:
+    return link.latency if link.is_constant else nan
+
+
+def _draws(link: RegionPath, rng: np.random.Generator) -> Draw:
+    random = [law for law in link.laws if not isinstance(law, Constant)]
+    if len(random) > 1:  # they take turns
+        return lambda n: np.array([link.sample(rng, 1) for _ in range(n)])
+    fixed = sum(law.expectation for law in link.laws if isinstance(law, Constant))
+    return lambda n: random[0].sample(rng, n) + fixed
+
+
+class SharedRun:
+    """One algorithm of a scenario.
+
+    `limit`: gradients after which the next update is the last; `ring`: numbers of a worker that are
+    drawn ahead, at most.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        algorithm: Algorithm,
+        scenario: Scenario,
+        worker: WorkerTrace,
+        seeds: int,
+    ) -> None:
+        self.program, self.algorithm, self.scenario = program, algorithm, scenario
+        self._worker, self._lock = worker, Lock()
+        workers = self.workers = scenario.cluster.workers
+        self.limit = workers * scenario.run.steps if scenario.run.steps else NEVER
+        network = ClosedForm(scenario)
+        self.down = ServerRoutes(network, [(workers, rank) for rank in range(workers)])
+        self.up = ServerRoutes(network, [(rank, workers) for rank in range(workers)])
+        routes = [link.name for link in chain(self.down.links, self.up.links)]
+        self.links, self._link = np.unique(routes, return_inverse=True)
+        self._charged = np.array([name in network.charged for name in self.links])
+        self._all_charged = bool(self._charged.all())
+        self._alike = self._all_charged or not self._charged.any()
+        self._whole = float(scenario.model.bytes).is_integer()
+        steps = min(scenario.run.steps or inf, self._steps(scenario.run.duration or inf))
+        most = min(max(NUMBERS // (workers * max(seeds, 1)), RING[0]), RING[1])
+        self.ring = 1 << (int(min(2 * steps + 64, most)) - 1).bit_length()
+
+    def _steps(self, duration: float) -> float:
+        """Steps that the fastest worker takes, about, if it never waits."""
+        step = min(cluster.mean_compute(self.scenario))
+        return duration / step if step else inf
+
+    def stretch(self, iteration: int) -> tuple[int, int, float, float]:
+        """From and until when workers do what they do at an iteration: more work, and bytes."""
+        worker = self._worker
+        with self._lock:
+            if worker.traced <= iteration + self.ring:
+                worker.trace(self.ring)
+            stretches = worker.stretches
+            index = bisect_right(stretches, iteration, key=itemgetter("first")) - 1
+            first, work, size = stretches[index].tolist()
+            last = index + 1 == len(stretches)
+            until = worker.traced if last else int(stretches[index + 1]["first"])
+            self._whole = self._whole and size.is_integer()
+        return first, until, work, size
+
+    def by_link(self, down: Array, up: Array) -> Array:
+        """Bytes over each link from those over each route, added up as `Traffic` does."""
+        return np.bincount(self._link, np.concatenate((down, up))).astype(np.float64, copy=False)
+
+    def adds_up(self, moved: float) -> bool:
+        """Whether up to so many bytes may be added up in any order, those that are charged too."""
+        return self._alike and self._whole and moved < EXACT
+
+    def charged(self, moved: float) -> float:
+        """How many of the bytes are charged as egress, where they `adds_up`."""
+        return moved if self._all_charged else 0.0
+
+    def totals(self, down: Array, up: Array) -> tuple[float, float]:
+        """Bytes over all links, and over those that are charged as egress."""
+        links = self.by_link(down, up).tolist()
+        charged = (size for size, counts in zip(links, self._charged, strict=True) if counts)
+        return sum(links), sum(charged)

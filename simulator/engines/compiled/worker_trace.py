@@ -1,0 +1,158 @@
+"""What every worker of a parameter server does: traced once, whoever it is.
+
+A program that looks at what is not the same for all workers and seeds is handed over.
+"""
+
+import types
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.engines.unsupported import Unsupported
+from paceline.simulator.objectives.bound import Nothing
+from paceline.simulator.programs.effects import NOTHING, Encoded, Node, Payload, Vector
+from paceline.simulator.scenario.scenario import Scenario
+
+# From which of its iterations on a worker computes `work` seconds more and sends `size` bytes.
+STRETCH = np.dtype([("first", "i8"), ("work", "f8"), ("size", "f8")])
+
+Begin = Callable[[Node], Coroutine[Any, Any, None]]
+
+
+class Unknown:
+    """Something that a program may hold, but not look at.
+
+    That two of them are one (`is`) cannot be kept from it.
+    """
+
+    __slots__ = ("what",)
+    what: str
+
+    def _refuse(self, *_: Any) -> Any:
+        raise Unsupported(f"its program looks at {self.what}")
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _refuse
+    __bool__ = __index__ = __int__ = __float__ = __len__ = __iter__ = __call__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __mod__ = _refuse
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __lshift__ = __rlshift__ = _refuse
+    __rshift__ = __pow__ = __rpow__ = __divmod__ = __rfloordiv__ = __rmod__ = __abs__ = _refuse
+    __str__ = __repr__ = __format__ = __contains__ = __reversed__ = __round__ = __complex__ = (
+        _refuse
+    )
+    __iadd__ = __isub__ = __imul__ = __itruediv__ = __matmul__ = __rmatmul__ = __invert__ = _refuse
+    __truediv__ = __rtruediv__ = __floordiv__ = __neg__ = __getitem__ = __getattr__ = _refuse
+
+
+def unknown(what: str) -> Any:
+    """Make one."""
+    thing = Unknown()
+    thing.what = what
+    return thing
+
+
+class TracingNode(Node):
+    """A node that has the effects of a parameter server and its workers, and no clock."""
+
+    __slots__ = ("_coroutine",)
+    _coroutine: Coroutine[Any, Any, None]
+    does: str
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.workers = self.server = scenario.cluster.workers
+        self.start = Nothing.start
+        self.apply_seconds = scenario.server.apply
+        self.parameters = scenario.model.parameters
+        self.bytes_per_parameter = scenario.model.bytes_per_parameter
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise Unsupported(self.does)
+
+    gradient = loss_and_gradient = start_mean = start_gather = start_mean_after = _refuse
+    wait = finished = cut = join = send = receive = discard = mark = request = work = _refuse
+
+    def _give_up(self, *_: Any, **__: Any) -> Any:
+        raise Unsupported("which gradient comes first decides its values")
+
+    start_backward = receive_before = _give_up
+
+    def clock(self) -> float:
+        """Refuse."""
+        raise Unsupported("its program reads the clock")
+
+    def generator(self, *, shared: bool = False) -> Any:
+        """Random numbers that nothing may depend on."""
+        return unknown("random numbers")
+
+    def _resume(self) -> None:
+        try:
+            self._coroutine.send(None)
+        except StopIteration:
+            raise Unsupported("its program ends by itself") from None
+        except Exception as error:  # if it is a mistake, the reference engine will say so
+            raise Unsupported("its program does what cannot be done for all at once") from error
+
+
+class WorkerTrace(TracingNode):
+    """Every worker: compute a gradient, compress it, and ask the server, again and again.
+
+    `payload`: what it sends; `traced`: of how many of its iterations `stretches` tells.
+    """
+
+    __slots__ = ("_computed", "_meter", "_more", "_size", "payload", "stretches", "traced")
+    does = "its workers do more than send each gradient to the server"
+
+    def __init__(self, scenario: Scenario, begin: Begin, meter: Callable[[Payload], float]) -> None:
+        super().__init__(scenario)
+        self.rank = unknown("who computes it")
+        self._meter = meter
+        self._computed, self._more = False, 0.0
+        self.payload: Payload = None
+        self.stretches = np.empty(0, STRETCH)
+        self.traced = 0
+        self._coroutine = begin(self)
+
+    def trace(self, iterations: int) -> None:
+        """Follow the program through some more iterations."""
+        found = []
+        work, size = self.stretches[-1].tolist()[1:] if self.traced else (None, None)
+        for _ in range(iterations):
+            self._resume()
+            if (self._more, self._size) != (work, size):
+                work, size = self._more, self._size
+                found.append((self.traced, work, size))
+            self._computed, self._more = False, 0.0
+            self.traced += 1
+        if found:
+            self.stretches = np.concatenate([self.stretches, np.array(found, STRETCH)])
+
+    @types.coroutine
+    def gradient(self, x: Vector) -> Generator[None, None, Vector]:
+        """Note it: one in each iteration."""
+        if self._computed:
+            self._refuse()
+        self._computed = True
+        return NOTHING
+        yield
+
+    def work(self, seconds: float) -> None:
+        """Note it: whenever it is, it is done between an answer and the next request."""
+        self._more += seconds
+
+    @types.coroutine
+    def request(self, to: int, value: Payload) -> Generator[None, None, Payload]:
+        """Note it, and wait."""
+        first = self.payload
+        if not self._computed or to != self.server or not _is_vector(value):
+            self._refuse()
+        if first is not None and getattr(value, "share", 1.0) != getattr(first, "share", 1.0):
+            self._refuse()
+        self.payload, self._size = first or value, self._meter(value)
+        yield
+        return NOTHING
+
+
+def _is_vector(value: Payload) -> bool:
+    if isinstance(value, Encoded):
+        return value.places is None and all(type(each) is complex for each in value.data)
+    return type(value) is complex

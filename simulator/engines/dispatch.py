@@ -1,0 +1,116 @@
+"""Which engine runs an algorithm: the fastest that takes it."""
+
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import inf
+
+from threadpoolctl import ThreadpoolController
+
+from paceline.simulator.cluster.workers import ideal_rate
+from paceline.simulator.engines.batched import run as batched
+from paceline.simulator.engines.unsupported import Unsupported
+from paceline.simulator.engines.virtual import run as virtual
+from paceline.simulator.load.load import Programs, known_programs
+from paceline.simulator.programs import Program
+from paceline.simulator.results.run import Run
+from paceline.simulator.scenario.scenario import Algorithm, Scenario
+
+ENGINES = ("auto", "batched", "virtual")
+WORTH_COMPILING = 50_000  # gradients of one seed
+
+
+def run_seeds(  # noqa: PLR0913 - what is run, and how
+    scenario: Scenario,
+    algorithm: Algorithm,
+    seeds: Sequence[int],
+    *,
+    engine: str = "auto",
+    spans: int = 0,
+    threads: int = 1,
+    programs: Programs = None,
+) -> list[Run]:
+    """Run one algorithm with each of `seeds` in this process; keep so many spans of the first.
+
+    The numbers do not depend on `threads`, nor on which seeds are run together. Where the engine
+    asked for does not take the algorithm, `virtual` does, and the runs say why.
+    """
+    known = known_programs(programs)
+    # Sums must not depend on how many cores a process may use.
+    with interrupted_later():
+        libraries = ThreadpoolController()
+    with libraries.limit(limits=1):
+        reason = ""
+        if engine == "batched" or (
+            engine == "auto" and _is_worth_it(scenario, known[algorithm.name])
+        ):
+            try:
+                return batched.run(
+                    algorithm, scenario, seeds, spans=spans, threads=threads, programs=known
+                )
+            except Unsupported as why:
+                reason = str(why)
+        if reason and len(seeds) > 1 and takes_many(scenario, algorithm, engine, programs):
+            # what stopped them may be one seed's alone
+            return [
+                run
+                for number, seed in enumerate(seeds)
+                for run in run_seeds(
+                    scenario, algorithm, [seed], engine=engine, spans=0 if number else spans,
+                    threads=threads, programs=programs,
+                )
+            ]  # fmt: skip
+        runs = [
+            virtual.run(algorithm, scenario, seed, spans=0 if number else spans, programs=known)
+            for number, seed in enumerate(seeds)
+        ]
+    for run in runs:
+        run.handed_over = reason
+        if engine == "batched":
+            run.notes.append(f"run by the virtual engine, not the batched one: {reason}")
+    return runs
+
+
+def _is_worth_it(scenario: Scenario, program: Program) -> bool:
+    """Whether a run is so long that servers' compiled loop, which must be loaded, is sooner done.
+
+    It depends on the scenario alone, so that the same engine runs all seeds, however grouped.
+    """
+    if program.server is None:
+        return True
+    run = scenario.run
+    gradients = scenario.cluster.workers * run.steps if run.steps else inf
+    rate = ideal_rate(scenario) or inf  # zero where a mean is infinite
+    return min(gradients, (run.duration or inf) * rate) >= WORTH_COMPILING
+
+
+def takes_many(scenario: Scenario, algorithm: Algorithm, engine: str, programs: Programs) -> bool:
+    """Whether seeds are to be run together, as far as that can be known beforehand."""
+    program = known_programs(programs)[algorithm.name]
+    if engine == "virtual" or (engine == "auto" and not _is_worth_it(scenario, program)):
+        return False
+    try:
+        batched.refuse(program, algorithm, scenario)
+    except Unsupported:
+        return False
+    return True
+
+
+@contextmanager
+def interrupted_later() -> Iterator[None]:
+    """Let a Ctrl-C inside be heard at the end.
+
+    It would be lost in the callbacks in which loaded libraries are searched: exceptions end there.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are for the main thread
+        return
+    heard: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+    if heard:
+        signal.raise_signal(signal.SIGINT)

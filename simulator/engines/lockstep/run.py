@@ -1,0 +1,269 @@
+"""The interpreter for tests: values, and the order of collectives and messages.
+
+Every gradient takes one tick and everything else takes none. Nodes run in turn, each until it must
+wait, the first released going first: the order that equal, constant compute times and a free
+network give. A node that computes while others may act on it is resumed when nobody else is ready.
+"""
+
+import sys
+import types
+from collections import deque
+from collections.abc import Generator, Mapping, Sequence
+from heapq import heappop, heappush
+from math import inf
+from typing import Any, ClassVar
+
+from paceline.simulator.engines import payloads
+from paceline.simulator.engines.collective import Collective, GradientPiece
+from paceline.simulator.engines.node import EngineNode
+from paceline.simulator.errors import DeadlockError
+from paceline.simulator.objectives.objective import Objective
+from paceline.simulator.programs import Program
+from paceline.simulator.programs.effects import ANY, Handle, Payload, Vector
+from paceline.simulator.scenario.scenario import Algorithm, Scenario
+
+
+def run(
+    program: Program, algorithm: Algorithm, scenario: Scenario, objective: Objective, seed: int
+) -> list[Vector]:
+    """Run every worker for `run.steps` local steps; return what each node marked last, by rank.
+
+    A server's last update is its first one after as many gradients as all workers' steps. Raises
+    DeadlockError when nodes wait for each other.
+    """
+    return Lockstep(program, algorithm.parameters, scenario, objective, seed).run()
+
+
+Message = tuple[float, int, Payload]
+"""At which tick it was sent, who sent it, what it holds."""
+
+
+@types.coroutine
+def pass_turn() -> Generator[None, Any, Any]:
+    """Let other nodes run until this one is released; return what it is released with."""
+    return (yield)
+
+
+class LockstepNode(EngineNode):
+    """One node. `x`: what it marked last; `step`: gradients computed (by the server: received)."""
+
+    __slots__ = ("_box", "_computing", "_served", "_sought", "_source", "x")
+
+    def __init__(
+        self, run: "Lockstep", rank: int, scenario: Scenario, objective: Objective
+    ) -> None:
+        self._run, self.rank = run, rank
+        self.workers = self.server = run.workers
+        self.start = self.x = objective.start
+        self.parameters = scenario.model.parameters
+        self.bytes_per_parameter = scenario.model.bytes_per_parameter
+        self.apply_seconds = self.now = 0.0
+        self.step = self._collectives = 0
+        self._served = False  # whether the server has made its last update
+        self._box: deque[Message] = deque()
+        self._sought: int | None = None
+        self._computing: Handle = None
+        if rank < run.workers:
+            self._source = objective.source(rank)
+
+    async def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
+        """One tick, the loss and the gradient."""
+        await self._go_or_stop()
+        return self._source.loss_and_gradient(x)
+
+    async def gradient(self, x: Vector) -> Vector:
+        """One tick, and the gradient."""
+        await self._go_or_stop()
+        return self._source.gradient(x)
+
+    async def start_backward(self, x: Vector, pieces: int) -> Sequence[Handle]:
+        """Begin one tick, and the gradient in pieces; after the last step, one without end."""
+        if self.step >= self._run.limit:
+            self._run.over = True
+            return [GradientPiece(None, inf)] * pieces
+        self.step += 1
+        parts = payloads.cut(self._source.gradient(x), pieces)
+        return [GradientPiece(part, self.now + 1.0) for part in parts]
+
+    async def _go_or_stop(self) -> None:
+        if self.step >= self._run.limit:
+            self._run.over = True
+            await pass_turn()  # for ever
+        self.step += 1
+        self.now += 1.0
+
+    async def wait(self, handle: Handle) -> Any:
+        """Wait until all have joined, or until the gradient is computed."""
+        if handle.done is None:
+            handle.waiting.append(self)
+            await pass_turn()
+        if handle.done > self.now:
+            if type(handle) is GradientPiece:
+                if handle.done < inf:
+                    self._run.resume_at(handle.done, self)
+                await pass_turn()  # nobody runs ahead; after the last step, for ever
+            self.now = handle.done
+        return handle.collect(self.rank)
+
+    def send(self, to: int, value: Payload) -> None:
+        """Hand a message over."""
+        node = self._run.nodes[to]
+        message = self.now, self.rank, value
+        if node._sought in (ANY, self.rank):
+            node._sought = node._computing = None
+            self._run.ready.append((node, message))
+        else:
+            node._box.append(message)
+
+    async def receive(self, source: int = ANY) -> tuple[int, Payload]:
+        """Take the first message of `source`, or wait for it."""
+        serves = self.rank == self.server
+        if serves and self._served:
+            self._run.over = True
+            await pass_turn()  # for ever
+        message = self._pick(source)
+        if message is None:
+            self._sought = source
+            message = await pass_turn()
+        at, sender, value = message
+        self.now = max(self.now, at)
+        self.step += serves
+        return sender, value
+
+    async def receive_before(self, handle: Handle, source: int = ANY) -> tuple[int, Payload] | None:
+        """Take a message that is sent before the tick of `handle` is over."""
+        message = self._pick(source)
+        if message is None:
+            self._sought, self._computing = source, handle
+            if handle.done < inf:
+                self._run.resume_at(handle.done, self, handle)
+            message = await pass_turn()
+            self._sought = self._computing = None
+        if message is not None and message[0] < handle.done:
+            at, sender, value = message
+            self.now = max(self.now, at)
+            return sender, value
+        if message is not None:
+            self._box.appendleft(message)
+        return None
+
+    def computes(self, handle: Handle) -> bool:
+        """Whether it still computes this gradient, in `receive_before`."""
+        return self._computing is handle
+
+    def _pick(self, source: int) -> Message | None:
+        for message in self._box:
+            if source in (ANY, message[1]):
+                self._box.remove(message)
+                return message
+        return None
+
+    async def request(self, to: int, value: Payload) -> Payload:
+        """Send, and wait for the answer."""
+        self.send(to, value)
+        _, answer = await self.receive(to)
+        return answer
+
+    def discard(self) -> None:
+        """Take the gradient received last out of the count."""
+        self.step -= 1
+
+    def work(self, seconds: float) -> None:
+        """Nothing: no time passes."""
+
+    def clock(self) -> float:
+        """The tick."""
+        return self.now
+
+    def mark(self, x: Vector) -> None:
+        """Note the parameters."""
+        self.x = x
+        self._served = self.step >= self._run.limit
+        self._run.marks += 1
+        if self._run.pooled and self._run.marks >= self._run.limit:
+            self._run.complete = True
+
+
+class Lockstep:
+    """One run: its nodes, and who is ready to go on."""
+
+    node: ClassVar[type[LockstepNode]] = LockstepNode
+
+    def __init__(
+        self,
+        program: Program,
+        parameters: Mapping[str, Any],
+        scenario: Scenario,
+        objective: Objective,
+        seed: int,
+    ) -> None:
+        workers = scenario.cluster.workers
+        self.workers, self.over = workers, False
+        self.pooled, self.marks, self.complete = program.pooled, 0, False
+        together = program.server is not None or program.pooled
+        self.limit = (scenario.run.steps or sys.maxsize) * (workers if together else 1)
+        ranks = range(workers + (program.server is not None))
+        self.nodes = [self.node(self, rank, scenario, objective) for rank in ranks]
+        for node in self.nodes:
+            node.seed(seed)
+        self.ready: deque[tuple[LockstepNode, Any]] = deque((node, None) for node in self.nodes)
+        self._later: list[tuple[float, int, LockstepNode, Handle]] = []
+        self._delayed = 0
+        self._open: dict[int, Collective] = {}
+        self._guard = payloads.Guard()
+        self._ended: set[int] = set()
+        self._coroutines = [
+            program.start(program.worker, node, parameters) for node in self.nodes[:workers]
+        ]
+        if program.server:
+            self._coroutines.append(program.start(program.server, self.nodes[-1], parameters))
+
+    def run(self) -> list[Vector]:
+        """Run to the end of the steps; return what each node marked last."""
+        try:
+            while (self.ready or self._later) and not self.complete:
+                if not self.ready:
+                    _, _, node, gradient = heappop(self._later)
+                    if gradient is not None and not node.computes(gradient):
+                        continue  # a message came first
+                    self.ready.append((node, None))
+                node, value = self.ready.popleft()
+                try:
+                    self._coroutines[node.rank].send(value)
+                except StopIteration:
+                    self._ended.add(node.rank)
+        finally:
+            for coroutine in self._coroutines:
+                coroutine.close()
+        waiting = any(collective.waiting for collective in self._open.values())
+        if waiting or not (self.over or self.complete or len(self._ended) == len(self.nodes)):
+            raise DeadlockError("deadlock: nodes wait for each other")
+        return [node.x for node in self.nodes]
+
+    def release_at(self, tick: float, nodes: Sequence[LockstepNode]) -> None:
+        """Let nodes go on that have waited for others until `tick`, which is now."""
+        self.ready.extend((node, None) for node in nodes)
+
+    def resume_at(self, tick: float, node: LockstepNode, gradient: Handle = None) -> None:
+        """Let a node go on when nobody is ready before `tick`."""
+        self._delayed += 1
+        heappush(self._later, (tick, self._delayed, node, gradient))
+
+    def collective(self, index: int, kind: str) -> Collective:
+        """The `index`-th collective of the run; the first worker to come opens it."""
+        if index not in self._open:
+            self._open[index] = Collective(index, kind, self.workers, self._guard)
+        return self._open[index]
+
+    def enter(
+        self, collective: Collective, rank: int, step: int, value: Payload, at: float
+    ) -> None:
+        """Let a worker join; with the last one the result is there."""
+        collective.join(rank, step, value)
+        collective.begins = done = max(collective.begins, at)
+        if not collective.missing:
+            del self._open[collective.index]
+            collective.done = done
+            self.release_at(done, collective.waiting)
+            for who, when, following, function in collective.followers:
+                self.enter(following, who, when, function(collective.result), done)

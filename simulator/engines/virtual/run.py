@@ -1,0 +1,136 @@
+"""The reference interpreter: any scenario, in simulated time, on SimPy."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from paceline.simulator.cluster.failures import troubled
+from paceline.simulator.cluster.workers import shares_devices
+from paceline.simulator.engines.unsupported import Unsupported
+from paceline.simulator.engines.virtual import request_reply
+from paceline.simulator.engines.virtual.fault_tolerance import FaultTolerantSimulation
+from paceline.simulator.engines.virtual.request_reply import RequestReply
+from paceline.simulator.engines.virtual.simulation import Simulation
+from paceline.simulator.objectives.objective import Objective
+from paceline.simulator.objectives.quadratic import NoisyQuadratic
+from paceline.simulator.programs import Program, catalogue
+from paceline.simulator.results import divergence
+from paceline.simulator.results.run import Full, Run, Spans
+from paceline.simulator.scenario.scenario import Algorithm, Scenario
+
+
+def run(
+    algorithm: Algorithm,
+    scenario: Scenario,
+    seed: int,
+    *,
+    spans: int = 0,
+    programs: Mapping[str, Program] | None = None,
+) -> Run:
+    """Simulate one algorithm with one seed; keep up to `spans` spans.
+
+    Raises ProgramError when the program breaks the vocabulary's rules or comes to a deadlock.
+    """
+    program = (programs or catalogue())[algorithm.name]
+    kept = Spans(spans) if spans else None
+    with np.errstate(over="ignore", invalid="ignore"):  # divergence is reported, not warned about
+        simulation = _simulated(program, algorithm, scenario, seed, kept)
+    curve = simulation.observer.curve
+    drawn = (None, None) if kept is None else simulation.shown(kept, simulation.end)
+    return Run(
+        label=algorithm.label,
+        name=algorithm.name,
+        seed=seed,
+        engine="virtual",
+        steps=curve["step"][-1],
+        duration=curve["time"][-1],
+        curve=curve,
+        seconds=simulation.seconds(),
+        workers=simulation.spent(),
+        links=simulation.traffic.links(),
+        spans=drawn[0],
+        arrows=drawn[1],
+        notes=[*notes(program, algorithm, simulation.objective, curve), *simulation.notes()],
+        spans_truncated=kept is not None and kept.truncated,
+        updates=simulation.observer.updates,
+        staleness={each: times for each, times in sorted(simulation.staleness.items()) if times},
+        staleness_unit=simulation.staleness_unit,
+        inbox_bytes=simulation.inbox_bytes,
+        failures=simulation.account(),
+        lines=simulation.usage(),
+        phases=simulation.phases(),
+        jobs=simulation.jobs(),
+        stall=simulation.stall,
+    )
+
+
+def _simulated(
+    program: Program, algorithm: Algorithm, scenario: Scenario, seed: int, kept: Spans | None
+) -> Simulation:
+    """A simulation that has been run."""
+    needed = kind(scenario)
+    if needed is Simulation and kept is None and request_reply.takes(program, scenario):
+        try:
+            simple = RequestReply(program, algorithm, scenario, seed)
+            simple.run()
+        except Unsupported:
+            pass
+        else:
+            return simple
+    simulation = needed(program, algorithm, scenario, seed, kept)
+    simulation.run()
+    return simulation
+
+
+def kind(scenario: Scenario) -> type[Simulation]:
+    """The simplest simulation that has all that a scenario asks for."""
+    if scenario.network.model == "flows" or shares_devices(scenario):
+        from paceline.simulator.engines.virtual import background_jobs, flows  # noqa: PLC0415 - they load numba
+
+        return background_jobs.HostSimulation if scenario.job else flows.FlowSimulation
+    if troubled(scenario):
+        return FaultTolerantSimulation
+    return Simulation
+
+
+def timeline(
+    algorithm: Algorithm,
+    scenario: Scenario,
+    seed: int,
+    spans: int,
+    programs: Mapping[str, Program] | None = None,
+) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Spans, up to `spans` of them, and arrows of a run; whether there are more: it ends there."""
+    program = (programs or catalogue())[algorithm.name]
+    found = Spans(spans, raises=True)
+    simulation = kind(scenario)(program, algorithm, scenario, seed, found)
+    try:
+        simulation.run()
+    except Full:
+        return *simulation.shown(found, simulation.deadline), True
+    return *simulation.shown(found, simulation.end), found.truncated
+
+
+def notes(
+    program: Program, algorithm: Algorithm, goal: Objective, curve: dict[str, list[float]]
+) -> list[str]:
+    """What a user of a run must know."""
+    moot = isinstance(goal, NoisyQuadratic) and not program.moves_alike(algorithm.parameters)
+    return [
+        *algorithm.notes,
+        *(() if moot else goal.notes),
+        *_warnings(curve, program),
+    ]
+
+
+def _warnings(curve: dict[str, list[float]], program: Program) -> list[str]:
+    """What a reader of a curve must know: that it is none, never averaged, or diverged."""
+    steps = curve["step"]
+    if len(steps) == 1:
+        return ["no step was evaluated before the end; run longer, or evaluate more often"]
+    found = []
+    meets = program.averages and not (program.server or program.gossips)
+    if meets and not np.isfinite(curve["tau"]).any():
+        found.append("never averaged: the period is longer than the run")
+    lost = divergence.note(curve)
+    return [*found, lost] if lost else found

@@ -1,1 +1,0 @@
-"""Transfers that share lines, by plain numbers; and collectives as their messages."""

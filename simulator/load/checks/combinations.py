@@ -1,0 +1,109 @@
+"""Parameters of algorithms that make no sense together, in this cluster, or on this objective."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from paceline.simulator.inputs.messages import Path
+from paceline.simulator.objectives.build import dimension_of
+from paceline.simulator.programs import Program
+from paceline.simulator.programs.pieces.transform import Identity
+from paceline.simulator.scenario.scenario import Algorithm, Scenario
+
+Fault = tuple[str, str]
+"""A parameter, and what is wrong with it."""
+INSTEAD = 'write codec = { kind = "top-k", ratio = 0.01 }'
+
+
+class Problem(NamedTuple):
+    """What is wrong with one key."""
+
+    path: Path
+    what: str
+
+
+def combinations(scenario: Scenario, program: Program, algorithm: Algorithm) -> Iterator[Fault]:
+    """What makes no sense in the parameters of one algorithm."""
+    yield from _codec(scenario, program, algorithm)
+    yield from _cluster(scenario, program, algorithm)
+    given, table = algorithm.parameters, algorithm.table
+    if "epoch_flush" in table and not given.get("epoch"):
+        yield "epoch_flush", "has no effect without epochs; write epoch = 100 too, or remove it"
+    if given.get("threshold") is not None and "step_size" in table:
+        yield "step_size", "contradicts threshold, which says it all; remove one of them"
+    if isinstance(given.get("overlap"), int) and given["overlap"] >= given.get("tau", 0):
+        yield "overlap", f"not below tau = {given['tau']}; write less, so that a mean ends in time"
+
+
+def _codec(scenario: Scenario, program: Program, algorithm: Algorithm) -> Iterator[Fault]:
+    codec: Any = algorithm.parameters.get("codec")
+    momentum = algorithm.parameters.get(program.local_momentum)
+    if getattr(codec, "needs_collective", False):
+        if program.server is not None:
+            reason = f"is two averages, one after the other, and {program.name} has none"
+            yield "codec", f"{codec.kind} {reason}; {INSTEAD}"
+        if algorithm.parameters.get("epoch_flush") == "paper":
+            yield "codec", f'{codec.kind} gives no mean twice; write epoch_flush = "exact"'
+    if getattr(codec, "carries_momentum", False) and codec.momentum:
+        if not program.sends_gradients:
+            reason = f"corrects the momentum of gradients, and {program.name} sends displacements"
+            yield "codec", f"{codec.kind} {reason}; {INSTEAD}"
+        elif momentum and not isinstance(momentum, Identity):
+            yield (
+                program.local_momentum,
+                f"would be applied twice, as codec {codec.kind} has a momentum of its own; write 0",
+            )
+    yield from _entries(scenario, algorithm, getattr(codec, "ratio", 1.0))
+
+
+def _entries(scenario: Scenario, algorithm: Algorithm, ratio: float) -> Iterator[Fault]:
+    """Every piece of a vector needs entries, and a sparse codec must be able to keep one."""
+    given, entries = algorithm.parameters, dimension_of(scenario.objective)
+    if entries is None:
+        return
+    pieces = next((key for key in ("buckets", "fragments") if key in given), None)
+    coded = getattr(given.get("codec"), "kind", "raw") != "raw"
+    if pieces is not None and coded and given[pieces] > entries:
+        yield (
+            pieces,
+            f"more pieces than the {entries} entries of this objective to compress; write fewer",
+        )
+        return
+    whose = "of this objective"
+    if pieces is not None and coded:
+        entries, whose = entries // given[pieces], "of a piece"
+    if ratio * entries < 1:
+        larger = scenario.objective.kind == "quadratic"
+        yield (
+            "codec",
+            f"keeps less than one of the {entries} entries {whose}; write a ratio of "
+            f"{1 / entries:.2g} or more{', or a larger objective.dimension' if larger else ''}",
+        )
+
+
+def _cluster(scenario: Scenario, program: Program, algorithm: Algorithm) -> Iterator[Fault]:
+    given, workers = algorithm.parameters, scenario.cluster.workers
+    if given.get("k") is not None and program.server is not None and given["k"] > workers:
+        yield "k", f"more than cluster.workers = {workers}; write at most that"
+    if hasattr(given.get("graph"), "check"):
+        wrong = given["graph"].check(workers)
+        if wrong is not None:
+            yield "graph", wrong
+
+
+def multiplier(scenario: Scenario) -> Iterator[Problem]:
+    """All hpsgd tables must mean the same cost of averaging a model."""
+    key = "local_sgd_sync_multiplier"
+    said = [(i, a.parameters[key]) for i, a in enumerate(scenario.algorithm) if key in a.table]
+    beside = [a for a in scenario.algorithm if a.name == "local-sgd" and "codec" not in a.table]
+    if said and not beside:
+        yield Problem(
+            ("algorithm", said[0][0], key),
+            "has no effect, as no local-sgd without a codec is beside it; add one, or remove it",
+        )
+    for index, value in said:
+        if value != said[0][1]:
+            yield Problem(
+                ("algorithm", index, key),
+                f"algorithm[{said[0][0]}] says {said[0][1]:g}, and local-sgd can cost one of them; "
+                "write the same in both",
+            )

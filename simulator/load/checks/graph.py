@@ -1,0 +1,141 @@
+"""What the lines and routes of `network.model = "flows"` show to be wrong in a scenario."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from math import inf
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.inputs.messages import Path, nearest
+from paceline.simulator.load.checks.combinations import Problem
+from paceline.simulator.load.checks.places import nics, regions
+from paceline.simulator.network.topology.graph import NetworkGraph
+from paceline.simulator.network.topology.hosts import Hosts
+from paceline.simulator.network.topology.traffic_shape import Line
+from paceline.simulator.scenario.scenario import Scenario
+
+
+def graph_problems(scenario: Scenario) -> Iterator[Problem]:
+    """What is wrong with a scenario whose settings are each possible."""
+    cluster = scenario.cluster
+    if sum(group.workers for group in cluster.group) > cluster.workers:
+        return  # which is said elsewhere: nobody knows where they are
+    if scenario.network.platform is not None:
+        yield from _platform(scenario)
+        return
+    graph = NetworkGraph(scenario)
+    if not scenario.shares:  # a link may be there for another job
+        yield from _links(graph)
+        yield from _unused_bandwidth(scenario, graph)
+    yield from _outages(graph)
+    names = list(dict.fromkeys([*graph.homes, *(end for pair in graph.direct for end in pair)]))
+    yield from _background(graph, names)
+    nodes = pairwise(dict.fromkeys(graph.sites))  # of nodes without regions, any pair will do
+    if graph.network.fairness == "rtt" and not all(
+        0 < graph.between(*pair).latency < inf for pair in (*graph.pairs(), *nodes)
+    ):
+        yield Problem(
+            ("network", "fairness"),
+            "there are round trips of no time, or without a mean, and no share follows from "
+            'them; write latencies with a mean above 0, or "max-min"',
+        )
+
+
+def _links(graph: NetworkGraph) -> Iterator[Problem]:
+    idle = graph.idle()
+    for index, link in enumerate(graph.network.link):
+        where: Path = ("network", "link", index)
+        if index in idle:
+            strange = [name for name in link.between if name not in graph.homes]
+            yield Problem(
+                (*where, "between"),
+                f"carries nothing: no worker is in {' or '.join(strange) or link.between[0]}, and "
+                "no way leads through it; "
+                + nearest((strange or link.between)[0], graph.homes, "places"),
+            )
+        elif graph.places.setting(*link.between, "bandwidth") is None:
+            for key in sorted({"sharing", "profile"} & link.model_fields_set):
+                yield Problem((*where, key), "of no bandwidth; add bandwidth to the link")
+
+
+def _outages(graph: NetworkGraph) -> Iterator[Problem]:
+    for index, outage in enumerate(graph.network.outage):
+        a, b = outage.between
+        if (a, b) not in graph.direct and not (a == b and a in graph.homes):
+            joined = sorted({" - ".join(sorted(pair)) for pair in graph.direct})
+            yield Problem(
+                ("network", "outage", index, "between"),
+                f"no link joins them; the links are: {', '.join(joined) or 'none'}",
+            )
+
+
+def _unused_bandwidth(scenario: Scenario, graph: NetworkGraph) -> Iterator[Problem]:
+    """Bandwidths that no line has taken: with twice as much all is the same."""
+    network = graph.network
+    tries: list[tuple[Path, dict[str, object]]] = []
+    if network.bandwidth is not None:
+        tries.append((("network", "bandwidth"), {"bandwidth": 2 * network.bandwidth}))
+    for index, link in enumerate(network.link):
+        if link.bandwidth is not None and link.between[0] == link.between[1]:
+            double = link.model_copy(update={"bandwidth": 2 * link.bandwidth})
+            changed = (*network.link[:index], double, *network.link[index + 1 :])
+            tries.append((("network", "link", index, "bandwidth"), {"link": changed}))
+    for where, update in tries:
+        other = scenario.model_copy(update={"network": network.model_copy(update=update)})
+        if [line.capacity for line in NetworkGraph(other).lines] == [
+            each.capacity for each in graph.lines
+        ]:
+            yield Problem(
+                where, "changes nothing, as every link and network card has its own; remove it"
+            )
+
+
+def _background(graph: NetworkGraph | Hosts, names: list[str]) -> Iterator[Problem]:
+    for index, traffic in enumerate(graph.network.background):
+        where: Path = ("network", "background", index)
+        strange = [name for name in traffic.between if name not in names]
+        if strange:
+            what = f"there is no {strange[0]}; {nearest(strange[0], names, 'places')}"
+            yield Problem((*where, "between"), what)
+            continue
+        lines = [graph.lines[number] for number in graph.between(*traffic.between).lines]
+        left = [_left(line) for line in lines if not line.per_flow]
+        if min(left, default=inf) == inf:
+            what = "nothing there is shared, so nobody would notice; remove it, or give that "
+            yield Problem((*where, "between"), what + "link a bandwidth")
+        elif traffic.rate is not None and min(left) <= 0:
+            yield Problem((*where, "rate"), "leaves nothing of the bandwidth there; write less")
+
+
+def _left(line: Line) -> float:
+    return line.capacity - sum(rate for rate, _ in line.loads)
+
+
+def _platform(scenario: Scenario) -> Iterator[Problem]:
+    """What a platform must have, and what it already says."""
+    platform, network = scenario.network.platform, scenario.network
+    assert platform is not None
+    for key in sorted({"latency", "bandwidth", "link", "regions"} & network.model_fields_set):
+        yield Problem(("network", key), f"{platform.file} says it; remove one of them")
+    if network.outage:
+        yield Problem(("network", "outage"), "not with network.platform; remove one of them")
+    for where in nics(scenario):
+        yield Problem(where, f"{platform.file} says it, as a link of the host; remove it")
+    places = list(dict.fromkeys([*platform.members, *platform.hosts]))
+    named = {**regions(scenario), scenario.server.region: ("server", "region")}
+    strange = {name: where for name, where in named.items() if name and name not in places}
+    for name, place in strange.items():
+        what = f"no host of {platform.file}; {nearest(str(name), places, 'hosts and zones')}"
+        yield Problem(place, what)
+    if not strange:
+        yield from _routes(scenario, places)
+
+
+def _routes(scenario: Scenario, places: list[str]) -> Iterator[Problem]:
+    try:
+        hosts = Hosts(scenario)
+        for source, to in pairwise([*hosts.sites, hosts.sites[0]]):
+            hosts.between(source, to)
+            hosts.between(to, source)
+        yield from _background(hosts, places)
+    except InputError as error:
+        yield Problem(("network", "platform"), str(error))

@@ -1,0 +1,167 @@
+"""Settings of [network] that contradict each other, the cluster, or the model simulating them."""
+
+from collections.abc import Iterator, Mapping
+from itertools import permutations
+from math import inf
+
+from paceline.simulator.inputs.messages import Path, dotted, nearest
+from paceline.simulator.load.checks.combinations import Problem
+from paceline.simulator.load.checks.places import nics, regions
+from paceline.simulator.programs import Program
+from paceline.simulator.scenario.network import Link, Network
+from paceline.simulator.scenario.scenario import Scenario
+
+REMEDY = 'only network.model = "flows" simulates it; write that, or remove it'
+LINK_KEYS = ("sharing", "profile", "outages")
+
+
+def network_problems(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
+    """What is wrong with [network], and with the places that groups and the server name."""
+    found = [*_settings(scenario), *_places(scenario), *_table(scenario, programs)]
+    flows = scenario.network.model == "flows"
+    found += _flows(scenario) if flows else _closed_form(scenario)
+    yield from found
+    if flows and not found:
+        from paceline.simulator.load.checks.graph import (  # noqa: PLC0415 - only with flows
+            graph_problems,
+        )
+
+        yield from graph_problems(scenario)
+
+
+def _settings(scenario: Scenario) -> Iterator[Problem]:
+    network = scenario.network
+    if network.collective == "given" and network.duration is None:
+        yield Problem(
+            ("network", "collective"),
+            'the duration of a mean must be given; add network.duration = "1 s"',
+        )
+    if network.collective != "given" and network.duration is not None:
+        yield Problem(
+            ("network", "duration"),
+            f'contradicts network.collective = "{network.collective}", which works the duration '
+            'out; remove it, or write network.collective = "given"',
+        )
+    yield from _windows(network)
+    if (
+        network.collective != "given"
+        and "latency" not in network.model_fields_set
+        and network.platform is None
+    ):
+        yield Problem(("network", "latency"), 'missing; write network.latency = "80 ms"')
+
+
+def _windows(network: Network) -> Iterator[Problem]:
+    """A window says a rate only where a round trip has a mean."""
+    links = [(("network", "link", index), link) for index, link in enumerate(network.link)]
+    lines: list[tuple[Path, Network | Link]] = [(("network",), network), *links]
+    for where, line in lines:
+        own = line.model_fields_set & {"tcp_window", "latency", "jitter"}
+        laws = (getattr(line, key) or getattr(network, key) for key in ("latency", "jitter"))
+        endless = any(law is not None and law.expectation == inf for law in laws)
+        if own and endless and (line.tcp_window or network.tcp_window):
+            yield Problem(
+                (*where, max(own)),
+                f"no rate follows from a TCP window, because {dotted(where)}.latency has no mean; "
+                "remove the window, or choose another distribution",
+            )
+
+
+def _places(scenario: Scenario) -> Iterator[Problem]:
+    network, homes = scenario.network, regions(scenario)
+    if network.collective == "hierarchical" and None in homes:
+        yield Problem(
+            ("network", "collective"),
+            "needs every worker in a region; add cluster.region, or region to each "
+            "[[cluster.group]]",
+        )
+    if "server" in homes:
+        yield Problem(homes["server"], "the parameter server's own place; choose another name")
+    places = sorted({scenario.server.region or "server", *filter(None, homes)})
+    seen: dict[frozenset[str], int] = {}
+    for index, link in enumerate(network.link):
+        for end, name in enumerate(link.between):
+            if network.model == "closed-form" and name not in places:
+                yield Problem(
+                    ("network", "link", index, "between", end),
+                    f"no worker is in this region; {nearest(name, places, 'places')}; or set "
+                    "cluster.region, or region in a [[cluster.group]]; routers need "
+                    'network.model = "flows"',
+                )
+        pair = frozenset(link.between)
+        if pair in seen:
+            yield Problem(
+                ("network", "link", index, "between"),
+                f"network.link[{seen[pair]}] joins the same two; keep one of them",
+            )
+        seen.setdefault(pair, index)
+
+
+def _table(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
+    """Every pair of regions must be in the table, and links must not say otherwise."""
+    table, homes = scenario.network.regions, regions(scenario)
+    if table is None or scenario.network.platform is not None:
+        return
+    places = {**homes}
+    if any(programs[each.name].server is not None for each in scenario.algorithm):
+        places.setdefault(scenario.server.region or "server", ("server", "region"))
+    for place, where in places.items():
+        if place is None:
+            yield Problem(where, f"missing; write a region of {table.file} for every worker")
+        elif place not in table.regions:
+            yield Problem(
+                where,
+                f"{place} is not in {table.file}; {nearest(place, table.regions, 'regions')}",
+            )
+    known = [place for place in places if place in table.regions]
+    for pair in permutations(known, 2):
+        joined = any({*link.between} == {*pair} for link in scenario.network.link)
+        if table.row(*pair) is None and not joined:
+            yield Problem(
+                ("network", "regions"), f"has no line from {pair[0]} to {pair[1]}; add one"
+            )
+            break
+    for index, link in enumerate(scenario.network.link):
+        row = table.row(*link.between)
+        for key in ("latency", "bandwidth"):
+            if row and getattr(link, key) is not None and getattr(row, key) is not None:
+                yield Problem(
+                    ("network", "link", index, key),
+                    f"{table.file} says it too; remove one of them",
+                )
+
+
+def _closed_form(scenario: Scenario) -> Iterator[Problem]:
+    """What takes flows to be simulated."""
+    network = scenario.network
+    for key in ("fairness", "slow_start", "platform", "background", "outage"):
+        if key in network.model_fields_set:
+            yield Problem(("network", key), REMEDY)
+    for index, link in enumerate(network.link):
+        for key in LINK_KEYS:
+            if key in link.model_fields_set:
+                yield Problem(("network", "link", index, key), REMEDY)
+    yield from (Problem(where, REMEDY) for where in nics(scenario))
+
+
+def _flows(scenario: Scenario) -> Iterator[Problem]:
+    network = scenario.network
+    if network.collective == "given":
+        yield Problem(
+            ("network", "collective"),
+            "has no transfers to simulate; choose a collective such as "
+            '"ring", or write network.model = "closed-form"',
+        )
+    for index, traffic in enumerate(network.background):
+        where: Path = ("network", "background", index)
+        if (traffic.rate is None) == (traffic.flows is None):
+            yield Problem(where, 'write either rate = "200 Mbit/s" or flows = 3')
+        if (traffic.on is None) != (traffic.off is None):
+            missing = "off" if traffic.off is None else "on"
+            yield Problem(where, f'{missing} is missing; write {missing} = "1 s", say')
+        for key in ("on", "off"):
+            law = getattr(traffic, key)
+            if law is not None and law.expectation == 0:
+                yield Problem((*where, key), 'takes no time; write a time such as "1 s"')
+        if traffic.between[0] == traffic.between[1]:
+            yield Problem((*where, "between"), "goes nowhere; name two different places")

@@ -1,0 +1,101 @@
+"""Settings about crashes and slow workers that make no sense, or not with an algorithm."""
+
+from collections.abc import Iterator, Mapping
+
+from paceline.simulator.cluster.failures import any_in
+from paceline.simulator.cluster.workers import devices, shares_devices
+from paceline.simulator.load.checks.combinations import Problem
+from paceline.simulator.programs import Program
+from paceline.simulator.scenario.cluster import Recovery
+from paceline.simulator.scenario.scenario import Scenario
+
+
+def recovery_problems(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
+    """What is wrong with [recovery], [[cluster.crash]] and failures."""
+    written = scenario.recovery.model_fields_set
+    yield from _crashes(scenario, programs)
+    if not any_in(scenario):
+        for key in sorted(written - {"backup"}):
+            yield Problem(
+                ("recovery", key),
+                "nothing ever crashes; add [[cluster.crash]] or cluster.failures, or remove it",
+            )
+    else:
+        yield from _policy(scenario.recovery)
+    yield from _algorithms(scenario, programs)
+
+
+def _policy(recovery: Recovery) -> Iterator[Problem]:
+    if recovery.policy == "wait" and recovery.backup:
+        yield Problem(
+            ("recovery", "backup"),
+            "a mean that leaves out the slowest does not wait for a crashed worker; write "
+            'recovery.policy = "shrink", or remove it',
+        )
+    if recovery.policy == "restart" and recovery.backup:
+        yield Problem(("recovery", "backup"), 'not with policy = "restart"; remove one of them')
+    if recovery.policy == "restart" and recovery.checkpoint is None:
+        yield Problem(
+            ("recovery", "policy"),
+            'from where? add recovery.checkpoint = { every = 100, cost = "5 s" }, in steps',
+        )
+    if recovery.policy != "restart" and recovery.checkpoint is not None:
+        yield Problem(
+            ("recovery", "checkpoint"),
+            'nobody would read it; write recovery.policy = "restart", or remove it',
+        )
+    if recovery.policy == "wait" and recovery.timeout:
+        yield Problem(
+            ("recovery", "timeout"),
+            'contradicts waiting; write recovery.policy = "shrink" or "restart", or remove it',
+        )
+
+
+def _crashes(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
+    workers, shared = scenario.cluster.workers, devices(scenario)
+    served = any(programs[each.name].server for each in scenario.algorithm)
+    for index, crash in enumerate(scenario.cluster.crash):
+        path = ("cluster", "crash", index, "worker")
+        if crash.worker == "server":
+            if scenario.algorithm and not served:
+                yield Problem(path, "no algorithm here has a server; remove it")
+        elif crash.worker >= workers:
+            yield Problem(path, f"there is none; write a rank from 0 to {workers - 1}")
+        elif shared[crash.worker] is not None:
+            yield Problem(
+                path,
+                "shares a device, and is as fast as that lets it; write a worker that has its own",
+            )
+        if crash.lasts is None and scenario.recovery.policy == "restart":
+            yield Problem(
+                ("cluster", "crash", index),
+                'nobody can go on from a checkpoint without it; write lasts = "10 min", say',
+            )
+    if scenario.server.failures and scenario.algorithm and not served:
+        yield Problem(("server", "failures"), "no algorithm here has a server; remove it")
+
+
+def _algorithms(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
+    recovery, workers = scenario.recovery, scenario.cluster.workers
+    if recovery.backup >= workers:
+        yield Problem(
+            ("recovery", "backup"), f"leaves nobody of {workers}; write {workers - 1} or less"
+        )
+    if recovery.backup and shares_devices(scenario):
+        yield Problem(
+            ("recovery", "backup"),
+            "nobody who shares a device can be left behind; remove it, or cluster.device",
+        )
+    for algorithm in scenario.algorithm:
+        program = programs[algorithm.name]
+        if recovery.policy not in program.recovers and any_in(scenario):
+            choices = " or ".join(f'"{each}"' for each in program.recovers)
+            yield Problem(
+                ("recovery", "policy"),
+                f"{algorithm.name} cannot; write {choices}, or remove that algorithm",
+            )
+        elif recovery.backup and "shrink" not in program.recovers:
+            yield Problem(
+                ("recovery", "backup"),
+                f"{algorithm.name} has no means over all workers; remove one of them",
+            )

@@ -1,0 +1,263 @@
+"""Settings that are each possible and together are not, or that this version cannot simulate.
+
+Each check yields `Problem`s: the path of the key at fault, what is wrong and what would be right.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from paceline.simulator.cluster.workers import delayed, mean_compute
+from paceline.simulator.inputs.messages import Path, nearest, sentence
+from paceline.simulator.load.checks.combinations import Problem, combinations, multiplier
+from paceline.simulator.load.checks.network import network_problems
+from paceline.simulator.load.checks.pacing import pacing_problems
+from paceline.simulator.load.checks.recovery import recovery_problems
+from paceline.simulator.objectives.plugins import ObjectiveError, other
+from paceline.simulator.programs import Program
+from paceline.simulator.programs.codecs.codec import Raw
+from paceline.simulator.programs.pieces.schedule import ConstantSchedule, FixedPeriod
+from paceline.simulator.programs.pieces.transform import Identity
+from paceline.simulator.scenario.cluster import Cluster, Group
+from paceline.simulator.scenario.redraw import knows
+from paceline.simulator.scenario.scenario import Algorithm, Scenario, arguments
+from paceline.simulator.scenario.tables import LEAST, MOST, NoObjective, Range
+
+
+def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[Path, str]:
+    """What is wrong with a scenario whose tables are each well formed, by path: the first thing."""
+    found = [*_objective(scenario)]
+    if found:
+        return dict(found)
+    found = [
+        *_cluster(scenario),
+        *pacing_problems(scenario),
+        *network_problems(scenario, programs),
+        *_run(scenario),
+        *_algorithms(scenario, programs),
+        *recovery_problems(scenario, programs),
+        *_jobs(scenario),
+        *multiplier(scenario),
+        *_tune(scenario, programs),
+        *_calibration(scenario),
+    ]
+    first: dict[Path, str] = {}
+    for path, what in found:
+        first.setdefault(path, what)
+    return first
+
+
+def _objective(scenario: Scenario) -> Iterator[Problem]:
+    """What another package makes may lack a library, a model or a file."""
+    try:
+        if maker := other(scenario.objective):
+            maker.check(scenario)
+    except ObjectiveError as why:
+        yield Problem(why.path, why.what)
+
+
+def _calibration(scenario: Scenario) -> Iterator[Problem]:
+    """Standard errors are of numbers that are there."""
+    for key in scenario.calibration.sd if scenario.calibration else ():
+        if not knows(scenario, key):
+            yield Problem(
+                ("calibration", "sd", key),
+                "no number or time of this scenario is called so; write a dotted key such as "
+                "overhead.0.issue or cluster.compute",
+            )
+
+
+def _nodes(scenario: Scenario) -> Iterator[tuple[Path, Cluster | Group]]:
+    yield ("cluster",), scenario.cluster
+    for index, group in enumerate(scenario.cluster.group):
+        yield ("cluster", "group", index), group
+
+
+def _cluster(scenario: Scenario) -> Iterator[Problem]:
+    cluster = scenario.cluster
+    for where, nodes in _nodes(scenario):
+        if nodes.compute is not None and nodes.compute.expectation == 0 and not cluster.allow_zero:
+            yield Problem(
+                (*where, "compute"),
+                'computing takes no time; write a time such as "300 ms", '
+                "or cluster.allow_zero = true if zero is meant",
+            )
+    if cluster.extra is not None and "extra_share" not in cluster.model_fields_set:
+        yield Problem(
+            ("cluster", "extra"),
+            "nobody gets it; say which share of the workers does, such as "
+            "cluster.extra_share = 0.5",
+        )
+    extras = [nodes.extra for _, nodes in _nodes(scenario) if nodes.extra is not None]
+    if not extras and "extra_share" in cluster.model_fields_set:
+        yield Problem(("cluster", "extra_share"), "a share of no delay; add cluster.extra")
+    seen: dict[str, int] = {}
+    counts = delayed(scenario)
+    for index, group in enumerate(cluster.group):
+        where = ("cluster", "group", index)
+        if group.name in seen:
+            yield Problem(
+                (*where, "name"),
+                f"also the name of cluster.group[{seen[group.name]}]; give each its own",
+            )
+        seen.setdefault(group.name, index)
+        share = group.extra_share is not None or "extra_share" in cluster.model_fields_set
+        if group.extra is not None and not share:
+            yield Problem((*where, "extra"), "nobody gets it; add extra_share to the group")
+        if group.extra_share is not None and group.extra is None and cluster.extra is None:
+            yield Problem((*where, "extra_share"), "a share of no delay; add extra to the group")
+        if group.extra_share is not None and not counts.get(group.name, 0):
+            yield Problem((*where, "extra_share"), _nobody(group.workers))
+    if "extra_share" in cluster.model_fields_set and not any(counts.values()):
+        yield Problem(("cluster", "extra_share"), _nobody(cluster.workers))
+    total = sum(group.workers for group in cluster.group)
+    if total > cluster.workers:
+        yield Problem(
+            ("cluster", "workers"),
+            f"the groups have {total} workers in all; write cluster.workers = {total}, "
+            "or make the groups smaller",
+        )
+
+
+def _nobody(workers: int) -> str:
+    return f"none of {workers} workers; write a share of at least {0.5 / workers:.3g}"
+
+
+def _run(scenario: Scenario) -> Iterator[Problem]:
+    run = scenario.run
+    if run.steps is None and run.duration is None:
+        yield Problem(
+            ("run",), 'neither steps nor duration; write run.steps = 2000 or run.duration = "2 h"'
+        )
+    if run.steps is None and not all(mean_compute(scenario)):
+        yield Problem(
+            ("run", "duration"),
+            "may never pass, because computing takes no time; add run.steps = 2000",
+        )
+    if run.target_loss is not None and isinstance(scenario.objective, NoObjective):
+        yield Problem(
+            ("run", "target_loss"),
+            'objective.kind = "none" has no loss; remove the target, or choose an objective such '
+            'as objective.kind = "quadratic"',
+        )
+    if run.evaluate_every is not None and run.steps is not None and run.evaluate_every > run.steps:
+        yield Problem(
+            ("run", "evaluate_every"),
+            f"above run.steps = {run.steps}, so nothing is ever evaluated; write at most that",
+        )
+
+
+def _algorithms(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
+    kind = scenario.objective.kind
+    seen: dict[str, int] = {}
+    for index, algorithm in enumerate(scenario.algorithm):
+        where, program = ("algorithm", index), programs[algorithm.name]
+        if algorithm.label in seen:
+            yield Problem(
+                (*where, "label"),
+                f'"{algorithm.label}" is also the label of algorithm[{seen[algorithm.label]}]; '
+                "give each its own",
+            )
+        seen.setdefault(algorithm.label, index)
+        if program.needs_loss and kind in ("bound", "none"):
+            yield Problem(
+                (*where, "name"),
+                f'reads the training loss, which objective.kind = "{kind}" does not have; remove '
+                'it, or choose objective.kind = "quadratic" or "softmax"',
+            )
+        elif kind == "bound" and not program.bound_covers:
+            covered = ", ".join(name for name, each in programs.items() if each.bound_covers)
+            yield Problem(
+                (*where, "name"),
+                f'objective.kind = "bound" does not speak of it, only of {covered}; remove it, or '
+                'choose objective.kind = "quadratic"',
+            )
+        elif kind == "bound":
+            yield from _beyond_theorem_two(where, algorithm)
+        fields = program.parameters.model_fields
+        if scenario.optimizer.momentum and program.local_momentum not in fields:
+            yield Problem(
+                ("optimizer", "momentum"),
+                f"{algorithm.name} has none; write momentum in the [[algorithm]] tables that do",
+            )
+        messages = program.server is not None or program.gossips
+        timed = {"latency", "platform"} & scenario.network.model_fields_set
+        if messages and not timed:
+            yield Problem(
+                ("network", "latency"),
+                f"missing; {algorithm.name} sends messages, which network.duration does not time; "
+                'write network.latency = "80 ms"',
+            )
+        for key, what in combinations(scenario, program, algorithm):
+            yield Problem(_written(where, algorithm, key), what)
+
+
+def _written(where: Path, algorithm: Algorithm, key: str) -> Path:
+    """The path at which a scenario says a parameter of an algorithm."""
+    return (*where, key) if key in algorithm.table else ("optimizer", key)
+
+
+def _beyond_theorem_two(where: Path, algorithm: Algorithm) -> Iterator[Problem]:
+    """Parameters with which Theorem 2 does not hold."""
+    plain: dict[str, Any] = {
+        "lr": ConstantSchedule, "tau": FixedPeriod, "momentum": Identity, "outer": Identity,
+        "codec": Raw,
+    }  # fmt: skip
+    for key, kind in plain.items():
+        value = algorithm.parameters.get(key)
+        if value is not None and not isinstance(value, kind):
+            yield Problem(
+                _written(where, algorithm, key),
+                'objective.kind = "bound" is for plain SGD with a constant learning rate and '
+                'period, uncompressed; remove it, or choose objective.kind = "quadratic"',
+            )
+        elif key == "lr" and value is not None and not LEAST <= value(1) <= MOST:
+            yield Problem(
+                _written(where, algorithm, key),
+                f"Theorem 2 is for rates from {LEAST:g} to {MOST:g}; choose another unit",
+            )
+
+
+def _jobs(scenario: Scenario) -> Iterator[Problem]:
+    for index, _ in enumerate(scenario.job):
+        if scenario.network.model != "flows":
+            yield Problem(
+                ("job", index), 'would disturb nobody; write network.model = "flows", or remove it'
+            )
+
+
+def _tune(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
+    for name, choices in scenario.tune.items():
+        if name not in programs:
+            yield Problem(("tune", name), f"unknown program; {nearest(name, programs, 'programs')}")
+            continue
+        parameters = programs[name].parameters.model_fields
+        for key, choice in choices.items():
+            where = ("tune", name, key)
+            if key not in parameters:
+                yield Problem(where, f"unknown parameter; {nearest(key, parameters, 'parameters')}")
+                continue
+            tries: list[tuple[Path, Any]]
+            if isinstance(choice, Range):
+                tries = [((*where, "low"), choice.low), ((*where, "high"), choice.high)]
+                if choice.low >= choice.high:
+                    yield Problem((*where, "low"), f"not below high = {choice.high}; swap them")
+                elif choice.log and choice.low <= 0:
+                    yield Problem((*where, "low"), "log = true needs a range above 0; raise it")
+            else:
+                tries = [((*where, index), value) for index, value in enumerate(choice)]
+            for path, value in tries:
+                table = arguments(programs[name], {key: value}, scenario.optimizer)
+                for fault in _faults(programs[name], table):
+                    if fault["loc"][:1] == (key,):
+                        yield Problem(path, sentence(fault, path, value))
+
+
+def _faults(program: Program, table: dict[str, Any]) -> list[ErrorDetails]:
+    try:
+        program.parse(table)
+    except ValidationError as error:
+        return error.errors()
+    return []

@@ -1,0 +1,87 @@
+"""What a scenario may name, and the scenarios that come with Paceline: `paceline list`."""
+
+import os.path
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, get_args
+
+from paceline.simulator.distributions.law import ComputeLaw
+from paceline.simulator.programs import catalogue
+from paceline.simulator.scenario.tables import Objective
+
+Rows = list[dict[str, Any]]
+"""Of each thing its name, a line about it, its parameters by name, and its source."""
+
+
+def programs() -> Rows:
+    """The catalogue of algorithms, with papers as sources; `recovers`: see docs/failures.md."""
+    return [
+        _row(program.name, program.summary, program.describe(), program.source)
+        | {"recovers": list(program.recovers)}
+        for program in catalogue().values()
+    ]
+
+
+def distributions() -> Rows:
+    """The distributions of random times."""
+    return _models(ComputeLaw, "dist")
+
+
+def objectives() -> Rows:
+    """The objectives: what may be minimised."""
+    return _models(Objective, "kind")
+
+
+def scenarios() -> Rows:
+    """The shipped scenarios, with files as sources."""
+    return [
+        _row(name, tomllib.loads(path.read_text(encoding="utf-8")).get("title", ""), {}, str(path))
+        for name, path in shipped().items()
+    ]
+
+
+LISTS = {each.__name__: each for each in (programs, distributions, objectives, scenarios)}
+
+
+def find(scenario: str | Path) -> Path:
+    """Return the file that `scenario` means: a path, or the name of a shipped scenario."""
+    path = Path(scenario)
+    if os.path.exists(path):  # unlike Path.exists, it takes any text for a path
+        return path
+    return shipped().get(str(scenario), path)
+
+
+def shipped() -> dict[str, Path]:
+    """The scenarios that come with Paceline, by name ("adacomm/figure2")."""
+    found = find_spec("paceline.scenarios")
+    assert found is not None
+    assert found.origin is not None
+    folder = Path(found.origin).parent
+    return {
+        path.relative_to(folder).with_suffix("").as_posix(): path
+        for path in sorted(folder.rglob("*.toml"))
+    }
+
+
+def _models(union: Any, tag: str) -> Rows:
+    """Describe the models of an annotated union as programs describe themselves."""
+    rows = []
+    for model in get_args(get_args(union)[0]):
+        schema = model.model_json_schema()
+        name = schema["properties"].pop(tag)["const"]
+        parameters = {
+            key: {
+                "default": "required" if key in schema["required"] else value.get("default"),
+                "unit": "",
+                "description": value.get("description", ""),
+            }
+            for key, value in schema["properties"].items()
+        }
+        summary = schema["description"].split("\n\n")[0].replace("\n", " ")
+        rows.append(_row(name, summary, parameters))
+    return rows
+
+
+def _row(name: str, summary: str, parameters: dict[str, Any], source: str = "") -> dict[str, Any]:
+    return {"name": name, "summary": summary, "parameters": parameters, "source": source}

@@ -1,0 +1,239 @@
+"""Transfers over lines that are shared max-min fairly, in simulated time; plain numbers only.
+
+A transfer first pays the latency of its path and then flows over all its lines at once, at its
+weighted max-min fair share of them (`sharing.py`). Collectives are plans of messages that wait for
+one another (`messages.py`). All of it runs in a compiled loop (`transfers.py`) over a few tables.
+"""
+
+import heapq
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from paceline.simulator.network.fabric import transfers
+from paceline.simulator.network.fabric.messages import MessagePlan
+from paceline.simulator.network.fabric.records import Array, Tables
+
+
+@dataclass
+class _Loaded:
+    """A plan in the tables: its first row of MESSAGE, who starts, and RUNs that are free.
+
+    `spent`: where the seconds of its `stages` are added up.
+    """
+
+    message: int
+    firsts: Array
+    workers: int
+    stages: int
+    spent: int
+    free: list[int]
+
+
+class Fabric:
+    """Lines and the transfers over them. Seconds, bytes, bytes/s; the clock starts at 0.
+
+    `capacities`: of each line, inf where it is never a limit. `per_flow`: lines of which every flow
+    gets the whole capacity. `solved` counts the flows whose rate was worked out.
+    """
+
+    def __init__(self, capacities: Sequence[float], per_flow: Collection[int] = ()) -> None:
+        self._tables = Tables(len(capacities))
+        self._tables.lines["capacity"] = capacities
+        self._tables.lines["per_flow"][list(per_flow)] = 1
+        self._clock = self._tables.state["clock"]
+        self._plans: dict[MessagePlan, _Loaded] = {}
+        self._running: dict[int, tuple[int, _Loaded]] = {}
+        self._orders: list[tuple[float, int, int, float | None]] = []
+        self._tickets = self._given = 0
+
+    @property
+    def clock(self) -> float:
+        """How far simulated time has come."""
+        return float(self._clock[0])
+
+    @property
+    def solved(self) -> int:
+        """How many flows' rates were worked out so far."""
+        return int(self._tables.state["solved"][0])
+
+    def path(  # noqa: PLR0913
+        self,
+        lines: Sequence[int],
+        latency: float,
+        *,
+        limit: float = inf,
+        weight: float = 1.0,
+        first: float = inf,
+        rtt: float = 0.0,
+        serial: bool = False,
+    ) -> int:
+        """Register a path over `lines`, each named once; return its number.
+
+        A transfer flows at most at `limit`; where a line is shared, in proportion to `weight`. Slow
+        start: at most at `first` in the first `rtt` that it flows, and twice that in each further.
+        On a `serial` path transfers flow one after another, as messages of one connection do.
+        """
+        if len(set(lines)) < len(lines):
+            raise ValueError("a line occurs twice on a path; name each once")
+        number = self._tables.append("paths", 1)
+        at = self._tables.append("ways", len(lines))
+        self._tables.ways[at : at + len(lines)] = lines
+        whole = latency, limit, weight, first, rtt, at, len(lines), -1, serial, -1, -1, -1, 0, 0
+        self._tables.paths[number] = whole
+        self._tables.state["longest"] = max(self._tables.state["longest"][0], len(lines))
+        return number
+
+    def send(self, at: float, path: int, size: float, latency: float | None = None) -> int:
+        """Start a transfer of `size` bytes at `at`; return its ticket.
+
+        It pays its own `latency` where one is given, and that of the path otherwise.
+        """
+        self._check(at)
+        ticket = self._ticket()
+        wait = -1.0 if latency is None else latency
+        while transfers.send(self._tables.all, at, path, size, wait, ticket) == transfers.ROOM:
+            self._tables.more_room()
+        return ticket
+
+    def start(
+        self, at: float, plan: MessagePlan, sizes: Sequence[float], latencies: Array | None = None
+    ) -> int:
+        """Start a collective at `at`; return its one ticket.
+
+        `sizes`: the payload of each worker in bytes; `latencies`: of each message, where they are
+        not those of the paths.
+        """
+        self._check(at)
+        loaded = self._plans.get(plan) or self._load(plan)
+        number = loaded.free.pop() if loaded.free else self._new_run(plan, loaded)
+        run = self._tables.runs[number]
+        ticket = self._ticket()
+        run["ticket"], run["left"] = ticket, len(plan.paths)
+        self._tables.waits[run["waits"] :][: len(plan.waits)] = plan.waits
+        self._tables.numbers[run["size"] :][: loaded.workers] = sizes[: loaded.workers]
+        self._tables.numbers[run["ended"]] = at
+        run["latency"] = -1
+        if latencies is not None:
+            run["latency"] = run["size"] + loaded.workers
+            self._tables.numbers[run["latency"] :][: len(plan.paths)] = latencies
+        self._running[ticket] = number, loaded
+        while transfers.start(self._tables.all, at, number, loaded.firsts) == transfers.ROOM:
+            self._tables.more_room()
+        return ticket
+
+    def cancel(self, at: float, ticket: int) -> None:
+        """Let a ticket's transfers under way vanish at `at`, and the rest of them never start.
+
+        It is never reported, unless it has ended before.
+        """
+        self._order(at, ticket, None)
+
+    def set_capacity(self, at: float, line: int, capacity: float) -> None:
+        """Give a line another capacity from `at` on; at 0 its flows stand still."""
+        self._order(at, line, capacity)
+
+    def advance(self, until: float) -> tuple[float, list[int]] | None:
+        """Run to the first instant, `until` at the latest, at which tickets end.
+
+        Return that time and those tickets, in order; None where none ends by then: the clock stands
+        at `until`, or where it stood if that is inf and nothing moves. Called again, it may return
+        the same time once more, since what follows from those tickets may take no time.
+        """
+        while True:
+            while self._orders and self._orders[0][0] <= self._clock[0]:
+                self._carry_out()
+            order = self._orders[0][0] if self._orders else inf
+            found = transfers.advance(self._tables.all, until, order)
+            if found > 0:
+                tickets = self._tables.flows["ended"][:found].tolist()
+                if self._running:
+                    for ticket in tickets:
+                        self._free(ticket)
+                return self.clock, sorted(tickets)
+            if found == transfers.DONE:
+                return None
+            if found == transfers.ROOM:
+                self._tables.more_room()
+
+    def usage(self) -> tuple[Array, Array]:
+        """Return what each line has carried up to the clock, in bytes, and seconds saturated."""
+        flows, hops = self._tables.flows, self._tables.hops[: self._tables.state["hops"][0]]
+        carried = flows["size"] - flows["left"] + flows["pace"] * (self.clock - flows["since"])
+        carried = np.where(flows["flowing"] > 0, np.minimum(carried, flows["size"]), 0.0)
+        carried_by = self._tables.lines["bytes"].copy()
+        np.add.at(carried_by, hops["line"], carried[hops["flow"]])
+        lines = self._tables.lines
+        saturated = lines["saturated"] + lines["full"] * (self.clock - lines["since"])
+        return carried_by, saturated
+
+    def stages(self, plan: MessagePlan) -> Array:
+        """Return the seconds of each stage of a plan, summed over its collectives that have ended.
+
+        A stage lasts from when all before it have ended to when its own last message has.
+        """
+        loaded = self._plans.get(plan)
+        if loaded is None:
+            return np.zeros(int(plan.stages.max()) + 1)
+        return self._tables.numbers[loaded.spent :][: loaded.stages].copy()
+
+    def _order(self, at: float, which: int, capacity: float | None) -> None:
+        """Keep a change for its time."""
+        self._check(at)
+        self._given += 1
+        heapq.heappush(self._orders, (at, self._given, which, capacity))
+
+    def _carry_out(self) -> None:
+        """Make the change that is due."""
+        _, _, which, capacity = heapq.heappop(self._orders)
+        if capacity is not None:
+            transfers.set_capacity(self._tables.all, which, capacity)
+        else:
+            transfers.cancel(self._tables.all, which)
+            self._free(which)
+
+    def _check(self, at: float) -> None:
+        if not at >= self._clock[0]:
+            raise ValueError(f"it is {self.clock:g} s by now; {at:g} s is past")
+
+    def _ticket(self) -> int:
+        self._tickets += 1
+        return self._tickets - 1
+
+    def _free(self, ticket: int) -> None:
+        """Let go of the tables of a collective that is over."""
+        if ticket in self._running:
+            number, loaded = self._running.pop(ticket)
+            loaded.free.append(number)
+
+    def _load(self, plan: MessagePlan) -> _Loaded:
+        """Put a plan into the tables."""
+        if not len(plan.paths):
+            raise ValueError("a plan without messages never ends; give it one or more")
+        count = len(plan.paths)
+        first = self._tables.append("messages", count)
+        offset = self._tables.append("followers", len(plan.followers))
+        self._tables.followers[offset:][: len(plan.followers)] = plan.followers
+        rows = self._tables.messages[first : first + count]
+        rows["path"], rows["share"], rows["origin"] = plan.paths, plan.shares, plan.origins
+        rows["stage"], rows["followers"] = plan.stages, np.diff(plan.offsets)
+        rows["first"] = plan.offsets[:-1] + offset
+        firsts, stages = np.flatnonzero(plan.waits == 0), int(plan.stages.max()) + 1
+        spent = self._tables.append("numbers", stages)
+        loaded = _Loaded(first, firsts, int(plan.origins.max()) + 1, stages, spent, [])
+        self._plans[plan] = loaded
+        return loaded
+
+    def _new_run(self, plan: MessagePlan, loaded: _Loaded) -> int:
+        """Make room for one more run of a plan at the same time."""
+        count = len(plan.paths)
+        number = self._tables.append("runs", 1)
+        waits = self._tables.append("waits", count)
+        size = self._tables.append("numbers", loaded.workers + count + 1 + loaded.stages)
+        self._tables.runs[number] = (
+            -1, 0, loaded.message, waits, size, -1,
+            loaded.stages, size + loaded.workers + count, loaded.spent,
+        )  # fmt: skip
+        return number

@@ -1,0 +1,312 @@
+"""The fabric's compiled loop: transfers that start, flow and end, and the messages that follow."""
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+# ruff: noqa: PLR0913, PLR0917 - a kernel takes its tables one by one
+
+from typing import Any
+
+import numpy as np
+from numba import from_dtype, njit, types
+
+from paceline.simulator.network.fabric import records
+from paceline.simulator.network.fabric.heap import drop, move
+from paceline.simulator.network.fabric.lines import join, link, touch, unlink
+from paceline.simulator.network.fabric.sharing import INSTANT, solve
+
+DONE, ROOM, ORDER = 0, -1, -2
+"""What the loop returns: the time is over, it needs larger tables, it is time for an order of the
+caller's; or how many tickets ended."""
+
+
+_TABLES = types.Tuple(
+    [types.Array(from_dtype(np.dtype(kind)), 1, "C") for kind in records.TABLES.values()]
+)
+_SECONDS, _BYTES, _NUMBER = types.float64, types.float64, types.int64
+_ADVANCE = _NUMBER(_TABLES, _SECONDS, _SECONDS)
+_SEND = _NUMBER(_TABLES, _SECONDS, _NUMBER, _BYTES, _SECONDS, _NUMBER)
+_START = _NUMBER(_TABLES, _SECONDS, _NUMBER, types.int64[::1])
+_CANCEL = types.void(_TABLES, _NUMBER)
+_SET_CAPACITY = types.void(_TABLES, _NUMBER, _BYTES)
+
+
+@njit
+def _lacks_room(state, flows, hops, more):
+    """Whether the tables might be too small for so many more transfers."""
+    return state.slots + more > len(flows) or state.hops + more * state.longest > len(hops)
+
+
+@njit
+def _transfer(tables, at, number, size, latency, ticket):
+    """Let a transfer start on a path at `at`; return its row of FLOW. There must be room."""
+    run, flows, _, hops, paths, ways, events = tables[:7]
+    state, path = run[0], paths[number]
+    row = path.free
+    if row >= 0:
+        path.free = flows[row].next
+    else:
+        row = state.slots
+        state.slots += 1
+        flow = flows[row]
+        flow.path, flow.hop, flow.hops = number, state.hops, path.lines
+        for hop in range(path.lines):
+            hops[state.hops + hop].line = ways[path.line + hop]
+            hops[state.hops + hop].flow = row
+        state.hops += path.lines
+    flow = flows[row]
+    flow.size, flow.ticket, flow.run = size, ticket, -1
+    state.events = move(events, state.events, row, at + latency)
+    return row
+
+
+@njit
+def _message(tables, at, run, number):
+    """Let a message of a collective start at `at`."""
+    _, flows, _, _, paths, _, _, _, messages, _, runs, _, numbers = tables
+    own = runs[run]
+    message = messages[own.message + number]
+    latency = paths[message.path].latency if own.latency < 0 else numbers[own.latency + number]
+    size = message.share * numbers[own.size + message.origin]
+    row = _transfer(tables, at, message.path, size, latency, own.ticket)
+    flows[row].run, flows[row].message = run, number
+
+
+@njit
+def _begin(state, flows, lines, hops, paths, number):
+    """Let the bytes of a transfer begin to flow."""
+    flow = flows[number]
+    path = paths[flow.path]
+    flow.flowing, flow.bound = 1, -1
+    flow.left, flow.since = flow.size, state.clock
+    flow.rate = flow.pace = 0.0
+    flow.cap, flow.doubles = path.limit, np.inf
+    if path.rtt > 0 and path.first < path.limit:
+        flow.cap, flow.doubles = path.first, state.clock + path.rtt
+    link(state, flows, lines, hops, number)
+
+
+@njit
+def _comes_first(flows, a, b):
+    """Whether transfer `a` of a serial path, which has come as early as `b`, goes before it."""
+    one, other = flows[a], flows[b]
+    return one.ticket < other.ticket or (one.ticket == other.ticket and one.message < other.message)
+
+
+@njit
+def _look_after(state, paths, number):
+    """Let a serial path start its next transfer at the end of this instant."""
+    if not paths[number].listed:
+        paths[number].listed = 1
+        paths[state.starting].start = number
+        state.starting += 1
+
+
+@njit
+def _queue(state, flows, paths, number):
+    """A transfer of a serial path has paid its latency; of one instant they go in their order."""
+    flow = flows[number]
+    path = paths[flow.path]
+    flow.since = state.clock
+    before, after = path.tail, -1
+    if before >= 0 and flows[before].since == flow.since and _comes_first(flows, number, before):
+        before, after = -1, path.head
+        while flows[after].since < flow.since or _comes_first(flows, after, number):
+            before, after = after, flows[after].next
+    flow.next = after
+    if before < 0:
+        path.head = number
+    else:
+        flows[before].next = number
+    if after < 0:
+        path.tail = number
+    _look_after(state, paths, flow.path)
+
+
+@njit
+def _start_queues(state, flows, lines, hops, paths):
+    """Let the first go where nobody flows: no more come at this instant."""
+    for place in range(state.starting):
+        path = paths[paths[place].start]
+        path.listed = 0
+        if path.busy < 0 and path.head >= 0:
+            path.busy = path.head
+            path.head = flows[path.head].next
+            if path.head < 0:
+                path.tail = -1
+            _begin(state, flows, lines, hops, paths, path.busy)
+    state.starting = 0
+
+
+@njit
+def _free_path(state, flows, paths, number):
+    """A transfer has flowed: the next one of a serial path may."""
+    path = paths[flows[number].path]
+    if path.serial and path.busy == number:
+        path.busy = -1
+        _look_after(state, paths, flows[number].path)
+
+
+@njit
+def _leave_queue(flows, paths, number):
+    """Take a transfer out of those that wait on its path, if it is one of them."""
+    path = paths[flows[number].path]
+    before, here = -1, path.head
+    while here >= 0 and here != number:
+        before, here = here, flows[here].next
+    if here < 0:
+        return
+    if before < 0:
+        path.head = flows[number].next
+    else:
+        flows[before].next = flows[number].next
+    if path.tail == number:
+        path.tail = before
+
+
+@njit
+def _release(flows, paths, number):
+    """Let the row of a transfer that is over be used again."""
+    flow = flows[number]
+    flow.flowing, flow.ticket = 0, -1
+    flow.next = paths[flow.path].free
+    paths[flow.path].free = number
+
+
+@njit
+def _count_stages(numbers, own):
+    """Add up what each stage of a collective took from the end of those before it."""
+    before = numbers[own.ended]
+    for stage in range(own.stages):
+        end = max(before, numbers[own.ended + 1 + stage])
+        numbers[own.spent + stage] += end - before
+        before = end
+
+
+@njit(_ADVANCE, cache=True, nogil=True)
+def _advance(tables, until, order):  # noqa: PLR0912, PLR0915
+    """Run to `until`, or to `order` if that is no later, or until tickets end.
+
+    Rates are worked out once for an instant: when all its events have happened, and when what
+    comes next is asked for.
+    """
+    run, flows, lines, hops, paths, _, events, levels = tables[:8]
+    messages, followers, runs, waits, numbers = tables[8:]
+    state = run[0]
+    while True:
+        instant = state.clock * (1 + INSTANT)
+        while state.events and events[0].at <= instant:
+            number = events[0].item
+            flow = flows[number]
+            if flow.flowing and not flow.ends:  # its cap grows
+                state.events = drop(events, state.events, number)
+                join(state, flows, number)
+                continue
+            first, last, stage = 0, 0, 0
+            if flow.run >= 0:
+                message = messages[runs[flow.run].message + flow.message]
+                first, last = message.first, message.first + message.followers
+                stage = message.stage
+                if _lacks_room(state, flows, hops, last - first):
+                    return ROOM
+            state.events = drop(events, state.events, number)
+            if not flow.flowing and flow.size > 0:
+                if paths[flow.path].serial:
+                    _queue(state, flows, paths, number)
+                else:
+                    _begin(state, flows, lines, hops, paths, number)
+                continue
+            if flow.flowing:
+                unlink(state, flows, lines, hops, number, flow.size)
+                _free_path(state, flows, paths, number)
+            ticket, collective = flow.ticket, flow.run
+            _release(flows, paths, number)
+            if collective >= 0:
+                own = runs[collective]
+                own.left -= 1
+                numbers[own.ended + 1 + stage] = state.clock
+                for place in range(first, last):
+                    follower = followers[place]
+                    waits[own.waits + follower] -= 1
+                    if waits[own.waits + follower] == 0:
+                        _message(tables, state.clock, collective, follower)
+                if own.left:
+                    continue
+                _count_stages(numbers, own)
+            flows[state.ended].ended = ticket
+            state.ended += 1
+        if state.ended:
+            count, state.ended = state.ended, 0
+            return count
+        if state.starting:
+            _start_queues(state, flows, lines, hops, paths)
+        if state.crew or state.touched:
+            solve(state, flows, lines, hops, paths, events, levels)
+            continue
+        at = events[0].at if state.events else np.inf
+        stop = min(order, until)
+        if at < stop or (at == until and at < order):
+            state.clock = max(state.clock, at)
+            continue
+        if stop < np.inf:
+            state.clock = max(state.clock, stop)
+        return ORDER if order < np.inf and order <= until else DONE
+
+
+@njit(_SEND, cache=True, nogil=True)
+def _send(tables, at, path, size, latency, ticket):
+    """Let one transfer start at `at`; a latency below zero: that of the path."""
+    if _lacks_room(tables[0][0], tables[1], tables[3], 1):
+        return ROOM
+    if latency < 0:
+        latency = tables[4][path].latency
+    _transfer(tables, at, path, size, latency, ticket)
+    return DONE
+
+
+@njit(_START, cache=True, nogil=True)
+def _start(tables, at, run, firsts):
+    """Let the first messages of a collective start at `at`."""
+    if _lacks_room(tables[0][0], tables[1], tables[3], len(firsts)):
+        return ROOM
+    for message in firsts:
+        _message(tables, at, run, message)
+    return DONE
+
+
+@njit(_CANCEL, cache=True, nogil=True)
+def _cancel(tables, ticket):
+    """Let the transfers of a ticket vanish now, with the bytes that they have carried."""
+    run, flows, lines, hops, paths, _, events = tables[:7]
+    state = run[0]
+    for number in range(state.slots):
+        flow = flows[number]
+        if flow.ticket == ticket:
+            state.events = drop(events, state.events, number)
+            if flow.flowing:
+                carried = flow.size - flow.left + flow.pace * (state.clock - flow.since)
+                unlink(state, flows, lines, hops, number, min(carried, flow.size))
+                _free_path(state, flows, paths, number)
+            else:
+                _leave_queue(flows, paths, number)
+            _release(flows, paths, number)
+
+
+@njit(_SET_CAPACITY, cache=True, nogil=True)
+def _set_capacity(tables, number, capacity):
+    """Give a line another capacity now. Its flows are concerned if they no longer fit."""
+    run, flows, lines, hops = tables[:4]
+    state, line = run[0], lines[number]
+    line.capacity = capacity
+    touch(state, lines, number)
+    if line.per_flow or line.used + line.carry > capacity:
+        hop = line.first
+        while hop >= 0:
+            join(state, flows, hops[hop].flow)
+            hop = hops[hop].after
+
+
+# past the types' dispatch, twice as fast
+advance: Any = _advance.get_overload(_ADVANCE)
+send: Any = _send.get_overload(_SEND)
+start: Any = _start.get_overload(_START)
+cancel: Any = _cancel.get_overload(_CANCEL)
+set_capacity: Any = _set_capacity.get_overload(_SET_CAPACITY)

@@ -1,0 +1,262 @@
+"""What a run's transfers do on the graph of its network: tickets of the fabric, and bytes."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.distributions.law import Law
+from paceline.simulator.distributions.random_streams import Purpose, blocks, generator
+from paceline.simulator.network.fabric import messages
+from paceline.simulator.network.fabric.fabric import Fabric
+from paceline.simulator.network.fabric.messages import MessagePlan, Messages
+from paceline.simulator.network.topology.routes import Route, Topology
+from paceline.simulator.scenario.scenario import Scenario
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Team = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedTransfer:
+    """A collective on the graph: its plan, what is random of its latencies, and what it moves.
+
+    `fixed`: seconds of each message, shape (n,), where any is random; `random`: laws, and which
+    messages draw from them. `moved`: payloads, by the ends of each hop and the worker whose they
+    are. `lines`: all that it uses.
+    """
+
+    messages: Messages
+    plan: MessagePlan
+    fixed: Array
+    random: dict[tuple[Law, ...], Array]
+    moved: dict[str, Array]
+    lines: frozenset[int]
+
+
+class SharedNetwork:
+    """What one run, or several on one network, share: the graph, devices, and their fabric.
+
+    `topology`: None where only devices are shared; `others`: those of jobs beside it, whose
+    lines are the same ones but for their network cards. `lines`: of all graphs; devices' come after
+    them. `offered`: per line whose capacity changes, the bytes that it could have carried up to a
+    time, that time, and its capacity from then on.
+    """
+
+    def __init__(
+        self,
+        topology: Topology | None,
+        seed: int,
+        devices: int,
+        others: Sequence[Topology] = (),
+    ) -> None:
+        self.lines = list(topology.lines) if topology else []
+        self._own = len(self.lines)
+        self.others = [each.among(self.lines, f"job {n}") for n, each in enumerate(others)]
+        lines = self.lines
+        self.changing = [number for number, line in enumerate(lines) if line.changes]
+        self._changes = {number: lines[number].capacities(seed) for number in self.changing}
+        first = {number: next(each)[1] for number, each in self._changes.items()}
+        self.offered = {number: (0.0, 0.0, capacity) for number, capacity in first.items()}
+        self._down = dict.fromkeys(first, 0.0)  # seconds without any capacity, up to then
+        self.devices = len(lines)
+        capacities = [first.get(number, line.capacity) for number, line in enumerate(lines)]
+        per_flow = [number for number, line in enumerate(lines) if line.per_flow]
+        self.fabric = Fabric([*capacities, *[1.0] * devices], per_flow)
+
+    def next_change(self, line: int) -> tuple[float, float]:
+        """When a line's capacity changes next, and to what; never: (inf, what it is now)."""
+        return next(self._changes[line], (inf, self.offered[line][2]))
+
+    def change(self, at: float, line: int, capacity: float) -> None:
+        """Change a line's capacity."""
+        offered, since, before = self.offered[line]
+        self._down[line] += at - since if before == 0 else 0.0
+        self.offered[line] = offered + before * (at - since), at, capacity
+        self.fabric.set_capacity(at, line, capacity)
+
+    def usage(self, end: float) -> list[dict[str, Any]]:
+        """What each line has carried up to the `end`, as `Run.lines`: not those of others alone."""
+        moved, saturated = self.fabric.usage()
+        found = []
+        for number, line in enumerate(self.lines[: self._own]):
+            could, down = line.capacity * end, 0.0
+            if number in self.offered:
+                offered, since, capacity = self.offered[number]
+                left = max(0.0, end - since)
+                could = offered + capacity * left
+                down = self._down[number] + (left if capacity == 0 else 0.0)
+            share = float(moved[number]) / could if 0 < could < inf else 0.0
+            found.append(
+                {
+                    "line": line.name,
+                    "bandwidth": line.capacity if line.capacity < inf else None,
+                    "bytes": float(moved[number]),
+                    "utilisation": None if line.per_flow else min(1.0, share),
+                    "saturated_seconds": min(float(saturated[number]), end),
+                    "down_seconds": min(down, end),
+                }
+            )
+        return found
+
+
+class FlowNetwork:
+    """One run's transfers: its random draws, and the bytes it moves. Counts as `Traffic` does."""
+
+    def __init__(self, scenario: Scenario, topology: Topology, fabric: Fabric, seed: int) -> None:
+        self.topology, self.fabric = topology, fabric
+        self._settings, self._seed = scenario.network, seed
+        self._workers = scenario.cluster.workers
+        self._regions = [self.topology.places.of(rank) for rank in range(self._workers)]
+        self._paths: dict[Team, int] = {}
+        self._prepared: dict[tuple[str, Team], PreparedTransfer] = {}
+        self._payloads: dict[tuple[str, Team], Array] = {}
+        self._sent: defaultdict[tuple[int, int], float] = defaultdict(float)
+        self._transits: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        self._latencies: dict[tuple[int, int], Iterator[float]] = {}
+        self._rng = generator(seed, Purpose.COLLECTIVE)
+        self._charged: set[str] = set()  # whose bytes are egress
+
+    def path(self, ranks: Team) -> int:
+        """The path of a transfer from the first rank (through others) to the last."""
+        if ranks not in self._paths:
+            way, settings = self.topology.way(ranks), self._settings
+            latency = sum(law.expectation for law in way.laws)
+            first = inf
+            if settings.slow_start is not None and way.rtt:
+                first = settings.slow_start / way.rtt
+            weight = 1 / way.rtt if settings.fairness == "rtt" and way.rtt else 1.0
+            self._paths[ranks] = self.fabric.path(
+                tuple(dict.fromkeys(way.lines)), latency, limit=way.limit, weight=weight,
+                first=first, rtt=way.rtt, serial=True,
+            )  # fmt: skip
+        return self._paths[ranks]
+
+    def lines(self, ranks: Team) -> frozenset[int]:
+        """The lines that a transfer passes."""
+        return frozenset(self.topology.way(ranks).lines)
+
+    def send(self, at: float, source: int, to: int, size: float) -> int:
+        """Start a message; return its ticket."""
+        self._sent[source, to] += size
+        path = self.path((source, to))
+        way = self.topology.way((source, to))
+        if all(law.is_constant for law in way.laws):
+            return self.fabric.send(at, path, size)
+        if (source, to) not in self._latencies:
+            self._latencies[source, to] = self._draw(way, source * (self._workers + 1) + to)
+        return self.fabric.send(at, path, size, next(self._latencies[source, to]))
+
+    def _draw(self, way: Route, key: int) -> Iterator[float]:
+        own = generator(self._seed, Purpose.MESSAGE, key)
+
+        def draw(n: int) -> Array:
+            return np.array([sum(law.sample(own, 1)[0] for law in way.laws) for _ in range(n)])
+
+        return blocks(draw)
+
+    def arrived(self, source: int, to: int, seconds: float) -> None:
+        """Count a message that has arrived, and how long it was on its way."""
+        count = self._transits[self._kind(source, to)]
+        count[0] += 1
+        count[1] += seconds
+
+    def _kind(self, source: int, to: int) -> str:
+        if to == self._workers:
+            return "to the server"
+        return "from the server" if source == self._workers else "between workers"
+
+    def start(self, at: float, kind: str, team: Team, sizes: Sequence[float]) -> int:
+        """Start a mean or gather of a team, with each worker's payload; return its ticket."""
+        prepared = self.prepared(kind, team)
+        payloads = self._payloads.setdefault((kind, team), np.zeros(self._workers))
+        payloads += sizes
+        latencies = None
+        if prepared.random:
+            latencies = prepared.fixed.copy()
+            for laws, which in prepared.random.items():
+                for law in laws:
+                    latencies[which] += law.sample(self._rng, len(which))
+        return self.fabric.start(at, prepared.plan, sizes, latencies)
+
+    def prepared(self, kind: str, team: Team) -> PreparedTransfer:
+        """A collective of a team, on its paths."""
+        if (kind, team) not in self._prepared:
+            self._prepared[kind, team] = self._prepare(kind, team)
+        return self._prepared[kind, team]
+
+    def _prepare(self, kind: str, team: Team) -> PreparedTransfer:
+        made = (
+            messages.gather(team)
+            if kind == "gather"
+            else messages.mean(self._settings.collective, team, self._regions)
+        )
+        ways = [self.topology.way(ranks) for ranks in made.ways]
+        fixed = np.array([sum(law.expectation for law in way.laws) for way in ways])
+        laws = [way.laws if not all(law.is_constant for law in way.laws) else () for way in ways]
+        random = {
+            each: np.flatnonzero(
+                np.isin(made.way, [n for n, own in enumerate(laws) if own == each])
+            )
+            for each in dict.fromkeys(laws)
+            if each
+        }
+        for which in random.values():
+            fixed[made.way[which]] = 0.0
+        moved: defaultdict[str, Array] = defaultdict(lambda: np.zeros(self._workers))
+        for number, ranks in enumerate(made.ways):
+            mine = made.way == number
+            for source, to in pairwise(ranks):
+                np.add.at(moved[self._hop(source, to)], made.origin[mine], made.share[mine])
+        used = frozenset(line for way in ways for line in way.lines)
+        plan = made.plan([self.path(ranks) for ranks in made.ways])
+        return PreparedTransfer(made, plan, fixed[made.way], random, dict(moved), used)
+
+    def _hop(self, source: int, to: int) -> str:
+        """The ends of a hop."""
+        name = self.topology.hop(source, to)
+        if self.topology.charged(source, to):
+            self._charged.add(name)
+        return name
+
+    def links(self) -> dict[str, float]:
+        """Bytes so far from place to place, by "from->to"."""
+        total: defaultdict[str, float] = defaultdict(float)
+        for (kind, team), payloads in self._payloads.items():
+            for name, shares in self.prepared(kind, team).moved.items():
+                total[name] += float(shares @ payloads)
+        for (source, to), size in self._sent.items():
+            total[self._hop(source, to)] += size
+        return {name: total[name] for name in sorted(total)}
+
+    def phases(self) -> dict[str, dict[str, float]]:
+        """What stages of collectives and messages have taken, as `Run.phases`."""
+        found: dict[str, dict[str, float]] = {}
+        for (kind, team), payloads in self._payloads.items():
+            prepared = self.prepared(kind, team)
+            made = prepared.messages
+            hops = np.array([len(ranks) - 1 for ranks in made.ways])
+            sizes = made.share * hops[made.way] * payloads[made.origin]
+            moved = np.bincount(made.stage, sizes)
+            spent = self.fabric.stages(prepared.plan)
+            for name, seconds, size in zip(made.stages, spent, moved, strict=True):
+                phase = found.setdefault(name, {"seconds": 0.0, "bytes": 0.0})
+                phase["seconds"] += float(seconds)
+                phase["bytes"] += float(size)
+        for (source, to), size in self._sent.items():
+            name = self._kind(source, to)
+            count, seconds = self._transits[name]
+            empty = {"messages": count, "transit_seconds": seconds / count if count else 0.0}
+            phase = found.setdefault(name, empty | {"bytes": 0.0})
+            phase["bytes"] += size
+        return found
+
+    def totals(self) -> tuple[float, float]:
+        """Bytes so far in all, and those that are charged as egress."""
+        links = self.links()
+        charged = (size for name, size in links.items() if name in self._charged)
+        return sum(links.values()), sum(charged)

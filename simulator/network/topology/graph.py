@@ -1,0 +1,222 @@
+"""Lines between places and those of network cards, and which of them lie between two places.
+
+Two places with a link of their own, or a row in the table, use that. Others are joined by the
+shortest way over links, in expected latency; those that no link connects by a line of their own, as
+[network] says. Nodes without a region are joined by nothing but their network cards.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+from itertools import combinations, pairwise
+from math import inf
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from paceline.simulator.distributions.law import Law
+from paceline.simulator.distributions.random_streams import Purpose
+from paceline.simulator.network.topology.places import Places
+from paceline.simulator.network.topology.traffic_shape import (
+    Alternating,
+    Line,
+    Once,
+    TimesInForce,
+    failing,
+)
+from paceline.simulator.scenario.network import Link
+from paceline.simulator.scenario.scenario import Scenario
+
+PICOSECONDS = 1e12  # per second; a hop counts as one, so that of equal ways the fewest hops win
+FOREVER = 1e9  # seconds: as good as a latency without a mean
+
+
+Pair = tuple[str, str]
+
+
+class Stretch(NamedTuple):
+    """From place to place: lines, the laws whose sum is the latency, the TCP window (bytes)."""
+
+    lines: tuple[int, ...]
+    laws: tuple[Law, ...]
+    window: float = inf
+
+    @property
+    def latency(self) -> float:
+        """Expected seconds, one way."""
+        return sum(law.expectation for law in self.laws)
+
+
+def spells(scenario: Scenario, index: int) -> TimesInForce:
+    """When the background traffic of that number is on."""
+    traffic = scenario.network.background[index]
+    if traffic.on is None or traffic.off is None:
+        return Once()
+    return Alternating(Purpose.BACKGROUND, (index,), traffic.off, traffic.on)
+
+
+class Cards(NamedTuple):
+    """The lines by which a node sends, and by which it receives."""
+
+    out: tuple[int, ...] = ()
+    into: tuple[int, ...] = ()
+
+
+def nics(scenario: Scenario) -> list[float | None]:
+    """Per worker, the bandwidth of its network card where the cluster says one (bytes/s)."""
+    cluster = scenario.cluster
+    found = [group.nic or cluster.nic for group in cluster.group for _ in range(group.workers)]
+    return found + [cluster.nic] * (cluster.workers - len(found))
+
+
+class Lines(Protocol):
+    """Lines, and which of them lie between two places."""
+
+    lines: list[Line]
+
+    def between(self, source: str, to: str) -> Stretch:
+        """What lies between two places."""
+        ...
+
+
+def add_loads(scenario: Scenario, ways: Lines) -> None:
+    """Take the rates of [[network.background]] away from the lines that the traffic passes."""
+    for index, traffic in enumerate(scenario.network.background):
+        if traffic.rate is not None:
+            load = traffic.rate, spells(scenario, index)
+            for number in ways.between(*traffic.between).lines:
+                line = ways.lines[number]
+                ways.lines[number] = replace(line, loads=(*line.loads, load))
+
+
+class NetworkGraph:
+    """Places joined by links. `lines`: all there are; `sites`: the place of every node."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.lines: list[Line] = []
+        self.network, self.places = scenario.network, Places(scenario)
+        self.direct: dict[Pair, int] = {}
+        places = self.places
+        self.sites = [places.of(rank) for rank in range(scenario.cluster.workers + 1)]
+        self.homes = list(dict.fromkeys(self.sites))
+        for index, link in enumerate(self.network.link):
+            if link.between[0] != link.between[1]:
+                self._join(*link.between, link, index)
+        table, ends = self.network.regions, {end for pair in self.direct for end in pair}
+        regions = {region for region in (*places.regions, places.server) if region}
+        self.meeting = [home for home in self.homes if home in regions | ends]
+        for pair in combinations(self.meeting, 2):
+            if pair not in self.direct and table and table.row(*pair):
+                self._join(*pair)
+        self.linked = list(self.direct)
+        for pair in self.pairs():
+            if regions & {*pair} and not self._path(*pair):
+                self._join(*pair)
+        add_loads(scenario, self)
+        self.cards = [self._card(rank, nic) for rank, nic in enumerate(nics(scenario))]
+        self.cards.append(self._card(len(self.cards), scenario.server.bandwidth or inf))
+
+    def _card(self, rank: int, nic: float | None) -> Cards:
+        """Add the lines of a card, which shares and fails as the link inside its place does."""
+        site = self.sites[rank]
+        name = "server" if rank == len(self.places.regions) else f"worker {rank}"
+        link = self.places.link(site, site)
+        half = link is not None and link.sharing == "half-duplex"
+        capacity = nic or self.places.setting(site, site, "bandwidth") or inf
+        index = -1 if link is None else self.network.link.index(link)
+        for each in [name] if half else [f"{name} out", f"{name} in"]:
+            self.lines.append(self._line(each, capacity, (site, site), link, (index, rank)))
+        last = len(self.lines) - 1
+        return Cards((last if half else last - 1,), (last,))
+
+    def _join(self, source: str, to: str, link: Link | None = None, index: int = -1) -> None:
+        half = link is not None and link.sharing == "half-duplex"
+        for ends in [(source, to)] if half else [(source, to), (to, source)]:
+            name = ("<->" if half else "->").join(ends)
+            capacity = self.places.setting(*ends, "bandwidth") or inf
+            self.direct[ends] = len(self.lines)
+            self.lines.append(self._line(name, capacity, ends, link, (index,)))
+        self.direct[to, source] = len(self.lines) - 1
+
+    def _line(
+        self, name: str, capacity: float, ends: Pair, link: Link | None, key: tuple[int, ...]
+    ) -> Line:
+        """A line as its link says; `key`: of what fails at random, both directions together."""
+        outages: list[TimesInForce] = [
+            Once(outage.at, outage.at + (outage.lasts or inf))
+            for outage in self.network.outage
+            if {*outage.between} == {*ends}
+        ]
+        if link is None:
+            return Line(name, capacity, outages=tuple(outages))
+        if link.outages is not None:
+            outages.append(failing(key, link.outages.between, link.outages.repair))
+        return Line(name, capacity, link.sharing == "per-flow", link.profile, tuple(outages))
+
+    def pairs(self) -> Iterator[Pair]:
+        """Pairs of the places of nodes between which there may be lines, once each."""
+        meeting = set(self.meeting)
+        for place, source in enumerate(self.meeting):
+            yield from ((source, to) for to in self.meeting[place + 1 :])
+            yield from ((source, to) for to in self.homes if to not in meeting)
+
+    def between(self, source: str, to: str) -> Stretch:
+        """What lies between two places; inside a place only the latency of a hop."""
+        path = [(source, to)]
+        if source != to and (source, to) not in self.direct:
+            path = self._path(source, to) or path
+        lines = tuple(self.direct[hop] for hop in path if hop in self.direct)
+        laws = tuple(law for hop in path for law in self.places.laws(*hop))
+        windows = [self.places.setting(*hop, "tcp_window") for hop in path]
+        return Stretch(lines, laws, min([each for each in windows if each is not None] or [inf]))
+
+    def _path(self, source: str, to: str) -> list[Pair]:
+        """The hops from one place to another, over links alone; none where there is no way."""
+        if (source, to) in self._linked:
+            return [(source, to)]
+        if source not in self._number or to not in self._number:
+            return []
+        ends, here = [to], self._number[to]
+        while here != self._number[source]:
+            here = int(self._before[self._number[source], here])
+            if here < 0:
+                return []
+            ends.append(self._names[here])
+        return list(pairwise(reversed(ends)))
+
+    @cached_property
+    def _linked(self) -> frozenset[Pair]:
+        return frozenset(self.linked)
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return list(dict.fromkeys(name for pair in self.linked for name in pair))
+
+    @cached_property
+    def _number(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self._names)}
+
+    @cached_property
+    def _before(self) -> np.ndarray:
+        """The place before the last one on the shortest way, shape (places, places)."""
+        from scipy.sparse.csgraph import floyd_warshall  # noqa: PLC0415 - 0.1 s
+
+        times = np.full((len(self._names), len(self._names)), inf)
+        for source, to in self.linked:
+            latency = sum(law.expectation for law in self.places.laws(source, to))
+            ends = self._number[source], self._number[to]
+            times[ends] = min(latency, FOREVER) * PICOSECONDS + 1
+        before: np.ndarray = floyd_warshall(times, return_predecessors=True)[1]
+        return before
+
+    def idle(self) -> list[int]:
+        """Numbers of the [[network.link]] that lie on no way between two places of nodes."""
+        ways = (self.between(*ends) for pair in self.pairs() for ends in (pair, pair[::-1]))
+        used = {number for way in ways for number in way.lines}
+        found = []
+        for index, link in enumerate(self.network.link):
+            source, to = link.between
+            lines = {self.direct[each] for each in ((source, to), (to, source)) if source != to}
+            if not (lines & used if lines else source in self.homes):
+                found.append(index)
+        return found

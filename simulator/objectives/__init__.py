@@ -1,0 +1,6 @@
+"""How error is predicted: the gradients that workers compute and the loss that an observer sees.
+
+Import `build.build` to make a scenario's objective, `objective` for the protocol, `plugins` for
+objectives of other packages (entry point `paceline.objectives`). NumPy only; torch has its
+objective in `paceline.validate.torch_objective`.
+"""

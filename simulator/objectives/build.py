@@ -1,0 +1,42 @@
+"""Make the objective of a scenario."""
+
+from typing import Any
+
+from paceline.simulator.objectives.bound import Nothing, TheoremTwo
+from paceline.simulator.objectives.objective import Objective
+from paceline.simulator.objectives.plugins import other
+from paceline.simulator.objectives.quadratic import NoisyQuadratic, coordinates
+from paceline.simulator.objectives.softmax import DIMENSIONS, SoftmaxRegression
+from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from paceline.simulator.scenario.tables import Bound, Quadratic, Softmax
+from paceline.simulator.theory import ErrorBound
+
+
+def dimension_of(spec: Any) -> int | None:
+    """Entries of the parameters that an objective's table asks for; None if it has no loss.
+
+    Raises ObjectiveError.
+    """
+    if isinstance(spec, Quadratic):
+        return coordinates(spec)
+    if isinstance(spec, Softmax):
+        return DIMENSIONS[spec.data]
+    found = other(spec)
+    return found.dimension(spec) if found else None
+
+
+def build(scenario: Scenario, algorithm: Algorithm, seed: int) -> Objective:
+    """The objective of a scenario, as one algorithm with one seed meets it."""
+    spec, workers = scenario.objective, scenario.cluster.workers
+    if isinstance(spec, Bound):
+        lr, tau = algorithm.parameters["lr"], algorithm.parameters.get("tau", lambda step: 1)
+        bound = ErrorBound(
+            workers, lr(1), spec.smoothness, spec.gradient_variance, spec.initial_gap
+        )
+        return TheoremTwo(bound, tau(1))
+    if isinstance(spec, Quadratic):
+        return NoisyQuadratic(spec, workers, seed)
+    if isinstance(spec, Softmax):
+        return SoftmaxRegression(spec, workers, seed)
+    found = other(spec)
+    return found.make(scenario, seed) if found else Nothing()

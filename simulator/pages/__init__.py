@@ -1,1 +1,0 @@
-"""Pages: what runs have found, as one HTML file that opens anywhere."""

@@ -1,1 +1,0 @@
-"""Small pieces that programs are composed of; none of them awaits."""

@@ -1,0 +1,89 @@
+"""The codecs by the names that scenarios give them."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PlainValidator, TypeAdapter, WithJsonSchema
+
+from paceline.simulator.programs.codecs.channel import Channel, Opens
+from paceline.simulator.programs.codecs.dense import FP16, QSGD
+from paceline.simulator.programs.codecs.dgc import DGC
+from paceline.simulator.programs.codecs.message_codec import (
+    Data,
+    MessageChannel,
+    MessageCodec,
+    State,
+)
+from paceline.simulator.programs.codecs.power import PowerSGD
+from paceline.simulator.programs.codecs.sparse import RandomK, TopK
+from paceline.simulator.programs.effects import Node, Vector
+from paceline.simulator.programs.pieces.piece import Number, piece
+
+
+@piece
+class Raw(MessageCodec):
+    """No compression: every entry in full, averaged by an all-reduce.
+
+    `times`: what a vector weighs, in vectors; above 1 where more travels than the program shows,
+    such as an optimizer's state beside the model.
+    """
+
+    kind: Literal["raw"] = "raw"
+    times: Annotated[Number, Field(gt=0, description="what travels, in vectors")] = 1.0
+
+    def open(self, me: Node) -> Channel:
+        """The node itself, if it adds nothing."""
+        return me if self == Raw() else MessageChannel(me, self)
+
+    def encode(self, vector: Vector, state: State, number: int) -> tuple[Data, Any, State]:
+        """Send it as it is."""
+        return (vector,), None, state
+
+    def add(self, total: Vector, data: Data, places: Any) -> Vector:
+        """Add it."""
+        return total + data[0]
+
+    def bytes(self, parameters: float, width: float, number: int, kept: float | None) -> float:
+        """Every entry, so many times."""
+        return self.times * parameters * width
+
+
+KINDS: dict[str, type[Any]] = {
+    "raw": Raw, "top-k": TopK, "random-k": RandomK, "dgc": DGC, "qsgd": QSGD, "fp16": FP16,
+    "power-sgd": PowerSGD,
+}  # fmt: skip
+_tables: TypeAdapter[Any] = TypeAdapter(
+    Annotated[Raw | TopK | RandomK | DGC | QSGD | FP16 | PowerSGD, Field(discriminator="kind")]
+)
+
+
+def _codec(value: Any) -> Any:
+    """A codec; its name alone is the one with its defaults."""
+    if hasattr(value, "open"):
+        return value
+    if isinstance(value, dict):
+        return _tables.validate_python(value)
+    if isinstance(value, str) and value in KINDS:
+        return KINDS[value]()
+    raise ValueError(
+        f"not a codec; write one of: {', '.join(KINDS)}; "
+        'or a table such as { kind = "top-k", ratio = 0.01 }'
+    )
+
+
+CodecOf = Annotated[
+    Opens,
+    PlainValidator(_codec),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": list(KINDS)},
+                *(
+                    TypeAdapter(each).json_schema() | {"required": ["kind"]}
+                    for each in KINDS.values()
+                ),
+            ],
+            "description": "how what travels is compressed: a codec's name, or its table",
+        }
+    ),
+]
+"""As a scenario writes it: `codec = "fp16"` or `codec = { kind = "top-k", ratio = 0.03 }`."""

@@ -1,0 +1,96 @@
+"""Codecs that send every entry, in fewer bits."""
+
+from math import ceil
+from typing import Annotated, Any, ClassVar, Literal
+
+from array_api_compat import array_namespace, device
+from pydantic import Field
+
+from paceline.simulator.programs.codecs.channel import Random
+from paceline.simulator.programs.codecs.message_codec import Data, MessageCodec, State
+from paceline.simulator.programs.effects import Node, Vector
+from paceline.simulator.programs.pieces.piece import piece
+
+BITS = 8  # of a byte
+
+
+@piece
+class FP16(MessageCodec):
+    """Halves (IEEE 754 binary16), added up as halves.
+
+    What is above 65504 becomes infinite, also in the sum.
+    """
+
+    kind: Literal["fp16"] = "fp16"
+
+    def encode(self, vector: Vector, state: State, number: int) -> tuple[Data, Any, State]:
+        """Round every entry to the nearest half."""
+        xp = array_namespace(vector)
+        return (xp.astype(vector, xp.float16),), None, state
+
+    def add(self, total: Vector, data: Data, places: Any) -> Vector:
+        """Add the halves."""
+        return total + data[0]
+
+    def bytes(self, parameters: float, width: float, number: int, kept: float | None) -> float:
+        """Two for each entry."""
+        return 2.0 * parameters
+
+
+@piece
+class QSGD(MessageCodec):
+    """Each entry rounded at random to one of a few levels, so that the mean is right.
+
+    Alistarh et al., arXiv 1610.02132, section 3.1 and its buckets: an entry v of a bucket becomes
+    |bucket| sign(v) l / s, with l one of the two whole numbers around s |v| / |bucket|, |.| being
+    the 2-norm. Of an entry's bits one is its sign and the others hold l = 0 ... s. Levels of
+    different norms do not add up, so messages are gathered.
+    """
+
+    kind: Literal["qsgd"] = "qsgd"
+    bits: Annotated[int, Field(ge=2, le=8, strict=True, description="bits of an entry")] = 4
+    bucket: Annotated[int, Field(ge=1, strict=True, description="entries that share a norm")] = 512
+    gathers: ClassVar[bool] = True
+
+    @property
+    def levels(self) -> int:
+        """Levels above zero (s)."""
+        return int(2 ** (self.bits - 1) - 1)
+
+    def generator(self, me: Node) -> Random:
+        """This node's own: workers round independently."""
+        return me.generator()
+
+    def init(self, vector: Vector, random: Random) -> State:
+        """Nothing is left over, as nothing is biased."""
+        return random
+
+    def encode(self, vector: Vector, state: State, number: int) -> tuple[Data, Any, State]:
+        """Send each bucket's norm and the signed levels of its entries."""
+        xp = array_namespace(vector)
+        buckets = in_rows(vector, min(self.bucket, len(vector)))
+        norms = xp.linalg.vector_norm(buckets, axis=1, keepdims=True)
+        exact = abs(buckets) / xp.where(norms == 0, xp.ones_like(norms), norms) * self.levels
+        chance = xp.asarray(state.random(buckets.shape), dtype=vector.dtype, device=device(vector))
+        floor = xp.floor(exact)
+        levels = xp.clip(floor + xp.astype(chance < exact - floor, vector.dtype), 0, self.levels)
+        return (norms, xp.astype(xp.sign(buckets) * levels, xp.int8)), None, state
+
+    def add(self, total: Vector, data: Data, places: Any) -> Vector:
+        """Add the rounded entries."""
+        norms, levels = data
+        return total + (norms * levels / self.levels).reshape(-1)[: len(total)]
+
+    def bytes(self, parameters: float, width: float, number: int, kept: float | None) -> float:
+        """The bits of every entry, and a norm for each bucket."""
+        return self.bits / BITS * parameters + width * ceil(parameters / self.bucket)
+
+
+def in_rows(vector: Vector, length: int) -> Vector:
+    """The vector in rows of `length` entries, the last one filled up with zeros."""
+    xp = array_namespace(vector)
+    missing = -len(vector) % length
+    if missing:
+        zeros = xp.zeros(missing, dtype=vector.dtype, device=device(vector))
+        vector = xp.concat([vector, zeros])
+    return xp.reshape(vector, (-1, length))

@@ -1,0 +1,111 @@
+"""Deep gradient compression: top-k whose residual is momentum SGD's own step."""
+
+from math import ceil
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from array_api_compat import array_namespace
+from pydantic import Field, model_validator
+
+from paceline.simulator.programs.codecs.channel import Random
+from paceline.simulator.programs.codecs.message_codec import Data, State
+from paceline.simulator.programs.codecs.sparse import PLACE, Ratio, Sparse, largest
+from paceline.simulator.programs.effects import Node, Vector
+from paceline.simulator.programs.pieces.piece import Number, piece
+
+SAMPLED = 0.01  # share of the entries that a threshold is estimated from
+FEWEST = 1000  # entries that it is estimated from: with fewer, a small stand-in would send too many
+LEAST, MOST = 0.8, 1.3  # times the wanted number of entries: what a threshold may let pass
+LOWERINGS = 10
+
+
+@piece
+class DGC(Sparse):
+    """The largest entries of what momentum SGD would have moved since they were last sent.
+
+    u = mu u + g, v = v + u; the largest of |v| are sent, and u and v are zero there from then on
+    (Lin et al., arXiv 1712.01887, algorithm 1 with momentum factor masking). The k largest are
+    found by a threshold, the k-th largest of a sample in proportion: entries at evenly spaced
+    places, 1 % of all, 2 / ratio or 1000, whichever is most. If more than 1.3 k entries pass it,
+    exactly the k largest are sent; while fewer than 0.8 k pass it is lowered to 0.8 of itself, ten
+    times at most. Of a vector that is hardly larger than its sample, exactly the k largest are
+    sent.
+    """
+
+    kind: Literal["dgc"] = "dgc"
+    ratio: Ratio = 0.001
+    momentum: Annotated[
+        Number, Field(ge=0, lt=1, description="momentum, in place of the program's")
+    ] = 0.9
+    warmup: Annotated[
+        int, Field(ge=0, strict=True, description="messages over which the ratio falls")
+    ] = 0
+    warmup_ratio: Annotated[
+        Number, Field(gt=0, le=1, description="ratio of the first message of the warm-up")
+    ] = 0.25
+    gathers: ClassVar[bool] = True
+    carries_momentum: ClassVar[bool] = True
+
+    @model_validator(mode="after")
+    def _falls(self) -> Self:
+        if self.warmup and self.warmup_ratio < self.ratio:
+            raise ValueError("`warmup_ratio` is below `ratio`; write one above it")
+        return self
+
+    def ratio_of(self, number: int) -> float:
+        """Share of the entries that message `number` (0, 1, ...) is to hold.
+
+        During a warm-up of W messages it falls exponentially: warmup_ratio (ratio /
+        warmup_ratio)^(number / W).
+        """
+        if number >= self.warmup:
+            return self.ratio
+        return float(self.warmup_ratio * (self.ratio / self.warmup_ratio) ** (number / self.warmup))
+
+    def generator(self, me: Node) -> Random:
+        """This node's own: where its samples begin."""
+        return me.generator()
+
+    def init(self, vector: Vector, random: Random) -> State:
+        """Neither momentum nor anything left over."""
+        return 0.0 * vector, 0.0 * vector, random
+
+    def encode(self, vector: Vector, state: State, number: int) -> tuple[Data, Any, State]:
+        """Take the gradient in, send the largest entries, and forget them and their momentum."""
+        u, v, random = state
+        u = self.momentum * u + vector
+        v = v + u
+        places = about_largest(abs(v), self.ratio_of(number), random)
+        values = v[places]
+        u[places] = v[places] = 0.0
+        return (values,), places, (u, v, random)
+
+    def bytes(self, parameters: float, width: float, number: int, kept: float | None) -> float:
+        """An entry and its place for each that passed the threshold."""
+        share = self.ratio_of(number) if kept is None else kept
+        return share * parameters * (width + PLACE)
+
+
+def about_largest(sizes: Vector, ratio: float, random: Random) -> Any:
+    """Places of about the `ratio` largest of `sizes`, in ascending order."""
+    n = len(sizes)
+    count = ceil(ratio * n)
+    wanted = max(ceil(SAMPLED * n), ceil(2 / ratio), FEWEST)
+    stride = (n // wanted - 1) | 1  # odd, as layers are even
+    if stride <= 1:
+        return largest(sizes, count)
+    sample = sizes[int(random.integers(stride)) :: stride]
+    threshold = sample[largest(sample, ceil(ratio * len(sample)))].min()
+    places = _passing(sizes, threshold)
+    for _ in range(LOWERINGS):
+        if len(places) >= LEAST * count:
+            break
+        threshold = LEAST * threshold
+        places = _passing(sizes, threshold)
+    if len(places) > MOST * count:
+        return places[largest(sizes[places], count)]
+    return places
+
+
+def _passing(sizes: Vector, threshold: Vector) -> Any:
+    """Places of the sizes that are not below the threshold; not-a-number passes."""
+    return array_namespace(sizes).nonzero(~(sizes < threshold))[0]

@@ -1,0 +1,140 @@
+"""Codecs whose vectors travel in one message each, and the line that they make."""
+
+from collections import Counter
+from collections.abc import Awaitable
+from typing import Any, ClassVar
+
+from array_api_compat import array_namespace, device
+
+from paceline.simulator.programs.codecs.channel import Channel, Codec, Random, share_of
+from paceline.simulator.programs.effects import ANY, Encoded, Handle, Node, Payload, Vector
+from paceline.simulator.programs.pieces.piece import piece
+
+State = Any
+Data = tuple[Vector, ...]
+
+
+@piece
+class MessageCodec(Codec):
+    """How one vector becomes one message; all that changes is in the state.
+
+    `gathers`: messages cannot be added up on the way, so an average is an all-gather of them.
+    Messages are numbered 0, 1, ... by the vector's place in the payload.
+    """
+
+    gathers: ClassVar[bool] = False
+
+    def open(self, me: Node) -> Channel:
+        """One node's end of a line."""
+        return MessageChannel(me, self)
+
+    def init(self, vector: Vector, random: Random) -> State:
+        """State before the first vector like this one; `random` is what `generator` made."""
+        return None
+
+    def encode(self, vector: Vector, state: State, number: int) -> tuple[Data, Any, State]:
+        """Return what is sent (arrays, and their places if not all) and the next state."""
+        raise NotImplementedError
+
+    def add(self, total: Vector, data: Data, places: Any) -> Vector:
+        """Add the vector that a message stands for to `total`, which may be changed in place."""
+        raise NotImplementedError
+
+    def bytes(self, parameters: float, width: float, number: int, kept: float | None) -> float:
+        """Bytes of the `number`-th message, of a vector of `parameters` entries of the real model.
+
+        `width`: bytes of an entry; `kept`: the share of entries that it holds, where that is known.
+        """
+        raise NotImplementedError
+
+
+class MessageChannel:
+    """One node's end of a compressed line."""
+
+    def __init__(self, me: Node, codec: MessageCodec) -> None:
+        self._me, self._codec = me, codec
+        self._random = codec.generator(me)
+        self._states: dict[int, State] = {}
+        self._numbers: Counter[int] = Counter()
+        # looked up once: it takes longer than most vectors take to decompress
+        self._xp: Any = None if isinstance(me.start, complex) else array_namespace(me.start)
+
+    def start_mean(self, value: Payload) -> Handle:
+        """Compress, and start the average, or the gather that stands for it."""
+        start = self._me.start_gather if self._codec.gathers else self._me.start_mean
+        return start(self._pack(value))
+
+    async def wait(self, handle: Handle) -> Any:
+        """Wait, and decompress."""
+        arrived = await self._me.wait(handle)
+        return self._average(arrived) if self._codec.gathers else self._unpack(arrived)
+
+    async def mean(self, value: Payload) -> Any:
+        """Average and wait."""
+        return await self.wait(self.start_mean(value))
+
+    def finished(self, handle: Handle) -> Awaitable[bool]:
+        """Whether it is finished on every worker."""
+        return self._me.finished(handle)
+
+    def send(self, to: int, value: Payload) -> None:
+        """Compress and send."""
+        self._me.send(to, self._pack(value))
+
+    def request(self, to: int, value: Payload) -> Awaitable[Payload]:
+        """Compress, send, and wait for the answer, which is not compressed."""
+        return self._me.request(to, self._pack(value))
+
+    async def receive(self, source: int = ANY) -> tuple[int, Payload]:
+        """Receive and decompress."""
+        sender, value = await self._me.receive(source)
+        return sender, self._unpack(value)
+
+    def _pack(self, value: Payload) -> Payload:
+        if isinstance(value, tuple):
+            return tuple(self._encode(slot, entry) for slot, entry in enumerate(value))
+        return self._encode(0, value)
+
+    def _encode(self, slot: int, value: Payload) -> Payload:
+        if isinstance(value, int | float):
+            return value
+        me, codec = self._me, self._codec
+        share = share_of(value, me.start)
+        me.work(codec.compress * share)
+        number = self._numbers[slot]
+        self._numbers[slot] += 1
+        if isinstance(value, complex):
+            data, places, kept = (value,), None, None
+        else:
+            state = self._states[slot] if number else codec.init(value, self._random)
+            data, places, self._states[slot] = codec.encode(value, state, number)
+            kept = None if places is None else len(places) / len(value)
+        size = codec.bytes(share * me.parameters, me.bytes_per_parameter, number, kept)
+        return Encoded(data, places, share, size)
+
+    def _unpack(self, value: Payload) -> Payload:
+        if isinstance(value, tuple):
+            return tuple(map(self._unpack, value))
+        return self._sum((value,)) if isinstance(value, Encoded) else value
+
+    def _average(self, everyone: tuple[Payload, ...]) -> Payload:
+        if isinstance(everyone[0], tuple):
+            return tuple(map(self._average, zip(*everyone, strict=True)))
+        if isinstance(everyone[0], Encoded):
+            total = self._sum(everyone)
+            return total if isinstance(total, complex) else total / len(everyone)
+        return sum(everyone[1:], everyone[0]) / len(everyone)
+
+    def _sum(self, messages: tuple[Encoded, ...]) -> Vector:
+        """Sum of the vectors that messages stand for, in rank order, as every engine adds."""
+        first = messages[0]
+        for _ in messages:
+            self._me.work(self._codec.decompress * first.share)
+        if isinstance(first.data[0], complex):
+            return first.data[0]
+        start = self._me.start
+        size = round(first.share * len(start))
+        total = self._xp.zeros(size, dtype=start.dtype, device=device(start))
+        for message in messages:
+            total = self._codec.add(total, message.data, message.places)
+        return total

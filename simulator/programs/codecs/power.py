@@ -1,0 +1,182 @@
+"""PowerSGD: a vector as a product of two thin matrices, averaged one after the other."""
+
+from collections.abc import Awaitable
+from math import ceil, sqrt
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, NoReturn
+
+from array_api_compat import array_namespace, device
+from pydantic import Field
+
+from paceline.simulator.errors import ProgramError
+from paceline.simulator.programs.codecs.channel import Channel, Codec, Random, share_of
+from paceline.simulator.programs.codecs.dense import in_rows
+from paceline.simulator.programs.effects import ANY, NOTHING, Encoded, Handle, Node, Payload, Vector
+from paceline.simulator.programs.pieces.piece import piece
+
+
+@piece
+class PowerSGD(Codec):
+    """The best product P Q' of low rank, by one power iteration a message, with error feedback.
+
+    Vogels et al., arXiv 1905.13727, algorithms 1 and 2, on the vector as one matrix M as near to a
+    square as can be: P = mean(M Q), made orthonormal; Q = mean(M' P), from which the next message
+    starts. The averaged product is what every worker gets, and M minus it is added to the worker's
+    next M.
+    """
+
+    kind: Literal["power-sgd"] = "power-sgd"
+    rank: Annotated[int, Field(ge=1, strict=True, description="columns of P and Q")] = 2
+    needs_collective: ClassVar[bool] = True
+
+    def open(self, me: Node) -> Channel:
+        """One node's end of a line, for averages only."""
+        return PowerChannel(me, self)
+
+    def generator(self, me: Node) -> Random:
+        """One that all workers share: they begin with the same Q."""
+        return me.generator(shared=True)
+
+    def bytes(self, parameters: float, width: float) -> tuple[float, float]:
+        """Bytes of P and of Q, of a vector of `parameters` entries of `width` bytes."""
+        rows, columns = shape(parameters)
+        rank = min(self.rank, columns)
+        return rank * rows * width, rank * columns * width
+
+
+def shape(entries: float) -> tuple[int, int]:
+    """Rows and columns of the matrix that a vector becomes; there are no fewer rows."""
+    rows = ceil(sqrt(entries))
+    return rows, ceil(entries / rows)
+
+
+class PowerMatrix(NamedTuple):
+    """A vector under way: with what was left of earlier ones, as a matrix, and the Q it meets."""
+
+    vector: Vector
+    matrix: Vector
+    basis: Vector
+    share: float
+    bytes: tuple[float, float]
+
+    def left(self) -> Encoded:
+        """The first message: P."""
+        P = self.vector if self.is_nothing else self.matrix @ self.basis
+        return Encoded((P,), None, self.share, self.bytes[0])
+
+    def right(self, left: Encoded) -> Encoded:
+        """The second message, after the mean of the first: Q."""
+        Q = self.vector if self.is_nothing else self.matrix.T @ orthonormal(left.data[0])
+        return Encoded((Q,), None, self.share, self.bytes[1])
+
+    def product(self, left: Encoded, right: Encoded) -> Vector:
+        """The vector that the means of both messages stand for."""
+        if self.is_nothing:
+            return self.vector
+        product = orthonormal(left.data[0]) @ right.data[0].T
+        return product.reshape(-1)[: len(self.vector)]
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether the run is about time only."""
+        return isinstance(self.vector, complex)
+
+
+def orthonormal(matrix: Vector) -> Vector:
+    """Orthonormal columns that span those of a matrix, at least."""
+    return array_namespace(matrix).linalg.qr(matrix)[0]
+
+
+class UnderWay(NamedTuple):
+    """A payload under way: its rounds (there is no second one for scalars), and what it holds."""
+
+    first: Handle
+    second: Handle
+    entries: tuple[PowerMatrix | float, ...]
+    is_tuple: bool
+
+
+class PowerChannel:
+    """One node's end of a line that averages in two rounds."""
+
+    def __init__(self, me: Node, codec: PowerSGD) -> None:
+        self._me, self._codec = me, codec
+        self._random = codec.generator(me)
+        self._residuals: dict[int, Vector] = {}
+        self._bases: dict[int, Vector] = {}
+
+    def start_mean(self, value: Payload) -> Handle:
+        """Compress, and start both rounds, the second one as soon as the first has its result."""
+        me, is_tuple = self._me, isinstance(value, tuple)
+        entries = tuple(
+            self._enter(slot, entry) for slot, entry in enumerate(value if is_tuple else (value,))
+        )
+        matrices = [(i, entry) for i, entry in enumerate(entries) if isinstance(entry, PowerMatrix)]
+
+        def following(lefts: Payload) -> Payload:
+            return tuple(matrix.right(lefts[i]) for i, matrix in matrices)
+
+        first = me.start_mean(tuple(e.left() if isinstance(e, PowerMatrix) else e for e in entries))
+        second = me.start_mean_after(first, following) if matrices else None
+        return UnderWay(first, second, entries, is_tuple)
+
+    async def wait(self, handle: Handle) -> Any:
+        """Wait for both rounds, decompress, and keep what the product has left out."""
+        lefts = await self._me.wait(handle.first)
+        rights = iter(() if handle.second is None else await self._me.wait(handle.second))
+        results = tuple(
+            self._leave(slot, entry, left, next(rights)) if isinstance(entry, PowerMatrix) else left
+            for slot, (entry, left) in enumerate(zip(handle.entries, lefts, strict=True))
+        )
+        return results if handle.is_tuple else results[0]
+
+    async def mean(self, value: Payload) -> Any:
+        """Average and wait."""
+        return await self.wait(self.start_mean(value))
+
+    def finished(self, handle: Handle) -> Awaitable[bool]:
+        """Whether both rounds are finished on every worker."""
+        return self._me.finished(handle.first if handle.second is None else handle.second)
+
+    def send(self, to: int, value: Payload) -> NoReturn:
+        """Refuse: raise ProgramError."""
+        self._refuse()
+
+    def request(self, to: int, value: Payload) -> NoReturn:
+        """Refuse: raise ProgramError."""
+        self._refuse()
+
+    def receive(self, source: int = ANY) -> NoReturn:
+        """Refuse: raise ProgramError."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise ProgramError(
+            "power-sgd compresses in two rounds of averaging, which a message to one node cannot "
+            "have; choose another codec, such as top-k"
+        )
+
+    def _enter(self, slot: int, value: Payload) -> PowerMatrix | float:
+        if isinstance(value, int | float):
+            return value
+        me, codec = self._me, self._codec
+        share = share_of(value, me.start)
+        me.work(codec.compress * share)
+        size = codec.bytes(share * me.parameters, me.bytes_per_parameter)
+        if isinstance(value, complex):
+            return PowerMatrix(value, NOTHING, NOTHING, share, size)
+        columns = shape(len(value))[1]
+        if slot not in self._bases:
+            normal = self._random.standard_normal((columns, min(codec.rank, columns)))
+            xp = array_namespace(value)
+            self._bases[slot] = xp.asarray(normal, dtype=value.dtype, device=device(value))
+        value = value + self._residuals.get(slot, 0.0)
+        self._residuals[slot] = 0.0
+        return PowerMatrix(value, in_rows(value, columns), self._bases[slot], share, size)
+
+    def _leave(self, slot: int, entry: PowerMatrix, left: Encoded, right: Encoded) -> Vector:
+        self._me.work(self._codec.decompress * entry.share)
+        product = entry.product(left, right)
+        if not entry.is_nothing:
+            self._residuals[slot] = self._residuals[slot] + (entry.vector - product)
+            self._bases[slot] = right.data[0]
+        return product

@@ -1,0 +1,101 @@
+"""Codecs that send only some entries of a vector, and keep the rest for later."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from array_api_compat import array_namespace, device
+from pydantic import Field
+
+from paceline.simulator.programs.codecs.channel import Random
+from paceline.simulator.programs.codecs.message_codec import Data, MessageCodec, State
+from paceline.simulator.programs.effects import Node, Vector
+from paceline.simulator.programs.pieces.piece import Number, piece
+
+PLACE = 4  # bytes of an entry's place
+SEED = 8  # bytes that say which places everyone has drawn
+Ratio = Annotated[Number, Field(gt=0, le=1, description="share of the entries that is sent")]
+
+
+@piece
+class Sparse(MessageCodec):
+    """Some entries, with error feedback: what is not sent is added to the next vector.
+
+    Stich et al., arXiv 1809.07599, algorithm 1.
+    """
+
+    ratio: Ratio = 0.01
+
+    def init(self, vector: Vector, random: Random) -> State:
+        """Nothing is left over yet."""
+        return 0.0 * vector, random
+
+    def encode(self, vector: Vector, state: State, number: int) -> tuple[Data, Any, State]:
+        """Send some entries of the vector and what was left; leave the others."""
+        residual, random = state
+        total = vector + residual
+        places = self.choose(total, max(1, round(self.ratio * len(total))), random)
+        values = total[places]
+        total[places] = 0.0
+        return (values,), places, (total, random)
+
+    def choose(self, vector: Vector, count: int, random: Random) -> Any:
+        """Places of the `count` entries that are sent, each once."""
+        raise NotImplementedError
+
+    def add(self, total: Vector, data: Data, places: Any) -> Vector:
+        """Add what was sent; the other entries are zero."""
+        total[places] += data[0]
+        return total
+
+    def bytes(self, parameters: float, width: float, number: int, kept: float | None) -> float:
+        """An entry and its place for each that is sent."""
+        return self.ratio * parameters * (width + PLACE)
+
+
+@piece
+class TopK(Sparse):
+    """The largest entries. Workers send different places, so messages are gathered."""
+
+    kind: Literal["top-k"] = "top-k"
+    gathers: ClassVar[bool] = True
+
+    def choose(self, vector: Vector, count: int, random: Random) -> Any:
+        """The largest, by absolute value."""
+        return largest(abs(vector), count)
+
+
+@piece
+class RandomK(Sparse):
+    """Random entries, the same of every worker, so that messages add up on the way.
+
+    Their places need not travel: everyone draws them from the same random numbers.
+    """
+
+    kind: Literal["random-k"] = "random-k"
+
+    def generator(self, me: Node) -> Random:
+        """One that all workers share."""
+        return me.generator(shared=True)
+
+    def choose(self, vector: Vector, count: int, random: Random) -> Any:
+        """Any, each as likely as the others."""
+        places = random.choice(len(vector), size=count, replace=False, shuffle=False)
+        return array_namespace(vector).asarray(places, device=device(vector))
+
+    def bytes(self, parameters: float, width: float, number: int, kept: float | None) -> float:
+        """The entries that are sent."""
+        return self.ratio * parameters * width + SEED
+
+
+def largest(sizes: Vector, count: int) -> Any:
+    """Places of the `count` largest of `sizes`, in ascending order; not-a-number is largest.
+
+    Of equal ones the first: which those are must not depend on the library.
+    """
+    xp = array_namespace(sizes)
+    if hasattr(sizes, "topk"):  # torch
+        least = sizes.topk(count).values[-1]
+    else:
+        least = xp.partition(sizes, len(sizes) - count)[len(sizes) - count]
+    above = xp.nonzero(~(sizes <= least))[0][:count]
+    level = xp.nonzero(sizes == least)[0][: count - len(above)]
+    return xp.sort(xp.concat([above, level]))

@@ -1,0 +1,109 @@
+"""How DTS makes up for acting late: what a worker sends of its own steps, and what it does later.
+
+`state` is a worker's parameters and momentum buffer, (x, u); `own` is what it has contributed since
+it last sent, a pair of vectors. With constant momentum
+mu a gradient g moves u by mu^j g and x by lr (1 + mu + ... + mu^j) g, j steps later: A and B below
+hold both effects of a period's gradients at its end. D is the delay in steps.
+"""
+
+from typing import Any, Protocol
+
+from paceline.simulator.programs.effects import Payload, Vector
+from paceline.simulator.programs.pieces.schedule import Schedule
+
+Pair = tuple[Vector, Vector]
+
+
+class Compensation(Protocol):
+    """Steps of one worker; `n` counts them from 0."""
+
+    def local(self, state: Pair, own: Pair, g: Vector, n: int) -> tuple[Pair, Pair]:
+        """Take the local step with gradient `g`; return the state and own."""
+
+    def sent(self, own: Pair) -> Payload:
+        """What of `own` is averaged."""
+
+    def late(self, state: Pair, own: Pair, mean: Payload, since: int, n: int) -> Pair:
+        """Act at step `n` on the mean of what was sent at step `since`; return the state."""
+
+
+class Displacement:
+    """Swap the own displacement B for the mean one; what it did to the momentum stays (B only)."""
+
+    def __init__(self, lr: Schedule, mu: float) -> None:
+        self.lr, self.mu = lr, mu
+
+    def local(self, state: Pair, own: Pair, g: Vector, n: int) -> tuple[Pair, Pair]:
+        """Momentum SGD: u = mu u + g, x = x - lr u; A = mu A + g, B = B + lr A."""
+        rate, mu = self.lr(n + 1), self.mu
+        (x, u), (A, B) = state, own
+        u = mu * u + g
+        A = mu * A + g
+        return (x - rate * u, u), (A, B + rate * A)
+
+    def sent(self, own: Pair) -> Payload:
+        """The displacement."""
+        return own[1]
+
+    def late(self, state: Pair, own: Pair, mean: Payload, since: int, n: int) -> Pair:
+        """x = x - (mean(B) - B)."""
+        x, u = state
+        return x - (mean - own[1]), u
+
+
+class Exact(Displacement):
+    """As if every worker had stepped with the averaged gradients all along, for any D and mu.
+
+    Without momentum this is the paper's eq. 3 and 4. With a constant lr and momentum,
+    x = x - lr (dB + mu (1 - mu^D) / (1 - mu) dA), u = u + mu^D dA.
+    """
+
+    def sent(self, own: Pair) -> Payload:
+        """Both effects; without momentum the displacement says it all."""
+        return own if self.mu else own[1]
+
+    def late(self, state: Pair, own: Pair, mean: Payload, since: int, n: int) -> Pair:
+        """Swap both effects, and what the momentum has made of the difference since."""
+        if not self.mu:
+            return super().late(state, own, mean, since, n)
+        (x, u), (A, B), (mean_a, mean_b) = state, own, mean
+        share, tail = 1.0, 0.0
+        for step in range(since + 1, n + 1):
+            share *= self.mu
+            tail += self.lr(step + 1) * share
+        dA = mean_a - A
+        return x - (mean_b - B) - tail * dA, u + share * dA
+
+
+class Lecture(Displacement):
+    """Add (mean - own) gradient to the gradient before the momentum, as in lecture notes on DGA."""
+
+    def local(self, state: Pair, own: Pair, g: Vector, n: int) -> tuple[Pair, Pair]:
+        """Momentum SGD; the gradients are summed as they are."""
+        x, u = state
+        u = self.mu * u + g
+        return (x - self.lr(n + 1) * u, u), (own[0], own[1] + g)
+
+    def late(self, state: Pair, own: Pair, mean: Payload, since: int, n: int) -> Pair:
+        """The step that has just been taken, with mean - own added to its gradient."""
+        (x, u), difference = state, mean - own[1]
+        return x - self.lr(n + 1) * difference, u + difference
+
+
+class Uncompensated(Lecture):
+    """No local steps: x = x - lr mean, however stale; the paper's uncorrected ablation."""
+
+    def local(self, state: Pair, own: Pair, g: Vector, n: int) -> tuple[Pair, Pair]:
+        """Sum the gradient and stay."""
+        return state, (own[0], own[1] + g)
+
+    def late(self, state: Pair, own: Pair, mean: Payload, since: int, n: int) -> Pair:
+        """Momentum SGD with the stale mean."""
+        x, u = state
+        u = self.mu * u + mean
+        return x - self.lr(n + 1) * u, u
+
+
+KINDS: dict[str, Any] = {
+    "exact": Exact, "lecture": Lecture, "displacement": Displacement, "none": Uncompensated,
+}  # fmt: skip

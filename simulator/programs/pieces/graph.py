@@ -1,0 +1,225 @@
+"""Communication graphs: which workers gossip with each other, and how much each counts.
+
+Graphs are undirected and connected. A graph is written by name, or as a table with its settings;
+it is made for a number of workers when it is asked about them, the same on every worker.
+"""
+
+from collections.abc import Iterable
+from functools import cache
+from hashlib import blake2b
+from math import fsum, isqrt
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, TypeAdapter, WithJsonSchema
+
+from paceline.simulator.programs.pieces.piece import piece, tables
+
+Ranks = tuple[int, ...]
+
+
+class Graph:
+    """What gossip programs ask of a graph; a kind of graph says who is beside whom."""
+
+    __slots__ = ()
+
+    def check(self, workers: int) -> str | None:
+        """Say what is wrong with this graph for so many workers, and what would be right."""
+        return None
+
+    def neighbours(self, rank: int, workers: int) -> Ranks:
+        """Ranks of the workers that `rank` is joined to, ascending, each once, without `rank`.
+
+        Raises ValueError where `check` finds fault, and for a rank outside 0 ... workers - 1.
+        """
+        return _neighbours(self, rank, workers)
+
+    def weights(self, rank: int, workers: int) -> tuple[tuple[int, float], ...]:
+        """Row of the mixing matrix W: (rank, weight) of itself and its neighbours, ascending.
+
+        Metropolis weights, W_ij = 1 / (1 + max(degree_i, degree_j)) and W_ii = 1 - sum of the rest
+        (Xiao, Boyd and Lall, Robust distributed sensor fusion based on average consensus, 2005).
+        W is symmetric and doubly stochastic, and of its eigenvalues only the first, 1, has modulus
+        1. The least may be -1/3 or below (an even ring, a torus): a method that needs more, as D^2
+        does, mixes with (I + W) / 2.
+        """
+        degree = len(self.neighbours(rank, workers))
+        row = {
+            other: 1 / (1 + max(degree, len(self.neighbours(other, workers))))
+            for other in self.neighbours(rank, workers)
+        }
+        row[rank] = 1 - fsum(row.values())
+        return tuple(sorted(row.items()))
+
+    def active(self, rank: int, workers: int) -> bool:
+        """Whether a worker starts averagings, as every other worker does, or waits to be asked.
+
+        Were both ends of an edge to start, they could wait for each other in a circle; between two
+        colours they cannot (AD-PSGD, Lian et al., arXiv 1710.06952).
+        """
+        return rank % 2 == 0
+
+    def partners(self, rank: int, workers: int) -> Ranks:
+        """Neighbours of the other colour, ascending: at least one where there are two workers.
+
+        Edges within a colour, such as the one that closes an odd ring, are left out; the rest still
+        joins all workers. Raises ValueError as `neighbours` does.
+        """
+        mine = self.active(rank, workers)
+        return tuple(
+            other
+            for other in self.neighbours(rank, workers)
+            if self.active(other, workers) is not mine
+        )
+
+    def _beside(self, rank: int, workers: int) -> Iterable[int]:
+        """Ranks joined to `rank`; some may come twice, and `rank` among them."""
+        raise NotImplementedError
+
+
+@piece
+class Ring(Graph):
+    """Each worker has two neighbours: the one before it and the one after it."""
+
+    kind: Literal["ring"] = "ring"
+
+    def _beside(self, rank: int, workers: int) -> Iterable[int]:
+        return _around(rank, workers)
+
+
+@piece
+class Torus(Graph):
+    """A grid closed at both ends, filled row by row: neighbours above, below, left and right.
+
+    Without `rows`, the grid is as near to a square as the number of workers allows; for a prime
+    number it is one row: a ring.
+    """
+
+    rows: Annotated[
+        Annotated[int, Field(ge=1, strict=True)] | None,
+        Field(description="number of rows, which divides the number of workers"),
+    ] = None
+    kind: Literal["torus"] = "torus"
+
+    def check(self, workers: int) -> str | None:
+        """Refuse rows that the workers do not fill."""
+        if self.rows is None or workers % self.rows == 0:
+            return None
+        near = min(_divisors(workers), key=lambda rows: abs(rows - self._rows(workers)))
+        return (
+            f"{workers} workers do not fill {self.rows} rows evenly; write rows = {near}, "
+            "or leave it out"
+        )
+
+    def active(self, rank: int, workers: int) -> bool:
+        """Whether row + column is even, as on a chessboard. Raises ValueError as `check` finds."""
+        row, column = divmod(rank, self._columns(workers))
+        return (row + column) % 2 == 0
+
+    def _beside(self, rank: int, workers: int) -> Iterable[int]:
+        columns = self._columns(workers)
+        row, column = divmod(rank, columns)
+        above_and_below = (other * columns + column for other in _around(row, workers // columns))
+        return *above_and_below, *(row * columns + other for other in _around(column, columns))
+
+    def _rows(self, workers: int) -> int:
+        return self.rows or max(rows for rows in _divisors(workers) if rows <= isqrt(workers))
+
+    def _columns(self, workers: int) -> int:
+        if wrong := self.check(workers):
+            raise ValueError(wrong)
+        return workers // self._rows(workers)
+
+
+@piece
+class Complete(Graph):
+    """Every worker is a neighbour of every other: a gossip step is the mean of all."""
+
+    kind: Literal["complete"] = "complete"
+
+    def _beside(self, rank: int, workers: int) -> Iterable[int]:
+        return range(workers)
+
+
+@piece
+class Random(Graph):
+    """A ring and `degree` - 2 random matchings, each of which joins the workers in pairs.
+
+    No worker has more than `degree` neighbours; it has fewer where matchings repeat an edge, and
+    where the number of workers is odd, as a matching then leaves one out. Long-range edges make
+    the diameter logarithmic (Bollobas and Chung, The diameter of a cycle plus a random matching,
+    1988).
+    """
+
+    degree: Annotated[
+        int, Field(ge=2, strict=True, description="most neighbours a worker has; 2 is the ring")
+    ] = 4
+    seed: Annotated[int, Field(ge=0, strict=True, description="draws another graph")] = 0
+    kind: Literal["random"] = "random"
+
+    def _beside(self, rank: int, workers: int) -> Iterable[int]:
+        return *_around(rank, workers), *(pairs[rank] for pairs in _matchings(self, workers))
+
+
+def _around(place: int, size: int) -> Ranks:
+    return (place - 1) % size, (place + 1) % size
+
+
+@cache
+def _divisors(workers: int) -> Ranks:
+    return tuple(rows for rows in range(1, workers + 1) if workers % rows == 0)
+
+
+@cache
+def _neighbours(graph: Graph, rank: int, workers: int) -> Ranks:
+    if not 0 <= rank < workers:
+        raise ValueError(f"no rank {rank} among {workers} workers; ask for 0 to {workers - 1}")
+    return tuple(sorted({*graph._beside(rank, workers)} - {rank}))
+
+
+@cache
+def _matchings(graph: Random, workers: int) -> tuple[Ranks, ...]:
+    """Whom each worker is joined to, by matching; itself, where it is left out.
+
+    Workers are shuffled by a hash of (seed, matching, rank), which is the same everywhere and in
+    every version, and paired with their successors.
+    """
+    matchings = []
+    for number in range(min(graph.degree, workers - 1) - 2):
+        keys = (blake2b(f"{graph.seed} {number} {rank}".encode()) for rank in range(workers))
+        shuffled = [rank for _, rank in sorted((key.digest(), r) for r, key in enumerate(keys))]
+        pairs = list(range(workers))
+        for one, other in zip(shuffled[::2], shuffled[1::2], strict=False):
+            pairs[one], pairs[other] = other, one
+        matchings.append(tuple(pairs))
+    return tuple(matchings)
+
+
+KINDS = {"ring": Ring, "torus": Torus, "complete": Complete, "random": Random}
+_tables: TypeAdapter[Ring | Torus | Complete | Random] = TypeAdapter(
+    Annotated[Ring | Torus | Complete | Random, Field(discriminator="kind")]
+)
+
+
+def _graph(value: Any) -> Any:
+    if isinstance(value, Graph):
+        return value
+    if isinstance(value, dict):
+        return _tables.validate_python(value)
+    if isinstance(value, str) and value in KINDS:
+        return KINDS[value]()
+    raise ValueError(
+        f"not a graph; write one of: {', '.join(KINDS)}; "
+        'or a table such as { kind = "random", degree = 4 }'
+    )
+
+
+GraphOf = Annotated[
+    Ring | Torus | Complete | Random,
+    BeforeValidator(_graph),
+    WithJsonSchema(
+        {
+            "anyOf": [{"enum": list(KINDS)}, tables(*KINDS.values())],
+            "description": "who gossips with whom: a graph's name, or its table",
+        }
+    ),
+]

@@ -1,0 +1,216 @@
+"""Schedules: functions of the local step (1, 2, ...), or of a count (0, 1, ...).
+
+A plain number is a constant schedule.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable
+from math import pi, sin
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    TypeAdapter,
+    WithJsonSchema,
+    model_validator,
+)
+
+from paceline.simulator.programs.pieces.piece import Number, piece, tables
+
+
+def _ascending(at: tuple[int, ...]) -> tuple[int, ...]:
+    if list(at) != sorted(set(at)):
+        raise ValueError("`at` is out of order; list steps in ascending order, each once")
+    return at
+
+
+Level = Annotated[Number, Field(ge=0)]
+StepCount = Annotated[int, Field(ge=1, le=10**9, strict=True)]  # a run has no more
+Changes = Annotated[
+    tuple[Annotated[int, Field(ge=1, strict=True)], ...],
+    Field(min_length=1, description="steps after which the value changes"),
+    AfterValidator(_ascending),
+]
+
+
+@piece
+class ConstantSchedule:
+    """The same value at every step."""
+
+    value: Number
+    schedule: Literal["constant"] = "constant"
+
+    def __call__(self, step: int) -> float:
+        """Value at `step`."""
+        return self.value
+
+
+@piece
+class Steps:
+    """Step decay: `start`, times `factor` after each of the steps `at`."""
+
+    schedule: Literal["steps"]
+    start: Annotated[Number, Field(description="value at first")]
+    factor: Annotated[Number, Field(gt=0, description="what it is multiplied by, each time")]
+    at: Changes
+
+    def __call__(self, step: int) -> float:
+        """Value at `step`: the first decay acts on the step after `at[0]`."""
+        return float(self.start * self.factor ** bisect_left(self.at, step))
+
+
+@piece
+class Piecewise:
+    """One value after another: `values[i + 1]` follows `values[i]` after step `at[i]`.
+
+    Raises ValueError unless there is one value more than there are changes.
+    """
+
+    schedule: Literal["piecewise"]
+    values: Annotated[tuple[Level, ...], Field(min_length=2, description="one more than in `at`")]
+    at: Changes
+
+    @model_validator(mode="after")
+    def _one_more(self) -> Self:
+        if len(self.values) != len(self.at) + 1:
+            raise ValueError("`values` and `at` do not match; write one value more than steps")
+        return self
+
+    def __call__(self, step: int) -> float:
+        """Value at `step`: `values[1]` acts on the step after `at[0]`."""
+        return self.values[bisect_left(self.at, step)]
+
+
+@piece
+class Linear:
+    """A straight line from `start` at step 0 to `end` at step `steps`; `end` from there on."""
+
+    schedule: Literal["linear"]
+    start: Annotated[Level, Field(description="value at step 0, before the first step")]
+    end: Annotated[Level, Field(description="value from step `steps` on")]
+    steps: Annotated[StepCount, Field(description="step at which it reaches `end`")]
+
+    def __call__(self, step: int) -> float:
+        """Value at `step`."""
+        if step >= self.steps:
+            return self.end
+        # product first: a whole number on the line comes out whole, and rounds to itself
+        return self.start + (self.end - self.start) * step / self.steps
+
+
+@piece
+class WarmupCosine:
+    """Linear warm-up (Goyal et al., arXiv 1706.02677, section 2.2), then half a cosine down
+    (Loshchilov & Hutter, arXiv 1608.03983, eq. 5, without restarts).
+
+    With W = `warmup` and N = `steps`, the value at step k is
+    start + (peak - start) k / W for k <= W,
+    end + (peak - end) (1 + cos(pi (k - W) / (N - W))) / 2 for W < k < N, and `end` for k >= N.
+    Raises ValueError unless W < N and neither `start` nor `end` is above `peak`.
+    """
+
+    schedule: Literal["warmup-cosine"]
+    peak: Annotated[Number, Field(gt=0, description="value at the end of the warm-up")]
+    steps: Annotated[StepCount, Field(description="step at which it reaches `end`")]
+    warmup: Annotated[int, Field(ge=0, strict=True, description="steps of the warm-up")] = 0
+    start: Annotated[Level, Field(description="value at step 0, before the warm-up")] = 0.0
+    end: Annotated[Level, Field(description="value from step `steps` on")] = 0.0
+
+    @model_validator(mode="after")
+    def _up_then_down(self) -> Self:
+        if self.warmup >= self.steps:
+            raise ValueError("`warmup` is not below `steps`, where the decay ends; lower it")
+        if max(self.start, self.end) > self.peak:
+            raise ValueError("`start` or `end` is above `peak`; write neither above it")
+        return self
+
+    def __call__(self, step: int) -> float:
+        """Value at `step`."""
+        if step >= self.steps:
+            return self.end
+        if step < self.warmup:
+            return self.start + (self.peak - self.start) * step / self.warmup
+        angle = pi / 2 * (step - self.warmup) / (self.steps - self.warmup)
+        # 1 - sin^2(a) = (1 + cos(2a)) / 2; written so that the peak comes out exactly
+        return self.peak - (self.peak - self.end) * sin(angle) ** 2
+
+
+Schedule = Callable[[int], float]
+Table = ConstantSchedule | Steps | Piecewise | Linear | WarmupCosine
+"""What a scenario's table with the key `schedule` is read into."""
+_tables: TypeAdapter[Table] = TypeAdapter(Annotated[Table, Field(discriminator="schedule")])
+_KINDS = "constant, steps, piecewise, linear, warmup-cosine"
+
+
+@piece
+class FixedPeriod:
+    """The same whole number always: a period in steps, or a threshold in gradients."""
+
+    value: int
+
+    def __call__(self, step: int) -> int:
+        """Value at `step`."""
+        return self.value
+
+
+@piece
+class Period:
+    """A schedule rounded up to whole steps, at least 1."""
+
+    schedule: Table
+
+    def __call__(self, step: int) -> int:
+        """Period in steps at `step`."""
+        return max(1, -int(-self.schedule(step) // 1))
+
+
+def _schedule(value: Any) -> Any:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return ConstantSchedule(value)
+    return _tables.validate_python(value) if isinstance(value, dict) else value
+
+
+def _rate(value: Any) -> Any:
+    schedule = _schedule(value)
+    if not callable(schedule):
+        example = '{ schedule = "steps", start = 0.4, factor = 0.1, at = [80] }'
+        raise ValueError(f"not a learning rate; write a number, or {example}; schedules: {_KINDS}")
+    if schedule(1) <= 0:
+        raise ValueError("not above zero at the first step; write a learning rate such as 0.1")
+    return schedule
+
+
+def whole(kind: Callable[[Table], Any], what: str, unit: str) -> BeforeValidator:
+    """Read a whole number, or a table of which `kind` makes whole numbers."""
+
+    def read(value: Any) -> Any:
+        if isinstance(value, int) and not isinstance(value, bool):
+            if value < 1:
+                raise ValueError(f"too small; write a {what} of 1 {unit} or more")
+            return FixedPeriod(value)
+        if isinstance(value, dict | Table):
+            return kind(_schedule(value))
+        if callable(value):
+            return value
+        example = '{ schedule = "piecewise", values = [1, 8], at = [100] }'
+        raise ValueError(
+            f"not a {what}; write a whole number of {unit}s, 1 or more, or {example}; "
+            f"schedules: {_KINDS}"
+        )
+
+    return BeforeValidator(read)
+
+
+_NUMBER = {"type": "number", "exclusiveMinimum": 0}
+_TABLE = tables(*get_args(Table))
+WHOLE = WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, _TABLE]})
+Rate = Annotated[
+    Schedule,
+    BeforeValidator(_rate),
+    WithJsonSchema({"anyOf": [_NUMBER, _TABLE], "description": "a learning rate, or its schedule"}),
+]
+PeriodOfSteps = Annotated[
+    Callable[[int], int], whole(Period, "communication period", "step"), WHOLE
+]

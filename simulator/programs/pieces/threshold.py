@@ -1,0 +1,71 @@
+"""Thresholds: how many gradients a server waits for, as more and more have been counted."""
+
+from collections.abc import Callable
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from paceline.simulator.programs.pieces.piece import piece
+from paceline.simulator.programs.pieces.schedule import (
+    WHOLE,
+    ConstantSchedule,
+    Linear,
+    Piecewise,
+    Steps,
+    Table,
+    WarmupCosine,
+    whole,
+)
+
+
+def never_decreases(schedule: Table) -> bool:
+    """Whether no value is below an earlier one, judged by the schedule's form."""
+    match schedule:
+        case ConstantSchedule():
+            return True
+        case Steps():
+            return schedule.start * (schedule.factor - 1) >= 0
+        case Piecewise():
+            return list(schedule.values) == sorted(schedule.values)
+        case Linear():
+            return schedule.start <= schedule.end
+        case WarmupCosine():
+            return schedule.end == schedule.peak
+
+
+@piece
+class Monotone:
+    """A schedule that never decreases, of a count (0, 1, ...), rounded down to whole gradients.
+
+    Raises ValueError if the schedule ever decreases or starts below 1.
+    """
+
+    schedule: Table
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not never_decreases(self.schedule):
+            raise ValueError("decreases; write a threshold whose later values are no smaller")
+        if self.schedule(0) < 1:
+            raise ValueError("starts below 1; write a threshold that starts at 1 or more")
+        return self
+
+    def __call__(self, count: int) -> int:
+        """Gradients to wait for once `count` were counted."""
+        return int(self.schedule(count))
+
+
+@piece
+class StepsOf:
+    """Hybrid's step function: one gradient more to wait for with every `size` counted."""
+
+    size: Annotated[int, Field(ge=1, strict=True, description="gradients per unit of threshold")]
+
+    def __call__(self, count: int) -> int:
+        """Gradients to wait for once `count` (0, 1, ...) were counted: K = 1 + count // size."""
+        return 1 + count // self.size
+
+
+Threshold = Annotated[Callable[[int], int], whole(Monotone, "threshold", "gradient"), WHOLE]
+"""How many gradients a server waits for, given the count (0, 1, ...) of those, or of the updates,
+that it has seen so far: 1 or more, and never fewer than before."""

@@ -1,0 +1,154 @@
+"""Transforms: what becomes of a gradient before it is applied.
+
+A transform holds no state; `init` makes it and `update` returns the next one. Off is the identity
+piece, not a flag. The same transforms serve the local steps and, on the mean displacement of a
+round (the outer gradient), the outer ones; there heavy ball is AdaComm's block momentum.
+"""
+
+from typing import Annotated, Any, Literal, Protocol
+
+from pydantic import Field, PlainValidator, TypeAdapter, WithJsonSchema
+
+from paceline.simulator.programs.effects import Vector
+from paceline.simulator.programs.pieces.piece import Number, piece, tables
+
+State = Any
+Share = Annotated[Number, Field(ge=0, lt=1, description="share of the buffer that is kept")]
+
+
+class Transform(Protocol):
+    """From a gradient to the direction of descent."""
+
+    def init(self, x: Vector) -> State:
+        """State before the first step."""
+
+    def update(self, gradient: Vector, state: State, x: Vector) -> tuple[Vector, State]:
+        """Return the direction in which to go from `x`, and the next state."""
+
+
+@piece
+class Identity:
+    """Plain SGD: the direction is the gradient."""
+
+    kind: Literal["identity"] = "identity"
+
+    def init(self, x: Vector) -> State:
+        """No state."""
+        return None
+
+    def update(self, gradient: Vector, state: State, x: Vector) -> tuple[Vector, State]:
+        """The gradient itself."""
+        return gradient, state
+
+
+@piece
+class Momentum:
+    """Heavy ball: u = mu u + g, direction u."""
+
+    mu: Share
+    kind: Literal["momentum"] = "momentum"
+
+    def init(self, x: Vector) -> State:
+        """A buffer of zeros."""
+        return 0.0 * x
+
+    def update(self, gradient: Vector, state: State, x: Vector) -> tuple[Vector, State]:
+        """The buffer after taking in the gradient."""
+        buffer = self.mu * state + gradient
+        return buffer, buffer
+
+
+@piece
+class Nesterov:
+    """Nesterov's momentum as PyTorch has it: u = mu u + g, direction g + mu u."""
+
+    mu: Share
+    kind: Literal["nesterov"] = "nesterov"
+
+    def init(self, x: Vector) -> State:
+        """A buffer of zeros."""
+        return 0.0 * x
+
+    def update(self, gradient: Vector, state: State, x: Vector) -> tuple[Vector, State]:
+        """The gradient, and the buffer after taking it in."""
+        buffer = self.mu * state + gradient
+        return gradient + self.mu * buffer, buffer
+
+
+@piece
+class AdamW:
+    """Adam with decoupled weight decay (Loshchilov & Hutter, arXiv 1711.05101, algorithm 2).
+
+    The direction is mhat / (sqrt(vhat) + epsilon) + weight_decay x, with bias-corrected moments.
+    """
+
+    beta1: Annotated[Share, Field(description="share of the first moment that is kept")] = 0.9
+    beta2: Annotated[Share, Field(description="share of the second moment that is kept")] = 0.999
+    epsilon: Annotated[Number, Field(gt=0, description="added to the root")] = 1e-8
+    weight_decay: Annotated[Number, Field(ge=0, description="decoupled weight decay")] = 0.0
+    kind: Literal["adamw"] = "adamw"
+
+    def init(self, x: Vector) -> State:
+        """Both moments zero, after no step."""
+        return 0.0 * x, 0.0 * x, 0
+
+    def update(self, gradient: Vector, state: State, x: Vector) -> tuple[Vector, State]:
+        """The direction of Adam, and the pull of the weight decay."""
+        first, second, steps = state
+        first = self.beta1 * first + (1 - self.beta1) * gradient
+        second = self.beta2 * second + (1 - self.beta2) * (gradient * gradient)
+        steps += 1
+        mean, square = first / (1 - self.beta1**steps), second / (1 - self.beta2**steps)
+        direction = mean / (square**0.5 + self.epsilon) + self.weight_decay * x
+        return direction, (first, second, steps)
+
+
+_FRACTION = {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
+_NAMES = {"enum": ["identity", "adamw"]}  # those whose tables need nothing else
+_tables: TypeAdapter[Any] = TypeAdapter(
+    Annotated[Identity | Momentum | Nesterov | AdamW, Field(discriminator="kind")]
+)
+
+
+def _transform(value: Any) -> Any:
+    """A transform; a number is the share that momentum keeps, and zero is the identity piece."""
+    if isinstance(value, dict):
+        return _tables.validate_python(value)
+    if hasattr(value, "update"):
+        return value
+    if isinstance(value, str) and value in _NAMES["enum"]:
+        return _tables.validate_python({"kind": value})
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise ValueError(
+            "out of range; write a number from 0 (off) up to, not including, 1, or a table such "
+            'as { kind = "nesterov", mu = 0.9 }'
+        )
+    return Momentum(value) if value else Identity()
+
+
+TransformOf = Annotated[
+    Transform,
+    PlainValidator(_transform),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                _FRACTION,
+                {"enum": ["identity", "adamw"]},
+                tables(Identity, Momentum, Nesterov, AdamW),
+            ]
+        }
+    ),
+]
+
+
+def _plain(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise ValueError(
+            "not a plain momentum, which this program must know as one number; write one from 0 "
+            "(off) up to, not including, 1, here or in the [[algorithm]] table"
+        )
+    return float(value)
+
+
+Fraction = Annotated[float, PlainValidator(_plain), WithJsonSchema(_FRACTION)]
+"""A plain momentum, of programs that must know it as a number."""

@@ -1,0 +1,277 @@
+"""What of a scenario the page's sliders move, and how.
+
+A slider moves every place that means the same: where those agree it shows their value, where they
+differ it shows a factor on each one's own.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from paceline.simulator.distributions.law import Law
+from paceline.simulator.distributions.parametric import Constant
+from paceline.simulator.errors import InputError
+from paceline.simulator.inputs.messages import Path
+from paceline.simulator.load.load import parse
+from paceline.simulator.reports.explore import scales, spread
+from paceline.simulator.reports.explore.scales import Kind
+from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.scenario.tables import NoObjective
+
+DECADES = 100.0  # how far a slider reaches, each way
+WORKERS = 256  # at most, if the scenario has no more
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One value of a scenario's table: where, how much (SI), and what to write for another."""
+
+    path: Path
+    own: float
+    write: Callable[[float, str], Any]
+
+
+@dataclass(frozen=True)
+class Control:
+    """One slider. `texts`: its values, in ascending order; `own` is the scenario's.
+
+    `factor`: its values are factors on each place's own.
+    """
+
+    name: str
+    label: str
+    about: str
+    kind: Kind
+    places: tuple[Setting, ...]
+    texts: tuple[str, ...]
+    own: str
+    factor: bool
+
+    def read(self, text: str) -> float:
+        """Return what a text says. Raises ValueError for what the slider does not reach."""
+        value = scales.read(text.strip(), self.kind)
+        low, high = (scales.read(self.texts[end], self.kind) for end in (0, -1))
+        if not low * (1 - 1e-9) <= value <= high * (1 + 1e-9):
+            raise ValueError(f"out of range; write {self.texts[0]} to {self.texts[-1]}")
+        return value
+
+    def nearest(self, text: str) -> int:
+        """Return where on the slider a value stands."""
+        value = self.read(text)
+        steps = [scales.read(each, self.kind) for each in self.texts]
+        return min(range(len(steps)), key=lambda index: abs(steps[index] - value))
+
+    def changes(self, text: str) -> dict[Path, Any]:
+        """Return what to write where in the scenario's table. Raises ValueError."""
+        value = self.read(text)
+        if not self.factor:
+            return {place.path: place.write(value, text.strip()) for place in self.places}
+        moved = [(place, value * place.own) for place in self.places]
+        return {place.path: place.write(new, "") for place, new in moved}
+
+
+def put(table: Any, changes: Mapping[Path, Any]) -> None:
+    """Write values into a table; tables that are missing are made."""
+    for path, value in changes.items():
+        here = table
+        for part in path[:-1]:
+            here = here.setdefault(part, {}) if isinstance(part, str) else here[part]
+        here[path[-1]] = deepcopy(value)
+
+
+def changed(scenario: Scenario, changes: Mapping[Path, Any], folder: Any) -> Scenario:
+    """Return the scenario with other values. Raises InputError."""
+    table = deepcopy(scenario.table)
+    put(table, changes)
+    return parse(table, file=scenario.file, folder=folder)
+
+
+def controls(scenario: Scenario, folder: Any) -> tuple[Control, ...]:
+    """Return the sliders of a scenario: those that it has something to move by."""
+    made = (_latency, _average, _bandwidth, _straggling, _workers, _tau, _delay, _lr)
+    found = (knob for make in made if (knob := make(scenario)))
+    return tuple(knob for each in found if (knob := _accepted(each, scenario, folder)))
+
+
+def _accepted(knob: Control, scenario: Scenario, folder: Any) -> Control | None:
+    """The slider with those values alone that the scenario accepts."""
+
+    def accepts(text: str) -> bool:
+        try:
+            changed(scenario, knob.changes(text), folder)
+        except (InputError, ValueError):
+            return False
+        return True
+
+    ends = [accepts(knob.texts[0]), accepts(knob.texts[-1])]
+    if all(ends):
+        return knob
+    texts = tuple(text for text in knob.texts if text == knob.own or accepts(text))
+    return replace(knob, texts=texts) if len(texts) > 1 else None
+
+
+def _knob(  # noqa: PLR0913, PLR0917 - the parts of one
+    name: str,
+    label: str,
+    about: str,
+    kind: Kind,
+    places: list[Setting],
+    texts: Callable[[float, Kind], list[str]],
+) -> Control | None:
+    if not places:
+        return None
+    own = places[0].own
+    factor = any(not math.isclose(place.own, own) for place in places)
+    if factor:
+        kind, own = "number", 1.0
+        label, about = f"{label} ×", f"{about}; a factor on each one's own"
+    own_text = scales.write(own, kind)
+    offered = texts(own, kind)
+    return Control(name, label, about, kind, tuple(places), tuple(offered), own_text, factor)
+
+
+def _around(own: float, kind: Kind) -> list[str]:
+    if not own:  # only times may be nothing
+        return ["0 s", *scales.around(1e-3, kind, 1e-4, 10.0)]
+    return scales.around(own, kind, own / DECADES, own * DECADES)
+
+
+def _law(path: Path, law: Law) -> Setting | None:
+    """A random time by its mean, its shape as it is."""
+    mean = law.expectation
+    if isinstance(law, Constant):
+        return Setting(path, mean, lambda value, text: text or f"{value:.12g} s")
+    if not 0 < mean < math.inf or not spread.known(law):
+        return None
+    return Setting(path, mean, lambda value, _: spread.table(law.scaled(value / mean)))
+
+
+def _lines(scenario: Scenario) -> Iterator[tuple[Path, Any]]:
+    yield ("network",), scenario.network
+    for index, link in enumerate(scenario.network.link):
+        yield ("network", "link", index), link
+
+
+def _latency(scenario: Scenario) -> Control | None:
+    network = scenario.network
+    if network.collective == "given" or network.regions or network.platform:
+        return None
+    laws = [
+        _law((*path, "latency"), line.latency)
+        for path, line in _lines(scenario)
+        if line.latency is not None and (len(path) == 1 or "latency" in line.model_fields_set)
+    ]
+    places = [place for place in laws if place]
+    return _knob("latency", "Latency", "one way, per hop", "time", places, _around)
+
+
+def _average(scenario: Scenario) -> Control | None:
+    law = scenario.network.duration
+    place = _law(("network", "duration"), law) if law is not None else None
+    about = "how long one average takes (D)"
+    return _knob("average", "Average", about, "time", [place] if place else [], _around)
+
+
+def _bandwidth(scenario: Scenario) -> Control | None:
+    if scenario.network.regions or scenario.network.platform:
+        return None
+    places = [
+        Setting((*path, "bandwidth"), line.bandwidth, lambda value, text: text or _rate(value))
+        for path, line in _lines(scenario)
+        if line.bandwidth is not None
+    ]
+    return _knob("bandwidth", "Bandwidth", "of each link", "bandwidth", places, _around)
+
+
+def _rate(value: float) -> str:
+    return f"{8 * value:.12g} bit/s"
+
+
+def _straggling(scenario: Scenario) -> Control | None:
+    cluster = scenario.cluster
+    laws: list[tuple[Path, Any]] = [(("cluster", "compute"), cluster.compute)]
+    for index, group in enumerate(cluster.group):
+        if group.compute is not None:
+            laws.append((("cluster", "group", index, "compute"), group.compute))
+    if any(spread.of(law) is None for _, law in laws):
+        return None
+    moved = [(path, law) for path, law in laws if spread.of(law)] or laws  # constants stay so
+    places = [
+        Setting(path, spread.of(law) or 0.0, partial(_spread, law=law)) for path, law in moved
+    ]
+    alike = all(math.isclose(place.own, places[0].own) for place in places)
+    high = min(
+        spread.limit(law) / (1.0 if alike else place.own)
+        for place, (_, law) in zip(places, moved, strict=True)
+    )
+    about = "spread of compute times: standard deviation over mean, which stays"
+    return _knob(
+        "straggling", "Straggling", about, "number", places,
+        lambda own, _: scales.evenly(own, math.floor(high * 20) / 20, 40),
+    )  # fmt: skip
+
+
+def _spread(value: float, _: str, law: Any) -> dict[str, Any]:
+    return spread.table(spread.widened(law, value))
+
+
+def _workers(scenario: Scenario) -> Control | None:
+    cluster = scenario.cluster
+    least = max(1, sum(group.workers for group in cluster.group))
+    most = max(WORKERS, cluster.workers)
+    place = Setting(("cluster", "workers"), float(cluster.workers), _count)
+    return _knob(
+        "workers", "Workers", "how many train together", "count", [place],
+        lambda own, kind: scales.around(own, kind, least, most),
+    )  # fmt: skip
+
+
+def _count(value: float, _: str) -> int:
+    return max(1, round(value))
+
+
+def _numbers(scenario: Scenario, *keys: str) -> list[tuple[Path, float]]:
+    """Where algorithms have plain numbers of these names, their own or by default."""
+    found: dict[Path, float] = {}
+    for index, algorithm in enumerate(scenario.algorithm):
+        for key in keys:
+            written = algorithm.written.get(key)
+            if key in algorithm.written and isinstance(written, int | float):
+                shared = key not in algorithm.table
+                path: Path = ("optimizer", key) if shared else ("algorithm", index, key)
+                found[path] = float(written)
+    return list(found.items())
+
+
+def _steps(scenario: Scenario, name: str, label: str, about: str, *keys: str) -> Control | None:
+    places = [Setting(path, own, _count) for path, own in _numbers(scenario, *keys) if own >= 1]
+    least = min((place.own for place in places), default=1.0)
+
+    def texts(own: float, kind: Kind) -> list[str]:
+        if kind == "count":
+            return scales.around(own, kind, 1.0, max(DECADES, own * 10))
+        return scales.around(own, kind, 1 / least, DECADES)
+
+    return _knob(name, label, about, "count", places, texts)
+
+
+def _tau(scenario: Scenario) -> Control | None:
+    return _steps(scenario, "tau", "Period τ", "local steps between averages", "tau", "tau0")
+
+
+def _delay(scenario: Scenario) -> Control | None:
+    return _steps(scenario, "delay", "Delay", "steps until an average is needed", "delay")
+
+
+def _lr(scenario: Scenario) -> Control | None:
+    if isinstance(scenario.objective, NoObjective):
+        return None
+    places = [
+        Setting(path, own, lambda value, _: float(f"{value:.12g}"))
+        for path, own in _numbers(scenario, "lr")
+        if own > 0
+    ]
+    return _knob("lr", "Learning rate", "of every step", "number", places, _around)

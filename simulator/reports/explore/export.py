@@ -1,0 +1,59 @@
+"""The scenario as it stands on the page, as a file that `paceline simulate` takes."""
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.reports.explore.address import State, changes
+from paceline.simulator.reports.explore.controls import Control, put
+from paceline.simulator.scenario.scenario import Scenario
+
+ELSEWHERE = "# It names files that lie elsewhere: paceline simulate --allow-paths\n"
+FILES = ("file", "regions", "platform", "folder")  # keys whose values name files
+
+
+def text(
+    scenario: Scenario, state: State, knobs: Sequence[Control], overrides: Sequence[str]
+) -> str:
+    """Return the file: the scenario's own, comments and all, with what was moved.
+
+    With `overrides` (--set), or a profile beneath, it is the whole table, without comments. Files
+    are named in full, so that it may lie anywhere.
+    """
+    import tomlkit  # noqa: PLC0415 - an extra
+
+    own = _own(scenario, overrides)
+    document: Any = tomlkit.parse(own) if own else tomlkit.item(scenario.table)
+    put(document, changes(state, knobs))
+    named = _anchor(document, Path(scenario.file).absolute().parent)
+    moved = [f"{knob.name} = {state[knob.name]}" for knob in knobs if knob.name in state]
+    name, what = Path(scenario.file).name, ", ".join(moved) or "as it is"
+    return f"# From {name} by paceline explore: {what}.\n{ELSEWHERE if named else ''}\n" + str(
+        tomlkit.dumps(document)
+    )
+
+
+def _own(scenario: Scenario, overrides: Sequence[str]) -> str | None:
+    """The text of the scenario's file, if that is all there is to it."""
+    if overrides:
+        return None
+    try:
+        content = Path(scenario.file).read_text(encoding="utf-8-sig")
+        return content if tomllib.loads(content) == scenario.table else None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{scenario.file}: cannot be read again ({error})") from None
+
+
+def _anchor(table: Any, folder: Path) -> bool:
+    """Make names of files absolute; whether there are any."""
+    found = False
+    items = enumerate(table) if isinstance(table, list) else table.items()
+    for key, value in list(items):
+        if isinstance(value, dict | list):
+            found |= _anchor(value, folder)
+        elif key in FILES and isinstance(value, str):
+            table[key] = str(folder / value)
+            found = True
+    return found

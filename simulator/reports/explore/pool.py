@@ -1,0 +1,96 @@
+"""Whole runs in other processes, with full seeds, while this one answers the page."""
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future
+
+from paceline.simulator.engines.dispatch import run_seeds
+from paceline.simulator.results.run import Run
+from paceline.simulator.scenario.scenario import Scenario
+
+KEPT = 32  # states of the sliders whose runs are kept
+NICE = 10  # what is computed at rest makes way for what is computed while a slider moves
+
+State = tuple[tuple[str, str], ...]
+Task = tuple[State, int, int]
+"""A state, the index of an algorithm, and the first of its seeds."""
+
+
+def blocks(seeds: int) -> list[range]:
+    """Seeds that are run together: one, and then as many as there were, so that news come soon."""
+    found, first = [], 0
+    while first < seeds:
+        size = min(max(1, first), seeds - first)
+        found.append(range(first, first + size))
+        first += size
+    return found
+
+
+def whole(scenario: Scenario, index: int, seeds: Sequence[int]) -> list[Run]:
+    """Run an algorithm as `paceline simulate` does, out of the way of what is more urgent."""
+    if hasattr(os, "setpriority"):
+        os.setpriority(os.PRIO_PROCESS, 0, NICE)
+    return run_seeds(scenario, scenario.algorithm[index], list(seeds))
+
+
+class Pool:
+    """The runs of one state at a time: asking for another drops what has not begun."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[State, dict[int, list[Run]]] = OrderedDict()
+        self._waiting: dict[Task, Future[list[Run]]] = {}
+        self._failed: dict[State, str] = {}
+        self._wanted: State | None = None
+
+    def want(self, state: State | None, scenario: Scenario | None = None) -> None:
+        """Begin the runs of a state; None: of none."""
+        with self._lock:
+            if state == self._wanted:
+                return
+            self._wanted = state
+            for task, future in list(self._waiting.items()):
+                if task[0] != state and future.cancel():
+                    self._waiting.pop(task, None)
+            if state is None or scenario is None:
+                return
+            for seeds in blocks(scenario.run.seeds):
+                for index in range(len(scenario.algorithm)):
+                    task = state, index, seeds[0]
+                    done = len(self._kept.get(state, {}).get(index, ()))
+                    if done <= seeds[0] and task not in self._waiting:
+                        self._waiting[task] = self._executor.submit(whole, scenario, index, seeds)
+
+    def found(self, state: State) -> dict[int, list[Run]]:
+        """What there is of a state: each algorithm's runs, in the order of their seeds.
+
+        Raises RuntimeError where a run has failed.
+        """
+        with self._lock:
+            for task in sorted(self._waiting, key=lambda task: task[1:]):
+                if self._waiting[task].done() and self._due(task):
+                    self._take(task, self._waiting.pop(task))
+            if state in self._failed:
+                raise RuntimeError(self._failed[state])
+            if state in self._kept:
+                self._kept.move_to_end(state)
+            return {index: list(runs) for index, runs in self._kept.get(state, {}).items()}
+
+    def _due(self, task: Task) -> bool:
+        """Whether all earlier seeds are there."""
+        state, index, first = task
+        return len(self._kept.get(state, {}).get(index, ())) == first
+
+    def _take(self, task: Task, future: Future[list[Run]]) -> None:
+        state, index, _ = task
+        try:
+            runs = future.result()
+        except Exception as error:  # whatever a program or an objective may raise
+            self._failed[state] = f"{type(error).__name__}: {error}"
+            return
+        self._kept.setdefault(state, {}).setdefault(index, []).extend(runs)
+        while len(self._kept) > KEPT:
+            self._kept.popitem(last=False)

@@ -1,0 +1,118 @@
+"""What can be had at once: few seeds, fewer points of a curve and, if need be, shorter runs."""
+
+import math
+import time
+from dataclasses import dataclass
+
+from paceline.simulator.engines.dispatch import run_seeds
+from paceline.simulator.results.run import Run
+from paceline.simulator.scenario.scenario import Scenario
+
+BUDGET = 0.15  # seconds of computing (of one core) until the page redraws
+POINTS = 60  # of a curve
+SEEDS = 4  # at most
+SHORTEST = 1 / 64  # of a run; less says nothing
+TOLD = 32  # steps that tell how long one takes
+SLACK = 1.03  # steps beyond those expected, as times are random
+
+
+@dataclass(frozen=True)
+class Preview:
+    """Runs of one algorithm with the first seeds, `share` of their length; none: it takes longer.
+
+    A share of 1 is the whole run, so that its numbers are those of `paceline simulate`.
+    """
+
+    runs: list[Run]
+    share: float
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What an algorithm takes: computing to begin and per step and seed, simulated per step."""
+
+    begin: float
+    step: float
+    simulated: float
+
+
+class Previewer:
+    """Draws drafts within the budget, from what earlier ones have taken."""
+
+    def __init__(self) -> None:
+        self._paces: dict[int, Pace] = {}
+
+    def learn(self, scenario: Scenario) -> None:
+        """Run everything, so that all is compiled and what it takes is known."""
+        for index in range(len(scenario.algorithm)):
+            for steps in (8, 8, 2 * TOLD):  # the first compiles
+                self._draw(scenario, index, 1, steps)
+
+    def draw(self, scenario: Scenario) -> dict[int, Preview]:
+        """Return a draft of each algorithm, by its index."""
+        costs = {index: self._cost(scenario, index) for index in range(len(scenario.algorithm))}
+        total = sum(costs.values())
+        seeds = 1
+        while seeds < min(SEEDS, scenario.run.seeds) and 2 * seeds * total <= BUDGET:
+            seeds *= 2
+        found = {}
+        left, waiting = BUDGET, len(costs)
+        for index in sorted(costs, key=lambda each: costs[each]):
+            share = min(1.0, left / waiting / max(costs[index], 1e-9))
+            waiting -= 1
+            began = time.thread_time()
+            whole = self._steps(scenario, index)
+            found[index] = (
+                self._draw(scenario, index, min(seeds, scenario.run.seeds), share * whole)
+                if share >= SHORTEST or self._begins(index)
+                else Preview([], 0.0)
+            )
+            left -= time.thread_time() - began
+        return found
+
+    def _begins(self, index: int) -> bool:
+        """Whether a few steps, at least, can be had in no time."""
+        return index in self._paces and self._paces[index].begin <= BUDGET / 3
+
+    def _cost(self, scenario: Scenario, index: int) -> float:
+        """Seconds of computing that a whole run with one seed is expected to take."""
+        pace = self._paces.get(index)
+        if pace is None:
+            return math.inf
+        return pace.begin + pace.step * self._steps(scenario, index)
+
+    def _steps(self, scenario: Scenario, index: int) -> float:
+        """Steps that a whole run is expected to have."""
+        run, pace = scenario.run, self._paces.get(index)
+        if run.duration is None or (run.steps and pace is None):
+            return float(run.steps or 1)
+        simulated = pace.simulated if pace else 0.0
+        most = run.steps or math.inf
+        return min(most, run.duration / simulated) if simulated else min(most, 1024.0)
+
+    def _draw(self, scenario: Scenario, index: int, seeds: int, steps: float) -> Preview:
+        """Run the first `seeds` for so many steps, or the whole of it if that is less."""
+        settings = scenario.run
+        cap = min(max(8, math.ceil(SLACK * steps)), settings.steps or math.inf)
+        limits = {"steps": cap, "evaluate_every": max(1, int(cap // POINTS))}
+        short = scenario.model_copy(update={"run": settings.model_copy(update=limits)})
+        began = time.thread_time()
+        runs = run_seeds(short, scenario.algorithm[index], list(range(seeds)))
+        took = time.thread_time() - began
+        done = sum(run.steps for run in runs)
+        if done:
+            self._learn(index, took, done, sum(run.duration for run in runs) / done)
+        cut = cap != settings.steps and any(run.steps >= cap for run in runs)
+        whole = self._steps(scenario, index)
+        return Preview(runs, min(0.99, done / seeds / whole) if cut else 1.0)
+
+    def _learn(self, index: int, took: float, steps: float, simulated: float) -> None:
+        """Take in what a run took: the first, shortest ones tell what it takes to begin."""
+        pace = self._paces.get(index)
+        if pace is None or (steps < TOLD and not pace.step):
+            self._paces[index] = Pace(took, 0.0, simulated)
+            return
+        step = max(0.0, took - pace.begin) / steps if steps >= TOLD else pace.step
+        if step > pace.step > 0:  # perhaps a hiccup of the machine
+            step = (step + pace.step) / 2
+        self._paces[index] = Pace(pace.begin, step, simulated)

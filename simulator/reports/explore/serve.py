@@ -1,0 +1,133 @@
+"""A server for the page, on this machine alone."""
+
+import ipaddress
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.load.load import load
+from paceline.simulator.reports.explore.views import Explorer
+from paceline.simulator.studies import executors
+
+LOCAL = ("localhost", "127.0.0.1", "::1")
+INSTALL = 'pip install "paceline[explore]"'
+
+
+def explore(  # noqa: PLR0913 - the options of the command
+    scenario: str,
+    *,
+    overrides: Sequence[str] = (),
+    allow_paths: bool = False,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    say: Callable[[str], None],
+    opened: Callable[[str], None],
+) -> None:
+    """Serve the page of a scenario until interrupted (KeyboardInterrupt; SIGTERM is one, too).
+
+    `port` 0: a free one. `say` is told what a user should know, `opened` the page's address, once
+    it answers. Raises InputError.
+    """
+    page = _page()
+    loaded = load(scenario, overrides, allow_paths=allow_paths)
+    if not loaded.algorithm:
+        raise InputError(f"{loaded.file}: nothing to explore; add an [[algorithm]] table")
+    if not is_local(host):
+        say(f"warning: {host} is not this machine alone: whoever reaches it can use the page")
+    with (
+        _listen(host, port) as listener,
+        _interrupted_by_sigterm(),
+        executors.start(max(2, executors.cores()), None) as executor,
+    ):
+        assert executor is not None
+        explorer = Explorer(loaded, executor)
+        explorer.warm_up()
+        app = page(explorer, list(overrides)).server
+        if is_local(host):
+            app.before_request(_refuse_others(host))
+        _serve(app, listener, lambda: opened(_url(host, listener)))
+
+
+def _page() -> Callable[..., Any]:
+    try:
+        import dash  # noqa: F401, PLC0415 - an extra
+        import tomlkit  # noqa: F401, PLC0415
+    except ModuleNotFoundError as error:
+        raise InputError(f"explore: {error.name} is not installed; {INSTALL}") from None
+    from paceline.simulator.reports.explore.page import page  # noqa: PLC0415
+
+    return page
+
+
+def is_local(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@contextmanager
+def _listen(host: str, port: int) -> Iterator[socket.socket]:
+    """A socket that takes connections."""
+    if not 0 <= port <= 65_535:
+        raise InputError(f"--port {port}: no port; write 0 (a free one) to 65535")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        if hasattr(socket, "SO_REUSEADDR"):
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+            listener.listen()
+        except OSError as error:
+            raise InputError(
+                f"--host {host} --port {port}: cannot listen here ({error.strerror}); "
+                "choose another --port, or 0 for a free one"
+            ) from None
+        yield listener
+
+
+def _url(host: str, listener: socket.socket) -> str:
+    name = f"[{host}]" if ":" in host else host
+    return f"http://{name}:{listener.getsockname()[1]}/"
+
+
+def _refuse_others(host: str) -> Callable[[], Any]:
+    """Refuse requests under other names: a page elsewhere may have its name resolve to here."""
+
+    def check() -> Any:
+        from flask import request  # noqa: PLC0415
+
+        name = request.host.rsplit(":", 1)[0] if "]" not in request.host else request.host
+        if name.split("]")[0].strip("[") in {*LOCAL, host}:
+            return None
+        return "This page answers under this machine's own name alone.", 403
+
+    return check
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM, and SIGINT even where a shell has it ignored, interrupt."""
+    numbers = signal.SIGTERM, signal.SIGINT
+    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _serve(app: Any, listener: socket.socket, ready: Callable[[], None]) -> None:
+    from werkzeug.serving import make_server  # noqa: PLC0415
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    host, port = listener.getsockname()[:2]
+    server = make_server(host, port, app, threaded=True, fd=listener.fileno())
+    ready()
+    server.serve_forever()  # it ends when interrupted, and swallows that
+    raise KeyboardInterrupt

@@ -1,0 +1,68 @@
+"""How unevenly a law's times come: its coefficient of variation, with the mean kept."""
+
+import math
+from typing import Any
+
+from paceline.simulator.distributions.distribution import TIMES
+from paceline.simulator.distributions.law import Law
+from paceline.simulator.distributions.parametric import (
+    Constant,
+    Exponential,
+    Gamma,
+    LogNormal,
+    Normal,
+    ShiftedExponential,
+    Uniform,
+)
+
+LIMITS: dict[type[Any], float] = {
+    Constant: 1.0,
+    Exponential: 1.0,
+    ShiftedExponential: 1.0,
+    Gamma: 3.0,
+    LogNormal: 3.0,
+    Normal: 0.3,  # beyond, times below zero, which are folded, would move the mean
+    Uniform: 0.55,  # of at most 1/sqrt(3)
+}
+
+
+def known(law: Law) -> bool:
+    """Whether it can be written in a line."""
+    return type(law) in LIMITS
+
+
+def of(law: Law) -> float | None:
+    """Standard deviation over mean; None for laws whose spread is not one of their parameters."""
+    if not known(law) or not law.expectation:
+        return None
+    return math.sqrt(law.variance) / law.expectation
+
+
+def limit(law: Law) -> float:
+    """The widest spread that the law's kind can have."""
+    return LIMITS[type(law)]
+
+
+def widened(law: Any, to: float) -> Any:
+    """The law with the same mean and spread `to`: of its own kind where that has one."""
+    mean = law.expectation
+    if to < 1e-9:
+        return Constant.model_construct(value=mean)
+    match law:
+        case Gamma():
+            return Gamma.model_construct(mean=mean, shape=1 / to**2)
+        case LogNormal():
+            return LogNormal.model_construct(mean=mean, sd=to * mean)
+        case Normal():
+            return Normal.model_construct(mean=mean, sd=to * mean, negative=law.negative)
+        case Uniform():
+            half = math.sqrt(3) * to * mean
+            return Uniform.model_construct(low=mean - half, high=mean + half)
+    shift = max(0.0, (1 - to) * mean)
+    return ShiftedExponential.model_construct(shift=shift, mean=mean)
+
+
+def table(law: Any) -> dict[str, Any]:
+    """The law as a scenario writes it."""
+    fields = {key: getattr(law, key) for key in type(law).model_fields}
+    return {key: f"{value:.12g} s" if key in TIMES else value for key, value in fields.items()}

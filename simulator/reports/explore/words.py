@@ -1,0 +1,103 @@
+"""What theory says of the scenario on the page, in sentences: time per step, tau*, the bound."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from paceline.simulator import theory
+from paceline.simulator.cluster import workers as cluster
+from paceline.simulator.errors import InputError
+from paceline.simulator.network.mean_cost import mean_cost
+from paceline.simulator.programs import catalogue
+from paceline.simulator.programs.pieces import schedule
+from paceline.simulator.results.statistics import human, number
+from paceline.simulator.scenario.scenario import Algorithm, Bound, Scenario
+from paceline.simulator.scenario.tables import Theory
+
+Covered = list[tuple[int, theory.ErrorBound, float, int]]
+"""Index of an algorithm, its bound, its expected seconds per step, and its tau."""
+
+
+def _pace(scenario: Scenario) -> Callable[[int], float]:
+    """Theorem 1: expected seconds per step by tau."""
+    workers, cost = cluster.expected_laws(scenario), mean_cost(scenario)
+    return cache(
+        lambda tau: theory.seconds_per_step(workers, cost.transmission + cost.latency, tau)
+    )
+
+
+def _constant(value: Any) -> float | None:
+    fixed = isinstance(value, schedule.ConstantSchedule | schedule.FixedPeriod)
+    return float(value.value) if fixed else None
+
+
+def _period(algorithm: Algorithm) -> int | None:
+    """How often an algorithm averages, if that is always the same."""
+    if "tau" not in algorithm.parameters:
+        return 1
+    found = _constant(algorithm.parameters["tau"])
+    return None if found is None else round(found)
+
+
+def theorem(scenario: Scenario) -> Covered:
+    """The algorithms that Theorem 2 speaks of, with constant tau and learning rate."""
+    objective = scenario.objective
+    if not isinstance(objective, Bound):
+        return []
+    pace, found = _pace(scenario), []
+    for index, algorithm in enumerate(scenario.algorithm):
+        tau, lr = _period(algorithm), _constant(algorithm.parameters.get("lr"))
+        program = catalogue().get(algorithm.name)
+        if program and program.bound_covers and tau and lr:
+            bound = theory.ErrorBound(
+                scenario.cluster.workers,
+                lr,
+                objective.smoothness,
+                objective.gradient_variance,
+                objective.initial_gap,
+            )
+            if bound.valid(tau):
+                found.append((index, bound, pace(tau), tau))
+    return found
+
+
+def said(scenario: Scenario, until: float) -> list[tuple[str, str]]:
+    """What theory says, as pairs of a term and its value; `until`: seconds that tau* is for."""
+    taus = sorted({1, *(tau for each in scenario.algorithm if (tau := _period(each)))})
+    durations = [f"{until!r} s"] if until > 0 else []
+    asked = Theory.model_validate({"periods": taus, "durations": durations})
+    try:
+        found = theory.tabulate(scenario.model_copy(update={"theory": asked}))
+    except InputError as error:
+        return [("Theory", str(error))]
+    rows = [
+        (
+            f"Seconds per step, τ = {row['tau']}",
+            human(row["seconds_per_step"])
+            + (f", {row['speedup']:.3g} times as fast" if row["tau"] > 1 else ""),
+        )
+        for row in found["periods"]
+    ]
+    for best in found["tau_star"]:
+        free, valid = best["unconstrained"], best["random_delays"]
+        text = "none: lr is too high for Theorem 2" if valid is None else str(valid)
+        if valid is not None and free != valid:
+            text += f" (lr allows no more; {free or 'longer is better'} without that condition)"
+        if best["constant_delays"] is not None and valid is not None:
+            text += f"; {number(best['constant_delays'])} if nothing were random"
+        rows.append((f"τ* after {human(best['duration'])}", text))
+    for index, bound, seconds, tau in theorem(scenario):
+        label = scenario.algorithm[index].label
+        value = f"{number(bound(until, seconds, tau))} after {human(until)}"
+        rows.append((f"Bound, {label}", f"{value}, {number(bound.floor(tau))} in the end"))
+    for each in found["crossings"]:
+        rows.append(
+            (f"τ = {each['tau']} is ahead of {each['against']}", f"until {human(each['time'])}")
+        )
+    if hide := found["hide"]:
+        never, period = "no delay: the link is too slow", hide["smallest_period"]
+        text = never if hide["delay"] is None else f"{hide['delay']} steps"
+        if hide["delay"] is None:
+            text += f"; {hide['delay_at_smallest_period']} with an average every {period} steps"
+        rows.append(("Delay that hides the network (DTS)", text))
+    return rows

@@ -1,0 +1,180 @@
+"""Tables that set algorithms, RUNs, or predicted and measured side by side."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paceline.simulator.inputs.messages import toml
+from paceline.simulator.reports.page.lines import Series
+from paceline.simulator.reports.page.parts import Cell, PageSection, PageTable, percent
+from paceline.simulator.reports.page.reading import FoundRun
+from paceline.simulator.reports.page.sentences import RunVerdict
+from paceline.simulator.results.statistics import human, number
+
+PAIRS = {  # of a comparison: what is shown with both values
+    "seconds_per_step": "time per step",
+    "time_to_target": "time to target",
+}
+NOT_COUNTED = " (not counted)"
+ERRORS = {  # and what with its error only
+    "loss_at_half": "loss half-way",
+    "loss_at_end": "loss at the end",
+    "bytes_per_step": "bytes per step",
+}
+
+
+def results(
+    lines: Sequence[Series], target: float | None, picks: set[tuple[str, str]]
+) -> PageTable:
+    """Time to target with its interval, and what else an algorithm comes to."""
+    accuracy = any(line.row["accuracy"]["last"] is not None for line in lines)
+    several = target is not None
+    columns = ["algorithm"]
+    if several:
+        columns += [f"time to loss {target:g}", "95 %", "reached"]
+    columns += ["final loss", *(["final accuracy"] if accuracy else []), "time per step", "steps"]
+    rows = []
+    for line in lines:
+        row, seeds = line.row, len(line.runs)
+        strong = (line.found.name, line.label) in picks
+        cells: list[Cell | str] = [Cell(line.name, strong=strong)]
+        if several:
+            times = row["time_to_target"] or {}
+            late = "not with every seed" if times.get("reached") else "not reached"
+            mean = times.get("mean")
+            cells.append(late if mean is None else human(mean))
+            cells.append(" to ".join(map(human, times.get("ci95") or ())) or "-")
+            cells.append(f"{times.get('reached', 0)} of {seeds}")
+        cells.append(_plain(row["loss"]["last"]))
+        if accuracy:
+            cells.append(percent(row["accuracy"]["last"], 1))
+        stalled = "stands still" if row["stall"] else human(row["seconds_per_step"]["mean"])
+        rows.append([*cells, stalled, f"{row['steps']:.0f}" if row["steps"] is not None else "-"])
+    return PageTable("Each algorithm, mean over seeds; the pick is bold", columns, rows)
+
+
+def _plain(value: float | None) -> str:
+    return "-" if value is None else number(value)
+
+
+def comparison(found: FoundRun, place: int) -> PageSection:
+    """How far predictions are from measurements."""
+    document = found.comparison
+    assert document is not None
+    median = document.get("median_absolute_error")
+    heading = "Predicted against measured"
+    if median is not None:
+        heading = f"Predictions of the time per step err by {percent(median, 1)}, median"
+    known: dict[str, dict[str, Any]] = {}
+    for row in document["rows"]:
+        known.setdefault(row["algorithm"], {})[row["quantity"]] = row
+    there = {row["quantity"] for row in document["rows"]}
+    pairs = {key: name for key, name in PAIRS.items() if key in there}
+    errors = {key: name for key, name in ERRORS.items() if key in there}
+    columns = ["algorithm"]
+    for name in pairs.values():
+        columns += [f"{name}, predicted", "measured", "error"]
+    columns += [f"{name}, error" for name in errors.values()]
+    rows = []
+    for label, quantities in known.items():
+        out = "" if all(row.get("counted", True) for row in quantities.values()) else NOT_COUNTED
+        cells = [label + out]
+        for key in pairs:
+            row = quantities.get(key) or {}
+            cells += [human(row.get("predicted")), human(row.get("measured")), _error(row)]
+        rows.append([*cells, *(_error(quantities.get(key) or {}) for key in errors)])
+    caption = "Errors in percent of what was measured; in brackets: within the noise of seeds"
+    table = PageTable(caption, columns, rows)
+    return PageSection(f"comparison-{place}", heading, document["sentence"], tables=[table])
+
+
+def _error(row: Mapping[str, Any]) -> str:
+    if row.get("error") is None:
+        return "-"
+    said = f"{100 * row['error']:+z.1f} %"
+    return f"({said})" if row.get("within_noise") else said
+
+
+def picks(verdicts: Sequence[RunVerdict]) -> PageSection:
+    """The pick of each RUN."""
+    names = dict.fromkeys(each.pick or "none" for each in verdicts)
+    heading = "The picks differ: " + ", ".join(names)
+    if len(names) == 1:
+        heading = f"Every run picks {next(iter(names))}"
+    rows = [
+        (each.run, Cell(each.pick or "none", strong=True), each.value, each.within)
+        for each in verdicts
+    ]
+    columns = ("run", "pick", "value", "95 %")
+    return PageSection(
+        "picks", heading, tables=[PageTable("The pick of each run", columns, rows, 2)]
+    )
+
+
+def differences(every: Sequence[FoundRun]) -> PageTable | None:
+    """What differs between the scenarios, key by key; None where they are unknown."""
+    tables = [flat(found.scenario.get("table") or {}) for found in every]
+    keys = dict.fromkeys(key for table in tables for key in table if not key.startswith("title"))
+    rows = []
+    for key in keys:
+        values = [toml(table[key]) if key in table else "-" for table in tables]
+        if len(set(values)) > 1:
+            rows.append((key, *values))
+    rows += [
+        (name, *values)
+        for name, values in (
+            ("seeds", [str(len(found.document.get("seeds") or ())) or "-" for found in every]),
+            ("engine", [str(found.document.get("engine") or "-") for found in every]),
+        )
+        if len(set(values)) > 1
+    ]
+    heads = ("key", *(found.name for found in every))
+    return PageTable("What differs between the scenarios", heads, rows, texts=len(heads))
+
+
+def flat(table: Mapping[str, Any], head: str = "") -> dict[str, Any]:
+    """Return a scenario's values by dotted keys; tables of a list go by label, name or number."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping) and "dist" not in value:
+            found |= flat(value, f"{head}{key}.")
+        elif _tables(value):
+            for number_, each in enumerate(value):
+                name = each.get("label") or each.get("name") or number_
+                rest = {k: v for k, v in each.items() if k != "name"}
+                found[f"{head}{key}.{name}"] = rest
+        else:
+            found[f"{head}{key}"] = value
+    return found
+
+
+def _tables(value: Any) -> bool:
+    return isinstance(value, list) and value != [] and all(isinstance(v, Mapping) for v in value)
+
+
+def document(table: Mapping[str, Any]) -> str:
+    """Write a scenario as TOML."""
+    return "\n".join(_toml(table, "")).strip() + "\n"
+
+
+def _toml(table: Mapping[str, Any], head: str) -> list[str]:
+    lines, inner = [], []
+    for key, value in table.items():
+        if _tables(value):
+            for each in value:
+                inner += ["", f"[[{head}{key}]]", *_flat(each)]
+        elif isinstance(value, Mapping) and not head and key != "tune":
+            inner += ["", f"[{key}]", *_toml(value, f"{key}.")]
+        elif isinstance(value, Mapping) and not head:
+            inner += ["", f"[{key}]", *_flat(value)]
+        else:
+            lines.append(f"{toml_key(key)} = {toml(value)}")
+    return lines + inner
+
+
+def _flat(table: Mapping[str, Any]) -> list[str]:
+    return [f"{toml_key(key)} = {toml(value)}" for key, value in table.items()]
+
+
+def toml_key(key: str) -> str:
+    """Return a key as TOML has it: quoted where it must be."""
+    return key if key.replace("-", "").replace("_", "").isalnum() else toml(key)

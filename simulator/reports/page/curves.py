@@ -1,0 +1,246 @@
+"""Figures of what changes over time: a line for each algorithm."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from paceline.simulator.reports.page.lines import (
+    EVEN,
+    GEOMETRIC,
+    MANY,
+    Series,
+    legend,
+    rounded,
+    sampled,
+)
+from paceline.simulator.reports.page.parts import BYTES, Figure, Json, PageSection, literal, size
+from paceline.simulator.results.figures.curves import in_picture
+from paceline.simulator.results.statistics import time_unit
+
+SPAN = 25  # durations further apart than this need a logarithmic axis
+DECADE = 10
+DOTS = 14  # symbols that mark what is measured
+SAMPLING = (
+    f"Curves are drawn at {EVEN} even and {GEOMETRIC} geometric times (fewer where there are more "
+    f"than {MANY} lines), linear between evaluations."
+)
+
+
+def over_time(  # noqa: PLR0913, PLR0917 - what tells one figure from another
+    identity: str, lines: Sequence[Series], column: str, axis: str, says: str, target: float | None
+) -> Figure:
+    """Draw `column` of `trace.COLUMNS`: mean over seeds, and a band from smallest to largest."""
+    curves = {line.key: sampled(line.runs, column, len(lines)) for line in lines}
+    longest = max(time[-1] for time, _ in curves.values()) or 1.0  # where nothing takes any time
+    shortest = min(time[-1] for time, _ in curves.values())
+    scale, unit = time_unit(longest)
+    factor, axis = _factor(curves.values(), column, axis)
+    data = []
+    for line in lines:
+        time, values = curves[line.key]
+        data += _traces(line, time / scale, values / factor, column, unit)
+        if target is not None:
+            data += _reached(line, target, scale)
+    values = np.concatenate([each.ravel() for _, each in curves.values()]) / factor
+    first = [each[0, 0] / factor for _, each in curves.values()]
+    soon = min((each[each > 0][0] for each, _ in curves.values() if each[-1] > 0), default=longest)
+    x, x_log = [0, longest / scale], np.log10([soon / scale, longest / scale]).tolist()
+    slow = longest > SPAN * shortest
+    vertical, y_log = _vertical(values, first, target, column)
+    shapes = [] if target is None else [_level(target)]
+    layout: Json = {
+        "xaxis": {
+            "title": {"text": f"wall-clock time ({unit})"},
+            "type": "log" if slow else "linear",
+            "unifiedhovertitle": {"text": f"after %{{x:.4~g}} {unit}"},
+        },
+        "yaxis": {"title": {"text": axis}, "type": "log" if y_log else "linear"},
+        "hovermode": "x unified",
+        "shapes": shapes,
+        "annotations": [] if target is None else [_level_name(target)],
+    }
+    ranges = {"xaxis": {"linear": x, "log": x_log}, "yaxis": vertical}
+    return Figure(identity, says, data, layout, ranges, legend(lines))
+
+
+def _factor(curves: object, column: str, axis: str) -> tuple[float, str]:
+    """What values are divided by: bytes are drawn in the unit that suits the largest."""
+    if column != "bytes":
+        return 1.0, axis
+    most = max(float(np.nanmax(values)) for _, values in curves)  # type: ignore[attr-defined]
+    power = min(max(int(math.log10(most) // 3), 0), len(BYTES) - 1) if most > 0 else 0
+    return 1000.0**power, f"{axis} ({BYTES[power]})"
+
+
+def _traces(
+    line: Series, time: np.ndarray, values: np.ndarray, column: str, unit: str
+) -> list[Json]:
+    """A band, if there are several seeds, and the mean; symbols where it is measured."""
+    middle, low, high = values.mean(axis=0), values.min(axis=0), values.max(axis=0)
+    shape = {"shape": "hv"} if column == "tau" else {}
+    traces: list[Json] = []
+    x = rounded(time)
+    if len(values) > 1:
+        traces.append(
+            {
+                "type": "scatter",
+                "x": x + x[::-1],
+                "y": rounded(high) + rounded(low)[::-1],
+                "fill": "toself",
+                "fillcolor": f"{line.colour}/0.15",
+                "line": {"width": 0},
+                "mode": "lines",
+                "hoverinfo": "skip",
+                "legendgroup": line.key,
+                "name": "",
+            }
+        )
+    seeds = " (%{customdata[0]:.3~g} to %{customdata[1]:.3~g})" if len(values) > 1 else ""
+    traces.append(
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "x": x,
+            "y": rounded(middle),
+            "customdata": list(zip(rounded(low, 3), rounded(high, 3), strict=True)),
+            "line": {
+                "color": line.colour,
+                "width": 1.4 if line.measured else 2,
+                "dash": "dot" if line.measured else line.dash,
+                **shape,
+            },
+            "legendgroup": line.key,
+            "name": literal(line.name),
+            "hovertemplate": f"{literal(line.name)}: %{{y:.3~g}}{seeds}<extra></extra>",
+            "meta": "" if line.measured else "mean",
+        }
+    )
+    if line.measured:
+        at = np.unique(np.linspace(0, len(time) - 1, DOTS).astype(int))
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "x": rounded(time[at]),
+                "y": rounded(middle[at]),
+                "marker": {"symbol": f"{line.symbol}-open", "color": line.colour, "size": 8},
+                "legendgroup": line.key,
+                "hoverinfo": "skip",
+                "name": "",
+            }
+        )
+    return traces
+
+
+def _reached(line: Series, target: float, scale: float) -> list[Json]:
+    """A dot where the target is reached on average, with its 95 % interval."""
+    times = line.row["time_to_target"] or {}
+    mean, ci95 = times.get("mean"), times.get("ci95")
+    if mean is None or line.found.target != target:
+        return []
+    low, high = ci95 or (mean, mean)
+    spread = {"array": [(high - mean) / scale], "arrayminus": [(mean - low) / scale]}
+    looks = {"color": line.colour, "thickness": 2, "width": 5}
+    return [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "x": [mean / scale],
+            "y": [target],
+            "error_x": {"type": "data", "symmetric": False, **spread, **looks},
+            "marker": {"symbol": line.symbol, "color": line.colour, "size": 8},
+            "legendgroup": line.key,
+            "hoverinfo": "skip",
+            "name": "",
+        }
+    ]
+
+
+def _vertical(
+    values: np.ndarray, first: Sequence[float], target: float | None, column: str
+) -> tuple[Json, bool]:
+    """Ranges of the y axis on both scales, and whether the logarithmic one is the better."""
+    shown = values[np.isfinite(values)]
+    if column == "loss" and shown.size:
+        shown = in_picture(shown, first)
+    shown = np.append(shown, [] if target is None else [target])
+    low, high = (
+        float(shown.min(initial=0 if not shown.size else np.inf)),
+        float(shown.max(initial=0)),
+    )
+    margin = 0.05 * (high - low) or 1.0
+    ranges: Json = {"linear": [min(0.0, low) if low >= 0 else low - margin, high + margin]}
+    positive = shown[shown > 0]
+    if positive.size:
+        least = float(positive.min())
+        ranges["log"] = np.log10([least / 1.25, high * 1.25]).tolist()
+    return ranges, column == "loss" and low > 0 and high > DECADE * low
+
+
+def _level(target: float) -> Json:
+    line = {"color": "--muted", "width": 1.2, "dash": "4px,3px"}
+    ends = {"x0": 0, "x1": 1, "y0": target, "y1": target}
+    return {"type": "line", "xref": "paper", "yref": "y", **ends, "line": line, "layer": "below"}
+
+
+def _level_name(target: float) -> Json:
+    return {
+        "name": "target",
+        "text": f"target {target:g}",
+        "xref": "paper",
+        "x": 1,
+        "xanchor": "right",
+        "y": target,
+        "yanchor": "bottom",
+        "showarrow": False,
+        "font": {"color": "--muted"},
+    }
+
+
+def error(lines: Sequence[Series], target: float | None, name: str, heading: str) -> Figure:
+    """Error against time; without a loss, the steps done."""
+    if any(np.isfinite(run.curve["loss"]).any() for line in lines for run in line.runs):
+        says = f"{name} against wall-clock time, a line for each algorithm: {heading}"
+        return over_time("error", lines, "loss", name, says, target)
+    says = "local steps done against wall-clock time, a line for each algorithm"
+    return over_time("error", lines, "step", "local steps done", says, None)
+
+
+def tau(lines: Sequence[Series]) -> PageSection | None:
+    """The communication period over time of those who change theirs."""
+    changing = [
+        line
+        for line in lines
+        if any(len(set(filter(math.isfinite, run.curve["tau"]))) > 1 for run in line.runs)
+    ]
+    if not changing:
+        return None
+    ends = []
+    for line in changing:
+        known = [t for t in line.runs[0].curve["tau"] if math.isfinite(t)]
+        ends.append(f"{line.name} goes from tau = {known[0]:g} to {known[-1]:g}")
+    heading = "; ".join(ends[:2])
+    says = "the communication period tau against wall-clock time"
+    figure = over_time("tau", changing, "tau", "tau (local steps per average)", says, None)
+    return PageSection("tau", heading, "Local steps between averages, over time.", [figure])
+
+
+def sent(lines: Sequence[Series]) -> PageSection | None:
+    """Bytes sent over time."""
+    sending = [line for line in lines if any(run.curve["bytes"][-1] > 0 for run in line.runs)]
+    if not sending:
+        return None
+    rates = {
+        line.name: float(
+            np.mean([r.curve["bytes"][-1] / (r.duration or math.inf) for r in line.runs])
+        )
+        for line in sending
+    }
+    most, least = max(rates, key=lambda k: rates[k]), min(rates, key=lambda k: rates[k])
+    heading = f"{most} sends {size(rates[most])}/s"
+    if least != most:
+        heading = f"{least} sends least, {size(rates[least])}/s; {heading}"
+    says = f"bytes sent by all nodes against wall-clock time: {heading}"
+    figure = over_time("bytes", sending, "bytes", "sent by all nodes", says, None)
+    return PageSection("bytes", heading, "All that all nodes have sent, over time.", [figure])

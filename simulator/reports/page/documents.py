@@ -1,0 +1,161 @@
+"""What tune.json, sweep.json, comparison.json and timeline.json say, as pages rely on it."""
+
+from typing import Annotated, Any, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict  # typing's own is not enough for pydantic before 3.12
+
+from paceline.simulator.results.schema import About, RunTable, Table
+
+COMPARISON, TUNE, SWEEP = "comparison.json", "tune.json", "sweep.json"
+FARTHEST = 1e100  # of what is drawn: sums and shares of it are still numbers
+
+Known = Annotated[float, Field(ge=-FARTHEST, le=FARTHEST, allow_inf_nan=False)]
+Number = Known | None
+Pair = Annotated[list[Known], Field(min_length=2, max_length=2)] | None
+
+
+class PageTables(TypedDict):
+    """What pages need of a scenario's tables, which are checked where they are parsed."""
+
+    run: NotRequired[RunTable]
+    objective: NotRequired[Table]
+
+
+class PageScenario(About):
+    """The scenario, and its tables where the command kept them."""
+
+    table: NotRequired[PageTables]
+
+
+class PageDocument(TypedDict):
+    """What all of them say."""
+
+    scenario: PageScenario
+    seeds: NotRequired[list[int] | dict[str, list[int]]]
+    engine: NotRequired[str]
+    versions: NotRequired[dict[str, str]]
+    notes: NotRequired[list[str]]
+
+
+class Named(TypedDict):
+    """A configuration, by its name."""
+
+    label: str
+
+
+class Configuration(Named):
+    """A configuration that tune has tried."""
+
+    name: str
+    value: Number
+    ci95: Pair
+    behind_ci95: Pair
+    at_least: Number
+    seeds: int
+    reached: int
+    stopped: str | None
+
+
+class ChangedWorld(TypedDict):
+    """What configurations come to with an input changed."""
+
+    input: str | None
+    change: Known
+    values: dict[str, Number]
+    regret: dict[str, Number]
+
+
+class Tune(PageDocument):
+    """A search."""
+
+    objective: str
+    measure: str
+    ranking: Annotated[list[Configuration], Field(min_length=1)]
+    ties: list[Named]
+    simplest: str
+    sentence: str
+    regret: list[ChangedWorld]
+    warnings: list[Annotated[str, Field(min_length=1)]]
+
+
+class Sweep(PageDocument):
+    """A sweep, but for its rows."""
+
+    vary: Annotated[dict[str, list[Any]], Field(min_length=1)]
+    points: list[Table]
+
+
+class SweepRow(TypedDict):
+    """A row of sweep.csv, besides what varies."""
+
+    label: str | float
+    seeds: Known
+    reached: Number
+    seconds_per_step: Number
+    seconds_per_step_low: NotRequired[Number]
+    seconds_per_step_high: NotRequired[Number]
+    time_to_target_s: NotRequired[Number]
+    time_to_target_s_low: NotRequired[Number]
+    time_to_target_s_high: NotRequired[Number]
+    final_loss: NotRequired[Number]
+    final_loss_low: NotRequired[Number]
+    final_loss_high: NotRequired[Number]
+
+
+class Quantity(TypedDict):
+    """A quantity of an algorithm, predicted and measured."""
+
+    algorithm: str
+    quantity: str
+    predicted: NotRequired[Number]
+    measured: NotRequired[Number]
+    error: NotRequired[Number]
+    counted: NotRequired[bool]
+    within_noise: NotRequired[bool | None]
+
+
+class Regret(TypedDict):
+    """What picking the predicted best costs."""
+
+    value: Number
+    best: str
+    picked: str
+
+
+class ComparisonDocument(PageDocument):
+    """Predicted against measured."""
+
+    rows: list[Quantity]
+    sentence: str
+    median_absolute_error: NotRequired[Number]
+    regret: NotRequired[Regret | None]
+
+
+class Arguments(TypedDict, total=False):
+    """What an event of a timeline says besides."""
+
+    name: str
+    step: Known
+
+
+class Event(TypedDict, total=False):
+    """An event of a timeline: a span, or the name of a process or thread."""
+
+    ph: str
+    name: str
+    pid: int
+    tid: int
+    ts: Known
+    dur: Annotated[Known, Field(ge=0)]
+    args: Arguments
+
+
+class Timeline(TypedDict):
+    """A timeline."""
+
+    traceEvents: list[Event]
+
+
+SHAPES: dict[str, type[Any]] = {COMPARISON: ComparisonDocument, TUNE: Tune, SWEEP: Sweep}
+"""By file name."""

@@ -1,0 +1,110 @@
+"""Lines of a page: the runs of one algorithm in one RUN, predicted or measured, as sampled."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.reports.page.parts import literal
+from paceline.simulator.reports.page.reading import FoundRun
+from paceline.simulator.results.figures.style import COLOURS
+from paceline.simulator.results.run import Run
+
+MANY = 32  # lines of a figure; of more, each has fewer points: a page stays small
+EVEN, GEOMETRIC = 240, 120  # points of a line: for a linear axis of time, and for a logarithmic one
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Series:
+    """`runs`: one per seed; `row`: their summary. `measured`: a prediction is beside it.
+
+    `key`: by which the page hides it, with its counterpart; `title`: what both are called; `name`:
+    what it alone is.
+    """
+
+    key: str
+    title: str
+    name: str
+    label: str
+    found: FoundRun
+    measured: bool
+    colour: str
+    dash: str
+    symbol: str
+    row: Row
+    runs: Sequence[Run]
+
+
+def lines(every: Sequence[FoundRun]) -> list[Series]:
+    """Return a line for each algorithm of each side of each RUN.
+
+    An algorithm has one colour on the whole page. Of one RUN the dashes differ between algorithms
+    too, for those who cannot tell colours; of several they tell the RUNs apart. What is measured is
+    dotted, with symbols.
+    """
+    labels = [*dict.fromkeys(k for f in every for run in f.sides.values() for k in run.rows)]
+    found: list[Series] = []
+    for number, each in enumerate(every):
+        for side, run in each.sides.items():
+            for label, row in run.rows.items():
+                place = labels.index(label)
+                title = label if len(every) == 1 else f"{each.name}: {label}"
+                found.append(
+                    Series(
+                        key=f"l{number}-{place}",
+                        title=title,
+                        name=f"{title}, {side}" if len(each.sides) > 1 else title,
+                        label=label,
+                        found=each,
+                        measured=side == "measured" and len(each.sides) > 1,
+                        colour=f"--c{place % len(COLOURS)}",
+                        dash=DASHES[(number if len(every) > 1 else place) % len(DASHES)],
+                        symbol=SYMBOLS[place % len(SYMBOLS)],
+                        row=row,
+                        runs=run.runs.get(label, ()),
+                    )
+                )
+    return found
+
+
+def legend(lines: Sequence[Series]) -> dict[str, Any]:
+    """What page.js needs to draw a legend; a prediction and its measurement have one entry."""
+    found: dict[str, Any] = {}
+    for line in lines:
+        entry = {"name": line.title, "label": literal(line.title)}
+        found.setdefault(line.key, entry | {"colour": line.colour, "dash": line.dash})
+    return found
+
+
+def sampled(runs: Sequence[Run], column: str, lines: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Return times (points,) that all seeds have, and each seed's values there, (seeds, points).
+
+    Linear between evaluations, but for tau, which stays what it was. Times are `EVEN` even ones
+    and `GEOMETRIC` geometric ones, fewer where there are more than `MANY` `lines`.
+    """
+    curves = [(np.array(run.curve["time"]), np.array(run.curve[column])) for run in runs]
+    first, last = max(time[0] for time, _ in curves), min(time[-1] for time, _ in curves)
+    soon = min((time[time > 0][:1].min(initial=last) for time, _ in curves), default=last)
+    even, geometric = (max(16, points * MANY // max(lines, MANY)) for points in (EVEN, GEOMETRIC))
+    grid = np.linspace(first, last, even)
+    if 0 < soon < last:
+        grid = np.union1d(grid, np.geomspace(max(soon, first), last, geometric))
+    grid = grid[grid <= last]
+    if column != "tau":
+        return grid, np.array([np.interp(grid, time, values) for time, values in curves])
+    held = []
+    for time, values in curves:
+        known = np.isfinite(values)
+        first_known = values[known][0] if known.any() else np.nan
+        filled = np.where(known, values, first_known)
+        held.append(filled[np.searchsorted(time, grid, side="right") - 1])
+    return grid, np.array(held)
+
+
+def rounded(values: np.ndarray, digits: int = 5) -> list[float | None]:
+    """Return numbers with few digits, as JSON has them: half the size, and no less to see."""
+    return [float(f"{v:.{digits}g}") if np.isfinite(v) else None for v in values.tolist()]

@@ -1,0 +1,234 @@
+"""`paceline report`: what RUNs have found, as one HTML file that needs nothing else."""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.reports.page import (
+    compared,
+    curves,
+    reading,
+    sentences,
+    spent,
+    stale,
+    swept,
+    tune_verdict,
+    tuned,
+)
+from paceline.simulator.reports.page.lines import Series, lines
+from paceline.simulator.reports.page.parts import PageSection
+from paceline.simulator.reports.page.reading import FoundRun
+from paceline.simulator.reports.page.sentences import RunVerdict
+from paceline.simulator.results import store
+from paceline.simulator.results.figures.style import COLOURS
+from paceline.simulator.results.usage import few
+from paceline.simulator.studies.simulate import LOSS
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+FILE = "report.html"
+NAMED = 3  # keys, at most, that a heading names
+DARK = (
+    "#56A9E0",
+    "#F0803C",
+    "#2FC79A",
+    "#E29BC4",
+    "#8CCBF0",
+    "#F0B73C",
+    "#E8E8E8",
+)  # COLOURS, there
+
+
+def report(runs: Sequence[Path | str], out: Path | str | None = None) -> Path:
+    """Write what RUNs have found as a page, and return its path.
+
+    `runs`: directories that simulate, tune, sweep, validate or compare has written; several are
+    set side by side. `out`: the file; default: report.html in the first directory. Raises
+    InputError where one of them is none of these, or the file cannot be written.
+    """
+    if not runs:
+        raise InputError("report: no RUN; give a directory that paceline simulate has written")
+    every = reading.read([Path(run) for run in runs])
+    path = Path(out) if out is not None else every[0].path / FILE
+    if path.is_dir():
+        raise InputError(f"{path}: a directory; give the file to write, such as {path / FILE}")
+    try:
+        store.write(path, html(every).encode())
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot write here ({error.strerror}); choose another file with -o"
+        ) from None
+    return path
+
+
+def html(every: Sequence[FoundRun]) -> str:
+    """Return the page."""
+    every_line = lines(every)
+    answers = [answer(found) for found in every]
+    found = sections(every, every_line, answers)
+    figures = {figure.id: figure.spec() for section in found for figure in section.figures}
+    scripts = {"plotly": _plotly(), "page": _file("page.js")}
+    titles = dict.fromkeys(str(each.scenario["title"]) for each in every)
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            title=", ".join(titles),
+            verdicts=answers,
+            picks=compared.picks(answers) if len(every) > 1 else None,
+            sections=found,
+            figures=figures,
+            style=_file("page.css"),
+            colours=list(zip(COLOURS, DARK, strict=True)),
+            scripts=scripts,
+            hashes=" ".join(f"'sha256-{_digest(text)}'" for text in scripts.values()),
+            origins=[_origin(each) for each in every],
+            sampling=curves.SAMPLING if every_line else "",
+        )
+    )
+
+
+def answer(found: FoundRun) -> RunVerdict:
+    """What one RUN comes to, whichever command wrote it."""
+    if found.main:
+        return sentences.verdict(found)
+    if found.tune:
+        return tune_verdict.verdict(found)
+    if found.sweep:
+        return swept.verdict(found)
+    assert found.comparison is not None
+    return RunVerdict(found.name, "Predicted against measured", found.comparison["sentence"], [])
+
+
+def sections(
+    every: Sequence[FoundRun], every_line: Sequence[Series], answers: Sequence[RunVerdict]
+) -> list[PageSection]:
+    """All sections of a page, in order."""
+    found: list[PageSection | None] = []
+    if len(every) > 1 and (differing := compared.differences(every)):
+        keys = [str(row[0]) for row in differing.rows]
+        named = f": {', '.join(keys)}" if len(keys) <= NAMED else ""
+        heading = f"{few(len(keys), 'key differs', 'keys differ')} between the scenarios{named}"
+        found.append(PageSection("differences", heading, tables=[differing] if keys else []))
+    drawn = [line for line in every_line if line.runs]
+    if drawn:
+        found.append(_error(every, every_line, drawn, answers))
+    for place, each in enumerate(every):
+        found.append(compared.comparison(each, place) if each.comparison else None)
+        found.append(tuned.ranking(each, place) if each.tune else None)
+        found.append(tuned.sensitivity(each, place) if each.tune else None)
+        found.append(swept.section(each, place) if each.sweep else None)
+    if drawn:
+        found += [
+            spent.breakdown(every_line),
+            spent.timeline(every),
+            curves.tau(drawn),
+            stale.staleness(drawn),
+            curves.sent(drawn),
+            spent.links(every_line),
+        ]
+    return [section for section in found if section is not None]
+
+
+def _error(
+    every: Sequence[FoundRun],
+    every_line: Sequence[Series],
+    drawn: Sequence[Series],
+    answers: Sequence[RunVerdict],
+) -> PageSection:
+    """Error against time, and times to target."""
+    targets = {found.target for found in every if found.main}
+    target = targets.pop() if len(targets) == 1 else None
+    picks = {(each.run, each.pick) for each in answers if each.pick is not None}
+    first = next((line for line in drawn if (line.found.name, line.label) in picks), drawn[0])
+    heading = "Error against time"
+    mean = (first.row["time_to_target"] or {}).get("mean")
+    if target is not None and mean is not None and len(every) == 1:
+        heading = f"{first.label} reaches loss {target:g} first"
+    kinds = {str((f.scenario.get("table") or {}).get("objective", {}).get("kind")) for f in every}
+    name = LOSS.get(kinds.pop(), "loss") if len(kinds) == 1 else "loss"
+    seeds = max(len(line.runs) for line in drawn)
+    lead = f"Mean of {seeds} seeds; bands from smallest to largest." if seeds > 1 else "One seed."
+    if any(line.measured for line in drawn) and len({line.measured for line in drawn}) > 1:
+        lead += " Dotted with open symbols: measured in real training."
+    if target is not None:
+        within = ", with 95 % intervals" if seeds > 1 else ""
+        lead += f" Dots on the target line: when it is reached{within}."
+    table = compared.results(every_line, target, picks)
+    return PageSection(
+        "error", heading, lead, [curves.error(drawn, target, name, heading)], [table]
+    )
+
+
+def _origin(found: FoundRun) -> dict[str, Any]:
+    """Where a RUN's numbers are from."""
+    document = found.document
+    table = found.scenario.get("table")
+    seeds = document.get("seeds")
+    said = [*document.get("notes", ()), *document.get("warnings", ())]
+    for side, run in found.sides.items():
+        if run is not found.main:
+            said += [f"{side}: {note}" for note in run.summary["notes"]]
+    if found.comparison and found.main:
+        said += found.comparison["notes"]
+    return {
+        "name": found.name,
+        "title": found.scenario["title"],
+        "file": found.scenario["file"],
+        "toml": compared.document(table) if table else "",
+        "seeds": json.dumps(seeds).strip("{}[]") if seeds else "",
+        "engine": document.get("engine") or "",
+        "versions": document.get("versions") or {},
+        "machine": {
+            k: v for run in found.sides.values() for k, v in run.summary.get("machine", {}).items()
+        },
+        "notes": [*dict.fromkeys(said)],
+    }
+
+
+@cache
+def _plotly() -> str:
+    from plotly.offline import get_plotlyjs  # noqa: PLC0415
+
+    return str(get_plotlyjs())
+
+
+def _file(name: str) -> str:
+    return (Path(__file__).parent / name).read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    """Hash by which the page's policy knows its scripts: no other runs."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+@cache
+def _environment() -> "Environment":
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415
+
+    made = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    made.filters["prose"] = _prose
+    return made
+
+
+def _prose(text: str) -> "Markup":
+    """Return text for HTML: what is in backticks is code, and a number stays with its unit."""
+    from markupsafe import Markup, escape  # noqa: PLC0415
+
+    whole = re.sub(r"(?<=\d) (?=(ms|s|min|h|d|%)\b|%)", "\N{NO-BREAK SPACE}", str(escape(text)))
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", whole))

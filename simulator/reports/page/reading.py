@@ -1,0 +1,180 @@
+"""What RUN directories hold, whichever command wrote them."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.inputs import untrusted
+from paceline.simulator.reports.page.documents import (
+    COMPARISON,
+    SHAPES,
+    SWEEP,
+    TUNE,
+    SweepRow,
+    Timeline,
+)
+from paceline.simulator.results import read as directories
+from paceline.simulator.results import store
+from paceline.simulator.results.read import RunDirectory
+from paceline.simulator.results.schema import demand_shape
+
+SIDES = ("predicted", "measured")
+SPAN = {"name", "pid", "tid", "ts", "dur"}  # of an event in a timeline
+
+
+@dataclass(frozen=True)
+class FoundRun:
+    """One RUN: what simulate, validate, compare, tune or sweep wrote there.
+
+    `sides`: its run directories, by "predicted" and "measured". The others are documents as their
+    commands wrote them; None where another command wrote this RUN.
+    """
+
+    name: str
+    path: Path
+    sides: dict[str, RunDirectory] = field(default_factory=dict)
+    comparison: dict[str, Any] | None = None
+    tune: dict[str, Any] | None = None
+    sweep: dict[str, Any] | None = None
+
+    @property
+    def main(self) -> RunDirectory | None:
+        """The run directory that the pick is from: the prediction, where there is one."""
+        return next(iter(self.sides.values()), None)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Whatever has the scenario, seeds, versions, notes and warnings."""
+        if self.main:
+            return self.main.summary | {"scenario": self.scenario}
+        return self.tune or self.sweep or self.comparison or {}
+
+    @property
+    def scenario(self) -> dict[str, Any]:
+        """Title and file, and `table` where the command kept it."""
+        if self.main:
+            return {**self.main.summary["scenario"], "table": self.main.table}
+        return dict((self.tune or self.sweep or self.comparison or {})["scenario"])
+
+    @property
+    def target(self) -> float | None:
+        """The loss to reach, if any."""
+        if self.main:
+            target: float | None = self.main.table["run"].get("target_loss")
+            return target
+        given: float | None = self.scenario.get("table", {}).get("run", {}).get("target_loss")
+        return given
+
+
+def read(paths: Sequence[Path]) -> list[FoundRun]:
+    """Return what each of `paths` holds. Raises InputError where one is no RUN."""
+    names = _names(paths)
+    return [_read(path, name) for path, name in zip(paths, names, strict=True)]
+
+
+def _read(path: Path, name: str) -> FoundRun:
+    if not path.exists():
+        raise InputError(f"{path}: no such directory; give one that paceline simulate has written")
+    there = {side: path / side for side in SIDES if (path / side / store.WHOLE).is_file()}
+    documents = {
+        key: _document(path / file)
+        for key, file in (("comparison", COMPARISON), ("tune", TUNE), ("sweep", SWEEP))
+        if (path / file).is_file()
+    }
+    if (path / store.WHOLE).is_file():
+        run = directories.read(path)
+        side = "measured" if "real" in run.summary["engine"] else "predicted"
+        return FoundRun(name, path, {side: run}, **documents)
+    if there:
+        sides = {side: directories.read(folder) for side, folder in there.items()}
+        return FoundRun(name, path, sides, **documents)
+    if not documents:
+        if (path / store.PARTS).is_dir():
+            directories.read(path)  # says that it is unfinished
+        raise InputError(
+            f"{path}: no run.json, tune.json, sweep.json or comparison.json; give a directory "
+            "that paceline simulate, tune, sweep, validate or compare has written"
+        )
+    if "sweep" in documents:
+        documents["sweep"]["rows"] = _rows(path / "sweep.csv", documents["sweep"]["vary"])
+    return FoundRun(name, path, {}, **documents)
+
+
+def _document(file: Path) -> dict[str, Any]:
+    try:
+        document = untrusted.document(file.read_text(encoding="utf-8"))
+        store.demand_schema(document.get("schema", store.SCHEMA), file)
+        demand_shape(SHAPES[file.name], document)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{file}: not written by this Paceline ({error}); repeat the command that wrote it"
+        ) from None
+    return document
+
+
+def _rows(file: Path, vary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Rows of sweep.csv: numbers where they are such, None where nothing is."""
+    try:
+        with file.open(newline="", encoding="utf-8") as lines:
+            table = list(csv.DictReader(lines))
+        rows = [{key: _value(text) for key, text in row.items()} for row in table]
+        for row in rows:
+            demand_shape(SweepRow, row)
+            if missing := vary.keys() - row.keys():
+                raise ValueError(f"no column {min(missing)}")
+    except FileNotFoundError:
+        raise InputError(f"{file}: missing; repeat the command of the sweep") from None
+    except (OSError, ValueError, TypeError, csv.Error) as error:
+        raise InputError(
+            f"{file}: not a sweep's table ({error}); repeat the command of the sweep"
+        ) from None
+    return rows
+
+
+def _value(text: str) -> Any:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return text
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """Names of the directories, with as many of their parents as tell them apart."""
+    whole = [path.resolve() for path in paths]
+    if len(set(whole)) < len(whole):
+        twice = next(path for path in paths if whole.count(path.resolve()) > 1)
+        raise InputError(f"{twice}: given twice; give each RUN once")
+    depth = 1
+    while len({path.parts[-depth:] for path in whole}) < len(whole):
+        depth += 1
+    return ["/".join(path.parts[-depth:]) for path in whole]
+
+
+def spans(run: RunDirectory) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """Spans of timeline.json by process (an algorithm) and thread (a worker), as Chrome has them.
+
+    Empty where the run recorded none. What is neither a span nor a name is left out.
+    """
+    try:
+        document = untrusted.document((run.path / "timeline.json").read_text(encoding="utf-8"))
+        demand_shape(Timeline, document)
+    except (OSError, ValueError):
+        return {}
+    processes: dict[int, str] = {}
+    threads: dict[tuple[int, int], str] = {}
+    for event in document["traceEvents"]:
+        name, thing = event.get("args", {}).get("name"), event.get("name")
+        if name and thing == "process_name" and "pid" in event:
+            processes[event["pid"]] = name
+        elif name and thing == "thread_name" and event.keys() >= {"pid", "tid"}:
+            threads[event["pid"], event["tid"]] = name
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for event in document["traceEvents"]:
+        if event.get("ph") == "X" and event.keys() >= SPAN:
+            process = processes.get(event["pid"], str(event["pid"]))
+            thread = threads.get((event["pid"], event["tid"]), f"worker {event['tid']}")
+            found.setdefault(process, {}).setdefault(thread, []).append(event)
+    return found

@@ -1,0 +1,246 @@
+"""What a page says on top: what to deploy, by how much it wins, how sure that is, what matters."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.reports.page.parts import percent
+from paceline.simulator.reports.page.reading import FoundRun
+from paceline.simulator.results.run import Run
+from paceline.simulator.results.statistics import (
+    at,
+    crossing,
+    human,
+    interval,
+    loss_at,
+    number,
+    seconds_per_step,
+)
+
+Groups = Mapping[str, Sequence[Run]]
+BASELINES = ("ssgd", "psgd")  # what others are set against, by name; else the scenario's first
+LEVELS = 80  # of loss, or times, at which the first is looked for
+MARGIN, SURE, CHANGE = "By how much?", "How sure is that?", "What would change the answer?"
+
+
+@dataclass(frozen=True)
+class RunVerdict:
+    """The answer of one RUN. `facts`: questions and their answers."""
+
+    run: str
+    headline: str
+    sentence: str
+    facts: list[tuple[str, list[str]]]
+    pick: str | None = None
+    value: str = "-"
+    within: str = "-"
+
+
+def verdict(found: FoundRun) -> RunVerdict:
+    """Say what one RUN of `simulate` or `validate` comes to."""
+    run = found.main
+    assert run is not None
+    pick = run.summary["pick"]
+    best = pick["label"]
+    if best is None or best not in run.runs:
+        return RunVerdict(found.name, "Nothing to deploy", pick["sentence"], [])
+    headline = f"Deploy {best}"
+    if pick["ci95"] is None and pick["measure"] != "reached":
+        headline += ", as far as one seed can tell"
+    elif pick["ties"]:
+        headline += f"; {_any(pick['ties'])} may be as good"
+    scores = scored(run.runs, pick["measure"], found.target)
+    facts = [
+        (MARGIN, _margins(scores, best, pick["measure"], baseline(found))),
+        (SURE, [*_sure(found, scores, pick)]),
+        (CHANGE, [*filter(None, _change(found, run.runs, pick))]),
+    ]
+    say = number if pick["measure"] == "loss" else human
+    if pick["measure"] == "reached":
+        return RunVerdict(found.name, headline, pick["sentence"], facts, best)
+    within = " to ".join(map(say, pick["ci95"] or ())) or "-"
+    return RunVerdict(
+        found.name, headline, pick["sentence"], facts, best, say(pick["value"]), within
+    )
+
+
+def baseline(found: FoundRun) -> str | None:
+    """The algorithm that others are set against."""
+    assert found.main is not None
+    names = {row["name"]: label for label, row in reversed(found.main.rows.items())}
+    return next((names[name] for name in BASELINES if name in names), next(iter(found.main.rows)))
+
+
+def scored(groups: Groups, measure: str, target: float | None) -> dict[str, dict[int, float]]:
+    """What the pick is by, of each label and seed; the smaller the better. See `pick.pick`."""
+    if measure in ("time_to_target", "reached") and target is not None:
+        return {k: {r.seed: crossing(r, target) for r in runs} for k, runs in groups.items()}
+    if measure == "seconds_per_step":
+        return {k: {r.seed: seconds_per_step(r) for r in runs} for k, runs in groups.items()}
+    end = min(run.duration for runs in groups.values() for run in runs)
+    return {k: {r.seed: loss_at(r, end) for r in runs} for k, runs in groups.items()}
+
+
+def _margins(
+    scores: Mapping[str, Mapping[int, float]], best: str, measure: str, against: str | None
+) -> list[str]:
+    """How far the next and the baseline are behind."""
+    means = {label: float(np.mean([*values.values()])) for label, values in scores.items()}
+    others = sorted((k for k in means if k != best), key=lambda k: not math.isfinite(means[k]))
+    others.sort(key=lambda k: means[k] if math.isfinite(means[k]) else math.inf)
+    if not others:
+        return ["Nothing else was run to set it against."]
+    said = []
+    roles = {others[0]: "next"}
+    if against is not None and against != best and against in means:
+        roles[against] = "next and the baseline" if against in roles else "baseline"
+    for label, role in roles.items():
+        said.append(margin(scores[best], scores[label], measure, f"{label}, the {role}"))
+    if against == best:
+        said.append("It is the baseline itself.")
+    return said
+
+
+def margin(best: Mapping[int, float], other: Mapping[int, float], measure: str, name: str) -> str:
+    """Say how much smaller `best` is than `other`, paired over the seeds that both have."""
+    seeds = [seed for seed in best if seed in other]
+    one, two = (np.array([values[seed] for seed in seeds]) for values in (best, other))
+    if not np.isfinite(two).all():
+        count = int(np.isfinite(two).sum())
+        return f"{name}, got there with {count} of {len(seeds)} seeds only."
+    say = number if measure == "loss" else human
+    gap = float(np.mean(two - one))
+    within = _within(interval(two - one), say)
+    what = {"loss": "lower", "seconds_per_step": "less per step"}.get(measure, "sooner")
+    times = two.mean() / one.mean() if one.mean() > 0 else math.nan
+    ratio = "" if measure == "loss" else f": {number(times)} times as fast"
+    return f"{_signed(gap, say)} {what} than {name}{within}{ratio}."
+
+
+def _within(ci95: Sequence[float] | None, say: Any) -> str:
+    if ci95 is None:
+        return ""
+    return f" (95 %: {_signed(ci95[0], say)} to {_signed(ci95[1], say)}, paired over seeds)"
+
+
+def _signed(value: float, say: Any) -> str:
+    return f"{'-' if value < 0 else ''}{say(abs(value))}"
+
+
+def _sure(
+    found: FoundRun, scores: Mapping[str, Mapping[int, float]], pick: Mapping[str, Any]
+) -> Iterator[str]:
+    best, seeds = pick["label"], len(scores[pick["label"]])
+    wins = sum(
+        all(values[seed] >= scores[best][seed] for values in scores.values() if seed in values)
+        for seed in scores[best]
+    )
+    if seeds == 1:
+        yield "One seed cannot tell chance from merit: ask for more with `--seeds 8`."
+    elif pick["ties"]:
+        yield (
+            f"Not of the order: {seeds} paired seeds cannot separate it from {_any(pick['ties'])}; "
+            f"it was first with {wins} of {seeds}."
+        )
+    elif len(scores) > 1:
+        yield f"It was first with {wins} of {seeds} seeds" + (
+            ", and the 95 % intervals of its lead exclude zero."
+            if pick["measure"] != "reached"
+            else "."
+        )
+    assert found.main is not None
+    known = (found.main.rows[best].get("interval90") or {}).get("time_to_target")
+    if known and known[0] is not None:
+        high = "later" if known[1] is None else human(known[1])
+        yield f"By its calibration a real run takes {human(known[0])} to {high} (90 %)."
+    if found.comparison:
+        yield from _measured(found.comparison)
+    elif "measured" not in found.sides:
+        yield "No real training confirms it here; `paceline validate` would."
+
+
+def _measured(comparison: Mapping[str, Any]) -> Iterator[str]:
+    """What real training says of the prediction."""
+    error, regret = comparison.get("median_absolute_error"), comparison.get("regret")
+    if error is not None:
+        yield f"Real training: times per step were predicted within {percent(error, 1)}, median."
+    if regret and regret["value"] is not None:
+        costs = f"costs {percent(regret['value'], 1)} more than {regret['best']}"
+        yield f"Picking {regret['picked']} {costs if regret['value'] else 'is right'} there."
+
+
+def _change(found: FoundRun, groups: Groups, pick: Mapping[str, Any]) -> Iterator[str]:
+    best = pick["label"]
+    if pick["ties"]:
+        yield "More seeds may separate the ties."
+    if pick["measure"] == "time_to_target" and found.target is not None and len(groups) > 1:
+        yield targets(groups, best, found.target)
+    elif pick["measure"] == "loss" and len(groups) > 1:
+        yield _deadlines(groups, best)
+    elif pick["measure"] == "seconds_per_step":
+        yield "What the loss does: fewer seconds per step are no merit; choose an `objective`."
+    if not found.tune:
+        yield (
+            "Latency, bandwidth, straggling and other settings were not varied: "
+            "`paceline tune` says what they change."
+        )
+
+
+def targets(groups: Groups, best: str, target: float) -> str:
+    """For which targets the pick would be another."""
+    high = min(run.curve["loss"][0] for runs in groups.values() for run in runs)
+    low = max(min(run.curve["loss"]) for run in groups[best])
+    if not 0 < low < target < high:
+        return ""
+    levels = np.union1d(np.geomspace(low, 0.95 * high, LEVELS), [target])
+    first = [_first({k: _mean_crossing(runs, v) for k, runs in groups.items()}) for v in levels]
+    start, stop = _stretch(first, int(np.searchsorted(levels, target)), best)
+    said = f"It is first to any loss from {number(levels[stop])} down to {number(levels[start])}"
+    other = []
+    if stop + 1 < len(levels):
+        other.append(f"for a target above that, {first[stop + 1]}")
+    if start > 0:
+        other.append(f"for one below, {first[start - 1]}")
+    return f"{said}; {', '.join(other)}." if other else f"{said}: no other target does."
+
+
+def _mean_crossing(runs: Sequence[Run], level: float) -> float:
+    return float(np.mean([crossing(run, level) for run in runs]))
+
+
+def _deadlines(groups: Groups, best: str) -> str:
+    """Since when the pick has had the lowest loss."""
+    end = min(run.duration for runs in groups.values() for run in runs)
+    times = np.linspace(0, end, LEVELS)[1:]
+    first = [
+        _first({k: float(np.mean([at(run, t) for run in runs])) for k, runs in groups.items()})
+        for t in times
+    ]
+    start, _ = _stretch(first, len(times) - 1, best)
+    if start == 0:
+        return f"It has the lowest loss at any deadline up to {human(end)}."
+    return f"A deadline before {human(times[start])}: until then {first[start - 1]} is ahead."
+
+
+def _first(values: Mapping[str, float]) -> str:
+    known = {label: value for label, value in values.items() if not math.isnan(value)}
+    return min(known, key=lambda label: known[label]) if known else ""
+
+
+def _stretch(first: Sequence[str], place: int, best: str) -> tuple[int, int]:
+    """First and last place around `place` where `best` is first."""
+    start = stop = place
+    while start > 0 and first[start - 1] == best:
+        start -= 1
+    while stop + 1 < len(first) and first[stop + 1] == best:
+        stop += 1
+    return start, stop
+
+
+def _any(labels: Sequence[str]) -> str:
+    few = list(labels[:3])
+    more = [f"{len(labels) - 3} more"] if len(labels) > 3 else []
+    return " or ".join([*few, *more])

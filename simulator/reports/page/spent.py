@@ -1,0 +1,235 @@
+"""Where the time goes, worker by worker, and what goes over which link."""
+
+from collections.abc import Sequence
+
+from paceline.simulator.reports.page.lines import Series
+from paceline.simulator.reports.page.parts import (
+    Cell,
+    Figure,
+    Json,
+    PageSection,
+    PageTable,
+    literal,
+    percent,
+    size,
+)
+from paceline.simulator.reports.page.reading import FoundRun, spans
+from paceline.simulator.results.figures.bars import PARTS
+from paceline.simulator.results.statistics import human, time_unit
+
+HATCHES = {"compute": "", "wait": ".", "communicate": "/", "serve": "x", "lost": "+", "down": "\\"}
+COLOURS = {part: f"--part-{part}" for part in (*PARTS, "serve")}
+ROUNDS = 24  # spans of each worker that a timeline shows, about
+SPANS = 1200  # of all workers together, at most
+ALL_SPANS = 12_000  # of all timelines together, at most
+LINKS = 24  # rows of a table
+MOST = 600  # rows of one that is folded away
+SAID = 6  # bottlenecks that are spelled out
+
+
+def _look(part: str) -> Json:
+    """Colour, and a hatch for those who cannot tell colours."""
+    pattern = {"shape": HATCHES[part], "fgcolor": "--page/0.55", "fillmode": "overlay", "size": 6}
+    return {"color": COLOURS[part], "line": {"width": 0}, "pattern": pattern}
+
+
+def breakdown(lines: Sequence[Series]) -> PageSection:
+    """Seconds per local step, by what they are spent on."""
+    known = [line for line in lines if line.row["seconds_per_step"]["mean"]]
+    totals = [line.row["seconds_per_step"]["mean"] for line in known]
+    scale, unit = (1e-3, "ms") if max(totals, default=1.0) < 1 else time_unit(max(totals))
+    parts = [part for part in PARTS if any(part in line.row["breakdown"] for line in known)]
+    data = []
+    for part in parts:
+        shares = [line.row["breakdown"].get(part) or 0.0 for line in known]
+        widths = [share * total / scale for share, total in zip(shares, totals, strict=True)]
+        data.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": part,
+                "y": [literal(line.name) for line in known],
+                "x": widths,
+                "customdata": [percent(share) for share in shares],
+                "text": list(map(percent, shares)),
+                "textposition": "inside",
+                "insidetextanchor": "middle",
+                "textangle": 0,
+                "textfont": {"color": f"--on-{part}"},
+                "marker": _look(part),
+                "hovertemplate": f"{part}: %{{x:.3~g}} {unit} (%{{customdata}})<extra></extra>",
+            }
+        )
+    layout: Json = {
+        "barmode": "stack",
+        "uniformtext": {"minsize": 11, "mode": "hide"},  # what has no room is not written
+        "xaxis": {"title": {"text": f"time per local step ({unit})"}, "rangemode": "tozero"},
+        "yaxis": {"autorange": "reversed", "automargin": True},
+        "showlegend": True,
+    }
+    predicted = [line for line in known if not line.measured]
+    idle = {line.title: 1 - (line.row["breakdown"].get("compute") or 0.0) for line in predicted}
+    heading = "Where the time goes"
+    if idle:
+        worst, best = max(idle, key=lambda k: idle[k]), min(idle, key=lambda k: idle[k])
+        heading = f"{worst} computes {percent(1 - idle[worst])} of the time"
+        if worst != best:
+            heading += f", {best} {percent(1 - idle[best])}"
+    says = f"time per local step of each algorithm, split into {', '.join(parts)}: {heading}"
+    figure = Figure("breakdown", says, data, layout, height=130 + 42 * len(known))
+    table = PageTable(
+        "Time per local step and its shares, mean over workers and seeds",
+        ("algorithm", "time per step", *parts),
+        [
+            (line.name, human(total), *(percent(line.row["breakdown"].get(p)) for p in parts))
+            for line, total in zip(known, totals, strict=True)
+        ],
+        folded="The numbers",
+    )
+    said = dict.fromkeys(
+        line.title.removesuffix(line.label) + line.row["bottleneck"]
+        for line in known
+        if _said(line)
+    )
+    return PageSection("breakdown", heading, "", [figure], [table], [*said][:SAID])
+
+
+def _said(line: Series) -> bool:
+    return bool(line.row.get("bottleneck")) and not line.measured
+
+
+def timeline(every: Sequence[FoundRun]) -> PageSection | None:
+    """What each worker does in the first rounds; one algorithm is shown at a time."""
+    shown: dict[str, dict[str, list[Json]]] = {}
+    for found in every:
+        for side, run in found.sides.items():
+            about = [] if len(every) == 1 else [found.name]
+            about += [side] if len(found.sides) > 1 else []
+            for process, threads in spans(run).items():
+                label = process.removesuffix(" (only the beginning)")
+                shown[": ".join([*about, label])] = threads
+    if not shown:
+        return None
+    most = min(SPANS, ALL_SPANS // len(shown))
+    choices = {name: _rounds(threads, most) for name, threads in shown.items()}
+    says = "a row for each worker, with what it does when in the first rounds"
+    return PageSection(
+        "timeline",
+        "The first rounds, worker by worker",
+        "One seed. The whole timeline is in timeline.json, which ui.perfetto.dev opens.",
+        [Figure("timeline", says, choices=choices, height=0)],
+    )
+
+
+def _rounds(threads: dict[str, list[Json]], most: int) -> Json:
+    each = min(ROUNDS, max(3, most // max(1, len(threads))))
+    ends = [
+        sorted(event["ts"] + event["dur"] for event in events)[:each][-1]
+        for name, events in threads.items()
+        if name != "server"
+    ]
+    until = min(ends, default=1.0) / 1e6
+    scale, unit = (1e-3, "ms") if until < 2 else time_unit(until)
+    data = []
+    seen = {event["name"] for events in threads.values() for event in events}
+    for part in [part for part in COLOURS if part in seen]:
+        rows = [
+            (name, event["ts"] / 1e6, event["dur"] / 1e6, event.get("args", {}).get("step", ""))
+            for name, events in threads.items()
+            for event in events
+            if event["name"] == part and event["ts"] / 1e6 < until
+        ]
+        if not rows:
+            continue
+        data.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": part,
+                "y": [literal(name) for name, *_ in rows],
+                "base": [float(f"{start / scale:.6g}") for _, start, _, _ in rows],
+                "x": [float(f"{min(long, until - s) / scale:.5g}") for _, s, long, _ in rows],
+                "customdata": [step for *_, step in rows],
+                "marker": _look(part),
+                "width": 0.78,
+                "hovertemplate": f"{part}, %{{x:.3~g}} {unit}, to step %{{customdata}}"
+                "<extra>%{y}</extra>",
+            }
+        )
+    layout: Json = {
+        "barmode": "overlay",
+        "xaxis": {"title": {"text": f"wall-clock time ({unit})"}, "range": [0, until / scale]},
+        "yaxis": {
+            "categoryorder": "array",
+            "categoryarray": [literal(name) for name in threads][::-1],
+            "automargin": True,
+        },
+        "showlegend": True,
+    }
+    return {"data": data, "layout": layout, "height": 130 + 24 * len(threads)}
+
+
+def links(lines: Sequence[Series]) -> PageSection | None:
+    """What went over each link and, where transfers share links, how much of it that is."""
+    rows = [row for line in lines for row in _shared(line)]
+    if not rows:
+        plain = [row for line in lines for row in _carried(line)]
+        lead = 'Where transfers share links, `network.model = "flows"`, their utilisation is known.'
+        tables = _folded(("algorithm", "links", "sent over each", "mean rate"), plain)
+        return (
+            PageSection("links", "What goes over each link", lead, tables=tables) if plain else None
+        )
+    carried = [
+        (line, each) for line in lines for each in (line.row["network"] or {}).get("lines", ())
+    ]
+    by, most = max(carried, key=lambda pair: pair[1]["utilisation"] or 0.0)
+    used = percent(most["utilisation"])
+    heading = f"The busiest link, {_arrow(most['line'])}, is {used} used, by {by.name}"
+    columns = ("algorithm", "link", "sent", "mean rate", "bandwidth", "saturated", "utilisation")
+    lead = "Utilisation: the share of what a link could have carried, busiest first."
+    rows.sort(key=lambda row: -(row[-1].bar or 0.0) if isinstance(row[-1], Cell) else 0.0)
+    return PageSection("links", heading, lead, tables=_folded(columns, rows))
+
+
+def _shared(line: Series) -> list[tuple[Cell | str, ...]]:
+    """Links that transfers share."""
+    duration = line.row["duration"] or 1
+    return [
+        (
+            line.name,
+            _arrow(each["line"]),
+            size(each["bytes"]),
+            f"{size(each['bytes'] / duration)}/s",
+            "no limit" if each["bandwidth"] is None else f"{size(each['bandwidth'])}/s",
+            percent(each["saturated"]),
+            Cell(percent(each["utilisation"], 1), each["utilisation"]),
+        )
+        for each in (line.row.get("network") or {}).get("lines", ())
+    ]
+
+
+def _carried(line: Series) -> list[tuple[Cell | str, ...]]:
+    """What went over links; those that carried about the same are one row."""
+    groups: dict[str, dict[str, float]] = {}
+    for link, count in (line.row.get("links") or {}).items():
+        groups.setdefault(f"{count:.1e}", {})[link] = count
+    rows: list[tuple[Cell | str, ...]] = []
+    for group in groups.values():
+        first, mean = next(iter(group)), sum(group.values()) / len(group)
+        name = first if len(group) == 1 else f"{len(group)} such as {first}"
+        rate = f"{size(mean / (line.row['duration'] or 1))}/s"
+        rows.append((line.name, _arrow(name), size(mean), rate))
+    return rows
+
+
+def _arrow(link: str) -> str:
+    return link.replace("->", " → ")
+
+
+def _folded(columns: Sequence[str], rows: Sequence[Sequence[Cell | str]]) -> list[PageTable]:
+    """A table, whose end is folded away where it is long."""
+    tables = [PageTable("Links, mean over seeds", columns, rows[:LINKS], 2)]
+    if len(rows) > LINKS:
+        more = f"{len(rows) - LINKS} more"
+        tables.append(PageTable("Links, mean over seeds", columns, rows[LINKS:MOST], 2, more))
+    return tables

@@ -1,0 +1,203 @@
+"""A sweep: which algorithm is first at which point."""
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from paceline.simulator.inputs.messages import toml
+from paceline.simulator.reports.page.lines import DASHES, SYMBOLS
+from paceline.simulator.reports.page.parts import (
+    Cell,
+    Figure,
+    Json,
+    PageSection,
+    PageTable,
+    literal,
+)
+from paceline.simulator.reports.page.reading import FoundRun
+from paceline.simulator.reports.page.sentences import CHANGE, MARGIN, SURE, RunVerdict
+from paceline.simulator.results.figures.style import COLOURS
+from paceline.simulator.results.statistics import human, number, time_unit
+
+MEASURES = {
+    "time_to_target_s": "time to target",
+    "final_loss": "final loss",
+    "seconds_per_step": "time per step",
+}
+ROWS = 60
+Row = Mapping[str, Any]
+
+
+def verdict(found: FoundRun) -> RunVerdict:
+    """Say which algorithm is first, and where it is not."""
+    sweep = found.sweep
+    assert sweep is not None
+    measure = _measure(sweep["rows"])
+    points = _points(sweep)
+    firsts = {name: _ranked(rows, measure) for name, rows in points.items()}
+    wins: dict[str, list[str]] = {}
+    for name, ranked in firsts.items():
+        if ranked:
+            wins.setdefault(str(ranked[0]["label"]), []).append(name)
+    if not wins:
+        return RunVerdict(found.name, "Nothing to deploy", "No algorithm has a value anywhere.", [])
+    best = max(wins, key=lambda label: len(wins[label]))
+    count = len(wins[best])
+    sentence = f"{best}: smallest {MEASURES[measure]} at {count} of {len(points)} points."
+    leads = [
+        ranked[1][measure] / ranked[0][measure]
+        for ranked in firsts.values()
+        if len(ranked) > 1 and ranked[0]["label"] == best and ranked[0][measure] > 0
+    ]
+    facts = []
+    if leads:
+        low, high = number(min(leads)), number(max(leads))
+        times = f"{low} times" if low == high else f"{low} to {high} times"
+        facts.append((MARGIN, [f"There the next has {times} its {MEASURES[measure]}."]))
+    close = [name for name, ranked in firsts.items() if len(ranked) > 1 and _meet(ranked, measure)]
+    meeting = "At no point" if not close else f"At {len(close)} of {len(points)} points"
+    facts.append((SURE, [f"{meeting} do the 95 % intervals of the first two meet."]))
+    others = [f"At {'; '.join(names)}: {label}." for label, names in wins.items() if label != best]
+    none = [f"No value of {', '.join(sweep['vary'])} that was tried."]
+    facts.append((CHANGE, others[:6] or none))
+    return RunVerdict(found.name, f"Deploy {best}", sentence, facts, best)
+
+
+def _measure(rows: Sequence[Row]) -> str:
+    known = (key for key in MEASURES if any(row.get(key) is not None for row in rows))
+    return next(known, "seconds_per_step")
+
+
+def _points(sweep: Row) -> dict[str, list[Row]]:
+    """Rows by point, which is called by what differs between points."""
+    keys = [key for key, values in sweep["vary"].items() if len(values) > 1] or [*sweep["vary"]]
+    short = {key: key.rpartition(".")[2] for key in keys}
+    if len({*short.values()}) < len(keys):
+        short = {key: key for key in keys}
+
+    def name(row: Row) -> str:
+        said = {short[key]: _value(row[key]) for key in keys}
+        return ", ".join(f"{key} = {value}" for key, value in said.items())
+
+    return {key: list(rows) for key, rows in groupby(sweep["rows"], name)}
+
+
+def _value(value: Any) -> str:
+    return (
+        f"{value:g}"
+        if isinstance(value, float)
+        else value
+        if isinstance(value, str)
+        else toml(value)
+    )
+
+
+def _ranked(rows: Sequence[Row], measure: str) -> list[Row]:
+    return sorted((r for r in rows if r.get(measure) is not None), key=lambda row: row[measure])
+
+
+def _meet(ranked: Sequence[Row], measure: str) -> bool:
+    high, low = ranked[0].get(f"{measure}_high"), ranked[1].get(f"{measure}_low")
+    return high is None or low is None or low <= high
+
+
+def section(found: FoundRun, place: int) -> PageSection:
+    """The sweep as figure and table."""
+    sweep = found.sweep
+    assert sweep is not None
+    rows, points = sweep["rows"], _points(sweep)
+    measure = _measure(rows)
+    longest = max((row[measure] for row in rows if row.get(measure) is not None), default=1.0)
+    timed = measure != "final_loss"
+    scale, unit = ((1e-3, "ms") if longest < 1 else time_unit(longest)) if timed else (1.0, "")
+    say = human if timed else number
+    names = [*points]
+    data, legend = [], {}
+    for index, label in enumerate(dict.fromkeys(str(row["label"]) for row in rows)):
+        own = [
+            (name, row)
+            for name, each in points.items()
+            for row in each
+            if str(row["label"]) == label and row.get(measure) is not None
+        ]
+        colour, dash = f"--c{index % len(COLOURS)}", DASHES[index % len(DASHES)]
+        data.append(_trace(own, measure, scale, literal(label), colour, dash, index))
+        name = {"name": label, "label": literal(label)}
+        legend[f"l{index}"] = name | {"colour": colour, "dash": dash}
+    title = f"{MEASURES[measure]} ({unit})" if unit else MEASURES[measure]
+    layout: Json = {
+        "xaxis": {
+            "type": "category",
+            "categoryorder": "array",
+            "categoryarray": list(map(literal, names)),
+            "automargin": True,
+        },
+        "yaxis": {"title": {"text": title}, "rangemode": "tozero"},
+    }
+    says = f"{MEASURES[measure]} of each algorithm at each point of the sweep"
+    figure = Figure(f"sweep-{place}", says, data, layout, {}, legend)
+    best = {name: ranked[0] for name, each in points.items() if (ranked := _ranked(each, measure))}
+    columns = ("point", "algorithm", MEASURES[measure], "95 %", "reached", "time per step")
+    cells = [
+        (
+            name,
+            Cell(str(row["label"]), strong=best.get(name) is row),
+            "-" if row.get(measure) is None else say(row[measure]),
+            _within(row, measure, say),
+            "-" if row.get("reached") is None else f"{row['reached']:.0f} of {row['seeds']:.0f}",
+            human(row["seconds_per_step"]),
+        )
+        for name, each in points.items()
+        for row in each
+    ]
+    caption = "Each algorithm at each point; the first is bold"
+    tables = [PageTable(caption, columns, cells[:ROWS], texts=2)]
+    if len(cells) > ROWS:
+        more = f"{len(cells) - ROWS} more rows"
+        tables.append(PageTable(caption, columns, cells[ROWS:1000], 2, more))
+    heading = f"{len(names)} points of {', '.join(sweep['vary'])}"
+    return PageSection(f"sweep-{place}", heading, "", [figure], tables)
+
+
+def _within(row: Row, measure: str, say: Any) -> str:
+    low, high = row.get(f"{measure}_low"), row.get(f"{measure}_high")
+    return "-" if low is None or high is None else f"{say(low)} to {say(high)}"
+
+
+def _trace(  # noqa: PLR0913, PLR0917 - a line's looks
+    own: Sequence[tuple[str, Row]],
+    measure: str,
+    scale: float,
+    name: str,
+    colour: str,
+    dash: str,
+    index: int,
+) -> Json:
+    means = [row[measure] for _, row in own]
+    low = [row.get(f"{measure}_low") for _, row in own]
+    high = [row.get(f"{measure}_high") for _, row in own]
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "x": [literal(point) for point, _ in own],
+        "y": [mean / scale for mean in means],
+        "error_y": {
+            "type": "data",
+            "symmetric": False,
+            "array": [
+                0 if h is None else (h - m) / scale for h, m in zip(high, means, strict=True)
+            ],
+            "arrayminus": [
+                0 if v is None else (m - v) / scale for v, m in zip(low, means, strict=True)
+            ],
+            "color": colour,
+            "thickness": 1.2,
+            "width": 3,
+        },
+        "line": {"color": colour, "dash": dash, "width": 2},
+        "marker": {"symbol": SYMBOLS[index % len(SYMBOLS)], "size": 8},
+        "legendgroup": f"l{index}",
+        "name": name,
+        "hovertemplate": f"{name}: %{{y:.3~g}}<extra>%{{x}}</extra>",
+        "meta": "mean",
+    }

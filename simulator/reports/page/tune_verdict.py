@@ -1,0 +1,126 @@
+"""What a search comes to, in words."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from paceline.simulator.reports.page.parts import percent
+from paceline.simulator.reports.page.reading import FoundRun
+from paceline.simulator.reports.page.sentences import BASELINES, CHANGE, MARGIN, SURE, RunVerdict
+from paceline.simulator.results.statistics import human, number
+
+SAID = ("seeds cannot separate", "seed cannot tell")  # of warnings: what is answered elsewhere
+Row = Mapping[str, Any]
+Say = Callable[[Any], str]
+
+
+def says(tune: Row) -> Say:
+    """How a search's values are said."""
+    if tune["objective"] == "time-to-loss":
+        return human
+    return lambda value: "-" if value is None else number(value)
+
+
+def verdict(found: FoundRun) -> RunVerdict:
+    """Say what `paceline tune` came to."""
+    tune = found.tune
+    assert tune is not None
+    best, say = tune["ranking"][0], says(tune)
+    if not best["reached"]:
+        return RunVerdict(found.name, "Nothing to deploy yet", tune["sentence"], _warned(tune))
+    headline = f"Deploy {best['label']}"
+    if tune["simplest"] != best["label"]:
+        headline += f"; the simpler {tune['simplest']} may be as good"
+    facts = [
+        (MARGIN, [*_margins(tune, say)]),
+        (SURE, [_sure(tune)]),
+        (CHANGE, [*_change(tune)]),
+    ]
+    within = " to ".join(map(say, best["ci95"] or ())) or "-"
+    value = say(best["value"])
+    return RunVerdict(found.name, headline, tune["sentence"], facts, best["label"], value, within)
+
+
+def _warned(tune: Row) -> list[tuple[str, list[str]]]:
+    return [(CHANGE, [_sentence(text) for text in tune["warnings"]])]
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _margins(tune: Row, say: Say) -> Iterator[str]:
+    """How far the next and the best of the baseline are behind, paired over seeds."""
+    best, *others = tune["ranking"]
+    if not others:
+        yield "Nothing else was tried."
+        return
+    roles = [(others[0], "the next")]
+    plain = next((row for row in others if row["name"] in BASELINES), None)
+    if plain and plain is not others[0]:
+        roles.append((plain, f"the best {plain['name']}"))
+    word = {"time-to-loss": "sooner", "cost-to-loss": "cheaper"}.get(tune["objective"], "lower")
+    for row, role in roles:
+        if row["value"] is None or best["value"] is None:
+            reached = f"{row['reached']} of {row['seeds']} seeds"
+            yield f"{row['label']}, {role}, got there with {reached} only."
+            continue
+        behind = row["behind_ci95"]
+        gap = sum(behind) / 2 if behind else row["value"] - best["value"]
+        edges = " to ".join(_signed(edge, say) for edge in behind or ())
+        within = f" (95 %: {edges}, {row['seeds']} paired seeds)" if behind else ""
+        yield f"{_signed(gap, say)} {word} than {row['label']}, {role}{within}."
+
+
+def _signed(value: float, say: Say) -> str:
+    return f"{'-' if value < 0 else ''}{say(abs(value))}"
+
+
+def _sure(tune: Row) -> str:
+    count, seeds = len(tune["ranking"]), tune["ranking"][0]["seeds"]
+    if seeds == 1:
+        return "One seed cannot tell chance from merit: ask for more with `--seeds 8`."
+    if not tune["ties"]:
+        return f"{seeds} paired seeds separate it from all other of {count} configurations."
+    names = ", ".join(row["label"] for row in tune["ties"][:4])
+    more = f" and {len(tune['ties']) - 4} more" if len(tune["ties"]) > 4 else ""
+    return (
+        f"{seeds} paired seeds cannot separate it from {len(tune['ties'])} of the other "
+        f"{count - 1} configurations ({names}{more}); of all these {tune['simplest']} is simplest."
+    )
+
+
+def _change(tune: Row) -> Iterator[str]:
+    """What the sensitivity says: in which worlds another candidate is first."""
+    best = tune["ranking"][0]["label"]
+    steady: dict[str, list[float]] = {}
+    for world in tune["regret"]:
+        cost = world["regret"].get(best)
+        if not world["input"]:
+            continue
+        if cost == 0:
+            steady.setdefault(world["input"], []).append(world["change"])
+            continue
+        known = {k: v for k, v in world["values"].items() if v is not None}
+        first = f"{min(known, key=lambda k: known[k])} is first" if known else "none gets there"
+        stay = "does not get there" if cost is None else f"costs {percent(cost, 1)} more"
+        yield _sentence(f"{world_name(world)}: {first}, and this pick {stay}")
+    if steady:
+        worlds = [_both(what, changes) for what, changes in steady.items()]
+        yield f"It stays first with {', '.join(worlds)}."
+    for text in tune["warnings"]:
+        if not text.partition(" ")[2].startswith(SAID):
+            yield _sentence(text)
+
+
+def _both(what: str, changes: Sequence[float]) -> str:
+    if len(changes) == 1:
+        return world_name({"input": what, "change": changes[0]})
+    return f"{what} ±{100 * abs(changes[0]):.0f}\N{NO-BREAK SPACE}%"
+
+
+def world_name(world: Row) -> str:
+    """What is changed, and by how much."""
+    if not world["input"]:
+        return "as written"
+    sign = "+" if world["change"] > 0 else "−"
+    return f"{world['input']} {sign}{100 * abs(world['change']):.0f}\N{NO-BREAK SPACE}%"

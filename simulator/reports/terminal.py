@@ -1,0 +1,366 @@
+"""Tables for a terminal."""
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from paceline.simulator.results.run import TIMES
+from paceline.simulator.results.statistics import human, number, time_unit
+
+if TYPE_CHECKING:  # theory has no need of all that simulates
+    from paceline.simulator.studies.simulate import Result
+    from paceline.simulator.studies.sweep.table import SweepResult
+    from paceline.simulator.studies.tune.result import TuneResult
+
+Row = Mapping[str, Any]
+Cell = Callable[[Row], str]
+
+STYLE: dict[str, Any] = {"box": SIMPLE_HEAD, "show_edge": False, "padding": (0, 1, 0, 0)}
+SWEEP_ROWS = 40  # of a sweep, shown on a terminal
+TUNE_ROWS = 10  # of a search
+
+
+def headed(first: str, *columns: str) -> Table:
+    """Return an empty table: a column of names, and one of numbers for each of `columns`."""
+    table = Table(first, **STYLE)
+    for column in columns:
+        table.add_column(column, no_wrap=True)
+    return table
+
+
+def summary(result: "Result") -> Table:
+    """One line per algorithm of a result; the picked one is bold."""
+    target, rows = result.scenario.run.target_loss, result.algorithms
+    columns: dict[str, Cell] = {"algorithm": lambda row: row["label"]}
+    if result.replicates:
+        columns |= _with_intervals(target, len(result.seeds))
+    else:
+        columns["s/step"] = _pace
+    if target and not result.replicates:
+        heading = f"to loss {target:g}\n(95 %)"
+        columns[heading] = lambda row: _reached(row["time_to_target"], len(result.seeds))
+    columns["final\nloss"] = lambda row: _final(row["loss"]["last"], row["diverged"])
+    if any(row["accuracy"]["last"] is not None for row in rows):
+        columns["accuracy"] = lambda row: _plain(row["accuracy"]["last"])
+    if any(row["staleness"] and row["staleness"]["max"] for row in rows):
+        columns["stale\nmean/max"] = lambda row: _staleness(row["staleness"])
+    kinds = [kind for kind in TIMES if any(kind in row["breakdown"] for row in rows)]
+    columns[_spent(kinds)] = lambda row: _shares(row["breakdown"].get(kind) for kind in kinds)
+    table = _table(rows, columns)
+    for column in table.columns[1:]:
+        column.no_wrap = True
+    for line, row in zip(table.rows, rows, strict=True):
+        line.style = "bold" if row["label"] == result.pick["label"] else None
+    return table
+
+
+def _pace(row: Row) -> str:
+    return "stalled" if row["stall"] else human(row["seconds_per_step"]["mean"])
+
+
+def _with_intervals(target: float | None, seeds: int) -> dict[str, Cell]:
+    """Pace and time to target, with where a measured run may be expected beneath."""
+
+    def paced(row: Row) -> str:
+        return f"{_pace(row)}\n{_within(row['interval90']['seconds_per_step'])}"
+
+    def reached(row: Row) -> str:
+        times = row["time_to_target"]
+        if times["mean"] is None:
+            return _reached(times, seeds)
+        time = human(times["mean"])
+        return f"{time}\n{_within(row['interval90']['time_to_target'])}"
+
+    columns: dict[str, Cell] = {"s/step\n(90 %)": paced}
+    if target is not None:
+        columns[f"to loss {target:g}\n(90 %)"] = reached
+    return columns
+
+
+def _within(interval: list[float | None] | None) -> str:
+    """Where a measured run may be expected."""
+    low, high = interval or (None, None)
+    if low is None:
+        return "-"
+    if high is None:
+        return f"> {human(low)}"
+    size, unit = (1e-3, "ms") if high < 0.9995 else time_unit(high)
+    digits = math.ceil(-math.log10(max(high - low, 1e-9) / size))
+    decimals = min(max(digits + 1, 0), 4)  # two digits of the width
+    return f"{low / size:.{decimals}f}–{high / size:.{decimals}f} {unit}"
+
+
+def sweep(result: "SweepResult") -> Table:
+    """The first `SWEEP_ROWS` rows of a sweep: what was varied, and the most asked for."""
+    rows, known = result.rows[:SWEEP_ROWS], _known(result.rows)
+    varied = [key for key, values in result.vary.items() if len(values) > 1] or [*result.vary]
+    columns = {_short(key, varied): _text(key) for key in varied}
+    texts = {*columns, "algorithm"}
+    called = {(row["label"], row["program"]) for row in result.rows}
+    brief = len({program for _, program in called}) == len(called)
+    columns["algorithm"] = lambda row: row["program" if brief else "label"]
+    columns["s/step"] = lambda row: human(row["seconds_per_step"])
+    if "reached" in known:
+        target = result.scenario.run.target_loss
+        goal = "target" if target is None or "run.target_loss" in varied else f"loss {target:g}"
+        columns[f"to {goal}\n(95 %)"] = _to_target
+    if "final_loss" in known or any(row["diverged"] for row in result.rows):
+        columns["final\nloss"] = _final_of_sweep
+    if "final_accuracy" in known:
+        columns["accuracy"] = lambda row: _plain(row["final_accuracy"])
+    if "total_cost" in known:
+        columns["cost"] = lambda row: _plain(row["total_cost"])
+    shares = [f"{kind}_share" for kind in TIMES if f"{kind}_share" in result.rows[0]]
+    heading = _spent([share.removesuffix("_share") for share in shares])
+    columns[heading] = lambda row: _shares(row[share] for share in shares)
+    table = _table(rows, columns)
+    for column in table.columns:
+        column.no_wrap = column.header not in texts
+    return table
+
+
+def _spent(kinds: Collection[str]) -> str:
+    """The heading of the shares of time."""
+    return "compute/wait/\ncommunicate" + ("/\nlost/down %" if "lost" in kinds else " %")
+
+
+def _known(rows: Iterable[Row]) -> set[str]:
+    """Return the columns in which some row has a value."""
+    return {key for row in rows for key, value in row.items() if value is not None}
+
+
+def _short(key: str, keys: Iterable[str]) -> str:
+    """Return the last part of a key that no other key ends with."""
+    parts = key.split(".")
+    ends = (".".join(parts[-count:]) for count in range(1, len(parts)))
+    return next((end for end in ends if sum(f".{k}".endswith(f".{end}") for k in keys) == 1), key)
+
+
+def _final(last: float | None, lost: Row | None) -> str:
+    """A final loss, or with how many seeds there is none."""
+    if not lost:
+        return _plain(last)
+    return (
+        "diverged" if lost["seeds"] == lost["of"] else f"{lost['seeds']} of {lost['of']} diverged"
+    )
+
+
+def _final_of_sweep(row: Row) -> str:
+    lost = row["diverged"] and {"seeds": row["diverged"], "of": row["seeds"]}
+    return _final(row["final_loss"], lost)
+
+
+def _text(key: str) -> Cell:
+    return lambda row: toml(row[key])
+
+
+def _to_target(row: Row) -> str:
+    low, high = row["time_to_target_s_low"], row["time_to_target_s_high"]
+    ci95 = None if low is None else (low, high)
+    times = {"mean": row["time_to_target_s"], "ci95": ci95, "reached": row["reached"]}
+    return "-" if row["reached"] is None else _reached(times, row["seeds"])
+
+
+def tune(result: "TuneResult") -> list[Table | str]:
+    """The first `TUNE_ROWS` configurations and all ties, and what being wrong costs."""
+    tied = {each.candidate.label for each in result.tied}
+    shown = result.ranked[:TUNE_ROWS]
+    shown += [each for each in result.tied if each not in shown]
+    rows, goal = result.rows(shown), result.goal
+
+    first = "best" if result.best.reached else "" if result.best.diverged else "closest"
+
+    def verdict(row: Row) -> str:
+        if row["label"] == result.best.candidate.label:
+            return first
+        simplest = row["label"] == result.simplest.candidate.label
+        said = "tie, simplest" if simplest else "tie" if row["label"] in tied else ""
+        return said or ("given up early" if row["stopped"] else "")
+
+    def value(row: Row) -> str:
+        if row["reached"] == row["seeds"]:
+            return goal.show(row["value"])
+        if row["stopped"] == "cut":
+            return f"above {goal.show(row['at_least'])}"
+        if row["diverged"]:
+            return f"{row['diverged']} of {row['seeds']} seeds diverged"
+        return f"{row['reached']} of {row['seeds']} seeds got there"
+
+    ranking = _table(
+        rows,
+        {
+            "configuration": lambda row: row["label"],
+            goal.says: value,
+            "95 %": lambda row: " to ".join(map(goal.show, row["ci95"] or ())) or "-",
+            "seeds": lambda row: str(row["seeds"]),
+            "": verdict,
+        },
+    )
+    for line, row in zip(ranking.rows, rows, strict=True):
+        line.style = "bold" if row["label"] == result.best.candidate.label else None
+    shown_tables = [ranking]
+    if result.regret:
+        columns: dict[str, Cell] = {"% above the best\nof these, with": lambda row: row["label"]}
+        for what in dict.fromkeys(world["input"] for world in result.regret):
+            worlds = [world for world in result.regret if world["input"] == what]
+            changes = ", ".join(f"{100 * world['change']:+.0f} %" for world in worlds)
+            columns[f"{what}\n{changes}" if what else "as\nwritten"] = partial(_regret, worlds)
+        candidates = [{"label": label} for label in result.regret[0]["values"]]
+        shown_tables.append(_table(candidates, columns))
+    for table in shown_tables:
+        for column in table.columns[1:]:
+            column.no_wrap = True
+    return [*shown_tables]
+
+
+def _regret(worlds: Sequence[Row], row: Row) -> str:
+    shares = [world["regret"][row["label"]] for world in worlds]
+    return ", ".join(f"{100 * each:.1f}" if each >= 0 else "never" for each in shares)
+
+
+def theory(document: Row) -> list[Table | str]:
+    """What `paceline theory --json` prints, but for its notes."""
+    keys = {
+        "periods": {
+            "tau": "tau",
+            "s/step": "seconds_per_step",
+            "speed-up": "speedup",
+            "scalability": "scalability",
+            "in Theorem 2": "valid",
+        },
+        "tau_star": {
+            "within": "duration",
+            "best tau": "random_delays",
+            "for constant delays": "constant_delays",
+            "cap": "cap",
+        },
+        "crossings": {
+            "tau": "tau",
+            "is better than": "against",
+            "until": "time",
+            "bound there": "bound",
+        },
+    }
+    tables = [
+        _table(document[name], {heading: _value(key) for heading, key in columns.items()})
+        for name, columns in keys.items()
+        if document[name] or name == "periods"
+    ]
+    return [*tables, _hide(document["hide"])]
+
+
+def _hide(hide: Row | None) -> str:
+    """Say after how many steps of delay an average costs no time."""
+    if hide is None:
+        return "No delay hides an average: computing takes no time."
+    if hide["delay"] is not None:
+        return f"An average at every step is hidden by a delay of {_steps(hide['delay'])}."
+    return (
+        "No delay hides an average at every step, as it holds the link for longer than that: "
+        f"average every {_steps(hide['smallest_period'])}, "
+        f"with a delay of {_steps(hide['delay_at_smallest_period'])}."
+    )
+
+
+def _steps(count: int) -> str:
+    return f"{count} step{'' if count == 1 else 's'}"
+
+
+def listing(rows: Sequence[Row]) -> Table:
+    """What `paceline list` lists: a name, a line about it, its parameters and source, if any."""
+    columns: dict[str, Cell] = {"name": lambda row: row["name"], "": lambda row: row["summary"]}
+    if any(row["parameters"] for row in rows):
+        columns["parameters"] = lambda row: "\n".join(map(_parameter, row["parameters"].items()))
+        if any(row["source"] for row in rows):
+            columns["source"] = lambda row: row["source"]
+    table = _table(rows, columns)
+    table.columns[0].no_wrap = True
+    table.show_lines = "parameters" in columns
+    return table
+
+
+def _parameter(item: tuple[str, Row]) -> str:
+    """A parameter with its default and unit: "tau: required (steps)", "alpha = 0.6"."""
+    key, about = item
+    default, unit = toml(about["default"]), about["unit"]
+    said = f"{key}: required" if default == "required" else f"{key} = {default}"
+    return f"{said} ({unit})" if unit and not default.endswith(unit) else said
+
+
+def toml(value: Any) -> str:
+    """Return a default as a scenario writes it, a bare word for a text or nothing."""
+    if isinstance(value, Mapping):
+        inner = (
+            f'{key} = "{each}"' if isinstance(each, str) else f"{key} = {toml(each)}"
+            for key, each in value.items()
+        )
+        return f"{{ {', '.join(inner)} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml, value))}]"
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def claims(rows: Sequence[Row]) -> Table:
+    """A line for each claim of `paceline reproduce`: the paper's number, ours, and the verdict."""
+    return _table(
+        rows,
+        {
+            "paper": lambda row: row["paper"],
+            "claim": lambda row: row["claim"],
+            "expected": lambda row: _plain(row["expected"]),
+            "found": lambda row: _plain(row["value"]),
+            "verdict": lambda row: row["verdict"],
+        },
+    )
+
+
+def _table(rows: Iterable[Row], columns: Mapping[str, Cell]) -> Table:
+    table = Table(*columns, **STYLE)
+    for row in rows:
+        table.add_row(*(cell(row) for cell in columns.values()))
+    return table
+
+
+def _value(key: str) -> Cell:
+    say = {"seconds_per_step": human, "duration": human, "time": _moment}.get(key, _plain)
+    return lambda row: say(row[key])
+
+
+def _moment(seconds: float) -> str:
+    """Return a time as people say it and, with four digits, in seconds: "19.2 min (1149 s)"."""
+    exact = f"{seconds:.0f} s" if seconds >= 1000 else f"{seconds:#.4g} s"
+    return exact if time_unit(seconds)[1] == "s" else f"{human(seconds)} ({exact})"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "-" if value is None else number(value) if isinstance(value, float) else str(value)
+
+
+def _shares(parts: Iterable[float | None]) -> str:
+    return "/".join("-" if part is None else f"{100 * part:z.0f}" for part in parts)
+
+
+def _staleness(counted: Row | None) -> str:
+    if counted is None or not counted["max"]:
+        return "-" if counted is None else "0"
+    return f"{number(counted['mean'])}/{counted['max']}"
+
+
+def _reached(times: Row, seeds: int) -> str:
+    mean, ci95 = times["mean"], times["ci95"]
+    if mean is None:
+        return f"{times['reached']} of {seeds} seeds" if times["reached"] else "not reached"
+    if ci95 is None:
+        return human(mean)
+    size, unit = time_unit(mean)
+    shown = number(mean / size)
+    decimals = len(shown.partition(".")[2])
+    return f"{shown} ± {(ci95[1] - mean) / size:.{decimals}f} {unit}"

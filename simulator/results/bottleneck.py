@@ -1,0 +1,172 @@
+"""What most of an algorithm's time goes to, in one sentence of measured numbers.
+
+Nothing is said of what would happen if anything were different: nobody has simulated that.
+"""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from paceline.simulator.cluster import workers
+from paceline.simulator.results import saturation, usage
+from paceline.simulator.results.run import Run
+from paceline.simulator.results.statistics import number
+from paceline.simulator.results.usage import percent
+from paceline.simulator.scenario.scenario import Algorithm, Scenario
+
+WORTH = 0.1  # of the time: less is not worth a second word
+MATTERS = 1.05  # times the mean: less than that is no difference worth a word
+FEW = 3  # names in a list
+
+
+def sentence(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> str:
+    """Say what most of the workers' time goes to, and what shows why; of a stall, only that."""
+    if stalls := [run.stall for run in runs if run.stall]:
+        some = f" with {len(stalls)} of {len(runs)} seeds" if len(stalls) < len(runs) else ""
+        return f"{algorithm.label}: stands still for good{some}: {stalls[0]}."
+    spent = {kind: sum(run.seconds[kind] for run in runs) for kind in runs[0].seconds}
+    whole = sum(spent.values())
+    if not whole:
+        return f"{algorithm.label}: nothing takes time."
+    share = {kind: seconds / whole for kind, seconds in spent.items()}
+    vain = share.get("lost", 0.0) + share.get("down", 0.0)
+    parts = [
+        (share["compute"], "is computing", _computing),
+        (share["wait"], "is waiting", _waiting),
+        (share["communicate"], "goes to the network", saturation.reasons),
+        (vain, _vain(scenario, runs, share), _crashes),
+    ]
+    first, second, *_ = sorted(parts, key=lambda part: -part[0])
+    said = [f"{algorithm.label}: {percent(first[0])} of the time {first[1]}"]
+    said += first[2](scenario, algorithm, runs, share)
+    if first is parts[0] and second[0] > WORTH:
+        said.append(f"{percent(second[0])} {second[1]}")
+        said += second[2](scenario, algorithm, runs, share)
+    return "; ".join(said) + "."
+
+
+# Each of these: why that much time goes to one thing.
+
+
+def _computing(
+    scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run], share: dict[str, float]
+) -> list[str]:
+    if runs[0].staleness_unit != "steps":  # a faster worker does not compute less, but more often
+        return []
+    if scenario.recovery.policy == "shrink" or scenario.recovery.backup:
+        return []  # workers' steps are not as many that count
+    computed = [np.array(run.workers["compute"]) for run in runs]
+    ratio = float(np.mean([each.max() / each.mean() for each in computed]))
+    if ratio < MATTERS:
+        return ["all workers are about as fast"]
+    who, ranks = _called(scenario, computed)
+    if not ranks:
+        return [f"the slowest worker, another one by seed, takes {number(ratio)} times the mean"]
+    takes = "take" if len(ranks) > 1 and not who.startswith("group") else "takes"
+    return [f"the slowest, {who}, {takes} {number(ratio)} times the mean"]
+
+
+def _waiting(
+    scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run], share: dict[str, float]
+) -> list[str]:
+    unit = runs[0].staleness_unit
+    if unit == "updates":
+        return _served(scenario, runs)
+    held = saturation.held_share(scenario, algorithm, runs)
+    if held is not None and held > share["wait"] and unit == "steps":
+        return [f"collectives hold the links for {percent(held)} of the time, one after another"]
+    waits = [np.array(run.workers["wait"]) for run in runs]
+    whole = sum(map(usage.span, runs))
+    means, lowest = np.sum(waits, axis=0) / whole, sum(each.min() for each in waits) / whole
+    crashed = share.get("down", 0.0) > 0
+    if lowest > means.mean() / 2:
+        ends = dict.fromkeys([percent(means.min()), percent(means.max())])
+        alike = f"all wait, {' to '.join(ends)} of their time each"
+        return [f"{alike}: for whoever happens to be the slowest{' or down' if crashed else ''}"]
+    who, ranks = _called(scenario, [-each for each in waits if each.any()])
+    they = f"the others wait for {who}, which itself waits for {percent(lowest)} of the time"
+    if len(ranks) > 1:
+        they = (
+            f"the others wait for {who}, which wait for {percent(means[ranks].mean())} of the time"
+        )
+    if crashed and len(ranks) == 1:
+        down = sum(run.workers["down"][ranks[0]] for run in runs) / whole
+        they += f" and is down for {percent(down)}"
+    return [f"{they}; on average a worker waits for {percent(means.mean())}"]
+
+
+def _served(scenario: Scenario, runs: Sequence[Run]) -> list[str]:
+    """What the server, whose answers the workers wait for, is busy with."""
+    server = scenario.server
+    works = [
+        server.receive * sum(run.staleness.values()) + server.apply * run.updates for run in runs
+    ]
+    times = sum(run.duration for run in runs)
+    busy = min(1.0, sum(works) / times) if times else 0.0
+    lines = saturation.busy(scenario, runs)
+    card = max((full for full, name in lines if re.fullmatch(saturation.SERVER, name)), default=0.0)
+    said = [f"the server works for {percent(busy)} of the time"] if busy >= card else []
+    if card > WORTH:
+        said.append(f"the server's network card is saturated for {percent(card)}")
+    inbox = max(run.inbox_bytes for run in runs)
+    if inbox:
+        models = inbox / scenario.model.bytes
+        said.append(f"up to {models:.3g} models wait there at once")
+    if max(busy, card) < WORTH:
+        said.append("so the workers wait for one another, not for the server")
+    return said
+
+
+def _vain(scenario: Scenario, runs: Sequence[Run], share: dict[str, float]) -> str:
+    """What time that is neither spent well nor waited goes to."""
+    if not _count(runs):
+        return "is computed in vain, by workers that are left out"
+    saving = " or saving checkpoints" if scenario.recovery.checkpoint is not None else ""
+    vain, down = percent(share["lost"]), percent(share["down"])
+    return f"goes to failures: computed in vain {vain}, down{saving} {down}"
+
+
+def _crashes(
+    scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run], share: dict[str, float]
+) -> list[str]:
+    count = _count(runs)
+    return [f"{usage.few(count, 'crash', 'crashes')} a run"] if count else []
+
+
+def _count(runs: Sequence[Run]) -> float:
+    """How many crashes a run has."""
+    counts = [run.failures["crashes"] for run in runs if run.failures is not None]
+    return float(sum(counts)) / len(runs)
+
+
+# Names
+
+
+def _called(scenario: Scenario, slowness: Sequence[np.ndarray]) -> tuple[str, list[int]]:
+    """The slowest workers by name and rank: a group, or all about as slow with every seed.
+
+    `slowness`: with each seed, of every worker. Without ranks: one with a seed, one with another.
+    """
+    groups = [worker.group for worker in workers.workers(scenario)]
+    near = _near(np.sum(slowness, axis=0))
+    names = {groups[rank] for rank in near}
+    name = names.pop()
+    if not names and name and len(near) == groups.count(name) > 1:
+        return f"group {name}", near
+    ranks = sorted(set.intersection(*(set(_near(each)) for each in slowness)))
+    if not {int(each.argmax()) for each in slowness}.issubset(ranks):
+        return "one worker, another one by seed", []
+    if len(ranks) == 1:
+        name = groups[ranks[0]]
+        return f"worker {ranks[0]} ({name})" if name else f"worker {ranks[0]}", ranks
+    if len(ranks) > FEW:
+        return f"{len(ranks)} workers", ranks
+    *first, last = map(str, ranks)
+    return f"workers {', '.join(first)} and {last}", ranks
+
+
+def _near(slowness: np.ndarray) -> list[int]:
+    """Who is about as slow as the slowest."""
+    least = slowness.max() - (slowness.max() - slowness.min()) / 4
+    return [int(rank) for rank in np.flatnonzero(slowness >= least)]

@@ -1,0 +1,242 @@
+"""Every figure of a result; among them the curves: error, and tau, against wall-clock time."""
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from paceline.simulator.results import divergence
+from paceline.simulator.results.figures import bars
+from paceline.simulator.results.figures.style import (
+    COLOURS,
+    DASHES,
+    GREY,
+    chosen_formats,
+    ink,
+    one_panel,
+    style,
+    two_lines,
+)
+from paceline.simulator.results.run import Run
+from paceline.simulator.results.statistics import Groups, time_unit
+
+if TYPE_CHECKING:  # matplotlib takes half a second to import
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+POINTS = 400  # more than a figure can show
+SPAN = 25  # durations further apart than this need a logarithmic axis
+LEADER = {"arrowstyle": "-", "linestyle": (0, (1, 2)), "linewidth": 0.7, "relpos": (0, 0.5)}
+
+
+def figures(
+    groups: Groups, *, title: str, target: float | None, loss: str = "loss"
+) -> dict[str, bytes]:
+    """Return every figure that the runs give, by file name.
+
+    `target`: the loss to reach; `loss`: what the axis calls it.
+    """
+    with style():
+        drawn = {
+            "figure": error(groups, title=title, target=target, loss=loss),
+            "breakdown": bars.breakdown(groups, title=title),
+            "tau": tau(groups, title=title),
+            "staleness": bars.staleness(groups, title=title),
+        }
+        return files(drawn)
+
+
+def files(drawn: Mapping[str, "Figure | None"]) -> dict[str, bytes]:
+    """Return the figures that there are, in every chosen format, by file name."""
+    return {
+        f"{name}.{kind}": encode(figure, kind)
+        for name, figure in drawn.items()
+        if figure
+        for kind in chosen_formats()
+    }
+
+
+def encode(figure: "Figure", kind: str) -> bytes:
+    """Return the figure as a file of one of `style.FORMATS`."""
+    data = io.BytesIO()
+    dated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    metadata = dated.get(kind, {})  # the same runs give the same bytes
+    figure.savefig(data, format=kind, dpi=150, bbox_inches="tight", metadata=metadata)
+    return data.getvalue()
+
+
+def error(groups: Groups, *, title: str, target: float | None, loss: str = "loss") -> "Figure":
+    """Draw the loss against wall-clock time; without a loss, the steps done."""
+    if any(np.isfinite(run.curve["loss"]).any() for runs in groups.values() for run in runs):
+        return _curves(groups, "loss", title=title, name=loss, target=target)
+    return _curves(groups, "step", title=title, name="local steps done", target=None)
+
+
+def tau(groups: Groups, *, title: str) -> "Figure | None":
+    """Draw the communication period over time of the algorithms that change theirs, if any do."""
+    changing = {
+        label: runs
+        for label, runs in groups.items()
+        if any(len(set(filter(np.isfinite, run.curve["tau"]))) > 1 for run in runs)
+    }
+    if not changing:
+        return None
+    return _curves(changing, "tau", title=title, name="tau (local steps per average)", target=None)
+
+
+def _curves(
+    groups: Groups, column: str, *, title: str, name: str, target: float | None
+) -> "Figure":
+    """One line per algorithm: its mean over seeds, and a band from smallest to largest."""
+    figure, axes = one_panel()
+    lines = {label: _on_a_grid(runs, column) for label, runs in groups.items()}
+    durations = [time[-1] for time, _ in lines.values()]
+    shortest, longest = min(durations), max(durations)
+    size, unit = time_unit(longest)
+    ends = []
+    for index, (label, (time, values)) in enumerate(lines.items()):
+        colour = COLOURS[index % len(COLOURS)]
+        dash = DASHES[index // len(COLOURS) % len(DASHES)]
+        middle = values.mean(axis=0)
+        axes.plot(time / size, middle, color=colour, linestyle=dash, linewidth=1.5, zorder=3)
+        if len(values) > 1:
+            low, high = values.min(axis=0), values.max(axis=0)
+            axes.fill_between(time / size, low, high, color=colour, alpha=0.18, linewidth=0)
+        ends.append((label, colour, time / size, middle))
+    axes.set_xlabel(f"wall-clock time ({unit})")
+    axes.set_ylabel(name)
+    if longest > SPAN * shortest > 0:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_xlim(shortest / SPAN / size, longest / size)
+    else:
+        axes.set_xlim(0, longest / size or 1)
+    shown = np.concatenate([values.ravel() for _, values in lines.values()])
+    if column == "loss":
+        shown = in_picture(shown, [values[0, 0] for _, values in lines.values()])
+    vertical(axes, [*shown[np.isfinite(shown)], *([] if target is None else [target])])
+    if target is not None:
+        axes.axhline(target, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
+        _label_target(figure, axes, target, [(time, values) for *_, time, values in ends])
+    label_ends(figure, axes, ends)
+    seeds = max(map(len, groups.values()))
+    caption = f"mean of {seeds} seeds, band from smallest to largest" if seeds > 1 else "one seed"
+    if column == "loss":
+        caption = "; ".join([caption, *_lost(groups)])
+    axes.annotate(caption, (0, 1), (0, 6), "axes fraction", "offset points", color=GREY)
+    axes.set_title(title, pad=22)
+    return figure
+
+
+def _lost(groups: Groups) -> list[str]:
+    """Who diverged: a mean that leaves the picture would not tell."""
+    found = {label: divergence.summary(runs) for label, runs in groups.items()}
+    return [divergence.sentence(label, each) for label, each in found.items() if each]
+
+
+def in_picture(values: np.ndarray, first: Sequence[float]) -> np.ndarray:
+    """Return the losses that an axis must hold: not those of a line that diverges from `first`."""
+    most = divergence.BOUND * np.nanmax(np.abs(first))
+    usual = min(np.nanmax([*first, np.nanmedian(values)]), most)
+    return np.asarray(values[values <= usual + 2 * abs(usual)])
+
+
+def _on_a_grid(runs: Sequence[Run], column: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return times (points,) and every seed's values at these, (seeds, points)."""
+    curves = [(np.array(run.curve["time"]), np.array(run.curve[column])) for run in runs]
+    grid = np.linspace(
+        max(time[0] for time, _ in curves), min(time[-1] for time, _ in curves), POINTS
+    )
+    if column == "tau":  # it stays what it was until the next evaluation
+        for _, values in curves:  # before the first step it is what it is then
+            values[: np.isfinite(values).argmax()] = values[np.isfinite(values).argmax()]
+        held = [values[np.searchsorted(time, grid, side="right") - 1] for time, values in curves]
+        return grid, np.array(held)
+    return grid, np.array([np.interp(grid, time, values) for time, values in curves])
+
+
+def vertical(axes: "Axes", shown: Sequence[float]) -> None:
+    """Fit the y axis to what is shown: logarithmic if that spans a decade."""
+    from matplotlib.ticker import LogLocator, NullFormatter  # noqa: PLC0415
+
+    low, high = min(shown), max(shown)
+    if low > 0 and high / low > 10:
+        axes.set_yscale("log")
+        axes.set_ylim(low / 1.2, high * 1.2)
+        few = high / low < 1000
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,)))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        margin = 0.05 * (high - low) or 1
+        axes.set_ylim(low - margin, high + margin)
+    axes.yaxis.set_major_formatter("{x:g}")
+
+
+def _label_target(
+    figure: "Figure", axes: "Axes", target: float, lines: Sequence[tuple[np.ndarray, np.ndarray]]
+) -> None:
+    """Write what the target is above its line, where the fewest curves are in the way."""
+    at = ("axes fraction", "data")
+    text = axes.annotate(f"target {target:g}", (0, target), (4, 3), at, "offset points", color=GREY)
+    figure.draw_without_rendering()
+    box, room = text.get_window_extent(), axes.bbox
+    curves = np.concatenate([axes.transData.transform(np.column_stack(line)) for line in lines])
+    x = curves[(curves[:, 1] > box.y0) & (curves[:, 1] < box.y1), 0]
+    starts = np.linspace(room.x0 + 4, max(room.x0 + 4, room.x1 - box.width), 20)
+    crowds = [np.count_nonzero((x > start) & (x < start + box.width)) for start in starts]
+    text.set_x((starts[np.argmin(crowds)] - room.x0) * 72 / figure.dpi)
+
+
+def label_ends(
+    figure: "Figure", axes: "Axes", ends: Sequence[tuple[str, str, np.ndarray, np.ndarray]]
+) -> None:
+    """Write each name at the end of its line, right of the axes, moved apart where they meet."""
+    figure.draw_without_rendering()
+    to_pixels, to_axes = axes.transData.transform, axes.transAxes.inverted().transform
+    bottom, top = axes.get_ylim()
+    places = {}
+    for label, colour, times, values in ends:
+        seen = np.flatnonzero((values >= bottom) & (values <= top))
+        if seen.size:
+            x, y = times[seen[-1]], values[seen[-1]]
+            axes.plot(x, y, "o", color=colour, markersize=3, clip_on=False)
+            places[label] = to_pixels((x, y)), colour
+    right, line = axes.bbox.x1, figure.dpi / 72 * 11
+    names = list(map(two_lines, places))
+    room = [line * (1 + name.count("\n")) for name in names]
+    heights = spread([y for (_, y), _ in places.values()], room, axes.bbox.y0, axes.bbox.y1)
+    for name, (end, colour), moved in zip(names, places.values(), heights, strict=True):
+        axes.annotate(
+            name,
+            tuple(to_axes(end)),
+            tuple(to_axes((right + 14, moved))),
+            "axes fraction",
+            "axes fraction",
+            color=ink(colour),
+            verticalalignment="center",
+            annotation_clip=False,
+            arrowprops=LEADER | {"color": colour},
+        )
+
+
+def spread(
+    wanted: Sequence[float], heights: Sequence[float], low: float, high: float
+) -> list[float]:
+    """Return positions near `wanted`, in the same order, in [low, high], for things so high.
+
+    The nearest positions in least squares at which they do not overlap: an isotonic regression.
+    """
+    n = len(wanted)
+    order = np.argsort(wanted, kind="stable")
+    each = np.asarray(heights)[order]
+    stacked = np.cumsum(each) - (each + each[:1]) / 2  # the middles, from the first one on
+    free = np.asarray(wanted)[order] - stacked
+    level = [
+        max(min(free[j : k + 1].mean() for k in range(i, n)) for j in range(i + 1))
+        for i in range(n)
+    ]
+    fitted = np.clip(level, low, max(low, high - stacked.max(initial=0))) + stacked
+    result = np.empty(n)
+    result[order] = fitted
+    return result.tolist()

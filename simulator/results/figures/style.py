@@ -1,0 +1,89 @@
+"""How figures look.
+
+One style: a name at the end of its line instead of a legend, units on the axes, uncertainty as a
+band, and colours that colour-blind readers can tell apart (Okabe & Ito, 2008).
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from paceline.simulator.errors import InputError
+
+if TYPE_CHECKING:  # matplotlib takes half a second to import
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1)))
+GREY = "#666666"
+FORMATS = ("png", "svg", "pdf")
+_formats: ContextVar[tuple[str, ...]] = ContextVar("formats", default=("png", "svg"))
+LONG = 32  # characters of a label; longer ones take two lines
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "axes.edgecolor": GREY,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 11,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "svg.hashsalt": "paceline",
+    "text.parse_math": False,  # a $ in a title is a dollar
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Draw in this style meanwhile."""
+    import matplotlib  # noqa: PLC0415
+
+    with matplotlib.rc_context(STYLE):
+        yield
+
+
+@contextmanager
+def formats(kinds: Sequence[str]) -> Iterator[None]:
+    """Write figures as files of these `kinds` meanwhile, of `FORMATS`. Raises InputError."""
+    for kind in kinds:
+        if kind not in FORMATS:
+            raise InputError(f"--figure {kind}: unknown format; choose from {', '.join(FORMATS)}")
+    token = _formats.set(tuple(kinds))
+    try:
+        yield
+    finally:
+        _formats.reset(token)
+
+
+def chosen_formats() -> tuple[str, ...]:
+    """The formats to write figures in: PNG and SVG unless `formats` says otherwise."""
+    return _formats.get()
+
+
+def one_panel(height: float = 4.0) -> tuple["Figure", "Axes"]:
+    """Return a figure of one panel, `height` inches high."""
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    figure = Figure(figsize=(6.5, height))
+    return figure, figure.subplots()
+
+
+def ink(colour: str) -> tuple[float, ...]:
+    """Return a darker shade: text needs more contrast than lines."""
+    from matplotlib.colors import to_rgb  # noqa: PLC0415
+
+    return tuple(0.75 * part for part in to_rgb(colour))
+
+
+def two_lines(label: str) -> str:
+    """Break a long label at the space nearest to its middle."""
+    spaces = [index for index, letter in enumerate(label) if letter == " "]
+    if len(label) <= LONG or not spaces:
+        return label
+    middle = min(spaces, key=lambda index: abs(2 * index + 1 - len(label)))
+    return f"{label[:middle]}\n{label[middle + 1 :]}"

@@ -1,0 +1,107 @@
+"""Run directories, read back: the document, and the curves as runs."""
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.results import schema, store
+from paceline.simulator.results.run import COLUMNS, Run
+
+CURVES = "curves.csv"
+
+LATER = dict.fromkeys(
+    ("diverged", "failures", "handed_over", "network", "server", "staleness", "stall", "workers")
+)
+"""What rows of earlier versions do not say: there was none of it."""
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """A run directory: its scenario's `table`, its `summary`, and `runs` by label.
+
+    `rows` has the summary of each algorithm, by label. Runs have nothing but their curves, steps
+    and duration (seconds); algorithms that stand still for good have none and are in `stalled`.
+    """
+
+    path: Path
+    table: dict[str, Any]
+    summary: dict[str, Any]
+    rows: dict[str, dict[str, Any]]
+    runs: dict[str, list[Run]]
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds, as they were run."""
+        return list(self.summary["seeds"])
+
+    @property
+    def stalled(self) -> list[str]:
+        """Labels of the algorithms that stand still for good with some seed."""
+        return [label for label, row in self.rows.items() if row["stall"]]
+
+
+def read(path: Path | str) -> RunDirectory:
+    """Return what `paceline simulate` or a real run has written to the directory `path`.
+
+    Raises InputError where it is none, or not whole.
+    """
+    document = store.read(path)
+    try:
+        summary = document["summary"]
+        rows = {row["label"]: LATER | row for row in summary["algorithms"]}
+        table = document["scenario"]["table"]
+        schema.demand(summary, table)
+        runs = _runs(Path(path) / CURVES, rows)
+    except FileNotFoundError:
+        raise InputError(
+            f"{path}: its {CURVES} is missing; give a whole run directory (repeat its command)"
+        ) from None
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OSError, csv.Error) as why:
+        reason = f" ({why})" if isinstance(why, ValueError) else ""
+        raise InputError(
+            f"{path}: not a run directory of paceline simulate or validate{reason}; "
+            "give one of those"
+        ) from None
+    return RunDirectory(Path(path), table, summary, rows, runs)
+
+
+def _runs(path: Path, rows: dict[str, dict[str, Any]]) -> dict[str, list[Run]]:
+    """Read curves.csv: a run per label and seed, in the order of the file."""
+    points: dict[tuple[str, int], list[list[float]]] = {}
+    with path.open(newline="", encoding="utf-8") as file:
+        lines = csv.DictReader(file)
+        if missing := {"label", "seed", *COLUMNS}.difference(lines.fieldnames or ()):
+            raise ValueError(f"{CURVES} has no column {min(missing)}")
+        for line in lines:
+            if None in line.values() or None in line:
+                raise ValueError(f"line {lines.line_num} of {CURVES} is not whole")
+            values = [float(line[column] or "nan") for column in COLUMNS]
+            points.setdefault((line["label"], int(line["seed"])), []).append(values)
+    runs: dict[str, list[Run]] = {label: [] for label, row in rows.items() if not row["stall"]}
+    for (label, seed), found in points.items():
+        if label in runs:
+            runs[label].append(_run(rows[label], seed, np.array(found)))
+    return {label: found for label, found in runs.items() if found}
+
+
+def _run(row: dict[str, Any], seed: int, points: np.ndarray) -> Run:
+    curve = dict(zip(COLUMNS, points.T.tolist(), strict=True))
+    for name in ("time", "step"):
+        column = np.array(curve[name])
+        if not (np.isfinite(column).all() and (np.diff(column, prepend=0.0) >= 0).all()):
+            raise ValueError(f"{CURVES}: {row['label']}, seed {seed}: its {name} goes back")
+    return Run(
+        label=row["label"],
+        name=row["name"],
+        seed=seed,
+        engine=row["engine"],
+        steps=curve["step"][-1],
+        duration=curve["time"][-1],
+        curve=curve,
+        seconds={},
+        links={},
+    )

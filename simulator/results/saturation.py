@@ -1,0 +1,167 @@
+"""How busy the lines of a network were, and what its time went to: bandwidth, or latency."""
+
+import re
+from collections.abc import Sequence
+from itertools import permutations
+from math import ceil
+
+from paceline.simulator.network.closed_form import ClosedForm
+from paceline.simulator.network.topology.routes import Topology
+from paceline.simulator.results import usage
+from paceline.simulator.results.run import Run
+from paceline.simulator.results.statistics import human
+from paceline.simulator.results.usage import percent
+from paceline.simulator.scenario.scenario import Algorithm, Scenario
+
+SERVER = r"server( in| out)?"
+CARD = re.compile(rf"worker \d+( in| out)?|{SERVER}")
+"""Names of the lines of network cards."""
+NEARLY = 1.05  # saturated nearly as long
+
+
+def reasons(
+    scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run], share: dict[str, float]
+) -> list[str]:
+    """Why the network takes the `share` of the time that workers communicate."""
+    if runs[0].lines:
+        return [_lines(scenario, runs, share["communicate"]), *_phases(runs)]
+    held = held_share(scenario, algorithm, runs)
+    if held is None:
+        return []
+    said = f"transmissions hold a worker's links for {percent(held)} of the time"
+    if held < share["communicate"] / 2:
+        return [f"{said}, so it is mostly latency"]
+    late = runs[0].staleness_unit == "steps" and any(max(run.staleness, default=0) for run in runs)
+    if late or held > 1.01 * share["communicate"]:
+        return [said]  # they overlap with computing, and nobody knows which part of them
+    limited = ", or TCP's window" if _windows(scenario) else ""
+    return [f"{said}, so it is mostly bandwidth{limited}"]
+
+
+def _lines(scenario: Scenario, runs: Sequence[Run], communicate: float) -> str:
+    """Which line is full for how long. When none is, transfers do not lack bandwidth."""
+    others = _others(scenario, runs)
+    full_for = busy(scenario, runs)
+    ours = [(full, line) for full, line in full_for if line not in others] or [(0.0, "")]
+    theirs = [(full, line) for full, line in full_for if others.get(line)]
+    top, (full, name) = max(ours)[0], max(theirs, default=(0.0, ""))
+    if top >= communicate / 2 or full <= NEARLY * top:
+        return _most(scenario, runs, communicate, ours)
+    said = f"{name} is saturated for {percent(full)} (others' flows among it)"
+    if top < communicate / 4:
+        return said
+    return f"{_named(_longest(ours))} for {percent(top)}; {said}"
+
+
+def _longest(full_for: Sequence[tuple[float, str]]) -> list[str]:
+    """The lines that are full for about the longest."""
+    top = max(full_for)[0]
+    return [line for full, line in sorted(full_for, reverse=True) if full > top / NEARLY]
+
+
+def _most(
+    scenario: Scenario,
+    runs: Sequence[Run],
+    communicate: float,
+    full_for: Sequence[tuple[float, str]],
+) -> str:
+    """Which of the lines are full for the longest, and whether that says why."""
+    top = max(full_for)[0]
+    if not top:
+        return f"no line is ever saturated, so it is {_else(scenario, runs[0])}"
+    if top < communicate / 2 and sum(full for full, _ in full_for) < communicate / 2:
+        most = f"{ceil(100 * top)} %"
+        return f"no line is saturated for more than {most}, so it is {_else(scenario, runs[0])}"
+    said = f"{_named(_longest(full_for))} for {percent(top)}"
+    return said if top >= communicate / 2 else f"{said}, the most of all: lines take turns"
+
+
+def _others(scenario: Scenario, runs: Sequence[Run]) -> dict[str, bool]:
+    """Lines that endless flows of others fill, and whether transfers pass them, too."""
+    if not any(each.flows for each in scenario.network.background):
+        return {}
+    topology, nodes = Topology(scenario), range(scenario.cluster.workers + 1)
+    used = {name for run in runs for name in run.links}
+    ways = {topology.hop(*ends): ends for ends in permutations(nodes, 2)}
+    passed = {line for name in used & {*ways} for line in topology.way(ways[name]).lines}
+    full = {line for greedy in topology.greedy() for line in greedy.way.lines}
+    return {topology.lines[line].name: line in passed for line in full}
+
+
+def _else(scenario: Scenario, run: Run) -> str:
+    """What takes time where no line is full."""
+    causes = ["mostly latency"]
+    if scenario.network.slow_start is not None or _windows(scenario):
+        causes.append("what TCP lets a single transfer take")
+    if any(line["bytes"] and line["utilisation"] is None for line in run.lines):
+        causes.append("links that every transfer has for itself")
+    if run.failures is not None:
+        causes.append("nodes that are down")
+    return ", or ".join(causes)
+
+
+def _windows(scenario: Scenario) -> bool:
+    """Whether a TCP window may limit transfers."""
+    settings = scenario.network
+    return any(each.tcp_window is not None for each in (settings, *settings.link))
+
+
+def _phases(runs: Sequence[Run]) -> list[str]:
+    """The longest stage of the collectives; else how long messages are on their way."""
+    phases = usage.phases(runs)
+    stages = {name: phase["seconds"] for name, phase in phases.items() if "seconds" in phase}
+    whole = sum(stages.values())
+    longest = max(stages, key=lambda name: stages[name], default="")
+    if len(stages) > 1 and whole and stages[longest] > 1.2 * whole / len(stages):
+        return [f"{percent(stages[longest] / whole)} of its collectives' time is {longest}"]
+    sent = {name: each for name, each in phases.items() if each.get("messages")}
+    transits = [f"{human(each['transit_seconds'])} {name}" for name, each in sent.items()]
+    return [f"a message takes {', '.join(transits)}"] if transits else []
+
+
+def held_share(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> float | None:
+    """For what share of the time transmissions hold the links of a worker; None: not known."""
+    settings, whole = scenario.network, sum(usage.span(run) for run in runs)
+    if runs[0].lines or runs[0].failures is not None or settings.collective == "given" or not whole:
+        return None
+    network, workers = ClosedForm(scenario), scenario.cluster.workers
+    sizes = {name: sum(run.links.get(name, 0.0) for run in runs) for name in runs[0].links}
+    gathers = getattr(algorithm.parameters.get("codec"), "gathers", False)
+    plan = network.gather_plan if gathers else network.mean_plan
+    if runs[0].staleness_unit == "steps" and sizes and {*sizes} == {*plan.moved}:
+        return min(1.0, plan.held * sum(sizes.values()) / sum(plan.moved.values()) / whole)
+    ranks = {network.places.of(rank): rank for rank in range(workers + 1)}
+    seconds = 0.0
+    for name, size in sizes.items():
+        ends = name.split("->")
+        if len(ends) != 2:
+            return None
+        seconds += size / network.link(*(ranks[end] for end in ends)).bandwidth
+    return min(1.0, seconds / workers / whole)
+
+
+def busy(scenario: Scenario, runs: Sequence[Run]) -> list[tuple[float, str]]:
+    """How much of the time lines are full; in closed form, the server's card."""
+    if runs[0].lines:
+        return [(line["saturated"], line["line"]) for line in usage.lines(runs)]
+    card, found = scenario.server.bandwidth, []
+    place = ClosedForm(scenario).places.of(scenario.cluster.workers)
+    for says, name in (("server in", f"->{place}"), ("server out", f"{place}->")):
+        sizes = [sum(size for link, size in run.links.items() if name in link) for run in runs]
+        times = sum(run.duration for run in runs)
+        if card and times:
+            found.append((min(1.0, sum(sizes) / card / times), says))
+    return found
+
+
+def _named(lines: Sequence[str]) -> str:
+    """Lines that are saturated; of many the first, or how many network cards."""
+    nodes = list(dict.fromkeys(re.sub(" (in|out)$", "", line) for line in lines))
+    if all(map(CARD.fullmatch, lines)):
+        if len(nodes) == 1:
+            return f"the network card of {nodes[0].replace('server', 'the server')} is saturated"
+        return f"{len(nodes)} network cards are saturated"
+    if len(lines) == 1:
+        return f"{lines[0]} is saturated"
+    second = lines[1] if len(lines) == 2 else f"{len(lines) - 1} more lines"
+    return f"{lines[0]} and {second} are saturated"

@@ -1,0 +1,163 @@
+"""What run.json says, as its readers rely on it: checked, for anybody may have changed it."""
+
+from functools import cache
+from typing import Annotated, Any, NotRequired
+
+from pydantic import Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict  # typing's own is not enough for pydantic before 3.12
+
+Known = Annotated[float, Field(allow_inf_nan=False)]
+Number = Known | None
+Pair = Annotated[list[Number], Field(min_length=2, max_length=2)] | None
+Table = dict[str, Any]
+
+
+class Mean(TypedDict):
+    """A mean over seeds; `reached`: of a time to target, by how many."""
+
+    mean: Number
+    ci95: Pair
+    reached: NotRequired[int]
+
+
+class Ends(TypedDict):
+    """A column of the curve."""
+
+    first: Number
+    last: Number
+
+
+class Staleness(TypedDict):
+    """How late contributions came; the distribution by lateness."""
+
+    unit: str
+    mean: Number
+    max: Known
+    distribution: dict[Annotated[str, Field(pattern=r"^\d{1,9}$")], Known]
+
+
+class LineDocument(TypedDict):
+    """A line of the network."""
+
+    line: str
+    bandwidth: Number
+    bytes: Number
+    utilisation: Number
+    saturated: Number
+
+
+class NetworkDocument(TypedDict):
+    """What lines carried."""
+
+    lines: list[LineDocument]
+
+
+class Breakdown(TypedDict):
+    """Shares of the workers' time."""
+
+    compute: Number
+    wait: Number
+    communicate: Number
+    lost: NotRequired[Number]
+    down: NotRequired[Number]
+
+
+class AlgorithmDocument(TypedDict):
+    """One algorithm."""
+
+    label: str
+    name: str
+    engine: str
+    seconds_per_step: Mean
+    steps: Number
+    duration: Number
+    loss: Ends
+    accuracy: Ends
+    breakdown: Breakdown
+    time_to_target: Mean | None
+    staleness: NotRequired[Staleness | None]
+    network: NotRequired[NetworkDocument | None]
+    links: NotRequired[dict[str, Number]]
+    interval90: NotRequired[dict[str, Pair] | None]
+    bottleneck: NotRequired[str]
+    stall: NotRequired[str | None]
+
+
+class About(TypedDict):
+    """The scenario."""
+
+    title: str
+    file: str
+
+
+class Pick(TypedDict):
+    """Which algorithm to use."""
+
+    label: str | None
+    ties: list[str]
+    measure: str
+    value: Number
+    ci95: Pair
+    sentence: str
+
+
+class Evidence(TypedDict):
+    """Whether an algorithm's real runs are evidence."""
+
+    admitted: bool
+    reasons: list[str]
+
+
+class Summary(TypedDict):
+    """The summary of a run directory."""
+
+    scenario: About
+    engine: str
+    seeds: Annotated[list[int], Field(min_length=1)]
+    algorithms: list[AlgorithmDocument]
+    pick: Pick
+    notes: list[str]
+    versions: NotRequired[dict[str, str]]
+    evidence: NotRequired[dict[str, Evidence]]
+    machine: NotRequired[Table]
+    nominal: NotRequired[dict[str, Number]]
+
+
+class RunTable(TypedDict):
+    """The table [run] of the scenario."""
+
+    target_loss: NotRequired[Number]
+
+
+class ScenarioDocument(TypedDict):
+    """What readers need of the scenario's tables, which are checked where they are parsed."""
+
+    run: RunTable
+    objective: NotRequired[Table]
+    algorithm: list[Table]
+
+
+class RunDocument(TypedDict):
+    """A run directory's document."""
+
+    summary: Summary
+    table: ScenarioDocument
+
+
+def demand(summary: Any, table: Any) -> None:
+    """Raise ValueError, naming the key at fault, for what no run has written."""
+    demand_shape(RunDocument, {"summary": summary, "table": table})
+
+
+def demand_shape(shape: Any, value: Any) -> None:
+    """Raise ValueError, naming the key at fault, where a value is not as the type says."""
+    try:
+        _adapter(shape).validate_python(value, strict=True)
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"]))
+        raise ValueError(f"{where}: missing, or nothing that belongs there") from None
+
+
+@cache
+def _adapter(shape: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(shape)

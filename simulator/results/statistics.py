@@ -1,0 +1,300 @@
+"""Summaries of runs: means over seeds, and how sure they are."""
+
+import csv
+import io
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.results import divergence
+from paceline.simulator.results.divergence import diverged
+from paceline.simulator.results.run import COLUMNS, Run
+
+Groups = Mapping[str, Sequence[Run]]
+"""The runs of each algorithm by its label, in the order of their seeds."""
+
+BATCHES = 20
+TIME_UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
+
+
+def group(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Return the runs by label, in the order given."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.label, []).append(run)
+    return groups
+
+
+def time_unit(seconds: float) -> tuple[float, str]:
+    """Return the unit in which people say `seconds` (from two of a unit on), as (seconds, name)."""
+    return next((unit for unit in TIME_UNITS if seconds >= 2 * unit[0]), TIME_UNITS[-1])
+
+
+def human(seconds: float | None) -> str:
+    """Return a duration as people say it: "12.3 min"; "-" for none."""
+    if seconds is None or not math.isfinite(seconds):
+        return "-"
+    if 0 < seconds < 0.9995:
+        return f"{number(seconds * 1e3)} ms"
+    size, name = time_unit(seconds)
+    return f"{number(seconds / size)} {name}"
+
+
+def number(value: float) -> str:
+    """Return `value` with three significant digits and, up to a million, no exponent."""
+    return f"{value:.0f}" if 999.5 <= abs(value) < 1e6 else f"{value:#.3g}".removesuffix(".")
+
+
+def seeds(numbers: Iterable[int]) -> str:
+    """Return "seed 3" or "seeds 0 to 7"."""
+    first, *others = sorted(numbers)
+    return f"seeds {first} to {others[-1]}" if others else f"seed {first}"
+
+
+def interval(values: Sequence[float] | np.ndarray) -> list[float] | None:
+    """Return Student's 95 % interval for the mean of independent `values`, as [low, high].
+
+    None when there are fewer than two values, or one is not finite.
+    """
+    n = len(values)
+    if n < 2 or not np.isfinite(values).all():
+        return None
+    from scipy.special import stdtrit  # noqa: PLC0415 - 0.2 s
+
+    mean = float(np.mean(values))
+    half = float(stdtrit(n - 1, 0.975) * np.std(values, ddof=1) / math.sqrt(n))
+    return [mean - half, mean + half]
+
+
+def pace(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    """Return the seconds and the steps of each evaluation interval of `run`."""
+    seconds, steps = np.diff(run.curve["time"]), np.diff(run.curve["step"])
+    return seconds[steps > 0], steps[steps > 0]
+
+
+def batch_means(run: Run) -> list[float] | None:
+    """Return a 95 % interval for the seconds per step of one long run, by batch means.
+
+    Its evaluation intervals are cut into at most `BATCHES` stretches, long enough to be nearly
+    independent. None when there are fewer than two.
+    """
+    seconds, steps = pace(run)
+    batches = np.array_split(np.array([seconds, steps]), min(BATCHES, steps.size) or 1, axis=1)
+    found = interval([_ratio(*batch.sum(axis=1)) for batch in batches])
+    if found is None:
+        return None
+    mean, half = seconds.sum() / steps.sum(), (found[1] - found[0]) / 2
+    return [mean - half, mean + half]
+
+
+def crossing(run: Run, target: float) -> float:
+    """Return when (seconds) the evaluated loss first reaches `target`; infinite if never.
+
+    Linear between the last evaluation above `target` and the first at or below it.
+    """
+    time, loss = np.asarray(run.curve["time"]), np.asarray(run.curve["loss"])
+    reached = np.flatnonzero(loss <= target)
+    if not reached.size:
+        return math.inf
+    i = int(reached[0])
+    if i == 0 or not math.isfinite(loss[i - 1]):
+        return float(time[i])
+    share = (loss[i - 1] - target) / (loss[i - 1] - loss[i])
+    return float(time[i - 1] + share * (time[i] - time[i - 1]))
+
+
+def at(run: Run, time: float, column: str = "loss") -> float:
+    """Return a curve's value at `time` (seconds), linear between evaluations."""
+    return float(np.interp(time, run.curve["time"], run.curve[column]))
+
+
+def loss_at(run: Run, time: float) -> float:
+    """Return the loss at `time` (seconds); nan where the run diverged, be it later."""
+    return math.nan if diverged(run) else at(run, time)
+
+
+def reached(times: Sequence[float]) -> int:
+    """Return how many of `crossing`'s times ever come."""
+    return sum(map(math.isfinite, times))
+
+
+def seconds_per_step(run: Run) -> float:
+    """Return the mean over the whole run; nan without a step."""
+    return _ratio(run.duration, run.steps)
+
+
+def _mean(values: Sequence[float] | np.ndarray) -> float:
+    return float(np.mean(values)) if len(values) else math.nan
+
+
+def _ratio(over: float, under: float) -> float:
+    return over / under if under else math.nan
+
+
+def _ends(runs: Sequence[Run], column: str) -> dict[str, Any]:
+    """First and last value of a column, mean over seeds, with the interval of the last.
+
+    A seed that diverged has no last loss, and then there is no mean, either.
+    """
+    gone = [column == "loss" and diverged(run) for run in runs]
+    ends = zip(runs, gone, strict=True)
+    last = [math.nan if lost else run.curve[column][-1] for run, lost in ends if run.curve[column]]
+    first = [run.curve[column][0] for run in runs if run.curve[column]]
+    return {"first": _mean(first), "last": _mean(last), "ci95": interval(last)}
+
+
+def _time_to_target(runs: Sequence[Run], target: float | None) -> dict[str, Any] | None:
+    if target is None:
+        return None
+    times = [crossing(run, target) for run in runs]
+    return {  # infinite as soon as one seed failed: a mean over survivors would mislead
+        "mean": _mean(times),
+        "ci95": interval(times),
+        "median": float(np.median(times)),  # never is later than any time
+        "reached": reached(times),
+    }
+
+
+def _breakdown(runs: Sequence[Run]) -> dict[str, float]:
+    spent = {kind: sum(run.seconds[kind] for run in runs) for kind in runs[0].seconds}
+    total = sum(spent.values())
+    return {kind: _ratio(seconds, total) for kind, seconds in spent.items()}
+
+
+def staleness_counts(runs: Sequence[Run]) -> dict[int, int]:
+    """Return how many contributions of all seeds were how stale, in ascending order of that."""
+    counts = sum((Counter(run.staleness) for run in runs), Counter())
+    return dict(sorted(counts.items()))
+
+
+def _staleness(runs: Sequence[Run]) -> dict[str, Any] | None:
+    counts = staleness_counts(runs)
+    if not counts:
+        return None
+    total = sum(counts.values())
+    seeds = [counted for run in runs if (counted := staleness_counts([run]))]
+    means = [float(np.average([*counted], weights=[*counted.values()])) for counted in seeds]
+    below = zip(counts, accumulate(counts.values()), strict=True)
+    return {
+        "unit": next(run.staleness_unit for run in runs if run.staleness),
+        "mean": _mean(means),
+        "ci95": interval(means),
+        "p95": next(stale for stale, at_most in below if 20 * at_most >= 19 * total),
+        "max": max(counts),
+        "distribution": {stale: count / total for stale, count in counts.items()},
+    }
+
+
+def aligned(runs: Sequence[Run]) -> dict[str, np.ndarray]:
+    """Return each of `trace.COLUMNS`, shape (seeds, points), at the steps that all seeds have."""
+    common = sorted(set.intersection(*(set(run.curve["step"]) for run in runs)))
+    rows = [np.searchsorted(run.curve["step"], common) for run in runs]
+    return {
+        column: np.array(
+            [np.array(run.curve[column])[i] for run, i in zip(runs, rows, strict=True)]
+        )
+        for column in COLUMNS
+    }
+
+
+def mean_curve(runs: Sequence[Run], columns: Sequence[str]) -> dict[str, list[float]]:
+    """Return the mean over seeds at each step that every seed has evaluated."""
+    table = aligned(runs)
+    return {column: table[column].mean(axis=0).tolist() for column in columns}
+
+
+def summarise(
+    runs: Sequence[Run], *, target: float | None, workers: int, ideal_rate: float
+) -> dict[str, Any]:
+    """Return the summary of one algorithm's runs, one per seed (the contract's names).
+
+    `ideal_rate`: gradients per second of all workers computing alone. Values that cannot be had
+    are nan or infinite here; `jsonable` makes them null.
+    """
+    per_step = list(map(seconds_per_step, runs))
+    per_update = [_ratio(run.duration, run.updates) for run in runs]
+    inbox = max(run.inbox_bytes for run in runs)
+    pooled = np.concatenate([seconds / steps for seconds, steps in map(pace, runs)])
+    links = dict.fromkeys(link for run in runs for link in run.links)
+    rate = [_ratio(workers * run.steps, run.duration) for run in runs]
+    return {
+        "engine": runs[0].engine,
+        "handed_over": runs[0].handed_over or None,
+        "seconds_per_step": {
+            "mean": _mean(per_step),
+            "ci95": interval(per_step) if len(runs) > 1 else batch_means(runs[0]),
+            "p95": float(np.quantile(pooled, 0.95)) if pooled.size else math.nan,
+        },
+        "seconds_per_update": {"mean": _mean(per_update), "ci95": interval(per_update)},
+        "steps": _mean([run.steps for run in runs]),
+        "updates": _mean([run.updates for run in runs]),
+        "duration": _mean([run.duration for run in runs]),
+        "loss": _ends(runs, "loss"),
+        "diverged": divergence.summary(runs),
+        "accuracy": _ends(runs, "accuracy"),
+        "time_to_target": _time_to_target(runs, target),
+        "scalability": _ratio(_mean(rate), ideal_rate),
+        "bytes_per_step": _mean([_ratio(run.curve["bytes"][-1], run.steps) for run in runs]),
+        "cost": _ends(runs, "cost")["last"],
+        "breakdown": _breakdown(runs),
+        "staleness": _staleness(runs),
+        "server": {"inbox_bytes": inbox} if inbox > 0 else None,
+        "links": {link: _mean([run.links.get(link, 0.0) for run in runs]) for link in links},
+        "curve": mean_curve(runs, ("time", "loss", "step")),
+        "stall": next(filter(None, (run.stall for run in runs)), None),
+    }
+
+
+def notes(groups: Groups) -> list[str]:
+    """What a reader of the numbers should know: each thing once, with whom it concerns."""
+    about: dict[str, list[str]] = {}
+    for label, runs in groups.items():
+        found = dict.fromkeys(note for run in runs for note in run.notes)
+        if lost := sum(map(diverged, runs)):
+            found[f"diverged with {lost} of {len(runs)} seeds; try a smaller lr"] = None
+        for note in found:
+            about.setdefault(note, []).append(label)
+    everyone = max(len(groups), 2)
+    return [
+        f"{'every algorithm' if len(labels) == everyone else ', '.join(labels)}: {note}"
+        for note, labels in about.items()
+    ]
+
+
+def records(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return one flat dict per evaluation: label, seed and every one of `trace.COLUMNS`."""
+    return [
+        {"label": run.label, "seed": run.seed, **dict(zip(COLUMNS, row, strict=True))}
+        for run in runs
+        for row in zip(*(run.curve[column] for column in COLUMNS), strict=True)
+    ]
+
+
+def csv_table(runs: Sequence[Run]) -> str:
+    """Return `records` as CSV: shortest digits that read back exactly, empty for nan."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("label", "seed", *COLUMNS))
+    for run in runs:
+        columns = (map(_digits, run.curve[column]) for column in COLUMNS)
+        writer.writerows((run.label, run.seed, *row) for row in zip(*columns, strict=True))
+    return text.getvalue()
+
+
+def _digits(value: float) -> str:
+    return "" if math.isnan(value) else repr(float(value)).removesuffix(".0")
+
+
+def jsonable(value: Any) -> Any:
+    """Return `value` with plain Python numbers, and null for what is not a finite number."""
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [jsonable(item) for item in value]
+    if isinstance(value, np.generic):
+        return jsonable(value.item())
+    return None if isinstance(value, float) and not math.isfinite(value) else value

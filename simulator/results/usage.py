@@ -1,0 +1,126 @@
+"""What was used and lost, over the seeds of one algorithm: workers, lines, phases, failures."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.results.run import Run
+from paceline.simulator.results.statistics import human, number
+
+
+def percent(share: float) -> str:
+    """Return a share as people say it: "64 %"; what is little but not nothing is "under 1 %"."""
+    return "under 1 %" if 0 < share < 0.005 else f"{100 * share:z.0f} %"
+
+
+def span(run: Run) -> float:
+    """How long a run went on, in seconds; its curve may end before."""
+    spent = np.array([*run.workers.values()])
+    return float(spent.sum(axis=0).max()) if spent.size else run.duration
+
+
+def workers(runs: Sequence[Run]) -> dict[str, list[float]]:
+    """Mean over seeds of what each worker's time (seconds) was spent on."""
+    return {
+        kind: np.mean([run.workers[kind] for run in runs], axis=0).tolist()
+        for kind in runs[0].workers
+    }
+
+
+def failures(runs: Sequence[Run]) -> dict[str, Any] | None:
+    """Means over seeds of `Run.failures`; None where nothing can crash. `stall`: the first one."""
+    found = [run.failures for run in runs if run.failures is not None]
+    if not found:
+        return None
+    means = {key: _mean(each[key] for each in found) for key in found[0] if key != "stall"}
+    return means | {"stall": next((each["stall"] for each in found if each["stall"]), None)}
+
+
+def lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Means over seeds of `Run.lines`. `saturated`, `down`: shares of the time."""
+    spans = list(map(span, runs))
+    return [
+        {
+            "line": each[0]["line"],
+            "bandwidth": each[0]["bandwidth"],
+            "bytes": _mean(line["bytes"] for line in each),
+            "utilisation": _mean(line["utilisation"] for line in each),
+            "saturated": _mean(
+                min(1.0, line["saturated_seconds"] / whole) if whole else 0.0
+                for line, whole in zip(each, spans, strict=True)
+            ),
+            "down": _mean(
+                min(1.0, line.get("down_seconds", 0.0) / whole) if whole else 0.0
+                for line, whole in zip(each, spans, strict=True)
+            ),
+        }
+        for each in zip(*(run.lines for run in runs), strict=True)
+    ]
+
+
+def phases(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
+    """Means over seeds of `Run.phases`; of transits those of all messages."""
+    found: dict[str, dict[str, float]] = {}
+    for name in dict.fromkeys(name for run in runs for name in run.phases):
+        each = [run.phases.get(name, {}) for run in runs]
+        keys = dict.fromkeys(key for one in each for key in one)
+        phase = {key: sum(one.get(key, 0.0) for one in each) / len(runs) for key in keys}
+        if phase.get("messages"):
+            total = sum(one["messages"] * one["transit_seconds"] for one in each if one)
+            phase["transit_seconds"] = total / (phase["messages"] * len(runs))
+        found[name] = phase
+    return found
+
+
+def network(runs: Sequence[Run]) -> dict[str, Any] | None:
+    """What lines carried and phases took; None where no transfer was simulated."""
+    return {"lines": lines(runs), "phases": phases(runs)} if runs[0].lines else None
+
+
+def jobs(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Means over seeds of `Run.jobs`: how other jobs on the network fared meanwhile."""
+    return [
+        {
+            "job": each[0]["job"],
+            "algorithm": each[0]["algorithm"],
+            "steps": _mean(job["steps"] for job in each),
+            "seconds_per_step": _mean(job["seconds_per_step"] for job in each),
+        }
+        for each in zip(*(run.jobs for run in runs), strict=True)
+    ]
+
+
+def of_job(job: dict[str, Any], file: str, label: str) -> str:
+    """Say in one line how a job fared beside an algorithm."""
+    pace = job["seconds_per_step"]
+    said = "no step" if pace is None else f"{human(pace)} a step"
+    return f"job {job['job']} ({file}, {job['algorithm']}) beside {label}: {said}."
+
+
+def of_failures(label: str, lost: dict[str, Any], shares: dict[str, float]) -> str:
+    """Say in one line what crashes, and who was left out, cost."""
+    vain, down = shares["lost"] or 0.0, shares["down"] or 0.0
+    said = f"{label}: {few(lost['crashes'], 'crash', 'crashes')}; "
+    said += "until it stood still, " if lost.get("stall") else ""
+    said += f"lost {percent(vain)}, down {percent(down)} of the time; "
+    said += f"goodput {percent(1 - vain - down)}"
+    if lost["recovery_seconds"] is not None:
+        said += f"; {human(lost['recovery_seconds'])} to recover"
+    if lost.get("server_down_seconds"):
+        said += f"; the server down for {human(lost['server_down_seconds'])}"
+    if lost["dropped"]:
+        said += f"; {few(lost['dropped'], 'contribution', 'contributions')} left out"
+    return said + "."
+
+
+def few(count: float, one: str, many: str) -> str:
+    """Return a count, of which some are means, with its noun: "1 crash", "2.50 crashes"."""
+    exact = f"{count:.0f}" if count == round(count) else number(count)
+    return f"{exact} {one if count == 1 else many}"
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    """The mean of what is there."""
+    there = [value for value in values if value is not None]
+    return sum(there) / len(there) if there else None

@@ -1,0 +1,168 @@
+"""The tables of a scenario about its workers: how fast, where, and when they are down."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from paceline.simulator.distributions.law import ComputeLaw, Law
+from paceline.simulator.distributions.time_profile import ProfileOf
+from paceline.simulator.inputs.units import Seconds
+from paceline.simulator.scenario.table import (
+    ZERO,
+    Bandwidth,
+    Count,
+    Duration,
+    Many,
+    Name,
+    Positive,
+    Section,
+    Share,
+)
+
+
+class Bursts(Section):
+    """Slow spells: a two-state Markov chain in time, for each worker its own."""
+
+    factor: Positive = Field(
+        description="computing takes so many times as long while a burst lasts"
+    )
+    on: Duration = Field(description="mean duration of a burst")
+    off: Duration = Field(description="mean time between bursts")
+
+
+class Device(Section):
+    """What the workers of a group compute on."""
+
+    name: Name = Field(description="name of the device, unique")
+    speed: Positive = Field(
+        default=1.0, description="2 computes in half the time that `compute` says"
+    )
+    shared_by: Count = Field(
+        default=1,
+        description="workers of a group on one device; n that compute at once get 1/n of it each",
+    )
+
+
+def _devices(value: Any) -> str:
+    return "devices" if isinstance(value, list | tuple | dict) else "a label"
+
+
+DeviceOrLabel = Annotated[
+    Annotated[Many[Device], Tag("devices")] | Annotated[Name, Tag("a label")],
+    Discriminator(_devices),
+]
+
+
+class Failures(Section):
+    """Random crashes, at exponential times."""
+
+    between: Duration = Field(description="mean time from a repair to the next crash of one node")
+    repair: Duration = Field(description="mean time to repair")
+
+
+class Crash(Section):
+    """One crash, at a given time."""
+
+    worker: Annotated[int, Field(ge=0)] | Literal["server"] = Field(
+        description='rank of the worker, from 0, or "server"'
+    )
+    at: Annotated[Seconds, Field(ge=0)] = Field(description="time of the crash")
+    lasts: Duration | None = Field(
+        default=None, description="time until it is repaired; left out: for good"
+    )
+
+
+class Checkpoint(Section):
+    """The whole cluster's state, saved."""
+
+    every: Count = Field(description="steps between two checkpoints")
+    cost: Seconds = Field(
+        default=0.0,
+        description="time that everyone stands still for one",
+        json_schema_extra=ZERO,
+    )
+
+
+class Recovery(Section):
+    """What is done about crashed and slow workers."""
+
+    policy: Literal["wait", "shrink", "restart"] = Field(
+        default="wait",
+        description="whoever needs a crashed worker waits for it; the others go on without it; or "
+        "all go back to the last checkpoint",
+    )
+    timeout: Seconds = Field(
+        default=0.0,
+        description="time until the others notice a crash",
+        json_schema_extra=ZERO,
+    )
+    reload: Seconds = Field(
+        default=0.0,
+        description="time that a repaired node (or all, to restart) takes to load its state",
+        json_schema_extra=ZERO,
+    )
+    checkpoint: Checkpoint | None = Field(default=None, description='for policy = "restart"')
+    backup: int = Field(
+        default=0, ge=0, description="backup workers: each mean leaves out so many, the slowest"
+    )
+
+
+class _Nodes(Section):
+    """What the cluster and each of its groups may set."""
+
+    extra: Law | None = Field(default=None, description="delay added to compute, for a fixed share")
+    profile: ProfileOf | None = Field(
+        default=None, description="speed over time: at 0.5 computing takes twice as long"
+    )
+    bursts: Bursts | None = Field(default=None, description="slow spells, correlated in time")
+    failures: Failures | None = Field(default=None, description="crashes and repairs")
+    region: Name | None = Field(default=None, description="where the workers are")
+    nic: Bandwidth | None = Field(
+        default=None,
+        description="bandwidth of a worker's network card, each way; left out: that of its place",
+    )
+
+
+_EXTRA_SHARE = "share of the workers that `extra` befalls, in (0, 1]"
+
+
+class Group(_Nodes):
+    """Some of the workers; what is left out here comes from [cluster]."""
+
+    name: Name = Field(description="name of the group, unique")
+    workers: Count = Field(description="how many of the cluster's workers are in the group")
+    compute: ComputeLaw | None = Field(default=None, description="time to compute one gradient")
+    device: Name | None = Field(
+        default=None, description="what they compute on: one of cluster.device, or just a label"
+    )
+    extra_share: Share | None = Field(default=None, description=_EXTRA_SHARE)
+
+
+class Cluster(_Nodes):
+    """The workers: how many, and how long a gradient takes them."""
+
+    workers: int = Field(ge=1, le=65_535, description="number of workers")
+    compute: ComputeLaw = Field(description="time to compute one gradient")
+    device: DeviceOrLabel | None = Field(
+        default=None, description="devices that groups may compute on, or just a label"
+    )
+    extra_share: Share = Field(default=0.0, description=_EXTRA_SHARE)
+    allow_zero: bool = Field(default=False, description="allow a compute time of zero")
+    forward_share: float = Field(
+        default=1 / 3,
+        ge=0,
+        lt=1,
+        description="share of a step before the backward pass frees its first gradient",
+    )
+    group: Many[Group] = Field(default=(), description="overrides for some of the workers")
+    crash: Many[Crash] = Field(default=(), description="crashes at given times")
+
+    @property
+    def described(self) -> tuple[Device, ...]:
+        """The devices that are more than a label."""
+        return self.device if isinstance(self.device, tuple) else ()
+
+    @property
+    def devices(self) -> dict[str | None, Device]:
+        """Those by name."""
+        return {device.name: device for device in self.described}

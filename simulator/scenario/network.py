@@ -1,0 +1,138 @@
+"""The tables of a scenario about its network and its parameter server."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, Strict
+
+from paceline.simulator.distributions.law import Law
+from paceline.simulator.distributions.parametric import Constant
+from paceline.simulator.distributions.time_profile import ProfileOf
+from paceline.simulator.inputs.units import Bytes, Seconds
+from paceline.simulator.scenario.cluster import Failures
+from paceline.simulator.scenario.formats.region_table import TableOf
+from paceline.simulator.scenario.formats.simgrid_xml import PlatformOf
+from paceline.simulator.scenario.table import (
+    ZERO,
+    Bandwidth,
+    Count,
+    Duration,
+    Many,
+    Name,
+    Section,
+)
+
+
+class _Line(Section):
+    """What the network and each of its links may set."""
+
+    bandwidth: Bandwidth | None = Field(default=None, description="bits or bytes per second")
+    jitter: Law | None = Field(default=None, description="random delay added to each latency")
+    tcp_window: Annotated[Bytes, Field(gt=0)] | None = Field(
+        default=None, description="one flow's rate is at most tcp_window / round trip"
+    )
+
+
+class Outages(Section):
+    """Failures of a link, at exponential times."""
+
+    between: Duration = Field(description="mean time from a repair to the next failure")
+    repair: Duration = Field(description="mean time to repair")
+
+
+_Ends = Annotated[tuple[Name, Name], Strict(False)]
+
+
+class Link(_Line):
+    """The line between two regions; what is left out here comes from [network]."""
+
+    between: _Ends = Field(
+        description='the two regions it joins; "server" is the parameter server\'s'
+    )
+    latency: Law | None = Field(default=None, description="one way, per hop")
+    sharing: Literal["full-duplex", "half-duplex", "per-flow"] = Field(
+        default="full-duplex",
+        description="its bandwidth is for each direction, for both together, or for every flow",
+    )
+    profile: ProfileOf | None = Field(default=None, description="factor of its bandwidth over time")
+    outages: Outages | None = Field(default=None, description="random failures, and repairs")
+
+
+class Background(Section):
+    """Traffic of others, from the first place to the second."""
+
+    between: _Ends = Field(description="the place it comes from, and the place it goes to")
+    rate: Bandwidth | None = Field(
+        default=None, description="what it takes away from each link on its way"
+    )
+    flows: Count | None = Field(
+        default=None, description="so many flows that share the links and never end"
+    )
+    on: Law | None = Field(default=None, description="how long a burst of it lasts")
+    off: Law | None = Field(default=None, description="how long a pause lasts; it begins with one")
+
+
+class Outage(Section):
+    """One failure of a link, both ways, at a known time."""
+
+    between: _Ends = Field(description="the two ends of the link")
+    at: Seconds = Field(description="when it fails")
+    lasts: Duration | None = Field(default=None, description="for how long; left out: for good")
+
+
+class Network(_Line):
+    """How gradients and models travel."""
+
+    model: Literal["closed-form", "flows"] = Field(
+        default="closed-form", description="alpha-beta formulas, or every transfer simulated"
+    )
+    collective: Literal[
+        "ring",
+        "tree",
+        "star",
+        "hierarchical",
+        "recursive-doubling",
+        "halving-doubling",
+        "given",
+    ] = Field(default="ring", description="how a mean over all workers is carried out")
+    latency: Law = Field(
+        default=Constant.model_validate({"value": "0 s"}),
+        description='one way, per hop; required unless collective = "given"',
+    )
+    duration: Law | None = Field(
+        default=None, description='duration of one mean (D), with collective = "given"'
+    )
+    fairness: Literal["max-min", "rtt"] = Field(
+        default="max-min",
+        description="shares at a bottleneck: equal, or as TCP's, inverse to the round trip",
+    )
+    slow_start: Annotated[Bytes, Field(gt=0)] | None = Field(
+        default=None,
+        description="a flow's first window, doubled every round trip; left out: no slow start",
+    )
+    regions: TableOf | None = Field(
+        default=None, description="CSV file of latencies and bandwidths from region to region"
+    )
+    platform: PlatformOf | None = Field(
+        default=None, description="SimGrid's XML file of hosts, links and routes"
+    )
+    link: Many[Link] = Field(default=(), description="lines between regions")
+    background: Many[Background] = Field(default=(), description="traffic of others")
+    outage: Many[Outage] = Field(default=(), description="failures of links at known times")
+
+
+class Server(Section):
+    """The parameter server of the programs that have one."""
+
+    receive: Seconds = Field(
+        default=0.0, description="time to take in one gradient", json_schema_extra=ZERO
+    )
+    apply: Seconds = Field(
+        default=0.0, description="time to update the parameters", json_schema_extra=ZERO
+    )
+    bandwidth: Bandwidth | None = Field(
+        default=None, description="of the server's own network card; left out: unlimited"
+    )
+    region: Name | None = Field(
+        default=None, description='where the server is; left out: a place of its own, "server"'
+    )
+    failures: Failures | None = Field(default=None, description="crashes and repairs")

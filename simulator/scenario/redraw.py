@@ -1,0 +1,56 @@
+"""Other numbers of a scenario that may as well be true, as far as its calibration can tell."""
+
+from collections.abc import Sequence
+from math import exp
+from typing import Any
+
+from pydantic import BaseModel
+
+from paceline.simulator.distributions.distribution import Distribution
+from paceline.simulator.distributions.random_streams import Purpose, generator
+from paceline.simulator.scenario.scenario import Scenario
+
+
+def redrawn(scenario: Scenario, replicate: int) -> Scenario:
+    """The scenario with the numbers of one replicate."""
+    calibration = scenario.calibration
+    if calibration is None:
+        return scenario
+    for index, (key, sd) in enumerate(sorted(calibration.sd.items())):
+        scale = factor(replicate, index + 1, sd)
+        scenario = _scaled(scenario, key.split("."), scale)
+    return scenario
+
+
+def factor(replicate: int, index: int, sd: float) -> float:
+    """A lognormal factor of mean 1."""
+    own = generator(replicate, Purpose.CALIBRATION, index)
+    return exp(sd * float(own.standard_normal()) - sd * sd / 2)
+
+
+def _scaled(value: Any, path: Sequence[str], factor: float) -> Any:
+    """`value` with what is at `path` times `factor`. Raises KeyError where nothing is."""
+    if not path:
+        if isinstance(value, Distribution):
+            return value.scaled(factor)
+        if isinstance(value, tuple):
+            return tuple(each * factor for each in value)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise KeyError(path)
+        return value * factor
+    head, *rest = path
+    if isinstance(value, tuple) and head.isdecimal() and int(head) < len(value):
+        index = int(head)
+        return *value[:index], _scaled(value[index], rest, factor), *value[index + 1 :]
+    if not isinstance(value, BaseModel) or head not in type(value).model_fields:
+        raise KeyError(head)
+    return value.model_copy(update={head: _scaled(getattr(value, head), rest, factor)})
+
+
+def knows(scenario: Scenario, key: str) -> bool:
+    """Whether a scenario has a number, or a law of times, of this key."""
+    try:
+        _scaled(scenario, key.split("."), 1.0)
+    except KeyError:
+        return False
+    return True

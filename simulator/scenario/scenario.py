@@ -1,0 +1,308 @@
+"""A scenario: its tables, and its algorithms parsed by their programs.
+
+Shapes and single values are checked here; `load.checks` refuses settings that contradict each
+other, and `load.load` reads files.
+"""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from functools import cache
+from typing import Annotated, Any
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic.json_schema import GenerateJsonSchema, models_json_schema
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from paceline.simulator.inputs.messages import nearest
+from paceline.simulator.programs import Program, catalogue
+from paceline.simulator.programs.codecs.codec import Raw
+from paceline.simulator.programs.pieces.piece import TomlSchema
+from paceline.simulator.scenario.cluster import Cluster, Recovery
+from paceline.simulator.scenario.network import Network, Server
+from paceline.simulator.scenario.overhead import Calibration, Overhead, at
+from paceline.simulator.scenario.table import Many, Name, Section
+from paceline.simulator.scenario.tables import (
+    Bound,
+    Choice,
+    Model,
+    NoObjective,
+    Objective,
+    Optimizer,
+    Prices,
+    Quadratic,
+    Range,
+    RunSettings,
+    Softmax,
+    Theory,
+    ValidationSettings,
+)
+
+__all__ = [
+    "Algorithm",
+    "Bound",
+    "Prices",
+    "Quadratic",
+    "Scenario",
+    "Softmax",
+    "arguments",
+    "json_schema",
+]
+
+
+MEASURED = ("overhead", "calibration")
+"""Tables that say what a real system adds to what the others prescribe."""
+
+
+class Algorithm(Section):
+    """One curve: a program with its parameters.
+
+    `parameters` are typed keyword arguments for the program; `table` is what the user wrote, and
+    `written` what of it, and of [optimizer], are parameters; `notes` say what follows from other
+    tables.
+    """
+
+    name: Name
+    label: Name
+    parameters: dict[str, Any]
+    table: dict[str, Any]
+    written: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+
+def refusal(where: tuple[str | int, ...], what: str, value: Any) -> ValidationError:
+    """Make an error located inside the table being validated, with our own wording."""
+    kind = PydanticCustomError("refusal", "{what}", {"what": what})
+    details = InitErrorDetails(type=kind, loc=where, input=value)
+    return ValidationError.from_exception_data("scenario", [details])
+
+
+def _brief(value: Any) -> str:
+    """Write a parameter so that it fits a figure's legend."""
+    if isinstance(value, dict):
+        inner = {key: each for key, each in value.items() if key not in ("kind", "schedule")}
+        name = value.get("kind", value.get("schedule", ""))
+        return f"{name}({', '.join(f'{key}={_brief(each)}' for key, each in inner.items())})"
+    if isinstance(value, list):
+        return "/".join(map(_brief, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def arguments(program: Program, own: dict[str, Any], optimizer: Optimizer) -> dict[str, Any]:
+    """Return a program's table: what is set in [optimizer], overridden by its `own` parameters."""
+    names = {"momentum": program.local_momentum}
+    set_here = optimizer.model_fields_set
+    defaults = {names.get(key, key): getattr(optimizer, key) for key in set_here}
+    return {k: v for k, v in defaults.items() if k in program.parameters.model_fields} | own
+
+
+def _algorithm(value: Any, info: ValidationInfo) -> Any:
+    """Parse an [[algorithm]] table by its program, with [optimizer]'s lr and momentum."""
+    if not isinstance(value, dict):
+        return value
+    programs: Mapping[str, Program] = (info.context or {}).get("programs") or catalogue()
+    name, label = value.get("name"), value.get("label")
+    if "name" not in value:
+        raise refusal(("name",), f"missing; write one of: {', '.join(programs)}", value)
+    if not isinstance(name, str) or name not in programs:
+        raise refusal(("name",), f"unknown; {nearest(str(name), programs, 'write one of')}", name)
+    own = {key: each for key, each in value.items() if key not in ("name", "label")}
+    for key in (key for key in own if key in programs[name].refuses):
+        raise refusal((key,), f"{name} has none: {programs[name].refuses[key]}", own[key])
+    optimizer = info.data.get("optimizer")
+    written = arguments(programs[name], own, optimizer or Optimizer())
+    time_only = isinstance(info.data.get("objective"), NoObjective)
+    if optimizer is None or (time_only and optimizer.lr is None):
+        # any rate does: [optimizer] is refused, or nothing descends
+        optimizer = (optimizer or Optimizer()).model_copy(update={"lr": 1.0})
+    parameters = programs[name].parse(arguments(programs[name], own, optimizer))
+    words = [name, *(f"{key}={_brief(each)}" for key, each in own.items())]
+    return {
+        "name": name,
+        "label": " ".join(words) if label is None else label,
+        "parameters": parameters,
+        "table": value,
+        "written": written,
+    }
+
+
+class BackgroundJob(Section):
+    """Another job on the same network, which goes on beside each run.
+
+    `scenario`: its tables, on this network; `algorithm`: the one that it runs. Both are None until
+    `load.load` has read its file.
+    """
+
+    file: Name = Field(
+        description="scenario of the job: its model, cluster, server and algorithm; its network is "
+        "this one, but for `collective`"
+    )
+    label: Name | None = Field(default=None, description="its algorithm; left out: the first")
+    _scenario: "Scenario | None" = PrivateAttr(default=None)
+
+    @property
+    def scenario(self) -> "Scenario":
+        """The job's tables, on this network."""
+        assert self._scenario is not None
+        return self._scenario
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """What the job runs."""
+        labels = (each for each in self.scenario.algorithm if self.label in (None, each.label))
+        return next(labels)
+
+    def read(self, scenario: "Scenario") -> None:
+        """Take in what its file says."""
+        self._scenario = scenario
+
+
+class Scenario(Section):
+    """Everything one simulation needs."""
+
+    extends: Name | None = Field(
+        default=None, description="profile whose tables hold where this scenario says nothing"
+    )
+    title: str = Field(default="", description="title of figures and reports")
+    model: Model
+    objective: Objective = Field(
+        default=NoObjective(kind="none"), description="how error is predicted"
+    )
+    optimizer: Optimizer = Optimizer()
+    cluster: Cluster
+    network: Network
+    server: Server = Server()
+    recovery: Recovery = Recovery()
+    run: RunSettings
+    algorithm: Many[Annotated[Algorithm, BeforeValidator(_algorithm)]] = Field(
+        default=(), description="the algorithms to compare"
+    )
+    job: Many[BackgroundJob] = Field(default=(), description="other jobs on the same network")
+    tune: dict[str, dict[str, Choice]] = Field(
+        default={}, description="what `paceline tune` may try, by program and parameter"
+    )
+    theory: Theory = Theory()
+    validation: ValidationSettings = ValidationSettings()
+    cost: Prices = Prices()
+    overhead: Many[Overhead] = Field(
+        default=(), description="what a real system adds, by the number of workers"
+    )
+    calibration: Calibration | None = Field(
+        default=None, description="where measured numbers come from, and how far they may be off"
+    )
+
+    @field_validator("algorithm")
+    @classmethod
+    def _weigh(cls, algorithms: tuple[Algorithm, ...]) -> tuple[Algorithm, ...]:
+        """Let averages of local-sgd weigh what an hpsgd beside it says that they do."""
+        key = "local_sgd_sync_multiplier"
+        stated = [each.parameters[key] for each in algorithms if key in each.table]
+        if not stated:
+            return algorithms
+        heavier = {
+            "notes": (f"averaging a model counts as {stated[0]:g} of a gradient (hpsgd's {key})",)
+        }
+        return tuple(
+            each.model_copy(
+                update=heavier | {"parameters": each.parameters | {"codec": Raw(times=stated[0])}}
+            )
+            if each.name == "local-sgd" and "codec" not in each.table
+            else each
+            for each in algorithms
+        )
+
+    _file: str = PrivateAttr(default="<scenario>")
+    _table: dict[str, Any] = PrivateAttr(default_factory=dict)
+    _guest: bool = PrivateAttr(default=False)
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Remember where the scenario came from, if it was loaded."""
+        self._file = (context or {}).get("file", self._file)
+        self._table = (context or {}).get("table", self._table)
+        self._guest = (context or {}).get("guest", self._guest)
+
+    @property
+    def file(self) -> str:
+        """Path of the scenario as given."""
+        return self._file
+
+    @property
+    def shares(self) -> bool:
+        """Whether other jobs are on the network, so that links may be there for them."""
+        return self._guest or bool(self.job)
+
+    @property
+    def costs(self) -> Overhead:
+        """What a real system adds with so many workers."""
+        return at(self.overhead, self.cluster.workers)
+
+    @property
+    def nominal(self) -> "Scenario":
+        """The scenario without what a real system adds: what is prescribed to one."""
+        bare = self.model_copy(update={"overhead": (), "calibration": None})
+        bare._table = {k: v for k, v in self._table.items() if k not in MEASURED}
+        return bare
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """The TOML table after overrides, JSON-able."""
+        return self._table
+
+
+def json_schema(programs: Mapping[str, Program] | None = None) -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of a scenario, with every program's own parameters."""
+    return deepcopy(_json_schema(tuple((programs or catalogue()).items())))
+
+
+@cache
+def _json_schema(named: tuple[tuple[str, Program], ...]) -> dict[str, Any]:
+    programs = dict(named)
+    models: list[Any] = [Scenario, Range, *(each.parameters for each in programs.values())]
+    references, root = models_json_schema(
+        [(model, "validation") for model in models], schema_generator=TomlSchema
+    )
+    tables = root["$defs"]
+
+    def table(model: Any) -> dict[str, Any]:
+        return dict(tables[references[model, "validation"]["$ref"].removeprefix("#/$defs/")])
+
+    span = references[Range, "validation"]
+    items, choices = [], {}
+    for name, program in programs.items():
+        own = table(program.parameters)
+        properties = own.get("properties", {})
+        required = {"name", *own.get("required", ())} - {"lr", "momentum"}  # from [optimizer]
+        head = {
+            "name": {"const": name, "description": program.summary},
+            "label": {"type": "string", "description": "name of its curve, unique"},
+        }
+        items.append(
+            own | {"title": name, "properties": head | properties, "required": sorted(required)}
+        )
+        choices[name] = {
+            "type": "object",
+            "description": f"values or ranges of {name}'s parameters",
+            "additionalProperties": False,
+            "properties": {
+                key: {"anyOf": [{"type": "array", "items": each, "minItems": 1}, span]}
+                for key, each in properties.items()
+            },
+        }
+    scenario = table(Scenario)
+    scenario["properties"] |= {
+        "algorithm": scenario["properties"]["algorithm"] | {"items": {"anyOf": items}},
+        "tune": scenario["properties"]["tune"]
+        | {"properties": choices, "additionalProperties": False},
+    }
+    unused = {scenario["title"], "Algorithm", *programs}
+    return {
+        "$schema": GenerateJsonSchema.schema_dialect,
+        **scenario,
+        "$defs": {key: each for key, each in tables.items() if key not in unused},
+    }

@@ -1,0 +1,24 @@
+"""What all tables of a scenario have in common: strict, frozen, in SI units."""
+
+from typing import Annotated, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, Strict
+
+from paceline.simulator.inputs.units import BytesPerSecond, Seconds
+
+T = TypeVar("T")
+Many = Annotated[tuple[T, ...], Strict(False)]  # a TOML array, frozen
+Name = Annotated[str, Field(min_length=1)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Positive = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(gt=0, le=1)]
+Duration = Annotated[Seconds, Field(gt=0)]
+Bandwidth = Annotated[BytesPerSecond, Field(gt=0)]
+ZERO: dict[str, JsonValue] = {"default": "0 s"}  # as a scenario writes it
+
+
+class Section(BaseModel):
+    """A table of the scenario: unknown keys, implicit conversions, nan and inf are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)

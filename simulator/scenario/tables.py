@@ -1,0 +1,335 @@
+"""The tables of a scenario as typed, frozen models: SI units inside, the TOML's own key names.
+
+Field descriptions become the JSON Schema's, and editors show them.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    FiniteFloat,
+    PlainValidator,
+    Strict,
+    Tag,
+    TypeAdapter,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
+
+from paceline.simulator.programs.pieces.schedule import Rate
+from paceline.simulator.programs.pieces.transform import TransformOf
+from paceline.simulator.scenario.table import (
+    Count,
+    Duration,
+    Many,
+    Name,
+    NonNegative,
+    Positive,
+    Section,
+)
+
+
+def _checked(kind: Any) -> tuple[Any, Any]:
+    """Check a value as a parameter, and keep it as written: each program parses it for itself."""
+    adapter: TypeAdapter[Any] = TypeAdapter(kind)
+
+    def check(value: Any) -> Any:
+        adapter.validate_python(value)
+        return value
+
+    return PlainValidator(check), WithJsonSchema(adapter.json_schema())
+
+
+_check, _schema = _checked(Rate)
+LEAST, MOST = 1e-30, 1e30  # whose products and quotients floats still hold
+OfTheorem = Annotated[float, Field(ge=LEAST, le=MOST)]
+LearningRate = Annotated[float | dict[str, Any], _check, _schema]
+_check, _schema = _checked(TransformOf)
+LocalMomentum = Annotated[float | dict[str, Any], _check, _schema]
+
+
+class Model(Section):
+    """What travels: parameters x bytes_per_parameter."""
+
+    parameters: int = Field(ge=1, le=10**15, description="number of parameters of the model")
+    bytes_per_parameter: Positive = Field(default=4.0, description="bytes sent per parameter")
+
+    @property
+    def bytes(self) -> float:
+        """Size of one whole model or gradient, in bytes."""
+        return self.parameters * self.bytes_per_parameter
+
+
+class Bound(Section):
+    """Predict the error by AdaComm's Theorem 2 (Wang & Joshi, arXiv 1810.08313)."""
+
+    kind: Literal["bound"]
+    initial_gap: OfTheorem = Field(description="F(x1) - Finf: how far the loss can fall")
+    smoothness: OfTheorem = Field(description="L: Lipschitz constant of the gradient")
+    gradient_variance: float = Field(
+        ge=0, le=MOST, description="sigma^2 of one mini-batch gradient"
+    )
+
+
+class Power(Section):
+    """Eigenvalues of the quadratic: i^-exponent, i = 1 ... dimension."""
+
+    kind: Literal["power"] = "power"
+    exponent: NonNegative = Field(default=1.0, description="decay of the eigenvalues")
+
+
+class Modes(Section):
+    """A few eigenvalues of the quadratic, each of an equal block of its coordinates."""
+
+    kind: Literal["modes"]
+    curvature: Many[Positive] = Field(min_length=1, description="eigenvalue of each mode")
+    gap: Many[NonNegative] = Field(
+        min_length=1, description="each mode's part of initial_gap, in any one unit"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        modes, gaps = len(self.curvature), len(self.gap)
+        if modes != gaps:
+            raise ValueError(f"{modes} curvatures and {gaps} gaps; write one gap per curvature")
+        if not any(self.gap):
+            raise ValueError("no gap above zero; write at least one, so that there is a loss")
+        return self
+
+
+def _kind_of_spectrum(value: Any) -> Any:
+    return {"kind": "power", **value} if isinstance(value, dict) else value
+
+
+Spectrum = Annotated[
+    Annotated[Power | Modes, Field(discriminator="kind")], BeforeValidator(_kind_of_spectrum)
+]
+
+
+class Heterogeneity(Section):
+    """How far the workers' curvatures differ, about a mean that is the spectrum."""
+
+    share: float = Field(
+        ge=0, lt=1, description="of its speed that local training loses in the long run"
+    )
+    curvature: Positive = Field(description="at which it loses it: after 1 / (lr curvature) steps")
+
+
+class Quadratic(Section):
+    """A noisy quadratic whose optimum and curvature may differ between workers (non-IID data)."""
+
+    kind: Literal["quadratic"]
+    dimension: int = Field(default=100, ge=1, le=10**7, description="number of coordinates")
+    spectrum: Spectrum = Field(default=Power(), description="eigenvalues of the Hessian")
+    noise: NonNegative = Field(default=1.0, description="sigma: root of E||g - grad F||^2")
+    noise_growth: NonNegative = Field(
+        default=0.0, description="what is added to sigma^2 per 2 (F - F*): noise that fades"
+    )
+    shift: NonNegative = Field(default=0.0, description="spread of the workers' optima (non-IID)")
+    heterogeneity: Heterogeneity | None = Field(
+        default=None, description="how far the workers' curvatures differ (non-IID)"
+    )
+    initial_gap: Positive = Field(default=1.0, description="loss at the start, above the optimum")
+    floor: NonNegative = Field(default=0.0, description="loss at the optimum")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if isinstance(self.spectrum, Modes) and len(self.spectrum.curvature) > self.dimension:
+            raise ValueError(
+                f"{len(self.spectrum.curvature)} modes in {self.dimension} coordinates; "
+                "write a larger dimension, or fewer modes"
+            )
+        return self
+
+
+class Dirichlet(Section):
+    """Label shares drawn per worker from a Dirichlet distribution."""
+
+    dirichlet: Positive = Field(description="concentration; small is very uneven")
+    seed: int | None = Field(
+        default=None,
+        ge=0,
+        description="deals the same data to the same worker in every run (default: a run's own "
+        "seed, so that every run deals anew)",
+    )
+
+
+def _iid(value: Any) -> Any:
+    if value != "iid":
+        raise ValueError('unknown; write "iid" or { dirichlet = 0.3 }')
+    return value
+
+
+def _partition(value: Any) -> str:
+    return "a table" if isinstance(value, dict | Dirichlet) else "iid"
+
+
+Partition = Annotated[
+    Annotated[Literal["iid"], BeforeValidator(_iid), Tag("iid")]
+    | Annotated[Dirichlet, Tag("a table")],
+    Discriminator(_partition),
+    Field(
+        description='how the data are dealt to workers: "iid" or { dirichlet = 0.3 }',
+        examples=["iid", {"dirichlet": 0.3}],
+    ),
+]
+
+
+class Softmax(Section):
+    """Softmax regression on real data, in NumPy."""
+
+    kind: Literal["softmax"]
+    data: Literal["digits", "random-classification"] = Field(description="data set")
+    batch: Count = Field(default=32, description="mini-batch per worker and step, samples")
+    partition: Partition = "iid"
+
+
+def _located(value: str, info: ValidationInfo) -> str:
+    return str(Path((info.context or {}).get("folder", "."), value).absolute())
+
+
+Folder = Annotated[str, Field(min_length=1), AfterValidator(_located)]
+"""A folder as a scenario names it, relative to its own; absolute from then on."""
+
+
+class Torch(Section):
+    """Real gradients of a PyTorch model in virtual time."""
+
+    kind: Literal["torch"]
+    model: Name = Field(
+        description="mlp, cnn, a torchvision model (resnet18, vgg16, ...), or one that an "
+        "installed package offers (entry points paceline.models)"
+    )
+    data: Name = Field(
+        description="digits, random-classification, fashion-mnist, mnist, cifar-10, cifar-100, or "
+        "a set that an installed package offers (entry points paceline.datasets)"
+    )
+    folder: Folder | None = Field(default=None, description="where the files of the data set lie")
+    batch: Count = Field(default=32, description="mini-batch per worker and step, samples")
+    partition: Partition = "iid"
+    weight_decay: NonNegative = Field(
+        default=0.0, description="times the parameters, is added to every gradient (L2)"
+    )
+    dtype: Literal["float32", "float64"] = Field(
+        default="float32", description="numbers of which parameters and gradients are"
+    )
+    device: Name = Field(default="cpu", description="where gradients are computed: cpu, cuda")
+
+
+class NoObjective(Section):
+    """Time only."""
+
+    kind: Literal["none"]
+
+
+Objective = Annotated[
+    Bound | Quadratic | Softmax | Torch | NoObjective, Field(discriminator="kind")
+]
+
+
+class Optimizer(Section):
+    """Defaults of every algorithm; its own table overrides them."""
+
+    lr: LearningRate | None = Field(default=None, description="learning rate, or its schedule")
+    momentum: LocalMomentum = Field(
+        default=0.0, description="momentum of the local steps, or another transform of gradients"
+    )
+
+
+class RunSettings(Section):
+    """How long, how often, how closely watched."""
+
+    steps: Count | None = Field(default=None, description="stop after so many local steps")
+    duration: Duration | None = Field(default=None, description="stop after so much time")
+    target_loss: Positive | None = Field(default=None, description="the loss to reach")
+    seeds: int = Field(default=1, ge=1, le=10**6, description="number of repetitions")
+    evaluate_every: Count | None = Field(default=None, description="steps between evaluations")
+    sampling: Literal["keyed", "aggregate"] = Field(
+        default="keyed",
+        description="compute times drawn step by step, the same under every algorithm, or as sums "
+        "over the steps between communications, where their law is known",
+    )
+    timeline_spans: int = Field(
+        default=5000, ge=0, le=10**8, description="longest timeline kept, in spans"
+    )
+
+
+class Theory(Section):
+    """What `paceline theory` tabulates."""
+
+    periods: Many[Count] = Field(
+        default=(1, 2, 4, 8, 16, 32, 64), description="communication periods tau, in steps"
+    )
+    durations: Many[Duration] = Field(default=(), description="wall-clock times")
+
+
+class ValidationSettings(Section):
+    """How `paceline validate` runs a scenario for real."""
+
+    compute: Literal["stretched", "real"] = Field(
+        default="stretched",
+        description="a step lasts as long as [cluster] says, or as long as it takes here",
+    )
+    network: Literal["emulated", "kernel", "real"] = Field(
+        default="emulated",
+        description="delays of [network] added to real collectives and messages; packets delayed "
+        "between a network namespace for each worker; or the network as it is",
+    )
+    seeds: Count = Field(default=1, description="real runs of each algorithm, a seed each")
+    warm_up: Count = Field(default=3, description="gradients that each worker computes beforehand")
+    timeout: Duration = Field(
+        default=120.0,
+        ge=1,
+        description="longest wait in a collective, or for a message",
+        json_schema_extra={"default": "120 s"},
+    )
+
+
+class Prices(Section):
+    """Prices, in any one currency."""
+
+    node_hour: NonNegative | None = Field(default=None, description="one worker for one hour")
+    egress_per_gb: NonNegative | None = Field(
+        default=None, description="10^9 bytes leaving a region"
+    )
+
+
+_finite: TypeAdapter[float] = TypeAdapter(Annotated[FiniteFloat, Strict()])
+
+
+def _number(value: Any) -> Any:
+    """Keep an int an int: a range of whole numbers is tried at whole numbers."""
+    _finite.validate_python(value)
+    return value
+
+
+Number = Annotated[int | float, PlainValidator(_number), WithJsonSchema({"type": "number"})]
+
+
+class Range(Section):
+    """Every value from low to high."""
+
+    low: Number = Field(description="smallest value to try")
+    high: Number = Field(description="largest value to try")
+    log: bool = Field(default=False, description="spread the trials evenly in the logarithm")
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is one of whole numbers."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+
+def _choice(value: Any) -> str:
+    return "a range" if isinstance(value, dict | Range) else "values"
+
+
+Choice = Annotated[
+    Annotated[Annotated[tuple[Any, ...], Strict(False), Field(min_length=1)], Tag("values")]
+    | Annotated[Range, Tag("a range")],
+    Discriminator(_choice),
+]

@@ -1,0 +1,162 @@
+"""What AdaComm's learning claims measure: how soon a loss is reached, and where curves end."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from paceline.simulator.cluster.workers import mean_compute
+from paceline.simulator.network.mean_cost import mean_cost
+from paceline.simulator.results.run import Run
+from paceline.simulator.results.statistics import at, crossing, human, interval, number
+from paceline.simulator.studies.papers.claim import Finding, mean
+from paceline.simulator.studies.papers.lab import Lab
+
+FIGURE1 = "adacomm/figure1"
+FREE = 'network.duration = "1 ms"'  # an average costs nothing: periods differ by drift alone
+EARLY = 0.5  # a loss of the first fall; at 0.3 spikes already decide who comes first
+END = 0.2  # of a run's duration, in which a floor is measured
+SAMPLES = 50
+
+
+class Curves(NamedTuple):
+    """Runs by what they are for: tau = 1, the largest fixed tau, all fixed ones, AdaComm."""
+
+    one: Sequence[Run]
+    large: Sequence[Run]
+    fixed: Sequence[Sequence[Run]]
+    adaptive: Sequence[Run]
+
+
+def curves(lab: Lab, name: str, *sets: str) -> Curves:
+    """The runs of a scenario: tau = 1 first, the largest tau and AdaComm last."""
+    *fixed, adaptive = lab.runs(name, *sets).groups.values()
+    return Curves(fixed[0], fixed[-1], fixed, adaptive)
+
+
+def _times(runs: Sequence[Run], target: float | None) -> np.ndarray:
+    """Seconds to the target; the end of the run where it is never reached."""
+    assert target is not None
+    return np.array([min(crossing(run, target), run.duration) for run in runs])
+
+
+def _never(runs: Sequence[Run], target: float | None) -> int:
+    assert target is not None
+    return sum(crossing(run, target) > run.duration for run in runs)
+
+
+def _ends(runs: Sequence[Run]) -> np.ndarray:
+    """Mean loss over the last part of each run."""
+    return np.array(
+        [
+            np.mean([at(run, each * run.duration) for each in np.linspace(1 - END, 1, SAMPLES)])
+            for run in runs
+        ]
+    )
+
+
+def _plus_minus(values: np.ndarray, unit: float = 1.0) -> str:
+    low, high = interval(values / unit) or (values.min() / unit, values.max() / unit)
+    return f"{number(low)} to {number(high)}"
+
+
+def ratio(lab: Lab, name: str) -> float:
+    """Seconds of an average over those of a gradient."""
+    scenario = lab.scenario(name)
+    cost = mean_cost(scenario)
+    return (cost.transmission + cost.latency) / mean_compute(scenario)[0]
+
+
+def speedup(name: str) -> Callable[[Lab], Finding]:
+    """Time of tau = 1 to the target over AdaComm's."""
+
+    def measure(lab: Lab) -> Finding:
+        runs, target = curves(lab, name), lab.scenario(name).run.target_loss
+        one, adaptive = _times(runs.one, target), _times(runs.adaptive, target)
+        note = (
+            f"Loss {target:g}: {human(one.mean())} to {human(adaptive.mean())}; an average takes "
+            f"{ratio(lab, name):.3g} of a gradient's time."
+        )
+        if never := _never(runs.one, target):
+            note += f" tau = 1 gets there after the end in {never} of {len(one)} runs: at least."
+        if never := _never(runs.adaptive, target):
+            note += f" AdaComm gets there after the end in {never} of {len(one)} runs."
+        return mean(one / adaptive, note)
+
+    return measure
+
+
+def _of_fixed(runs: Curves, target: float | None) -> tuple[dict[str, np.ndarray], str]:
+    """Seconds to the target of each fixed period, by label; and which of them is the best."""
+    times = {fixed[0].label: _times(fixed, target) for fixed in runs.fixed}
+    return times, min(times, key=lambda label: float(times[label].mean()))
+
+
+def first(name: str) -> Callable[[Lab], Finding]:
+    """Time of the best fixed period to the target over AdaComm's."""
+
+    def measure(lab: Lab) -> Finding:
+        runs, target = curves(lab, name), lab.scenario(name).run.target_loss
+        times, best = _of_fixed(runs, target)
+        note = f"The best fixed period is that of {best}."
+        return mean(times[best] / _times(runs.adaptive, target), note)
+
+    return measure
+
+
+def floor(name: str) -> Callable[[Lab], Finding]:
+    """Loss where the largest period ends over that where AdaComm does."""
+
+    def measure(lab: Lab) -> Finding:
+        runs = curves(lab, name)
+        one, large, adaptive = map(_ends, (runs.one, runs.large, runs.adaptive))
+        note = (
+            f"Loss of the last fifth: tau = 1 {_plus_minus(one)}, {runs.large[0].label} "
+            f"{_plus_minus(large)}, AdaComm {_plus_minus(adaptive)}."
+        )
+        return mean(large / adaptive, note)
+
+    return measure
+
+
+def start(lab: Lab) -> Finding:
+    """Time of tau = 1 to an early loss over that of the large period."""
+    runs = curves(lab, FIGURE1)
+    one, large = _times(runs.one, EARLY), _times(runs.large, EARLY)
+    note = f"Loss {EARLY}: {human(one.mean())} against {human(large.mean())}."
+    return mean(one / large, note)
+
+
+def free_floor(lab: Lab) -> Finding:
+    """Loss where the large period ends over that where tau = 1 does, after as many steps."""
+    runs = curves(lab, FIGURE1, FREE)
+    one, large = _ends(runs.one), _ends(runs.large)
+    steps = np.mean([run.steps for run in runs.one])
+    note = (
+        f"With averages that take no time, so that both take some {steps:.0f} steps: "
+        f"{_plus_minus(large)} against {_plus_minus(one)}."
+    )
+    return mean(large / one, note)
+
+
+def best_of_both(lab: Lab) -> Finding:
+    """Smaller of two ratios to AdaComm: of tau = 1's time to the target, of the large tau's end."""
+    runs, target = curves(lab, FIGURE1), lab.scenario(FIGURE1).run.target_loss
+    start = _times(runs.one, EARLY) / _times(runs.adaptive, EARLY)
+    sooner = _times(runs.one, target) / _times(runs.adaptive, target)
+    lower = _ends(runs.large) / _ends(runs.adaptive)
+    note = (
+        f"Over AdaComm's: tau = 1's time to loss {EARLY} {_plus_minus(start)}, to {target:g} "
+        f"{_plus_minus(sooner)}; the large period's last loss {_plus_minus(lower)}."
+    )
+    return mean(np.minimum(np.minimum(start, sooner), lower), note)
+
+
+def tau_one(lab: Lab) -> Finding:
+    """Time of tau = 1 to the target over that of the best fixed period."""
+    name = "adacomm/resnet50-fixed"
+    target = lab.scenario(name).run.target_loss
+    times, best = _of_fixed(curves(lab, name), target)
+    said = ", ".join(f"{label} {human(each.mean())}" for label, each in times.items())
+    one, *_ = times.values()
+    return mean(one / times[best], f"To loss {target:g}: {said}.")

@@ -1,0 +1,115 @@
+"""DTS: its figures."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from paceline.simulator.network.closed_form import ClosedForm
+from paceline.simulator.results.figures.curves import label_ends
+from paceline.simulator.results.figures.style import COLOURS, DASHES, GREY, one_panel
+from paceline.simulator.results.statistics import interval
+from paceline.simulator.studies.papers.dts_measures import (
+    DELAY,
+    DELAYS,
+    HOPS,
+    LATENCY,
+    SPARSITY,
+    WORLD,
+    accuracy,
+    settled,
+)
+from paceline.simulator.studies.papers.lab import Lab
+from paceline.simulator.theory import delayed_seconds_per_step
+
+if TYPE_CHECKING:  # matplotlib takes half a second to import
+    from matplotlib.figure import Figure
+
+DRAWN = (0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.8, 1.0)  # seconds of latency of a message
+
+
+def latencies(lab: Lab) -> "Figure":
+    """Scalability against the latency of a mean: theory as lines, runs as dots."""
+    figure, axes = one_panel()
+    scenario = lab.scenario(LATENCY)
+    compute = scenario.cluster.compute.expectation
+    transmission = ClosedForm(scenario).mean_cost().transmission
+    fine = np.geomspace(HOPS * DRAWN[0], HOPS * DRAWN[-1], 200)
+    ends = []
+    for delay, colour in zip((0, 4, 8, 12, 16, 20), COLOURS, strict=False):
+        label = f"D = {delay}" if delay else "ssgd"
+        said = [
+            compute / delayed_seconds_per_step(compute, transmission, each, delay) for each in fine
+        ]
+        found = [compute / settled(lab, LATENCY, label, f"network.latency={s} s") for s in DRAWN]
+        axes.plot(fine, said, color=colour, linewidth=1.2)
+        axes.plot(HOPS * np.array(DRAWN), found, "o", color=colour, markersize=4)
+        ends.append((label, colour, fine, np.array(said)))
+    axes.set_xscale("log")
+    axes.set_xticks([0.06, 0.2, 0.6, 2, 6], ["0.06", "0.2", "0.6", "2", "6"])
+    axes.minorticks_off()
+    axes.set_xlim(fine[0] * 0.95, fine[-1] * 1.05)
+    axes.set_ylim(0, 1.05)
+    axes.set_xlabel("latency of a mean (s); of a message a sixth")
+    axes.set_ylabel("scalability")
+    label_ends(figure, axes, ends)
+    axes.annotate(
+        "dots: runs, lines: theory", (0, 1), (0, 6), "axes fraction", "offset points", color=GREY
+    )
+    axes.set_title("D steps hide D gradients' time of latency", pad=22)
+    return figure
+
+
+def world(lab: Lab) -> "Figure":
+    """Scalability over four continents, a bar for each way."""
+    names = {
+        "ssgd": "ssgd",
+        "ssgd, compressed": "ssgd, 31 times fewer bytes",
+        "uncompressed": "D = p = 4",
+        "D = p = 20": "D = p = 20",
+        "compressed": "D = p = 4, 31 times fewer bytes",
+    }
+    compute = lab.scenario(WORLD).cluster.compute.expectation
+    values = [compute / settled(lab, WORLD, label) for label in names]
+    figure, axes = one_panel(2.2)
+    drawn = axes.barh(range(len(names)), values, height=0.6, color=COLOURS[0])
+    axes.bar_label(drawn, [f"{value:.3f}" for value in values], padding=4)
+    axes.set_yticks(range(len(names)), [*names.values()])
+    axes.tick_params(axis="y", length=0, labelcolor="black")
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1)
+    axes.set_xlabel("scalability: share of a step that is computing")
+    axes.set_title("Four continents: only all three together scale")
+    return figure
+
+
+def delays(lab: Lab) -> "Figure":
+    """Final accuracy against delay, compensated and not, and against sparsity."""
+    figure, axes = one_panel()
+    lines = (
+        ("compensated delay", DELAY, "D = {}", DELAYS, COLOURS[0]),
+        ("uncorrected delay", DELAY, "uncorrected D = {}", DELAYS, COLOURS[1]),
+        ("sparsity alone", SPARSITY, "p = {}", (5, 10, 20), COLOURS[2]),
+        ("delay and sparsity", SPARSITY, "D = p = {}", (4, 20), COLOURS[3]),
+    )
+    ends = []
+    whole = accuracy(lab, DELAY, "ssgd")
+    for index, (name, scenario, label, steps, colour) in enumerate(lines):
+        found = np.array([whole, *(accuracy(lab, scenario, label.format(n)) for n in steps)])
+        x, middle = np.array([0, *steps]), found.mean(axis=1)
+        bounds = np.array([interval(row) or (row[0], row[0]) for row in found])
+        bars = np.abs(bounds - middle[:, None]).T
+        shift = 0.12 * (index - 1.5)  # intervals at the same x stay apart
+        axes.errorbar(x[1:] + shift, middle[1:], bars[:, 1:], fmt="none", ecolor=colour)
+        axes.plot(x + shift, middle, "o", linestyle=DASHES[0], color=colour, markersize=3)
+        ends.append((name, colour, x + shift, middle))
+    axes.set_xlim(-0.4, 20.6)
+    axes.set_xticks([0, 5, 10, 15, 20], ["0: ssgd", "5", "10", "15", "20"])
+    axes.set_xlabel("steps of delay, or between means")
+    axes.set_ylabel("test accuracy at the end (%)")
+    label_ends(figure, axes, ends)
+    axes.annotate(
+        f"mean of {len(whole)} seeds, bars: 95 % interval", (0, 1), (0, 6), "axes fraction",
+        "offset points", color=GREY,
+    )  # fmt: skip
+    axes.set_title("What late and rare means cost", pad=22)
+    return figure

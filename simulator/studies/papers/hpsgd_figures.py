@@ -1,0 +1,82 @@
+"""HPSGD's figures, redrawn."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from paceline.simulator.results.figures import bars, curves
+from paceline.simulator.results.figures.style import COLOURS, GREY, one_panel
+from paceline.simulator.results.statistics import at
+from paceline.simulator.studies.papers.hpsgd_runs import (
+    ACCURACY,
+    COUNTS,
+    TARGETS,
+    paces,
+    shares,
+    timing,
+)
+from paceline.simulator.studies.papers.lab import Lab
+
+if TYPE_CHECKING:  # matplotlib takes half a second to import
+    from matplotlib.figure import Figure
+
+
+def scale(lab: Lab) -> "Figure":
+    """Scale efficiency, psgd's time over each algorithm's, by number of workers."""
+    figure, axes = one_panel()
+    took = [paces(lab, count) for count in COUNTS]
+    counts, ends = np.array(COUNTS), []
+    for colour, name in zip(COLOURS, took[0], strict=False):
+        each = np.array([paced["psgd"].mean() / paced[name].mean() for paced in took])
+        axes.plot(counts, each, "o-", color=colour, linewidth=1.5)
+        ends.append((name, colour, counts, each))
+    axes.set_xticks(counts)
+    axes.set_xlabel("workers")
+    axes.set_ylabel("scale efficiency")
+    axes.set_ylim(0, 1.05)
+    curves.label_ends(figure, axes, ends)
+    caption = "a gradient's time over an iteration's; nothing is random"
+    axes.annotate(caption, (0, 1), (0, 6), "axes fraction", "offset points", color=GREY)
+    axes.set_title("HPSGD: scale efficiency", pad=22)
+    return figure
+
+
+def epoch(lab: Lab) -> "Figure":
+    """Seconds per iteration, split, with the fewest and the most workers."""
+    groups = {}
+    for workers in (COUNTS[0], COUNTS[-1]):
+        for name, runs in timing(lab, workers).items():
+            split = shares(lab, workers, name)
+            groups[f"{workers} workers: {name}"] = [
+                replace(run, seconds=dict(zip(bars.PARTS, run.duration * own, strict=False)))
+                for run, own in zip(runs, split, strict=True)
+            ]
+    return bars.breakdown(groups, title="HPSGD: where an iteration's time goes")
+
+
+def accuracy(lab: Lab) -> "Figure":
+    """Test accuracy of the stand-in against time, while it rises."""
+    figure, axes = one_panel()
+    found, ends = lab.runs(ACCURACY).groups, []
+    time = np.linspace(0, min(run.duration for run in found["hpsgd"]) / 2, 200)  # seconds
+    for colour, (name, runs) in zip(COLOURS, found.items(), strict=False):
+        each = 100 * np.array([[at(run, t, "accuracy") for t in time] for run in runs])
+        middle = each.mean(axis=0)
+        axes.plot(time, middle, color=colour, linewidth=1.5)
+        axes.fill_between(time, each.min(axis=0), each.max(axis=0), color=colour, alpha=0.18, lw=0)
+        ends.append((name, colour, time, middle))
+    for target in TARGETS:
+        axes.axhline(100 * target, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
+    axes.set_xlim(0, time[-1])
+    axes.set_ylim(0, 100)
+    axes.set_xlabel("wall-clock time (s)")
+    axes.set_ylabel("test accuracy (%)")
+    curves.label_ends(figure, axes, ends)
+    seeds = len(found["hpsgd"])
+    caption = (
+        f"mean of {seeds} seeds, band from smallest to largest; dashed: the paper's 40 %, 80 %"
+    )
+    axes.annotate(caption, (0, 1), (0, 6), "axes fraction", "offset points", color=GREY)
+    axes.set_title("HPSGD: accuracy of a stand-in, 16 workers", pad=22)
+    return figure

@@ -1,0 +1,173 @@
+"""What HPSGD's claims are measured by: times, shares and accuracies, one value per seed."""
+
+from dataclasses import replace
+from math import ceil
+
+import numpy as np
+
+from paceline.simulator.results.run import Run
+from paceline.simulator.results.statistics import crossing, seconds_per_step
+from paceline.simulator.studies.papers.claim import Finding, mean
+from paceline.simulator.studies.papers.lab import Lab
+
+TIME, ACCURACY = "hpsgd/time", "hpsgd/accuracy"
+LOCAL = "local-sgd tau=8"
+COUNTS = (4, 8, 12, 16)  # numbers of workers
+TARGETS = (0.4, 0.8)  # accuracies
+BATCHES = 391  # iterations of an epoch: 50,000 samples, 128 each
+BANDWIDTHS = ("60 Gbit/s", "8 Gbit/s", "4 Gbit/s", "2.5 Gbit/s", "2 Gbit/s")
+FREE_ASKING = "overhead=[]"
+
+
+def timing(lab: Lab, workers: int, *sets: str) -> dict[str, list[Run]]:
+    """Runs of all algorithms about time, with so many workers."""
+    return lab.runs(TIME, f"cluster.workers={workers}", *sets).groups
+
+
+def paces(lab: Lab, workers: int) -> dict[str, np.ndarray]:
+    """Seconds per iteration of each algorithm, one per seed."""
+    found = timing(lab, workers)
+    return {name: np.array([seconds_per_step(run) for run in runs]) for name, runs in found.items()}
+
+
+def shares(lab: Lab, workers: int, name: str) -> np.ndarray:
+    """Shares of the time that go to compute, wait, communicate; shape (seeds, 3).
+
+    To compute goes what psgd takes, which does nothing else: asking for the mean is a wait.
+    """
+    found = timing(lab, workers)
+    return np.array(
+        [
+            (own := seconds_per_step(alone) / seconds_per_step(run), 1 - own - sent, sent)
+            for run, alone in zip(found[name], found["psgd"], strict=True)
+            for sent in [run.seconds["communicate"] / sum(run.seconds.values())]
+        ]
+    )
+
+
+def reaching(runs: list[Run], accuracy: float) -> np.ndarray:
+    """Seconds until the test accuracy is first reached, one per seed; infinite if never."""
+    return np.array([_reaching(run, accuracy) for run in runs])
+
+
+def _reaching(run: Run, accuracy: float) -> float:
+    falling = {"time": run.curve["time"], "loss": [-each for each in run.curve["accuracy"]]}
+    return crossing(replace(run, curve=falling), -accuracy)
+
+
+def gain(lab: Lab, *, workers: int, over: str) -> Finding:
+    """How much more HPSGD gets done in the same time, in percent."""
+    took = paces(lab, workers)
+    return mean(100 * (took[over] / took["hpsgd"] - 1), _times(took))
+
+
+def parity(lab: Lab) -> Finding:
+    """Local SGD's seconds per iteration in HPSGD's, 4 workers."""
+    took = paces(lab, 4)
+    return mean(took[LOCAL] / took["hpsgd"], _times(took))
+
+
+def impossible(lab: Lab) -> Finding:
+    """HPSGD over local SGD with 16 workers, and why both gains cannot be had."""
+    took = paces(lab, 16)
+    compute, ours, ssgd = (took[name].mean() for name in ("psgd", "hpsgd", "ssgd"))
+    k = 1 / (1 - 2 / 8)  # 1 + k = 2 (1 + k/8)
+    wanted = (1.75 * ours - compute) / ((ssgd - compute) / 8)
+    return mean(
+        100 * (took[LOCAL] / took["hpsgd"] - 1),
+        f"Both gains together: ssgd takes 3.5/1.75 = {3.5 / 1.75:g} times local-sgd's step, "
+        f"1 + k = 2 (1 + k/8), so k = {k:.3f}, and HPSGD's step would take (1 + k)/3.5 = "
+        f"{(1 + k) / 3.5:.3f} gradients, less than its own one. Here averaging the model would "
+        f"have to cost {wanted:.2f} times averaging the gradient; where HPSGD wastes nothing, "
+        f"{8 * 0.75 / 2.5:.1f} times.",
+    )
+
+
+def fit(lab: Lab) -> Finding:
+    """What an average takes, in gradients."""
+    return mean([_k(run) for run in timing(lab, 4)["ssgd"]])
+
+
+def waiting(lab: Lab) -> Finding:
+    """What HPSGD's iteration takes beyond the gradient, in percent of it."""
+    took = paces(lab, 4)
+    return mean(np.round(100 * (took["hpsgd"] / took["psgd"] - 1), 9))  # no rounding errors
+
+
+def window(lab: Lab) -> Finding:
+    """Of several networks, the period furthest from the formula, as a share of it."""
+    ratios, notes = [], []
+    for bandwidth in BANDWIDTHS:
+        result = lab.runs(TIME, f"network.bandwidth={bandwidth}", FREE_ASKING)
+        sent = {each["name"]: each["bytes_per_step"] for each in result.algorithms}
+        k = _k(result.groups["ssgd"][0])
+        period = sent["ssgd"] / sent["hpsgd"]
+        ratios.append(period / max(2, ceil(k)))
+        notes.append(f"k = {k:.2f}: {period:.2f}")
+    worst = max(ratios, key=lambda ratio: abs(ratio - 1))
+    return Finding(worst, note=f"Iterations per average at {', '.join(notes)}.")
+
+
+def efficiency(lab: Lab, *, workers: int) -> Finding:
+    """HPSGD's scale efficiency in ssgd's."""
+    took = paces(lab, workers)
+    alone = took["psgd"].mean()
+    said = ", ".join(f"{name} {alone / took[name].mean():.3f}" for name in ("hpsgd", LOCAL, "ssgd"))
+    return mean(took["ssgd"] / took["hpsgd"], f"Efficiencies: {said}.")
+
+
+def growth(lab: Lab, *, over: str) -> Finding:
+    """The smallest rise of HPSGD's advantage from one number of workers to the next."""
+    ratios = [(took := paces(lab, count))[over] / took["hpsgd"] for count in COUNTS]
+    steps = np.diff(ratios, axis=0)
+    least = steps[np.argmin(steps.mean(axis=1))]
+    said = ", ".join(
+        f"{count}: {ratio.mean():.3f}" for count, ratio in zip(COUNTS, ratios, strict=True)
+    )
+    return mean(least, f"{over} takes so many times as long, by workers: {said}.")
+
+
+def epoch(lab: Lab, *, than: str, ours: str = "hpsgd", workers: int = 4) -> Finding:
+    """Seconds that an epoch takes longer with `than` than with `ours`."""
+    took = paces(lab, workers)
+    said = ", ".join(f"{name} {BATCHES * each.mean():.1f} s" for name, each in took.items())
+    return mean(BATCHES * (took[than] - took[ours]), f"An epoch: {said}.")
+
+
+def hidden(lab: Lab, *, than: str) -> Finding:
+    """Share of the time that communicates: HPSGD's less another's, in percentage points."""
+    parts = {name: shares(lab, 4, name) for name in ("hpsgd", than)}
+    said = "; ".join(
+        f"{name} " + "/".join(f"{100 * share:.0f}" for share in each.mean(axis=0))
+        for name, each in parts.items()
+    )
+    less = parts["hpsgd"][:, 2] - parts[than][:, 2]
+    return mean(100 * less, f"Compute/wait/communicate, in %: {said}.")
+
+
+def final_accuracy(lab: Lab) -> Finding:
+    """Accuracy after 100 epochs in ssgd's."""
+    last = {
+        label: np.array([run.curve["accuracy"][-1] for run in runs])
+        for label, runs in lab.runs(ACCURACY).groups.items()
+    }
+    said = ", ".join(f"{name} {each.mean():.4f}" for name, each in last.items())
+    return mean(last["hpsgd"] / last["ssgd"], f"Test accuracy: {said}.")
+
+
+def sooner(lab: Lab, *, accuracy: float, first: str, then: str) -> Finding:
+    """How many times as long `then` takes to an accuracy as `first`."""
+    runs = lab.runs(ACCURACY).groups
+    times = {name: reaching(each, accuracy) for name, each in runs.items()}
+    said = ", ".join(f"{name} {each.mean():.2f} s" for name, each in times.items())
+    return mean(times[then] / times[first], f"Reached after {said}.")
+
+
+def _k(run: Run) -> float:
+    """What an average takes, in gradients: run must be ssgd's."""
+    return run.seconds["communicate"] / run.seconds["compute"]
+
+
+def _times(took: dict[str, np.ndarray]) -> str:
+    said = ", ".join(f"{name} {1000 * each.mean():.1f}" for name, each in took.items())
+    return f"Milliseconds per iteration: {said}."

@@ -1,0 +1,161 @@
+"""Check what papers claim: `paceline reproduce`."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from typing_extensions import TypedDict  # typing's own is not enough for pydantic before 3.12
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.results import store
+from paceline.simulator.results.schema import Number, Pair, demand_shape
+from paceline.simulator.results.statistics import jsonable
+from paceline.simulator.studies import papers
+from paceline.simulator.studies.executors import cores
+from paceline.simulator.studies.papers import page
+from paceline.simulator.studies.papers.claim import Claim, Finding, Paper
+from paceline.simulator.studies.papers.lab import Lab
+from paceline.simulator.studies.simulate import Progress, check_options
+
+Row = dict[str, Any]
+Say = Callable[[str], None]
+
+
+class Answer(TypedDict):
+    """What a measurement of a claim came to."""
+
+    value: Number
+    ci95: Pair
+    verdict: str
+    note: str
+
+
+class Assumed(Answer):
+    """The same under another assumption."""
+
+    assumption: str
+    sets: list[str]
+
+
+class Claimed(Answer):
+    """A claim that was checked."""
+
+    paper: str
+    claim: str
+    says: str
+    why: str
+    unit: str
+    expected: Number
+    within: Number
+    seeds: Literal["all", "few"]
+    sensitivity: list[Assumed]
+
+
+class Checked(TypedDict):
+    """What claims.json says."""
+
+    claims: list[Claimed]
+
+
+def reproduce(  # noqa: PLR0913 - the options of the command
+    names: Sequence[str] = papers.NAMES,
+    *,
+    full: bool = False,
+    timing: bool = False,
+    jobs: int | None = None,
+    out: Path | str = Path("runs/reproduce"),
+    report: Path | str | None = Path("docs"),
+    progress: Progress | None = None,
+    say: Say | None = None,
+) -> dict[str, Any]:
+    """Check the claims of the papers named, and write the page; return the command's document.
+
+    With few seeds, or all that the scenarios ask for (`full`); `timing`: only claims about time,
+    which take seconds. `out` keeps every finished run: the same call resumes, and one of more
+    seeds begins with those. The page (`reproduction.md`, figures beside it; none if `report` is
+    None) shows what is known of all papers, from this call and those before. Raises InputError.
+    """
+    chosen = [papers.paper(name) for name in names]
+    jobs = cores() if jobs is None else jobs
+    check_options(seeds=1, seed=0, engine="auto", jobs=jobs)
+    kept = store.KeptRuns(Path(out))
+    before = _before(kept)
+    lab = Lab(full=full, jobs=jobs, kept=kept)
+    todo = [
+        (paper, claim) for paper in chosen for claim in paper.claims if claim.timing or not timing
+    ]
+    rows: list[Row] = []
+    for number, (paper, claim) in enumerate(todo):
+        if progress:
+            progress(number, len(todo))
+        if say:
+            say(f"{paper.name}: {claim.name}")
+        rows.append(_row(paper, claim, lab))
+    if progress:
+        progress(len(todo), len(todo))
+    document = {"claims": _merged(before, rows, partly=timing)}
+    kept.replace({}, document)
+    if report is not None:
+        page.write(Path(report), document["claims"], () if timing else chosen, lab)
+    return {"claims": rows}
+
+
+def _row(paper: Paper, claim: Claim, lab: Lab) -> Row:
+    """The contract's names of a claim, and what else the page says."""
+    found = claim.measure(lab)
+    return {
+        "paper": paper.name,
+        "claim": claim.name,
+        "expected": claim.expected,
+        **_found(claim, found),
+        "says": claim.says,
+        "why": claim.why,
+        "unit": claim.unit,
+        "within": claim.within if claim.expected is not None else None,
+        "seeds": "all" if lab.full else "few",
+        "sensitivity": [
+            {"assumption": each.what, "sets": [*each.sets]}
+            | _found(claim, claim.measure(lab.but(each.sets)))
+            for each in claim.assumptions
+        ],
+    }
+
+
+def _found(claim: Claim, found: Finding) -> Row:
+    return {
+        "value": jsonable(found.value),
+        "ci95": jsonable(found.ci95),
+        "verdict": str(claim.verdict(found)),
+        "note": found.note,
+    }
+
+
+def _before(kept: store.KeptRuns) -> list[Row]:
+    """What earlier calls have found. Raises InputError where it cannot be read."""
+    file = kept.path / kept.whole
+    if not file.exists():
+        return []
+    document = store.read(kept.path, kept.whole)
+    try:
+        demand_shape(Checked, document)
+    except ValueError as error:
+        raise InputError(
+            f"{file}: not written by this Paceline ({error}); remove it, or choose another --out"
+        ) from None
+    return list(document["claims"])
+
+
+def _merged(before: Iterable[Row], rows: Sequence[Row], *, partly: bool) -> list[Row]:
+    """All rows, those found now in the place of older ones, in the order of the papers.
+
+    `partly`: not all claims of the papers were checked, so that older ones of them still stand.
+    """
+    fresh = {(row["paper"], row["claim"]) for row in rows}
+    anew = set() if partly else {row["paper"] for row in rows}
+    old = [
+        row
+        for row in before
+        if row["paper"] not in anew and (row["paper"], row["claim"]) not in fresh
+    ]
+    order = {name: place for place, name in enumerate(papers.NAMES)}
+    return sorted([*old, *rows], key=lambda row: order.get(row["paper"], len(order)))

@@ -1,0 +1,84 @@
+"""How much a simulation asks for: estimated before it starts, and refused where it is too much."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf, isfinite
+
+from paceline.simulator.cluster.workers import ideal_rate
+from paceline.simulator.engines.observer import POINTS
+from paceline.simulator.errors import InputError
+from paceline.simulator.objectives.build import dimension_of
+from paceline.simulator.results.run import COLUMNS
+from paceline.simulator.results.statistics import human, number
+from paceline.simulator.scenario.scenario import Scenario
+
+LONGEST = 7 * 86_400.0  # seconds of computing that nobody asks for unawares
+VECTORS = 3  # of each worker at once: its parameters, its gradient, what is being sent
+POINT = 32.0  # bytes of a number of a curve, as Python keeps it
+SECONDS = {  # of a gradient, at the least: what the fastest engine takes, by the kind of objective
+    "none": 7e-9,
+    "bound": 7e-9,
+    "quadratic": 1e-7,
+    "softmax": 1e-5,
+    "torch": 1e-4,
+}
+VIRTUAL = 1e-6  # seconds of a step of the virtual engine
+
+
+@dataclass(frozen=True)
+class Size:
+    """An estimate, to a factor of ten: gradients of all runs, seconds of a core, bytes at once."""
+
+    gradients: float
+    seconds: float
+    memory: float
+
+
+def estimate(scenario: Scenario, seeds: int, engine: str = "auto") -> Size:
+    """Estimate all algorithms of a scenario with so many seeds.
+
+    A run that ends by its duration is taken to compute all the time; where computing takes none,
+    nothing is known.
+    """
+    run, workers = scenario.run, scenario.cluster.workers
+    every_run = seeds * max(1, len(scenario.algorithm))
+    steps = min(
+        inf if run.steps is None else float(run.steps),
+        inf if run.duration is None else run.duration * ideal_rate(scenario) / workers,
+    )
+    steps = steps if isfinite(steps) else 0.0
+    gradients = steps * workers * every_run
+    each = SECONDS.get(scenario.objective.kind, SECONDS["torch"])
+    if engine == "virtual":
+        each = max(each, VIRTUAL)
+    points = 2.0 * POINTS if run.evaluate_every is None else steps / run.evaluate_every
+    entries = dimension_of(scenario.objective) or 0
+    memory = 8.0 * VECTORS * entries * workers + POINT * len(COLUMNS) * points * every_run
+    return Size(gradients, gradients * each, memory)
+
+
+def demand(runs: Iterable[tuple[Scenario, int]], engine: str = "auto", jobs: int = 1) -> None:
+    """Refuse scenarios, each with its seeds, that cannot end in a week, or fit into this machine.
+
+    Raises InputError with the estimate.
+    """
+    import psutil  # noqa: PLC0415 - only here
+
+    file, gradients, seconds, memory = "", 0.0, 0.0, 0.0
+    for scenario, seeds in runs:
+        size = estimate(scenario, seeds, engine)
+        file = scenario.file
+        gradients, seconds = gradients + size.gradients, seconds + size.seconds / jobs
+        memory = max(memory, size.memory)
+    there = float(psutil.virtual_memory().total)
+    if seconds > LONGEST:
+        raise InputError(
+            f"{file}: some {gradients:.1e} gradients would take about {human(seconds)}; ask for "
+            "less (run.steps, run.duration, seeds, cluster.workers), or insist with --force"
+        )
+    if memory > there:
+        raise InputError(
+            f"{file}: it would need about {number(memory / 2**30)} GiB of memory, and this machine "
+            f"has {number(there / 2**30)}; ask for less (objective.dimension, cluster.workers, "
+            "seeds, a larger run.evaluate_every), or insist with --force"
+        )

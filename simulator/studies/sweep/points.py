@@ -1,0 +1,162 @@
+"""The points of a sweep: from `--vary`, a table of points or Python to texts that `--set` takes.
+
+A point maps keys of a scenario, such as "network.latency", to values as texts, such as "20 ms".
+"""
+
+import csv
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.inputs import messages
+from paceline.simulator.load.load import override
+from paceline.simulator.results.statistics import jsonable
+
+LARGEST = 100_000
+REMEDY = "write one such as network.latency=20 ms,40 ms"
+
+Point = Mapping[str, str]
+Axes = Mapping[str, Sequence[str]]
+"""The values of each key."""
+
+_ASSIGNMENT = re.compile(r"""\s*((?:"[^"]*"|'[^']*'|[^"'=])*?)\s*=(.*)""", re.DOTALL)
+
+
+def chosen(vary: Sequence[str], paired: bool, file: Path | None) -> list[Point]:
+    """Return the points of a command line: of `--vary` texts, or of a CSV file.
+
+    Raises InputError.
+    """
+    if file is not None and (vary or paired):
+        raise InputError(f"--points {file}: not together with --vary or --zip; leave one out")
+    if file is not None:
+        return read(file)
+    found = axes(vary)
+    return pairs(found) if paired else grid(found)
+
+
+def axes(texts: Iterable[str]) -> dict[str, list[str]]:
+    """Parse texts "table.key=V1,V2". Raises InputError naming the text."""
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        assignment = _ASSIGNMENT.fullmatch(text)
+        if assignment is None or not assignment[1]:
+            raise InputError(f"--vary {text}: not table.key=V1,V2; {REMEDY}")
+        key = assignment[1]
+        if key in found:
+            raise InputError(f"--vary {text}: {key} is varied twice; name all its values at once")
+        found[key] = split(assignment[2], f"--vary {text}")
+    return found
+
+
+def split(text: str, where: str = "") -> list[str]:
+    """Split values at the commas outside of brackets and quotes.
+
+    A value that begins as a TOML list, table or quoted text goes on until it is one; others go up
+    to the next comma. Raises InputError, which begins with `where`.
+    """
+    values, value = [], ""
+    for part in text.split(","):
+        value = f"{value},{part}" if value else part.strip()
+        fault = _fault(value)
+        if not fault:
+            values.append(value.strip())
+            value = ""
+    if value:
+        raise InputError(f"{where}: not TOML; close its quotes and brackets: {value} ({fault})")
+    if not all(values):
+        raise InputError(f'{where}: a value is missing; write "" for an empty text')
+    return values
+
+
+_CLOSES = {"[": "]", "{": "}", '"': '"', "'": "'"}
+
+
+def _fault(value: str) -> str:
+    """Say why a value that begins as TOML is none (yet)."""
+    closes = _CLOSES.get(value[:1])
+    if closes is None:
+        return ""
+    if not value.rstrip().endswith(closes):  # parsing after every comma takes quadratic time
+        return f"no {closes} at its end"
+    try:
+        tomllib.loads(f"value = {value}")
+    except (ValueError, RecursionError) as error:
+        return str(error)
+    return ""
+
+
+def grid(values: Axes) -> list[Point]:
+    """Return all combinations; the last key varies fastest. Raises InputError above `LARGEST`."""
+    count = math.prod(map(len, values.values()))
+    if count > LARGEST:
+        raise InputError(f"{count} points: at most {LARGEST} in one sweep; give fewer values")
+    return [dict(zip(values, each, strict=True)) for each in product(*values.values())]
+
+
+def pairs(values: Axes) -> list[Point]:
+    """Pair the values element by element. Raises InputError where the numbers of them differ."""
+    counts = {key: len(each) for key, each in values.items()}
+    if len(set(counts.values())) > 1:
+        said = ", ".join(f"{count} of {key}" for key, count in counts.items())
+        raise InputError(f"--zip: {said}; give each key the same number of values")
+    return [dict(zip(values, each, strict=True)) for each in zip(*values.values(), strict=True)]
+
+
+def read(file: Path) -> list[Point]:
+    """Read points from a CSV file: a header of keys, then a point a row. Raises InputError."""
+    try:
+        with open(file, newline="", encoding="utf-8-sig") as lines:
+            rows = csv.reader(lines)
+            numbered = [(rows.line_num, row) for row in rows if row]
+    except (OSError, ValueError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"{file}: cannot be read ({reason}); name a CSV file") from None
+    if len(numbered) < 2:
+        raise InputError(f"{file}: no points; write a line of keys, then a line for each point")
+    keys = [key.strip() for key in numbered[0][1]]
+    for key in keys:
+        if not key or keys.count(key) > 1:
+            raise InputError(f"{file}: key {key!r}: write each column's key once in the first line")
+    for line, row in numbered[1:]:
+        if len(row) != len(keys) or not all(map(str.strip, row)):
+            raise InputError(
+                f"{file}: line {line}: not {len(keys)} values, one for each of: {', '.join(keys)}"
+            )
+    return [dict(zip(keys, map(str.strip, row), strict=True)) for _, row in numbered[1:]]
+
+
+def texts(point: Mapping[str, Any]) -> Point:
+    """Return a point with values as texts; a text is what `--set` would be given."""
+    return {
+        key: value if isinstance(value, str) else messages.toml(jsonable(value))
+        for key, value in point.items()
+    }
+
+
+def value(text: str) -> Any:
+    """Return what a text means: what TOML says, or else the text itself."""
+    table: dict[str, Any] = {}
+    override(table, f"value={text}")
+    return table["value"]
+
+
+def check(points: Sequence[Point]) -> None:
+    """Raise InputError unless all points have the same keys, and there are some."""
+    if not points or not points[0]:
+        raise InputError(
+            "nothing to vary; name keys and values, such as network.latency=20 ms,40 ms"
+        )
+    if len(points) > LARGEST:
+        raise InputError(f"{len(points)} points: at most {LARGEST} in one sweep; give fewer")
+    for index, point in enumerate(points):
+        if [*point] != [*points[0]]:
+            raise InputError(
+                f"points[{index}]: its keys are {', '.join(point)}; "
+                f"give each point those of the first: {', '.join(points[0])}"
+            )

@@ -1,0 +1,263 @@
+"""The tidy table of a sweep: a row for each point and algorithm, and one for each of their runs."""
+
+import csv
+import io
+import json
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from paceline.simulator.cluster.workers import ideal_rate
+from paceline.simulator.inputs import messages
+from paceline.simulator.objectives import plugins
+from paceline.simulator.results import divergence, statistics
+from paceline.simulator.results.run import Run
+from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from paceline.simulator.scenario.tables import Prices
+from paceline.simulator.studies.sweep.points import Point, value
+
+Row = dict[str, Any]
+Record = dict[str, Any]
+"""What is kept of one algorithm at one point."""
+
+MEASURES = (  # of every run; a row has the mean over seeds and its 95 % interval
+    "seconds_per_step",
+    "duration_s",
+    "time_to_target_s",
+    "final_loss",
+    "final_accuracy",
+    "bytes_per_step",
+    "total_cost",
+    "scalability",
+)
+SHARES = ("compute_share", "wait_share", "communicate_share")
+_WORD = re.compile(r"(?:\((?:[^()]|\([^()]*\))*\)|[^\s(])+")
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """What `sweep` returns.
+
+    `points`: each point's values by key. `rows`: of each point and algorithm the values, `label`,
+    `program`, `engine`, `seeds`, and the mean of each of `MEASURES` with its 95 % interval;
+    `seed_rows` has the single runs. None stands for what cannot be had, such as the mean time to a
+    target that some seed never reached. `versions`: of all that the numbers depend on. `resumed`
+    counts the runs kept from before.
+    """
+
+    scenario: Scenario
+    points: list[dict[str, Any]]
+    rows: list[Row]
+    seed_rows: list[Row]
+    notes: list[str]
+    versions: dict[str, str]
+    resumed: int = 0
+
+    @cached_property
+    def vary(self) -> dict[str, list[Any]]:
+        """The different values of each key, in order."""
+        return {
+            key: [*{json.dumps(point[key]): point[key] for point in self.points}.values()]
+            for key in self.points[0]
+        }
+
+    @property
+    def engine(self) -> str:
+        """The engines that ran."""
+        return ", ".join(sorted({row["engine"] for row in self.rows}))
+
+    def records(self) -> list[Row]:
+        """One flat dict per point and algorithm: rows of a data frame."""
+        return self.rows
+
+    def seed_records(self) -> list[Row]:
+        """One flat dict per run."""
+        return self.seed_rows
+
+    def json(self) -> dict[str, Any]:
+        """Return the document of `paceline sweep --json`."""
+        return {
+            "scenario": {"title": self.scenario.title, "file": self.scenario.file},
+            "engine": self.engine,
+            "vary": self.vary,
+            "points": len(self.points),
+            "rows": self.rows,
+            "versions": self.versions,
+            "notes": self.notes,
+        }
+
+
+def measured(scenario: Scenario, runs: Sequence[Run]) -> Record:
+    """Return all that a sweep keeps of the runs of one algorithm, JSON-able.
+
+    The means are those of `paceline simulate`; what cannot be had is None.
+    """
+    target, ideal = scenario.run.target_loss, ideal_rate(scenario)
+    priced = scenario.cost != Prices()  # no prices, no cost: that is not a cost of zero
+    workers = scenario.cluster.workers
+    whole = statistics.summarise(runs, target=target, workers=workers, ideal_rate=ideal)
+    each = [_measures(run, target, workers / ideal if ideal else 0, priced) for run in runs]
+    reached = whole["time_to_target"]
+    means = {
+        "seconds_per_step": whole["seconds_per_step"]["mean"],
+        "duration_s": whole["duration"],
+        "time_to_target_s": reached and reached["mean"],
+        "final_loss": whole["loss"]["last"],
+        "final_accuracy": whole["accuracy"]["last"],
+        "bytes_per_step": whole["bytes_per_step"],
+        "total_cost": whole["cost"] if priced else None,
+        "scalability": whole["scalability"],
+    }
+    row: Row = {}
+    for name, mean in means.items():
+        values = [run[name] for run in each]
+        known = None not in values and len(values) > 1
+        ci95 = statistics.interval(values) if known else None
+        if name == "seconds_per_step":  # of one seed, too
+            ci95 = whole[name]["ci95"]
+        row |= {name: mean, f"{name}_low": ci95 and ci95[0], f"{name}_high": ci95 and ci95[1]}
+        if name == "time_to_target_s":
+            row["reached"] = reached and reached["reached"]
+    row |= {f"{kind}_share": share for kind, share in whole["breakdown"].items()}
+    found = {
+        "engine": whole["engine"],
+        "row": row | {"diverged": sum(map(divergence.diverged, runs))},
+        "runs": [{"seed": run.seed, **one} for run, one in zip(runs, each, strict=True)],
+        "notes": [*dict.fromkeys(note for run in runs for note in run.notes if _lasts(note))],
+    }
+    return dict(statistics.jsonable(found))
+
+
+def _lasts(note: str) -> bool:
+    """Whether many points may share a note; at which step a run diverged is its own affair."""
+    return not note.startswith("diverged")
+
+
+def _measures(run: Run, target: float | None, alone: float, priced: bool) -> Row:
+    """Return `MEASURES` and `SHARES` of one run; `alone`: seconds per step without waiting."""
+    per_step, total = statistics.seconds_per_step(run), sum(run.seconds.values())
+    last = {column: values[-1] for column, values in run.curve.items() if values}
+    if divergence.diverged(run):
+        last["loss"] = math.nan
+    measures = (
+        per_step,
+        run.duration,
+        None if target is None else statistics.crossing(run, target),
+        last.get("loss"),
+        last.get("accuracy"),
+        last["bytes"] / run.steps if run.steps else None,
+        last.get("cost") if priced else None,
+        alone / per_step if per_step else None,
+    )
+    shares = {f"{kind}_share": spent / total for kind, spent in run.seconds.items() if total}
+    return dict(zip(MEASURES, measures, strict=True)) | dict.fromkeys(SHARES) | shares
+
+
+def collected(
+    base: Scenario,
+    points: Sequence[Point],
+    scenarios: Sequence[Scenario],
+    records: Iterable[Record],
+    resumed: int,
+) -> SweepResult:
+    """Put the records, in the order of points and algorithms, into tables."""
+    values = [{key: value(text) for key, text in point.items()} for point in points]
+    rows, seed_rows, outcomes = [], [], []
+    told: Counter[tuple[str, str]] = Counter()
+    left = iter(records)
+    for point, scenario, names in zip(values, scenarios, labels(scenarios), strict=True):
+        own = [next(left) for _ in names]
+        outcomes.append(json.dumps(own))
+        for label, algorithm, record in zip(names, scenario.algorithm, own, strict=True):
+            head = {"label": label, "program": algorithm.name, "engine": record["engine"]}
+            rows.append(point | head | {"seeds": len(record["runs"])} | record["row"])
+            seed_rows += [point | head | run for run in record["runs"]]
+            told.update((label, note) for note in record["notes"])
+    told_of = notes(without_effect(points, outcomes), rows, told)
+    versions = plugins.versions(*(each.objective for each in scenarios))
+    return SweepResult(base, values, _even(rows), _even(seed_rows), told_of, versions, resumed)
+
+
+def _even(rows: Sequence[Row]) -> list[Row]:
+    """Give all rows the same columns: time is lost where nodes crash, and not at every point."""
+    columns = dict.fromkeys(key for row in rows for key in row)
+    return [dict.fromkeys(columns) | row for row in rows]
+
+
+def labels(scenarios: Sequence[Scenario]) -> list[list[str]]:
+    """Return what to call each point's algorithms: the same at every point, where that can be.
+
+    Of labels that tell what is varied ("local-sgd tau=4") the words that stay ("local-sgd").
+    """
+    if len({tuple(each.name for each in scenario.algorithm) for scenario in scenarios}) > 1:
+        return [[each.label for each in scenario.algorithm] for scenario in scenarios]
+    columns = zip(*(scenario.algorithm for scenario in scenarios), strict=True)
+    common = list(map(_common, columns))
+    names = [
+        f"{name} [{index}]" if common.count(name) > 1 else name for index, name in enumerate(common)
+    ]
+    return [names for _ in scenarios]
+
+
+def _common(algorithms: Sequence[Algorithm]) -> str:
+    """Return the words of the first label that all have, or else the program's name."""
+    words = [_WORD.findall(label) for label in dict.fromkeys(each.label for each in algorithms)]
+    if len(words) == 1:
+        return algorithms[0].label
+    return " ".join(word for word in words[0] if all(word in each for each in words)) or (
+        algorithms[0].name
+    )
+
+
+def without_effect(points: Sequence[Point], outcomes: Sequence[Hashable]) -> list[str]:
+    """Return the keys whose values make no difference to any outcome, all else being equal."""
+    found = []
+    for key in points[0]:
+        groups = defaultdict(set)
+        values = defaultdict(set)
+        for point, outcome in zip(points, outcomes, strict=True):
+            others = tuple(text for name, text in point.items() if name != key)
+            groups[others].add(outcome)
+            values[others].add(point[key])
+        varied = any(len(each) > 1 for each in values.values())
+        if varied and all(len(each) == 1 for each in groups.values()):
+            found.append(key)
+    return found
+
+
+def notes(idle: Iterable[str], rows: Sequence[Row], told: Counter[tuple[str, str]]) -> list[str]:
+    """What a reader of the table should know; `told` counts each (label, note) of the runs."""
+    found = [f"nothing depends on {key}: its values give the same numbers" for key in idle]
+    size = Counter(row["label"] for row in rows)
+    lost = Counter(row["label"] for row in rows if row["diverged"])
+    told = told + Counter(
+        {(k, "diverged with some seeds; try a smaller lr"): lost[k] for k in lost}
+    )
+    about: dict[tuple[str, str], list[str]] = {}
+    for (label, note), count in told.items():
+        where = "" if count == size[label] else f" (at {count} of {size[label]} points)"
+        about.setdefault((note, where), []).append(label)
+    everyone = max(len(size), 2)
+    return found + [
+        f"{'every algorithm' if len(who) == everyone else ', '.join(who)}: {note}{where}"
+        for (note, where), who in about.items()
+    ]
+
+
+def csv_table(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return rows as CSV: digits that read back exactly, tables as TOML, empty for None."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*rows[0]], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
+    return text.getvalue().encode()
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else messages.toml(value)

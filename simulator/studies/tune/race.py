@@ -1,0 +1,217 @@
+"""The race: configurations run with more and more seeds, each until it is sure not to be the best.
+
+All share their seeds (common random numbers), so that a few tell. A run is cut as soon as its
+configuration's mean must exceed the best one's by `margin` (adaptive capping: Hutter, Hoos,
+Leyton-Brown and Stützle, JAIR 2009); those that were not sure to be out are run again for longer.
+Whoever was given up comes back if the best that there is in the end does not justify it.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from paceline.simulator.studies.tune.objective import Goal, Score
+from paceline.simulator.studies.tune.runner import Runner, RunRequest
+from paceline.simulator.studies.tune.space import Candidate, Space
+
+FIRST_CUT = 1 / 16  # of the duration: where to begin, as long as nobody has reached the target
+SURE = 3.0  # standard errors by which a mean must be worse
+UNKNOWN = 1.0  # spread of differences while fewer than FREEDOM degrees of freedom tell
+FREEDOM = 8
+NOT_YET = Score(math.inf, 0.0, 0.0)
+
+
+def blocks(seeds: int) -> Iterator[int]:
+    """With how many seeds to have run, one after the other: 2, 4, 8, ...; one alone proves little.
+
+    The last is `seeds`.
+    """
+    size = 2
+    while size < seeds:
+        yield size
+        size *= 2
+    yield seeds
+
+
+@dataclass(eq=False)
+class Contender:
+    """A configuration in the race, with its scores by seed; `stopped`: why it was given up."""
+
+    candidate: Candidate
+    scores: list[Score] = field(default_factory=list)
+    stopped: str = ""
+
+    def mean(self, seeds: int | None = None) -> float:
+        """Mean over the first `seeds`; above any value if one of the runs did not get there."""
+        return float(np.mean([score.penalised for score in self.scores[:seeds]]))
+
+    @property
+    def reached(self) -> int:
+        """How many runs got there."""
+        return sum(score.reached for score in self.scores)
+
+    @property
+    def all_reached(self) -> bool:
+        """Whether every run so far got there."""
+        return self.reached == len(self.scores)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether every run so far diverged."""
+        return all(score.diverged for score in self.scores)
+
+
+@dataclass
+class Race:
+    """Everyone who has run so far, by label; `seeds`: all that a run may have."""
+
+    space: Space
+    goal: Goal
+    runner: Runner
+    seeds: Sequence[int]
+    contenders: dict[str, Contender] = field(default_factory=dict)
+    hopeless: float = 0.0  # seconds within which nobody has reached the target
+    judge: Contender | None = None  # who all are compared with, once it has run with all seeds
+
+    @property
+    def limit(self) -> float:
+        """The longest that a run may take (seconds)."""
+        return self.space.limit
+
+    def extend(self, racing: Sequence[Contender], count: int) -> None:
+        """Run contenders until they have `count` seeds; stop who is out."""
+        for contender in racing:
+            missing = count - len(contender.scores)
+            contender.scores += [NOT_YET] * missing
+        todo = dict.fromkeys(racing, self._first_cut(count))
+        while todo:
+            self._run(todo)
+            if not math.isfinite(self._best(count)):
+                self.hopeless = max(self.hopeless, *todo.values())
+            margin = self.margin(count)
+            todo = {
+                contender: longer
+                for contender, cut in todo.items()
+                if (longer := self._longer(contender, margin, cut)) > cut
+            }
+
+    def readmitted(self) -> list[Contender]:
+        """Let those back in whom the best of all, with all its seeds, does not rule out."""
+        there = [each for each in self.contenders.values() if not each.stopped]
+        self.judge = min(there, key=Contender.mean)
+        found = []
+        for each in self.contenders.values():
+            if each.stopped and not self._out(each, self.margin(len(each.scores))):
+                each.stopped = ""
+                found.append(each)
+        return found
+
+    def margin(self, count: int) -> float:
+        """How many times the best mean over `count` seeds is too much, by `SURE` standard errors.
+
+        From the spread of the differences to the best, seed by seed and as a share of each
+        contender's mean, pooled over those that got there at least once.
+        """
+        leader = self.judge or self._leader()
+        squares, freedom = 0.0, 0
+        for each in self.contenders.values() if leader else ():
+            assert leader is not None
+            pairs = [
+                pair
+                for pair in zip(each.scores, leader.scores, strict=False)
+                if NOT_YET not in pair
+            ]
+            if each is leader or len(pairs) < 2 or not each.reached:
+                continue
+            values = np.array([[self._known(one), self._known(other)] for one, other in pairs])
+            mean = values[:, 0].mean()
+            if 0 < mean < math.inf and np.isfinite(values).all():
+                squares += len(pairs) * float(np.var(values[:, 0] - values[:, 1])) / mean**2
+                freedom += len(pairs) - 1
+        spread = math.sqrt(squares / freedom) if freedom >= FREEDOM else UNKNOWN
+        return 1 + SURE * spread / math.sqrt(count)
+
+    def _run(self, cuts: dict[Contender, float]) -> None:
+        """Run what has not got there, for as long as `cuts` says."""
+        jobs, places = [], []
+        for contender, cut in cuts.items():
+            left = [
+                index
+                for index, score in enumerate(contender.scores)
+                if not score.reached and score.ran < cut
+            ]
+            if left:
+                duration = cut if cut < self.limit else None
+                world = self.space.world(contender.candidate.table, duration)
+                jobs.append(RunRequest(world, tuple(self.seeds[index] for index in left)))
+                places.append((contender, left))
+        for (contender, indices), scores in zip(places, self.runner(jobs), strict=True):
+            for index, score in zip(indices, scores, strict=True):
+                contender.scores[index] = score
+
+    def _first_cut(self, count: int) -> float:
+        """When to end the first runs for `count` seeds (seconds)."""
+        known = [size for size in range(1, count + 1) if math.isfinite(self._best(size))]
+        if known:
+            return self._round(self.goal.horizon(self.margin(count) * self._best(known[-1])))
+        if self.goal.second and math.isfinite(self.limit):
+            return self.hopeless or self._round(self.limit * FIRST_CUT)
+        return self.limit
+
+    def _longer(self, contender: Contender, margin: float, cut: float) -> float:
+        """How long the runs that have not got there need to be; `cut`: no longer than before."""
+        count = len(contender.scores)
+        late = [
+            score for score in contender.scores if not score.reached and not self._failed(score)
+        ]
+        if self._out(contender, margin) and (late or count < len(self.seeds)):
+            contender.stopped = "cut"
+            return cut
+        if not late:
+            return cut
+        best = self._best(count)
+        known = sum(self._known(score) for score in contender.scores if score not in late)
+        if not math.isfinite(best + known):
+            return self._round(2 * cut)
+        enough = (margin * best * count - known) / len(late)
+        return max(self._round(self.goal.horizon(enough)), self._round(1.01 * cut))
+
+    def _out(self, contender: Contender, margin: float) -> bool:
+        """Whether a contender is sure to be worse than the best."""
+        count = len(contender.scores)
+        failed = [score.penalised for score in contender.scores if self._failed(score)]
+        if self.judge and (failed or not self.judge.all_reached):
+            return sum(failed) > sum(score.penalised for score in self.judge.scores)
+        best = self._best(count)
+        known = sum(map(self._known, contender.scores))
+        return math.isfinite(best) and known >= margin * best * count * (1 - 1e-2)  # rounded cuts
+
+    def _failed(self, score: Score) -> bool:
+        """Whether a run had all the time there is and did not get there."""
+        return not score.reached and score.ran >= self.limit
+
+    def _known(self, score: Score) -> float:
+        """What the value of a run is, or is above."""
+        return math.inf if self._failed(score) else self.goal.at_least(score)
+
+    def _best(self, count: int) -> float:
+        """The best mean over the first `count` seeds; infinite if nobody got there with all."""
+        if self.judge:
+            return self.judge.mean(count) if self.judge.all_reached else math.inf
+        there = [each for each in self.contenders.values() if _there(each, count)]
+        return min((each.mean(count) for each in there), default=math.inf)
+
+    def _leader(self) -> Contender | None:
+        """The best of those that got there with all of most seeds."""
+        there = [each for each in self.contenders.values() if each.scores and each.all_reached]
+        return min(there, key=lambda each: (-each.reached, each.mean()), default=None)
+
+    def _round(self, seconds: float) -> float:
+        return min(self.limit, float(f"{seconds:.3g}"))
+
+
+def _there(contender: Contender, count: int) -> bool:
+    scores = contender.scores[:count]
+    return len(scores) == count > 0 and all(score.reached for score in scores)

@@ -1,0 +1,130 @@
+"""The search: which configurations to try, asked of optuna.
+
+They are asked for in batches of a fixed size and told in order, by a sampler seeded by the batch,
+so that neither the number of processes nor an interruption changes the answer: a resumed search
+asks the same again, and finds the runs in the journal.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.studies.tune.race import Contender, Race, blocks
+from paceline.simulator.studies.tune.space import Space
+
+if TYPE_CHECKING:  # optuna takes half a second to import
+    from optuna import Study, Trial
+
+BATCH = 16  # configurations asked for at once
+WHOLE_BATCH = 64  # where all are tried, so that none waits for the outcome of others
+PATIENCE = 4  # times the trials may be asked for before so many different ones are found
+
+
+@dataclass
+class Search:
+    """What is searched; `refused`: why combinations could not be tried."""
+
+    race: Race
+    seed: int
+    progress: Callable[[int, int], None] | None = None
+    refused: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def space(self) -> Space:
+        """What may be tried."""
+        return self.race.space
+
+    def run(self, trials: int, first: Sequence[dict[str, Any]]) -> list[Contender]:
+        """Try up to `trials` configurations, `first` ones first; all, where there are no more."""
+        import optuna  # noqa: PLC0415
+
+        size = self.space.size
+        whole = size is not None and size <= trials
+        total = size if whole and size is not None else trials
+        study = optuna.create_study(pruner=optuna.pruners.WilcoxonPruner())
+        for point in [*first, *(self._others(first) if whole else ())]:
+            study.enqueue_trial(point)
+        asked = batch = 0
+        if self.progress:
+            self.progress(0, total)
+        while asked < (total if whole else PATIENCE * total) and self._tried < total:
+            study.sampler = optuna.samplers.TPESampler(
+                seed=int(np.random.SeedSequence([self.seed, batch]).generate_state(1)[0]),
+                multivariate=True,
+                group=True,
+                constant_liar=True,
+            )
+            wanted = WHOLE_BATCH if whole and batch else BATCH
+            wanted = min(wanted, total - (asked if whole else self._tried))
+            self._batch(study, [study.ask() for _ in range(wanted)])
+            asked, batch = asked + wanted, batch + 1
+            if self.progress:
+                self.progress(self._tried, total)
+        while self.race.contenders and (again := self.race.readmitted()):
+            self._race(again)
+        return list(self.race.contenders.values())
+
+    @property
+    def _tried(self) -> int:
+        return len(self.race.contenders) + len(self.refused)
+
+    def _others(self, first: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The rest of the grid in random order, so that good ones come early."""
+        rest = [point for point in self.space.grid() if point not in first]
+        order = np.random.default_rng(self.seed).permutation(len(rest))
+        return [rest[index] for index in order]
+
+    def _batch(self, study: "Study", trials: Sequence["Trial"]) -> None:
+        """Let one batch race, and tell the study how it went, in order."""
+        from optuna.trial import TrialState  # noqa: PLC0415
+
+        contenders: dict[Trial, Contender] = {}
+        fresh: dict[Contender, Trial] = {}
+        for trial in trials:
+            family, chosen = self.space.suggest(trial)
+            try:
+                candidate = self.space.candidate(family, chosen)
+            except InputError as error:
+                self.refused[f"{family} {chosen}"] = str(error)
+                study.tell(trial, state=TrialState.FAIL)
+                continue
+            known = self.race.contenders.get(candidate.label)
+            if known is None:
+                known = self.race.contenders[candidate.label] = Contender(candidate)
+                fresh[known] = trial
+            contenders[trial] = known
+        self._race(list(fresh), fresh)
+        for trial, contender in contenders.items():
+            if fresh.get(contender) is not trial:  # it was asked for before
+                _report(trial, contender, 0)
+            if contender.stopped:
+                study.tell(trial, state=TrialState.PRUNED)
+            else:
+                study.tell(trial, contender.mean())
+
+    def _race(
+        self, racing: Sequence[Contender], trials: Mapping[Contender, "Trial"] | None = None
+    ) -> None:
+        """Run contenders with one block of seeds after the other; those given up drop out.
+
+        Those that have `trials` are also given up as these are pruned.
+        """
+        for count in blocks(len(self.race.seeds)):
+            since = {each: len(each.scores) for each in racing if len(each.scores) <= count}
+            self.race.extend(list(since), count)
+            for contender, done in since.items() if trials else ():
+                assert trials is not None
+                trial = trials[contender]
+                _report(trial, contender, done)
+                more = not contender.stopped and count < len(self.race.seeds)
+                if more and trial.should_prune():
+                    contender.stopped = "pruned"
+            racing = [contender for contender in racing if not contender.stopped]
+
+
+def _report(trial: "Trial", contender: Contender, since: int) -> None:
+    for step, score in enumerate(contender.scores[since:], since):
+        trial.report(score.penalised, step)

@@ -1,0 +1,264 @@
+"""What `paceline tune` may try: algorithms and values of their parameters."""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.simulator.cluster import workers as cluster
+from paceline.simulator.errors import InputError
+from paceline.simulator.load.load import Programs, known_programs, parse
+from paceline.simulator.objectives import build
+from paceline.simulator.scenario.scenario import Algorithm, Bound, Scenario
+from paceline.simulator.scenario.tables import Range
+
+if TYPE_CHECKING:  # optuna takes half a second to import
+    from optuna import Trial
+
+Values = tuple[Any, ...] | Range
+OWN = ("name", "label")  # keys of an [[algorithm]] table that are no parameters
+MULTIPLIER = "local_sgd_sync_multiplier"  # what an hpsgd says of the local-sgd beside it
+
+POWERS = (1, 2, 4, 8, 16, 32, 64)
+LOOKS = 1000  # at the loss in a whole run, about, where the scenario does not say how often
+AROUND = (0.25, 0.5, 1, 2, 4)  # times the learning rate that is written
+DEFAULTS: dict[str, tuple[int, ...]] = {
+    "tau": POWERS,
+    "tau0": POWERS,
+    "period": POWERS[:5],
+    "delay": (0, *POWERS[:6]),
+    "staleness": (0, *POWERS[:6]),
+}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One configuration: its label and its [[algorithm]] table.
+
+    `varied`: what was chosen in it; `family`: the entry of the space that it is of.
+    """
+
+    label: str
+    table: dict[str, Any]
+    varied: dict[str, Any]
+    family: str = ""
+
+    @property
+    def name(self) -> str:
+        """The program."""
+        return str(self.table["name"])
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """All that its table sets."""
+        return {key: value for key, value in self.table.items() if key not in OWN}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An [[algorithm]] table to start from, and the values of each parameter to try."""
+
+    table: dict[str, Any]
+    choices: dict[str, Values] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Space:
+    """All configurations, by what the search calls their family: program, or label as written.
+
+    `every`: steps between looks at the loss, the same in all runs.
+    """
+
+    scenario: Scenario
+    entries: dict[str, Entry]
+    programs: Programs = None
+    every: int = 1
+
+    @property
+    def limit(self) -> float:
+        """The longest that a run may take (seconds)."""
+        return self.scenario.run.duration or math.inf
+
+    @property
+    def size(self) -> int | None:
+        """How many configurations there are; None where a range of real numbers has no end."""
+        total = 0
+        for entry in self.entries.values():
+            sizes = [_count(values) for values in entry.choices.values()]
+            if None in sizes:
+                return None
+            total += math.prod(size for size in sizes if size is not None)
+        return total
+
+    def grid(self) -> Iterator[dict[str, Any]]:
+        """Every point of a finite space, as the parameters of a trial."""
+        for family, entry in self.entries.items():
+            ranges = [range(_count(values) or 0) for values in entry.choices.values()]
+            for indices in itertools.product(*ranges):
+                chosen = zip(entry.choices.items(), indices, strict=True)
+                yield {"algorithm": family} | {
+                    f"{family}.{key}": index + values.low if isinstance(values, Range) else index
+                    for (key, values), index in chosen
+                }
+
+    def point(self, family: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
+        """A trial's parameters for chosen values of a family, each of which it may try."""
+        return {"algorithm": family} | {
+            f"{family}.{key}": value if isinstance(values, Range) else values.index(value)
+            for key, values in self.entries[family].choices.items()
+            for value in (chosen[key],)
+        }
+
+    def chosen(self, point: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        """The family and the values that a trial's parameters stand for."""
+        family = point["algorithm"]
+        found = {}
+        for key, values in self.entries[family].choices.items():
+            value = point[f"{family}.{key}"]
+            if not isinstance(values, Range):
+                value = values[value]
+            elif not values.whole:
+                value = min(max(float(f"{value:.3g}"), values.low), values.high)
+            found[key] = value
+        return family, found
+
+    def suggest(self, trial: "Trial") -> tuple[str, dict[str, Any]]:
+        """Let the search choose: a family, and values of its parameters."""
+        family = trial.suggest_categorical("algorithm", list(self.entries))
+        for key, values in self.entries[family].choices.items():
+            name = f"{family}.{key}"
+            if not isinstance(values, Range):
+                last = len(values) - 1
+                if all(type(value) in (int, float) for value in values):  # they have an order
+                    trial.suggest_int(name, 0, last)
+                else:
+                    trial.suggest_categorical(name, list(range(last + 1)))
+            elif values.whole:
+                trial.suggest_int(name, int(values.low), int(values.high), log=values.log)
+            else:
+                trial.suggest_float(name, values.low, values.high, log=values.log)
+        return self.chosen(trial.params)
+
+    def candidate(self, family: str, chosen: Mapping[str, Any]) -> Candidate:
+        """Return a configuration. Raises InputError for values that are refused together."""
+        entry = self.entries[family]
+        table = entry.table | dict(chosen)
+        if chosen:
+            table.pop("label", None)  # it would name them all alike
+        world = self.world(table)
+        algorithm = world.algorithm[0]
+        if isinstance(world.objective, Bound):
+            for note in build.build(world, algorithm, 0).notes:
+                raise InputError(f"{algorithm.label}: {note}")
+        return Candidate(algorithm.label, table, dict(chosen), family)
+
+    def world(
+        self,
+        table: Mapping[str, Any],
+        duration: float | None = None,
+        changed: Mapping[str, Any] | None = None,
+    ) -> Scenario:
+        """Return a scenario of one [[algorithm]] `table`, ended after `duration` seconds.
+
+        `changed`: the whole scenario's table instead of the one written. Raises InputError.
+        """
+        whole = dict(self.scenario.table if changed is None else changed)
+        beside = [
+            each
+            for each in whole.get("algorithm", ())
+            if MULTIPLIER in each and table["name"] == "local-sgd"
+        ]
+        whole["algorithm"] = [dict(table), *beside]
+        whole.pop("tune", None)
+        whole["run"] = whole["run"] | {"evaluate_every": self.every}
+        if duration is not None:
+            whole["run"]["duration"] = f"{duration!r} s"
+        return self._parse(whole)
+
+    def until(self, deadline: float) -> "Space":
+        """The same, but every run ends at `deadline` (seconds), after however many steps."""
+        run = {key: value for key, value in self.scenario.table["run"].items() if key != "steps"}
+        table = self.scenario.table | {"run": run | {"duration": f"{deadline!r} s"}}
+        return replace(self, scenario=self._parse(table))
+
+    def _parse(self, table: dict[str, Any]) -> Scenario:
+        file = self.scenario.file
+        return parse(table, file=file, folder=Path(file).parent, programs=self.programs)
+
+
+def _every(scenario: Scenario) -> int:
+    """Steps between looks at the loss: `LOOKS` in a run that never has to wait."""
+    step, run = min(cluster.mean_compute(scenario)), scenario.run
+    steps = min(run.duration / step if run.duration and step else math.inf, run.steps or math.inf)
+    return max(1, round(steps / LOOKS)) if math.isfinite(steps) else 1
+
+
+def _count(values: Values) -> int | None:
+    if not isinstance(values, Range):
+        return len(values)
+    return int(values.high - values.low) + 1 if values.whole else None
+
+
+def space(scenario: Scenario, programs: Programs = None) -> tuple[Space, list[str]]:
+    """Return what a scenario lets the search try, and notes: [tune], or else a default.
+
+    A program of [tune] starts from the first [[algorithm]] of its name, or its own defaults; every
+    other [[algorithm]] takes part as written. By default each is a family of its own. Raises
+    InputError where there is nothing to try.
+    """
+    notes = []
+    entries: dict[str, Entry] = {}
+    rest = list(scenario.algorithm)
+    for name, choices in scenario.tune.items():
+        first = next((each for each in rest if each.name == name), None)
+        entries[name] = Entry(dict(first.table) if first else {"name": name}, dict(choices))
+        rest = [each for each in rest if each is not first]
+    for algorithm in rest:
+        choices = {} if scenario.tune else _default(scenario, algorithm, programs)
+        family = algorithm.name if choices and algorithm.name not in entries else algorithm.label
+        while family in entries:  # a label may be another program's name
+            family += "'"
+        entries[family] = Entry(dict(algorithm.table), choices)
+    if not entries:
+        raise InputError(
+            f"{scenario.file}: nothing to tune; add an [[algorithm]] table, or say what to try in "
+            "[tune], such as local-sgd = { tau = [1, 2, 4, 8] }"
+        )
+    if not scenario.tune:
+        tried = "; ".join(
+            f"{family}: {', '.join(f'{key} {_list(each)}' for key, each in entry.choices.items())}"
+            for family, entry in entries.items()
+            if entry.choices
+        )
+        notes.append(f"no [tune] in {scenario.file}, so a default is searched: {tried}")
+    every = scenario.run.evaluate_every
+    if every is None:
+        every = _every(scenario)
+        notes.append(f"the loss is looked at every {every} steps, as run.evaluate_every does")
+    return Space(scenario, entries, programs, every), notes
+
+
+def _list(values: Values) -> str:
+    return "/".join(map(str, values)) if isinstance(values, tuple) else str(values)
+
+
+def _default(scenario: Scenario, algorithm: Algorithm, programs: Programs) -> dict[str, Values]:
+    """Values to try where the scenario says nothing, what it has written among them."""
+    fields = known_programs(programs)[algorithm.name].parameters.model_fields
+    written = algorithm.written
+    choices: dict[str, tuple[float, ...]] = {
+        key: each for key, each in DEFAULTS.items() if key in fields
+    }
+    lr = written.get("lr")
+    if isinstance(lr, int | float) and not isinstance(scenario.objective, Bound):
+        choices["lr"] = tuple(float(lr * factor) for factor in AROUND)
+    if "k" in fields:
+        workers = scenario.cluster.workers
+        choices["k"] = (*(k for k in POWERS if k < workers), workers)
+    return {
+        key: tuple(sorted({*each, written.get(key, each[0])}))
+        for key, each in choices.items()
+        if isinstance(written.get(key, each[0]), int | float)
+    }

@@ -1,0 +1,213 @@
+"""What a search says: the best, what the data cannot separate from it, and what to beware of."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.programs import Program
+from paceline.simulator.results.statistics import interval
+from paceline.simulator.scenario.tables import Range
+from paceline.simulator.studies.tune.objective import Goal
+from paceline.simulator.studies.tune.race import Contender
+from paceline.simulator.studies.tune.space import Candidate, Space, Values
+
+Row = dict[str, Any]
+
+
+def simplicity(candidate: Candidate, programs: Mapping[str, Program]) -> tuple[Any, ...]:
+    """Return a key that sorts simple configurations first.
+
+    Fewest departures from plain ssgd: another program, a server or gossip, and each parameter
+    besides lr that is not at its default count one. Then the roundest numbers (fewest significant
+    digits), then the smallest.
+    """
+    program, parameters = programs[candidate.name], candidate.parameters
+    defaults = {key: about["default"] for key, about in program.describe().items()}
+    knobs = [key for key in parameters if key != "lr" and parameters[key] != defaults.get(key)]
+    departures = (candidate.name != "ssgd") + bool(program.server or program.gossips) + len(knobs)
+    numbers = [value for value in parameters.values() if type(value) in (int, float)]
+    return departures, sum(map(_digits, numbers)), sum(numbers), candidate.label
+
+
+def _digits(value: float) -> int:
+    """Significant digits of a number as it is written."""
+    return len(f"{value:.12g}".partition("e")[0].replace(".", "").strip("-0"))
+
+
+def behind(contender: Contender, best: Contender) -> np.ndarray:
+    """By how much a contender is worse than the best, seed by seed."""
+    pairs = zip(contender.scores, best.scores, strict=False)  # it may have been given up early
+    return np.array([one.penalised - other.penalised for one, other in pairs])
+
+
+def ranking(contenders: Sequence[Contender]) -> list[Contender]:
+    """Sort by the mean distance to the best on the seeds run; the best has run them all."""
+    best = min((each for each in contenders if not each.stopped), key=Contender.mean)
+    return sorted(contenders, key=lambda each: (each is not best, float(behind(each, best).mean())))
+
+
+def ties(ranked: Sequence[Contender], programs: Mapping[str, Program]) -> list[Contender]:
+    """Those that a paired 95 % interval over seeds cannot separate from the best, simplest first.
+
+    Empty with one seed, which separates nothing, and where nobody got there.
+    """
+    best, *others = ranked if ranked[0].reached else ranked[:1]
+    found = []
+    for each in others:
+        between = None if each.stopped else interval(behind(each, best))
+        if between is not None and between[0] <= 0 and each.all_reached == best.all_reached:
+            found.append(each)
+    return sorted(found, key=lambda each: simplicity(each.candidate, programs))
+
+
+def row(contender: Contender, best: Contender, goal: Goal) -> Row:
+    """One configuration as JSON has it; `at_least` where it was cut before it got there."""
+    values = [score.value for score in contender.scores]
+    ci95 = interval(values)
+    paired = interval(behind(contender, best)) if contender.all_reached else None
+    return {
+        "label": contender.candidate.label,
+        "name": contender.candidate.name,
+        "parameters": contender.candidate.parameters,
+        "value": float(np.mean(values)),
+        "ci95": (max(0.0, ci95[0]), ci95[1]) if ci95 else None,  # nothing here is negative
+        "behind_ci95": paired if contender is not best else None,
+        "seeds": len(values),
+        "reached": contender.reached,
+        "diverged": sum(score.diverged for score in contender.scores),
+        "at_least": float(np.mean([goal.at_least(score) for score in contender.scores])),
+        "left": float(np.mean([score.gap for score in contender.scores])) if goal.target else None,
+        "stopped": contender.stopped or None,
+    }
+
+
+def warnings(
+    space: Space,
+    goal: Goal,
+    ranked: Sequence[Contender],
+    tied: Sequence[Contender],
+    regret: Sequence[Row],
+) -> list[str]:
+    """What whoever acts on the answer should know."""
+    best, seeds = ranked[0], len(ranked[0].scores)
+    found: list[str] = []
+    if best.diverged:
+        return [*_noted(space, best)]
+    if not best.reached and goal.target is not None:
+        found.append(
+            f"no configuration reached loss {goal.target:g}: they are ranked by how close they "
+            "came; run longer, raise run.target_loss, or try other values"
+        )
+    elif not best.all_reached:
+        found.append(f"even the best got there with {best.reached} of {seeds} seeds only")
+    if seeds == 1:
+        found.append("one seed cannot tell chance from merit; ask for more with --seeds")
+    elif tied:
+        found.append(
+            f"{seeds} seeds cannot separate the best from {len(tied)} other"
+            f"{'' if len(tied) == 1 else 's'}; ask for more with --seeds, or take the simplest"
+        )
+    found += [text for text in map(_edge_of(space, best), best.candidate.varied) if text]
+    found += _without_effect(space, ranked)
+    found += _undecided(space, best, tied)
+    found += _same_everywhere(regret)
+    return [*found, *_noted(space, best)]
+
+
+def _noted(space: Space, best: Contender) -> dict[str, None]:
+    """What its runs say, once each."""
+    return dict.fromkeys(
+        f"{best.candidate.label}: {note}"
+        for score in best.scores
+        if score.ran >= space.limit  # of a shorter run its cut is to blame
+        for note in score.notes
+    )
+
+
+def _edge_of(space: Space, best: Contender) -> Any:
+    """Make a function that says whether the best value of a parameter is the last one tried."""
+    family = best.candidate.family
+
+    def edge(key: str) -> str | None:
+        values, value = space.entries[family].choices[key], best.candidate.varied[key]
+        numbers = _ends(values)
+        if numbers is None or value not in numbers:
+            return None
+        low = numbers[0]
+        step = 1 if type(value) is int else value / 2
+        beyond = value - step if value == low else value + step
+        if not _possible(space, family, best.candidate.varied | {key: beyond}):
+            return None  # the edge of the world, not of the search
+        side = "lowest" if value == low else "highest"
+        return f"{best.candidate.name}'s {key} = {value} is the {side} tried; try values beyond it"
+
+    return edge
+
+
+def _ends(values: Values) -> tuple[float, float] | None:
+    """Lowest and highest of the numbers tried; None for one value, or others than numbers."""
+    if isinstance(values, Range):
+        return values.low, values.high
+    if len(set(values)) < 2 or not all(type(value) in (int, float) for value in values):
+        return None
+    return min(values), max(values)
+
+
+def _possible(space: Space, family: str, chosen: Mapping[str, Any]) -> bool:
+    try:
+        space.candidate(family, chosen)
+    except InputError:
+        return False
+    return True
+
+
+def _without_effect(space: Space, ranked: Sequence[Contender]) -> list[str]:
+    """Parameters that changed no value at all, wherever nothing else was changed."""
+    seen: dict[tuple[str, str], dict[str, list[Contender]]] = {}
+    seeds = len(ranked[0].scores)
+    for each in ranked:
+        varied = each.candidate.varied
+        for key in varied if each.all_reached and len(each.scores) == seeds else ():
+            rest = repr({name: value for name, value in varied.items() if name != key})
+            groups = seen.setdefault((each.candidate.family, key), {})
+            groups.setdefault(rest, []).append(each)
+    found = []
+    for (family, key), groups in seen.items():
+        values = space.entries[family].choices[key]
+        full = [group for group in groups.values() if len(group) > 1]
+        compared = {each.candidate.varied[key] for group in full for each in group}
+        if isinstance(values, tuple) and not compared.issuperset(values):
+            continue
+        pairs = [(group[0], other) for group in full for other in group[1:]]
+        if pairs and not any(behind(other, one).any() for one, other in pairs):
+            found.append(f"{pairs[0][0].candidate.name}'s {key} makes no difference at all")
+    return found
+
+
+def _undecided(space: Space, best: Contender, tied: Sequence[Contender]) -> list[str]:
+    """Parameters of the best program every tried value of which is among the ties."""
+    name, family, found = best.candidate.name, best.candidate.family, []
+    alike = [each.candidate.varied for each in (best, *tied) if each.candidate.family == family]
+    for key in best.candidate.varied:
+        values = space.entries[family].choices[key]
+        if isinstance(values, tuple) and len(values) > 1:
+            there = [varied[key] for varied in alike]
+            if all(value in there for value in values):
+                found.append(f"the answer does not depend on {name}'s {key}: every value is a tie")
+    return found
+
+
+def _same_everywhere(regret: Sequence[Row]) -> list[str]:
+    """Inputs 20 % more or less of which changes nothing."""
+    found = []
+    for what in dict.fromkeys(row["input"] for row in regret if row["input"]):
+        changed = [row["values"] for row in regret if row["input"] == what]
+        nominal = regret[0]["values"]
+        pairs = [(row[label], nominal[label]) for row in changed for label in nominal]
+        known = [pair for pair in pairs if np.isfinite(pair).any()]
+        if known and all(math.isclose(*pair) for pair in known):
+            found.append(f"the answer does not depend on {what}: 20 % more or less changes nothing")
+    return found

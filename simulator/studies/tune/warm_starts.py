@@ -1,0 +1,126 @@
+"""Where a search begins: what is written, what theory suggests, what papers propose."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from paceline.simulator import theory
+from paceline.simulator.cluster import workers
+from paceline.simulator.engines.dispatch import run_seeds
+from paceline.simulator.errors import InputError
+from paceline.simulator.load.load import Programs, parse
+from paceline.simulator.network.mean_cost import mean_cost
+from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.scenario.tables import Range
+from paceline.simulator.studies.tune.space import Space, Values
+
+PRESETS = ("adacomm-tau0",)
+TAU0 = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+def first(space: Space) -> list[dict[str, Any]]:
+    """Trials to begin with: each family as written, and the delays of dts that hide the network."""
+    points = []
+    for family, entry in space.entries.items():
+        points.append(_point(space, family, entry.table))
+        if entry.table["name"] == "dts" and "delay" in entry.choices:
+            suggested = _hiding(space.scenario, entry.choices, entry.table)
+            points += [_point(space, family, entry.table | each) for each in suggested]
+    return [point for index, point in enumerate(points) if point not in points[:index]]
+
+
+def _point(space: Space, family: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """A trial's parameters for the wanted values, or the middle ones where these are not tried."""
+    chosen = {
+        key: wanted[key] if key in wanted and _tried(values, wanted[key]) else _middle(values)
+        for key, values in space.entries[family].choices.items()
+    }
+    return space.point(family, chosen)
+
+
+def _tried(values: Values, value: Any) -> bool:
+    if not isinstance(values, Range):
+        return value in values
+    number = type(value) in (int, float) and values.low <= value <= values.high
+    return number and (type(value) is int or not values.whole)
+
+
+def _middle(values: Values) -> Any:
+    if not isinstance(values, Range):
+        return values[len(values) // 2]
+    low, high = values.low, values.high
+    middle = math.sqrt(low * high) if values.log else (low + high) / 2
+    return round(middle) if values.whole else middle
+
+
+def _hiding(
+    scenario: Scenario, choices: Mapping[str, Values], table: Mapping[str, Any]
+) -> list[dict[str, int]]:
+    """For each period tried, the smallest delay tried that hides the mean's latency, or nearly.
+
+    Theory is for constant times and no compression: simulation decides.
+    """
+    compute, cost = max(workers.mean_compute(scenario)), mean_cost(scenario)
+    periods = choices.get("period", (table.get("period", 1),))
+    if isinstance(periods, Range):
+        periods = (theory.smallest_period(compute, cost.transmission),) if compute else ()
+    found = []
+    for period in periods if 0 < compute < math.inf else ():
+        delay = theory.steps_to_hide(compute, cost.transmission, cost.latency, period)
+        if delay is None:
+            continue
+        tried = choices["delay"]
+        if isinstance(tried, Range):
+            nearest = int(min(max(delay, tried.low), tried.high))
+        else:
+            nearest = min((each for each in tried if each >= delay), default=max(tried))
+        found.append({"period": period, "delay": nearest})
+    return found
+
+
+def shortest(space: Space, seed: int, engine: str) -> float:
+    """When the shortest ends of one run, with one seed, of each algorithm as written (seconds).
+
+    Where none is written: of each family, with the middle of its values.
+    """
+    tables = [algorithm.table for algorithm in space.scenario.algorithm]
+    middle = [_point(space, family, entry.table) for family, entry in space.entries.items()]
+    durations = []
+    for table in tables or [space.candidate(*space.chosen(point)).table for point in middle]:
+        world = space.world(table)
+        runs = run_seeds(world, world.algorithm[0], [seed], engine=engine, programs=space.programs)
+        durations.append(runs[0].duration)
+    return min(durations)
+
+
+def adacomm_tau0(
+    scenario: Scenario, objective: str | None, programs: Programs
+) -> tuple[Scenario, str, str]:
+    """AdaComm's own search for its first period: short runs, and the lowest loss wins.
+
+    Wang & Joshi, arXiv 1810.08313: tau0 by a grid search of short runs. Until its first interval
+    (T0) is over adacomm keeps to tau0, so each run is adacomm itself for so long. Returns the
+    scenario to tune, the objective, and what to say. Raises InputError where it makes no sense.
+    """
+    if objective not in (None, "loss-at-deadline"):
+        raise InputError(
+            f"preset adacomm-tau0: compares losses after the first interval, not {objective}; "
+            "leave --objective out"
+        )
+    algorithm = next((each for each in scenario.algorithm if each.name == "adacomm"), None)
+    if algorithm is None:
+        raise InputError(
+            f"{scenario.file}: preset adacomm-tau0: no adacomm here; add an [[algorithm]] table "
+            'with name = "adacomm" and tau0 = 16'
+        )
+    interval = float(algorithm.parameters["interval"])
+    run = {key: value for key, value in scenario.table["run"].items() if key != "steps"}
+    table = scenario.table | {
+        "algorithm": [dict(algorithm.table)],
+        "run": run | {"duration": f"{interval!r} s"},
+        "tune": {"adacomm": {"tau0": list(TAU0)}},
+    }
+    short = parse(table, file=scenario.file, folder=Path(scenario.file).parent, programs=programs)
+    said = f"preset adacomm-tau0: each tau0 for adacomm's first interval, {interval:g} s"
+    return short, "loss-at-deadline", said

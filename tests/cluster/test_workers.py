@@ -1,0 +1,311 @@
+"""The workers: groups, stragglers, and how long each computes."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from paceline.simulator.cluster import workers as cluster
+from paceline.simulator.distributions.law import Law
+from paceline.simulator.distributions.random_streams import Purpose, generator
+from paceline.simulator.engines.batched import run
+from paceline.simulator.errors import InputError
+from paceline.simulator.scenario.cluster import Cluster
+from tests.cluster.test_speed import BURSTS
+from tests.distributions.test_law import TABLES
+from tests.helpers.worlds import EXPONENTIAL, RING, scenario, simulate
+
+DELAY = {"dist": "normal", "mean": "0 s", "sd": "1 s"}  # folded
+
+
+def first(times, n=10):
+    """The first compute times of every worker, shape (workers, n)."""
+    return np.array([list(islice(each, n)) for each in times])
+
+
+def test_groups_come_first_and_inherit_what_they_do_not_set():
+    world = scenario(
+        workers=6, compute=EXPONENTIAL,
+        cluster={
+            "region": "home", "extra": DELAY, "extra_share": 0.5,
+            "group": [
+                {"name": "far", "workers": 2, "region": "away", "compute": "2 s"},
+                {"name": "near", "workers": 1, "extra": "3 s", "extra_share": 1.0},
+            ],
+        },
+    )  # fmt: skip
+    team = cluster.workers(world)
+    assert [worker.group for worker in team] == ["far", "far", "near", "", "", ""]
+    assert [worker.region for worker in team] == ["away"] * 2 + ["home"] * 4
+    assert [worker.compute.expectation for worker in team] == [2, 2, 1, 1, 1, 1]
+    assert [worker.extra_share for worker in team] == [0.5, 0.5, 1.0, 0.5, 0.5, 0.5]
+    assert team[2].extra.expectation == 3
+    assert team[0].extra == team[5].extra == world.cluster.extra
+
+
+def test_compute_times_are_the_laws_own_draws():
+    world = scenario(workers=3, compute=EXPONENTIAL)
+    found = first(cluster.compute_times(world, seed=7), 600)
+    law = world.cluster.compute
+    for rank in range(3):
+        assert np.array_equal(found[rank], law.sample(generator(7, Purpose.COMPUTE, rank), 600))
+    assert len({tuple(row) for row in found}) == 3
+
+
+def test_a_worker_computes_alike_however_many_others_there_are():
+    few, many = (scenario(workers=m, compute=EXPONENTIAL) for m in (2, 9))
+    assert np.array_equal(
+        first(cluster.compute_times(few, 1)), first(cluster.compute_times(many, 1))[:2]
+    )
+
+
+@given(st.integers(1, 40), st.floats(0.01, 1.0), st.integers(0, 10**6))
+def test_a_share_of_the_workers_straggles(workers, share, seed):
+    settings = {"extra": "1 s", "extra_share": share}
+    if share * workers < 0.5:
+        with pytest.raises(InputError, match=f"none of {workers} workers"):
+            scenario(workers=workers, cluster=settings)
+        return
+    world = scenario(workers=workers, cluster=settings)
+    chosen = cluster.stragglers(world, seed)
+    assert abs(len(chosen) - share * workers) <= 0.5
+    assert chosen <= set(range(workers))
+    assert chosen == cluster.stragglers(world, seed)
+    slow = first(cluster.compute_times(world, seed), 3)
+    assert np.array_equal(slow, [[2.0 if rank in chosen else 1.0] * 3 for rank in range(workers)])
+
+
+def test_who_straggles_is_even_over_seeds_and_counted_group_by_group():
+    world = scenario(
+        workers=12,
+        cluster={"extra": "1 s", "extra_share": 0.25, "group": [{"name": "a", "workers": 4}]},
+    )
+    seeds = 600
+    times = np.zeros(12)
+    for seed in range(seeds):
+        chosen = cluster.stragglers(world, seed)
+        assert len([rank for rank in chosen if rank < 4]) == 1
+        assert len(chosen) == 3
+        times[list(chosen)] += 1
+    assert np.all(np.abs(times / seeds - 0.25) < 4.5 * np.sqrt(0.25 * 0.75 / seeds))
+
+
+def test_the_extra_delay_is_added_to_the_same_compute_times():
+    """For half the workers, redrawn at every step, by a stream of its own."""
+    plain = scenario(workers=8, compute=EXPONENTIAL)
+    slow = scenario(workers=8, compute=EXPONENTIAL, cluster={"extra": DELAY, "extra_share": 0.5})
+    chosen = sorted(cluster.stragglers(slow, 3))
+    added = first(cluster.compute_times(slow, 3), 500) - first(cluster.compute_times(plain, 3), 500)
+    assert np.flatnonzero(added.any(axis=1)).tolist() == chosen
+    delays = [slow.cluster.extra.sample(generator(3, Purpose.EXTRA, r), 500) for r in chosen]
+    np.testing.assert_allclose(added[chosen], delays, atol=1e-14)
+
+
+def test_expected_laws_are_those_of_the_simulated_workers():
+    """Not of which worker, but of how many, and with which sums."""
+    world = scenario(
+        {"name": "psgd"}, workers=6, compute=EXPONENTIAL, steps=3000,
+        cluster={
+            "extra": "500 ms", "extra_share": 0.5,
+            "group": [{"name": "a", "workers": 2, "compute": "2 s"}],
+        },
+    )  # fmt: skip
+    assert sorted(cluster.mean_compute(world)) == [1, 1, 1.5, 1.5, 2, 2.5]
+    assert cluster.ideal_rate(world) == pytest.approx(2 / 1 + 2 / 1.5 + 1 / 2 + 1 / 2.5)
+    found = first(cluster.compute_times(world, 0), 3000).mean(axis=1)
+    np.testing.assert_allclose(sorted(found), sorted(cluster.mean_compute(world)), atol=0.08)
+    spent = simulate(world).seconds["compute"]
+    assert spent == pytest.approx(3000 * np.mean(cluster.mean_compute(world)), rel=0.02)
+
+
+def test_a_free_computer_is_infinitely_fast():
+    world = scenario({"name": "ssgd"}, compute="0 s", cluster={"allow_zero": True})
+    assert cluster.ideal_rate(world) == np.inf
+    assert simulate(world).duration == 0.0
+
+
+# Devices
+
+A100 = {"name": "a100", "speed": 2.0}
+
+
+def on_devices(*devices, groups, **changes):
+    """A world with a group for each (workers, device)."""
+    made = [
+        {"name": str(index), "workers": size} | ({"device": device} if device else {})
+        for index, (size, device) in enumerate(groups)
+    ]
+    return scenario(
+        compute=EXPONENTIAL, cluster={"device": list(devices), "group": made} | changes,
+        workers=sum(size for size, _ in groups) + 1,
+    )  # fmt: skip
+
+
+def test_a_device_is_so_many_times_as_fast_as_compute_says():
+    world = on_devices(A100, groups=[(2, "a100"), (1, None)])
+    plain = on_devices(groups=[(2, None), (1, None)])
+    found, slow = (first(cluster.compute_times(each, 4), 300) for each in (world, plain))
+    np.testing.assert_allclose(found, slow / np.array([[2], [2], [1], [1]]), rtol=1e-15)
+    assert cluster.mean_compute(world) == [0.5, 0.5, 1, 1]
+    assert cluster.ideal_rate(world) == 6
+
+
+def test_an_extra_delay_is_no_faster_on_a_fast_device():
+    extra = {"extra": "3 s", "extra_share": 1.0}
+    world = on_devices(A100, groups=[(1, "a100")], compute="1 s", **extra)
+    assert cluster.mean_compute(world) == [3.5, 4]
+
+
+@pytest.mark.parametrize("name", sorted(TABLES))
+@given(by=st.floats(0.01, 100), seed=st.integers(0, 99))
+def test_scaled_laws_are_those_of_longer_times(name, by, seed, tmp_path_factory):
+    folder = tmp_path_factory.getbasetemp()
+    (folder / "samples.csv").write_text("0.5\n0.3\n2\n")
+    law = TypeAdapter(Law).validate_python(TABLES[name], context={"folder": folder})
+    scaled = law.scaled(by)
+    assert type(scaled) is type(law)
+    one, other = (each.sample(generator(seed, Purpose.COMPUTE), 50) for each in (law, scaled))
+    np.testing.assert_allclose(other, by * one, rtol=1e-9, atol=1e-12)
+    assert scaled.expectation == pytest.approx(by * law.expectation)
+    assert scaled.variance == pytest.approx(by**2 * law.variance)
+
+
+def test_workers_fill_their_groups_shared_devices_in_order():
+    shared, pair = A100 | {"shared_by": 3}, {"name": "pair", "shared_by": 2}
+    groups = [(4, "a100"), (1, None), (2, "pair"), (3, "a100")]
+    cluster_only = on_devices(groups=groups[1:2])  # sharing itself is for a network of flows
+    assert cluster.devices(cluster_only) == [None, None]
+    world = cluster_only.model_copy(
+        update={"cluster": Cluster.model_validate({
+            "workers": 11, "compute": "1 s", "device": [shared, pair],
+            "group": [{"name": str(i), "workers": n} | ({"device": d} if d else {})
+                      for i, (n, d) in enumerate(groups)],
+        })}
+    )  # fmt: skip
+    assert cluster.devices(world) == [0, 0, 0, 1, None, 2, 2, 3, 3, 3, None]
+    # if all computed at once; a device then does as much as for one
+    assert cluster.mean_compute(world) == pytest.approx(
+        [1.5, 1.5, 1.5, 0.5, 1, 2, 2, 1.5, 1.5, 1.5, 1]
+    )
+    assert cluster.ideal_rate(world) == pytest.approx(2 + 2 + 1 + 1 + 2 + 1)
+
+
+def test_a_device_may_be_a_label_where_none_is_described():
+    world = scenario(
+        cluster={"device": "k80", "group": [{"name": "a", "workers": 1, "device": "x"}]}
+    )
+    assert cluster.devices(world) == [None] * 4
+    assert cluster.mean_compute(world) == [1] * 4
+
+
+@pytest.mark.parametrize(
+    ("devices", "groups", "changes", "words"),
+    [
+        ([A100], [(1, "a10")], {}, r'group\[0\].device = "a10": unknown; did you mean `a100`'),
+        ([A100], [(1, None)], {}, r"cluster.device\[0\].name = .*no group computes on it"),
+        ([A100, A100], [(1, "a100")], {}, r"also the name of cluster.device\[0\]"),
+        (
+            [A100 | {"shared_by": 2}], [(2, "a100")], {"bursts": BURSTS},
+            "cluster.bursts = .*0's workers share a device.*write bursts in groups with devices of",
+        ),
+        ([A100 | {"speed": 0}], [(1, "a100")], {}, "speed = 0: too small; write a value above 0"),
+        ([A100 | {"shared_by": 0}], [(1, "a100")], {}, "shared_by = 0: too small; write 1 or more"),
+        ([A100 | {"sped": 3}], [(1, "a100")], {}, r"device\[0\].sped = 3: .*did you mean `speed`"),
+    ],
+)  # fmt: skip
+def test_devices_that_make_no_sense_are_refused(devices, groups, changes, words):
+    with pytest.raises(InputError, match=words):
+        on_devices(*devices, groups=groups, **changes)
+
+
+def test_a_single_table_is_no_list_of_devices():
+    with pytest.raises(InputError, match=r"cluster.device = .*write \[\[cluster.device\]\]"):
+        scenario(cluster={"device": A100})
+
+
+# Traces
+
+
+@pytest.fixture
+def trace(tmp_path):
+    """A compute law that replays times for even and for odd workers."""
+    (tmp_path / "steps.csv").write_text("even,odd\n1,100 ms\n2,0.2\n3,0.3\n5,0.5\n7,0.7\n")
+    return {"dist": "trace", "file": str(tmp_path / "steps.csv")}
+
+
+EVEN = np.array([1, 2, 3, 5, 7.0])
+
+
+def test_a_trace_is_replayed_column_by_column_and_again(trace):
+    world = scenario(workers=3, compute=trace)
+    expected = np.resize(EVEN, 12)
+    np.testing.assert_array_equal(
+        first(cluster.compute_times(world, 0), 12), [expected, expected / 10, expected]
+    )
+    means = EVEN.mean() * np.array([1, 0.1, 1])
+    assert cluster.mean_compute(world) == pytest.approx(means)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=9), st.integers(0, 50))
+def test_a_trace_does_not_depend_on_blocks(tmp_path_factory, sizes, seed):
+    path = tmp_path_factory.getbasetemp() / "one.csv"
+    path.write_text("1\n2\n3\n5\n7\n")
+    law = {"dist": "trace", "file": str(path), "offset": "random"}
+    world = scenario(workers=1, compute=law)
+    (one,), (other,) = cluster.streams(world, seed), cluster.streams(world, seed)
+    parts = [one.draw(size) for size in sizes]
+    assert np.array_equal(np.concatenate(parts), other.draw(sum(sizes)))
+
+
+def test_a_random_offset_is_a_keyed_and_even_one(trace):
+    world = scenario(workers=6, compute=trace | {"offset": "random"})
+    begins = [first(cluster.compute_times(world, seed), 5)[::2] for seed in range(200)]
+    rows = np.concatenate(begins)
+    for row in rows:
+        assert np.array_equal(np.roll(EVEN, -int(np.searchsorted(EVEN, row[0]))), row)
+    counts = np.array([(rows[:, 0] == value).sum() for value in EVEN]) / len(rows)
+    assert np.all(np.abs(counts - 0.2) < 4.5 * np.sqrt(0.16 / len(rows)))
+    assert np.array_equal(begins[7], first(cluster.compute_times(world, 7), 5)[::2])
+
+
+@pytest.mark.parametrize("offset", ["none", "random"])
+@pytest.mark.parametrize("name", ["ssgd", "local-sgd", "asgd"])
+def test_a_trace_runs_alike_in_every_engine(trace, name, offset):
+    table = {"name": name} | ({"tau": 3} if name == "local-sgd" else {})
+    world = scenario(table, compute=trace | {"offset": offset}, network=RING, steps=40)
+    (other,) = run.run(world.algorithm[0], world, [5])
+    one = simulate(world, seed=5)
+    assert one.duration == pytest.approx(other.duration, rel=1e-12)
+    np.testing.assert_allclose(one.curve["time"], other.curve["time"], rtol=1e-12)
+
+
+def test_ssgd_over_a_trace_takes_the_slowest_workers_times(trace):
+    world = scenario({"name": "ssgd"}, compute=trace, steps=12)
+    assert simulate(world).duration == pytest.approx(np.resize(EVEN, 12).sum())
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "cannot read"),
+        ("", "holds no samples; write the times of one step per line"),
+        ("1,2\n3\n", "line 2: 1 columns, not 2; write the times of one step per line"),
+        ("1,2\n3,-4\n", "line 2: '-4' is not a time"),
+        ("1,nan\n", "line 1: 'nan' is not a time"),
+        ("nan\n", "line 1: 'nan' is not a time"),
+    ],
+)
+def test_a_trace_that_is_none_is_refused(tmp_path, text, words):
+    path = tmp_path / "steps.csv"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(InputError, match=f"cluster.compute = .*{words}"):
+        scenario(compute={"dist": "trace", "file": str(path)})
+
+
+def test_only_computing_replays_a_trace(trace):
+    with pytest.raises(InputError, match=r'network.latency.dist = "trace": unknown'):
+        scenario(network={"collective": "ring", "latency": trace})

@@ -1,0 +1,564 @@
+"""The command line, end to end: its JSON contract, its files, its exit statuses."""
+
+import contextlib
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+
+import paceline
+import paceline.command_line
+from paceline.simulator.results import store
+from paceline.simulator.studies.simulate import Task
+
+ROOT = Path(paceline.__file__).parents[1]
+SCENARIO = """
+title = "A test"
+[model]
+parameters = 1_000_000
+[objective]
+kind = "quadratic"
+dimension = 10
+[optimizer]
+lr = 0.1
+[cluster]
+workers = 4
+compute = { dist = "exponential", mean = "100 ms" }
+[network]
+latency = "20 ms"
+bandwidth = "1 Gbit/s"
+[run]
+steps = 200
+target_loss = 0.3
+seeds = 3
+[[algorithm]]
+name = "ssgd"
+[[algorithm]]
+name = "local-sgd"
+tau = 10
+"""
+MORE = '[[algorithm]]\nname = "asgd"\n[[algorithm]]\nname = "adacomm"\ntau0 = 8\n'
+KEYS = {
+    "label", "name", "parameters", "engine", "seconds_per_step", "steps", "duration", "loss",
+    "time_to_target", "scalability", "bytes_per_step", "cost", "breakdown", "curve",
+    "failures", "network", "workers", "bottleneck",
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "test.toml").write_text(SCENARIO)
+    return tmp_path
+
+
+def command(*arguments, **options):
+    """Start `paceline` as a process of its own, in a process group of its own."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | options.pop("env", {})
+    return subprocess.Popen(
+        [sys.executable, "-m", "paceline", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+        **options,
+    )
+
+
+def run(capsys, *arguments):
+    """Run a command line in this process; return its status, stdout and stderr."""
+    status = paceline.command_line.run([str(argument) for argument in arguments])
+    found = capsys.readouterr()
+    return status, found.out, found.err
+
+
+def numbers(value):
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [number for item in value for number in numbers(item)]
+    return [value] if isinstance(value, float) else []
+
+
+def test_simulate_keeps_the_json_contract(folder, capsys):
+    status, out, err = run(capsys, "simulate", "test.toml", "--json", "--out", "there")
+    assert status == 0
+    assert all(line.startswith("paceline: ") for line in err.splitlines())
+    document = json.loads(out)  # nothing but the document
+    assert set(document) >= {"scenario", "engine", "algorithms"}
+    assert document["engine"] == "batched"
+    assert [row["label"] for row in document["algorithms"]] == ["ssgd", "local-sgd tau=10"]
+    for row in document["algorithms"]:
+        assert set(row) >= KEYS
+        assert set(row["seconds_per_step"]) >= {"mean", "ci95", "p95"}
+        assert set(row["loss"]) >= {"first", "last"}
+        assert set(row["time_to_target"]) >= {"mean", "ci95", "reached"}
+        assert set(row["breakdown"]) == {"compute", "wait", "communicate"}
+        assert sum(row["breakdown"].values()) == pytest.approx(1)
+        assert len({len(row["curve"][key]) for key in ("time", "loss", "step")}) == 1
+        low, high = row["seconds_per_step"]["ci95"]
+        assert low < row["seconds_per_step"]["mean"] < high
+        assert row["time_to_target"]["reached"] == 3
+        assert 0 < row["scalability"] <= 1
+        assert row["cost"] is None  # no prices
+        assert row["failures"] is row["network"] is None  # nothing crashes, and no lines
+        assert {len(spent) for spent in row["workers"].values()} == {4}
+        assert row["bottleneck"] not in err  # that is in the document
+    assert document["algorithms"][1]["parameters"] == {"lr": 0.1, "tau": 10}
+    assert document["pick"]["label"] == "local-sgd tau=10"
+    assert store.read("there")["summary"] == document
+    assert store.read("there")["scenario"]["table"]["cluster"]["workers"] == 4
+
+
+def test_figures_in_other_formats(folder, capsys):
+    few = ("simulate", "test.toml", "--seeds", 1, "--set", "run.steps=20")
+    assert run(capsys, *few)[0] == 0
+    assert run(capsys, *few, "--figure", "pdf, svg")[0] == 0
+    found = {path.name for path in Path("runs/test").glob("figure.*")}
+    assert found == {"figure.pdf", "figure.svg"}  # those of before would be another run's
+    status, out, err = run(capsys, *few, "--figure", "gif")
+    assert (status, out) == (2, "")
+    assert "--figure gif: unknown format; choose from png, svg, pdf" in err
+
+
+def test_simulate_writes_a_whole_run_directory(folder, capsys):
+    status, out, _ = run(capsys, "simulate", "test.toml")
+    assert status == 0
+    names = {path.name for path in Path("runs/test").iterdir()}
+    expected = {"run.json", "curves.csv", "timeline.json", "figure.png", "figure.svg"}
+    assert names == expected | {"breakdown.png", "breakdown.svg"}
+    with open("runs/test/curves.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {(row["label"], row["seed"]) for row in rows} == {
+        (label, seed) for label in ("ssgd", "local-sgd tau=10") for seed in "012"
+    }
+    assert json.loads(Path("runs/test/timeline.json").read_text())["traceEvents"]
+    document = json.loads(Path("runs/test/run.json").read_text())["summary"]
+    for row in document["algorithms"]:
+        assert row["bottleneck"] in " ".join(out.split())
+    assert "runs/test" in out
+
+
+def test_the_table_fits_a_terminal(folder, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    (folder / "test.toml").write_text(SCENARIO + MORE)
+    status, out, _ = run(capsys, "simulate", "test.toml", "--set", "run.seeds=2")
+    assert status == 0
+    assert max(map(len, out.splitlines())) <= 80
+    for label in ("ssgd", "local-sgd tau=10", "asgd", "adacomm tau0=8"):
+        assert any(line.startswith(label) for line in out.splitlines())
+    assert "±" in out
+
+
+def test_the_same_seed_gives_the_same_bytes(folder, capsys):
+    for out in ("one", "two"):
+        assert run(capsys, "simulate", "test.toml", "--out", out)[0] == 0
+    for name in ("curves.csv", "run.json", "timeline.json", "figure.png", "figure.svg"):
+        assert (folder / "one" / name).read_bytes() == (folder / "two" / name).read_bytes(), name
+
+
+def test_seeds_are_numbered_from_the_base_seed(folder):
+    scenario = paceline.load("test.toml")
+    later = paceline.simulate(scenario, seeds=2, seed=1)
+    assert later.seeds == [1, 2]
+    first = paceline.simulate(scenario, seeds=3)
+    wanted = [run.curve["time"] for run in first.runs if run.seed > 0]
+    assert [run.curve["time"] for run in later.runs] == wanted
+    assert wanted[0] != wanted[1]
+
+
+def test_processes_give_the_same_numbers(folder, capsys):
+    assert run(capsys, "simulate", "test.toml", "--out", "one")[0] == 0
+    assert run(capsys, "simulate", "test.toml", "--out", "two", "--jobs", 2)[0] == 0
+    for name in ("curves.csv", "run.json", "timeline.json"):
+        assert (folder / "one" / name).read_bytes() == (folder / "two" / name).read_bytes()
+
+
+def test_dask_gives_the_same_numbers(folder, capsys):
+    distributed = pytest.importorskip("distributed")
+    assert run(capsys, "simulate", "test.toml", "--out", "one")[0] == 0
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0"
+    ) as cluster:
+        address = cluster.scheduler_address
+        assert run(capsys, "simulate", "test.toml", "--out", "two", "--dask", address)[0] == 0
+    assert Path("one/curves.csv").read_bytes() == Path("two/curves.csv").read_bytes()
+
+
+def test_without_dask_the_remedy_is_said(folder, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    status, _, err = run(capsys, "simulate", "test.toml", "--dask", "tcp://nowhere:1")
+    assert status == 2
+    assert 'pip install "paceline[cluster]"' in err
+
+
+def test_another_algorithm_changes_nobody_elses_numbers(folder, capsys):
+    assert run(capsys, "simulate", "test.toml", "--out", "few")[0] == 0
+    (folder / "test.toml").write_text(SCENARIO.replace("[[algorithm]]", MORE + "[[algorithm]]", 1))
+    assert run(capsys, "simulate", "test.toml", "--out", "more")[0] == 0
+    few = set(Path("few/curves.csv").read_text().splitlines())
+    more = set(Path("more/curves.csv").read_text().splitlines())
+    assert few < more
+
+
+def parts(out):
+    return [path for path in (out / store.PARTS).glob("*.npz") if path.name[0] != "."]
+
+
+def wait_for_parts(process, out, count=2):
+    deadline = time.monotonic() + 120
+    while len(parts(out)) < count:
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+LONG = ("simulate", "test.toml", "--set", "run.steps=3000", "--seeds", 6)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_killed_run_resumes_to_the_same_bytes(folder, capsys, jobs):
+    assert run(capsys, *LONG, "--out", "whole")[0] == 0
+    out = folder / "cut"
+    process = command(*LONG, "--out", out, "--jobs", jobs)
+    wait_for_parts(process, out)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    wait_for_the_end(process)
+    with pytest.raises(paceline.InputError, match="unfinished"):
+        store.read(out)
+    kept = len(parts(out))
+    status, _, err = run(capsys, *LONG, "--out", out)
+    assert status == 0
+    assert f"{kept} of 12 runs were kept" in err
+    for name in ("curves.csv", "run.json", "timeline.json"):
+        assert (out / name).read_bytes() == (folder / "whole" / name).read_bytes()
+    assert not (out / store.PARTS).exists()
+
+
+# CPython ends by the signal itself, 130 to a shell, where it hit a text under `exec`
+INTERRUPTED = 130, -signal.SIGINT
+
+
+def wait_for_the_end(process):
+    """Wait until no process of the command's group is left."""
+    deadline = time.monotonic() + 60
+    with contextlib.suppress(ProcessLookupError):
+        while True:
+            os.killpg(process.pid, 0)
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_ctrl_c_says_how_to_resume(folder, jobs):
+    process = command(*LONG, "--seeds", 100, "--out", "cut", "--jobs", jobs)
+    wait_for_parts(process, folder / "cut")
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process
+    out, err = process.communicate(timeout=60)
+    assert process.returncode in INTERRUPTED
+    assert out == ""
+    assert "repeat the command to resume" in err
+    assert len(err.splitlines()) == 1
+    wait_for_the_end(process)
+
+
+def test_a_part_is_reused_only_for_the_same_task(folder):
+    def key(overrides=(), algorithm=1, **changes):
+        scenario = paceline.load("test.toml", overrides)
+        task = {"seed": 0, "spans": 0, "engine": "virtual"} | changes
+        return Task(scenario.algorithm[algorithm], **task).key(scenario)
+
+    same = ["title=x", "run.seeds=9", "tune.ssgd.lr=[0.1]"]
+    assert {key([override]) for override in same} == {key()}
+    other = ["run.steps=201", "cluster.workers=5", "optimizer.lr=0.2", "algorithm.local-sgd.tau=9"]
+    keys = [key([override]) for override in other]
+    keys += [key(), key(seed=1), key(spans=5), key(algorithm=0)]
+    assert len(set(keys)) == len(keys)
+
+
+def test_a_part_depends_on_the_samples_it_drew_from(folder):
+    (folder / "times.csv").write_text("0.1\n0.2\n")
+    overrides = ['cluster.compute={ dist = "empirical", file = "times.csv" }']
+
+    def key():
+        scenario = paceline.load("test.toml", overrides)
+        return Task(scenario.algorithm[0], 0, 0, "virtual").key(scenario)
+
+    before = key()
+    assert key() == before
+    (folder / "times.csv").write_text("0.1\n0.3\n")
+    assert key() != before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["simulate", "nowhere.toml"], "nowhere.toml"),
+        (["simulate", "test.toml", "--engine", "warp"], "auto, batched, virtual"),
+        (["simulate", "test.toml", "--seeds", "0"], "seeds 0"),
+        (["simulate", "test.toml", "--seeds", "many"], "--seeds"),
+        (["simulate", "test.toml", "--seed", "-1"], "seed -1"),
+        (["simulate", "test.toml", "--jobs", "0"], "jobs 0"),
+        (["simulate", "test.toml", "--set", "run.step=3"], "steps"),
+        (["simulate", "test.toml", "--set", "network.latency=-1 ms"], "network.latency"),
+        (["simulate", "test.toml", "--set", "algorithm=[]"], "[[algorithm]]"),
+        (["simulate", "test.toml", "--out", "test.toml"], "cannot write here"),
+        (["simulate", "test.toml", "--nonsense"], "--nonsense"),
+        (["simulate"], "SCENARIO"),
+        (["theory", "nowhere.toml"], "nowhere.toml"),
+        (["theory", "test.toml", "--out", "test.toml"], "cannot write here"),
+        (["list", "everything"], "programs"),
+        (["nonsense"], "nonsense"),
+    ],
+)
+def test_wrong_input_is_one_message_and_status_2(folder, capsys, arguments, says):
+    status, out, err = run(capsys, *arguments)
+    assert status == 2
+    assert out == ""
+    assert err.startswith("paceline: error: ")
+    assert says in err
+    assert err.count("paceline: error") == 1
+    assert "Traceback" not in err
+    assert not Path("runs").exists()
+
+
+def test_nothing_said_shows_the_help(capsys):
+    status, out, err = run(capsys)
+    assert (status, out) == (2, "")
+    assert "simulate" in err
+
+
+def test_a_shipped_scenario_goes_by_its_name(folder, capsys):
+    assert paceline.load("quickstart") == paceline.load(ROOT / "scenarios" / "quickstart.toml")
+    status, _, err = run(capsys, "theory", "quickstrat")
+    assert status == 2
+    assert "did you mean `quickstart`?" in err
+    status, _, err = run(capsys, "theory", "x" * 5000)
+    assert (status, len(err.splitlines())) == (2, 1)
+
+
+def test_the_unexpected_is_short_unless_debugging(folder, capsys, monkeypatch):
+    def breaks(*arguments, **options):
+        raise RuntimeError("something broke")
+
+    monkeypatch.setattr("paceline.simulator.studies.simulate.simulate", breaks)
+    status, out, err = run(capsys, "simulate", "test.toml")
+    assert (status, out) == (1, "")
+    assert err.startswith("paceline: error: RuntimeError: something broke")
+    assert len(err.splitlines()) == 1
+    monkeypatch.setenv("PACELINE_DEBUG", "1")
+    with pytest.raises(RuntimeError):
+        paceline.command_line.run(["simulate", "test.toml"])
+
+
+def test_a_closed_pipe_is_quiet(folder):
+    process = command("schema")
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait() in (0, 1)
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_a_stream_closed_from_the_start_is_no_failure(folder, closed):
+    line = f'"{sys.executable}" -m paceline simulate test.toml --seeds 1 {closed}'
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        line, shell=True, env=environment, capture_output=True, text=True, check=True
+    )
+    assert "error" not in done.stderr
+    assert store.read("runs/test")
+
+
+def test_a_terminal_without_unicode_gets_a_table(folder):
+    process = command("simulate", "test.toml", env={"PYTHONIOENCODING": "ascii"})
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert "ssgd" in out
+
+
+def test_schema_accepts_the_scenario(folder, capsys):
+    status, out, _ = run(capsys, "schema")
+    assert status == 0
+    jsonschema.validate(tomllib.loads(SCENARIO + MORE), json.loads(out))
+
+
+@pytest.mark.parametrize("name", ["programs", "distributions", "objectives", "scenarios"])
+def test_lists(capsys, name):
+    status, out, _ = run(capsys, "list", name, "--json")
+    assert status == 0
+    rows = json.loads(out)
+    more = {"recovers"} if name == "programs" else set()
+    keys = {"name", "summary", "parameters", "source"} | more
+    assert all(set(row) == keys for row in rows)
+    assert len({row["name"] for row in rows}) == len(rows)
+    status, out, _ = run(capsys, "list", name)
+    assert status == 0
+    assert all(row["name"] in out for row in rows)
+
+
+def test_listed_parameters_are_described(capsys):
+    for name in ("programs", "distributions", "objectives"):
+        for row in json.loads(run(capsys, "list", name, "--json")[1]):
+            assert row["summary"]
+            for parameter in row["parameters"].values():
+                assert set(parameter) >= {"default", "unit", "description"}
+
+
+def test_theory(folder, capsys):
+    status, out, _ = run(capsys, "theory", "test.toml", "--json", "--out", "there")
+    assert status == 0
+    document = json.loads(out)
+    assert set(document) >= {"sync_seconds_per_step", "periods", "tau_star", "crossings"}
+    assert json.loads(Path("there/theory.json").read_text()) == document
+    status, out, _ = run(capsys, "theory", "test.toml")
+    assert status == 0
+    assert "speed-up" in out
+    assert f"hidden by a delay of {document['hide']['delay']} step" in out
+
+
+def test_theory_says_when_no_delay_hides_an_average(folder, capsys):
+    slow = ("theory", "test.toml", "--set", "network.bandwidth=1 Mbit/s")
+    hide = json.loads(run(capsys, *slow, "--json")[1])["hide"]
+    assert hide["delay"] is None
+    out = " ".join(run(capsys, *slow)[1].split())
+    assert "No delay hides" in out
+    assert f"average every {hide['smallest_period']} steps" in out
+    assert f"a delay of {hide['delay_at_smallest_period']} steps" in out
+    instant = ("cluster.allow_zero=true", "cluster.compute=0 s")
+    status, out, _ = run(capsys, "theory", "test.toml", *(x for s in instant for x in ("--set", s)))
+    assert status == 0
+    assert "computing takes no time" in out
+
+
+def test_crossings_are_told_in_seconds_too(capsys):
+    crossings = json.loads(run(capsys, "theory", "adacomm/figure3", "--json")[1])["crossings"]
+    out = run(capsys, "theory", "adacomm/figure3")[1]
+    late = [row["time"] for row in crossings if row["time"] >= 1000]
+    assert late
+    assert all(f"({time:.0f} s)" in out for time in late)
+
+
+def test_theory_of_the_bound(folder, capsys):
+    (folder / "test.toml").write_text(
+        SCENARIO.replace(
+            'kind = "quadratic"\ndimension = 10',
+            'kind = "bound"\ninitial_gap = 1\nsmoothness = 1\ngradient_variance = 1',
+        )
+        + '[theory]\nperiods = [1, 10]\ndurations = ["10 s", "1000 s"]\n'
+    )
+    status, out, _ = run(capsys, "theory", "test.toml")
+    assert status == 0
+    assert "best tau" in out
+    assert "until" in out
+
+
+def test_version(capsys):
+    assert run(capsys, "--version")[:2] == (0, f"paceline {paceline.__version__}\n")
+
+
+def test_from_python_as_arrays_and_records(folder):
+    result = paceline.simulate(paceline.load("test.toml", ["run.seeds=2"]))
+    curves = result.curves()
+    assert list(curves) == ["ssgd", "local-sgd tau=10"]
+    assert all(curve["loss"].shape == curve["time"].shape for curve in curves.values())
+    assert curves["ssgd"]["loss"].shape[0] == 2
+    records = result.records()
+    assert len(records) == sum(curve["loss"].size for curve in curves.values())
+    assert records[0]["label"] == "ssgd"
+    assert np.isnan(records[0]["accuracy"])
+    assert [row["label"] for row in result.algorithms] == list(curves)
+    json.dumps(result.json(), allow_nan=False)
+    assert not Path("runs").exists()
+
+
+async def mine(me, *, lr: float, pause: int = 1):
+    """Average after every step."""
+    x = me.start
+    while True:
+        x = x - lr * await me.mean(await me.gradient(x))
+        me.mark(x)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_coroutine_is_an_algorithm(folder, jobs):
+    (folder / "test.toml").write_text(SCENARIO + '[[algorithm]]\nname = "mine"\nlr = 0.2\n')
+    own = {"mine": mine}
+    result = paceline.simulate("test.toml", seeds=1, jobs=jobs, programs=own)
+    assert list(result.groups) == ["ssgd", "local-sgd tau=10", "mine lr=0.2"]
+    loaded = paceline.load("test.toml", programs=own)
+    again = paceline.simulate(loaded, seeds=1, programs=own)
+    np.testing.assert_equal(again.records(), result.records())
+    with pytest.raises(paceline.InputError, match="mine: unknown here; give simulate the programs"):
+        paceline.simulate(loaded, seeds=1)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_program_of_ones_own_can_be_loaded_and_sent(folder, jobs):
+    (folder / "test.toml").write_text(SCENARIO + '[[algorithm]]\nname = "mine"\n')
+    own = {"mine": paceline.Program("mine", mine, "nowhere")}
+    assert paceline.simulate("test.toml", seeds=1, jobs=jobs, programs=own).runs
+
+
+def test_what_is_no_program_is_refused(folder):
+    with pytest.raises(paceline.InputError, match=r"programs\['mine'\].*async def"):
+        paceline.load("test.toml", programs={"mine": lambda me: None})
+
+
+def test_a_script_without_a_guard_is_told_once(folder):
+    (folder / "script.py").write_text(
+        "import paceline\npaceline.simulate('test.toml', seeds=1, jobs=2)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [sys.executable, "script.py"], env=environment, stderr=subprocess.PIPE, text=True
+    )
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert err.count("Traceback") == 1
+    last = err.splitlines()[-1]
+    assert last.startswith("RuntimeError: ")
+    assert 'if __name__ == "__main__":' in last
+
+
+def test_progress_counts_every_run(folder):
+    seen = []
+    paceline.simulate(
+        paceline.load("test.toml"), seeds=2, progress=lambda done, total: seen.append((done, total))
+    )
+    assert seen == [(0, 4), (2, 4), (4, 4)]  # an algorithm's seeds are run together
+    seen.clear()
+    paceline.simulate(
+        paceline.load("test.toml"), seeds=2, engine="virtual",
+        progress=lambda done, total: seen.append((done, total)),
+    )  # fmt: skip
+    assert seen == [(done, 4) for done in range(5)]
+
+
+@pytest.mark.parametrize("then", ["pass", "paceline.command_line.run(['--help'])"])
+def test_starting_is_cheap(then):
+    # these cost 50 ms to a second each
+    heavy = {"numpy", "scipy", "matplotlib", "pydantic", "rich", "torch", "sklearn", "pint"}
+    code = f"import sys, paceline.command_line; {then}; print({heavy} & set(sys.modules))"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
+    )
+    assert found.stdout.splitlines()[-1] == "set()"
+
+
+def test_public_names_are_there():
+    for name in paceline.__all__:
+        assert getattr(paceline, name) is not None
+    with pytest.raises(AttributeError, match="nonsense"):
+        paceline.nonsense  # noqa: B018

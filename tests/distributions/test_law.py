@@ -1,0 +1,262 @@
+"""Delay distributions: samples, moments, quantiles and CDF agree; wrong parameters are refused."""
+
+import math
+import pickle
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from pydantic import TypeAdapter, ValidationError
+from scipy import integrate, stats
+
+from paceline.simulator.distributions.distribution import Distribution
+from paceline.simulator.distributions.law import Law
+
+LAW = TypeAdapter(Law)
+TABLES = {
+    "constant": {"dist": "constant", "value": "300 ms"},
+    "exponential": {"dist": "exponential", "mean": "2 s"},
+    "shifted-exponential": {"dist": "shifted-exponential", "shift": "250 ms", "mean": "300 ms"},
+    "uniform": {"dist": "uniform", "low": "1 s", "high": "3 s"},
+    "normal-fold": {"dist": "normal", "mean": "100 ms", "sd": "250 ms"},
+    "normal-clip": {"dist": "normal", "mean": "100 ms", "sd": "250 ms", "negative": "clip"},
+    "lognormal": {"dist": "lognormal", "mean": "1 s", "sd": "1.5 s"},
+    "gamma": {"dist": "gamma", "mean": "1 s", "shape": 0.7},
+    "weibull": {"dist": "weibull", "scale": "1 s", "shape": 0.8},
+    "pareto": {"dist": "pareto", "minimum": "1 s", "alpha": 4.5},
+    "empirical": {"dist": "empirical", "file": "samples.csv"},
+    "mixture": {
+        "dist": "mixture",
+        "components": [
+            {"weight": 3, "dist": "normal", "mean": "100 ms", "sd": "50 ms"},
+            {"weight": 1.5, "dist": "gamma", "mean": "1 s", "shape": 2},
+            {"weight": 0.5, "dist": "constant", "value": "2 s"},
+            {"weight": 1, "dist": "empirical", "file": "samples.csv"},
+        ],
+    },
+}
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("delays")
+    (path / "samples.csv").write_text("seconds\n0.5\n300 ms  # with a unit\n\n2\n0.5\n4e-1\n")
+    return path
+
+
+@pytest.fixture(params=TABLES)
+def law(request, folder) -> Distribution:
+    return LAW.validate_python(TABLES[request.param], context={"folder": folder})
+
+
+def rng(seed=7):
+    return np.random.Generator(np.random.Philox(seed))
+
+
+def test_samples_follow_the_law(law):
+    n = 200_000
+    times = law.sample(rng(), n)
+    assert times.shape == (n,)
+    assert np.all(np.isfinite(times) & (times >= 0))
+    assert times.mean() == pytest.approx(
+        law.expectation, abs=5 * math.sqrt(law.variance / n) + 1e-12
+    )
+    spread = times.var()
+    error = np.std((times - times.mean()) ** 2) / math.sqrt(n)
+    assert spread == pytest.approx(law.variance, abs=6 * error + 1e-12)
+    ordered = np.sort(times)
+    at, below = np.unique(ordered), np.searchsorted(ordered, np.unique(ordered), side="right") / n
+    assert np.max(np.abs(below - law.cdf(at))) < 2.0 / math.sqrt(n)  # KS, p about 1e-3
+
+
+def test_quantile_is_the_generalised_inverse_of_the_cdf(law):
+    q = np.concatenate([np.linspace(0.0005, 0.9995, 301), [1e-6, 1 - 1e-6]])
+    t = law.quantile(q)
+    assert np.all(law.cdf(t * (1 + 1e-9)) >= q - 1e-9)
+    assert np.all(law.cdf(t * (1 - 1e-9) - 1e-15) <= q + 1e-6)
+    assert np.all(np.diff(law.quantile(np.sort(q))) >= 0)
+    continuous = law.cdf(t) - law.cdf(t * (1 - 1e-9) - 1e-15) < 1e-6
+    assert np.allclose(law.cdf(t)[continuous], q[continuous], atol=1e-9)
+
+
+def test_ends_of_the_range(law):
+    with np.errstate(all="raise", under="ignore"):
+        low, high = law.quantile([0.0, 1.0])
+        assert 0 <= low <= high
+        assert law.cdf([-1.0, -1e-300]).tolist() == [0, 0]
+        assert law.cdf(high) == pytest.approx(1)
+        assert law.sf(np.zeros((2, 3))).shape == (2, 3)
+    with pytest.raises(ValueError, match="probability"):
+        law.quantile(1.5)
+
+
+def test_expectation_and_variance_are_integrals_of_the_survival_function(law):
+    edges = [0, *law.knots, *law.quantile([0.5, 0.9, 0.999, 1 - 1e-6, 1 - 1e-9, 1 - 1e-12])]
+    first = second = 0.0
+    for a, b in zip(sorted(set(edges))[:-1], sorted(set(edges))[1:], strict=True):
+        first += integrate.quad(lambda t: float(law.sf(t)), a, b)[0]
+        second += integrate.quad(lambda t: 2 * t * float(law.sf(t)), a, b)[0]
+    assert law.expectation == pytest.approx(first, rel=1e-6)
+    assert law.variance == pytest.approx(second - first**2, rel=1e-4, abs=1e-9)
+
+
+@pytest.mark.parametrize("cuts", [(1, 2, 3), (256, 256, 256), (0, 1000, 7)])
+def test_blocks_of_any_size_give_the_same_numbers(law, cuts):
+    one, other = rng(), rng()
+    whole = law.sample(one, sum(cuts))
+    parts = np.concatenate([law.sample(other, n) for n in cuts])
+    assert np.array_equal(whole, parts)
+    assert one.random() == other.random()
+
+
+def test_survives_pickling_and_equals_itself(law, folder):
+    again = pickle.loads(pickle.dumps(law))
+    assert again == law
+    assert Counter([again, law])[law] == 2
+    assert np.array_equal(again.sample(rng(), 10), law.sample(rng(), 10))
+
+
+def test_is_constant(folder):
+    constant = {name for name in TABLES if parse(TABLES[name], folder).is_constant}
+    assert constant == {"constant"}
+    same = {"weight": 1, "dist": "constant", "value": "0.1 s"}
+    assert parse({"dist": "mixture", "components": [same] * 3}).is_constant
+
+
+def parse(table, folder="."):
+    return LAW.validate_python(table, context={"folder": folder})
+
+
+POSITIVE = st.floats(0.05, 20)
+SCIPY = {
+    "exponential": (["mean"], lambda mean: stats.expon(scale=mean)),
+    "gamma": (["mean", "shape"], lambda mean, shape: stats.gamma(shape, scale=mean / shape)),
+    "lognormal": (
+        ["mean", "sd"],
+        lambda mean, sd: stats.lognorm(
+            math.sqrt(math.log1p((sd / mean) ** 2)),
+            scale=mean / math.sqrt(1 + (sd / mean) ** 2),
+        ),
+    ),
+    "normal": (["mean", "sd"], lambda mean, sd: stats.foldnorm(mean / sd, scale=sd)),
+    "pareto": (["minimum", "alpha"], lambda low, alpha: stats.pareto(alpha, scale=low)),
+    "weibull": (["scale", "shape"], lambda scale, shape: stats.weibull_min(shape, scale=scale)),
+}
+
+
+@pytest.mark.parametrize("dist", SCIPY)
+@given(a=POSITIVE, b=st.floats(0.2, 20))
+@settings(max_examples=60, deadline=None)
+def test_agrees_with_scipy(dist, a, b):
+    keys, frozen = SCIPY[dist]
+    values = dict(zip(keys, (a, b), strict=False))
+    units = {k: v if k in ("shape", "alpha") else f"{v!r} s" for k, v in values.items()}
+    law, reference = parse({"dist": dist, **units}), frozen(*values.values())
+    q = np.array([0.001, 0.1, 0.5, 0.9, 0.999])
+    assert np.allclose(law.quantile(q), reference.ppf(q), rtol=1e-7)
+    assert np.allclose(law.sf(reference.ppf(q)), 1 - q, rtol=1e-7)
+    assert law.expectation == pytest.approx(reference.mean(), rel=1e-7)
+    if dist == "pareto" and abs(b - 2) < 1e-3:
+        return
+    # scipy subtracts squares, and so loses digits where the spread is small
+    assert law.variance == pytest.approx(reference.var(), rel=1e-6, abs=1e-9 * a * a)
+
+
+@given(mean=st.floats(0, 5), sd=st.floats(0.1, 5))
+@settings(max_examples=60, deadline=None)
+def test_clipped_normal_moments(mean, sd):
+    law = parse({"dist": "normal", "mean": f"{mean!r} s", "sd": f"{sd!r} s", "negative": "clip"})
+    high = mean + 12 * sd
+    first = integrate.quad(lambda t: float(law.sf(t)), 0, high)[0]
+    second = integrate.quad(lambda t: 2 * t * float(law.sf(t)), 0, high)[0]
+    assert law.expectation == pytest.approx(first, rel=1e-6)
+    assert law.variance == pytest.approx(second - first**2, rel=1e-5)
+
+
+def test_half_normal_means():
+    """Folded at zero the mean is 0.798 sd, clipped 0.399 sd (Hybrid, section on delays)."""
+    table = {"dist": "normal", "mean": "0 s", "sd": "1 s"}
+    assert parse(table).expectation == pytest.approx(math.sqrt(2 / math.pi))
+    assert parse(table | {"negative": "clip"}).expectation == pytest.approx(0.398942, abs=1e-6)
+
+
+def test_moments_that_do_not_exist():
+    pareto = {"dist": "pareto", "minimum": "1 s"}
+    assert parse(pareto | {"alpha": 2}).variance == math.inf
+    assert parse(pareto | {"alpha": 1}).expectation == math.inf
+    part = pareto | {"alpha": 0.9, "weight": 1}
+    assert parse({"dist": "mixture", "components": [part]}).variance == math.inf
+
+
+def test_a_bare_quantity_is_a_constant():
+    assert parse("300 ms") == parse({"dist": "constant", "value": "300 ms"})
+
+
+GAMMA = {"dist": "gamma", "mean": "1 s"}
+
+
+@pytest.mark.parametrize(
+    ("table", "remedy"),
+    [
+        (300, "with its unit"),
+        ({"mean": "1 s"}, "names no distribution"),
+        ({"dist": "expo", "mean": "1 s"}, "exponential"),
+        ({"dist": "constant", "value": "-1 s"}, "negative"),
+        ({"dist": "exponential", "mean": "0 s"}, "above zero"),
+        ({"dist": "exponential", "mean": "1 s", "sd": "1 s"}, "not permitted"),
+        ({"dist": "uniform", "low": "2 s", "high": "1 s"}, "swap"),
+        ({"dist": "uniform", "low": "1 s", "high": "1 s"}, "constant"),
+        ({"dist": "shifted-exponential", "shift": "1 s", "mean": "1 s"}, "raise mean"),
+        ({"dist": "normal", "mean": "1 s", "sd": "0 s"}, "constant"),
+        ({"dist": "normal", "mean": "1 s", "sd": "1 s", "negative": "drop"}, "fold"),
+        ({"dist": "lognormal", "mean": "1 s", "sd": "0 s"}, "constant"),
+        (GAMMA | {"shape": 0}, "greater than 0"),
+        (GAMMA | {"shape": "2"}, "number"),
+        (GAMMA | {"shape": True}, "number"),
+        (GAMMA | {"shape": math.inf}, "finite"),
+        ({"dist": "weibull", "scale": "1 s", "shape": 0.01}, "0.1"),
+        ({"dist": "pareto", "minimum": "0 s", "alpha": 2}, "above zero"),
+        ({"dist": "mixture", "components": []}, "at least 1"),
+        ({"dist": "mixture", "components": [GAMMA | {"shape": 1}]}, "Field required"),
+        ({"dist": "mixture", "components": [GAMMA | {"shape": 1, "weight": 0}]}, "greater than 0"),
+        ({"dist": "mixture", "components": [{"dist": "mixture", "weight": 1}]}, "does not match"),
+        (GAMMA | {"shape": 1, "weight": 1}, "not permitted"),
+    ],
+)
+def test_wrong_parameters_are_refused_with_a_remedy(table, remedy):
+    with pytest.raises(ValidationError, match=remedy):
+        parse(table)
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        (None, "cannot read"),
+        ("", "no samples"),
+        ("seconds\n1\n-2\n", r"line 3: '-2' is not a time; write a finite number"),
+        ("1\nnan\n", "line 2"),
+        ("1, 2\n", "line 1"),
+        ("1\n3 kB\n", "line 2.*not a time"),
+        (b"\xff\xfe\x00", "not text"),
+    ],
+)
+def test_bad_sample_files_are_refused(tmp_path, text, remedy):
+    if text is not None:
+        (tmp_path / "samples.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ValidationError, match=remedy):
+        parse(TABLES["empirical"], tmp_path)
+
+
+def test_json_schema_accepts_what_the_models_accept():
+    schema = LAW.json_schema()
+    Draft202012Validator.check_schema(schema)
+    validator = Draft202012Validator(schema)
+    for table in [*TABLES.values(), "300 ms"]:
+        assert validator.is_valid(table), table
+    for table in [300, {"mean": "1 s"}, GAMMA, GAMMA | {"shape": 1, "weight": 1}]:
+        assert not validator.is_valid(table), table
+    unweighted = {"dist": "mixture", "components": [GAMMA | {"shape": 1}]}
+    assert not validator.is_valid(unweighted)

@@ -1,0 +1,110 @@
+"""Random numbers keyed by (seed, purpose, worker): comparisons between algorithms are paired."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.simulator.cluster import workers
+from paceline.simulator.distributions.random_streams import Purpose, blocks, generator, quick
+from paceline.simulator.objectives import softmax
+from paceline.simulator.programs import Program
+from tests.helpers.programs import called, cases
+from tests.helpers.worlds import DIGITS, EXPONENTIAL, QUADRATIC, RING, play, scenario, simulate
+
+
+def test_each_key_has_a_stream_of_its_own():
+    keys = [(s, p, w) for s in range(3) for p in Purpose for w in range(3)]
+    firsts = {generator(*key).random() for key in keys}
+    assert len(firsts) == len(keys)
+    assert generator(1, Purpose.BATCH, 2).random() in firsts
+
+
+def test_published_numbers_stay():
+    """Purposes are never renumbered, and the generator is never another one."""
+    assert {purpose.name: purpose.value for purpose in Purpose} == {
+        "COMPUTE": 0, "EXTRA": 1, "BATCH": 2, "COLLECTIVE": 3, "MESSAGE": 4, "PLACEMENT": 5,
+        "OBJECTIVE": 6, "PROGRAM": 7, "SHARED": 8, "AGGREGATE": 9, "BURST": 10, "FAILURE": 11,
+        "OUTAGE": 12, "BACKGROUND": 13, "TRACE": 14, "OVERHEAD": 15, "CALIBRATION": 16,
+    }  # fmt: skip
+    assert generator(7, Purpose.EXTRA, 3).random() == 0.6584116808495275
+    assert quick(7, Purpose.AGGREGATE, 3).random() == 0.007927335676510272
+
+
+@given(st.integers(1, 700), st.integers(0, 900))
+def test_the_size_of_a_block_changes_nothing(size, n):
+    def numbers(size):
+        rng = generator(0, Purpose.COMPUTE)
+        return list(islice(blocks(rng.standard_exponential, size), n))
+
+    at_once = generator(0, Purpose.COMPUTE).exponential(size=n).tolist()
+    assert numbers(size) == numbers(256) == at_once
+
+
+@pytest.mark.parametrize("ahead", [1, 7])
+def test_how_many_batches_are_drawn_ahead_changes_nothing(ahead, monkeypatch):
+    def gradients():
+        goal = softmax.SoftmaxRegression(scenario(objective=DIGITS).objective, 2, seed=3)
+        source = goal.source(1)
+        return [source.gradient(goal.start) for _ in range(100)]
+
+    usual = gradients()
+    monkeypatch.setattr(softmax._SoftmaxSource, "_AHEAD", ahead)
+    assert np.array_equal(usual, gradients())
+
+
+def test_a_workers_compute_times_are_the_same_under_every_program():
+    in_pieces = {"ssgd-bucketed", "k-sync", "ad-psgd"}  # their gradients do other things meanwhile
+    algorithms = [case for case in cases() if case["name"] not in in_pieces]
+    world = scenario(*algorithms, compute=EXPONENTIAL, network=RING, objective=QUADRATIC, steps=30)
+    times = [list(islice(each, 60)) for each in workers.compute_times(world, seed=2)]
+    for index in range(len(algorithms)):
+        for found, expected in zip(play("virtual", world, index, 2).durations, times, strict=False):
+            n = min(len(found), len(expected))
+            assert n >= 20
+            np.testing.assert_allclose(found[:n], expected[:n], atol=1e-12)
+
+
+@pytest.mark.parametrize("interpreter", ["virtual", "lockstep"])
+@pytest.mark.parametrize("goal", [QUADRATIC, DIGITS], ids=lambda table: table["kind"])
+def test_a_workers_batches_are_the_same_however_it_asks(interpreter, goal):
+    """The k-th gradient at the start: whole, with its loss, or in pieces; alone or in turns."""
+
+    async def worker(me, *, lr: float, ask: int):
+        while True:
+            if ask == 0:
+                me.mark(await me.gradient(me.start))
+            elif ask == 1:
+                _, g = await me.loss_and_gradient(me.start)
+                me.mark(await me.mean(0 * g) + g)
+            else:
+                pieces = await me.start_backward(me.start, 3)
+                me.mark(me.join([await me.wait(piece) for piece in pieces]))
+
+    programs = {"mine": Program("mine", worker, "here")}
+    world = scenario(
+        *({"name": "mine", "ask": ask} for ask in range(3)),
+        compute=EXPONENTIAL, objective=goal, programs=programs,
+    )  # fmt: skip
+    whole, with_loss, in_pieces = (
+        np.array(play(interpreter, world, ask, 4, programs).marks) for ask in range(3)
+    )
+    assert np.array_equal(whole, with_loss)
+    assert np.array_equal(whole, in_pieces)
+    assert not np.array_equal(whole[0], whole[1])
+
+
+@pytest.mark.parametrize("case", cases(), ids=called)
+def test_another_algorithm_changes_nobody_elses_curve(case):
+    tables = {
+        "compute": EXPONENTIAL, "network": RING | {"jitter": EXPONENTIAL}, "objective": DIGITS,
+    }  # fmt: skip
+    others = [{"name": "asgd", "label": "a"}, {"name": "ssgd", "label": "b"}]
+    alone = simulate(scenario(case, **tables), seed=4)
+    crowded = scenario(others[0], case, others[1], **tables)
+    runs = [simulate(crowded, index, seed=4) for index in (2, 0, 1)]
+    np.testing.assert_equal(runs[2].curve, alone.curve)
+    assert runs[2].seconds == alone.seconds
+    assert runs[2].links == alone.links

@@ -1,0 +1,216 @@
+"""The documentation as a site: it builds without a warning, asks nobody for anything, and its
+commands do what it says."""
+
+import doctest
+import importlib
+import itertools
+import os
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import paceline
+import paceline.command_line
+from docs import console, generated
+from paceline.simulator.programs.pieces.schedule import PeriodOfSteps, Rate
+from paceline.simulator.scenario.scenario import json_schema
+from tests.helpers.browser import PHONE, Watched, chromium
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+NUMBER = re.compile(r"\d[\d,.]*")
+DURATION = re.compile(r" in \d+ s\.")  # how long a command took
+COMMANDS = ["tutorial.md", "how-to/add-an-algorithm.md", "how-to/sweep-on-dask.md"]
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FETCHED = {"img": "src", "script": "src", "iframe": "src", "source": "src", "video": "src"}
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """The built site: warnings are errors."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "-d", str(folder)]
+    surroundings = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=surroundings,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    assert built.stderr == ""
+    return folder
+
+
+class Fetched(HTMLParser):
+    """Addresses that a browser fetches by itself, and links to places in the site."""
+
+    def __init__(self):
+        super().__init__()
+        self.fetched = []
+
+    def handle_starttag(self, tag, attributes):
+        about = dict(attributes)
+        if tag == "link" and about.get("rel") not in ("canonical", "prev", "next"):
+            self.fetched.append(about["href"])
+        elif about.get(FETCHED.get(tag)):
+            self.fetched.append(about[FETCHED[tag]])
+
+
+def test_no_page_fetches_anything_from_elsewhere(site):
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 60
+    for page in pages:
+        parser = Fetched()
+        parser.feed(page.read_text("utf-8"))
+        assert parser.fetched
+        assert not [each for each in parser.fetched if re.match(r"(https?:)?//", each)], page.name
+    for style in site.rglob("*.css"):
+        assert not re.search(r"@import|url\([\"']?(https?:)?//", style.read_text("utf-8")), style
+
+
+def test_equations_are_mathml(site):
+    for page in (site / "programs").glob("*.html"):
+        text = page.read_text("utf-8")
+        assert "<math" in text or page.stem == "index", page.name
+        assert not re.search(r'class="arithmatex">\\[(\[]', text), page.name
+
+
+def test_every_page_has_its_place_in_the_menu(site):
+    pages = {path.relative_to(DOCS).with_suffix("").as_posix() for path in DOCS.rglob("*.md")}
+    built = {path.relative_to(site).with_suffix("").as_posix() for path in site.rglob("*.html")}
+    assert {re.sub("README$", "index", each) for each in pages} <= built
+
+
+@pytest.mark.browser
+def test_a_reader_without_a_network_reads_and_searches(site):
+    with chromium() as browser:
+        page = browser.new_page(viewport=PHONE)
+        watched = Watched(page)
+        page.goto((site / "programs" / "adacomm.html").as_uri())
+        equation = page.locator("math[display=block]").first.bounding_box()
+        assert equation["height"] > 20  # of fractions: it is laid out
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+        page.set_viewport_size({"width": 1280, "height": 900})
+        page.goto((site / "index.html").as_uri())
+        page.locator("input.md-search__input").click()
+        page.locator("input.md-search__input").press_sequentially("heterogeneity")
+        page.locator("a.md-search-result__link").first.wait_for(timeout=20_000)
+        assert not watched.said
+        assert all(each.startswith("file://") for each in watched.asked)
+        page.close()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_commands_run_as_written(name, tmp_path):
+    page = (DOCS / name).read_text("utf-8")
+    shown = [output for _, output in console.BLOCK.findall(page)]
+    assert shown
+    for pair in zip(shown, console.outputs(page, tmp_path), strict=True):
+        before, now = (" ".join(DURATION.sub("", each).split()) for each in pair)
+        assert NUMBER.sub("#", now) == NUMBER.sub("#", before)
+        assert numbers(now) == pytest.approx(numbers(before), rel=0.05)  # processors round
+
+
+def numbers(text):
+    return [float(each.replace(",", "").rstrip(".")) for each in NUMBER.findall(text)]
+
+
+def test_an_algorithm_takes_few_lines():
+    page = (DOCS / "how-to" / "add-an-algorithm.md").read_text("utf-8")
+    (_, program), *_ = console.FILE.findall(page)
+    assert len(program.splitlines()) < 30
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_the_readme_s_python_runs(block, tmp_path, monkeypatch):
+    code = PYTHON.findall((ROOT / "README.md").read_text("utf-8"))[block]
+    names = ["ssgd", "mine"] if "programs=" in code else ["ssgd", "local-sgd"]
+    (tmp_path / "my.toml").write_text(small(names), "utf-8")
+    monkeypatch.chdir(tmp_path)
+    found = {"paceline": paceline}  # the second block goes on from the first
+    exec(code, found)
+    if "curves" in found:
+        assert found["result"].pick["sentence"]
+        assert all(len(curve["loss"]) == 8 for curve in found["curves"].values())
+
+
+@pytest.mark.parametrize("name", ["design.md", "concepts/interpreters.md"])
+def test_the_program_that_is_shown_is_local_sgd(name, tmp_path):
+    found = {"count": itertools.count}
+    exec(PYTHON.findall((DOCS / name).read_text("utf-8"))[0], found)
+    shown = found["local_sgd"]
+    shown.__annotations__ = {"lr": Rate, "tau": PeriodOfSteps}
+    path = tmp_path / "my.toml"
+    path.write_text(small(["local-sgd", "shown"]), "utf-8")
+    ours, theirs = paceline.simulate(
+        paceline.load(path, programs={"shown": shown}), programs={"shown": shown}
+    ).runs
+    assert np.array_equal(ours.curve["loss"], theirs.curve["loss"])
+    assert np.array_equal(ours.curve["time"], theirs.curve["time"])
+
+
+def small(names):
+    """A scenario of a second or so, with these algorithms."""
+    tables = "".join(
+        f'[[algorithm]]\nname = "{each}"\n' + "tau = 4\n" * (each in ("local-sgd", "shown"))
+        for each in names
+    )
+    return (
+        "[model]\nparameters = 650\n"
+        '[objective]\nkind = "softmax"\ndata = "digits"\n'
+        "[optimizer]\nlr = 1.0\n"
+        '[cluster]\nworkers = 3\ncompute = "10 ms"\n'
+        '[network]\nlatency = "1 ms"\n'
+        "[run]\nsteps = 20\n" + tables
+    )
+
+
+@pytest.mark.parametrize("name", sorted({module for module, *_ in paceline._NAMES.values()}))
+def test_docstrings_that_show_a_session_are_true(name):
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_every_key_is_described():
+    assert generated.undescribed() == set()
+
+
+def test_every_table_of_the_schema_is_in_the_reference():
+    page = generated.scenario()
+    for key in json_schema()["properties"]:
+        assert f"`{key}`" in page
+    for heading in ("[cluster]", "[[network.link]]", "[run]", "[[algorithm]]"):
+        assert f"## `{heading}`" in page
+    assert not re.search(r"\{'|None", page)
+
+
+def test_every_command_and_public_name_is_in_the_reference():
+    commands = generated.commands()
+    assert all(
+        f"## {each.name}" in commands for each in paceline.command_line.app.registered_commands
+    )
+    listed = (DOCS / "reference" / "python.md").read_text("utf-8")
+    private = {"main", "__version__"}
+    assert all(re.search(rf"\b{name}\b", listed) for name in {*paceline.__all__} - private)
+
+
+def test_a_page_is_filled_with_what_its_commands_write(tmp_path, monkeypatch):
+    page = tmp_path / "page.md"
+    block = '```toml title="a.txt"\nhello\n```\n\n```console\n$ cat a.txt\nold\n```\n'
+    page.write_text(block, "utf-8")
+    monkeypatch.setattr(sys, "argv", ["console.py", str(page)])
+    console.main()
+    assert page.read_text("utf-8") == block.replace("old", "hello")
+    assert shutil.which("cat")
+    page.write_text("```console\n$ false\n```\n", "utf-8")
+    with pytest.raises(RuntimeError, match="false: exit status 1"):
+        console.main()

@@ -1,0 +1,135 @@
+"""Two jobs on one network."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.load.load import load, parse
+from paceline.simulator.studies.simulate import simulate
+
+NETWORK = """
+[network]
+model = "flows"
+latency = "1 ms"
+bandwidth = "1 Gbit/s"
+[[network.link]]
+between = ["a", "b"]
+latency = "10 ms"
+bandwidth = "100 kbit/s"
+"""
+OURS = """
+[model]
+parameters = 1000
+[cluster]
+workers = 2
+compute = "100 ms"
+[[cluster.group]]
+name = "left"
+workers = 1
+region = "a"
+[[cluster.group]]
+name = "right"
+workers = 1
+region = "b"
+[optimizer]
+lr = 0.1
+[run]
+steps = 20
+[[algorithm]]
+name = "ssgd"
+"""
+
+
+def world(folder: Path, theirs: str, job: str = '[[job]]\nfile = "theirs.toml"\n') -> Path:
+    (folder / "ours.toml").write_text(OURS + NETWORK + job)
+    (folder / "theirs.toml").write_text(theirs)
+    return folder / "ours.toml"
+
+
+def result(path: Path, **options: Any) -> Any:
+    return simulate(load(path), seeds=1, **options).runs[0]
+
+
+def test_a_greedy_neighbour_takes_half_of_the_link(tmp_path: Path) -> None:
+    """Ours: 2 hops of 10 ms and 2 x 2 kB at 12.5 kB/s, 0.16 s at half the rate 0.32 s."""
+    greedy = OURS.replace("parameters = 1000", "parameters = 10_000_000")
+    alone = result(world(tmp_path, greedy, ""))
+    beside = result(world(tmp_path, greedy))
+    per_step = 0.1 + 2 * 0.01 + 4000 / 12_500
+    assert alone.duration == pytest.approx(20 * per_step)
+    shared = beside.duration / 20
+    # theirs is on the way all the time but for its computing and its first hop
+    assert shared == pytest.approx(0.1 + 2 * 0.01 + 2 * 4000 / 12_500, rel=0.02)
+    (job,) = beside.jobs
+    assert job["algorithm"] == "ssgd"
+    assert job["steps"] <= 1
+    assert not alone.jobs
+
+
+def test_jobs_of_one_kind_share_alike(tmp_path: Path) -> None:
+    """The same job twice, always in step: each gets half whenever both are on the link."""
+    beside = result(world(tmp_path, OURS))
+    (job,) = beside.jobs
+    assert job["seconds_per_step"] == pytest.approx(beside.duration / 20, rel=0.06)
+    assert beside.duration / 20 == pytest.approx(0.1 + 2 * 0.01 + 2 * 4000 / 12_500)
+
+
+def test_elsewhere_on_the_network_nobody_notices(tmp_path: Path) -> None:
+    inside = OURS.replace('region = "b"', 'region = "a"')
+    alone, beside = result(world(tmp_path, inside, "")), result(world(tmp_path, inside))
+    assert beside.curve == alone.curve
+    assert beside.lines == alone.lines
+
+
+def test_every_kind_of_program_can_be_a_guest_or_a_host(tmp_path: Path) -> None:
+    for ours in ("ssgd", "asgd", "ad-psgd", "dts"):
+        for theirs in ("asgd", "d-psgd", "psgd", "ssgd-bucketed"):
+            text = OURS.replace('"ssgd"', f'"{ours}"' + ("\ndelay = 3" if ours == "dts" else ""))
+            path = world(tmp_path, OURS.replace('"ssgd"', f'"{theirs}"'))
+            path.write_text(path.read_text().replace(OURS, text))
+            first, again = result(path), result(path)
+            assert first.steps >= 20
+            assert first.curve == again.curve
+            assert first.jobs[0]["steps"] > 0
+
+
+def test_a_run_that_stalls_ends_beside_its_guest(tmp_path: Path) -> None:
+    path = world(tmp_path, OURS)
+    crash = '[[cluster.crash]]\nworker = 1\nat = "1 s"\n'
+    path.write_text(path.read_text() + crash)
+    run = result(path)
+    assert run.failures is not None
+    assert "worker 1, down for good since 1 s" in run.failures["stall"]
+
+
+@pytest.mark.parametrize(
+    ("job", "theirs", "words"),
+    [
+        ('[[job]]\nfile = "no.toml"\n', OURS, ["no.toml", "no such file"]),
+        ('[[job]]\nfile = "theirs.toml"\nlabel = "sgd"\n', OURS, ["job[0].label", "ssgd"]),
+        (
+            '[[job]]\nfile = "theirs.toml"\n',
+            OURS.replace("workers = 2", "workers = 0", 1),
+            ["job[0], on the network of this scenario", "theirs.toml: cluster.workers = 0"],
+        ),
+        ('[[job]]\nfiel = "theirs.toml"\n', OURS, ["job[0].fiel", "did you mean `file`"]),
+    ],
+)
+def test_wrong_jobs(tmp_path: Path, job: str, theirs: str, words: list[str]) -> None:
+    path = world(tmp_path, theirs, job)
+    with pytest.raises(InputError) as error:
+        load(path)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_jobs_need_flows() -> None:
+    with pytest.raises(InputError, match="would disturb nobody"):
+        parse(
+            {
+                "model": {"parameters": 1}, "cluster": {"workers": 1, "compute": "1 s"},
+                "network": {"latency": "1 s"}, "run": {"steps": 1}, "job": [{"file": "x.toml"}],
+            }
+        )  # fmt: skip

@@ -1,0 +1,418 @@
+"""The batched engine against the reference: the same numbers, or a plain word why not."""
+
+import tracemalloc
+from dataclasses import asdict, replace
+from functools import cache, wraps
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from paceline.simulator.engines.batched import run as batched
+from paceline.simulator.engines.collective import TIE
+from paceline.simulator.engines.dispatch import run_seeds
+from paceline.simulator.engines.observer import POINTS
+from paceline.simulator.engines.unsupported import Unsupported
+from paceline.simulator.engines.virtual import run as virtual
+from paceline.simulator.load.load import known_programs
+from paceline.simulator.programs import catalogue
+from paceline.simulator.results.run import Kind, Run
+from tests.helpers.delays import STEPS, delays
+from tests.helpers.programs import called, cases
+from tests.helpers.worlds import DIGITS, EXPONENTIAL, QUADRATIC, RING, TIME_ONLY, scenario
+
+SEEDS = [0, 3, 4]
+GROUPS = [{"name": "slow", "workers": 3, "compute": {"dist": "exponential", "mean": "4 s"}}]
+NET = {"collective": "given", "duration": "1 s"}
+
+
+def taken(case: dict[str, Any], objective: dict[str, Any]) -> bool:
+    """Whether the batched engine must take a case itself."""
+    program = catalogue()[case["name"]]
+    alone = program.server or program.gossips or program.pooled
+    coded = "codec" in case and objective is not TIME_ONLY
+    return not (alone or coded or (program.needs_loss and objective is TIME_ONLY))
+
+
+def alike(ours: Run, theirs: Run, exact: bool = False) -> None:
+    """Demand that two runs say the same: times to 1e-9, losses to 1e-12."""
+    first, second = asdict(ours), asdict(theirs)
+    for run in (first, second):
+        run.pop("engine")
+        run["links"] = sorted(run["links"].items())
+        spans = run.pop("spans")
+        run["spans"] = None if spans is None else plain(spans)
+        arrows = run.pop("arrows")  # of workers who come together, either may be called the last
+        run["arrows"] = arrows if arrows is None else np.sort(arrows, order=["target", "taken"])
+    tolerance = {"rtol": 0.0, "atol": 0.0} if exact else {"rtol": 1e-9, "atol": 1e-9}
+    for name, values in first["curve"].items():
+        tight = {"rtol": 1e-12, "atol": 1e-300} if name in ("loss", "accuracy") else tolerance
+        np.testing.assert_allclose(values, second["curve"][name], **tight)
+    for key in ("seconds", "workers", "curve", "links", "duration", "spans", "arrows"):
+        mine, other = first.pop(key), second.pop(key)
+        assert (mine is None) == (other is None), key
+        if key in ("seconds", "workers"):
+            np.testing.assert_allclose(list(mine.values()), list(other.values()), **tolerance)
+        if key == "links":
+            assert [name for name, _ in mine] == [name for name, _ in other]
+            np.testing.assert_allclose(*([size for _, size in each] for each in (mine, other)))
+        if key == "spans" and mine is not None:
+            for column in ("worker", "kind", "step"):
+                assert mine[column].tolist() == other[column].tolist()
+            for column in ("start", "end"):
+                np.testing.assert_allclose(mine[column], other[column], **tolerance)
+        if key == "arrows" and mine is not None:
+            for column in ("target", "cause"):
+                assert mine[column].tolist() == other[column].tolist()
+            for column in ("sent", "taken"):
+                np.testing.assert_allclose(mine[column], other[column], **tolerance)
+    assert first == second
+
+
+def plain(spans: np.ndarray) -> np.ndarray:
+    """Spans in order, without what rounding decides, and without steps that nobody has done.
+
+    A worker that comes just when a mean is done stands still for an ulp, or not at all: the engines
+    add up its steps in different orders (0.007 + 0.001 + 0.001 and 0.007 + 0.002). That ulp, and
+    that it cuts the worker's computing in two, is no difference; everything longer is. A span that
+    the end of the run cuts off says how far an engine has looked ahead.
+    """
+    spans = np.sort(spans, order=["worker", "start"])
+    spans = spans[spans["end"] - spans["start"] > TIE * spans["end"]]
+    computes = spans["kind"] == Kind.COMPUTE
+    joins = computes[1:] & computes[:-1] & (spans["worker"][1:] == spans["worker"][:-1])
+    starts = spans["start"][np.flatnonzero(np.append(True, ~joins)[: len(spans)])]
+    spans = spans[np.flatnonzero(np.append(~joins, True)[: len(spans)])]
+    spans["start"] = starts
+    spans["step"][spans["end"] >= spans["end"].max(initial=0.0) * (1 - TIE)] = 0
+    return spans
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> dict[str, Any]:
+    """Delays, and how a run ends."""
+    world = draw(delays())
+    run = draw(
+        st.sampled_from(
+            [{}, {"evaluate_every": 3}, {"duration": "9 s"}, {"duration": "25 s", "steps": 60}]
+        )
+    )
+    world["run"] = {"steps": STEPS} | run
+    world["cost"] = {"node_hour": 3.0, "egress_per_gb": 0.1}
+    return world
+
+
+CASES = [
+    (case, objective)
+    for case in cases()
+    for objective in (QUADRATIC, TIME_ONLY)
+    if taken(case, objective)
+]
+COMES_JUST_IN_TIME = {  # of dts, some wait for an ulp in one of the engines
+    "workers": 2, "compute": "1 ms", "network": {"collective": "ring", "latency": "7 s"},
+    "run": {"evaluate_every": 3},
+}  # fmt: skip
+WAITS_AT_THE_END = {  # of the last step's wait, nothing lies past the end
+    "workers": 2,
+    "compute": {"dist": "lognormal", "mean": "1 s", "sd": "3 s"},
+    "cluster": {
+        "allow_zero": True,
+        "group": [{"name": "a", "workers": 1, "region": "a", "compute": "0 s"}],
+    },
+    "run": {"duration": "9 s"},
+}
+WITH_VALUES = [case for case, objective in CASES if objective is QUADRATIC]
+
+
+@pytest.mark.parametrize(
+    ("case", "objective"), CASES, ids=[f"{called(c)} {o['kind']}" for c, o in CASES]
+)
+@settings(max_examples=6)
+@given(world=worlds())
+@example(world=COMES_JUST_IN_TIME)
+@example(world=WAITS_AT_THE_END)
+def test_it_equals_the_reference(case, objective, world):
+    made = scenario(case, objective=objective, **world)
+    (algorithm,) = made.algorithm
+    for run in batched.run(algorithm, made, SEEDS, spans=10_000):
+        spans = 10_000 if run.seed == SEEDS[0] else 0
+        alike(run, virtual.run(algorithm, made, run.seed, spans=spans))
+
+
+def test_long_curves_are_thinned_as_the_reference_does():
+    case = {"name": "local-sgd", "tau": 2}
+    run = {"duration": f"{9 * POINTS} s"}  # so that it is done more than once
+    made = scenario(case, workers=2, compute=EXPONENTIAL, steps=None, run=run)
+    for each in batched.run(made.algorithm[0], made, SEEDS):
+        alike(each, virtual.run(made.algorithm[0], made, each.seed))
+
+
+@pytest.mark.parametrize("case", [{"name": "psgd"}, {"name": "dts", "delay": 3}], ids=called)
+def test_until_the_deadline(case):
+    """The curve thins itself out as it goes, in every engine alike."""
+    world = scenario(case, steps=None, compute=EXPONENTIAL, network=RING, run={"duration": "990 s"})
+    (algorithm,) = world.algorithm
+    for run in batched.run(algorithm, world, SEEDS):
+        alike(run, virtual.run(algorithm, world, run.seed))
+
+
+@pytest.mark.parametrize("case", WITH_VALUES, ids=called)
+@pytest.mark.parametrize("partition", ["iid", {"dirichlet": 0.3}], ids=["iid", "uneven"])
+def test_on_real_data(case, partition):
+    world = scenario(
+        case, objective=DIGITS | {"partition": partition}, compute=EXPONENTIAL, network=RING,
+        steps=STEPS, run={"evaluate_every": 10},
+    )  # fmt: skip
+    (algorithm,) = world.algorithm
+    for run in batched.run(algorithm, world, SEEDS):
+        alike(run, virtual.run(algorithm, world, run.seed))
+
+
+@pytest.mark.parametrize("case", WITH_VALUES, ids=called)
+def test_every_parameter_is_the_same(case):
+    """Not only their mean, and not only where it is evaluated."""
+    world = scenario(case, workers=9, steps=STEPS, objective=QUADRATIC, compute=EXPONENTIAL)
+    (algorithm,) = world.algorithm
+    marks: dict[int, list[Any]] = {}
+    program = catalogue()[case["name"]]
+
+    @wraps(program.worker)
+    def watched(me: Any, **parameters: Any) -> Any:
+        return program.worker(Watcher(me, marks), **parameters)
+
+    programs = {case["name"]: replace(program, worker=watched)}
+    batched.run(algorithm, world, [5], programs=programs)
+    (together,) = marks.values()
+    marks.clear()
+    virtual.run(algorithm, world, 5, programs=programs)
+    for rank, alone in enumerate(marks.values()):
+        assert len(alone) == len(together) == STEPS
+        for mine, everyone in zip(alone, together, strict=True):
+            vectors = np.broadcast_to(everyone.of, (1, 9, len(mine)))
+            np.testing.assert_array_equal(vectors[0, rank], mine)
+
+
+class Watcher:
+    """A node whose marks are kept."""
+
+    def __init__(self, node: Any, marks: dict[int, list[Any]]) -> None:
+        self._node, self._marks = node, marks.setdefault(len(marks), [])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._node, name)
+
+    def mark(self, x: Any) -> None:
+        self._marks.append(x)
+        self._node.mark(x)
+
+
+@pytest.mark.parametrize("objective", [QUADRATIC, DIGITS, TIME_ONLY], ids=lambda o: o["kind"])
+@pytest.mark.parametrize(
+    "run", [{}, {"sampling": "aggregate"}, {"duration": "90 s"}], ids=["keyed", "sums", "deadline"]
+)
+def test_the_company_a_seed_keeps_changes_nothing(objective, run, monkeypatch):
+    """Nor do threads, nor spans, nor how much is worked out at once."""
+    world = scenario(
+        {"name": "local-sgd", "tau": 7}, {"name": "ssgd"}, {"name": "dts", "delay": 3}, workers=70,
+        compute=EXPONENTIAL, steps=60, objective=objective, network=RING, run=run,
+    )  # fmt: skip
+    for algorithm in world.algorithm:
+        together = batched.run(algorithm, world, [1, 2, 3], threads=2, spans=100)
+        together[0].spans = together[0].arrows = None
+        together[0].spans_truncated = False
+        monkeypatch.setattr("paceline.simulator.engines.batched.schedule.SEGMENTS", 1)
+        monkeypatch.setattr("paceline.simulator.engines.batched.schedule.STEPS", (13, 13))
+        alone = [batched.run(algorithm, world, [seed])[0] for seed in (1, 2, 3)]
+        for ours, theirs in zip(together, alone, strict=True):
+            np.testing.assert_equal(asdict(ours), asdict(theirs))
+
+
+def test_memory_does_not_grow_with_steps():
+    @cache
+    def peak(steps: int) -> int:
+        world = scenario(
+            {"name": "local-sgd", "tau": 10}, workers=16, steps=steps, compute=EXPONENTIAL
+        )
+        tracemalloc.start()
+        batched.run(world.algorithm[0], world, [0, 1])
+        size = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return size
+
+    assert peak(320_000) < 1.1 * peak(160_000)
+
+
+def test_sums_drawn_at_once_have_the_same_law():
+    """Every round's duration, by the two-sample test of Kolmogorov and Smirnov."""
+    laws = (
+        {"dist": "shifted-exponential", "shift": "1 s", "mean": "3 s"},
+        {"dist": "gamma", "mean": "2 s", "shape": 0.7},
+        EXPONENTIAL,
+    )
+    for law in laws:
+        rounds = {}
+        for sampling in ("keyed", "aggregate"):
+            world = scenario(
+                {"name": "local-sgd", "tau": 5}, workers=7, steps=10_000, compute=law,
+                cluster={"extra": EXPONENTIAL, "extra_share": 0.4, "group": GROUPS},
+                run={"sampling": sampling, "evaluate_every": 5},
+            )  # fmt: skip
+            (run,) = batched.run(world.algorithm[0], world, [0])
+            rounds[sampling] = np.diff(run.curve["time"])
+            assert ("sums" in " ".join(run.notes)) == (sampling == "aggregate")
+        assert stats.ks_2samp(rounds["keyed"], rounds["aggregate"]).pvalue > 1e-3
+
+
+def test_sums_of_unknown_law_are_drawn_one_by_one():
+    world = scenario(
+        {"name": "local-sgd", "tau": 5},
+        compute={"dist": "weibull", "scale": "1 s", "shape": 0.7},
+        run={"sampling": "aggregate"},
+    )
+    (run,) = batched.run(world.algorithm[0], world, [0])
+    reference = virtual.run(world.algorithm[0], world, 0)
+    np.testing.assert_allclose(run.curve["time"], reference.curve["time"], rtol=1e-12)
+    assert "no closed form" in run.notes[0]
+
+
+async def marks_before_it_averages(me, *, lr: float):
+    x = me.start
+    while True:
+        x = x - lr * await me.gradient(x)
+        me.mark(x)
+        x = await me.mean(x)
+
+
+async def marks_every_third(me, *, lr: float):
+    x = me.start
+    for k in count(1):
+        x = x - lr * await me.mean(await me.gradient(x))
+        if k % 3 == 0:
+            me.mark(x)
+
+
+async def shares_its_clock(me, *, lr: float):
+    x, tau = me.start, 1
+    for k in count(1):
+        x = x - lr * await me.gradient(x)
+        if k % tau == 0:
+            x, time = await me.mean((x, me.clock()))
+            tau = 1 + int(time) % 5
+        me.mark(x)
+
+
+async def looks_ahead(me, *, lr: float):
+    x, mean = me.start, None
+    for _ in count(1):
+        (piece,) = await me.start_backward(x, 1)
+        if mean is not None:
+            x = await me.wait(mean)
+        x = x - lr * await me.wait(piece)
+        mean = me.start_mean(x)
+        me.mark(x)
+
+
+async def stops_early(me, *, lr: float):
+    x = me.start
+    for _ in range(12):
+        x = x - lr * await me.mean(await me.gradient(x))
+        me.mark(x)
+
+
+@pytest.mark.parametrize("program", [
+    marks_before_it_averages, marks_every_third, shares_its_clock, looks_ahead, stops_early,
+])  # fmt: skip
+@pytest.mark.parametrize("run", [{}, {"duration": "9 s"}], ids=["steps", "deadline"])
+def test_programs_of_the_user(program, run):
+    own = {"mine": known_programs({"mine": program})["mine"]}
+    world = scenario(
+        {"name": "mine", "lr": 0.1}, objective=QUADRATIC, compute=EXPONENTIAL, network=RING,
+        run=run, programs=own,
+    )  # fmt: skip
+    (algorithm,) = world.algorithm
+    for each in batched.run(algorithm, world, SEEDS, programs=own, spans=500):
+        spans = 500 if each.seed == SEEDS[0] else 0
+        alike(each, virtual.run(algorithm, world, each.seed, programs=own, spans=spans))
+
+
+LOOKS = {
+    "norm": lambda me, x, g, loss: g * min(1.0, 0.5 / np.linalg.norm(g)),
+    "sum": lambda me, x, g, loss: g / (1 + (g * g).sum()),
+    "branch on a vector": lambda me, x, g, loss: g if np.max(np.abs(g)) > 1 else 2 * g,
+    "entries": lambda me, x, g, loss: g * g[::2].sum(),
+    "length": lambda me, x, g, loss: g / len(g),
+    "truth": lambda me, x, g, loss: g if np.all(g == 0) else -g,
+    "type": lambda me, x, g, loss: g if isinstance(g, np.ndarray) else 0 * g,
+    "in place": lambda me, x, g, loss: np.multiply(g, 2, out=g),
+    "times its loss": lambda me, x, g, loss: loss * g,
+    "mean of its loss": lambda me, x, g, loss: np.mean(loss) * g,
+    "branch on its loss": lambda me, x, g, loss: g if loss > 0.5 else 2 * g,
+    "rank": lambda me, x, g, loss: (1 + me.rank) * g,
+    "caught": lambda me, x, g, loss: tried(me) * g,
+}
+
+
+def tried(me: Any) -> float:
+    try:
+        return me.rank / 2
+    except Exception:  # as a careless program does
+        return 0.0
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_who_looks_closer_is_handed_over(look):
+    """With as many workers as entries, so that nothing is noticed by its shape."""
+
+    async def looks(me: Any, *, lr: float) -> None:
+        x = me.start
+        while True:
+            loss, g = await me.loss_and_gradient(x)
+            x = await me.mean(x - lr * LOOKS[look](me, x, g, loss))
+            me.mark(x)
+
+    own = {"mine": known_programs({"mine": looks})["mine"]}
+    case = {"name": "mine", "lr": 0.1}
+    world = scenario(case, objective=QUADRATIC, workers=6, steps=5, programs=own)
+    (algorithm,) = world.algorithm
+    runs = run_seeds(world, algorithm, [0, 1], programs=own)
+    assert {run.engine for run in runs} == {"virtual"}
+    assert all(run.handed_over for run in runs)
+
+
+def test_servers_have_timelines_too():
+    """From the reference engine, which stops when there are enough spans."""
+    case = {"name": "asgd"}
+    world = scenario(case, workers=3, steps=400, compute=EXPONENTIAL, network=RING)
+    (algorithm,) = world.algorithm
+    run, *_ = batched.run(algorithm, world, SEEDS, spans=90)
+    whole = virtual.run(algorithm, world, SEEDS[0], spans=90)
+    assert run.spans_truncated
+    assert len(run.spans) > 40
+    np.testing.assert_array_equal(run.spans, whole.spans[: len(run.spans)])
+
+
+def test_what_it_does_not_take_it_hands_over():
+    """And the runs say so; the numbers are the reference's."""
+    world = scenario(
+        {"name": "local-sgd", "tau": 2, "codec": "fp16"},
+        {"name": "d-psgd"},
+        {"name": "k-sync", "k": 2},
+        {"name": "dts", "delay": 1, "codec": {"kind": "power-sgd", "rank": 1}},
+        objective=QUADRATIC,
+    )
+    for algorithm in world.algorithm:
+        with pytest.raises(Unsupported):
+            batched.run(algorithm, world, SEEDS)
+        runs = run_seeds(world, algorithm, SEEDS, engine="batched")
+        assert {run.engine for run in runs} == {"virtual"}
+        for run in runs:
+            assert run.notes[-1].startswith("run by the virtual engine")
+            expected = asdict(virtual.run(algorithm, world, run.seed))
+            mine = asdict(run) | {"notes": run.notes[:-1], "handed_over": ""}
+            np.testing.assert_equal(mine, expected)
+        (quiet,) = run_seeds(world, algorithm, SEEDS[:1])
+        assert not any("engine" in note for note in quiet.notes)

@@ -1,0 +1,335 @@
+"""Every program on every interpreter; and the vocabulary's rules, which hold on each of them."""
+
+from dataclasses import asdict
+from functools import cache
+from itertools import count
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from paceline.simulator.errors import DeadlockError, ProgramError
+from paceline.simulator.objectives.build import build
+from paceline.simulator.programs import Program, catalogue
+from tests.helpers.delays import STEPS, delays
+from tests.helpers.programs import ROWS, called, cases
+from tests.helpers.worlds import (
+    DIGITS,
+    EXPONENTIAL,
+    INTERPRETERS,
+    QUADRATIC,
+    RING,
+    Recording,
+    play,
+    scenario,
+    simulate,
+)
+
+TIMELESS = cases(tuple(row for row in ROWS if row.timeless))
+OTHERS = [name for name in INTERPRETERS if name != "virtual"]
+
+
+def equal(first: Recording, second: Recording) -> None:
+    """Demand that every node marked the same parameters, to the last bit."""
+    for ours, theirs in zip(first.marks, second.marks, strict=True):
+        assert len(ours) == len(theirs)
+        assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def same_schedule(first: Recording, second: Recording, steps: int) -> None:
+    """Demand the same effects of every node, collectives begun and messages served in order."""
+    for rank in range(len(first.effects)):
+        assert first.schedule(rank, steps) == second.schedule(rank, steps)
+    assert first.begun == second.begun
+
+
+def test_the_table_has_every_program_once():
+    names = [row.name for row in ROWS]
+    assert sorted(names) == sorted(catalogue())
+
+
+@pytest.mark.parametrize("interpreter", OTHERS)
+@pytest.mark.parametrize("objective", [QUADRATIC, DIGITS], ids=lambda table: table["kind"])
+@pytest.mark.parametrize("case", cases(), ids=called)
+def test_equal_constant_delays(case, objective, interpreter):
+    """Equal parameters and equal schedules, bit by bit; here a step of the clock is a second."""
+    world = scenario(case, workers=5, steps=STEPS, objective=objective, server={"apply": "1 ms"})
+    virtual, other = play("virtual", world, seed=3), play(interpreter, world, seed=3)
+    served = catalogue()[case["name"]].server is not None
+    assert virtual.marks[-1] if served else all(len(each) == STEPS for each in virtual.marks)
+    equal(virtual, other)
+    same_schedule(virtual, other, STEPS)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 7])
+def test_messages_are_served_in_order(workers):
+    """With a network that takes its time, too."""
+    world = scenario(
+        {"name": "asgd"}, workers=workers, objective=QUADRATIC, network=RING,
+        server={"receive": "2 ms", "apply": "1 ms"},
+    )  # fmt: skip
+    virtual, other = play("virtual", world), play("lockstep", world)
+    assert virtual.sources(workers) == [[rank] for rank in range(workers)] * STEPS
+    equal(virtual, other)
+    for ours, theirs in zip(virtual.effects, other.effects, strict=True):
+        assert ours == theirs[: len(ours)]  # the last answers are still under way
+        assert len(theirs) <= len(ours) + 3  # an answer, and what follows from it
+
+
+# Nothing that takes time changes a synchronous program
+
+
+@cache
+def reference(number: int, workers: int) -> Recording:
+    world = scenario(TIMELESS[number], workers=workers, steps=STEPS, objective=QUADRATIC)
+    return play("lockstep", world)
+
+
+@pytest.mark.parametrize("number", range(len(TIMELESS)), ids=map(called, TIMELESS))
+@settings(max_examples=10)
+@given(world=delays())
+def test_delays_change_no_parameters(number, world):
+    found = play("virtual", scenario(TIMELESS[number], steps=STEPS, objective=QUADRATIC, **world))
+    expected = reference(number, world["workers"])
+    equal(found, expected)
+    same_schedule(found, expected, STEPS)
+
+
+@pytest.mark.parametrize("case", cases(), ids=called)
+def test_a_rerun_is_identical(case):
+    tables = {"compute": EXPONENTIAL, "network": RING | {"jitter": EXPONENTIAL}}
+    world = scenario(case, objective=QUADRATIC, **tables)
+    again = scenario(case, objective=QUADRATIC, **tables)
+    first, second = (asdict(simulate(each, spans=1000, seed=1)) for each in (world, again))
+    np.testing.assert_equal(first, second)
+    other = asdict(simulate(world, spans=1000, seed=2))
+    assert other["curve"]["time"] != first["curve"]["time"]
+    assert other["curve"]["loss"] != first["curve"]["loss"]
+
+
+# The rules of the vocabulary
+
+
+def run_on(interpreter, worker, server=None, workers=3, **tables):
+    """Run a program that is defined here."""
+    programs = {"mine": Program("mine", worker, "here", server=server)}
+    tables = {"objective": QUADRATIC, "steps": 6} | tables
+    world = scenario({"name": "mine"}, workers=workers, programs=programs, **tables)
+    return play(interpreter, world, programs=programs)
+
+
+everywhere = pytest.mark.parametrize("interpreter", INTERPRETERS)
+
+
+@everywhere
+def test_a_gather_is_in_rank_order(interpreter):
+    async def gather(me, *, lr: float):
+        g = await me.gradient(me.start)
+        everyone = await me.wait(me.start_gather((float(me.rank), g)))
+        assert [number for number, _ in everyone] == [0.0, 1.0, 2.0]
+        assert np.array_equal(everyone[me.rank][1], g)
+        me.mark(sum(g for _, g in everyone) / len(everyone))
+
+    marks = run_on(interpreter, gather, compute=EXPONENTIAL).marks
+    assert all(np.array_equal(marks[0], each) for each in marks)
+
+
+@everywhere
+def test_messages_between_two_nodes_keep_their_order(interpreter):
+    async def worker(me, *, lr: float):
+        await me.gradient(me.start)
+        if me.rank == 0:
+            for number in range(5):
+                me.send(1, float(number))
+            assert await me.request(1, 5.0) == 50.0
+        elif me.rank == 1:
+            assert [await me.receive() for _ in range(6)] == [(0, float(n)) for n in range(6)]
+            me.send(0, 50.0)
+
+    run_on(interpreter, worker, network=RING | {"jitter": EXPONENTIAL})
+
+
+@everywhere
+def test_no_message_overtakes_one_under_way(interpreter):
+    async def worker(me, *, lr: float):
+        await me.gradient(me.start)
+        other = 1 - me.rank
+        me.send(other, 1.0)
+        await me.mean(0.0)
+        me.send(other, 2.0)
+        assert [await me.receive(other) for _ in range(2)] == [(other, 1.0), (other, 2.0)]
+
+    slow = {"latency": "9 s", "collective": "given", "duration": "1 s"}
+    run_on(interpreter, worker, workers=2, network=slow)
+
+
+@everywhere
+def test_a_message_can_be_picked_by_its_sender(interpreter):
+    async def worker(me, *, lr: float):
+        await me.gradient(me.start)
+        if me.rank:
+            me.send(0, float(me.rank))
+        else:
+            chosen = [await me.receive(source) for source in (2, 1, 3)]
+            assert chosen == [(2, 2.0), (1, 1.0), (3, 3.0)]
+
+    run_on(interpreter, worker, workers=4, compute=EXPONENTIAL, network=RING)
+
+
+@everywhere
+def test_finished_has_one_answer_for_all(interpreter):
+    """Given when the last worker asks, who is three steps late; by then the mean is there."""
+
+    async def worker(me, *, lr: float):
+        mean = me.start_mean(await me.gradient(me.start))
+        for _ in range(3 * me.rank):
+            await me.gradient(me.start)
+        assert await me.finished(mean)
+        me.mark(await me.wait(mean))
+        assert me.clock() == 1 + 3 * 2
+
+    run_on(interpreter, worker, steps=20)
+
+
+def changes(array):
+    """Whether an array lets itself be changed in place."""
+    try:
+        array += 1
+    except ValueError:
+        return False
+    return True
+
+
+@everywhere
+def test_a_payload_is_read_only_until_its_wait(interpreter):
+    async def worker(me, *, lr: float):
+        g = await me.gradient(me.start)
+        mean = me.start_mean((g, 1.0))
+        assert not changes(g)
+        await me.wait(mean)
+
+    run_on(interpreter, worker, compute=EXPONENTIAL)
+
+
+@everywhere
+def test_a_payload_of_two_means_is_read_only_until_the_last_wait(interpreter):
+    async def worker(me, *, lr: float):
+        g = await me.gradient(me.start)
+        first, second = me.start_mean(g), me.start_mean(g)
+        await me.wait(first)
+        assert not changes(g)
+        await me.wait(second)
+
+    run_on(interpreter, worker)
+
+
+@everywhere
+def test_part_of_a_vector_may_be_averaged_while_the_whole_is_seen(interpreter):
+    async def worker(me, *, lr: float):
+        x = me.start - await me.gradient(me.start)
+        mean = me.start_mean(x[:2])
+        me.mark(x)
+        assert np.shape(await me.wait(mean)) == (2,)
+
+    run_on(interpreter, worker, run={"evaluate_every": 1})
+
+
+@everywhere
+@pytest.mark.parametrize("start", ["start_mean", "start_gather"])
+def test_results_and_the_start_are_read_only(interpreter, start):
+    async def worker(me, *, lr: float):
+        assert not changes(me.start)
+        result = await me.wait(getattr(me, start)(await me.gradient(me.start)))
+        shared = result[me.rank] if start == "start_gather" else result
+        assert not changes(shared)
+
+    run_on(interpreter, worker)
+
+
+@everywhere
+def test_different_collectives_are_refused(interpreter):
+    async def worker(me, *, lr: float):
+        g = await me.gradient(me.start)
+        await me.wait(me.start_gather(g) if me.rank == 2 else me.start_mean(g))
+
+    with pytest.raises(ProgramError, match="worker 2 starts a gather where others started a mean"):
+        run_on(interpreter, worker)
+
+
+async def skips_a_mean(me, *, lr: float):
+    """Worker 1 leaves out the second mean."""
+    x = await me.mean(await me.gradient(me.start))
+    if me.rank != 1:
+        x = await me.mean(await me.gradient(x))
+
+
+async def hears_nobody(me, *, lr: float):
+    await me.gradient(me.start)
+    await me.receive(1)
+
+
+async def sends_nothing(me, *, lr: float):
+    while True:
+        await me.receive(0)
+
+
+@pytest.mark.parametrize(
+    ("worker", "server", "who"),
+    [
+        (skips_a_mean, None, r"workers \[0, 2\] wait in mean 1 for workers \[1\]"),
+        (hears_nobody, None, "worker 0 waits for worker 1; worker 1 waits for worker 1"),
+        (hears_nobody, sends_nothing, "worker 2 waits for worker 1; the server waits for worker 0"),
+    ],
+)
+def test_a_deadlock_says_who_waits_for_whom(worker, server, who):
+    with pytest.raises(DeadlockError, match=f"deadlock: .*{who}"):
+        run_on("virtual", worker, server)
+    for interpreter in OTHERS:
+        with pytest.raises(DeadlockError, match="deadlock"):
+            run_on(interpreter, worker, server)
+
+
+@everywhere
+def test_workers_out_of_step_are_noticed_when_the_first_one_is_done(interpreter):
+    async def worker(me, *, lr: float):
+        x = me.start
+        for step in count():
+            x = x - lr * await me.gradient(x)
+            if me.rank != 1 or step % 2:
+                x = await me.mean(x)
+            me.mark(x)
+
+    with pytest.raises(DeadlockError, match="deadlock"):
+        run_on(interpreter, worker)
+
+
+def test_a_server_has_no_data_and_joins_no_collective():
+    async def greedy(me, *, lr: float):
+        await me.gradient(me.start)
+
+    with pytest.raises(ProgramError, match="the server has no data"):
+        run_on("virtual", hears_nobody, greedy)
+
+
+def test_a_program_of_the_user_runs_beside_the_catalogue():
+    """Defined here, in a scenario of its own; no file of the package names it."""
+
+    async def sign_sgd(me, *, lr: float, majority: bool = True):
+        """Signs only, decided by vote."""
+        x = me.start
+        while True:
+            g = np.sign(await me.gradient(x))
+            x = x - lr * (np.sign(await me.mean(g)) if majority else await me.mean(g))
+            me.mark(x)
+
+    programs = {**catalogue(), "sign-sgd": Program("sign-sgd", sign_sgd, "Bernstein et al., 2018")}
+    world = scenario(
+        {"name": "sign-sgd"}, {"name": "ssgd"}, {"name": "sign-sgd", "majority": False},
+        objective=QUADRATIC, lr=0.01, programs=programs,
+    )  # fmt: skip
+    votes, _, means = (simulate(world, index, programs=programs) for index in range(3))
+    assert votes.curve["loss"][-1] < votes.curve["loss"][0]
+    assert votes.curve["loss"] != means.curve["loss"]
+    start = build(world, world.algorithm[0], 0).start
+    moved = (play("virtual", world, programs=programs).marks[0][-1] - start) / 0.01
+    assert np.allclose(moved, np.round(moved), atol=1e-9)

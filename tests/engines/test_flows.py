@@ -1,0 +1,336 @@
+"""Runs over a network that transfers share: equal to closed form where nobody is in the way."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.load.load import parse
+from paceline.simulator.programs import catalogue
+from tests.helpers.programs import ROWS, called, cases
+from tests.helpers.worlds import QUADRATIC, RING, scenario, simulate
+
+COLLECTIVES = ("ring", "tree", "star", "hierarchical", "recursive-doubling", "halving-doubling")
+BLOCKING = [
+    case for case in cases()
+    if not (catalogue()[case["name"]].gossips or case["name"] in ("dts", "ssgd-bucketed"))
+]  # fmt: skip
+
+
+def both(case: dict[str, Any], network: dict[str, Any], **world: Any) -> tuple[Any, Any]:
+    """The same run by formulas, and with every transfer simulated."""
+    made = [
+        scenario(case, network=network | {"model": model}, **world)
+        for model in ("closed-form", "flows")
+    ]
+    return simulate(made[0], seed=1), simulate(made[1], seed=1)
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("workers", [2, 3, 4, 5, 6, 8, 13])
+def test_a_network_with_nobody_in_the_way_is_as_its_formula_says(
+    collective: str, workers: int
+) -> None:
+    network = RING | {"collective": collective}
+    compute = {"dist": "exponential", "mean": "100 ms"}
+    formula, flows = both(
+        {"name": "local-sgd", "tau": 2}, network, workers=workers, compute=compute,
+        cluster={"region": "here"},
+    )  # fmt: skip
+    np.testing.assert_allclose(flows.curve["time"], formula.curve["time"], rtol=1e-12)
+    np.testing.assert_allclose(flows.curve["bytes"], formula.curve["bytes"], rtol=1e-12)
+    for kind, spent in formula.seconds.items():
+        assert flows.seconds[kind] == pytest.approx(spent, rel=1e-11, abs=1e-12)
+
+
+@pytest.mark.parametrize("case", BLOCKING, ids=called)
+def test_every_program_takes_as_long_where_nobody_is_in_the_way(case: dict[str, Any]) -> None:
+    """Values are equal to the last bit, times but for rounding."""
+    compute = {"dist": "uniform", "low": "100 ms", "high": "900 ms"}
+    formula, flows = both(case, RING, objective=QUADRATIC, compute=compute, steps=12)
+    np.testing.assert_allclose(flows.curve["time"], formula.curve["time"], rtol=1e-11)
+    assert flows.curve["loss"] == pytest.approx(formula.curve["loss"], rel=1e-9)
+    if next(row for row in ROWS if row.name == case["name"]).timeless:
+        assert flows.curve["loss"] == formula.curve["loss"]
+    assert flows.staleness == formula.staleness
+    if not catalogue()[case["name"]].server:  # whose workers' next messages may count or not
+        np.testing.assert_allclose(flows.curve["bytes"], formula.curve["bytes"], rtol=1e-12)
+    for kind, spent in formula.seconds.items():
+        assert flows.seconds[kind] == pytest.approx(spent, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("case", cases(), ids=called)
+def test_what_overlaps_comes_to_the_same_values(case: dict[str, Any]) -> None:
+    if not next(row for row in ROWS if row.name == case["name"]).timeless:
+        return
+    formula, flows = both(case, RING, objective=QUADRATIC, steps=12)
+    assert flows.curve["loss"] == formula.curve["loss"]
+
+
+@pytest.mark.parametrize("case", cases(), ids=called)
+@pytest.mark.parametrize("seconds", ["2 s", "3.3 s"])
+def test_a_run_may_end_in_the_midst_of_transfers(case: dict[str, Any], seconds: str) -> None:
+    """By time: whatever is under way then, it is no deadlock."""
+    network = RING | {"model": "flows", "bandwidth": "100 kbit/s"}
+    tables = {"network": network, "objective": QUADRATIC, "run": {"duration": seconds}}
+    run = simulate(scenario(case, steps=None, **tables))
+    assert run.duration <= float(seconds[:-2])
+    assert sum(run.seconds.values()) == pytest.approx(float(seconds[:-2]), rel=1e-9)
+
+
+PLACES = ("a", "b", "c")
+fractions = st.sampled_from(["100 kbit/s", "500 kbit/s", "2 Mbit/s"])
+delays = st.sampled_from(["0 s", "5 ms", "40 ms"])
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> dict[str, Any]:
+    """Three places in a row, "b" in the middle; what may befall the links, and others' traffic."""
+    links = []
+    for between in (["a", "b"], ["b", "c"]):
+        link = {"between": between, "bandwidth": draw(fractions), "latency": draw(delays)}
+        if draw(st.booleans()):
+            link["profile"] = {
+                "at": ["0 s", "2 s", "4 s"],
+                "factor": [1, draw(st.sampled_from([0, 0.3])), 1],
+            }
+        if draw(st.booleans()):
+            link["outages"] = {"between": "4 s", "repair": "500 ms"}
+        if draw(st.booleans()):
+            link["sharing"] = draw(st.sampled_from(["half-duplex", "full-duplex"]))
+        links.append(link)
+    network: dict[str, Any] = {
+        "model": "flows", "collective": draw(st.sampled_from(COLLECTIVES)), "link": links,
+        "latency": "1 ms", "bandwidth": "1 Mbit/s",
+    }  # fmt: skip
+    if draw(st.booleans()):
+        rate = {"rate": "50 kbit/s"}
+        kinds = [rate, {"flows": 2}, {"flows": 1, "on": "1 s", "off": "1 s"}]
+        network["background"] = [{"between": ["a", "c"], **draw(st.sampled_from(kinds))}]
+    if draw(st.booleans()):
+        network["outage"] = [{"between": ["b", "c"], "at": "2500 ms", "lasts": "3 s"}]
+    if draw(st.booleans()):
+        network["slow_start"] = "4 KiB"
+    return network
+
+
+def placed(case: dict[str, Any], network: dict[str, Any], **world: Any) -> Any:
+    """A scenario with a worker in each place, and the server in the first."""
+    group = [{"name": place, "workers": 1, "region": place} for place in PLACES]
+    cluster = {"group": group} | world.pop("cluster", {})
+    return scenario(
+        case, workers=3, network=network, cluster=cluster, server={"region": "a"}, **world
+    )
+
+
+@pytest.mark.parametrize("case", cases(), ids=called)
+@settings(max_examples=6, deadline=None)
+@given(
+    network=graphs(), policy=st.sampled_from([None, "wait", "shrink", "restart"]),
+    seed=st.integers(0, 3),
+)  # fmt: skip
+def test_whatever_happens_to_the_network_a_run_ends_and_accounts(
+    case: dict[str, Any], network: dict[str, Any], policy: str | None, seed: int
+) -> None:
+    """The same twice; nothing before the time of a network with nobody in the way."""
+    world: dict[str, Any] = {"steps": 6, "objective": QUADRATIC}
+    if policy in catalogue()[case["name"]].recovers:
+        world["cluster"] = {"crash": [{"worker": 1, "at": "2200 ms", "lasts": "1500 ms"}]}
+        world["recovery"] = {"policy": policy}
+        if policy == "restart":
+            world["recovery"] |= {"checkpoint": {"every": 2}}
+    made = placed(case, network, **world)
+    result, again = simulate(made, seed=seed), simulate(made, seed=seed)
+    assert result.curve == again.curve or np.isnan(result.curve["tau"]).any()
+    assert result.curve["time"] == again.curve["time"]
+    assert result.workers == again.workers
+    assert result.steps >= 6
+    for rank in range(3):
+        spent = [each[rank] for each in result.workers.values()]
+        assert min(spent) >= -1e-9
+        assert sum(spent) <= result.duration * (1 + 1e-9)
+    blocking = ("ssgd", "local-sgd", "post-local-sgd", "easgd", "bmuf", "diloco", "d2", "d-psgd")
+    if policy is None and case["name"] in blocking:
+        kept = {key: network[key] for key in ("collective", "latency", "bandwidth")}
+        links = [
+            {key: each[key] for key in ("between", "latency", "bandwidth")}
+            | {"sharing": "per-flow"}
+            for each in network["link"]
+        ]
+        free = simulate(placed(case, kept | {"model": "flows", "link": links}, **world), seed=seed)
+        slower = np.array(result.curve["time"]) - np.array(free.curve["time"])
+        assert slower.min() >= -1e-9
+
+
+@pytest.mark.parametrize("run", [{"steps": 5}, {"steps": None, "run": {"duration": "30 s"}}])
+@pytest.mark.parametrize("others", [{}, {"outages": {"between": "4 s", "repair": "1 s"}}])
+def test_a_link_that_is_down_for_good_is_named_and_who_waits(
+    run: dict[str, Any], others: dict[str, Any]
+) -> None:
+    """Whatever else comes and goes on that link."""
+    network = RING | {
+        "model": "flows", "outage": [{"between": ["a", "b"], "at": "2500 ms"}],
+        "link": [
+            {"between": ["a", "b"], "latency": "5 ms"} | others,
+            {"between": ["b", "c"], "latency": "5 ms"},
+        ],
+    }  # fmt: skip
+    for name in ("ssgd", "d-psgd"):
+        result = simulate(placed({"name": name}, network, **run))
+        (note,) = [each for each in result.notes if "carries nothing any more" in each]
+        assert "a->b" in note or "b->a" in note
+        assert "workers [0, 1, 2] wait in mean 2" in note or "worker 1 waits for worker 0" in note
+        assert result.steps < 5
+
+
+@pytest.mark.parametrize("workers", [2, 3, 5])
+def test_workers_on_one_device_take_turns(workers: int) -> None:
+    """All that compute share it equally: n at once take n times as long, in any program."""
+    device = {
+        "device": [{"name": "gpu", "shared_by": workers}],
+        "group": [{"name": "all", "workers": workers, "device": "gpu"}],
+    }
+    for name in ("ssgd", "ssgd-bucketed", "psgd"):
+        for model in ("closed-form", "flows"):
+            network = RING | {"model": model}
+            alone = simulate(scenario({"name": name}, workers=workers, network=network, steps=4))
+            shared = simulate(
+                scenario({"name": name}, workers=workers, network=network, steps=4, cluster=device)
+            )
+            if name != "ssgd-bucketed":  # which overlaps less
+                added = 4 * (workers - 1)
+                assert shared.duration == pytest.approx(alone.duration + added, rel=1e-12)
+            else:
+                assert shared.duration > alone.duration + 4 * (workers - 1)
+
+
+def test_processor_sharing_of_unequal_work() -> None:
+    """2 s and 6 s of work: both at half speed until 4 s, then 4 s of one alone: 4 s and 8 s."""
+    device = {
+        "device": [{"name": "gpu", "shared_by": 2}],
+        "group": [
+            {"name": "pair", "workers": 2, "device": "gpu"},
+        ],
+    }
+    law = {"dist": "mixture", "components": [
+        {"weight": 1, "dist": "constant", "value": "2 s"},
+        {"weight": 1, "dist": "constant", "value": "6 s"},
+    ]}  # fmt: skip
+    seen = set()
+    for seed in range(12):
+        world = scenario({"name": "ssgd"}, workers=2, compute=law, steps=1, cluster=device)
+        result = simulate(world, seed=seed)
+        seen.add((round(result.seconds["wait"] * 2, 9), round(result.duration, 9)))
+    assert seen == {(0, 4), (4, 8), (0, 12)}
+
+
+def test_a_server_takes_in_what_comes_at_once() -> None:
+    """m gradients of 4 kB over its card of 8 kB/s: all arrive after m / 2 s; answers one by one.
+
+    The server answers all at the same time: their m answers share its card again.
+    """
+    for workers in (1, 2, 4):
+        network = {"model": "flows", "latency": "10 ms", "bandwidth": "1 GB/s"}
+        world = scenario(
+            {"name": "k-async", "k": workers}, workers=workers, steps=2, network=network,
+            server={"bandwidth": "8 kB/s"},
+        )  # fmt: skip
+        result = simulate(world)
+        there = 1 + 0.01 + workers / 2
+        again = there + 0.01 + workers / 2 + there
+        assert result.curve["time"][1:] == pytest.approx([there, again], rel=1e-9)
+
+
+def test_a_window_limits_a_flow_and_slow_start_grows_into_it() -> None:
+    """Round trips of 0.2 s: 1 kB windows carry 5 kB/s, so that 4 kB take 0.8 s.
+
+    From windows of 500 B: 2.5 kB/s for 0.2 s, 5 kB/s for 0.2 s and so on up to the window's pace.
+    """
+    base = {"model": "flows", "latency": "100 ms", "bandwidth": "1 GB/s", "tcp_window": "1 kB"}
+    one = {"workers": 1, "steps": 1}
+    there = simulate(scenario({"name": "asgd"}, network=base, **one)).curve["time"][-1]
+    assert there == pytest.approx(1 + 0.1 + 0.8)
+    slow = base | {"slow_start": "500 B"}
+    there = simulate(scenario({"name": "asgd"}, network=slow, **one)).curve["time"][-1]
+    assert there == pytest.approx(1 + 0.1 + 0.2 + (4000 - 500) / 5000)
+
+
+def test_a_link_that_changes_with_time() -> None:
+    """4 kB at 2 kB/s until 2 s, at nothing until 5 s, then at 1 kB/s: begun at 1 s, 7 s."""
+    link = {
+        "between": ["a", "server"], "latency": "0 s", "bandwidth": "2 kB/s",
+        "profile": {"at": ["0 s", "2 s", "5 s"], "factor": [1, 0, 0.5]},
+    }  # fmt: skip
+    network = {"model": "flows", "latency": "0 s", "bandwidth": "1 GB/s", "link": [link]}
+    world = scenario({"name": "asgd"}, workers=1, steps=1, network=network, cluster={"region": "a"})
+    assert simulate(world).curve["time"] == pytest.approx([0, 7])
+
+
+def test_who_is_left_alone_by_a_crash_needs_no_network() -> None:
+    """Two of two average for 1.5 s from 1 s on; one crashes at 2 s, and 0.5 s later all go on."""
+    network = {"model": "flows", "latency": "0 s", "bandwidth": "4 kB/s"}
+    world = scenario(
+        {"name": "ssgd"}, workers=2, steps=2, network=network,
+        cluster={"crash": [{"worker": 1, "at": "1500 ms", "lasts": "1 h"}]},
+        recovery={"policy": "shrink", "timeout": "500 ms"},
+    )  # fmt: skip
+    assert simulate(world).curve["time"] == pytest.approx([0, 2, 3])
+
+
+def test_another_algorithm_changes_nothing() -> None:
+    """Crashes, jitter and the weather are the same beside it."""
+    jitter = {"dist": "exponential", "mean": "10 ms"}
+    links = [
+        {"between": ["a", "b"], "outages": {"between": "3 s", "repair": "1 s"}},
+        {"between": ["b", "c"], "jitter": jitter},
+    ]
+    network = RING | {"model": "flows", "link": links}
+    world = {"cluster": {"failures": {"between": "9 s", "repair": "1 s"}}, "steps": 12}
+    group = [{"name": place, "workers": 1, "region": place} for place in PLACES]
+    world["cluster"] |= {"group": group}  # type: ignore[operator]
+    tables: dict[str, Any] = {"workers": 3, "network": network, **world}
+    case = {"name": "local-sgd", "tau": 2}
+    beside = simulate(scenario({"name": "ssgd"}, case, **tables), index=1, seed=2)
+    alone = simulate(scenario(case, **tables), seed=2)
+    assert beside.curve["time"] == alone.curve["time"]
+    assert beside.workers == alone.workers
+    assert beside.lines == alone.lines
+
+
+@pytest.mark.parametrize("collective", ["ring", "tree", "star", "recursive-doubling"])
+def test_links_of_differing_latency_cost_what_the_formula_says(collective: str) -> None:
+    """Each part of a ring pays the long way when it takes it, not at every step."""
+    tables = {
+        "cluster": {
+            "group": [
+                {"name": place, "workers": 4, "region": place} for place in ("tokyo", "oregon")
+            ]
+        },
+    }
+    network = {
+        "collective": collective, "latency": "50 us", "bandwidth": "1 Gbit/s",
+        "link": [{"between": ["tokyo", "oregon"], "latency": "48 ms", "bandwidth": "1 Tbit/s"}],
+    }  # fmt: skip
+    formula, flows = both({"name": "ssgd"}, network, workers=8, steps=3, **tables)
+    assert flows.duration == pytest.approx(formula.duration, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["asgd", "d-psgd", "ssgd"])
+def test_every_kind_of_program_runs_on_a_platform(name: str) -> None:
+    folder = Path(__file__).parents[2] / "scenarios"
+    table = {
+        "model": {"parameters": 1000}, "optimizer": {"lr": 0.1}, "run": {"steps": 3},
+        "cluster": {"workers": 4, "compute": "1 s"}, "algorithm": [{"name": name}],
+        "network": {"model": "flows", "platform": "networks/two-sites.xml"},
+    }  # fmt: skip
+    assert simulate(parse(table, folder=folder)).steps >= 3
+
+
+def test_groups_larger_than_the_cluster_are_refused_on_a_graph_too() -> None:
+    group = [{"name": "all", "workers": 5, "region": "a"}]
+    with pytest.raises(InputError, match="the groups have 5 workers in all"):
+        scenario({"name": "ssgd"}, network=RING | {"model": "flows"}, cluster={"group": group})

@@ -1,0 +1,158 @@
+"""The same training by others: plain PyTorch in processes of its own, and gradients made up."""
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
+    PostLocalSGDState,
+    post_localSGD_hook,
+)
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.optim import SGD, AdamW
+
+from paceline.simulator.programs.diloco import Inner, Tau, diloco
+from paceline.simulator.programs.local import LearningRate
+
+LR, MOMENTUM, TAU, SWITCH = 0.1, 0.9, 4, 6
+ADAM = {"lr": 0.01, "weight_decay": 0.1}
+OUTER = {"lr": 0.7, "momentum": 0.9, "nesterov": True}
+BUCKET = 1e-6  # MB: every parameter is a bucket
+TIMEOUT = timedelta(seconds=60)
+START = "forkserver"  # which imports torch once, and has no threads yet
+
+Peer = Callable[[nn.Module], tuple[nn.Module, Callable[[], None]]]
+"""From a network to what computes its scores, and what to do after each backward pass."""
+
+
+def local_sgd(net):
+    """It averages at the first step after its warm-up."""
+    optimizer = SGD(net.parameters(), LR)
+    averager = PeriodicModelAverager(TAU, warmup_steps=TAU - 1)
+
+    def step():
+        optimizer.step()
+        averager.average_parameters(net.parameters())
+
+    return net, step
+
+
+def local_momentum(net):
+    """The averager leaves optimisers alone: clearing their buffers is up to its user."""
+    optimizer = SGD(net.parameters(), LR, MOMENTUM)
+    averager = PeriodicModelAverager(TAU, warmup_steps=TAU - 1)
+
+    def step():
+        optimizer.step()
+        averager.average_parameters(net.parameters())
+        if averager.step % TAU == 0:
+            optimizer.state.clear()
+
+    return net, step
+
+
+def post_local_sgd(net):
+    """Gradients are averaged up to a step; then parameters now and then, but no buffers."""
+    ddp = DistributedDataParallel(net)
+    state = PostLocalSGDState(None, None, SWITCH, post_local_gradient_allreduce=False)
+    ddp.register_comm_hook(state, post_localSGD_hook)
+    optimizer = SGD(net.parameters(), LR, MOMENTUM)
+    averager = PeriodicModelAverager(TAU, warmup_steps=SWITCH + TAU - 1)
+
+    def step():
+        optimizer.step()
+        averager.average_parameters(net.parameters())
+
+    return ddp, step
+
+
+def bucketed(net):
+    """Its first step learns in which order gradients come, with one bucket."""
+    ddp = DistributedDataParallel(net, bucket_cap_mb=BUCKET)
+    return ddp, SGD(net.parameters(), LR, MOMENTUM).step
+
+
+def torchft(net):
+    """The rule of torchft/local_sgd.py, without its manager: save_grads to save_parameters."""
+    inner, outer = AdamW(net.parameters(), **ADAM), SGD(net.parameters(), **OUTER)
+    original = [each.detach().clone() for each in net.parameters()]
+    numbers = count(1)
+
+    def step():
+        inner.step()
+        if next(numbers) % TAU:
+            return
+        for own, shared in zip(net.parameters(), original, strict=True):
+            own.grad = (shared - own.detach()) / dist.get_world_size()
+            dist.all_reduce(own.grad)
+            own.data.copy_(shared)
+        outer.step()
+        for own, shared in zip(net.parameters(), original, strict=True):
+            shared.copy_(own.detach())
+
+    return net, step
+
+
+PEERS: dict[str, Peer] = {
+    each.__name__: each for each in (local_sgd, local_momentum, post_local_sgd, bucketed, torchft)
+}
+
+
+def train(start: Tensor, inputs: Tensor, labels: Tensor, folder: Path) -> dict[str, Tensor]:
+    """What all peers come to: by name, every worker's parameters (workers, steps, dimension).
+
+    From parameters `start` (dimension,) of an MLP, with mini-batches `inputs` (workers, steps,
+    batch, 1, 8, 8) and their `labels` (workers, steps, batch). Raises
+    torch.multiprocessing.ProcessRaisedException where a process fails; none is left.
+    """
+    torch.save((start, inputs, labels), folder / "lesson")
+    workers = len(inputs)
+    mp.get_context(START).set_forkserver_preload([__name__, "torch._dynamo"])  # optimisers load it
+    mp.start_processes(_process, (workers, folder), workers, daemon=True, start_method=START)
+    found = [torch.load(folder / f"{rank}") for rank in range(workers)]
+    return {name: torch.stack([each[name] for each in found]) for name in PEERS}
+
+
+def _process(rank: int, size: int, folder: Path) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    store = f"file://{(folder / 'store').absolute()}"
+    dist.init_process_group("gloo", store, TIMEOUT, size, rank)
+    start, inputs, labels = torch.load(folder / "lesson")
+    batches = list(zip(inputs[rank], labels[rank], strict=True))
+    torch.save({name: _steps(PEERS[name], start, batches) for name in PEERS}, folder / f"{rank}")
+    dist.barrier()  # nobody's sockets go while others use them
+    dist.destroy_process_group()
+
+
+def _steps(peer: Peer, start: Tensor, batches: list[tuple[Tensor, Tensor]]) -> Tensor:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).double()
+    vector_to_parameters(start.clone(), net.parameters())
+    model, step = peer(net)
+    seen = []
+    for inputs, labels in batches:
+        net.zero_grad()
+        cross_entropy(model(inputs), labels).backward()
+        step()
+        seen.append(parameters_to_vector(net.parameters()).detach().clone())
+    return torch.stack(seen)
+
+
+async def fed_diloco(me, *, lr: LearningRate, inner: Inner, tau: Tau) -> None:
+    """DiLoCo whose gradients are 1 in every entry on even workers, and 3 on odd ones."""
+    compute = me.gradient
+
+    async def gradient(x):
+        return 0.0 * await compute(x) + (1.0, 3.0)[me.rank % 2]
+
+    me.gradient = gradient
+    await diloco(me, lr=lr, inner=inner, tau=tau)

@@ -1,0 +1,242 @@
+"""Small worlds to run programs in, and recordings of what a program does there.
+
+A `Recorder` stands between a program and any interpreter's node, so that a recording says the same
+whatever is behind it.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from paceline.simulator.engines.lockstep import run as lockstep
+from paceline.simulator.engines.virtual import run as virtual
+from paceline.simulator.load.load import parse
+from paceline.simulator.objectives import build
+from paceline.simulator.programs import Program, catalogue
+from paceline.simulator.programs.effects import ANY, Node
+from paceline.simulator.results.run import Run
+from paceline.simulator.scenario.scenario import Algorithm, Scenario
+
+FREE = {"collective": "star", "latency": "0 s"}
+RING = {"collective": "ring", "latency": "20 ms", "bandwidth": "1 Mbit/s"}
+TIME_ONLY = {"kind": "none"}
+QUADRATIC = {"kind": "quadratic", "dimension": 6, "shift": 1.0}
+DIGITS = {"kind": "softmax", "data": "digits", "batch": 8}
+EXPONENTIAL = {"dist": "exponential", "mean": "1 s"}
+
+
+def scenario(
+    *algorithms: dict[str, Any],
+    workers: int = 4,
+    compute: Any = "1 s",
+    steps: int | None = 20,
+    objective: dict[str, Any] = TIME_ONLY,
+    network: dict[str, Any] = FREE,
+    lr: Any = 0.1,
+    programs: Mapping[str, Program] | None = None,
+    **tables: Any,
+) -> Scenario:
+    """Parse a scenario; `tables` add to the ones that the other arguments make."""
+    made: dict[str, Any] = {
+        "model": {"parameters": 1000},
+        "objective": objective,
+        "optimizer": {"lr": lr},
+        "cluster": {"workers": workers, "compute": compute},
+        "network": network,
+        "run": {} if steps is None else {"steps": steps},
+        "algorithm": list(algorithms),
+    }
+    for name, table in tables.items():
+        made[name] = made.get(name, {}) | table if isinstance(table, dict) else table
+    return parse(made, file="test", folder=Path(), programs=programs)
+
+
+def simulate(world: Scenario, index: int = 0, seed: int = 0, **options: Any) -> Run:
+    """Run one of a scenario's algorithms on the virtual engine."""
+    return virtual.run(world.algorithm[index], world, seed, **options)
+
+
+@dataclass
+class Recording:
+    """What every node did, by rank (the server's comes last).
+
+    `effects`: each effect's name and, where it has one, its subject. `marks`: what was marked.
+    `durations`: by the node's clock, what each gradient took. `begun`: collectives in the order in
+    which the last worker joined them.
+    """
+
+    effects: list[list[tuple[Any, ...]]]
+    marks: list[list[Any]]
+    durations: list[list[float]]
+    begun: list[int] = field(default_factory=list)
+    joined: Counter[int] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, nodes: int) -> "Recording":
+        """Make an empty one."""
+        return cls(*([[] for _ in range(nodes)] for _ in range(3)))
+
+    def sources(self, rank: int) -> list[int]:
+        """Who sent the messages that a node received, in order."""
+        return [subject for name, *subject in self.effects[rank] if name == "receive"]
+
+    def schedule(self, rank: int, steps: int) -> list[tuple[Any, ...]]:
+        """A node's effects, up to its `steps`-th gradient and what follows from that one."""
+        effects, computed = [], 0
+        for effect in self.effects[rank]:
+            computed += effect[0] in ("gradient", "loss_and_gradient", "start_backward")
+            if computed > steps:
+                break
+            effects.append(effect)
+        return effects
+
+
+class Recorder(Node):
+    """A node that notes what its program does with it. Handles become (name, handle)."""
+
+    def __init__(self, node: Node, recording: Recording) -> None:
+        self.rank, self.workers, self.server = node.rank, node.workers, node.server
+        self.start, self.apply_seconds = node.start, node.apply_seconds
+        self.parameters, self.bytes_per_parameter = node.parameters, node.bytes_per_parameter
+        self._node, self._recording = node, recording
+        self._collectives = 0
+
+    def _note(self, *effect: Any) -> None:
+        self._recording.effects[self.rank].append(effect)
+
+    async def _timed(self, name: str, computing: Any) -> Any:
+        begin = self._node.clock()
+        result = await computing
+        self._recording.durations[self.rank].append(self._node.clock() - begin)
+        self._note(name)
+        return result
+
+    async def gradient(self, x):
+        return await self._timed("gradient", self._node.gradient(x))
+
+    async def loss_and_gradient(self, x):
+        return await self._timed("loss_and_gradient", self._node.loss_and_gradient(x))
+
+    async def start_backward(self, x, pieces):
+        handles = await self._node.start_backward(x, pieces)
+        self._note("start_backward", pieces)
+        return [(f"piece {index}", handle) for index, handle in enumerate(handles)]
+
+    def cut(self, vector, pieces):
+        return self._node.cut(vector, pieces)
+
+    def join(self, pieces):
+        return self._node.join(pieces)
+
+    def start_mean(self, value):
+        return self._join("mean", self._node.start_mean(value))
+
+    def start_gather(self, value):
+        return self._join("gather", self._node.start_gather(value))
+
+    def start_mean_after(self, handle, value):
+        return self._join("mean after", self._node.start_mean_after(handle[1], value))
+
+    def _join(self, kind, handle):
+        recording, number = self._recording, self._collectives
+        self._collectives += 1
+        self._note("start", kind, number)
+        recording.joined[number] += 1
+        if recording.joined[number] == self.workers:
+            recording.begun.append(number)
+        return f"{kind} {number}", handle
+
+    async def wait(self, handle):
+        name, inner = handle
+        result = await self._node.wait(inner)
+        self._note("wait", name)
+        return result
+
+    async def finished(self, handle):
+        name, inner = handle
+        answer = await self._node.finished(inner)
+        self._note("finished", name, answer)
+        return answer
+
+    def send(self, to, value):
+        self._note("send", to)
+        self._node.send(to, value)
+
+    async def receive(self, source=ANY):
+        message = await self._node.receive(source)
+        self._note("receive", message[0])
+        return message
+
+    async def receive_before(self, handle, source=ANY):
+        message = await self._node.receive_before(handle[1], source)
+        self._note("receive", None if message is None else message[0])
+        return message
+
+    def discard(self):
+        self._note("discard")
+        self._node.discard()
+
+    def generator(self, *, shared=False):
+        return self._node.generator(shared=shared)
+
+    async def request(self, to, value):
+        self._note("request", to)
+        answer = await self._node.request(to, value)
+        self._note("answer", to)
+        return answer
+
+    def work(self, seconds):
+        self._note("work")
+        self._node.work(seconds)
+
+    def clock(self):
+        self._note("clock")
+        return self._node.clock()
+
+    def mark(self, x):
+        self._note("mark")
+        self._recording.marks[self.rank].append(x)
+        self._node.mark(x)
+
+
+def _recorded(function: Any, recording: Recording) -> Any:
+    @wraps(function)
+    def begin(me: Node, **parameters: Any) -> Any:
+        return function(Recorder(me, recording), **parameters)
+
+    return begin
+
+
+def _virtual(program: Program, algorithm: Algorithm, world: Scenario, seed: int) -> None:
+    virtual.run(algorithm, world, seed, programs={algorithm.name: program})
+
+
+def _lockstep(program: Program, algorithm: Algorithm, world: Scenario, seed: int) -> None:
+    goal = build.build(world, algorithm, seed)
+    lockstep.run(program, algorithm, world, goal, seed)
+
+
+INTERPRETERS = {"virtual": _virtual, "lockstep": _lockstep}
+
+
+def play(
+    interpreter: str,
+    world: Scenario,
+    index: int = 0,
+    seed: int = 0,
+    programs: Mapping[str, Program] | None = None,
+) -> Recording:
+    """Run one of a scenario's algorithms on one interpreter and record it."""
+    algorithm = world.algorithm[index]
+    program = (programs or catalogue())[algorithm.name]
+    recording = Recording.of(world.cluster.workers + (program.server is not None))
+    watched = replace(
+        program,
+        worker=_recorded(program.worker, recording),
+        server=program.server and _recorded(program.server, recording),
+    )
+    INTERPRETERS[interpreter](watched, algorithm, world, seed)
+    return recording

@@ -1,0 +1,177 @@
+"""Combinations of pieces, programs and clusters: what makes no sense is refused with the reason."""
+
+import pytest
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.objectives.build import dimension_of
+from paceline.simulator.objectives.softmax import DIMENSIONS, load_data
+from paceline.simulator.programs import catalogue
+from tests.helpers.programs import ROWS
+from tests.helpers.worlds import DIGITS, RING, TIME_ONLY, scenario, simulate
+
+SMALL = {"kind": "quadratic", "dimension": 50}
+CODECS = {
+    "top-k": {"kind": "top-k", "ratio": 0.1},
+    "random-k": {"kind": "random-k", "ratio": 0.1},
+    "dgc": {"kind": "dgc", "ratio": 0.1, "warmup": 4},
+    "qsgd": "qsgd",
+    "fp16": "fp16",
+    "power-sgd": {"kind": "power-sgd", "rank": 1},
+}
+
+REFUSED = {
+    "codec for gossip": (
+        {"name": "d-psgd", "codec": "fp16"}, {}, ["d-psgd has none", "exchange whole models"],
+    ),
+    "momentum for D^2": ({"name": "d2", "momentum": 0.9}, {}, ["d2 has none", "correction"]),
+    "two averages without any": (
+        {"name": "asgd", "codec": "power-sgd"}, {}, ["two averages", "asgd has none", "top-k"],
+    ),
+    "momentum twice": (
+        {"name": "ssgd", "momentum": 0.9, "codec": CODECS["dgc"]}, {},
+        ["algorithm[0].momentum = 0.9", "applied twice", "write 0"],
+    ),
+    "momentum twice from the optimizer": (
+        {"name": "dts", "delay": 4, "codec": CODECS["dgc"]}, {"optimizer": {"momentum": 0.9}},
+        ["optimizer.momentum = 0.9", "applied twice"],
+    ),
+    "momentum of displacements": (
+        {"name": "local-sgd", "tau": 4, "codec": CODECS["dgc"]}, {},
+        ["momentum of gradients", "local-sgd sends displacements", "top-k"],
+    ),
+    "less than one entry": (
+        {"name": "ssgd", "codec": {"kind": "top-k", "ratio": 0.001}}, {},
+        ["less than one of the 50 entries", "0.02 or more", "objective.dimension"],
+    ),
+    "less than one entry of the digits": (
+        {"name": "ssgd", "codec": "dgc"}, {"objective": DIGITS},
+        ["less than one of the 650 entries", "0.0015 or more"],
+    ),
+    "more gradients than workers": (
+        {"name": "k-sync", "k": 9}, {}, ["algorithm[0].k = 9", "cluster.workers = 4"],
+    ),
+    "a torus that does not fill": (
+        {"name": "d-psgd", "graph": {"kind": "torus", "rows": 3}}, {}, ["4 workers", "rows = 2"],
+    ),
+    "a mean that outlives its round": (
+        {"name": "streaming-diloco", "tau": 4, "overlap": 4}, {}, ["overlap = 4", "below tau = 4"],
+    ),
+    "gossip without latency": (
+        {"name": "ad-psgd"}, {"network": {"collective": "given", "duration": "1 s"}},
+        ["network.latency", "ad-psgd sends messages"],
+    ),
+    "a threshold that falls": (
+        {"name": "hybrid", "threshold": {"schedule": "linear", "start": 4, "end": 1, "steps": 9}},
+        {}, ["threshold", "decreases"],
+    ),
+    "more pieces than entries": (
+        {"name": "ssgd-bucketed", "buckets": 51, "codec": "fp16"}, {},
+        ["algorithm[0].buckets = 51", "50 entries"],
+    ),
+    "less than one entry of a piece": (
+        {"name": "streaming-diloco", "tau": 9, "codec": {"kind": "top-k", "ratio": 0.05}}, {},
+        ["less than one of the 12 entries of a piece"],
+    ),
+    "a flush without epochs": (
+        {"name": "hpsgd", "epoch_flush": "paper"}, {}, ["epoch_flush", "write epoch = 100"],
+    ),
+    "Nesterov where a number is needed": (
+        {"name": "dts", "delay": 2, "momentum": {"kind": "nesterov", "mu": 0.9}}, {},
+        ["algorithm[0].momentum", "not a plain momentum"],
+    ),
+    "two thresholds": (
+        {"name": "hybrid", "step_size": 9, "threshold": 3}, {},
+        ["algorithm[0].step_size = 9", "contradicts threshold"],
+    ),
+    "an unknown codec": ({"name": "ssgd", "codec": "zip"}, {}, ["not a codec", "top-k", "qsgd"]),
+    "Theorem 2 of something compressed": (
+        {"name": "ssgd", "codec": "fp16"},
+        {"objective": {
+            "kind": "bound", "initial_gap": 1.0, "smoothness": 1.0, "gradient_variance": 1.0,
+        }},
+        ["plain SGD", "uncompressed"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_what_makes_no_sense_is_refused_with_the_reason(why):
+    algorithm, tables, words = REFUSED[why]
+    replaced = tables.get("network", RING)
+    with pytest.raises(InputError) as refused:
+        scenario(algorithm, **{"objective": SMALL, **tables, "network": replaced})
+    for word in words:
+        assert word in str(refused.value)
+
+
+def test_two_costs_of_averaging_a_model_contradict_each_other():
+    tables = [
+        {"name": "hpsgd", "local_sgd_sync_multiplier": times, "label": f"{times}"}
+        for times in (2.4, 2.0)
+    ]
+    with pytest.raises(InputError, match=r"algorithm\[1\].local_sgd_sync_multiplier = 2.0"):
+        scenario(*tables, {"name": "local-sgd", "tau": 4})
+    with pytest.raises(InputError, match="has no effect, as no local-sgd"):
+        scenario(tables[0])
+
+
+def test_averaging_a_model_may_cost_more_than_averaging_a_gradient():
+    """Said beside hpsgd, it weighs on local-sgd alone, and the result says so."""
+    hpsgd, local, ssgd = {"name": "hpsgd"}, {"name": "local-sgd", "tau": 5}, {"name": "ssgd"}
+    network = {"collective": "ring", "latency": "0 s", "bandwidth": "1 Mbit/s"}
+    plain = scenario(hpsgd, local, ssgd, network=network, steps=100)
+    heavy = scenario(
+        hpsgd | {"local_sgd_sync_multiplier": 2.4}, local, ssgd, network=network, steps=100
+    )
+    before, after = ([simulate(each, index) for index in range(3)] for each in (plain, heavy))
+    assert after[0].curve["time"] == before[0].curve["time"]
+    assert after[2].curve["time"] == before[2].curve["time"]
+    sent = [sum(run.links.values()) for run in (before[1], after[1])]
+    assert sent[1] == pytest.approx(2.4 * sent[0])
+    assert after[1].seconds["communicate"] == pytest.approx(2.4 * before[1].seconds["communicate"])
+    assert any("2.4 of a gradient" in note for note in after[1].notes)
+
+
+def test_dimensions_of_objectives_are_known_before_they_are_built():
+    for data, dimension in DIMENSIONS.items():
+        found = load_data(data)
+        assert dimension == found.train_x.shape[1] * found.classes
+    assert dimension_of(scenario().objective) is None
+
+
+PARAMETERS = {row.name: row.variants[0] for row in ROWS}
+LINED = [name for name, each in catalogue().items() if "codec" in each.parameters.model_fields]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("name", LINED)
+def test_every_program_with_a_line_takes_every_codec_that_is_not_refused(name, codec):
+    """And sends fewer bytes, the same in a run that only tells the time; fp16 halves them."""
+    algorithm = {"name": name, **PARAMETERS[name], "codec": CODECS[codec]}
+    if codec == "power-sgd" and catalogue()[name].server:
+        pytest.skip("refused")
+    if codec == "dgc" and not catalogue()[name].sends_gradients:
+        pytest.skip("refused")
+    raw = {key: value for key, value in algorithm.items() if key != "codec"}
+    tables = {"network": RING, "lr": 0.02, "steps": 24, "model": {"parameters": 2500}}
+    coded = simulate(scenario(algorithm, objective=SMALL, **tables))
+    plain = simulate(scenario(raw, objective=SMALL, **tables))
+    assert coded.curve["loss"][-1] < coded.curve["loss"][0]
+    up, total = sum(coded.links.values()), sum(plain.links.values())
+    assert up < total
+    if codec == "fp16" and not catalogue()[name].server:
+        assert up == pytest.approx(total / 2, rel=0.01)
+    if name != "adacomm" and codec != "dgc":  # adacomm needs a loss; dgc samples its threshold
+        blind = simulate(scenario(algorithm, objective=TIME_ONLY, **tables))
+        assert blind.links == pytest.approx(coded.links)
+        assert blind.duration == pytest.approx(coded.duration)
+
+
+def test_compression_costs_compute_time():
+    """Encoding every gradient, and decoding those of everyone where they are gathered."""
+    codec = {"kind": "top-k", "ratio": 0.1, "compress": "300 ms", "decompress": "20 ms"}
+    run = simulate(
+        scenario({"name": "ssgd", "codec": codec}, workers=5, objective=SMALL, compute="1 s")
+    )
+    assert run.duration / run.steps == pytest.approx(1 + 0.3 + 5 * 0.02)
+    assert run.seconds["compute"] == pytest.approx(run.duration)

@@ -1,0 +1,191 @@
+"""Inputs with anything in any place: read, or refused by InputError; never anything else."""
+
+import copy
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.inputs.messages import toml
+from paceline.simulator.load.load import load, parse
+from tests import corpus
+from tests.fuzz.readers import CURVES, READERS, SCENARIOS, few, seeds
+from tests.load.test_load import KEYS, VALUES, places
+from tests.load.test_load import table as base
+
+SHIPPED = sorted(SCENARIOS.rglob("*.toml"))
+ODD = st.sampled_from(
+    [0, -1, 1e308, 1e-308, 5e-324, 10**30, float("nan"), float("inf"), "1e300 s", "1e-300 s", "0 s",
+     "1e-12 bit/s", "1e300 bit/s", "", "x" * 300, [], {}, [[[]]], {"a": {"b": {}}}, True, None]
+)  # fmt: skip
+ANY = VALUES | ODD
+QUICK = settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@st.composite
+def changed(draw, document):
+    """A document with a few of its values dropped, replaced, renamed, or put elsewhere."""
+    found = copy.deepcopy(document)
+    for _ in range(draw(st.integers(1, 3))):
+        every = [*places(found)]
+        if not every:
+            break
+        *way, last = draw(st.sampled_from(every))
+        inner = found
+        for part in way:
+            inner = inner[part]
+        what = draw(st.sampled_from(["drop", "replace", "rename", "copy", "odd"]))
+        if what == "drop":
+            del inner[last]
+        elif what == "rename" and isinstance(inner, dict):
+            inner[draw(KEYS)] = inner.pop(last)
+        elif what == "copy":
+            *there, key = draw(st.sampled_from(every))
+            source = document
+            with suppress(KeyError, IndexError, TypeError):
+                for part in (*there, key):
+                    source = source[part]
+                inner[last] = copy.deepcopy(source)
+        else:
+            # a copy: the next change may be to what is the same object in every example
+            inner[last] = copy.deepcopy(draw(ANY if what == "replace" else ODD))
+    return found
+
+
+def text(table):
+    """A table as TOML, as far as that can be."""
+    lines = (f"{json.dumps(key)} = {toml(value)}" for key, value in table.items())
+    return "\n".join(lines).encode("utf-8", "replace")
+
+
+def handled(name, data, folder):
+    with suppress(InputError):
+        READERS[name](data, folder)
+
+
+@QUICK
+@given(data=st.data())
+def test_changed_scenarios(data, tmp_path):
+    """They load or are refused; a few steps of those that load run, or are refused."""
+    file = tmp_path / "my.toml"
+    file.write_bytes(text(data.draw(changed(base() | {"title": "x"}))))
+    with suppress(InputError):
+        few(file)
+
+
+@QUICK
+@given(data=st.data())
+def test_changed_shipped_scenarios(data):
+    path = data.draw(st.sampled_from(SHIPPED))
+    with suppress(InputError):
+        parse(data.draw(changed(load(path).table)), file=str(path), folder=path.parent)
+
+
+PROFILE = {
+    "overhead": [{"workers": 4, "issue": "0.5 ms", "step": {"dist": "constant", "value": "1 ms"}}],
+    "calibration": {
+        "run_to_run": 0.02, "sd": {"overhead.0.issue": 0.1, "cluster.compute": 0.1},
+        "measured": {"workers": [2, 8], "step": ["10 ms", "1 s"], "loss": [0.1, 1.0]},
+        "replicates": 2, "notes": ["one"], "runs": ["a"], "hardware": "cpu", "versions": {},
+    },
+    "cluster": {"compute": {"dist": "gamma", "mean": "80 ms", "shape": 4.0}},
+    "network": {"latency": "1 ms", "bandwidth": "2 Gbit/s"},
+}  # fmt: skip
+
+
+@QUICK
+@given(data=st.data())
+def test_changed_profiles(data, tmp_path):
+    handled("profile", text(data.draw(changed(PROFILE))), tmp_path)
+
+
+@QUICK
+@given(data=st.data())
+def test_changed_traces(data, tmp_path):
+    document = data.draw(changed(corpus.kineto()))
+    handled("trace", json.dumps(document, default=str).encode("utf-8", "replace"), tmp_path)
+
+
+DOCUMENTS = ("run", "search", "swept", "comparison", "timeline")
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+@QUICK
+@given(data=st.data())
+def test_changed_documents(name, data, tmp_path):
+    document = data.draw(changed(json.loads(seeds()[name][0])))
+    handled(name, json.dumps(document, default=str).encode("utf-8", "replace"), tmp_path)
+
+
+@pytest.mark.parametrize("name", [*DOCUMENTS, "curves", "event", "table", "kept"])
+def test_what_commands_write_is_read(name, tmp_path):
+    READERS[name](seeds()[name][0], tmp_path)
+
+
+@st.composite
+def cells(draw, table):
+    """A CSV file with a few of its cells replaced, its lines cut, swapped, or doubled."""
+    rows = [line.split(",") for line in table.splitlines()]
+    for _ in range(draw(st.integers(1, 4))):
+        row = draw(st.integers(0, len(rows) - 1))
+        what = draw(st.sampled_from(["cell", "cut", "double", "swap"]))
+        if what == "cell":
+            odd = st.sampled_from(
+                ["", "nan", "inf", "-1", "1e999", "9" * 40, '"', "x", "\0", "1_0"]
+            )
+            rows[row][draw(st.integers(0, len(rows[row]) - 1))] = draw(odd | st.text(max_size=4))
+        elif what == "cut":
+            rows[row] = rows[row][: draw(st.integers(1, len(rows[row])))]
+        elif what == "double":
+            rows.insert(row, rows[row] * draw(st.integers(1, 2)))
+        else:
+            other = draw(st.integers(0, len(rows) - 1))
+            rows[row], rows[other] = rows[other], rows[row]
+    return "\n".join(map(",".join, rows)).encode("utf-8", "replace")
+
+
+TABLES = {
+    "curves": CURVES,
+    "event": "label,seed,node,kind,step,start,end,joined,due,bytes\n"
+    + "".join(f"ssgd,0,{n},step,{k},{k},{k + 0.5},,,\n" for n in (0, 1) for k in range(4)),
+    "samples": "from,to,latency,bandwidth\na,b,1 ms,1 Gbit/s\nb,c,2 ms,\n",
+}
+
+
+@pytest.mark.parametrize("name", [*TABLES, "table"])
+@QUICK
+@given(data=st.data())
+def test_changed_tables(name, data, tmp_path):
+    table = TABLES.get(name) or seeds()[name][0].decode()
+    handled(name, data.draw(cells(table)), tmp_path)
+
+
+@pytest.mark.parametrize("name", READERS)
+@QUICK
+@given(data=st.data())
+def test_changed_bytes(name, data, tmp_path):
+    """Bytes cut out, put in, or turned; what the fuzzer does at length."""
+    found = bytearray(data.draw(st.sampled_from(seeds()[name])))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(found)))
+        until = at + data.draw(st.integers(0, 40))
+        found[at:until] = data.draw(st.binary(max_size=12))
+    handled(name, bytes(found), tmp_path)
+
+
+@QUICK
+@given(override=st.text(max_size=12) | st.builds("{}={}".format, KEYS, ANY.map(toml)))
+def test_overrides(override):
+    with suppress(InputError):
+        parse(base(), overrides=[override])
+
+
+def test_the_shipped_scenarios_are_found():
+    assert len(SHIPPED) > 20
+    assert Path(SHIPPED[0]).is_file()

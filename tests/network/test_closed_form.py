@@ -1,0 +1,315 @@
+"""Collectives and messages: seconds and bytes per link by hand, random latencies, what is paid."""
+
+import gc
+import weakref
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.simulator.engines.payloads import Meter, cut, join, mean, protect
+from paceline.simulator.network.closed_form import ClosedForm, Traffic
+from paceline.simulator.programs import Program
+from tests.helpers.worlds import EXPONENTIAL, FREE, QUADRATIC, TIME_ONLY, scenario, simulate
+
+B = 4000.0  # bytes: the model of these scenarios
+LAT, RATE = 0.02, 125_000.0  # seconds per hop, bytes per second
+LINE = {"latency": "20 ms", "bandwidth": "1 Mbit/s"}
+
+
+def regions(*names, size=1):
+    """Groups of `size` workers, each in its region."""
+    return {
+        "group": [
+            {"name": f"{name} {index}", "workers": size, "region": name}
+            for index, name in enumerate(names)
+        ]
+    }
+
+
+def traffic(workers, network, seed=0, **tables):
+    world = scenario({"name": "ssgd"}, workers=workers, network=network, **tables)
+    return Traffic(ClosedForm(world), seed)
+
+
+def test_nobody_remembers_a_network():
+    network = ClosedForm(scenario({"name": "ssgd"}, network={"collective": "ring", **LINE}))
+    assert network.plan("mean", (0, 1, 2)) is network.plan("mean", (0, 1, 2))
+    known = weakref.ref(network)
+    del network
+    gc.collect()
+    assert known() is None
+
+
+# Collectives
+
+
+def test_a_ring_sends_two_m_minus_one_shares_to_the_next():
+    wire = traffic(4, {"collective": "ring", **LINE})
+    assert wire.collective("mean", B) == pytest.approx((1.5 * B / RATE, 6 * LAT))
+    ring = ["worker 0->worker 1", "worker 1->worker 2", "worker 2->worker 3", "worker 3->worker 0"]
+    assert wire.links() == pytest.approx(dict.fromkeys(ring, 1.5 * B))
+
+
+def test_a_tree_goes_up_and_down_its_levels():
+    """Five workers: 1 to 0 and 3 to 2; 2 to 0; 4 to 0; and back. One payload each way."""
+    wire = traffic(5, {"collective": "tree", **LINE})
+    assert wire.collective("mean", B) == pytest.approx((6 * B / RATE, 6 * LAT))
+    pairs = [(1, 0), (3, 2), (2, 0), (4, 0)]
+    names = [f"worker {a}->worker {b}" for pair in pairs for a, b in (pair, pair[::-1])]
+    assert wire.links() == pytest.approx(dict.fromkeys(names, B))
+
+
+def test_a_star_takes_all_in_turn_through_worker_0():
+    wire = traffic(4, {"collective": "star", **LINE})
+    assert wire.collective("mean", B) == pytest.approx((6 * B / RATE, 2 * LAT))
+    names = [f"worker {w}->worker 0" for w in (1, 2, 3)] + [
+        f"worker 0->worker {w}" for w in (1, 2, 3)
+    ]
+    assert wire.links() == pytest.approx(dict.fromkeys(names, B))
+
+
+def test_a_hierarchy_is_two_rings_and_the_way_back():
+    """Regions of 3 and 2 workers, fast inside; the first of each form a ring of two across."""
+    network = {
+        "collective": "hierarchical", **LINE,
+        "link": [
+            {"between": ["a", "a"], "latency": "1 ms", "bandwidth": "8 Mbit/s"},
+            {"between": ["b", "b"], "latency": "2 ms", "bandwidth": "4 Mbit/s"},
+        ],
+    }  # fmt: skip
+    cluster = {
+        "group": [
+            {"name": "A", "workers": 3, "region": "a"}, {"name": "B", "workers": 2, "region": "b"}
+        ]
+    }  # fmt: skip
+    wire = traffic(5, network, cluster=cluster)
+    inside = max(4 / 3 * B / 1e6, 1.0 * B / 5e5)
+    back = max(B / 1e6, B / 5e5)
+    seconds, latency = wire.collective("mean", B)
+    assert seconds == pytest.approx(inside + B / RATE + back)
+    assert latency == pytest.approx(4 * 0.001 + 2 * LAT + 2 * 0.001)  # the way back: 2 of either
+    assert wire.links() == pytest.approx(
+        {
+            "a->a": (4 + 2) * B,  # in the ring and on the way back
+            "b->b": (2 + 1) * B,
+            "a->b": B,
+            "b->a": B,
+        }
+    )
+
+
+def test_a_gather_brings_every_payload_round_the_ring():
+    wire = traffic(4, {"collective": "ring", **LINE})
+    assert wire.collective("gather", 100.0) == pytest.approx((3 * 100 / RATE, 3 * LAT))
+    assert sum(wire.links().values()) == pytest.approx(4 * 3 * 100)
+
+
+def test_a_given_duration_moves_no_known_bytes():
+    wire = traffic(4, {"collective": "given", "duration": "2 s"})
+    assert wire.collective("mean", B) == (2.0, 0.0)
+    assert wire.collective("mean", B / 4) == (0.5, 0.0)
+    assert wire.links() == {}
+
+
+@pytest.mark.parametrize("collective", ["ring", "tree", "star", "hierarchical", "given"])
+def test_one_worker_has_nobody_to_talk_to(collective):
+    network = {"collective": collective, **LINE}
+    if collective == "given":
+        network["duration"] = "2 s"
+    wire = traffic(1, network, cluster={"region": "a"})
+    for kind in ("mean", "gather"):
+        assert wire.collective(kind, B) == (0.0, 0.0)
+    assert wire.totals() == (0.0, 0.0)
+
+
+@given(
+    st.integers(2, 9), st.sampled_from(["ring", "tree", "star", "hierarchical"]), st.integers(1, 9)
+)
+def test_a_mean_moves_what_it_must(workers, collective, here):
+    """An all-reduce moves 2(m - 1) payloads; that of regions some more, to tell everyone."""
+    a, b = min(here, workers), workers - min(here, workers)
+    cluster = {"region": "b", "group": [{"name": "g", "workers": a, "region": "a"}]}
+    wire = traffic(workers, {"collective": collective, **LINE}, cluster=cluster)
+    wire.collective("mean", B)
+    moved, crossing = wire.totals()
+    if collective == "hierarchical" and b:
+        assert moved == pytest.approx((3 * (a - 1) + 3 * (b - 1) + 2) * B)
+        assert crossing == pytest.approx(2 * B)
+    else:
+        assert moved == pytest.approx(2 * (workers - 1) * B)
+    cost = wire.network.mean_cost()
+    assert (cost.transmission, cost.latency) == pytest.approx(wire.collective("mean", B))
+
+
+def test_the_slowest_link_of_a_ring_sets_its_pace():
+    """Three regions: a transfer crosses every link, the latency is that of the worst way round."""
+    network = {
+        "collective": "ring", **LINE,
+        "link": [
+            {"between": ["a", "b"], "latency": "100 ms"},
+            {"between": ["b", "c"], "bandwidth": "100 kbit/s"},
+        ],
+    }  # fmt: skip
+    wire = traffic(3, network, cluster=regions("a", "b", "c"))
+    seconds, latency = wire.collective("mean", B)
+    assert seconds == pytest.approx(4 / 3 * B / 12_500)
+    assert latency == pytest.approx(0.1 + LAT + LAT + 0.1)  # four hops from a: over a->b twice
+
+
+def test_workers_without_a_region_have_links_of_their_own():
+    wire = traffic(3, {"collective": "star", **LINE}, cluster=regions("a"))
+    wire.collective("mean", B)
+    assert set(wire.links()) == {
+        "worker 1->a", "a->worker 1", "worker 2->a", "a->worker 2"
+    }  # fmt: skip
+
+
+# Links
+
+
+@pytest.mark.parametrize(
+    ("window", "latency", "rate"),
+    [
+        ("1 MiB", "277 ms", 2**20 / 0.554),  # window over round trip
+        ("1 MiB", "1 us", RATE * 1000),
+        ("1 MiB", "0 s", RATE * 1000),
+    ],
+)
+def test_a_window_limits_the_rate_of_a_flow(window, latency, rate):
+    network = {
+        "collective": "ring", "latency": latency, "bandwidth": "1 Gbit/s", "tcp_window": window
+    }  # fmt: skip
+    seconds, _ = traffic(2, network).collective("mean", B)
+    assert seconds == pytest.approx(B / rate)
+
+
+def test_without_a_bandwidth_only_latency_is_left():
+    for network in (FREE, {"latency": "20 ms"}):
+        seconds, latency = traffic(3, network | {"collective": "ring"}).collective("mean", B)
+        assert (seconds, latency) == (0.0, pytest.approx(4 * LAT if network != FREE else 0))
+
+
+@pytest.mark.parametrize("collective", ["ring", "tree", "star"])
+def test_random_latencies_have_the_mean_that_theory_uses(collective):
+    jitter = {"dist": "gamma", "mean": "30 ms", "shape": 2}
+    wire = traffic(5, {"collective": collective, "latency": "20 ms", "jitter": jitter})
+    draws = np.array([wire.collective("mean", B)[1] for _ in range(4000)])
+    expected = wire.network.mean_cost().latency
+    assert draws.min() > expected * LAT / 0.05
+    assert np.mean(draws) == pytest.approx(expected, abs=4 * np.std(draws) / np.sqrt(len(draws)))
+    again = traffic(5, {"collective": collective, "latency": "20 ms", "jitter": jitter})
+    assert [again.collective("mean", B)[1] for _ in range(50)] == draws[:50].tolist()
+    other = traffic(5, {"collective": collective, "latency": "20 ms", "jitter": jitter}, seed=1)
+    assert other.collective("mean", B)[1] != draws[0]
+
+
+def test_messages_pay_latency_and_transmission_and_keep_their_order():
+    async def worker(me, *, lr: float):
+        await me.gradient(me.start)
+        if me.rank == 0:
+            for _ in range(500):
+                me.send(1, me.start)
+        else:
+            for _ in range(500):
+                await me.receive(0)
+                me.mark(me.start)
+                arrivals.append(me.clock())
+
+    arrivals: list[float] = []
+    programs = {"mine": Program("mine", worker, "here")}
+    network = LINE | {"latency": EXPONENTIAL}
+    world = scenario({"name": "mine"}, workers=2, steps=1, network=network, programs=programs)
+    simulate(world, programs=programs)
+    assert all(a <= b for a, b in pairwise(arrivals))
+    assert min(arrivals) > 1 + B / RATE
+    # the last to arrive is the slowest of 500
+    assert 1 + B / RATE + 3 < arrivals[-1] < 1 + B / RATE + 15
+
+
+# Bytes and money
+
+
+def test_links_and_curves_count_every_byte():
+    world = scenario(
+        {"name": "ssgd"}, {"name": "local-sgd", "tau": 5}, {"name": "ssgd-bucketed"},
+        {"name": "psgd"}, {"name": "asgd"}, {"name": "adacomm", "tau0": 5, "interval": "1 h"},
+        workers=4, objective=QUADRATIC, network={"collective": "ring", **LINE}, steps=20,
+    )  # fmt: skip
+    runs = [simulate(world, index) for index in range(len(world.algorithm))]
+    moved = [run.curve["bytes"][-1] for run in runs]
+    assert moved[:4] == pytest.approx([20 * 6 * B, 4 * 6 * B, 20 * 6 * B, 0])
+    # sent and answered; and with the last answers the workers compute on
+    assert 2 * 20 * 4 * B <= moved[4] <= (2 * 20 * 4 + 4) * B
+    assert moved[5] == pytest.approx(4 * 6 * (B + 4 * 8))  # three losses and a clock travel along
+    for run, total in zip(runs, moved, strict=True):
+        if run.name != "asgd":
+            assert sum(run.links.values()) == pytest.approx(total)
+        assert all(a <= b for a, b in pairwise(run.curve["bytes"]))
+    assert set(runs[4].links) == {f"worker {w}->server" for w in range(4)} | {
+        f"server->worker {w}" for w in range(4)
+    }
+
+
+def test_only_what_leaves_a_region_is_charged_as_egress():
+    """A ring over two workers in a and one in b; node hours for workers, and the server if any."""
+    network = {"collective": "ring", **LINE}
+    tables = {
+        "workers": 3, "steps": 10, "network": network, "run": {"evaluate_every": 10},
+        "cluster": regions("a", "a", "b"), "cost": {"egress_per_gb": 1e6, "node_hour": 3.6},
+    }  # fmt: skip
+    run = simulate(scenario({"name": "ssgd"}, **tables))
+    assert run.links == pytest.approx(dict.fromkeys(["a->a", "a->b", "b->a"], 10 * 4 / 3 * B))
+    egress = 2 * 10 * 4 / 3 * B * 1e6 / 1e9
+    assert run.curve["cost"][-1] == pytest.approx(egress + 3 * run.duration * 3.6 / 3600)
+    served = simulate(scenario({"name": "asgd"}, **tables))
+    assert served.curve["cost"][-1] == pytest.approx(
+        served.curve["bytes"][-1] * 1e6 / 1e9 + 4 * served.duration * 3.6 / 3600
+    )
+
+
+def test_without_regions_every_byte_is_charged():
+    wire = traffic(3, {"collective": "ring", **LINE})
+    wire.collective("mean", B)
+    moved, charged = wire.totals()
+    assert moved == charged == pytest.approx(4 * B)
+
+
+# Payloads
+
+
+def test_bytes_follow_from_the_payload():
+    meter = Meter(model_bytes=400.0, dimension=10)
+    vector = np.zeros(10)
+    assert meter(vector) == 400
+    assert meter(vector[:3]) == pytest.approx(120)
+    assert meter(1.5) == meter(np.float64(1.5)) == 8
+    assert meter((vector, 1.0, (2.0, vector[:1]))) == pytest.approx(400 + 16 + 40)
+    nothing = scenario({"name": "ssgd"}, objective=TIME_ONLY)
+    assert nothing.model.bytes == B
+    assert meter(0j) == 400
+    assert [meter(part) for part in cut(0j, 5)] == pytest.approx([80] * 5)
+
+
+@given(st.integers(1, 40), st.integers(1, 12))
+def test_a_cut_vector_can_be_joined(size, pieces):
+    vector = np.arange(float(size))
+    parts = cut(vector, pieces)
+    assert len(parts) == pieces
+    assert np.array_equal(join(parts), vector)
+    assert np.array_equal(join(parts[:1]), vector[size - len(parts[0]) :])  # last entries first
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_a_mean_goes_entry_by_entry_in_rank_order():
+    tenth = [0.1, 0.2, 0.3]
+    assert mean(tenth) == (0.1 + 0.2 + 0.3) / 3 != (0.3 + 0.2 + 0.1) / 3
+    vectors = [np.array([w, 1.0]) for w in tenth]
+    vector, number = mean([(v, w) for v, w in zip(vectors, tenth, strict=True)])
+    assert np.array_equal(vector, [mean(tenth), 1.0])
+    assert number == mean(tenth)
+    assert mean([0j, 0j]) == 0j
+    protect((vectors[0], 1.0, (vectors[1],)))
+    assert [v.flags.writeable for v in vectors] == [False, False, True]

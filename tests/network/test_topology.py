@@ -1,0 +1,736 @@
+"""The network as a graph: places, lines, ways, tables, platforms, and what is refused."""
+
+import copy
+import pickle
+import re
+import tomllib
+from itertools import islice, pairwise, permutations, takewhile
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.load.load import load, parse
+from paceline.simulator.network.closed_form import ClosedForm
+from paceline.simulator.network.topology.routes import Topology
+from paceline.simulator.scenario.network import Link
+from paceline.simulator.studies.simulate import Task
+
+SHIPPED = Path(__file__).parents[2] / "scenarios"
+
+
+def table(network, cluster=None, groups=None, **more):
+    """A scenario's table: workers in regions as `groups` says, {region: how many}."""
+    groups = {"a": 2, "b": 2} if groups is None else groups
+    listed = [{"name": f"in {k}", "workers": n, "region": k} for k, n in groups.items()]
+    own = {"workers": sum(groups.values()) or 3, "compute": "1 s", "group": listed}
+    net = {"model": "flows", "latency": "1 ms", "bandwidth": "8 Gbit/s"} | network
+    return {
+        "model": {"parameters": 10},
+        "cluster": own | (cluster or {}),
+        "network": {key: value for key, value in net.items() if value is not None},
+        "run": {"steps": 2},
+        "algorithm": [{"name": "ssgd"}],
+    } | more
+
+
+def scenario(network=None, cluster=None, groups=None, folder=".", **more):
+    found = table(network or {}, cluster, groups, **more)
+    return parse(found, file="my.toml", folder=Path(folder))
+
+
+def topology(*args, **more):
+    return Topology(scenario(*args, **more))
+
+
+def names(graph, ranks):
+    return [graph.lines[number].name for number in graph.way(ranks).lines]
+
+
+def link(*ends, **more):
+    return {"between": list(ends)} | more
+
+
+def latency(way):
+    return sum(law.expectation for law in way.laws)
+
+
+# lines and ways
+
+
+def test_inside_a_place_a_transfer_passes_two_network_cards():
+    graph = topology()
+    assert names(graph, (0, 1)) == ["worker 0 out", "worker 1 in"]
+    way = graph.way((0, 1))
+    assert [graph.lines[number].capacity for number in way.lines] == [1e9, 1e9]
+    assert (latency(way), way.rtt, way.limit) == (0.001, 0.002, inf)
+    assert (graph.hop(0, 1), graph.charged(0, 1)) == ("a->a", False)
+
+
+def test_between_regions_it_passes_one_line_that_all_share():
+    graph = topology({"link": [link("b", "a", latency="40 ms", bandwidth="800 Mbit/s")]})
+    assert names(graph, (0, 2)) == ["worker 0 out", "a->b", "worker 2 in"]
+    assert graph.way((0, 2)).lines[1] == graph.way((1, 3)).lines[1]
+    assert names(graph, (3, 0)) == ["worker 3 out", "b->a", "worker 0 in"]
+    assert graph.lines[graph.way((0, 2)).lines[1]].capacity == 1e8
+    assert graph.way((0, 2)).rtt == pytest.approx(0.08)
+    assert (graph.hop(3, 0), graph.charged(3, 0)) == ("b->a", True)
+
+
+def test_regions_that_nothing_joins_have_the_line_that_network_describes():
+    graph = topology()
+    assert names(graph, (0, 2)) == ["worker 0 out", "a->b", "worker 2 in"]
+    assert names(graph, (4, 0)) == ["server out", "server->a", "worker 0 in"]
+    assert graph.lines[graph.way((4, 0)).lines[0]].capacity == inf
+
+
+def test_nodes_without_a_region_meet_at_their_cards_and_are_places_of_their_own():
+    graph = topology(groups={})
+    assert names(graph, (0, 2)) == ["worker 0 out", "worker 2 in"]
+    assert names(graph, (1, 3)) == ["worker 1 out", "server in"]
+    assert (graph.hop(0, 2), graph.charged(0, 2)) == ("worker 0->worker 2", True)
+
+
+def test_a_pipelined_chain_is_one_flow_over_the_lines_of_all_its_hops():
+    graph = topology({"tcp_window": "64 kB", "link": [link("a", "b", latency="9 ms")]})
+    first, second, chain = graph.way((0, 1)), graph.way((1, 2)), graph.way((0, 1, 2))
+    assert chain.lines == first.lines + second.lines
+    assert chain.laws == first.laws + second.laws
+    assert chain.limit == min(first.limit, second.limit) == pytest.approx(64e3 / 0.018)
+    assert chain.rtt == pytest.approx(0.02)
+
+
+def test_cards_are_as_fast_as_nic_says_or_the_link_inside_their_place():
+    groups = [
+        {"name": "fast", "workers": 1, "region": "a", "nic": "80 Gbit/s"},
+        {"name": "slow", "workers": 1, "region": "a"},
+        {"name": "far", "workers": 1, "region": "b"},
+    ]
+    inner = [link("a", "a", bandwidth="16 Gbit/s")]
+    graph = topology({"link": inner}, {"workers": 3, "group": groups})
+    cards = {line.name: line.capacity for line in graph.lines}
+    assert [cards[f"worker {rank} out"] for rank in range(3)] == [1e10, 2e9, 1e9]
+    assert [cards[f"worker {rank} in"] for rank in range(3)] == [1e10, 2e9, 1e9]
+
+
+def test_half_duplex_is_one_line_for_both_directions_and_per_flow_is_shared_by_none():
+    kinds = [link("a", "a", sharing="half-duplex"), link("a", "b", sharing="half-duplex")]
+    graph = topology({"link": [*kinds, link("b", "b", sharing="per-flow")]})
+    assert names(graph, (0, 2)) == ["worker 0", "a<->b", "worker 2 in"]
+    assert names(graph, (3, 1)) == ["worker 3 out", "a<->b", "worker 1"]
+    assert graph.way((0, 2)).lines[1] == graph.way((2, 0)).lines[1]
+    shared = {line.name: line.per_flow for line in graph.lines}
+    assert shared["worker 2 out"]
+    assert not shared["a<->b"]
+
+
+def test_jitter_adds_to_every_hop_and_halves_the_rate_of_a_window():
+    graph = topology({"jitter": {"dist": "exponential", "mean": "1 ms"}, "tcp_window": "1 MB"})
+    way = graph.way((0, 1))
+    assert len(way.laws) == 2
+    assert way.rtt == pytest.approx(0.004)
+    assert way.limit == pytest.approx(1e6 / 0.004)
+
+
+def test_a_router_joins_places_and_a_link_of_their_own_comes_first():
+    star = [link(end, "hub", latency="5 ms") for end in ("a", "b", "c")]
+    graph = topology({"link": star}, groups={"a": 1, "b": 1, "c": 1})
+    assert names(graph, (0, 2)) == ["worker 0 out", "a->hub", "hub->c", "worker 2 in"]
+    assert latency(graph.way((0, 2))) == pytest.approx(0.01)
+    own = [*star, link("a", "c", latency="30 ms")]
+    graph = topology({"link": own}, groups={"a": 1, "b": 1, "c": 1})
+    assert names(graph, (0, 2)) == ["worker 0 out", "a->c", "worker 2 in"]
+    assert names(graph, (0, 1)) == ["worker 0 out", "a->hub", "hub->b", "worker 1 in"]
+
+
+def test_of_ways_of_one_latency_the_one_with_fewer_hops_is_taken():
+    chain = [link(*ends, latency="1 ms") for ends in (("a", "x"), ("x", "y"), ("y", "b"))]
+    short = [link("a", "z", latency="2 ms"), link("z", "b", latency="1 ms")]
+    for links in (chain + short, short + chain):
+        graph = topology({"link": links}, groups=dict.fromkeys("abxy", 1))
+        assert names(graph, (0, 1))[1:-1] == ["a->z", "z->b"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_routes_are_as_short_as_any(data):
+    """Against relaxing every link until nothing improves."""
+    places = "abcdef"
+    pairs = data.draw(
+        st.lists(st.sampled_from([p for p in permutations(places, 2) if p[0] < p[1]]), unique=True)
+    )
+    links = [link(*p, latency=f"{data.draw(st.integers(0, 9))} ms") for p in pairs]
+    plain = scenario(groups={"a": 1, "b": 1, "c": 1})
+    read = tuple(map(Link.model_validate, links))  # past the check that all of them lead somewhere
+    network = plain.network.model_copy(update={"link": read})
+    graph = Topology(plain.model_copy(update={"network": network}))
+    direct = {frozenset(each["between"]): float(each["latency"][:-3]) / 1e3 for each in links}
+    best = {(a, b): inf for a in places for b in places} | {(a, a): 0.0 for a in places}
+    for _ in places:
+        for pair, seconds in direct.items():
+            for a, b in permutations(pair):
+                for end in places:
+                    best[end, b] = min(best[end, b], best[end, a] + seconds)
+    for source, to in permutations(range(3), 2):
+        ends = places[source], places[to]
+        expected = direct.get(frozenset(ends), best[ends])
+        way = graph.way((source, to))
+        assert latency(way) == pytest.approx(0.001 if expected == inf else expected, abs=1e-9)
+        hops = [name.split("->") for name in names(graph, (source, to))[1:-1]]
+        assert hops[0][0] == ends[0]
+        assert hops[-1][1] == ends[1]
+        assert all(before[1] == after[0] for before, after in pairwise(hops))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_each_way_costs_what_its_link_does_in_closed_form(data):
+    """Where nothing is shared both models must be the same."""
+    regions = ["a", "b", "c", "server"]
+    links = []
+    for pair in [*((x, y) for x in regions for y in regions if x < y), ("a", "a"), ("b", "b")]:
+        if data.draw(st.booleans()):
+            keys = data.draw(st.sets(st.sampled_from(["latency", "bandwidth", "tcp_window"])))
+            units = {"latency": "ms", "bandwidth": "Mbit/s", "tcp_window": "kB"}
+            more = {key: f"{data.draw(st.integers(1, 99))} {units[key]}" for key in keys}
+            links.append(link(*pair, **more))
+    joined = {frozenset(each["between"]) for each in links}
+    for pair in permutations(regions, 2):  # no way leads through a third place
+        if frozenset(pair) not in joined:
+            joined.add(frozenset(pair))
+            links.append(link(*pair))
+    text = table({"link": links, "bandwidth": None}, groups={"a": 2, "b": 2, "c": 1})
+    graph = Topology(parse(text))
+    closed = copy.deepcopy(text)
+    closed["network"]["model"] = "closed-form"
+    network = ClosedForm(parse(closed))
+    for source, to in permutations(range(6), 2):
+        way, one = graph.way((source, to)), network.link(source, to)
+        inside = [number for number in way.lines if "->" in graph.lines[number].name]
+        lines = inside if graph.charged(source, to) else way.lines
+        rate = min([way.limit, *(graph.lines[number].capacity for number in lines)])
+        assert (latency(way), rate) == (one.latency, one.bandwidth)
+        assert graph.hop(source, to) == one.name
+        assert graph.charged(source, to) == (one.name in network.charged)
+
+
+# what changes over time
+
+PROFILE = {"at": ["0 s", "3 s"], "factor": [1.0, 0.5], "period": "7 s"}
+FAILING = {"between": "5 s", "repair": "1 s"}
+BURSTS = {"on": "1 s", "off": {"dist": "exponential", "mean": "2 s"}}
+
+
+def changing():
+    return topology(
+        {
+            "link": [link("a", "b", bandwidth="800 Mbit/s", profile=PROFILE, outages=FAILING)],
+            "background": [
+                link("a", "b", rate="80 Mbit/s", **BURSTS),
+                link("a", "b", rate="160 Mbit/s"),
+            ],
+            "outage": [link("b", "a", at="20 s", lasts="2 s")],
+        }
+    )
+
+
+def at(steps, time):
+    """The value of a step function that is given by (time, value from then on)."""
+    return list(takewhile(lambda step: step[0] <= time, steps))[-1][1]
+
+
+def inside(spells, time):
+    """Whether a spell holds at `time`, with seed 3."""
+    begun = takewhile(lambda spell: spell[0] <= time, spells.of(3))
+    return any(start <= time < end for start, end in begun)
+
+
+def test_capacity_is_what_profile_outages_and_traffic_leave():
+    graph = changing()
+    number = graph.changing[0]
+    line = graph.lines[number]
+    for time in np.random.default_rng(0).uniform(0, 60, 300):
+        down = any(inside(spells, time) for spells in line.outages)
+        factor = 0.0 if down else (1.0 if time % 7 < 3 else 0.5)
+        load = sum(rate for rate, spells in line.loads if inside(spells, time))
+        expected = max(0.0, 1e8 * factor - load)
+        assert at(graph.capacities(number, 3), time) == pytest.approx(expected, abs=1e-3)
+
+
+def test_schedules_of_capacity_are_keyed_and_in_order():
+    graph = changing()
+    out, back = graph.changing
+    shown = list(islice(graph.capacities(out, 0), 200))
+    assert shown == list(islice(changing().capacities(out, 0), 200))
+    assert shown != list(islice(graph.capacities(out, 1), 200))
+    assert shown[0][0] == 0
+    assert all(a[0] < b[0] and a[1] != b[1] for a, b in pairwise(shown))
+    # traffic has a direction, a failure has none
+    outages = [graph.lines[number].outages for number in (out, back)]
+    assert outages[0] == outages[1]
+    assert not graph.lines[back].loads
+    assert [line.changes for line in graph.lines].count(True) == 2
+
+
+def test_in_the_long_run_a_link_is_down_as_often_as_its_means_say():
+    graph = topology({"link": [link("a", "b", outages={"between": "9 s", "repair": "1 s"})]})
+    steps = list(islice(graph.capacities(graph.changing[0], 0), 20_001))
+    down = sum(b[0] - a[0] for a, b in pairwise(steps) if a[1] == 0)
+    assert down / steps[-1][0] == pytest.approx(0.1, rel=0.05)
+
+
+def test_an_outage_may_be_for_good_and_of_an_unlimited_line():
+    outage = [link("a", "b", at="5 s"), link("a", "a", at="1 s", lasts="1 s")]
+    graph = topology({"bandwidth": None, "outage": outage})
+    schedules = {graph.lines[n].name: list(graph.capacities(n, 0)) for n in graph.changing}
+    assert schedules["a->b"] == schedules["b->a"] == [(0.0, inf), (5.0, 0.0)]
+    assert schedules["worker 1 in"] == [(0.0, inf), (1.0, 0.0), (2.0, inf)]
+    assert set(schedules) == {"a->b", "b->a"} | {
+        f"worker {r} {d}" for r in (0, 1) for d in ("out", "in")
+    }
+
+
+def test_cards_of_one_place_fail_each_for_itself_and_both_ways_together():
+    graph = topology({"link": [link("a", "a", outages=FAILING)]})
+    shown = {graph.lines[n].name: list(islice(graph.capacities(n, 0), 9)) for n in graph.changing}
+    assert shown["worker 0 out"] == shown["worker 0 in"] != shown["worker 1 in"]
+    assert len(shown) == 4
+
+
+def test_greedy_flows_are_between_places_and_come_in_spells():
+    traffic = [link("a", "b", flows=3, **BURSTS), link("b", "a", flows=1)]
+    graph = topology({"background": traffic})
+    flows = graph.greedy()
+    assert [graph.lines[n].name for flow in flows for n in flow.way.lines] == ["a->b"] * 3 + [
+        "b->a"
+    ]
+    assert flows[0].way.rtt == 0.002
+    assert list(flows[3].spells.of(0)) == [(0.0, inf)]
+    spells = list(islice(flows[0].spells.of(0), 400))
+    assert all(end - start == pytest.approx(1) for start, end in spells)
+    assert spells[-1][1] / 400 == pytest.approx(3, rel=0.2)
+    assert not any(line.changes for line in graph.lines)
+
+
+# tables of regions
+
+CSV = """# latencies, one way
+from,to,latency,bandwidth
+a,b,20 ms,800 Mbit/s
+b,a,30 ms,
+a,c,10 ms,80 Mbit/s
+c,b,5 ms,80 Mbit/s   # shorter than a,b in two hops
+d,a,1 ms,1 Mbit/s
+"""
+
+
+def from_csv(folder, text=CSV, network=None, **more):
+    (folder / "clouds.csv").write_text(text, encoding="utf-8")
+    more = {"groups": {"a": 1, "b": 1, "c": 1}} | more
+    return scenario({"regions": "clouds.csv"} | (network or {}), folder=folder, **more)
+
+
+def test_a_table_gives_each_direction_its_own_and_no_detours(tmp_path):
+    graph = Topology(from_csv(tmp_path))
+    assert names(graph, (0, 1)) == ["worker 0 out", "a->b", "worker 1 in"]
+    assert [latency(graph.way(way)) for way in permutations(range(3), 2)] == [
+        0.02, 0.01, 0.03, 0.005, 0.01, 0.005,
+    ]  # fmt: skip
+    capacity = {line.name: line.capacity for line in graph.lines}
+    assert (capacity["a->b"], capacity["b->a"], capacity["c->a"]) == (1e8, 1e9, 1e7)
+    assert not [name for name in capacity if "d" in name.split("->")]
+
+
+def test_a_table_is_read_in_closed_form_too(tmp_path):
+    network = ClosedForm(from_csv(tmp_path, network={"model": "closed-form"}))
+    assert (network.link(0, 1).latency, network.link(1, 0).latency) == (0.02, 0.03)
+    assert (network.link(0, 1).bandwidth, network.link(2, 0).bandwidth) == (1e8, 1e7)
+
+
+def test_a_link_adds_to_a_table_what_it_does_not_say(tmp_path):
+    wifi = {"link": [link("a", "c", sharing="half-duplex", tcp_window="64 kB")]}
+    graph = Topology(from_csv(tmp_path, network=wifi))
+    assert names(graph, (0, 2)) == ["worker 0 out", "a<->c", "worker 2 in"]
+    assert graph.way((0, 2)).limit == 64e3 / 0.02
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("from,to,latency,bandwidth", "a,b,latency,bandwidth", "line 2: not the header"),
+        ("20 ms", "20", r"line 3: not a time; write a time with its unit"),
+        ("1 Mbit/s", "0 Mbit/s", "line 7: a bandwidth of zero"),
+        ("a,b,20 ms,800 Mbit/s", "a,b,20 ms", "line 3: 3 values under 4 headings"),
+        ("d,a,1 ms", "a,b,1 ms", "line 7: a to b is there already"),
+        ("d,a", ",a", "line 7: a region without a name"),
+        (CSV[CSV.index("a,b,20") :], "", "holds no regions"),
+        ("c,b,5 ms,80 Mbit/s", "d,b,5 ms,80 Mbit/s", "has no line from b to c"),
+        ("a,c,10 ms", "a,x,10 ms", "has no line from a to c"),
+    ],
+)
+def test_tables_that_are_refused(tmp_path, old, new, words):
+    assert old in CSV
+    with pytest.raises(InputError, match=words) as caught:
+        from_csv(tmp_path, CSV.replace(old, new))
+    assert "network.regions" in str(caught.value)
+
+
+def test_regions_must_be_in_the_table_and_links_must_agree_with_it(tmp_path):
+    with pytest.raises(InputError, match=r'cluster\.group\[1\]\.region = "e".*not in.*regions: a'):
+        from_csv(tmp_path, groups={"a": 1, "e": 1})
+    with pytest.raises(InputError, match=r"server\.region: server is not in"):
+        from_csv(tmp_path, algorithm=[{"name": "asgd"}])
+    with pytest.raises(InputError, match=r"cluster\.region: missing; write a region of"):
+        from_csv(tmp_path, cluster={"workers": 9})
+    with pytest.raises(InputError, match=r'link\[0\]\.latency = "1 ms".*clouds.csv says it too'):
+        from_csv(tmp_path, network={"link": [link("b", "a", latency="1 ms")]})
+    assert from_csv(tmp_path, algorithm=[{"name": "asgd"}], server={"region": "d"}, groups={"a": 2})
+
+
+def test_a_run_is_resumed_only_while_the_files_are_the_same(tmp_path):
+    text = table({"regions": "clouds.csv"}, groups={"a": 1, "b": 1})
+    keys = []
+    for content in (CSV, CSV, CSV.replace("20 ms", "21 ms")):
+        (tmp_path / "clouds.csv").write_text(content)
+        read = parse(text, file=str(tmp_path / "my.toml"), folder=tmp_path)
+        keys.append(Task(read.algorithm[0], 0, 0, "auto").key(read))
+    assert keys[0] == keys[1] != keys[2]
+
+
+@pytest.mark.parametrize("name", ["azure", "gcp-us"])
+def test_the_shipped_tables_join_all_their_regions(name):
+    rows = scenario({"regions": f"networks/{name}.csv"}, folder=SHIPPED, groups={}, cluster={
+        "region": {"azure": "east-us", "gcp-us": "us-east1"}[name]}).network.regions  # fmt: skip
+    for pair in permutations(rows.regions, 2):
+        assert pair in rows.rows
+        there, back = rows.rows[pair].latency.value, rows.rows[pair[::-1]].latency.value
+        assert there == pytest.approx(back, rel=0.2)
+        assert 0.001 < there < 0.2
+
+
+def test_the_shipped_scenario_has_a_line_for_each_pair():
+    graph = Topology(load("clouds"))
+    assert len([line for line in graph.lines if "->" in line.name]) == 30
+    assert graph.hop(0, 12) == "us-central1->us-central1"
+
+
+# platforms, with the routes that SimGrid 3.32 gives
+
+PLATFORM = """<?xml version='1.0'?>
+<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
+<platform version="4.1">
+  <zone id="world" routing="Floyd">
+    <prop id="of" value="ours"/>
+    <zone id="eu" routing="Dijkstra">
+      <host id="e0" speed="1Gf"/> <host id="e1" speed="1Gf"/> <host id="e2" speed="1Gf"/>
+      <router id="er"/>
+      <link id="l01" bandwidth="1Gbps" latency="1ms"/>
+      <link id="l12" bandwidth="100MBps" latency="2ms" sharing_policy="SPLITDUPLEX"/>
+      <link id="l2r" bandwidth="10Gbps" latency="100us" sharing_policy="FATPIPE"/>
+      <route src="e0" dst="e1"><link_ctn id="l01"/></route>
+      <route src="e1" dst="e2"><link_ctn id="l12" direction="UP"/></route>
+      <route src="e2" dst="er"><link_ctn id="l2r"/></route>
+    </zone>
+    <cluster id="us" prefix="u-" suffix="" radical="0-1,5" speed="1Gf" bw="125MBps" lat="50us"
+             bb_bw="2.25GBps" bb_lat="500us" router_id="usr"/>
+    <cluster id="as" prefix="a-" suffix="" radical="0-1" speed="1Gf" bw="1MBps" lat="50us"
+             sharing_policy="SHARED" limiter_link="500kBps" loopback_bw="1GBps"/>
+    <link id="sea" bandwidth="1GBps" latency="40ms" sharing_policy="SPLITDUPLEX"/>
+    <link id="sea2" bandwidth="1GBps" latency="0.04" />
+    <zoneRoute src="eu" dst="us" gw_src="er" gw_dst="usr">
+      <link_ctn id="sea" direction="UP"/></zoneRoute>
+    <zoneRoute src="us" dst="as" gw_src="usr" gw_dst="a-as_router"><link_ctn id="sea2"/></zoneRoute>
+  </zone>
+</platform>
+"""
+ROUTES = {
+    ("e0", "e2"): ["l01", "l12_UP"],
+    ("e2", "e0"): ["l12_DOWN", "l01"],
+    ("u-0", "u-5"): ["us_link_0_UP", "us_backbone", "us_link_5_DOWN"],
+    ("a-0", "a-1"): ["as_link_0_limiter", "as_link_0", "as_link_1", "as_link_1_limiter"],
+    ("a-1", "a-1"): ["as_link_1_loopback"],
+    ("u-1", "e1"): ["us_link_1_UP", "us_backbone", "sea_DOWN", "l2r", "l12_DOWN"],
+    ("e1", "a-0"): ["l12_UP", "l2r", "sea_UP", "sea2", "as_link_0", "as_link_0_limiter"],
+    ("a-0", "u-0"): ["as_link_0_limiter", "as_link_0", "sea2", "us_backbone", "us_link_0_DOWN"],
+}
+
+
+def from_xml(folder, text=PLATFORM, network=None, **more):
+    (folder / "cluster.xml").write_text(text, encoding="utf-8")
+    own = {"platform": "cluster.xml", "latency": None, "bandwidth": None} | (network or {})
+    return scenario(own, folder=folder, **{"groups": {}} | more)
+
+
+@pytest.mark.parametrize("routing", ["Floyd", "Dijkstra", "DijkstraCache"])
+def test_routes_are_those_of_simgrid(tmp_path, routing):
+    platform = from_xml(tmp_path, PLATFORM.replace("Dijkstra", routing)).network.platform
+    for ends, links in ROUTES.items():
+        assert [platform.wires[link].name for link in platform.route(*ends)] == links
+    wires = {wire.name: wire for wire in platform.wires}
+    assert wires["l01"].capacity == 1.25e8
+    assert (wires["sea_UP"].latency, wires["sea2"].latency) == (0.04, 0.04)
+    assert [name for name, wire in wires.items() if wire.per_flow] == [
+        "l2r", "as_link_0_loopback", "as_link_1_loopback",
+    ]  # fmt: skip
+
+
+def test_workers_take_the_hosts_of_their_region_in_turn(tmp_path):
+    graph = Topology(from_xml(tmp_path, cluster={"workers": 3}))
+    assert names(graph, (0, 2)) == ROUTES["e0", "e2"]
+    assert (graph.hop(0, 3), graph.charged(0, 3)) == ("e0->u-0", True)
+    assert graph.way((0, 3)).rtt == pytest.approx(2 * 0.04365)
+    groups = {"as": 3, "e1": 1}
+    graph = Topology(from_xml(tmp_path, groups=groups, server={"region": "us"}))
+    assert names(graph, (0, 1)) == ROUTES["a-0", "a-1"]
+    assert names(graph, (0, 2)) == ["as_link_0_loopback"]
+    assert names(graph, (3, 0)) == ROUTES["e1", "a-0"]
+    assert names(graph, (0, 4)) == ROUTES["a-0", "u-0"]
+    assert (graph.hop(0, 2), graph.charged(0, 2)) == ("as->as", False)
+
+
+def test_a_platform_takes_a_window_jitter_background_and_a_servers_card(tmp_path):
+    own = {
+        "tcp_window": "1 MB",
+        "jitter": {"dist": "exponential", "mean": "1 ms"},
+        "background": [link("e1", "us", rate="80 Mbit/s"), link("us", "e0", flows=2)],
+    }
+    graph = Topology(from_xml(tmp_path, network=own, server={"bandwidth": "8 Gbit/s"}))
+    assert names(graph, (0, 3)) == ["l01", "l12_UP", "l2r", "sea_UP", "us_backbone",
+                                    "us_link_0_DOWN", "server in"]  # fmt: skip
+    assert graph.way((0, 1)).limit == pytest.approx(1e6 / 0.004)
+    assert {graph.lines[n].name for n in graph.changing} == {
+        "l12_UP", "l2r", "sea_UP", "us_backbone", "us_link_0_DOWN",
+    }  # fmt: skip
+    assert len(graph.greedy()) == 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"4.1"', '"3"', 'is not <platform version="4.1">'),
+        ("<platform", '<!ENTITY x "y"><platform', "declares entities"),
+        ("</platform>", "", "is not XML"),
+        ('<router id="er"/>', '<peer id="p"/>', "<peer p>: not simulated inside <zone>"),
+        ('latency="1ms"/>', 'latency="1ms" latency_file="f"/>', "<link l01>: latency_file is not"),
+        ('<host id="e0" speed="1Gf"/>', '<host id="e0"><trace_connect/></host>', "<trace_connect>"),
+        ('routing="Floyd"', 'routing="Vivaldi"', 'routing = "Vivaldi" is unknown; write one of'),
+        ('sharing_policy="FATPIPE"', 'sharing_policy="WIFI"', "<link l2r>: sharing_policy"),
+        ('bandwidth="1Gbps"', 'bandwidth="1Gf"', "<link l01>: bandwidth .* not a bandwidth"),
+        ('bandwidth="1Gbps"', 'bandwidth="0"', "not a bandwidth; write one above zero"),
+        ('latency="2ms"', 'latency="-2ms"', "<link l12>: latency .* not a time"),
+        ('id="l12" direction="UP"', 'id="l12"', 'no link l12; write direction = "UP" or "DOWN"'),
+        ('id="sea2"/></z', 'id="sea9"/></z', "there is no link sea9"),
+        ('dst="e2"', 'dst="e9"', "<route e1->e9>: e9 is not in the zone eu"),
+        ('gw_dst="usr"', 'gw_dst="us"', "us is no host or router"),
+        ('<host id="e1"', '<host id="e0"', "<host e0>: e0 is there already"),
+        ('radical="0-1"', 'radical="0..1"', "<cluster as>: radical"),
+        ('lat="50us"\n             bb', 'lat="50us" topology="TORUS" topo_parameters="2"\n bb',
+         "<cluster us>: topo_parameters is not simulated"),
+        ('<link_ctn id="l01"/>', "", "<route e0->e1>: names no link"),
+        ('src="e1" dst="e2"', 'src="e1" dst="e0"', "has a route already"),
+    ],
+)  # fmt: skip
+def test_platforms_that_are_refused(tmp_path, old, new, words):
+    assert PLATFORM.count(old) == 1
+    with pytest.raises(InputError, match=words) as caught:
+        from_xml(tmp_path, PLATFORM.replace(old, new))
+    assert "cluster.xml" in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_route_that_is_missing_is_told_before_the_run(tmp_path):
+    text = re.sub(r"<zoneRoute src=.us.*?</zoneRoute>", "", PLATFORM)
+    assert from_xml(tmp_path, text)
+    with pytest.raises(InputError, match="has no route from us to as in the zone world"):
+        from_xml(tmp_path, text, groups={"us": 1, "as": 1})
+
+
+def test_what_a_platform_says_is_not_said_again(tmp_path):
+    for key, value in (
+        ("latency", "1 ms"),
+        ("bandwidth", "1 Gbit/s"),
+        ("link", [link("e0", "e1")]),
+    ):
+        with pytest.raises(InputError, match=rf"network\.{key}.*cluster\.xml says it; remove one"):
+            from_xml(tmp_path, network={key: value})
+    with pytest.raises(InputError, match=r"cluster\.nic.*cluster\.xml says it"):
+        from_xml(tmp_path, cluster={"nic": "1 Gbit/s"})
+    with pytest.raises(InputError, match=r'region = "urs".*did you mean `us`\?'):
+        from_xml(tmp_path, groups={"urs": 1})
+
+
+def test_the_shipped_platform_is_read():
+    own = {"platform": "networks/two-sites.xml", "latency": None, "bandwidth": None}
+    graph = topology(own, groups={"lyon": 8, "nancy": 4}, folder=SHIPPED)
+    assert names(graph, (0, 8)) == [
+        "lyon_link_0_UP",
+        "lyon_backbone",
+        "leased_UP",
+        "nancy_link_0_DOWN",
+    ]
+    assert pickle.loads(pickle.dumps(graph)).way((8, 1)) == graph.way((8, 1))
+
+
+# what is refused: network, cluster, what the message must hold
+
+CLOSED = {"model": "closed-form"}
+REFUSED = {
+    "given": ({"collective": "given", "duration": "1 s"}, {}, 'collective = "given": has no'),
+    "dead end": ({"link": [link("a", "x")]}, {}, 'link[0].between = ["a", "x"]: carries nothing'),
+    "typo": ({"link": [link("a", "bb")]}, {}, "did you mean `b`?"),
+    "nobody there": ({"link": [link("x", "x")]}, {}, "carries nothing: no worker is in x"),
+    "two rates": ({"background": [link("a", "b")]}, {}, 'either rate = "200 Mbit/s" or flows = 3'),
+    "half a burst": ({"background": [link("a", "b", flows=1, on="1 s")]}, {}, "off is missing"),
+    "no burst": (
+        {"background": [link("a", "b", flows=1, on="1 s", off="0 s")]},
+        {},
+        'off = "0 s": takes no',
+    ),
+    "traffic to itself": ({"background": [link("a", "a", flows=1)]}, {}, "goes nowhere"),
+    "traffic to nowhere": ({"background": [link("a", "z", flows=1)]}, {}, "there is no z; places:"),
+    "all taken": ({"background": [link("a", "b", rate="8 Gbit/s")]}, {}, "leaves nothing of the"),
+    "all taken together": (
+        {"background": [link("a", "b", rate="4 Gbit/s")] * 2},
+        {},
+        "leaves nothing of the bandwidth",
+    ),
+    "traffic that nobody feels": (
+        {"bandwidth": None, "background": [link("a", "b", flows=1)]},
+        {},
+        "nothing there is shared",
+    ),
+    "outage of nothing": (
+        {"outage": [link("a", "z", at="1 s")]},
+        {},
+        "the links are: a - b, a - s",
+    ),
+    "profile of nothing": (
+        {"bandwidth": None, "link": [link("a", "b", profile=PROFILE)]},
+        {},
+        "profile = {",
+        "of no band",
+    ),
+    "sharing nothing": (
+        {"bandwidth": None, "link": [link("a", "b", sharing="half-duplex")]},
+        {},
+        "add bandwidth",
+    ),
+    "bandwidth of nothing": (
+        {
+            "link": [
+                link("a", "b", bandwidth="1 Gbit/s"),
+                link("a", "server", bandwidth="1 Gbit/s"),
+                link("b", "server", bandwidth="1 Gbit/s"),
+            ]
+        },
+        {"nic": "1 Gbit/s"},
+        'network.bandwidth = "8 Gbit/s": changes nothing',
+    ),
+    "inner bandwidth of nothing": (
+        {"link": [link("a", "a", bandwidth="1 Gbit/s")]},
+        {"nic": "1 Gbit/s"},
+        'network.link[0].bandwidth = "1 Gbit/s": changes nothing',
+    ),
+    "no round trip": ({"fairness": "rtt", "latency": "0 s"}, {}, "round trips of no time"),
+    "window without a round trip": (
+        {
+            "tcp_window": "1 MB",
+            "link": [link("a", "b", latency={"dist": "pareto", "minimum": "1 ms", "alpha": 0.9})],
+        },
+        {},
+        "network.link[0].latency",
+        "has no mean",
+    ),
+    "missing file": ({"regions": "gone.csv"}, {}, 'network.regions = "gone.csv": cannot read'),
+    "not a file": ({"platform": 3}, {}, "network.platform = 3: not the name of a file"),
+    "flows: sharing": (
+        CLOSED | {"link": [link("a", "b", sharing="per-flow")]},
+        {},
+        "only network.model",
+    ),
+    "flows: profile": (
+        CLOSED | {"link": [link("a", "b", profile=PROFILE)]},
+        {},
+        "only network.model",
+    ),
+    "flows: outages": (
+        CLOSED | {"link": [link("a", "b", outages=FAILING)]},
+        {},
+        "only network.model",
+    ),
+    "flows: outage": (CLOSED | {"outage": [link("a", "b", at="1 s")]}, {}, "only network.model"),
+    "flows: fairness": (
+        CLOSED | {"fairness": "max-min"},
+        {},
+        "network.fairness",
+        "only network.model",
+    ),
+    "flows: slow start": (CLOSED | {"slow_start": "14.6 kB"}, {}, "only network.model"),
+    "flows: background": (
+        CLOSED | {"background": [link("a", "b", flows=1)]},
+        {},
+        "only network.model",
+    ),
+    "flows: nic": (CLOSED, {"nic": "1 Gbit/s"}, "cluster.nic", "only network.model"),
+    "flows: routers": (
+        CLOSED | {"link": [link("a", "x")]},
+        {},
+        'routers need network.model = "flows"',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_settings_that_make_no_sense_are_refused(name):
+    network, cluster, *words = REFUSED[name]
+    with pytest.raises(InputError) as caught:
+        scenario(network, cluster)
+    print(caught.value)
+    assert all(each in str(caught.value) for each in words)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == (2 if name == "all taken together" else 1)
+
+
+def test_a_server_may_stand_in_a_region_in_both_models():
+    for model in ("flows", "closed-form"):
+        text = table(
+            {"model": model, "link": [link("a", "b", latency="40 ms")]}, server={"region": "b"}
+        )
+        read = parse(text)
+        closed = model == "closed-form"
+        latencies = (
+            [ClosedForm(read).link(rank, 4).latency for rank in (0, 2)]
+            if closed
+            else [latency(Topology(read).way((rank, 4))) for rank in (0, 2)]
+        )
+        assert latencies == [0.04, 0.001]
+    with pytest.raises(InputError, match=r'between\[1\] = "server": no worker is in this region'):
+        scenario(CLOSED | {"link": [link("a", "server")]}, server={"region": "b"})
+
+
+def test_many_workers_without_regions_are_no_many_pairs():
+    graph = topology(groups={}, cluster={"workers": 20_000})
+    assert len(graph.lines) == 40_002
+
+
+def test_the_examples_of_the_page_are_accepted():
+    page = (SHIPPED.parent / "docs" / "network.md").read_text("utf-8")
+    examples = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    assert len(examples) > 5
+    for text in examples:
+        example = tomllib.loads(text)
+        own = example.get("network", {})
+        places = ("us-east1", "us-west1") if "regions" in own else ("tokyo", "oregon")
+        unless = ("latency", "bandwidth") if "platform" in own else ()
+        parse(
+            table(
+                dict.fromkeys(unless) | own,
+                example.get("cluster", {}),
+                {} if "cluster" in example or "platform" in own else dict.fromkeys(places, 1),
+            ),
+            folder=SHIPPED,
+        )

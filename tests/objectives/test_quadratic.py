@@ -1,0 +1,147 @@
+"""The quadratic with modes, a floor, noise that fades, and workers whose curvatures differ."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.simulator.engines.batched import run as batched
+from paceline.simulator.engines.virtual import run as virtual
+from paceline.simulator.errors import InputError
+from paceline.simulator.objectives.build import build
+from tests.engines.test_batched import alike, taken
+from tests.helpers.programs import called, cases
+from tests.helpers.worlds import EXPONENTIAL, scenario, simulate
+
+MODES = {"kind": "modes", "curvature": [4.0, 1.0, 0.1], "gap": [1, 0, 3]}
+APART = {"share": 0.4, "curvature": 2.0}
+RICH = {
+    "kind": "quadratic", "dimension": 7, "spectrum": MODES, "noise": 0.3, "noise_growth": 0.5,
+    "shift": 0.2, "heterogeneity": APART, "initial_gap": 2.0, "floor": 0.25,
+}  # fmt: skip
+QUIET = {**RICH, "noise": 0.0, "noise_growth": 0.0, "shift": 0.0, "floor": 0.0}
+
+
+def make(table, workers=4, seed=0):
+    world = scenario({"name": "ssgd"}, objective=table, workers=workers)
+    return build(world, world.algorithm[0], seed)
+
+
+def losses(table, *algorithms, lr=0.1, steps=64, workers=4, **options):
+    world = scenario(
+        *algorithms, objective=table, lr=lr, steps=steps, workers=workers, run=options
+    )  # fmt: skip
+    runs = [simulate(world, index) for index in range(len(algorithms))]
+    return [np.array(run.curve["loss"]) for run in runs]
+
+
+def test_it_starts_at_its_gaps_above_the_floor():
+    goal = make(RICH)
+    assert goal.dimension == len(goal.start) == 14
+    assert goal.evaluate(goal.start, 0).loss == pytest.approx(2.25)
+    assert goal.evaluate(0 * goal.start, 0).loss == 0.25
+    np.testing.assert_allclose(goal.spectrum[:7], [4, 4, 4, 1, 1, 0.1, 0.1])
+    half = goal.spectrum * goal.start**2 / 2
+    parts = [half[:3].sum(), half[3:5].sum(), half[5:7].sum(), half[7:].sum()]
+    np.testing.assert_allclose(parts, [0.5, 0, 1.5, 0], atol=1e-15)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 7), st.integers(0, 2**31), st.floats(0, 0.99), st.floats(0.01, 10))
+def test_curvatures_are_positive_and_their_mean_is_the_spectrum(workers, seed, share, curvature):
+    table = {**QUIET, "heterogeneity": {"share": share, "curvature": curvature}}
+    goal = make(table, workers, seed)
+    sources = [goal.source(rank) for rank in range(workers)]
+    hessians = np.array([[source.gradient(row) for row in np.eye(14)] for source in sources])
+    np.testing.assert_allclose(hessians, hessians.swapaxes(1, 2))
+    np.testing.assert_allclose(hessians.mean(axis=0), np.diag(goal.spectrum), atol=1e-12)
+    assert np.linalg.eigvalsh(hessians).min() > -1e-12
+
+
+def test_a_gradient_is_that_of_its_loss():
+    goal = make({**QUIET, "shift": 0.5, "floor": 0.25})
+    x, step = np.random.default_rng(0).standard_normal(14), 1e-6
+    for rank in range(4):
+        source = goal.source(rank)
+        found = [
+            source.loss_and_gradient(x + each)[0] - source.loss_and_gradient(x - each)[0]
+            for each in step * np.eye(14)
+        ]
+        gradient = source.loss_and_gradient(x)[1]
+        np.testing.assert_allclose(np.array(found) / (2 * step), gradient, rtol=1e-7, atol=1e-8)
+        assert np.array_equal(goal.source(rank).gradient(x), gradient)
+
+
+def test_noise_grows_with_the_distance_and_lies_where_it_is_steep():
+    """E||g - grad F_w||^2 = noise^2 + noise_growth x' D x, in proportion to the curvature."""
+    goal = make(RICH)
+    for x in (0 * goal.start, goal.start, 3 * goal.start):
+        source, n = goal.source(0), 4000
+        found = np.array([source.gradient(x) for _ in range(n)])
+        variances = found.var(axis=0)
+        expected = 0.3**2 + 0.5 * goal.spectrum @ x**2
+        assert variances.sum() == pytest.approx(expected, rel=0.05)
+        shares = goal.spectrum / goal.spectrum.sum()
+        np.testing.assert_allclose(variances / variances.sum(), shares, rtol=0.15)
+
+
+@pytest.mark.parametrize("workers", [2, 4, 8])
+def test_local_steps_lose_the_share_in_the_long_run(workers):
+    """Within a period the gradient along a slow mode falls by `share` about 1 / (lr k) steps in."""
+    slow, share, k, lr, tau = 1e-5, 0.4, 1.0, 0.1, 32
+    table = {
+        **QUIET, "dimension": 400, "spectrum": {"kind": "modes", "curvature": [slow], "gap": [1]},
+        "heterogeneity": {"share": share, "curvature": k},
+    }  # fmt: skip
+    alone, apart = losses(
+        table, {"name": "ssgd"}, {"name": "local-sgd", "tau": tau},
+        lr=lr, steps=10 * tau, workers=workers, evaluate_every=10 * tau,
+    )  # fmt: skip
+    kept = np.log(apart[-1] / apart[0]) / np.log(alone[-1] / alone[0])
+    left = 1 - (1 - lr * k) ** np.arange(tau)
+    assert kept == pytest.approx(1 - share * left.mean(), rel=0.01)
+
+
+def test_local_steps_cost_nothing_where_curvatures_agree():
+    same = {key: value for key, value in QUIET.items() if key != "heterogeneity"}
+    one, other = losses(same, {"name": "ssgd"}, {"name": "local-sgd", "tau": 8})
+    np.testing.assert_allclose(one[8::8], other[8::8], rtol=1e-9)
+    _, slower = losses(QUIET, {"name": "ssgd"}, {"name": "local-sgd", "tau": 8})
+    assert slower[-1] > 1.1 * one[-1]
+
+
+def test_only_one_curvature_for_all_is_noted():
+    for table, expected in ((QUIET, []), ({**QUIET, "heterogeneity": None}, ["one curvature"])):
+        given = {key: value for key, value in table.items() if value is not None}
+        world = scenario({"name": "local-sgd", "tau": 4}, objective=given)
+        notes = [note for note in simulate(world).notes if "curvature" in note]
+        assert len(notes) == len(expected)
+
+
+@pytest.mark.parametrize("case", cases(), ids=called)
+def test_the_batched_engine_has_the_same_numbers(case):
+    if not taken(case, RICH):
+        return
+    world = scenario(case, objective=RICH, compute=EXPONENTIAL, steps=12, lr=0.05)
+    ours = batched.run(world.algorithm[0], world, [0, 3])
+    for seed, run in zip([0, 3], ours, strict=True):
+        alike(run, virtual.run(world.algorithm[0], world, seed))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"spectrum": {"kind": "modes", "curvature": [1], "gap": [1, 2]}}, "one gap per curvature"),
+        ({"spectrum": {"kind": "modes", "curvature": [1], "gap": [0]}}, "at least one"),
+        ({"spectrum": {"kind": "modes", "curvature": [0], "gap": [1]}}, "above 0"),
+        ({"spectrum": {"kind": "mode"}}, "did you mean `modes`?"),
+        ({"spectrum": {"exponents": 1.0}}, "did you mean `exponent`?"),
+        ({"dimension": 2}, "3 modes in 2 coordinates"),
+        ({"heterogeneity": {"share": 1.0, "curvature": 1.0}}, "below 1"),
+        ({"heterogeneity": {"share": 0.5}}, "curvature: missing"),
+    ],
+)
+def test_what_is_wrong_is_said(wrong, words):
+    with pytest.raises(InputError, match="objective") as found:
+        scenario({"name": "ssgd"}, objective={**RICH, **wrong})
+    assert words in str(found.value)

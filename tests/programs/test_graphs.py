@@ -1,0 +1,240 @@
+"""Communication graphs: what theory says of them and their mixing matrices."""
+
+import json
+
+import jsonschema
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from paceline.simulator.programs.pieces.graph import Complete, GraphOf, Random, Ring, Torus
+
+adapter = TypeAdapter(GraphOf)
+read = adapter.validate_python
+randoms = st.builds(Random, degree=st.integers(2, 12), seed=st.integers(0, 2**63))
+KINDS = {"ring": Ring(), "torus": Torus(), "complete": Complete(), "random": Random()}
+
+
+@st.composite
+def worlds(draw):
+    """A graph and a number of workers that it can be made for."""
+    workers = draw(st.integers(1, 40))
+    rows = st.sampled_from([rows for rows in range(1, workers + 1) if workers % rows == 0])
+    kinds = st.sampled_from([Ring(), Torus(), Complete()]) | st.builds(Torus, rows=rows) | randoms
+    return draw(kinds), workers
+
+
+def joined(graph, workers, ask):
+    """The adjacency matrix of what `ask` (neighbours, partners) says."""
+    matrix = np.zeros((workers, workers), dtype=int)
+    for rank in range(workers):
+        others = ask(rank, workers)
+        assert list(others) == sorted(set(others) - {rank})
+        matrix[rank, list(others)] = 1
+    return matrix
+
+
+def mixing(graph, workers):
+    """The mixing matrix W."""
+    matrix = np.zeros((workers, workers))
+    for rank in range(workers):
+        row = graph.weights(rank, workers)
+        assert [other for other, _ in row] == sorted({*graph.neighbours(rank, workers), rank})
+        for other, weight in row:
+            matrix[rank, other] = weight
+    return matrix
+
+
+def connected(adjacency):
+    return (np.linalg.matrix_power(np.eye(len(adjacency)) + adjacency, len(adjacency)) > 0).all()
+
+
+def spectrum(graph, workers):
+    return np.linalg.eigvalsh(mixing(graph, workers))
+
+
+@given(worlds())
+def test_a_graph_is_connected_and_undirected(world):
+    graph, workers = world
+    assert graph.check(workers) is None
+    adjacency = joined(graph, workers, graph.neighbours)
+    assert (adjacency == adjacency.T).all()
+    assert connected(adjacency)
+
+
+@given(worlds())
+def test_mixing_keeps_the_mean_and_contracts_everything_else(world):
+    graph, workers = world
+    matrix = mixing(graph, workers)
+    assert (matrix == matrix.T).all()
+    assert (matrix >= 0).all()
+    np.testing.assert_allclose(matrix.sum(0), 1, atol=1e-15 * workers)
+    moduli = np.sort(np.abs(np.linalg.eigvalsh(matrix)))
+    assert moduli[-1] == pytest.approx(1)
+    assert (moduli[:-1] < 1 - 1e-3).all()
+
+
+@given(worlds())
+def test_everybody_has_a_partner_of_the_other_colour(world):
+    graph, workers = world
+    active = np.array([graph.active(rank, workers) for rank in range(workers)])
+    pairs = joined(graph, workers, graph.partners)
+    crossing = active[:, None] != active[None, :]
+    assert (pairs == joined(graph, workers, graph.neighbours) * crossing).all()
+    assert connected(pairs)
+    assert workers == 1 or pairs.sum(1).min() >= 1
+
+
+@pytest.mark.parametrize(("workers", "partners"), [(2, (1,)), (4, (1, 3)), (5, (1,)), (1, ())])
+def test_an_odd_ring_is_not_closed_for_partners(workers, partners):
+    assert Ring().partners(0, workers) == partners
+
+
+def test_a_torus_is_coloured_as_a_chessboard():
+    colours = [[Torus(3).active(4 * row + column, 12) for column in range(4)] for row in range(3)]
+    assert colours == [[True, False] * 2, [False, True] * 2, [True, False] * 2]
+    assert Torus(3).partners(0, 12) == (1, 3, 4)  # 8, above, is of its colour
+
+
+def degrees(graph, workers):
+    return {len(graph.neighbours(rank, workers)) for rank in range(workers)}
+
+
+@pytest.mark.parametrize(
+    ("graph", "workers", "degree"),
+    [
+        (Ring(), 1, 0), (Ring(), 2, 1), (Ring(), 3, 2), (Ring(), 40, 2),
+        (Torus(), 4, 2), (Torus(2), 6, 3), (Torus(3), 6, 3), (Torus(), 9, 4), (Torus(), 40, 4),
+        (Torus(1), 6, 2), (Torus(6), 6, 2), (Torus(), 7, 2), (Torus(), 2, 1), (Torus(), 1, 0),
+        (Complete(), 1, 0), (Complete(), 2, 1), (Complete(), 40, 39), (Random(degree=2), 9, 2),
+    ],
+)  # fmt: skip
+def test_every_worker_of_a_regular_graph_has_the_same_degree(graph, workers, degree):
+    assert degrees(graph, workers) == {degree}
+
+
+def test_a_torus_is_as_near_to_a_square_as_can_be():
+    for workers, rows in {16: 4, 12: 3, 40: 5, 7: 1, 2: 1}.items():
+        assert all(
+            Torus().neighbours(rank, workers) == Torus(rows).neighbours(rank, workers)
+            for rank in range(workers)
+        )
+    assert Torus().neighbours(0, 12) == (1, 3, 4, 8)
+
+
+@given(randoms, st.integers(3, 40))
+def test_a_random_graph_is_a_ring_with_chords_of_bounded_degree(graph, workers):
+    for rank in range(workers):
+        neighbours = graph.neighbours(rank, workers)
+        assert {*Ring().neighbours(rank, workers)} <= {*neighbours}
+        assert len(neighbours) <= graph.degree
+
+
+@pytest.mark.parametrize("degree", [3, 4, 8])
+def test_a_random_graph_has_nearly_its_degree_and_mixes_far_sooner_than_a_ring(degree):
+    graph, workers = Random(degree=degree, seed=3), 400
+    mean = joined(graph, workers, graph.neighbours).sum(1).mean()
+    assert degree - 0.02 * degree < mean <= degree
+    gap, ring = (1 - spectrum(each, workers)[-2] for each in (graph, Ring()))
+    assert gap > 300 * ring
+
+
+def test_the_seed_draws_the_random_graph_once_and_for_all():
+    graphs = [Random(degree=3, seed=seed) for seed in (0, 0, 1)]
+    one, again, other = ([graph.neighbours(rank, 20) for rank in range(20)] for graph in graphs)
+    assert one == again != other
+    # part of every published number, so never to change
+    assert one[:4] == [(1, 8, 19), (0, 2, 5), (1, 3, 19), (2, 4, 11)]
+
+
+@pytest.mark.parametrize("workers", range(3, 20))
+def test_the_eigenvalues_of_a_ring(workers):
+    """W is circulant with rows (1/3, 1/3, 1/3); the least is -1/3 where `workers` is even."""
+    angles = 2 * np.pi * np.arange(workers) / workers
+    expected = np.sort(1 / 3 + 2 / 3 * np.cos(angles))
+    np.testing.assert_allclose(spectrum(Ring(), workers), expected, atol=1e-14)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(3, 3), (3, 5), (4, 4), (4, 6)])
+def test_the_eigenvalues_of_a_torus(rows, columns):
+    down, right = (2 * np.cos(2 * np.pi * np.arange(size) / size) for size in (rows, columns))
+    expected = np.sort((1 + down[:, None] + right[None, :]).ravel() / 5)
+    np.testing.assert_allclose(spectrum(Torus(rows), rows * columns), expected, atol=1e-14)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 16, 40])
+def test_the_complete_graph_takes_the_mean(workers):
+    np.testing.assert_allclose(mixing(Complete(), workers), 1 / workers, rtol=1e-13)
+
+
+def test_weights_by_hand_where_degrees_differ():
+    """Of five workers in a ring, only 1 and 3 have a chord as well."""
+    wanted = [(1, 4), (0, 2, 3), (1, 3), (1, 2, 4), (0, 3)]
+    drawn = (Random(degree=3, seed=seed) for seed in range(1000))
+    graph = next(g for g in drawn if [g.neighbours(rank, 5) for rank in range(5)] == wanted)
+    assert dict(graph.weights(0, 5)) == pytest.approx({0: 5 / 12, 1: 1 / 4, 4: 1 / 3}, rel=1e-15)
+    assert dict(graph.weights(1, 5)) == dict.fromkeys(range(4), 1 / 4)
+
+
+@pytest.mark.parametrize(("name", "graph"), KINDS.items())
+def test_a_name_is_a_table_with_defaults_is_a_piece(name, graph):
+    assert read(name) == read({"kind": name}) == read(graph) == graph
+
+
+def test_tables_set_what_a_kind_has():
+    assert read({"kind": "random", "degree": 3, "seed": 7}) == Random(3, 7)
+    assert read({"kind": "torus", "rows": 4}) == Torus(4)
+    assert read("random") == Random(degree=4, seed=0)
+
+
+WRONG = {
+    '"star"': "not a graph; write one of: ring, torus, complete, random; or a table such as",
+    "3": "not a graph; write one of",
+    "null": "not a graph; write one of",
+    '["ring"]': "not a graph; write one of",
+    "{}": "discriminator",
+    '{"kind": "star"}': "'ring', 'torus', 'complete', 'random'",
+    '{"kind": "ring", "rows": 2}': "rows",
+    '{"kind": "torus", "rows": 0}': "greater than or equal to 1",
+    '{"kind": "torus", "rows": true}': "valid integer",
+    '{"kind": "random", "degree": 1}': "greater than or equal to 2",
+    '{"kind": "random", "degree": 2.0}': "valid integer",
+    '{"kind": "random", "seed": -1}': "greater than or equal to 0",
+}
+
+
+@pytest.mark.parametrize("value", WRONG)
+def test_what_is_no_graph_is_refused(value):
+    with pytest.raises(ValidationError, match=WRONG[value]):
+        read(json.loads(value))
+
+
+def test_the_json_schema_agrees():
+    schema = adapter.json_schema()
+    tables = [{"kind": name} for name in KINDS]
+    for right in (*KINDS, *tables, {"kind": "torus", "rows": 4}, {"kind": "random", "degree": 3}):
+        jsonschema.validate(right, schema)
+    for wrong in map(json.loads, WRONG):
+        if wrong != {"kind": "random", "degree": 2.0}:  # JSON's integers include 2.0
+            with pytest.raises(jsonschema.ValidationError):
+                jsonschema.validate(wrong, schema)
+
+
+@pytest.mark.parametrize(("rows", "workers", "near"), [(4, 10, 5), (4, 7, 1), (9, 8, 8)])
+def test_rows_that_the_workers_do_not_fill_are_refused(rows, workers, near):
+    torus = Torus(rows)
+    wrong = f"{workers} workers do not fill {rows} rows evenly; write rows = {near}, or leave it"
+    assert torus.check(workers).startswith(wrong)
+    assert Torus(near).check(workers) is None
+    for ask in (torus.neighbours, torus.weights, torus.partners, torus.active):
+        with pytest.raises(ValueError, match=wrong):
+            ask(0, workers)
+
+
+@pytest.mark.parametrize("rank", [-1, 4])
+@pytest.mark.parametrize("graph", KINDS.values())
+def test_a_rank_outside_is_refused(graph, rank):
+    with pytest.raises(ValueError, match="ask for 0 to 3"):
+        graph.neighbours(rank, 4)

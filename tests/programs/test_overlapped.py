@@ -1,0 +1,292 @@
+"""Programs whose averages overlap training: identities, and replays of their own gradients."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.simulator.objectives.build import build
+from tests.helpers.worlds import DIGITS, EXPONENTIAL, QUADRATIC, RING, play, scenario, simulate
+
+STEPS = 40
+DECAY = {"schedule": "steps", "start": 0.1, "factor": 0.5, "at": [7, 20]}
+SEED = 5
+
+objectives = pytest.mark.parametrize("objective", [QUADRATIC, DIGITS], ids=lambda t: t["kind"])
+
+
+def world(*algorithms, **tables):
+    defaults = {"steps": STEPS, "objective": QUADRATIC, "compute": EXPONENTIAL, "workers": 3}
+    return scenario(*algorithms, **(defaults | tables))
+
+
+def marks(*algorithms, **tables):
+    """What every worker marked, of each algorithm: arrays of shape (workers, steps, parameters)."""
+    made = world(*algorithms, **tables)
+    return [np.array(play("virtual", made, i, SEED).marks) for i in range(len(algorithms))]
+
+
+def gradients(marked, **tables):
+    """The gradients that workers computed on the way, from what they marked: the same shape.
+
+    The gradient of a step is taken at the parameters marked after the step before.
+    """
+    made = world({"name": "psgd"}, workers=len(marked), **tables)
+    goal = build(made, made.algorithm[0], SEED)
+    found = np.empty_like(marked)
+    for rank, path in enumerate(marked):
+        source = goal.source(rank)
+        for n, x in enumerate([goal.start, *path[:-1]]):
+            found[rank, n] = source.gradient(x)
+    return found, goal.start
+
+
+def same(first, second, tolerance=1e-12):
+    np.testing.assert_allclose(first, second, rtol=tolerance, atol=tolerance)
+
+
+# DTS
+
+
+@objectives
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_dts_that_waits_at_once_at_every_step_is_synchronous_sgd(momentum, objective):
+    tables = {"objective": objective, "optimizer": {"momentum": momentum}}
+    ssgd, dts = marks(
+        {"name": "ssgd", "lr": DECAY}, {"name": "dts", "delay": 0, "lr": DECAY}, **tables
+    )
+    same(dts, ssgd)
+
+
+@objectives
+@pytest.mark.parametrize("period", [1, 2, 7])
+def test_dts_that_waits_at_once_is_local_sgd(period, objective):
+    local, dts = marks(
+        {"name": "local-sgd", "tau": period, "lr": DECAY},
+        {"name": "dts", "delay": 0, "period": period, "lr": DECAY},
+        objective=objective,
+    )
+    same(dts, local)
+
+
+@objectives
+@pytest.mark.parametrize("period", [1, 2, 7])
+def test_dts_one_period_late_is_cocod_sgd(period, objective):
+    cocod, dts = marks(
+        {"name": "cocod-sgd", "tau": period, "lr": DECAY},
+        {"name": "dts", "delay": period, "period": period, "lr": DECAY},
+        objective=objective,
+    )
+    same(dts, cocod)
+
+
+def momentum_sgd(start, steps, lr, mu):
+    """The last parameters of momentum SGD that is fed given gradients."""
+    x, u = start, 0.0
+    for n, g in enumerate(steps):
+        u = mu * u + g
+        x = x - lr(n + 1) * u
+    return x
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    delay=st.integers(0, 20),
+    period=st.integers(1, 8),
+    mu=st.one_of(st.just(0.0), st.floats(0.0, 0.99)),
+    decaying=st.booleans(),
+)
+def test_dts_is_its_replay_with_averaged_gradients(delay, period, mu, decaying):
+    """At every step, to 1e-10: what a mean has made up for counts as the mean, the rest as own."""
+    rate = {**DECAY, "start": 0.02} if decaying else 0.02
+    algorithm = {"name": "dts", "delay": delay, "period": period, "momentum": mu, "lr": rate}
+    (found,) = marks(algorithm)
+    own, start = gradients(found)
+    lr = world(algorithm).algorithm[0].parameters["lr"]
+    mean = own.mean(axis=0)
+    for n in range(STEPS):
+        tags = [tag for tag in range(n - delay + 1) if (tag + 1) % period == 0]
+        known = max(tags, default=-1) + 1
+        for rank in range(3):
+            mixed = np.concatenate([mean[:known], own[rank, known : n + 1]])
+            np.testing.assert_allclose(
+                found[rank, n], momentum_sgd(start, mixed, lr, mu), rtol=1e-10, atol=1e-10
+            )
+
+
+@pytest.mark.parametrize("period", [1, 3])
+@pytest.mark.parametrize("compensation", ["displacement", "lecture", "none"])
+def test_the_other_compensations_by_hand(compensation, period):
+    delay, mu = 4, 0.8
+    algorithm = {
+        "name": "dts", "delay": delay, "period": period, "momentum": mu, "lr": DECAY,
+        "compensation": compensation,
+    }  # fmt: skip
+    rate = world(algorithm).algorithm[0].parameters["lr"]
+    (found,) = marks(algorithm)
+    g, start = gradients(found)
+    x, u = np.tile(start, (3, 1)), np.zeros((3, start.size))
+    A, total, sent = 0 * u, 0 * u, {}
+    for n in range(STEPS):
+        lr = rate(n + 1)
+        if compensation != "none":
+            u = mu * u + g[:, n]
+            x = x - lr * u
+        A = mu * A + g[:, n]
+        total = total + (lr * A if compensation == "displacement" else g[:, n])
+        if (n + 1) % period == 0:
+            sent[n], A, total = total, 0 * A, 0 * total
+        if n - delay in sent:
+            late = sent[n - delay]
+            if compensation == "displacement":
+                x = x - (late.mean(axis=0) - late)
+            elif compensation == "lecture":  # the gradient, with what was missed added to it
+                x, u = x - lr * (late.mean(axis=0) - late), u + (late.mean(axis=0) - late)
+            else:
+                u = mu * u + late.mean(axis=0)
+                x = x - lr * u
+        same(found[:, n], x)
+
+
+def test_only_what_is_needed_travels():
+    """Momentum that is made up for exactly takes a second vector; nothing else does."""
+    made = world(
+        {"name": "dts", "delay": 2}, {"name": "dts", "delay": 2, "momentum": 0.9},
+        {"name": "dts", "delay": 2, "momentum": 0.9, "compensation": "displacement"},
+        {"name": "dts", "delay": 2, "period": 4}, network=RING, steps=400,
+    )  # fmt: skip
+    sent = [sum(simulate(made, index).links.values()) for index in range(4)]
+    one = 400 * 2 * (3 - 1) * 4000  # around a ring of three, 4 kB
+    assert sent == pytest.approx([one, 2 * one, one, one / 4], rel=0.01)
+
+
+@pytest.mark.parametrize(("delay", "period"), [(0, 1), (3, 1), (5, 2), (2, 4)])
+def test_staleness_is_the_delay(delay, period):
+    run = simulate(world({"name": "dts", "delay": delay, "period": period}))
+    assert set(run.staleness) == {delay}
+    assert run.staleness_unit == "steps"
+    assert sum(run.staleness.values()) == 3 * len(range(period - 1, STEPS - delay, period))
+
+
+# Overlap-Local-SGD and CoCoD-SGD
+
+
+def test_overlap_local_sgd_by_hand():
+    """In the published code's units: pull back, momentum in units of the gradient, late mean."""
+    tau, lr, a, b = 4, 0.1, 0.6, 0.7
+    (found,) = marks({"name": "overlap-local-sgd", "tau": tau, "alpha": a, "beta": b, "lr": lr})
+    g, start = gradients(found)
+    x, z, v, sent = np.tile(start, (3, 1)), start, np.zeros((3, start.size)), None
+    for n in range(STEPS):
+        x = x - lr * g[:, n]
+        if (n + 1) % tau == 0:
+            if sent is not None:
+                z = sent.mean(axis=0)
+            x = (1 - a) * x + a * z
+            v = b * v + (z - x) / lr
+            sent = z - lr * v
+        same(found[:, n], x)
+
+
+# HPSGD
+
+
+SLOW = RING | {"bandwidth": "10 kbit/s"}  # a mean takes some five steps
+
+
+def hpsgd(**parameters):
+    made = world({"name": "hpsgd", **parameters}, network=SLOW, workers=4)
+    recording = play("virtual", made, 0, SEED)
+    return recording, np.array(recording.marks)
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 5, 8, 20])
+@pytest.mark.parametrize("lr", [0.1, DECAY], ids=["constant", "decaying"])
+def test_hpsgd_applies_each_gradient_exactly_once(epoch, lr):
+    """After an epoch the model is the start less every gradient so far, averaged."""
+    made = world({"name": "hpsgd", "lr": lr}).algorithm[0]
+    rates = np.array([made.parameters["lr"](k) for k in range(1, STEPS + 1)])
+    _, found = hpsgd(lr=lr, epoch=epoch)
+    g, start = gradients(found)
+    applied = start - np.cumsum(rates[:, None] * g.mean(axis=0), axis=0)
+    for last in range(epoch - 1, STEPS, epoch):
+        same(found[:, last], np.broadcast_to(applied[last], found[:, last].shape))
+
+
+def replay(recording, found, lr, epoch, flush):
+    """The parameters by the published loop, told from the recording when a mean was ready.
+
+    W is the shared model, S what has been computed since the last start, M what is under way.
+    """
+    g, start = gradients(found)
+    answers = iter([says for name, *says in recording.effects[0] if name == "finished"])
+    x = np.tile(start, (4, 1))
+    W, S, M, fresh = x, 0 * x, None, True
+    for n in range(STEPS):
+        S = S + g[:, n]
+        if epoch and (n + 1) % epoch == 0:
+            if fresh:
+                W = x
+            if flush == "exact":
+                W = W - lr * (S + (0 if M is None else M)).mean(axis=0)
+                M = None
+            else:
+                M = S
+                W = W - lr * M.mean(axis=0)
+            x, S, fresh = W, 0 * S, True
+        elif fresh:
+            W, fresh = x, False
+            x = x - lr * g[:, n]
+        elif M is None:
+            x, M, S = x - lr * g[:, n], S, 0 * S
+        elif next(answers)[1]:
+            x, fresh = W - lr * M.mean(axis=0), True
+            M, S = S, 0 * S
+        else:
+            x = x - lr * g[:, n]
+        yield n, x
+
+
+@pytest.mark.parametrize(
+    ("epoch", "flush"), [(0, "exact"), (7, "exact"), (7, "paper"), (13, "paper")]
+)
+def test_hpsgd_is_the_published_loop(epoch, flush):
+    recording, found = hpsgd(**({"epoch": epoch, "epoch_flush": flush} if epoch else {}))
+    for n, x in replay(recording, found, 0.1, epoch, flush):
+        same(found[:, n], np.broadcast_to(x, found[:, n].shape))
+
+
+def test_the_papers_epochs_drop_one_window_and_apply_another_twice():
+    """Of two epochs: what is counted as applied differs from every gradient once by just these."""
+    _, found = hpsgd(epoch=20, epoch_flush="paper")
+    g, start = gradients(found)
+    missing = (start - found[0, 19]) / 0.1 - g[:, :20].mean(axis=0).sum(axis=0)
+    assert np.abs(missing).max() > 0.1
+
+
+@pytest.mark.parametrize(("kilobits", "period"), [(1000, 2), (20, 3), (10, 5), (5, 10)])
+def test_hpsgd_synchronises_as_often_as_its_means_allow(kilobits, period):
+    """Every max(2, ceil(t_sync / t_train)) steps."""
+    network = {"collective": "ring", "latency": "0 s", "bandwidth": f"{kilobits} kbit/s"}
+    made = world({"name": "hpsgd"}, workers=4, compute="1 s", network=network)
+    t_sync = 2 * (4 - 1) / 4 * 4000 * 8 / (kilobits * 1e3)
+    assert period == max(2, int(np.ceil(t_sync)))
+    effects = play("virtual", made).effects[0]
+    steps = np.cumsum([name == "gradient" for name, *_ in effects])
+    starts = [step for step, (name, *_) in zip(steps, effects, strict=True) if name == "start"]
+    assert set(np.diff(starts)[2:]) == {period}
+
+
+def test_workers_of_different_speeds_stay_in_step():
+    """They wait for the slowest at every step at which they ask, and never fall behind."""
+    cluster = {"group": [{"name": "slow", "workers": 2, "compute": "1700 ms"}]}
+    made = world(
+        {"name": "hpsgd"}, workers=5, compute="1 s", network=SLOW, cluster=cluster, steps=400
+    )
+    recording = play("virtual", made)
+    told = [[says[1] for name, *says in each if name == "finished"] for each in recording.effects]
+    assert all(each == told[0] for each in told)
+    assert {True, False} == set(told[0])
+    run = simulate(made)
+    assert max(run.staleness) <= 5
+    assert run.duration == pytest.approx(400 * 1.7, rel=0.01)

@@ -1,0 +1,190 @@
+"""Schedules and transforms: their values, and the tables they are written as."""
+
+from dataclasses import FrozenInstanceError, fields
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from paceline.simulator.programs.pieces.schedule import PeriodOfSteps, Rate
+from paceline.simulator.programs.pieces.transform import (
+    AdamW,
+    Identity,
+    Momentum,
+    Nesterov,
+    TransformOf,
+)
+
+read = {
+    name: TypeAdapter(kind).validate_python
+    for name, kind in {
+        "rate": Rate,
+        "period": PeriodOfSteps,
+        "momentum": TransformOf,
+    }.items()
+}
+DECAY = {"schedule": "steps", "start": 0.4, "factor": 0.1, "at": [80, 120]}
+vectors = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=5).map(np.array)
+
+
+def test_a_number_is_a_constant_schedule():
+    rate = read["rate"](0.2)
+    assert [rate(step) for step in (1, 10, 10**9)] == [0.2] * 3
+    assert read["rate"]({"schedule": "constant", "value": 0.2})(7) == 0.2
+
+
+def test_a_rate_decays_after_each_of_its_steps():
+    rate = read["rate"](DECAY)
+    assert [rate(step) for step in (1, 80)] == [0.4, 0.4]
+    assert [rate(step) for step in (81, 120)] == pytest.approx([0.04, 0.04])
+    assert [rate(step) for step in (121, 10**6)] == pytest.approx([0.004, 0.004])
+
+
+def test_a_period_is_rounded_up_to_whole_steps():
+    assert read["period"](7)(1) == 7
+    period = read["period"]({"schedule": "steps", "start": 10, "factor": 0.25, "at": [5, 9]})
+    assert [period(step) for step in (1, 5, 6, 9, 10)] == [10, 10, 3, 3, 1]
+    assert all(type(period(step)) is int for step in range(1, 12))
+
+
+@given(st.floats(0.01, 1e4), st.floats(0.01, 10), st.integers(1, 100))
+def test_a_period_is_at_least_one_step(start, factor, step):
+    table = {"schedule": "steps", "start": start, "factor": factor, "at": [5, 50]}
+    period = read["period"](table)(step)
+    assert isinstance(period, int)
+    assert period >= 1
+    exact = start * factor ** ((step > 5) + (step > 50))
+    assert exact <= period < max(exact, 0) + 1 or period == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("rate", 0), ("rate", -0.1), ("rate", "0.1"), ("rate", True), ("rate", float("nan")),
+        ("rate", float("inf")), ("rate", None), ("rate", {"schedule": "steps", "start": 0.1}),
+        ("rate", {"schedule": "cosine"}), ("rate", {**DECAY, "at": []}),
+        ("rate", {**DECAY, "at": [120, 80]}), ("rate", {**DECAY, "at": [80, 80]}),
+        ("rate", {**DECAY, "at": [0]}), ("rate", {**DECAY, "factor": 0}),
+        ("rate", {**DECAY, "gamma": 1}), ("rate", {**DECAY, "start": -1}),
+        ("period", 0), ("period", 2.5), ("period", True), ("period", "4"), ("period", None),
+        ("momentum", 1), ("momentum", -0.1), ("momentum", True), ("momentum", "0.9"),
+        ("momentum", float("nan")), ("momentum", {"kind": "momentum"}), ("momentum", {"mu": 0.9}),
+        ("momentum", {"kind": "nesterov", "mu": 1.0}), ("momentum", {"kind": "identity", "x": 1}),
+        ("momentum", {"kind": "adamw", "beta1": 1.0}), ("momentum", {"kind": "adamw", "mu": 0.9}),
+        ("momentum", {"kind": "adamw", "weight_decay": -0.1}),
+        ("momentum", {"kind": "adamw", "epsilon": 0}),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused(kind, value):
+    with pytest.raises(ValidationError):
+        read[kind](value)
+
+
+def test_off_is_the_identity_piece():
+    assert read["momentum"](0) == read["momentum"](0.0) == Identity()
+    assert read["momentum"](0.9) == Momentum(0.9)
+    assert read["momentum"]({"kind": "momentum", "mu": 0.9}) == Momentum(0.9)
+    assert read["momentum"]({"kind": "identity"}) == Identity()
+
+
+@given(vectors, st.floats(0.01, 0.99))
+def test_momentum_sums_a_geometric_series(g, mu):
+    transform = Momentum(mu)
+    state = transform.init(g)
+    for _ in range(20):
+        direction, state = transform.update(g, state, g)
+    np.testing.assert_allclose(direction, g * (1 - mu**20) / (1 - mu), 1e-9, 1e-300)
+
+
+@given(vectors)
+def test_identity_does_nothing(g):
+    direction, _ = Identity().update(g, Identity().init(g), g)
+    assert direction is g
+
+
+def test_block_momentum_by_hand():
+    """From 0 to an average at -1, then from where that led to one a step of 1 further."""
+    outer, x = Momentum(0.5), np.zeros(1)
+    state = outer.init(x)
+    for displacement, position in ((1.0, -1.0), (1.0, -2.5), (0.0, -3.25)):
+        step, state = outer.update(np.array([displacement]), state, x)
+        x = x - step
+        assert x == position
+
+
+PEERS = {
+    "sgd": (Identity(), {}),
+    "momentum": (Momentum(0.9), {"momentum": 0.9}),
+    "nesterov": (Nesterov(0.9), {"momentum": 0.9, "nesterov": True}),
+}
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_transforms_step_as_pytorch_does(name):
+    torch = pytest.importorskip("torch")
+    transform, options = PEERS[name]
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=5)
+    theirs = torch.tensor(x, requires_grad=True)
+    optimizer = torch.optim.SGD([theirs], lr=0.1, **options)
+    state = transform.init(x)
+    for g in rng.normal(size=(10, 5)):
+        direction, state = transform.update(g, state, x)
+        x = x - 0.1 * direction
+        theirs.grad = torch.tensor(g)
+        optimizer.step()
+    np.testing.assert_allclose(x, theirs.detach().numpy(), rtol=1e-12)
+
+
+def test_adamw_steps_as_pytorch_does():
+    torch = pytest.importorskip("torch")
+    transform = AdamW(beta1=0.9, beta2=0.95, epsilon=1e-8, weight_decay=0.1)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=5)
+    theirs = torch.tensor(x, requires_grad=True)
+    optimizer = torch.optim.AdamW([theirs], lr=0.01, betas=(0.9, 0.95), weight_decay=0.1)
+    state = transform.init(x)
+    for g in rng.normal(size=(10, 5)):
+        direction, state = transform.update(g, state, x)
+        x = x - 0.01 * direction
+        theirs.grad = torch.tensor(g)
+        optimizer.step()
+    np.testing.assert_allclose(x, theirs.detach().numpy(), rtol=1e-10)
+
+
+def test_adamw_without_settings_is_pytorchs_adam():
+    torch = pytest.importorskip("torch")
+    transform, x = AdamW(), np.array([2.0, -4.0, 1e-8])
+    theirs = torch.tensor(x, requires_grad=True)
+    optimizer = torch.optim.Adam([theirs], lr=0.01)
+    state = transform.init(x)
+    for g in np.random.default_rng(0).normal(size=(50, 3)) * [1.0, 1e-3, 1e-8]:
+        direction, state = transform.update(g, state, x)
+        x = x - 0.01 * direction
+        theirs.grad = torch.tensor(g)
+        optimizer.step()
+    np.testing.assert_allclose(x, theirs.detach().numpy(), rtol=1e-10)
+
+
+def test_adamw_by_hand():
+    """The bias-corrected first step has the size of the sign; weight decay pulls towards zero."""
+    transform, x = AdamW(weight_decay=0.5), np.array([2.0, -4.0])
+    direction, state = transform.update(np.array([3.0, -1e-3]), transform.init(x), x)
+    np.testing.assert_allclose(direction, [1.0 + 1.0, -1.0 - 2.0], rtol=1e-4)
+    first, second, steps = state
+    np.testing.assert_allclose(first, [0.3, -1e-4])
+    np.testing.assert_allclose(second, [9e-3, 1e-9])
+    assert steps == 1
+
+
+@pytest.mark.parametrize("piece", [Momentum(0.9), Nesterov(0.9), AdamW()])
+def test_pieces_hold_no_state_and_change_nothing_in_place(piece):
+    g, state = np.ones(3), piece.init(np.ones(3))
+    for array in (g, *(state[:2] if isinstance(state, tuple) else (state,))):
+        array.flags.writeable = False
+    first, second = piece.update(g, state, g), piece.update(g, state, g)
+    np.testing.assert_equal(first, second)
+    with pytest.raises(FrozenInstanceError):
+        setattr(piece, fields(piece)[0].name, 0.5)

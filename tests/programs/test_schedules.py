@@ -1,0 +1,287 @@
+"""Schedules by their definitions, and what may stand for a rate, a period and a threshold."""
+
+import math
+from itertools import pairwise
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+import paceline
+from paceline.simulator.programs.pieces.schedule import (
+    ConstantSchedule,
+    FixedPeriod,
+    Linear,
+    Period,
+    PeriodOfSteps,
+    Piecewise,
+    Rate,
+    Steps,
+    WarmupCosine,
+)
+from paceline.simulator.programs.pieces.threshold import (
+    Monotone,
+    StepsOf,
+    Threshold,
+    never_decreases,
+)
+
+ADAPTERS = {
+    "rate": TypeAdapter(Rate),
+    "period": TypeAdapter(PeriodOfSteps),
+    "threshold": TypeAdapter(Threshold),
+}
+CONSTANT = {"schedule": "constant", "value": 3}
+STEPS = {"schedule": "steps", "start": 1, "factor": 2, "at": [3, 8]}
+PIECEWISE = {"schedule": "piecewise", "values": [1, 4, 8], "at": [100, 500]}
+LINEAR = {"schedule": "linear", "start": 1, "end": 3, "steps": 8}
+COSINE = {"schedule": "warmup-cosine", "peak": 0.4, "warmup": 4, "steps": 12}
+HELD = {"schedule": "warmup-cosine", "start": 1, "peak": 4, "end": 4, "warmup": 6, "steps": 9}
+KINDS = ("constant", "steps", "piecewise", "linear", "warmup-cosine")
+
+
+def read(kind, value):
+    return ADAPTERS[kind].validate_python(value)
+
+
+levels = st.floats(1, 100).map(lambda value: round(value, 3))
+changes = st.lists(st.integers(1, 40), min_size=1, max_size=4, unique=True).map(sorted)
+
+
+@st.composite
+def piecewise(draw):
+    at = draw(changes)
+    values = draw(st.lists(levels, min_size=len(at) + 1, max_size=len(at) + 1))
+    return Piecewise("piecewise", tuple(draw(st.sampled_from([values, sorted(values)]))), tuple(at))
+
+
+@st.composite
+def warmup_cosine(draw):
+    start, end, peak = sorted([draw(levels), draw(levels), draw(levels)])
+    warmup = draw(st.integers(0, 20))
+    steps = warmup + draw(st.integers(1, 20))
+    end = draw(st.sampled_from([end, peak]))
+    return WarmupCosine("warmup-cosine", peak, steps, warmup, start, end)
+
+
+cosines = warmup_cosine()
+schedules = (
+    st.builds(ConstantSchedule, levels)
+    | st.builds(
+        Steps, st.just("steps"), levels, st.sampled_from([0.1, 0.5, 1, 1.5, 3]), changes.map(tuple)
+    )
+    | piecewise()
+    | st.builds(Linear, st.just("linear"), levels, levels, st.integers(1, 40))
+    | cosines
+)
+FURTHEST = 45  # past every step at which one of them changes
+
+
+# values
+
+
+@pytest.mark.parametrize(
+    ("table", "values"),
+    [
+        (PIECEWISE, {0: 1, 1: 1, 100: 1, 101: 4, 500: 4, 501: 8, 10**12: 8}),
+        (LINEAR, {0: 1, 1: 1.25, 4: 2, 7: 2.75, 8: 3, 9: 3, 10**12: 3}),
+        (COSINE, {0: 0, 1: 0.1, 2: 0.2, 4: 0.4, 8: 0.2, 12: 0, 13: 0, 10**12: 0}),
+        (COSINE, {6: 0.2 * (1 + math.sqrt(0.5)), 10: 0.2 * (1 - math.sqrt(0.5))}),
+        (COSINE | {"start": 0.1, "end": 0.2}, {0: 0.1, 2: 0.25, 4: 0.4, 8: 0.3, 12: 0.2}),
+        (COSINE | {"warmup": 0}, {0: 0.4, 3: 0.2 * (1 + math.sqrt(0.5)), 6: 0.2, 12: 0}),
+        (HELD, {0: 1, 2: 2, 6: 4, 7: 4, 8: 4, 9: 4}),
+    ],
+)
+def test_values_at_known_points(table, values):
+    schedule = read("rate", table)
+    assert [schedule(step) for step in values] == pytest.approx([*values.values()], abs=1e-15)
+
+
+@given(cosines, st.integers(1, FURTHEST))
+def test_warmup_cosine_is_what_is_written(schedule, k):
+    """The definition, as papers write it; the peak and the end are reached exactly."""
+    W, N = schedule.warmup, schedule.steps
+    start, peak, end = schedule.start, schedule.peak, schedule.end
+    if k <= W:
+        expected = start + (peak - start) * k / W
+    elif k < N:
+        expected = end + (peak - end) * (1 + math.cos(math.pi * (k - W) / (N - W))) / 2
+    else:
+        expected = end
+    assert schedule(k) == pytest.approx(expected, rel=1e-13)
+    assert schedule(W) == peak
+    assert schedule(N) == end
+
+
+@given(cosines)
+def test_warmup_cosine_moves_no_faster_than_its_slopes(schedule):
+    rise = (schedule.peak - schedule.start) / max(schedule.warmup, 1)
+    fall = (schedule.peak - schedule.end) * math.pi / 2 / (schedule.steps - schedule.warmup)
+    values = [schedule(step) for step in range(FURTHEST)]
+    for step, (before, after) in enumerate(pairwise(values)):
+        if step < schedule.warmup:
+            assert before <= after <= before + rise + 1e-12
+        else:
+            assert before >= after >= before - fall - 1e-12
+
+
+@given(levels, levels, st.integers(1, 40))
+def test_a_line_has_one_slope_and_then_none(start, end, steps):
+    line = Linear("linear", start, end, steps)
+    assert (line(0), line(steps), line(steps + 7)) == (start, end, end)
+    slopes = [after - before for before, after in pairwise(map(line, range(steps + 1)))]
+    assert slopes == pytest.approx([(end - start) / steps] * steps, abs=1e-10)
+
+
+@given(levels, st.sampled_from([0.5, 2.0]), changes, st.integers(0, FURTHEST))
+def test_step_decay_is_piecewise(start, factor, at, step):
+    values = tuple(start * factor**i for i in range(len(at) + 1))
+    decay = Steps("steps", start, factor, tuple(at))
+    assert decay(step) == Piecewise("piecewise", values, tuple(at))(step)
+
+
+# monotone schedules and thresholds
+
+
+@given(schedules)
+def test_never_decreases_says_what_the_values_do(schedule):
+    values = [schedule(step) for step in range(FURTHEST)]
+    ascends = all(before <= after for before, after in pairwise(values))
+    assert never_decreases(schedule) == ascends
+
+
+@given(schedules)
+def test_a_threshold_is_whole_and_never_falls(schedule):
+    if not never_decreases(schedule):
+        with pytest.raises(ValidationError, match="decreases; write a threshold"):
+            read("threshold", schedule)
+        return
+    thresholds = [read("threshold", schedule)(count) for count in range(FURTHEST)]
+    assert all(type(each) is int and each >= 1 for each in thresholds)
+    assert thresholds == sorted(thresholds)
+    assert thresholds == [math.floor(schedule(count)) for count in range(FURTHEST)]
+
+
+@given(st.integers(2, 64), st.integers(1, 1000), st.integers(0, 10**5))
+def test_the_papers_steps_are_a_line_rounded_down(workers, size, count):
+    steps = StepsOf(size)
+    line = {"schedule": "linear", "start": 1, "end": workers, "steps": (workers - 1) * size}
+    assert read("threshold", line)(count) == min(workers, steps(count))
+    assert steps(count + size) == steps(count) + 1
+    assert (steps(0), steps(size - 1), steps(size)) == (1, 1, 2)
+
+
+def test_what_may_stand_for_a_threshold():
+    assert read("threshold", 7) == FixedPeriod(7)
+    assert read("threshold", CONSTANT)(10**9) == 3
+    assert [read("threshold", PIECEWISE)(count) for count in (0, 100, 101, 501)] == [1, 1, 4, 8]
+    assert [read("threshold", HELD)(count) for count in (0, 1, 2, 6, 9)] == [1, 1, 2, 4, 4]
+    for made in (StepsOf(300), Monotone(ConstantSchedule(2)), FixedPeriod(1)):
+        assert read("threshold", made) is made
+
+
+def test_a_schedule_piece_is_read_as_its_table_is():
+    line = Linear(**LINEAR)
+    assert read("threshold", line) == read("threshold", LINEAR) == Monotone(line)
+    assert read("period", line) == read("period", LINEAR) == Period(line)
+    assert read("rate", line) == read("rate", LINEAR) == line
+
+
+# rates and periods
+
+
+@pytest.mark.parametrize("table", [CONSTANT, STEPS, PIECEWISE, LINEAR, COSINE, HELD])
+def test_every_schedule_may_be_a_rate_or_a_period(table):
+    rate, period = read("rate", table), read("period", table)
+    assert rate(1) > 0
+    for step in (1, 5, 8, 12, 101, 10**6):
+        assert type(period(step)) is int
+        assert period(step) == max(1, math.ceil(rate(step)))
+
+
+def test_a_rate_that_warms_up_from_zero_starts_above_it():
+    assert read("rate", COSINE)(1) == COSINE["peak"] / COSINE["warmup"]
+    assert read("rate", LINEAR | {"start": 0})(1) == LINEAR["end"] / LINEAR["steps"]
+
+
+def test_a_scenario_may_warm_up_and_let_the_period_grow():
+    scenario = paceline.load(
+        "scenarios/quickstart.toml",
+        [
+            "algorithm.local-sgd.lr={schedule='warmup-cosine', peak=0.1, warmup=4, steps=10}",
+            "algorithm.local-sgd.tau={schedule='linear', start=1, end=4, steps=30}",
+        ],
+    )
+    (local,) = [each.parameters for each in scenario.algorithm if each.name == "local-sgd"]
+    assert [local["lr"](step) for step in (2, 4, 10)] == [0.05, 0.1, 0]
+    assert [local["tau"](step) for step in (1, 10, 11, 30)] == [2, 2, 3, 4]
+
+
+# refusals
+
+WRONG = {
+    "values and changes": ("rate", PIECEWISE | {"values": [1, 4]}, "one value more than steps"),
+    "changes out of order": ("rate", PIECEWISE | {"at": [500, 100]}, "`at` is out of order"),
+    "changes alike": ("rate", PIECEWISE | {"at": [100, 100]}, "each once"),
+    "negative value": ("rate", PIECEWISE | {"values": [1, 4, -1]}, "greater than or equal to 0"),
+    "first value zero": ("rate", PIECEWISE | {"values": [0, 4, 8]}, "not above zero at the first"),
+    "no change": ("rate", PIECEWISE | {"values": [1], "at": []}, "at least 1 item"),
+    "line below zero": ("rate", LINEAR | {"end": -1}, "greater than or equal to 0"),
+    "line that stays at zero": ("rate", LINEAR | {"start": 0, "end": 0}, "not above zero"),
+    "line of no steps": ("rate", LINEAR | {"steps": 0}, "greater than or equal to 1"),
+    "line without end": ("rate", LINEAR | {"steps": 10**310}, "less than or equal to 1000000000"),
+    "half a step": ("rate", LINEAR | {"steps": 2.5}, "valid integer"),
+    "no peak": ("rate", COSINE | {"peak": 0}, "greater than 0"),
+    "end below zero": ("rate", COSINE | {"end": -0.1}, "greater than or equal to 0"),
+    "end above the peak": ("rate", COSINE | {"end": 0.5}, "`end` is above `peak`"),
+    "start above the peak": ("rate", COSINE | {"start": 0.5}, "`start` or `end` is above"),
+    "warm-up only": ("rate", COSINE | {"steps": 4}, "`warmup` is not below `steps`"),
+    "decay over before it starts": ("rate", COSINE | {"warmup": 0, "steps": 1}, "not above zero"),
+    "unknown key": ("rate", COSINE | {"warm_up": 4}, "warm_up"),
+    "unknown schedule": ("rate", {"schedule": "cosine"}, "'warmup-cosine'"),
+    "text": ("rate", "0.1", "not a learning rate; write a number, or { schedule"),
+    "period of text": ("period", "4", "write a whole number of steps, 1 or more, or { schedule"),
+    "period of no steps": ("period", 0, "too small; write a communication period of 1 step"),
+    "threshold of none": ("threshold", 0, "too small; write a threshold of 1 gradient or more"),
+    "threshold of a share": ("threshold", 2.5, "write a whole number of gradients, 1 or more"),
+    "threshold that is true": ("threshold", True, "not a threshold"),
+    "threshold from zero": ("threshold", LINEAR | {"start": 0}, "starts at 1 or more"),
+    "threshold steps down": ("threshold", STEPS | {"start": 8, "factor": 0.5}, "decreases"),
+    "threshold falls": ("threshold", LINEAR | {"start": 4}, "later values are no smaller"),
+    "threshold dips": ("threshold", PIECEWISE | {"values": [1, 4, 2]}, "decreases"),
+    "threshold decays": ("threshold", HELD | {"end": 3}, "decreases"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_makes_no_sense_is_refused_by_its_text(name):
+    kind, value, words = WRONG[name]
+    with pytest.raises(ValidationError) as refused:
+        read(kind, value)
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", ADAPTERS)
+def test_a_refusal_names_every_schedule(kind):
+    for value in (None, {"schedule": "cosine"}):
+        with pytest.raises(ValidationError) as refused:
+            read(kind, value)
+        assert all(name in str(refused.value) for name in KINDS)
+
+
+def test_a_scenario_is_refused_at_the_key_at_fault():
+    table = "optimizer.lr={schedule='warmup-cosine', peak=0.1, warmup=-1, steps=10}"
+    with pytest.raises(paceline.InputError, match=r"optimizer\.lr\.warmup = -1: too small; write"):
+        paceline.load("scenarios/quickstart.toml", [table])
+
+
+@pytest.mark.parametrize("kind", ADAPTERS)
+def test_the_schema_knows_every_schedule(kind):
+    validator = jsonschema.Draft202012Validator(ADAPTERS[kind].json_schema())
+    for table in (3, CONSTANT, STEPS, PIECEWISE, LINEAR, COSINE, HELD):
+        validator.validate(table)
+    wrong = (0, "4", {"schedule": "cosine"}, LINEAR | {"end": -1}, COSINE | {"peak": 0})
+    for table in (*wrong, PIECEWISE | {"values": []}, HELD | {"warm_up": 4}):
+        assert not validator.is_valid(table)

@@ -1,0 +1,108 @@
+"""Whatever dies, hangs, fills up or is removed: small versions of `tests/reliability`."""
+
+import ctypes
+import os
+import random
+import signal
+import subprocess
+import sys
+from functools import partial
+
+import numpy as np
+import pytest
+
+import paceline
+from paceline.simulator.engines import dispatch
+from paceline.simulator.errors import RunError
+from paceline.simulator.studies import executors
+from tests.command_line.test_command_line import ROOT
+from tests.reliability import faults, soak
+from tests.reliability.dying import deadly, does
+from tests.reliability.faults import CASES, WHAT
+from tests.studies.test_sweep import CHEAP
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """What a simulation leaves when nothing happens to it."""
+    return faults.undisturbed(CASES["simulate"])
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_struck_at_random_moments_it_resumes(whole, number):
+    faults.signals(whole, random.Random(number))
+
+
+@pytest.mark.parametrize("number", [1, 2, 19])
+def test_a_disk_that_is_full_at_the_nth_write(whole, number):
+    faults.full_by_count(whole, random.Random(number), number)
+
+
+@pytest.mark.parametrize(
+    "what", [each for each in WHAT if each.startswith(("disk full, by", "directory", "a file"))]
+)
+def test_whatever_is_in_the_way(whole, what):
+    WHAT[what][0](whole, random.Random(1))
+
+
+def done(folder, deaths):
+    (folder / "deaths").write_text(str(deaths))
+    with executors.start(2, None) as pool:
+        work, tasks = partial(does, folder), dict(enumerate(range(6)))
+        return sorted(executors.results(pool, work, tasks, "task {}".format))
+
+
+def test_a_task_whose_process_dies_is_done_once_more(tmp_path):
+    assert done(tmp_path, deaths=1) == [(each, each) for each in range(6)]
+    tried = [path.name.partition("-")[0] for path in tmp_path.glob("?-*")]
+    assert sorted(tried) == [*"0123345"]  # nobody else's
+
+
+def test_a_task_whose_process_dies_again_is_named(tmp_path):
+    with pytest.raises(RunError, match=r"^task 3: its process died by signal 9, and"):
+        done(tmp_path, deaths=2)
+    assert len([*tmp_path.glob("3-*")]) == 2
+
+
+def test_a_sweep_names_the_point_that_ends_its_process(tmp_path):
+    path = tmp_path / "cheap.toml"
+    path.write_text(CHEAP + '[[algorithm]]\nname = "deadly"\n')
+    vary = {"network.latency": ["20 ms"], "run.steps": [8]}
+    said = (
+        r"^deadly with network.latency=20 ms, run.steps=8 \(seeds 0 to 1\): its process died "
+        "with status 7"
+    )
+    with pytest.raises(RunError, match=said):
+        paceline.sweep(path, vary, jobs=2, programs={"deadly": deadly})
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_a_full_stdout_is_one_message():
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "paceline", "schema"], env=environment, stdout=full,
+            stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("paceline: error: No space left on device")
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_growth_is_told_from_none():
+    steady = np.tile([100.0, 9, 0, 3], (20, 1)) + [[each % 2, 0, 0, 0] for each in range(20)]
+    assert all(row["handled"] for row in soak.judged(steady))
+    leaking = steady + [[0.0, each / 4, 0, 0] for each in range(20)]
+    assert [row["what"] for row in soak.judged(leaking) if not row["handled"]] == ["open files"]
+    slowly = np.outer(np.arange(200), [0.3, 0, 0, 0]) + np.array([100.0, 9, 0, 3])
+    assert [row["what"] for row in soak.judged(slowly) if not row["handled"]] == ["MiB of memory"]
+
+
+def test_ctrl_c_is_not_lost_while_libraries_are_searched():
+    """In a callback of ctypes, as threadpoolctl has, an exception is printed and forgotten."""
+    went_on = False
+    with pytest.raises(KeyboardInterrupt), dispatch.interrupted_later():  # noqa: PT012 - it goes on
+        ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGINT))()
+        went_on = True
+    assert went_on
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

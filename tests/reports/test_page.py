@@ -1,0 +1,537 @@
+"""The page of `paceline report`, read as a file and seen in a browser."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import paceline
+import paceline.command_line
+from paceline.simulator.errors import InputError
+from paceline.simulator.reports.page import reading
+from paceline.simulator.reports.page.curves import error
+from paceline.simulator.reports.page.lines import lines, sampled
+from paceline.simulator.reports.page.page import answer, report
+from paceline.simulator.reports.page.parts import literal, size
+from paceline.simulator.reports.page.sentences import CHANGE, MARGIN, SURE, margin, targets
+from paceline.simulator.results import store
+from paceline.simulator.results.run import Run
+from paceline.simulator.results.statistics import crossing, interval
+from paceline.simulator.studies.simulate import simulate
+from paceline.simulator.studies.sweep.sweep import sweep
+from paceline.simulator.studies.tune.tune import tune
+from paceline.validate.comparison.compare import compare
+from tests.helpers.browser import PHONE, Watched, chromium
+from tests.helpers.worlds import DIGITS, QUADRATIC, RING, TIME_ONLY, scenario
+
+ROOT = Path(__file__).parents[2]
+BAD = "</script><script>alert(1)</script><b>%{x}&lt;"
+COMPUTE = {"dist": "shifted-exponential", "shift": "50 ms", "mean": "100 ms"}
+
+
+def world(latency="20 ms", title="A world", label="local", **options):
+    """Three algorithms on the digits: one changes its period, one has a server."""
+    return scenario(
+        {"name": "ssgd", "lr": 1.0},
+        {"name": "adacomm", "tau0": 4, "interval": "3 s", "lr": 1.0, "label": label},
+        {"name": "asgd", "lr": 0.2},
+        **{
+            "compute": COMPUTE,
+            "network": RING | {"latency": latency},
+            "objective": DIGITS,
+            "steps": 120,
+            "run": {"target_loss": 0.5},
+            "title": title,
+            **options,
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("report")
+
+
+@pytest.fixture(scope="module")
+def run(folder):
+    simulate(world(), seeds=2, out=folder / "near")
+    return folder / "near"
+
+
+@pytest.fixture(scope="module")
+def far(folder):
+    simulate(world("80 ms"), seeds=2, out=folder / "far")
+    return folder / "far"
+
+
+@pytest.fixture(scope="module")
+def evil(folder):
+    simulate(world(title=BAD, label=BAD), seeds=1, out=folder / "evil")
+    return folder / "evil"
+
+
+@pytest.fixture(scope="module")
+def validated(folder):
+    """As validate writes it; what is measured here is a simulation with other seeds."""
+    out = folder / "validated"
+    simulate(world(), seeds=2, out=out / "predicted")
+    simulate(world("25 ms"), seeds=2, seed=5, out=out / "measured")
+    compare(out / "predicted", out / "measured").save(out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def tuned(folder):
+    space = {"ssgd": {"lr": [0.02, 0.05]}, "local-sgd": {"lr": [0.05], "tau": [2, 8]}}
+    easy = world(objective=QUADRATIC, tune=space, run={"target_loss": 0.3})
+    tune(easy, seeds=3, out=folder / "tuned")
+    return folder / "tuned"
+
+
+@pytest.fixture(scope="module")
+def swept(folder):
+    points = {"network.latency": ["1 ms", "200 ms"]}
+    sweep(world(steps=60), points, seeds=2, out=folder / "swept")
+    return folder / "swept"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as found:
+        yield found
+
+
+def text(*runs, out):
+    return report(runs, out).read_text("utf-8")
+
+
+def facts(path):
+    return dict(answer(*reading.read([path])).facts)
+
+
+def figures(page):
+    found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', page, re.S)
+    return json.loads(found.group(1))
+
+
+# What it says
+
+
+def test_the_margin_is_paired_over_seeds(run):
+    found = reading.read([run])[0]
+    pick = found.main.summary["pick"]
+    times = {
+        label: np.array([crossing(each, 0.5) for each in runs])
+        for label, runs in found.main.runs.items()
+    }
+    best = times.pop(pick["label"])
+    second = min(times, key=lambda label: times[label].mean())
+    low, high = interval(times[second] - best)
+    said = facts(run)[MARGIN][0]
+    assert f"{(times[second] - best).mean():#.3g} s sooner than {second}, the next" in said
+    assert f"{abs(low):#.3g}" in said
+    assert f"{high:#.3g} s, paired over seeds" in said
+    assert f"{times[second].mean() / best.mean():#.3g} times as fast" in said
+
+
+def test_a_margin_over_who_never_got_there_is_no_number():
+    said = margin({0: 1.0, 1: 1.0}, {0: 3.0, 1: np.inf}, "time_to_target", "b, the next")
+    assert said == "b, the next, got there with 1 of 2 seeds only."
+
+
+def test_targets_that_would_change_the_answer_are_where_curves_cross(folder):
+    """One is ahead above a loss of 0.3 and the other below: no run is needed to see that."""
+    curves = {"early": [1.0, 0.35, 0.25, 0.20], "late": [1.0, 0.8, 0.3, 0.05]}
+    groups = {
+        label: [Run(label, label, 0, "", 3, 3.0, {"time": [0, 1, 2, 3], "loss": loss}, {}, {})]
+        for label, loss in curves.items()
+    }
+    said = targets(groups, "late", 0.1)
+    found = re.fullmatch(
+        r"It is first to any loss from (\S+) down to (\S+); for a target above that, early\.", said
+    )
+    assert 0.2 <= float(found[1]) <= 0.25
+    assert float(found[2]) == 0.05
+
+
+def test_every_question_is_answered(run, tuned, swept, validated):
+    for path in (run, tuned, swept, validated):
+        found = facts(path)
+        assert set(found) == {MARGIN, SURE, CHANGE}
+        assert all(found.values()), path
+    assert any("Real training: times per step" in said for said in facts(validated)[SURE])
+    assert any("paceline tune" in said for said in facts(run)[CHANGE])
+
+
+def test_a_search_says_in_which_worlds_its_pick_is_first(tuned):
+    document = json.loads((tuned / "tune.json").read_text("utf-8"))
+    best = document["ranking"][0]["label"]
+    flips = [w for w in document["regret"] if w["input"] and w["regret"][best] != 0]
+    said = facts(tuned)[CHANGE]
+    assert sum("is first, and this pick" in each for each in said) == len(flips)
+    assert any("It stays first with" in each for each in said) == (len(flips) < 6)
+
+
+def test_one_seed_is_not_sold_as_certain(evil):
+    found = answer(*reading.read([evil]))
+    assert found.headline.endswith(", as far as one seed can tell")
+
+
+# What it holds
+
+
+def test_figures_are_what_plotly_knows(run, far, validated, tuned, swept, folder):
+    from plotly import graph_objects
+
+    page = text(run, far, validated, tuned, swept, out=folder / "all.html")
+    found = figures(page)
+    kinds = {name.partition("-")[0] for name in found}
+    assert kinds == {
+        "error",
+        "breakdown",
+        "timeline",
+        "tau",
+        "staleness",
+        "bytes",
+        "ranking",
+        "sweep",
+    }
+    plain = json.loads(re.sub(r'"--[a-z0-9/.-]+"', '"#123456"', json.dumps(found)))
+    for spec in plain.values():
+        for each in spec["choices"].values() or [spec]:
+            graph_objects.Figure(each["data"], each["layout"])
+
+
+def test_nothing_of_a_scenario_is_markup(evil, folder):
+    page = text(evil, out=folder / "evil.html")
+    assert BAD not in page
+    assert page.count("<script") == 3
+    for spec in figures(page).values():
+        for trace in spec["data"]:
+            assert "<b>" not in str(trace.get("name"))
+
+
+def test_plotly_shows_a_literal_as_it_is():
+    assert not re.search(r"<|>|%\{|&(?!#)", literal(BAD))
+
+
+def test_the_data_stay_small(run, folder):
+    assert len(json.dumps(figures(text(run, out=folder / "r.html")))) < 4e5
+    first = lines(reading.read([run]))[0]
+    many = [replace(first, key=str(number)) for number in range(100)]
+    assert len(json.dumps(error(many, 0.5, "loss", "").spec())) < 1e6
+
+
+def test_sampling_keeps_the_values(run):
+    for line in lines(reading.read([run])):
+        for column in ("loss", "bytes"):
+            time, values = sampled(line.runs, column)
+            assert np.all(np.diff(time) > 0)
+            for each, seen in zip(line.runs, values, strict=True):
+                expected = np.interp(time, each.curve["time"], each.curve[column])
+                np.testing.assert_allclose(seen, expected)
+
+
+def test_same_runs_same_page(run, folder):
+    assert text(run, out=folder / "a.html") == text(run, out=folder / "b.html")
+
+
+def test_several_runs_say_what_differs(run, far, folder):
+    page = text(run, far, out=folder / "two.html")
+    assert "1 key differs between the scenarios: network.latency" in page
+    assert "near: asgd" in page
+    assert "far: asgd" in page
+
+
+def test_without_loss_or_target_there_is_a_page(folder):
+    """Time alone; everything at a standstill is refused nowhere either."""
+    alone = scenario({"name": "ssgd"}, {"name": "asgd"}, objective=TIME_ONLY, network=RING)
+    simulate(alone, seeds=2, out=folder / "alone")
+    page = text(folder / "alone", out=folder / "alone.html")
+    assert "less per step" in page
+    assert figures(page)["error"]["layout"]["yaxis"]["title"]["text"] == "local steps done"
+
+
+def test_sizes_are_said_in_powers_of_a_thousand():
+    assert [size(n) for n in (0, 999, 1000, 2.5e6, 1e12)] == [
+        "0 B", "999 B", "1.00 kB", "2.50 MB", "1.00 TB"
+    ]  # fmt: skip
+    assert size(None) == "-"
+
+
+# Where it goes, and what it refuses
+
+
+def test_the_command_writes_into_the_first_run(run, far, capsys):
+    assert paceline.command_line.run(["report", str(run), str(far), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"report": str(run / "report.html")}
+    assert (run / "report.html").is_file()
+    (run / "report.html").unlink()
+
+
+def test_the_comparison_alone_has_a_page(validated, folder):
+    compare(validated / "predicted", validated / "measured").save(folder / "compared")
+    assert "Predictions of the time per step err by" in text(
+        folder / "compared", out=folder / "compared.html"
+    )
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (None, "no such directory; give one that paceline simulate has written"),
+        ({}, "no run.json, tune.json, sweep.json or comparison.json; give a directory that"),
+        ({".parts/x": ""}, "an unfinished run; repeat its command to resume"),
+        (
+            {"tune.json": "{}"},
+            "by this Paceline (scenario: missing, or nothing that belongs there)",
+        ),
+        ({"sweep.json": "[1"}, "not written by this Paceline"),
+        ({"run.json": '{"schema": 99}'}, "written by another Paceline"),
+    ],
+)
+def test_what_is_no_run_is_refused(made, said, tmp_path, capsys):
+    path = tmp_path / "it"
+    for name, content in (made or {}).items():
+        store.write(path / name, content.encode())
+    if made == {}:
+        path.mkdir()
+    assert paceline.command_line.run(["report", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert str(path) in error
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_a_run_given_twice_is_refused(run):
+    with pytest.raises(InputError, match="given twice; give each RUN once"):
+        report([run, run / "."])
+
+
+def test_where_nothing_can_be_written_is_said(run, tmp_path):
+    with pytest.raises(InputError, match="a directory; give the file to write"):
+        report([run], tmp_path)
+
+
+def test_no_matplotlib_is_needed(run, tmp_path):
+    code = (
+        "import sys, paceline\n"
+        f"paceline.report([{str(run)!r}], {str(tmp_path / 'x.html')!r})\n"
+        "heavy = {'matplotlib', 'torch', 'sklearn', 'plotly.graph_objects'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+# In a browser
+
+
+def show(browser, path, **options):
+    """Open a page; return it and what it says and asks for."""
+    page = browser.new_page(**{"viewport": {"width": 1280, "height": 900}, **options})
+    watched = Watched(page)
+    page.goto(path.as_uri())
+    page.wait_for_selector("html[data-ready]", state="attached")
+    return page, watched
+
+
+def layout(page, figure, key):
+    return page.evaluate("([id, key]) => document.getElementById(id)._fullLayout[key].type",
+                         [f"plot-{figure}", key])  # fmt: skip
+
+
+def shown(page, figure):
+    """Names of the lines that a figure shows."""
+    code = """id => document.getElementById(id)._fullData
+        .filter(t => t.meta === "mean" && t.visible === true).map(t => t.name)"""
+    return page.evaluate(code, f"plot-{figure}")
+
+
+@pytest.fixture
+def page_of(browser, folder):
+    """Write a page of RUNs and open it."""
+    pages = []
+
+    def opened(*runs, **options):
+        page, watched = show(browser, report(runs, folder / "shown.html"), **options)
+        pages.append(page)
+        return page, watched
+
+    yield opened
+    for page in pages:
+        page.close()
+
+
+@pytest.mark.browser
+def test_it_opens_offline_without_complaint(run, far, validated, tuned, swept, page_of, folder):
+    page, watched = page_of(run, far, validated, tuned, swept)
+    assert watched.said == []
+    assert watched.asked == [(folder / "shown.html").as_uri()]
+    drawn = page.evaluate(
+        "[...document.querySelectorAll('.plot')].map(p => p.querySelector('.main-svg') !== null)"
+    )
+    assert len(drawn) >= 8
+    assert all(drawn)
+
+
+@pytest.mark.browser
+def test_requests_are_forbidden(run, page_of):
+    page, watched = page_of(run)
+    assert (
+        page.evaluate("fetch('https://example.com').then(() => 'came', () => 'refused')")
+        == "refused"
+    )
+    assert all("Content Security Policy" in said for said in watched.said)
+
+
+@pytest.mark.browser
+def test_switches_work(run, page_of):
+    page, watched = page_of(run)
+    assert layout(page, "error", "xaxis") == "linear"
+    error = page.locator("figure", has=page.locator("#plot-error"))
+    error.locator("[data-axis=xaxis][data-type=log]").click()
+    assert layout(page, "error", "xaxis") == "log"
+    error.locator("[data-axis=yaxis][data-type=linear]").click()
+    assert layout(page, "error", "yaxis") == "linear"
+    assert shown(page, "error") == ["ssgd lr=1.0", "local", "asgd lr=0.2"]
+    button = error.get_by_role("button", name="local")
+    button.focus()
+    page.keyboard.press("Enter")
+    assert button.get_attribute("aria-pressed") == "false"
+    assert shown(page, "error") == shown(page, "bytes") == ["ssgd lr=1.0", "asgd lr=0.2"]
+    button.click()
+    assert len(shown(page, "error")) == 3
+    rows = "() => document.getElementById('plot-timeline')._fullData.flatMap(t => t.y)"
+    assert "server" not in page.evaluate(rows)
+    page.locator("select").select_option("asgd lr=0.2")
+    assert "worker 3" in page.evaluate(rows)
+    assert page.locator("#plot-timeline .barlayer path").count() > 20
+    assert watched.said == []
+
+
+@pytest.mark.browser
+def test_labels_at_the_ends_do_not_meet(run, far, page_of):
+    page, _ = page_of(run, far)
+    code = """() => [...document.querySelectorAll('#plot-error .annotation-text-g')]
+        .map(e => e.getBoundingClientRect()).map(b => [b.left, b.right, b.top, b.bottom])"""
+    boxes = page.evaluate(code)
+    assert len(boxes) == 7  # six lines, and the target
+    for index, (left, right, top, bottom) in enumerate(boxes):
+        assert right <= 1280
+        for other in boxes[:index]:
+            assert (
+                right <= other[0]
+                or other[1] <= left
+                or bottom <= other[2] + 3
+                or other[3] <= top + 3
+            )
+
+
+@pytest.mark.browser
+def test_a_phone_has_room(run, far, tuned, validated, page_of):
+    page, watched = page_of(run, far, tuned, validated, viewport=PHONE)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    assert watched.said == []
+
+
+def luminance(colour):
+    parts = np.array([int(each) for each in re.findall(r"\d+", colour)[:3]]) / 255
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    return linear @ [0.2126, 0.7152, 0.0722]
+
+
+def contrast(one, other):
+    """WCAG 2.2, 1.4.3."""
+    low, high = sorted([luminance(one), luminance(other)])
+    return (high + 0.05) / (low + 0.05)
+
+
+COLOURS = """() => {
+    const of = (selector, what) => getComputedStyle(document.querySelector(selector))[what];
+    return {
+        page: of("body", "backgroundColor"), card: of(".verdict", "backgroundColor"),
+        body: of("body", "color"), lead: of(".lead", "color"), head: of("h1", "color"),
+        because: of(".because", "color"), axis: of("#plot-error .xtick text", "fill"),
+        line: of("#plot-error .scatterlayer .js-line", "stroke"),
+    };
+}"""
+
+
+def after(page, before):
+    """Colours once the page has been told that they are to change, and figures have followed."""
+    for _ in range(100):
+        found = page.evaluate(COLOURS)
+        if found["axis"] != before["axis"]:
+            return found
+        page.wait_for_timeout(50)
+    raise AssertionError("figures keep their colours")
+
+
+@pytest.mark.browser
+def test_text_is_readable_in_light_and_dark(run, page_of):
+    page, watched = page_of(run)
+    light = page.evaluate(COLOURS)
+    page.emulate_media(color_scheme="dark")
+    dark = after(page, light)
+    assert luminance(light["page"]) > 0.9
+    assert luminance(dark["page"]) < 0.02
+    for colours in (light, dark):
+        for name in ("body", "lead", "head", "because", "axis"):
+            assert contrast(colours[name], colours["page"]) >= 4.5, name
+        assert contrast(colours["because"], colours["card"]) >= 4.5
+        assert contrast(colours["line"], colours["page"]) >= 3  # WCAG 1.4.11
+    assert watched.said == []
+
+
+@pytest.mark.browser
+def test_print_is_light_and_has_no_controls(run, page_of):
+    page, _ = page_of(run, color_scheme="dark")
+    dark = page.evaluate(COLOURS)
+    page.emulate_media(media="print")
+    found = after(page, dark)
+    assert luminance(found["page"]) > 0.9
+    assert contrast(found["axis"], "rgb(255, 255, 255)") >= 4.5
+    assert page.locator("[data-axis]").first.is_visible() is False
+    assert page.locator("select").is_visible() is False
+    svgs = page.locator(".plot .main-svg").all()
+    assert max(svg.bounding_box()["width"] for svg in svgs) <= 700
+    assert page.pdf(format="A4")
+
+
+@pytest.mark.browser
+def test_a_title_that_is_a_script_is_text(evil, page_of):
+    asked = []
+    page, watched = page_of(evil)
+    page.on("dialog", lambda dialog: asked.append(dialog.message))
+    assert page.locator("h1").inner_text() == BAD
+    assert page.locator("#plot-error .annotation-text", has_text="alert(1)").count() >= 1
+    assert page.locator("#plot-breakdown .ytick").all_inner_texts()
+    ticks = page.evaluate(
+        "[...document.querySelectorAll('#plot-breakdown .ytick')].map(t => t.textContent)"
+    )
+    assert BAD in ticks
+    assert (asked, watched.said) == ([], [])
+
+
+@pytest.mark.browser
+def test_screenshot_for_the_docs(page_of, run, folder):
+    """With PACELINE_SCREENSHOTS the page of the quickstart is kept in docs/screenshots."""
+    kept = os.environ.get("PACELINE_SCREENSHOTS")
+    shot = folder / "report.png"
+    if kept:
+        run = folder / "quickstart"
+        simulate("quickstart", seeds=4, out=run)
+        shot = ROOT / "docs" / "screenshots" / "report.png"
+        shot.parent.mkdir(exist_ok=True)
+    page, _ = page_of(run, viewport={"width": 1280, "height": 1400})
+    page.screenshot(path=shot)
+    assert shot.stat().st_size > 20_000

@@ -1,0 +1,387 @@
+"""What a reader is told of workers, lines and phases: that its numbers and claims are true."""
+
+import re
+from dataclasses import asdict, replace
+from itertools import pairwise
+from math import inf
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.simulator.engines.dispatch import run_seeds
+from paceline.simulator.network.fabric import messages
+from paceline.simulator.network.fabric.fabric import Fabric
+from paceline.simulator.reports import terminal
+from paceline.simulator.results import store, unsaturated, usage
+from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.studies.simulate import Result
+from paceline.simulator.studies.sweep import table
+from tests.helpers.programs import called, cases
+from tests.helpers.worlds import EXPONENTIAL, QUADRATIC, RING, scenario, simulate
+
+FLOWS = {"model": "flows", "latency": "1 ms", "bandwidth": "8 Mbit/s"}
+PLACES = [{"name": place, "workers": 2, "region": place} for place in "abc"]
+MODEL = {"parameters": 100_000}  # 0.4 MB
+
+
+def world(*algorithms: dict[str, Any], network: dict[str, Any] = FLOWS, **tables: Any) -> Scenario:
+    settings: dict[str, Any] = {"network": network, "model": MODEL, "steps": 6}
+    return scenario(*algorithms, **settings | tables)
+
+
+def links(ab: float, bc: float, ac: float) -> list[dict[str, Any]]:
+    """Links between three places, of so many kbit/s; the way from a to c is the direct one."""
+    return [
+        {"between": list(ends), "latency": "20 ms", "bandwidth": f"{rate} kbit/s"}
+        for ends, rate in (("ab", ab), ("bc", bc), ("ac", ac))
+    ]
+
+
+def result(made: Scenario, seeds: int = 1) -> Result:
+    numbers = list(range(seeds))
+    runs = [run for each in made.algorithm for run in run_seeds(made, each, numbers)]
+    return Result(made, numbers, runs)
+
+
+def said(made: Scenario, seeds: int = 1) -> str:
+    return str(result(made, seeds).algorithms[0]["bottleneck"])
+
+
+# Stages of collectives
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_the_stages_of_collectives_are_all_of_their_time(data: st.DataObject) -> None:
+    """Whatever lines there are: they follow one another from the beginning to the end."""
+    workers = data.draw(st.integers(2, 6))
+    regions = data.draw(st.lists(st.integers(0, 2), min_size=workers, max_size=workers))
+    kind = data.draw(st.sampled_from(["ring", "tree", "star", "halving-doubling", "hierarchical"]))
+    made = messages.mean(kind, tuple(range(workers)), regions)
+    rates = st.lists(st.floats(1, 10), min_size=2 * workers, max_size=2 * workers)
+    fabric = Fabric(data.draw(rates))
+    latency = data.draw(st.sampled_from([0.0, 0.5]))
+    plan = made.plan(
+        [
+            fabric.path(sorted({x for a, b in pairwise(way) for x in (a, workers + b)}), latency)
+            for way in made.ways
+        ]
+    )
+    assert not fabric.stages(plan).any()
+    starts = data.draw(st.lists(st.floats(0, 20), min_size=1, max_size=4))
+    tickets = {fabric.start(at, plan, [12.0] * workers): at for at in starts}
+    fabric.cancel(0.0, fabric.start(0.0, plan, [12.0] * workers))  # counts for nothing
+    took = 0.0
+    while found := fabric.advance(inf):
+        took += sum(found[0] - tickets.pop(ticket) for ticket in found[1])
+    spent = fabric.stages(plan)
+    assert len(spent) == len(made.stages)
+    assert (spent >= 0).all()
+    assert spent.sum() == pytest.approx(took)
+
+
+def test_the_stages_of_a_ring_by_hand() -> None:
+    run = simulate(world({"name": "ssgd"}, workers=4))
+    step = 0.001 + 0.4e6 / 4 / 1e6
+    for name in ("reduce-scatter", "all-gather"):
+        assert run.phases[name]["seconds"] == pytest.approx(6 * 3 * step)
+        assert run.phases[name]["bytes"] == pytest.approx(6 * 3 * 0.4e6)
+
+
+def test_messages_of_a_server_by_hand() -> None:
+    """One worker: latency and a model's bytes each way, as often as there is an answer."""
+    run = simulate(world({"name": "asgd"}, workers=1))
+    for name in ("to the server", "from the server"):
+        assert run.phases[name]["transit_seconds"] == pytest.approx(0.001 + 0.4)
+        assert run.phases[name]["bytes"] == pytest.approx(6 * 0.4e6)
+    assert run.phases["to the server"]["messages"] == 6
+    assert run.phases["from the server"]["messages"] == 5  # the last is under way at the end
+
+
+@pytest.mark.parametrize("case", cases(), ids=called)
+def test_accounts_agree(case: dict[str, Any]) -> None:
+    """Phases move the bytes of all links; workers' times are those of the breakdown."""
+    flows = FLOWS | {"collective": "hierarchical"}
+    made = world(case, network=flows, workers=6, objective=QUADRATIC,
+                 cluster={"group": PLACES}, compute=EXPONENTIAL)  # fmt: skip
+    for run in (
+        simulate(made, seed=1),
+        simulate(world(case, network=RING, objective=QUADRATIC), seed=1),
+    ):
+        if run.lines:
+            moved = sum(phase["bytes"] for phase in run.phases.values())
+            assert moved == pytest.approx(sum(run.links.values()))
+        else:
+            assert run.phases == {}
+        assert {kind: np.mean(each) for kind, each in run.workers.items()} == pytest.approx(
+            run.seconds
+        )
+        kept = replace(
+            store.decode(store.encode(run)), curve=run.curve
+        )  # nan is not equal to itself
+        assert asdict(kept) == asdict(run)
+
+
+# What changes nothing, and what changes something
+
+
+def times(made: Scenario) -> list[Any]:
+    return [run.curve["time"] for run in result(made).runs]
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    rates=st.tuples(*3 * [st.integers(200, 20_000)]),
+    nic=st.integers(2_000, 40_000),
+    collective=st.sampled_from(["ring", "tree", "hierarchical", "halving-doubling"]),
+    name=st.sampled_from(["ssgd", "asgd", "ad-psgd", "dts"]),
+    tcp=st.sampled_from([{}, {"tcp_window": "64 KiB"}, {"slow_start": "14 kB"}]),
+)
+def test_more_bandwidth_where_it_is_said_to_change_nothing_changes_nothing(
+    rates: tuple[int, ...], nic: int, collective: str, name: str, tcp: dict[str, str]
+) -> None:
+    """To the last digit, and whatever else holds a transfer back."""
+    algorithm = {"name": name} | ({"delay": 2, "period": 1} if name == "dts" else {})
+
+    def made(rates: Any, nic: int) -> Scenario:
+        network = FLOWS | tcp | {"collective": collective, "link": links(*rates)}
+        del network["bandwidth"]
+        compute = {"dist": "exponential", "mean": "300 ms"}
+        cluster = {"group": PLACES, "nic": f"{nic} kbit/s"}
+        server = {"region": "a", "bandwidth": "10 Mbit/s"}
+        return world(algorithm, network=network, workers=6, compute=compute, cluster=cluster,
+                     server=server)  # fmt: skip
+
+    base = made(rates, nic)
+    before, notes = times(base), result(base).notes
+    nothing = "; ".join(note.partition(": ")[2] for note in notes if "changes nothing" in note)
+    full = {line["line"] for line in result(base).runs[0].lines if line["saturated_seconds"]}
+    for index, ends in enumerate((["a", "b"], ["b", "c"], ["a", "c"])):
+        idle = f"network.link[{index}]" in nothing
+        if idle or full.isdisjoint({"->".join(ends), "->".join(ends[::-1])}):
+            wider = [rate * (7 if index == place else 1) for place, rate in enumerate(rates)]
+            assert times(made(wider, nic)) == before
+        if idle:
+            narrow = [rate // 2 if index == place else rate for place, rate in enumerate(rates)]
+            assert times(made(narrow, nic)) == before
+    if "all network cards" in nothing:
+        assert times(made(rates, 9 * nic)) == before
+
+
+def test_notes_are_few_and_true() -> None:
+    """A star joins all to worker 0, in a: b and c exchange nothing; b is far away."""
+
+    def made(ab: int = 500, bc: int = 9_000, place: str = "b") -> Scenario:
+        groups = [PLACES[0], PLACES[1] | {"region": place}, PLACES[2]]
+        known = links(ab, bc, 9_000)
+        network = FLOWS | {"collective": "star", "link": known if place == "b" else known[2:]}
+        cluster = {"group": groups, "nic": "1 Gbit/s"}
+        return world({"name": "ssgd"}, network=network, workers=6, cluster=cluster)
+
+    base = made()
+    assert unsaturated.notes(base, result(base).runs) == [
+        "carried nothing, so that their bandwidth changes nothing: network.link[1] (b-c)",
+        "never saturated, so that more bandwidth there changes nothing: 8 of 12 lines of network "
+        "cards",
+    ]
+    assert times(made(bc=90_000)) == times(made(bc=90)) == times(base)
+    assert times(made(ab=1_000))[0][-1] < times(base)[0][-1]  # it is the saturated one
+    assert times(made(place="a"))[0][-1] < times(base)[0][-1]  # the group moves
+
+
+# The sentence
+
+OLD = [{"name": "old", "workers": 2, "compute": "3 s"}]
+FAR = {"latency": "500 ms", "bandwidth": "1 Gbit/s"}
+NARROW = {"latency": "1 ms", "bandwidth": "1 Mbit/s"}
+FAST = {"latency": "1 ms", "bandwidth": "100 Mbit/s"}
+FREE = {"collective": "star", "latency": "0 s"}
+SSGD, ASGD = {"name": "ssgd"}, {"name": "asgd"}
+
+
+def crashing(repair: str) -> dict[str, Any]:
+    return {"cluster": {"failures": {"between": "60 s", "repair": repair}}}
+
+
+@pytest.mark.parametrize("model", ["closed-form", "flows"])
+@pytest.mark.parametrize(
+    ("algorithm", "more", "expected"),
+    [
+        (SSGD, {"network": FREE}, "100 % of the time is computing; all workers are about as fast"),
+        (SSGD, {"network": FREE, "cluster": {"group": OLD[:1]}}, "group old, takes 2.00 times the"),
+        (
+            SSGD,
+            {"network": FREE, "cluster": {"group": [OLD[0] | {"workers": 1}]}},
+            r"58 % of the time is waiting; .* for worker 0 \(old\), which itself waits for 0 %",
+        ),
+        (
+            SSGD,
+            {"network": FREE, "cluster": {"extra": "5 s", "extra_share": 0.125}},
+            "the others wait for one worker, another one by seed, which itself waits for 0 %",
+        ),
+        (SSGD, {"network": FREE, "compute": EXPONENTIAL}, "for whoever happens to be the slowest"),
+        (SSGD, {"network": FAR}, r"88 % of the time goes to the network; .* mostly latency\."),
+        (SSGD, {"network": NARROW}, "85 % .* (8 network cards are saturated|links) for 85 %"),
+        (ASGD, {"network": FAR}, r"network; .* mostly latency"),
+        (ASGD, {"server": {"apply": "500 ms"}}, "waiting; the server works for 99 % .* 7 models"),
+        (
+            {"name": "k-sync", "k": 8},
+            {"compute": EXPONENTIAL},
+            "so the workers wait for one another",
+        ),
+        (
+            {"name": "psgd"},
+            crashing("90 s"),
+            r"goes to failures: computed in vain .* %, down 54 %; 11.7 crashes a run",
+        ),
+        (SSGD, {"workers": 1}, "100 % of the time is computing; all workers are about as fast"),
+    ],
+)
+def test_the_sentence_names_what_takes_the_time(
+    algorithm: dict[str, Any], more: dict[str, Any], expected: str, model: str
+) -> None:
+    network = {"model": model, **more.get("network", FAST)}
+    made = world(algorithm, **{"workers": 8, "steps": 40} | more | {"network": network})
+    sentence = said(made, seeds=3)
+    assert re.search(expected, sentence), sentence
+    assert sentence.startswith(f"{algorithm['name']}")
+    assert sentence.count(". ") == 0
+
+
+def test_workers_about_as_slow_as_the_slowest_are_named_together() -> None:
+    """Whether waited for or computing; of a group all are one."""
+    slow = {"group": [{"name": name, "workers": 1, "compute": "3 s"} for name in "xy"]}
+    old = {"group": [{"name": "old", "workers": 2, "compute": "3 s"}]}
+    for cluster, who in ((slow, "workers 0 and 1"), (old, "group old")):
+        made = world(SSGD, network=FREE, workers=8, cluster=cluster)
+        assert re.search(f"the others wait for {who}, which wait for 0 % of the time", said(made))
+
+
+def test_crashes_and_checkpoints_are_counted_in_words() -> None:
+    crash = {"crash": [{"worker": 1, "at": "20 s", "lasts": "100 s"}]}
+    saves = {"checkpoint": {"every": 5, "cost": "1 s"}, "policy": "restart"}
+    found = result(world(SSGD, network=FREE, steps=40, cluster=crash, recovery=saves))
+    sentence = found.algorithms[0]["bottleneck"]
+    assert re.search(r"goes to failures: .*, down or saving checkpoints \d+ %; 1 crash", sentence)
+    lost = {"crashes": 1.0, "recovery_seconds": None, "dropped": 0, "server_down_seconds": 9.0}
+    line = usage.of_failures("asgd", lost, {"lost": 0.0, "down": -1e-17})
+    assert line == "asgd: 1 crash; lost 0 %, down 0 % of the time; goodput 100 %; " + (
+        "the server down for 9.00 s."
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "cause"), [("closed-form", "crash"), ("flows", "crash"), ("flows", "outage")]
+)
+def test_what_stands_still_is_said_to_and_is_not_picked(model: str, cause: str) -> None:
+    crash = {"crash": [{"worker": 1, "at": "2 s"}]}
+    apart = [{"name": place, "workers": 2, "region": place} for place in "ab"]
+    link = [{"between": ["a", "b"], "latency": "1 ms", "bandwidth": "8 Mbit/s"}]
+    cut = {"outage": [{"between": ["a", "b"], "at": "2 s"}], "link": link}
+    network = FLOWS | {"model": model} | (cut if cause == "outage" else {})
+    cluster = crash if cause == "crash" else {"group": apart}
+    made = world(SSGD, {"name": "psgd"}, network=network, workers=4, cluster=cluster)
+    found = result(made)
+    stalled, fine = found.algorithms
+    assert stalled["bottleneck"] == f"ssgd: stands still for good: {stalled['stall']}."
+    why = "carries nothing any more" if cause == "outage" else "down for good"
+    assert stalled["stall"].count(why) == 1
+    assert found.runs[0].stall == stalled["stall"]
+    assert "stalled" in [*terminal.summary(found).columns[1].cells]
+    healthy = cause == "outage"  # without worker 1, psgd does not come to its last step either
+    assert (fine["stall"] is None) is healthy
+    assert found.pick["label"] == ("psgd" if healthy else None)
+    assert all("until it stood still, lost" in line for line in found.failures[:1])
+
+
+def test_others_endless_flows_are_not_taken_for_ours() -> None:
+    """A line that they fill all the time is named only where no other explains the time."""
+    others = [{"between": ["a", "b"], "flows": 3}]
+
+    def made(*rates: int, collective: str = "star") -> Scenario:
+        network = FLOWS | {"collective": collective, "link": links(*rates), "background": others}
+        return world(SSGD, network=network, workers=6, cluster={"group": PLACES})
+
+    theirs = "a->b is saturated for 100 % (others' flows among it)"
+    assert f"; b->a is saturated for 27 %; {theirs}; " in said(made(900, 9_000, 9_000))
+    assert f"network; {theirs}" in said(made(900, 9_000, 9_000, collective="ring"))
+    turns = said(made(90_000, 9_000, 200))
+    assert re.search(rf"c->a and a->c are saturated for 49 %; {re.escape(theirs)}", turns)
+    ours = said(made(90_000, 200, 9_000, collective="ring"))
+    assert "; b->c is saturated for 9" in ours
+    assert "a->b" not in ours
+    far = FLOWS | {"link": links(900, 9_000, 90_000), "background": others}
+    cluster = {"group": [PLACES[0], PLACES[2]]}
+    server = {"region": "b"}  # of which ssgd has no need
+    unused = world(SSGD, workers=4, cluster=cluster, network=far, server=server)
+    assert "a->b" not in said(unused)
+
+
+def test_how_long_lines_were_down_is_noted() -> None:
+    made = world(SSGD, workers=6, cluster={"group": PLACES},
+                 network=FLOWS | {"link": links(900, 900, 900)})  # fmt: skip
+    runs = result(made).runs
+    length = usage.span(runs[0])
+    for line in runs[0].lines:
+        if {"a", "b"} == {*line["line"].split("->")}:
+            line["down_seconds"] = 0.16 * length
+    assert unsaturated.notes(made, runs)[0] == "a->b, b->a were down for 16 % of the time"
+    shares = {line["line"]: line["down"] for line in usage.lines(runs)}
+    assert shares["a->b"] == pytest.approx(0.16)
+    assert not shares["a->c"]
+
+
+def test_the_card_of_the_server_is_named() -> None:
+    server = {"server": {"bandwidth": "4 Mbit/s"}, "workers": 8, "steps": 40}
+    queue = said(world(ASGD, network=FAST | {"model": "flows"}, **server))
+    assert "the network card of the server is saturated for" in queue
+    queue = said(world(ASGD, network=FAST, **server))
+    assert "the server's network card is saturated for 100 %" in queue
+
+
+def test_the_numbers_of_the_sentence_are_those_of_the_document() -> None:
+    """The slowest link of three, and the longest stage."""
+    network = FLOWS | {"collective": "hierarchical", "link": links(500, 9_000, 9_000)}
+    made = world(SSGD, network=network, workers=6, cluster={"group": PLACES})
+    row = result(made, seeds=2).algorithms[0]
+    lines = {line["line"]: line for line in row["network"]["lines"]}
+    full = f"{100 * lines['a->b']['saturated']:.0f} %"
+    stages = {name: phase["seconds"] for name, phase in row["network"]["phases"].items()}
+    across = f"{100 * stages['across regions'] / sum(stages.values()):.0f} %"
+    network_share = f"{100 * row['breakdown']['communicate']:.0f} %"
+    assert row["bottleneck"] == (
+        f"ssgd: {network_share} of the time goes to the network; a->b is saturated for {full}; "
+        f"{across} of its collectives' time is across regions."
+    )
+    assert lines["a->b"]["utilisation"] <= lines["a->b"]["saturated"] + 1e-12 <= 1
+    assert sum(stages.values()) == pytest.approx(row["duration"] * row["breakdown"]["communicate"])
+    assert [sum(each) for each in zip(*row["workers"].values(), strict=True)] == pytest.approx(
+        [row["duration"]] * 6
+    )
+
+
+def test_lost_time_is_in_the_table_and_in_a_line_of_its_own() -> None:
+    found = result(world(SSGD, workers=4, steps=40, **crashing("30 s")), seeds=2)
+    row = found.algorithms[0]
+    assert set(row["breakdown"]) == {"compute", "wait", "communicate", "lost", "down"}
+    assert str(terminal.summary(found).columns[-1].header).endswith("lost/down %")
+    (line,) = found.failures
+    counts = [run.failures["crashes"] for run in found.runs if run.failures]
+    assert row["failures"]["crashes"] == np.mean(counts)
+    assert row["failures"]["goodput"] == pytest.approx(
+        np.mean([run.failures["goodput"] for run in found.runs if run.failures])
+    )
+    good = 1 - row["breakdown"]["lost"] - row["breakdown"]["down"]
+    assert f"; goodput {100 * good:.0f} %; " in line
+    quiet = result(world(SSGD))
+    assert quiet.failures == []
+    assert quiet.algorithms[0]["failures"] is None
+
+
+def test_rows_of_a_sweep_have_the_same_columns_whether_time_is_lost_or_not() -> None:
+    rows = table._even([{"x": 1, "down_share": 0.5}, {"x": 2, "y": 3}])
+    assert rows == [{"x": 1, "down_share": 0.5, "y": None}, {"x": 2, "down_share": None, "y": 3}]
+    assert table.csv_table(rows).decode().splitlines() == ["x,down_share,y", "1,0.5,", "2,,3"]

@@ -1,0 +1,205 @@
+"""Numbers that are not what they seem say so: divergence, targets missed, intervals, ranges."""
+
+import json
+import math
+
+import pytest
+
+import paceline
+import paceline.command_line
+from paceline.simulator.reports import terminal
+from paceline.simulator.reports.page.page import report as page
+from paceline.simulator.results import divergence, statistics
+from paceline.simulator.results.figures import curves as plot
+from paceline.simulator.results.pick import pick
+from paceline.simulator.studies.simulate import simulate
+from paceline.simulator.studies.sweep.sweep import sweep
+from paceline.simulator.studies.tune.objective import Goal
+from paceline.simulator.studies.tune.tune import tune
+from tests.command_line.test_command_line import SCENARIO
+from tests.helpers.worlds import QUADRATIC, scenario
+from tests.reliability import coverage
+from tests.results.test_statistics import make_run, summary
+
+HUGE = divergence.BOUND * 2
+LOST = [[1.0, 0.5, math.nan], [1.0, 0.5, math.inf], [1.0, 3.0, HUGE], [1.0, HUGE, math.nan]]
+
+
+def runs_of(*curves, label="bad"):
+    return [make_run(losses, label=label, seed=seed) for seed, losses in enumerate(curves)]
+
+
+# divergence
+
+
+@pytest.mark.parametrize("losses", LOST)
+def test_a_diverged_seed_is_in_no_mean(losses):
+    runs = runs_of([1.0, 0.5, 0.1], losses)
+    found = statistics.jsonable(summary(runs))
+    assert found["loss"]["last"] is None
+    assert found["loss"]["ci95"] is None
+    first = next(i for i, loss in enumerate(losses) if not loss <= divergence.BOUND)
+    step = runs[1].curve["step"][first]
+    assert found["diverged"] == {"seeds": 1, "of": 2, "step": step, "cause": divergence.CAUSE}
+    assert statistics.notes({"bad": runs}) == ["bad: diverged with 1 of 2 seeds; try a smaller lr"]
+
+
+@pytest.mark.parametrize("losses", [[1.0, 0.1], [1.0, divergence.BOUND], [0.0, 5.0], [math.nan] * 2,
+                                    [1.0, HUGE, 0.5], [5.0]])  # fmt: skip
+def test_what_comes_back_or_never_was_there_has_not_diverged(losses):
+    assert divergence.begins(losses) is None
+    assert statistics.jsonable(summary(runs_of(losses)))["diverged"] is None
+
+
+@pytest.mark.parametrize("losses", LOST)
+def test_nobody_is_picked_who_diverges(losses):
+    groups = {
+        "good": runs_of([1.0, 0.9, 0.9], [1.0, 0.9, 0.9], label="good"),
+        "bad": runs_of([1.0, 0.1, 0.1], losses),
+    }
+    assert pick(groups, None)["label"] == "good"
+    assert "bad" not in pick(groups, None)["ties"]
+    late = {
+        **groups,
+        "bad": [make_run([*losses], time=[0, 10, 100], label="bad"), groups["bad"][0]],
+    }
+    assert pick(late, None)["label"] == "good"  # though it was fine when the shortest run ended
+    score = Goal("loss-at-deadline", deadline=1.0).score(
+        groups["bad"][1], scenario({"name": "ssgd"})
+    )
+    assert not score.reached
+
+
+def diverging(**tables):
+    """ssgd converges; local steps with a hundred times the rate do not: finite, but beyond."""
+    return scenario(
+        {"name": "ssgd", "lr": 0.1},
+        {"name": "ssgd", "lr": 2.6, "label": "hot"},
+        objective=QUADRATIC,
+        steps=80,
+        **{"run": {"evaluate_every": 10, "target_loss": 0.05}} | tables,
+    )
+
+
+def test_every_place_says_that_a_run_diverged(tmp_path):
+    result = simulate(diverging(), seeds=2, out=tmp_path / "run")
+    good, bad = result.algorithms
+    last = [run.curve["loss"][-1] for run in result.groups["hot"]]
+    assert all(map(math.isfinite, last))  # numbers, but above the bound
+    assert min(last) > divergence.BOUND * result.runs[0].curve["loss"][0]
+    assert good["diverged"] is None
+    assert bad["diverged"]["seeds"] == 2
+    assert bad["loss"]["last"] is None
+    (note,) = [note for note in result.notes if "diverged by step" in note]
+    assert note.startswith(f"hot: diverged by step {bad['diverged']['step']:g}: the learning rate")
+    cells = {column.header: [*column.cells] for column in terminal.summary(result).columns}
+    assert cells["final\nloss"][1] == "diverged"
+    assert any(
+        f"hot diverged by step {bad['diverged']['step']:g}" in text for text in texts(result)
+    )
+    document = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert document["summary"]["algorithms"][1]["diverged"]["seeds"] == 2
+    shown = page([tmp_path / "run"], None).read_text()
+    assert "hot: diverged" in shown
+
+
+def texts(result):
+    """All texts of the figure of errors."""
+    from matplotlib.text import Text
+
+    drawn = plot.error(result.groups, title="", target=0.05)
+    return [each.get_text() for each in drawn.findobj(Text)]
+
+
+def test_some_seeds_of_a_sweep():
+    found = sweep(diverging(), {"optimizer.momentum": [0.0]}, seeds=2)
+    good, bad = found.rows
+    assert (good["diverged"], bad["diverged"]) == (0, 2)
+    assert bad["final_loss"] is None
+    assert bad["final_loss_low"] is None
+    assert [row["final_loss"] for row in found.seed_rows if row["label"] == "hot"] == [None, None]
+    assert any("hot: diverged with some seeds" in note for note in found.notes)
+    cells = {column.header: [*column.cells] for column in terminal.sweep(found).columns}
+    assert cells["final\nloss"][1] == "diverged"
+    assert terminal._final_of_sweep(bad | {"diverged": 1}) == "1 of 2 diverged"
+
+
+def test_tune_says_who_diverged():
+    world = diverging(tune={"ssgd": {"lr": [0.1, 2.6]}})
+    found = tune(world, objective="loss-at-deadline", seeds=2, trials=4)
+    rows = {row["parameters"]["lr"]: row for row in found.json()["ranking"]}
+    assert (rows[0.1]["diverged"], rows[2.6]["diverged"] > 0) == (0, True)
+    assert found.best.candidate.parameters["lr"] == 0.1
+    assert rows[2.6]["value"] is None
+    cells = [cell for column in terminal.tune(found)[0].columns for cell in column.cells]
+    assert any("seeds diverged" in cell for cell in cells)
+
+
+# a target not reached
+
+
+def test_how_many_seeds_reached_the_target_is_said():
+    some = runs_of([1.0, 0.1], [1.0, 0.9], label="some")
+    none = runs_of([1.0, 0.8], [1.0, 0.9], label="none")
+    rows = {label: statistics.jsonable(summary(runs, target=0.5))["time_to_target"]
+            for label, runs in (("some", some), ("none", none))}  # fmt: skip
+    assert (rows["some"]["mean"], rows["some"]["ci95"], rows["some"]["reached"]) == (None, None, 1)
+    assert (rows["none"]["mean"], rows["none"]["reached"]) == (None, 0)
+    assert terminal._reached(rows["some"], 2) == "1 of 2 seeds"
+    assert terminal._reached(rows["none"], 2) == "not reached"
+    assert "1 of 2 seeds" in pick({"some": some, "none": none}, 0.5)["sentence"]
+    assert "No algorithm reached" in pick({"none": none}, 0.5)["sentence"]
+    within = terminal._with_intervals(0.5, 2)["to loss 0.5\n(90 %)"]
+    spread = {"seconds_per_step": None, "time_to_target": [1.0, None]}
+    assert within({"time_to_target": rows["some"], "interval90": spread}) == "1 of 2 seeds"
+    assert within({"time_to_target": rows["none"], "interval90": spread}) == "not reached"
+
+
+# intervals
+
+
+@pytest.mark.parametrize("kind", [coverage.student, coverage.paired])
+def test_intervals_of_95_percent_hold_the_truth_that_often(kind):
+    for row in kind(300):
+        low, high = coverage.bounds(row, 0.95)
+        assert low <= row["handled"] <= high, row
+
+
+def test_intervals_of_90_percent_hold_a_real_run_that_often():
+    row = coverage.calibrated(40)
+    low, high = coverage.bounds(row, 0.9)
+    assert low <= row["handled"] <= high, row
+
+
+# beyond what was measured
+
+
+BEYOND = {
+    "workers": ({"workers": [2, 3]}, {"workers": 4}, "4 workers, measured at 2 workers to 3"),
+    "step": ({"step": ["10 ms", "20 ms"]}, {"compute": "90 ms"}, "steps of 0.09 s, measured at"),
+    "bytes": ({"bytes": [9e6, 9e6]}, {}, "payloads of 4e+03 bytes, measured at"),
+    "latency": ({"latency": ["1 ms", "1 ms"]},
+                {"network": {"collective": "star", "latency": "9 ms"}}, "latencies of 0.009 s"),
+    "target": ({"loss": [0.5, 2.0]},
+               {"run": {"target_loss": 0.1}, "objective": QUADRATIC}, "run.target_loss = 0.1"),
+    "loss": ({"loss": [0.99, 2.0]},
+             {"objective": QUADRATIC, "steps": 60}, "below a loss of 0.99 nothing was measured"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("quantity", BEYOND)
+def test_each_calibrated_quantity_warns_beyond_its_range(quantity):
+    measured, changed, said = BEYOND[quantity]
+    world = scenario(
+        {"name": "ssgd"}, **changed, calibration={"measured": measured, "replicates": 2}
+    )
+    assert any("out of" in note and said in note for note in simulate(world).notes)
+
+
+def test_the_command_line_warns_too(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    measured = "[calibration]\nreplicates = 2\n[calibration.measured]\nworkers = [2, 3]\n"
+    (tmp_path / "test.toml").write_text(SCENARIO + measured)
+    short = ["--set", "run.steps=20", "--figure", "svg"]
+    assert paceline.command_line.run(["simulate", "test.toml", *short]) == 0
+    assert "out of the calibrated range: 4 workers" in capsys.readouterr().err

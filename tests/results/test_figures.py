@@ -1,0 +1,253 @@
+"""Figures and timelines: what they show, and that the same runs give the same bytes."""
+
+import contextlib
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.text import Text
+
+from paceline.simulator.results import store, timeline
+from paceline.simulator.results.figures import bars, curves, style
+from paceline.simulator.results.run import SPAN, Kind
+from tests.results.test_statistics import make_run
+
+NAN = math.nan
+
+
+def falling(label, *, end=100.0, low=0.05, seeds=3, points=30):
+    """Runs whose loss falls exponentially from 2 to about `low` at `end` seconds."""
+    runs = []
+    for seed in range(seeds):
+        time = np.linspace(0, end * (1 + 0.05 * seed), points)
+        loss = 2 * (low / 2) ** (time / time[-1]) * (1 + 0.02 * seed)
+        runs.append(make_run(loss, time=time, label=label, seed=seed, tau=np.ones(points)))
+    return runs
+
+
+def texts(axes):
+    return [text.get_text() for text in axes.texts]
+
+
+def draw(groups, **options):
+    with style.style():
+        figure = curves.error(groups, **({"title": "A title", "target": None} | options))
+        figure.draw_without_rendering()
+    return figure, figure.axes[0]
+
+
+GROUPS = {name: falling(name, end=end) for name, end in (("ssgd", 400), ("local", 100))}
+
+
+@pytest.mark.parametrize("formats", [None, ("png", "svg", "pdf"), ("pdf",)])
+def test_every_figure_in_every_format(formats):
+    groups = GROUPS | {"adacomm": [make_run([2, 1, 0.1], label="adacomm", tau=[NAN, 8, 1])]}
+    groups["adacomm"][0].staleness = {0: 2, 5: 1}
+    with style.formats(formats) if formats else contextlib.nullcontext():
+        files = curves.figures(groups, title="A title", target=0.1)
+        assert curves.figures(groups, title="A title", target=0.1) == files
+    kinds = formats or ("png", "svg")
+    assert set(files) == {f"{name}.{kind}" for name in store.FIGURES for kind in kinds}
+    assert all(data.startswith(b"\x89PNG") for name, data in files.items() if name.endswith("png"))
+    assert all(b"<svg" in data for name, data in files.items() if name.endswith("svg"))
+    assert all(data.startswith(b"%PDF") for name, data in files.items() if name.endswith("pdf"))
+    assert style.chosen_formats() == ("png", "svg")
+
+
+def test_lines_are_named_and_seeds_shown():
+    _, axes = draw(GROUPS, target=0.1, loss="training loss")
+    assert {"ssgd", "local", "target 0.1"} <= set(texts(axes))
+    assert any("3 seeds" in text and "smallest to largest" in text for text in texts(axes))
+    assert axes.get_xlabel() == "wall-clock time (min)"
+    assert axes.get_ylabel() == "training loss"
+    assert len(axes.collections) == 2  # a band each
+    _, alone = draw({"ssgd": falling("ssgd", seeds=1)})
+    assert "one seed" in texts(alone)
+    assert not alone.collections
+
+
+def test_the_line_is_the_mean_and_the_band_the_range():
+    runs = [make_run([1.0, level], label="x", seed=s) for s, level in enumerate([0.8, 0.9, 0.4])]
+    _, axes = draw({"x": runs})
+    assert axes.lines[0].get_ydata()[-1] == pytest.approx(0.7)
+    edges = axes.collections[0].get_paths()[0].vertices[:, 1]
+    assert (edges.min(), edges.max()) == pytest.approx((0.4, 1.0))
+
+
+@pytest.mark.parametrize(("low", "scale"), [(0.5, "linear"), (0.01, "log")])
+def test_a_decade_asks_for_a_logarithmic_axis(low, scale):
+    assert draw({"x": falling("x", low=low)})[1].get_yscale() == scale
+
+
+@pytest.mark.parametrize(("ends", "scale"), [((100, 400), "linear"), ((1, 4000), "log")])
+def test_far_apart_durations_ask_for_a_logarithmic_axis(ends, scale):
+    groups = {str(end): falling(str(end), end=end) for end in ends}
+    assert draw(groups, target=0.1)[1].get_xscale() == scale
+
+
+def test_a_target_outside_the_curves_is_in_the_picture():
+    low, high = draw(GROUPS, target=0.001)[1].get_ylim()
+    assert low < 0.001 < high
+
+
+@pytest.mark.parametrize("worst", [1e30, math.inf, NAN])
+def test_a_diverging_line_does_not_flatten_the_others(worst):
+    bad = [make_run([2.0, 50.0, worst], time=[0, 50, 100], label="bad", seed=s) for s in range(2)]
+    _, axes = draw(GROUPS | {"bad": bad})
+    assert axes.get_ylim()[1] < 20
+
+
+def test_without_a_loss_the_steps_are_drawn():
+    groups = {"x": [make_run([NAN] * 3, label="x")]}
+    _, axes = draw(groups, target=0.1)
+    assert axes.get_ylabel() == "local steps done"
+    assert axes.lines[0].get_ydata()[-1] == 10
+
+
+@pytest.mark.parametrize("points", [1, 2])
+def test_very_short_runs_can_be_drawn(points):
+    groups = {"x": [make_run([1.0] * points, label="x")]}
+    assert curves.figures(groups, title="", target=0.5)
+
+
+@pytest.mark.parametrize("loss", [[0.0, 0.0], [-1.0, -2.0], [0.0, 1e-3, 2e-3], [1e-9, 1e9]])
+def test_unusual_losses_can_be_drawn(loss):
+    assert curves.figures({"x": [make_run(loss, label="x")]}, title="", target=None)
+
+
+def test_dollars_and_underscores_are_not_mathematics():
+    groups = {"a $x_1 $": falling("a $x_1 $")}
+    assert curves.figures(groups, title="$5 or 6_$", target=0.1)
+
+
+@pytest.mark.parametrize("count", [2, 8, 16])
+def test_labels_do_not_overlap(count):
+    groups = {f"local-sgd tau={i}": falling(f"local-sgd tau={i}", end=90 + i) for i in range(count)}
+    figure, axes = draw(groups)
+    # of the text alone, without the annotation's leader
+    boxes = [Text.get_window_extent(text) for text in axes.texts if text.get_text() in groups]
+    assert len(boxes) == count
+    rows = sorted((box.y0, box.y1) for box in boxes)
+    slack = figure.dpi / 72 * 2  # boxes hold room for accents and descenders
+    assert all(above[0] >= below[1] - slack for below, above in itertools.pairwise(rows))
+
+
+def test_long_labels_take_two_lines():
+    long = "adacomm lr=4.0 tau0=16 interval=5 s gamma=0.5"
+    assert style.two_lines(long) == "adacomm lr=4.0 tau0=16\ninterval=5 s gamma=0.5"
+    assert style.two_lines("local-sgd tau=10") == "local-sgd tau=10"
+    assert style.two_lines("x" * 50) == "x" * 50
+    labels = ["ssgd", long, f"{long} slack=1", "asgd"]
+    figure, axes = draw({label: falling(label, end=90 + i) for i, label in enumerate(labels)})
+    names = [style.two_lines(label) for label in labels]
+    found = [text for text in axes.texts if text.get_text() in names]
+    boxes = [Text.get_window_extent(text) for text in found]
+    assert len(boxes) == len(names)
+    rows = sorted((box.y0, box.y1) for box in boxes)
+    slack = figure.dpi / 72 * 4
+    assert all(above[0] >= below[1] - slack for below, above in itertools.pairwise(rows))
+    with style.style():
+        drawn = bars.breakdown({long: falling(long)}, title="").axes[0]
+    assert [label.get_text() for label in drawn.get_yticklabels()] == [style.two_lines(long)]
+
+
+def test_the_breakdown_shows_seconds_and_shares():
+    groups = {
+        # 10 steps in 100 s and in 5 s
+        "long": [make_run(time=[0, 50, 100], label="long", seconds=(55.0, 27.5, 27.5))],
+        "short": [make_run(time=[0, 2, 5], label="short", seconds=(4.0, 1.0, 0.0))],
+    }
+    with style.style():
+        axes = bars.breakdown(groups, title="").axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["long", "short"]
+    assert {"compute", "wait", "communicate", "50 %", "25 %", "10.0 s"} <= set(texts(axes))
+    assert "500 ms: 80 / 20 / 0 %" in texts(axes)  # too short to write in
+    widths = [[bar.get_width() for bar in container] for container in axes.containers]
+    assert np.sum(widths, axis=0) == pytest.approx([10.0, 0.5])
+
+
+def test_the_breakdown_shows_what_is_lost_where_something_is():
+    run = make_run(time=[0, 50, 100], label="x", seconds=(40.0, 10.0, 10.0))
+    run.seconds |= {"lost": 25.0, "down": 15.0}
+    with style.style():
+        axes = bars.breakdown({"x": [run]}, title="").axes[0]
+        plain = bars.breakdown({"x": [make_run(label="x")]}, title="").axes[0]
+    assert {"lost", "down", "25 %", "15 %", "10.0 s"} <= set(texts(axes))
+    assert not {"lost", "down"} & set(texts(plain))
+    assert sum(bar.get_width() for part in axes.containers for bar in part) == pytest.approx(10.0)
+    assert len({part[0].get_facecolor() for part in axes.containers}) == 5
+
+
+def test_nothing_takes_time():
+    assert bars.breakdown({"x": [make_run(label="x", seconds=(0.0, 0.0, 0.0))]}, title="")
+
+
+def test_tau_is_drawn_where_it_changes():
+    fixed = [make_run(label="fixed", tau=[NAN, 4, 4])]
+    assert curves.tau({"fixed": fixed}, title="") is None
+    adaptive = [make_run(label="adaptive", tau=[NAN, NAN, 8, 2], loss=[1.0] * 4)]
+    with style.style():
+        axes = curves.tau({"fixed": fixed, "adaptive": adaptive}, title="").axes[0]
+    assert "adaptive" in texts(axes)
+    assert "fixed" not in texts(axes)
+    assert set(axes.lines[0].get_ydata()) == {8.0, 2.0}  # held between evaluations
+
+
+@given(st.lists(st.floats(-1000, 1000), min_size=1, max_size=12), st.floats(1, 50))
+def test_spread_keeps_apart_in_order_and_moves_little(wanted, gap):
+    low, high = -1000.0, 1000.0
+    found = curves.spread(wanted, [gap] * len(wanted), low, high)
+    ranked = [found[i] for i in np.argsort(wanted, kind="stable")]
+    assert all(b - a >= gap - 1e-6 for a, b in itertools.pairwise(ranked))
+    assert low - 1e-6 <= min(found)
+    assert max(found) <= high + 1e-6
+    natural = sorted(wanted)
+    if all(b - a >= gap for a, b in itertools.pairwise(natural)):
+        assert found == pytest.approx(wanted)
+
+
+def test_spread_leaves_room_for_what_is_higher():
+    assert curves.spread([0, 0, 0], [10, 20, 10], -100, 100) == pytest.approx([-15, 0, 15])
+
+
+def traced(label):
+    run = make_run(label=label, seed=4)
+    run.spans = np.array(
+        [
+            (0, Kind.COMPUTE, 0.0, 0.5, 1),
+            (1, Kind.WAIT, 0.25, 0.5, 1),
+            (2, Kind.SERVE, 0.5, 0.75, 0),
+            (1, Kind.DOWN, 0.5, 1.0, 1),
+        ],
+        dtype=SPAN,
+    )
+    return run
+
+
+def test_timeline_events():
+    document = timeline.events({"asgd": [traced("asgd"), make_run()], "none": [make_run()]})
+    events = json.loads(json.dumps(document, allow_nan=False))["traceEvents"]
+    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    first = timeline.FIRST
+    assert names == {(first, 0): "worker 0", (first, 1): "worker 1", (first, 2): "server"}
+    assert [e["args"]["name"] for e in events if e["name"] == "process_name"] == ["asgd"]
+    spans = [(e["tid"], e["name"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
+    assert spans == [
+        (0, "compute", 0.0, 500_000.0),
+        (1, "wait", 250_000.0, 250_000.0),
+        (2, "serve", 500_000.0, 250_000.0),
+        (1, "down", 500_000.0, 500_000.0),
+    ]
+    assert [event["name"] for event in events if "cname" in event] == ["down"]
+    assert document["otherData"] == {"asgd": "seed 4"}
+
+
+def test_a_cut_timeline_says_so():
+    run = traced("asgd")
+    run.spans_truncated = True
+    events = timeline.events({"asgd": [run]})["traceEvents"]
+    assert events[0]["args"]["name"] == "asgd (only the beginning)"

@@ -1,0 +1,201 @@
+"""Staleness: its summary, its figure, and that both survive being kept."""
+
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.colors import to_rgba
+from matplotlib.text import Text
+
+from paceline.simulator.results import statistics, store
+from paceline.simulator.results.figures import bars, curves, style
+from paceline.simulator.results.run import STALENESS
+from tests.results.test_figures import texts
+from tests.results.test_statistics import make_run, summary
+
+COUNTS = st.dictionaries(st.integers(0, 300), st.integers(1, 99), min_size=1, max_size=20)
+
+
+def stale(*counts, label="asgd", unit="updates"):
+    """One run per mapping from staleness to how many contributions were so stale."""
+    runs = [make_run(label=label, seed=seed) for seed in range(len(counts))]
+    for run, counted in zip(runs, counts, strict=True):
+        run.staleness, run.staleness_unit = counted, unit
+    return runs
+
+
+def expanded(counts):
+    """One entry per contribution."""
+    return np.repeat(list(counts), list(counts.values()))
+
+
+@given(st.lists(COUNTS, min_size=1, max_size=4))
+def test_the_summary_is_that_of_all_contributions(seeds):
+    found = summary(stale(*seeds))["staleness"]
+    every = np.concatenate(list(map(expanded, seeds)))
+    means = [expanded(counts).mean() for counts in seeds]
+    assert (found["unit"], found["max"]) == ("updates", every.max())
+    assert found["p95"] == np.quantile(every, 0.95, method="inverted_cdf")
+    assert found["mean"] == pytest.approx(np.mean(means))
+    assert found["ci95"] == (None if len(seeds) == 1 else pytest.approx(statistics.interval(means)))
+    values, counts = np.unique(every, return_counts=True)
+    assert list(found["distribution"]) == values.tolist()  # in ascending order
+    assert list(found["distribution"].values()) == pytest.approx(counts / every.size)
+    assert sum(found["distribution"].values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("late", "p95"), [(4, 0), (5, 0), (6, 7)])
+def test_p95_is_not_passed_by_rounding(late, p95):
+    assert summary(stale({0: 100 - late, 7: late}))["staleness"]["p95"] == p95
+
+
+@pytest.mark.parametrize("counts", [{}, {3: 0}])
+def test_nothing_counted_is_null_and_not_zero(counts):
+    assert summary(stale(counts, counts))["staleness"] is None
+    found = summary(stale(counts, {3: 2}))["staleness"]  # a seed without any says nothing
+    assert (found["mean"], found["ci95"], found["distribution"]) == (3.0, None, {3: 1.0})
+
+
+def test_the_document_names_staleness_by_text_in_numeric_order():
+    found = statistics.jsonable(summary(stale({10: 1, 2: 3})))["staleness"]
+    assert json.loads(store.dump(found))["distribution"] == {"2": 0.75, "10": 0.25}
+    assert list(found["distribution"]) == ["2", "10"]
+
+
+def test_updates_and_their_pace():
+    runs = [make_run(), make_run(seed=1)]  # 20 s each
+    runs[0].updates, runs[1].updates = 10, 40
+    found = summary(runs)
+    assert found["updates"] == 25
+    assert found["seconds_per_update"] == {
+        "mean": pytest.approx(1.25),
+        "ci95": pytest.approx(statistics.interval([2.0, 0.5])),
+    }
+    runs[1].updates = 0
+    found = statistics.jsonable(summary(runs))["seconds_per_update"]
+    assert found == {"mean": None, "ci95": None}
+
+
+def test_the_inbox_is_that_of_the_worst_seed():
+    runs = [make_run(), make_run(seed=1)]
+    assert summary(runs)["server"] is None
+    runs[0].inbox_bytes = 4e6
+    assert summary(runs)["server"] == {"inbox_bytes": 4e6}
+
+
+@given(st.dictionaries(st.integers(0, 2**60), st.integers(0, 2**60), max_size=9), st.integers(0))
+def test_counts_survive_as_the_integers_they_are(counts, updates):
+    (run,) = stale(counts)
+    run.updates, run.inbox_bytes = updates, 1.5
+    again = store.decode(store.encode(run))
+    assert list(again.staleness.items()) == list(counts.items())
+    assert {type(part) for pair in again.staleness.items() for part in pair} <= {int}
+    assert (again.updates, again.inbox_bytes, again.staleness_unit) == (updates, 1.5, "updates")
+
+
+def test_a_resumed_run_says_the_same(tmp_path):
+    runs = stale({0: 1, 11: 5}, {2: 1})
+    directory = store.Directory(tmp_path)
+    for run in runs:
+        directory.keep(str(run.seed), run)
+    kept = [directory.part(str(run.seed)) for run in runs]
+    assert summary(kept)["staleness"] == summary(runs)["staleness"]
+
+
+def draw(groups):
+    with style.style():
+        figure = bars.staleness(groups, title="A title")
+        figure.draw_without_rendering()
+    return figure
+
+
+def test_only_what_was_stale_is_drawn():
+    fresh = {"ssgd": [make_run(label="ssgd")], "sync": stale({0: 9}, label="sync")}
+    assert bars.staleness(fresh, title="") is None
+    assert not [n for n in curves.figures(fresh, title="", target=None) if "staleness" in n]
+    groups = fresh | {"asgd": stale({0: 9, 3: 1})}
+    (axes,) = draw(groups).axes
+    assert "asgd\nmean 0.300, max 3" in texts(axes)
+    files = curves.figures(groups, title="", target=None)
+    assert {"staleness.png", "staleness.svg"} <= set(files)
+    assert set(files) <= set(store.NAMES)
+
+
+def test_bars_are_shares_and_the_dot_is_the_maximum():
+    (axes,) = draw({"asgd": stale({0: 1, 2: 3}, {2: 3, 9: 1})}).axes
+    bars = {bar.get_x() + bar.get_width() / 2: bar.get_height() for bar in axes.patches}
+    assert bars == pytest.approx({0: 0.125, 2: 0.75, 9: 0.125})
+    assert [line.get_xydata().tolist() for line in axes.lines] == [[[9, 0.125]]]
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["75.0 %"]
+    low, high = axes.get_xlim()
+    assert low < min(bars)
+    assert max(bars) < high
+
+
+@pytest.mark.parametrize("largest", [1, 2, 7, 33, 200, 10_000])
+def test_the_axis_has_whole_numbers(largest):
+    (axes,) = draw({"asgd": stale({largest: 1})}).axes
+    ticks = axes.get_xticks()
+    assert all(tick.is_integer() for tick in ticks)
+    assert sum(0 <= tick <= largest for tick in ticks) >= 2
+    assert f"asgd\nalways {largest}" in texts(axes)
+
+
+def test_units_have_an_axis_each_and_their_rows_share_it():
+    groups = {
+        "asgd": stale({40: 1}),
+        "dts": stale({4: 1}, label="dts", unit="steps"),
+        "k-async": stale({2: 1}, label="k-async"),
+        "mine": stale({2: 1}, label="mine", unit="rounds"),
+    }
+    axes = draw(groups).axes
+    assert [texts(each)[0].partition("\n")[0] for each in axes] == [
+        "asgd",
+        "k-async",
+        "dts",
+        "mine",
+    ]
+    assert axes[0].get_xlim() == axes[1].get_xlim() != axes[2].get_xlim()
+    names = [each.get_xlabel() for each in axes]
+    expected = ["", STALENESS["updates"], STALENESS["steps"], "rounds"]
+    assert names == [said and f"staleness: {said}" for said in expected]
+
+
+def test_an_algorithm_keeps_its_colour():
+    groups = {"ssgd": [make_run(label="ssgd")], "asgd": stale({1: 1})}
+    with style.style():
+        line = curves.error(groups, title="", target=None).axes[0].lines[1]
+    (axes,) = draw(groups).axes
+    assert axes.patches[0].get_facecolor() == to_rgba(line.get_color())
+
+
+@pytest.mark.parametrize("count", [1, 7])
+@pytest.mark.parametrize("units", [1, 3])
+def test_neither_texts_nor_rows_overlap(count, units):
+    long = "hybrid lr=4.0 step_size=300 aggregate=mean wait=false"
+    kinds = itertools.cycle(list(STALENESS)[:units])
+    bell = {k: round(1e6 * math.exp(-(((k - 127) / 12) ** 2))) + 1 for k in range(201)}
+    groups = {
+        label: stale(bell, label=label, unit=next(kinds))
+        for label in (f"{long} k={i}" for i in range(count))
+    }
+    figure = draw(groups)
+    slack = figure.dpi / 72 * 4  # boxes hold room for accents and descenders
+    found = [
+        Text.get_window_extent(text)
+        for axes in figure.axes
+        for text in [
+            *axes.texts,
+            axes.xaxis.label,
+            *axes.yaxis.get_ticklabels(),
+            *(axes.xaxis.get_ticklabels() if axes.get_xlabel() else []),
+        ]
+        if text.get_text()
+    ]
+    found += [axes.bbox for axes in figure.axes]
+    boxes = [box.padded(-slack / 2) for box in found]
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))

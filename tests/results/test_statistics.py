@@ -1,0 +1,342 @@
+"""Summaries, intervals and the pick, on made-up runs."""
+
+import csv
+import io
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.simulator.results import statistics
+from paceline.simulator.results.pick import pick
+from paceline.simulator.results.run import COLUMNS, Run
+
+NAN = math.nan
+
+
+def make_run(
+    loss=(1.0, 0.5, 0.25),
+    *,
+    time=None,
+    step=None,
+    label="ssgd",
+    seed=0,
+    seconds=(3.0, 1.0, 1.0),
+    **curve,
+):
+    n = len(loss)
+    time = [float(10 * i) for i in range(n)] if time is None else [float(t) for t in time]
+    step = [float(5 * i) for i in range(n)] if step is None else [float(s) for s in step]
+    columns = {name: [NAN] * n for name in COLUMNS}
+    columns |= {"time": time, "step": step, "loss": [float(x) for x in loss]}
+    columns |= {"bytes": [15.0 * s for s in step]}
+    columns |= {name: [float(x) for x in values] for name, values in curve.items()}
+    return Run(
+        label=label,
+        name=label.split()[0],
+        seed=seed,
+        engine="virtual",
+        steps=step[-1],
+        duration=time[-1],
+        curve=columns,
+        seconds=dict(zip(("compute", "wait", "communicate"), seconds, strict=True)),
+        links={"a->b": 100.0, "b->a": 50.0},
+    )
+
+
+def seeds_reaching(times, label="ssgd", last=100.0):
+    """One run per time, whose loss falls from 1 through 0.5 at that time; inf: never."""
+    runs = []
+    for seed, when in enumerate(times):
+        ends = [0.0, when, last] if math.isfinite(when) else [0.0, last / 2, last]
+        loss = [1.0, 0.5, 0.1] if math.isfinite(when) else [1.0, 0.9, 0.8]
+        runs.append(make_run(loss, time=ends, label=label, seed=seed))
+    return runs
+
+
+def summary(runs, **options):
+    defaults = {"target": None, "workers": 2, "ideal_rate": 1.0}
+    return statistics.summarise(runs, **(defaults | options))
+
+
+@pytest.mark.parametrize("n", [2, 5, 12])
+def test_interval_covers_the_mean_95_times_in_100(n):
+    draws = np.random.default_rng(1).normal(7.0, 3.0, size=(4000, n))
+    covered = [low <= 7.0 <= high for low, high in map(statistics.interval, draws)]
+    assert np.mean(covered) == pytest.approx(0.95, abs=0.012)  # 3.5 standard deviations
+
+
+@pytest.mark.parametrize("values", [[], [1.0], [1.0, NAN], [1.0, math.inf]])
+def test_no_interval_without_two_finite_values(values):
+    assert statistics.interval(values) is None
+
+
+def test_batch_means_cover_the_pace_of_one_long_run():
+    rng = np.random.default_rng(2)
+    covered = []
+    for _ in range(600):
+        time = np.concatenate([[0.0], np.cumsum(rng.exponential(3.0, 200))])
+        run = make_run(np.ones(201), time=time, step=2 * np.arange(201))
+        low, high = statistics.batch_means(run)
+        covered.append(low <= 1.5 <= high)
+        assert (low + high) / 2 == pytest.approx(run.duration / run.steps)
+    assert np.mean(covered) == pytest.approx(0.95, abs=0.03)
+
+
+@pytest.mark.parametrize("points", [1, 2])
+def test_no_batch_means_with_fewer_than_two_intervals(points):
+    assert statistics.batch_means(make_run(np.ones(points))) is None
+
+
+@given(
+    st.lists(st.floats(0.01, 10), min_size=2, max_size=20),
+    st.lists(st.floats(0.01, 100), min_size=20, max_size=20),
+    st.floats(0.01, 10),
+)
+def test_crossing_is_the_first_time_at_the_target(loss, gaps, target):
+    run = make_run(loss, time=np.cumsum(gaps)[: len(loss)])
+    when = statistics.crossing(run, target)
+    if math.isinf(when):
+        assert min(loss) > target
+        return
+    time = run.curve["time"]
+    if when > time[0]:
+        assert statistics.at(run, when) == pytest.approx(target, rel=1e-6)
+    assert all(x > target for t, x in zip(time, loss, strict=True) if t < when)
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        ([0.4, 1.0, 0.1], 0.0),  # there from the start
+        ([1.0, 0.5, 0.9], 10.0),  # exactly on an evaluation; what comes later does not matter
+        ([1.0, 0.75, 0.25], 15.0),
+        ([1.0, 0.25, 1.0, 0.1], pytest.approx(20 / 3)),  # the first of several
+        ([NAN, 0.3, 0.1], 10.0),  # nothing to interpolate from
+        ([1.0, NAN, 0.1], 20.0),
+        ([1.0, math.inf, 0.1], 20.0),
+        ([1.0, 0.6], math.inf),
+        ([NAN, NAN], math.inf),
+    ],
+)
+def test_crossing_of_one_half(loss, expected):
+    assert statistics.crossing(make_run(loss), 0.5) == expected
+
+
+def test_time_to_target_is_the_mean_only_if_every_seed_reached():
+    found = summary(seeds_reaching([10.0, 20.0, 30.0]), target=0.5)["time_to_target"]
+    assert (found["mean"], found["median"], found["reached"]) == (20.0, 20.0, 3)
+    assert found["ci95"][0] < 20.0 < found["ci95"][1]
+    missed = summary(seeds_reaching([10.0, 20.0, math.inf]), target=0.5)["time_to_target"]
+    missed = statistics.jsonable(missed)
+    assert missed == {"mean": None, "ci95": None, "median": 20.0, "reached": 2}
+    half = summary(seeds_reaching([10.0, math.inf]), target=0.5)["time_to_target"]
+    assert statistics.jsonable(half)["median"] is None
+    assert summary(seeds_reaching([10.0]), target=None)["time_to_target"] is None
+
+
+def test_summary_of_known_runs():
+    slow = make_run(time=[0, 40, 60], accuracy=[0.1, 0.5, 0.9], cost=[0, 1, 2])
+    fast = make_run(time=[0, 20, 30], accuracy=[0.1, 0.7, 0.7], cost=[0, 1, 4], seed=1)
+    found = summary([slow, fast], workers=2, ideal_rate=2.0)
+    assert found["seconds_per_step"]["mean"] == pytest.approx(4.5)  # 60/10 and 30/10
+    assert found["seconds_per_step"]["p95"] == pytest.approx(np.quantile([8, 4, 4, 2], 0.95))
+    assert (found["steps"], found["duration"]) == (10.0, 45.0)
+    assert (found["loss"]["first"], found["loss"]["last"]) == (1.0, 0.25)
+    assert found["accuracy"]["last"] == pytest.approx(0.8)
+    assert found["cost"] == pytest.approx(3.0)
+    assert found["bytes_per_step"] == pytest.approx(15.0)
+    assert found["links"] == {"a->b": 100.0, "b->a": 50.0}
+    # 2 workers, 10 steps in 60 s and in 30 s: 1/3 and 2/3 gradients a second
+    assert found["scalability"] == pytest.approx(0.5 / 2.0)
+    assert found["breakdown"] == pytest.approx({"compute": 0.6, "wait": 0.2, "communicate": 0.2})
+    assert found["curve"]["time"] == [0.0, 30.0, 45.0]
+    assert found["curve"]["step"] == [0.0, 5.0, 10.0]
+
+
+def test_seeds_are_compared_at_the_steps_they_share():
+    fine = make_run([4, 3, 2, 1], step=[0, 1, 2, 3])
+    coarse = make_run([8, 4], step=[0, 2], seed=1)
+    found = statistics.aligned([fine, coarse])
+    assert found["step"].tolist() == [[0, 2], [0, 2]]
+    assert found["loss"].tolist() == [[4, 2], [8, 4]]
+    assert summary([fine, coarse])["curve"]["loss"] == [6, 3]
+
+
+def test_workers_that_never_wait_scale_perfectly():
+    run = make_run(time=[0, 10, 20], step=[0, 5, 10])  # 2 s a step
+    assert summary([run], workers=8, ideal_rate=8 / 2.0)["scalability"] == pytest.approx(1.0)
+
+
+def test_curves_of_unequal_length_end_with_the_shortest():
+    found = summary([make_run([4, 2, 1]), make_run([2, 1], seed=1)])
+    assert found["curve"]["loss"] == [3.0, 1.5]
+
+
+@pytest.mark.parametrize("runs", [[make_run([1.0])], [make_run([NAN, NAN]), make_run([NAN, NAN])]])
+def test_what_cannot_be_had_is_null(runs):
+    document = statistics.jsonable(summary(runs, target=0.1, ideal_rate=math.inf))
+    json.dumps(document, allow_nan=False)
+    assert document["accuracy"]["last"] is None
+
+
+def test_time_that_nobody_spent_has_no_breakdown():
+    shares = summary([make_run(seconds=(0.0, 0.0, 0.0))])["breakdown"]
+    assert set(statistics.jsonable(shares).values()) == {None}
+
+
+def test_pick_takes_the_first_at_the_target():
+    groups = {
+        "slow": seeds_reaching([40.0, 42.0, 44.0], "slow"),
+        "fast": seeds_reaching([10.0, 12.0, 14.0], "fast"),
+    }
+    found = pick(groups, 0.5)
+    assert (found["label"], found["ties"], found["measure"]) == ("fast", [], "time_to_target")
+    assert found["value"] == 12.0
+    assert "12.0 s" in found["sentence"]
+    assert "next is slow, 42.0 s" in found["sentence"]
+
+
+def test_pick_compares_seed_by_seed():
+    # Alike by their own intervals, but "second" is later by 1 s with every seed.
+    times = np.array([10.0, 30.0, 50.0, 20.0])
+    first, second = seeds_reaching(times, "first"), seeds_reaching(times + 1, "second")
+    shuffled = seeds_reaching(times[[2, 0, 3, 1]] + 1, "shuffled")
+    assert pick({"second": second, "first": first}, 0.5)["ties"] == []
+    tied = pick({"shuffled": shuffled, "first": first}, 0.5)
+    assert (tied["label"], tied["ties"]) == ("first", ["shuffled"])
+    assert "cannot separate it from shuffled" in tied["sentence"]
+
+
+def test_pick_ties_the_identical():
+    groups = {name: seeds_reaching([10.0, 12.0], name) for name in ("one", "two")}
+    assert pick(groups, 0.5)["ties"] == ["two"]
+
+
+def test_pick_wants_every_seed_at_the_target():
+    groups = {
+        "risky": seeds_reaching([1.0, 1.0, math.inf], "risky"),
+        "sure": seeds_reaching([50.0, 51.0, 52.0], "sure"),
+    }
+    found = pick(groups, 0.5)
+    assert found["label"] == "sure"
+    assert "no other" in found["sentence"]
+
+
+def test_pick_else_takes_the_most_often_then_the_median():
+    never, inf = math.inf, math.inf
+    groups = {
+        "once": seeds_reaching([1.0, inf, inf], "once"),
+        "late": seeds_reaching([30.0, 31.0, inf], "late"),
+        "soon": seeds_reaching([20.0, 21.0, inf], "soon"),
+    }
+    found = pick(groups, 0.5)
+    assert (found["label"], found["measure"], found["value"]) == ("soon", "reached", 2)
+    assert "2 of 3 seeds, median 21.0 s" in found["sentence"]
+    nobody = {name: seeds_reaching([never, never], name) for name in ("one", "two")}
+    assert "No algorithm reached loss 0.5." in pick(nobody, 0.5)["sentence"]
+    assert pick(nobody, 0.5)["measure"] == "loss"
+
+
+def test_pick_without_a_target_compares_at_the_end_of_the_shortest_run():
+    quick = [make_run([1.0, 0.4], time=[0, 10], label="quick", seed=s) for s in range(2)]
+    # Lower in the end, but still at 0.9 after 10 s.
+    long = [make_run([1.0, 0.0], time=[0, 100], label="long", seed=s) for s in range(2)]
+    found = pick({"long": long, "quick": quick}, None)
+    assert (found["label"], found["value"], found["ties"]) == ("quick", 0.4, [])
+    assert "10.0 s" in found["sentence"]
+
+
+def test_pick_leaves_out_what_diverged():
+    good = [make_run([1.0, 0.9], label="good", seed=s) for s in range(2)]
+    bad = [make_run([1.0, 0.1], label="bad"), make_run([1.0, NAN], label="bad", seed=1)]
+    assert pick({"bad": bad, "good": good}, None)["label"] == "good"
+    assert statistics.notes({"bad": bad, "good": good}) == [
+        "bad: diverged with 1 of 2 seeds; try a smaller lr"
+    ]
+
+
+def test_pick_leaves_out_what_stands_still():
+    """Though it seems the fastest."""
+    good = [make_run([1.0, 0.9], label="good", seed=s) for s in range(2)]
+    stuck = [make_run([1.0, 0.1], label="stuck", seed=s) for s in range(2)]
+    stuck[1].stall = "worker 0 waits for worker 1"
+    for target in (None, 0.5, 0.95):
+        found = pick({"stuck": stuck, "good": good}, target)
+        assert found["label"] == "good"
+        assert found["sentence"].endswith("Out, as standing still for good: stuck.")
+    none = pick({"stuck": stuck}, None)
+    assert (none["label"], none["ties"]) == (None, [])
+    assert "every algorithm stands still for good" in none["sentence"]
+    assert summary(stuck)["stall"] == "worker 0 waits for worker 1"
+
+
+def test_pick_without_a_loss_takes_the_fewest_seconds_per_step():
+    slow = [make_run([NAN, NAN], time=[0, 20], label="slow", seed=s) for s in range(2)]
+    fast = [make_run([NAN, NAN], time=[0, 10], label="fast", seed=s) for s in range(2)]
+    found = pick({"slow": slow, "fast": fast}, None)
+    assert (found["label"], found["measure"], found["value"]) == ("fast", "seconds_per_step", 2.0)
+
+
+def test_one_seed_separates_nothing():
+    groups = {"slow": seeds_reaching([40.0], "slow"), "fast": seeds_reaching([1.0], "fast")}
+    found = pick(groups, 0.5)
+    assert (found["label"], found["ties"], found["ci95"]) == ("fast", ["slow"], None)
+    assert "--seeds" in found["sentence"]
+
+
+def test_notes_of_runs_are_said_once():
+    runs = [make_run(seed=s) for s in range(3)]
+    for run in runs:
+        run.notes.append("outside Theorem 2")
+    assert statistics.notes({"ssgd": runs}) == ["ssgd: outside Theorem 2"]
+    groups = {"one": runs, "two": runs[:1]}
+    assert statistics.notes(groups) == ["every algorithm: outside Theorem 2"]
+    groups["three"] = [make_run()]
+    assert statistics.notes(groups) == ["one, two: outside Theorem 2"]
+
+
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=1, max_size=20))
+def test_csv_gives_back_every_bit(values):
+    run = make_run(values, label='with, "quotes"')
+    rows = list(csv.DictReader(io.StringIO(statistics.csv_table([run]))))
+    assert [row["label"] for row in rows] == [run.label] * len(values)
+    read = [float(row["loss"]) if row["loss"] else NAN for row in rows]
+    assert np.array_equal(read, values, equal_nan=True)
+
+
+def test_records_are_flat_rows():
+    records = statistics.records([make_run([1.0, 0.5]), make_run([1.0], seed=1)])
+    assert [(r["seed"], r["step"], r["loss"]) for r in records] == [
+        (0, 0.0, 1.0),
+        (0, 5.0, 0.5),
+        (1, 0.0, 1.0),
+    ]
+    assert list(records[0]) == ["label", "seed", *COLUMNS]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0.0, "0.00 s"),
+        (1e-3, "1.00 ms"),
+        (0.99949, "999 ms"),
+        (1.0, "1.00 s"),
+        (119.0, "119 s"),
+        (120.0, "2.00 min"),
+        (7200.0, "2.00 h"),
+        (86400.0 * 2000, "2000 d"),
+        (None, "-"),
+        (math.inf, "-"),
+    ],
+)
+def test_durations_as_people_say_them(seconds, said):
+    assert statistics.human(seconds) == said
+
+
+@given(st.recursive(st.floats() | st.integers(), lambda inner: st.lists(inner) | st.tuples(inner)))
+def test_jsonable_is_strict_json(value):
+    json.dumps(statistics.jsonable({"x": value, "y": np.float64(NAN)}), allow_nan=False)

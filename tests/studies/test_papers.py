@@ -1,0 +1,231 @@
+"""Claims of papers: what is said of them, and that those about time hold."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from paceline import InputError, reproduce
+from paceline.command_line import run
+from paceline.simulator.studies import papers
+from paceline.simulator.studies.papers import claim, page
+from paceline.simulator.studies.papers import reproduce as reproducing
+from paceline.simulator.studies.papers.claim import Assumption, Claim, Finding, Paper, Verdict
+from paceline.simulator.studies.papers.lab import Lab
+from tests.command_line.test_command_line import command, wait_for_the_end
+
+ALL = [(name, each) for name in papers.NAMES for each in papers.paper(name).claims]
+
+
+def speedup(lab):
+    """Seconds per step of ssgd over local-sgd's, of AdaComm's figure 2."""
+    groups = lab.runs("adacomm/figure2", "run.steps=200").groups
+    paces = [
+        a.duration / b.duration
+        for a, b in zip(groups["ssgd"], groups["local-sgd tau=10"], strict=True)
+    ]
+    return claim.mean(paces, "computed")
+
+
+MADE = Paper(
+    name="adacomm",
+    title="Made up",
+    source="nowhere",
+    settings="Nothing.",
+    claims=(
+        Claim("faster", "2.5 times", speedup, "because", expected=2.5, neutral=1, timing=True),
+        Claim(
+            "far faster",
+            "5 times",
+            speedup,
+            "because",
+            expected=5,
+            neutral=1,
+            assumptions=(Assumption("averages are free", ("network.duration=0 s",)),),
+        ),
+        Claim("faster at all", "faster", speedup, "because", neutral=1),
+        Claim("contradicted", "9 times", speedup, "because", expected=9, inconsistent=True),
+        Claim("slower", "slower", speedup, "because", neutral=1, below=True),
+    ),
+    figures={},
+)
+
+
+@pytest.fixture
+def made(monkeypatch):
+    monkeypatch.setattr(papers, "paper", lambda name: MADE)
+
+
+@pytest.mark.parametrize(
+    ("keys", "found", "verdict"),
+    [
+        ({"expected": 2.0}, Finding(2.09), Verdict.HOLDS),
+        ({"expected": 2.0}, Finding(2.11), Verdict.FAILS),
+        ({"expected": 2.0, "within": 0.2}, Finding(2.11, (0.0, 9.0)), Verdict.HOLDS),
+        ({"expected": 2.0, "neutral": 1}, Finding(3.0), Verdict.IN_SIGN),
+        ({"expected": 2.0, "neutral": 1}, Finding(0.9), Verdict.FAILS),
+        ({"expected": -2.0, "neutral": 0, "below": True}, Finding(-1.0), Verdict.IN_SIGN),
+        ({"neutral": 0}, Finding(0.1, (0.05, 0.15)), Verdict.HOLDS),
+        ({"neutral": 0}, Finding(0.1, (-0.05, 0.25)), Verdict.IN_SIGN),
+        ({"neutral": 0}, Finding(-0.1, (-0.25, 0.05)), Verdict.FAILS),
+        ({"neutral": 0}, Finding(float("nan")), Verdict.FAILS),
+        ({"expected": 2.0}, Finding(float("inf")), Verdict.FAILS),
+        ({"expected": 2.0, "inconsistent": True}, Finding(3.0), Verdict.INCONSISTENT),
+        ({"expected": 2.0, "inconsistent": True}, Finding(2.0), Verdict.HOLDS),
+    ],
+)
+def test_verdicts(keys, found, verdict):
+    assert Claim("c", "says", lambda lab: found, "why", **keys).verdict(found) is verdict
+
+
+def test_a_claim_that_nothing_contradicts_is_none():
+    with pytest.raises(ValueError, match="contradict"):
+        Claim("c", "says", lambda lab: Finding(1.0), "why")
+
+
+def test_claims_are_checked_once_and_shown(made, tmp_path, capsys):
+    out, docs = tmp_path / "runs", tmp_path / "docs"
+    said = []
+    document = reproduce(["adacomm"], jobs=1, out=out, report=docs, say=said.append)
+    assert said == [f"adacomm: {each.name}" for each in MADE.claims]
+    rows = {row["claim"]: row for row in document["claims"]}
+    assert {row["verdict"] for row in rows.values()} == set(Verdict)
+    assert rows["faster"]["verdict"] == "holds"
+    assert rows["far faster"]["verdict"] == "holds in sign"
+    assert rows["slower"]["verdict"] == "does not hold"
+    assert rows["far faster"]["value"] == rows["faster"]["value"] == pytest.approx(2.5, rel=0.05)
+    (free,) = rows["far faster"]["sensitivity"]
+    assert 1 < free["value"] < rows["faster"]["value"]  # H(16) over the largest mean of ten
+    low, high = rows["faster"]["ci95"]
+    assert low < rows["faster"]["value"] < high
+    text = (docs / page.PAGE).read_text("utf-8")
+    for row in rows.values():
+        assert f"**{row['claim']}**" in text
+        assert page.value(row) in text
+    assert "`network.duration=0 s`" in text
+
+    count = len([*(out / ".runs").iterdir()])
+    assert count == 2 * 3 * 3  # network.duration or not, three algorithms, QUICK seeds
+    kept = (out / "claims.json").read_bytes()
+    again = reproduce(["adacomm"], jobs=1, out=out, report=docs)
+    assert (again, (out / "claims.json").read_bytes()) == (document, kept)
+    assert len([*(out / ".runs").iterdir()]) == count
+    assert json.loads(kept)["claims"] == document["claims"]
+
+
+def test_finished_runs_are_not_made_again(made, tmp_path, monkeypatch):
+    first = reproduce(["adacomm"], jobs=1, out=tmp_path, report=None)
+
+    def run_block(*_, **__):
+        raise RuntimeError("made anew")
+
+    monkeypatch.setattr("paceline.simulator.studies.simulate.run_block", run_block)
+    assert reproduce(["adacomm"], jobs=1, out=tmp_path, report=None) == first
+    with pytest.raises(RuntimeError, match="anew"):  # more seeds are more runs
+        reproduce(["adacomm"], full=True, jobs=1, out=tmp_path, report=None)
+
+
+def test_what_is_known_of_other_claims_stays(made, tmp_path):
+    whole = reproduce(["adacomm"], jobs=1, out=tmp_path, report=None)["claims"]
+    part = reproduce(["adacomm"], timing=True, jobs=1, out=tmp_path, report=None)["claims"]
+    assert [row["claim"] for row in part] == ["faster"]
+    assert len(json.loads((tmp_path / "claims.json").read_text())["claims"]) == len(whole)
+    gone = [{"paper": "adacomm", "claim": "of an earlier version"}, {"paper": "dts", "claim": "x"}]
+    merged = reproducing._merged(gone, whole, partly=False)
+    assert merged == [*whole, gone[1]]
+
+
+def test_the_command(made, tmp_path, capsys):
+    options = ["--out", str(tmp_path / "runs"), "--report", str(tmp_path / "docs"), "--jobs", "1"]
+    assert run(["reproduce", "adacomm", "--timing", *options, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["claims"]
+    assert row.keys() >= {"paper", "claim", "expected", "value", "ci95", "verdict"}
+    assert run(["reproduce", "adacomm", "--timing", *options]) == 0
+    assert "holds" in capsys.readouterr().out
+
+
+def test_killed_at_any_moment_it_resumes_to_the_same_bytes(tmp_path, capsys):
+    arguments = ("reproduce", "adacomm", "--timing", "--report", tmp_path / "docs", "--out")
+    assert run([*map(str, arguments), str(tmp_path / "whole"), "--jobs", "2"]) == 0
+    out, runs = tmp_path / "cut", tmp_path / "cut" / ".runs"
+    for count in (1, 6):
+        process = command(*arguments, out, "--jobs", 2)
+        deadline = time.monotonic() + 120
+        while len([*runs.glob("*.npz")]) < count:
+            assert process.poll() is None, process.stderr.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        wait_for_the_end(process)
+        assert not (out / "claims.json").exists()
+    kept = {path: path.stat().st_mtime_ns for path in runs.glob("*.npz")}
+    assert run([*map(str, arguments), str(out), "--jobs", "1"]) == 0
+    assert (out / "claims.json").read_bytes() == (tmp_path / "whole/claims.json").read_bytes()
+    assert all(path.stat().st_mtime_ns == when for path, when in kept.items())
+
+
+def test_wrong_input(tmp_path, capsys):
+    with pytest.raises(InputError, match="did you mean `adacomm`"):
+        reproduce(["adacom"], out=tmp_path, report=None)
+    assert run(["reproduce", "nothing", "--out", str(tmp_path)]) == 2
+    assert "adacomm, dts, hpsgd, hybrid" in capsys.readouterr().err
+    (tmp_path / "claims.json").write_text('{"schema": 99, "claims": []}')
+    assert run(["reproduce", "dts", "--out", str(tmp_path)]) == 2
+    assert "schema 99" in capsys.readouterr().err
+    (tmp_path / "claims.json").write_text('{"schema": 1, "claims": [{"paper": "dts"}]}')
+    assert run(["reproduce", "dts", "--out", str(tmp_path)]) == 2
+    assert "claims.json: not written by this Paceline (claims.0." in capsys.readouterr().err
+    (tmp_path / "file").write_text("")
+    assert run(["reproduce", "--out", str(tmp_path / "file")]) == 2
+
+
+# The papers
+
+
+@pytest.fixture(scope="module")
+def lab():
+    """One for all claims: they share runs."""
+    return Lab()
+
+
+@pytest.mark.parametrize("name", papers.NAMES)
+def test_claims_are_told_apart(name):
+    found = papers.paper(name)
+    assert found.name == name
+    assert len({each.name for each in found.claims}) == len(found.claims) > 5
+    for each in found.claims:
+        assert each.says, each.name
+        assert each.why.endswith("."), each.name
+
+
+@pytest.mark.parametrize(
+    ("name", "each"),
+    [pair for pair in ALL if pair[1].timing],
+    ids=lambda each: getattr(each, "name", each),
+)
+def test_claims_about_time(name, each):
+    """What needs no learning holds, or is shown to contradict the rest of the paper."""
+    lab = Lab()
+    expected = Verdict.INCONSISTENT if each.inconsistent else Verdict.HOLDS
+    assert each.verdict(each.measure(lab)) is expected
+
+
+FAILING = {  # with the seeds of a quick run; each says on the page what is behind it
+    "vgg16-fixed: adaptive is first",
+    "resnet50-fixed: adaptive is first",
+    "accuracy at D = 20",
+    "accuracy at D = p = 20",
+    "accuracy with compression",
+    "MNIST (300, 64)",
+}
+
+
+@pytest.mark.slow
+def test_every_claim(tmp_path):
+    rows = reproduce(out=tmp_path / "runs", report=tmp_path / "docs")["claims"]
+    assert {row["paper"] for row in rows} == set(papers.NAMES)
+    assert all(row["why"] for row in rows)
+    assert {row["claim"] for row in rows if row["verdict"] == Verdict.FAILS} == FAILING

@@ -1,0 +1,567 @@
+"""Sweeps: what is varied, one table whoever computes it, and nothing computed twice."""
+
+import contextlib
+import csv
+import json
+import os
+import random
+import signal
+import time
+from importlib.metadata import version
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import paceline
+from paceline.simulator.inputs import messages
+from paceline.simulator.load.load import load, override
+from paceline.simulator.reports import terminal
+from paceline.simulator.results import store
+from paceline.simulator.studies.sweep import figure as sweep_plot
+from paceline.simulator.studies.sweep import points
+from paceline.simulator.studies.sweep import table as tidy
+from paceline.simulator.studies.sweep.sweep import run_batch
+from tests.command_line.test_command_line import (
+    INTERRUPTED,
+    SCENARIO,
+    command,
+    run,
+    wait_for_the_end,
+)
+
+InputError = paceline.InputError
+CHEAP = """
+title = "Cheap"
+[model]
+parameters = 1000
+[cluster]
+workers = 2
+compute = { dist = "exponential", mean = "100 ms" }
+[network]
+latency = "20 ms"
+bandwidth = "1 Gbit/s"
+[run]
+steps = 8
+seeds = 2
+[[algorithm]]
+name = "local-sgd"
+tau = 2
+"""
+GRID = ("--vary", "algorithm.local-sgd.tau=1,2,4,8", "--vary", "network.latency=1 ms,20 ms")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "test.toml").write_text(SCENARIO)
+    (tmp_path / "cheap.toml").write_text(CHEAP)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def address():
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0"
+    ) as cluster:
+        yield cluster.scheduler_address
+
+
+def table(out):
+    with open(Path(out) / "sweep.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def near(number):
+    return number and pytest.approx(number, rel=1e-9)
+
+
+# --- what is varied
+
+PRINTABLE = st.characters(exclude_categories=["C", "Z"]) | st.just(" ")
+JSON = st.recursive(
+    st.integers(-(10**9), 10**9)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.booleans()
+    | st.text(PRINTABLE, max_size=6),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text("ab-,=", max_size=3), inner)
+    ),
+    max_leaves=5,
+)
+BARE = st.from_regex(r"[a-z0-9][a-z0-9 '\"/()\[\]{}=-]{0,8}", fullmatch=True)
+
+
+@given(st.lists(JSON.map(messages.toml) | BARE.map(str.strip), min_size=1, max_size=5))
+def test_values_are_split_only_between_them(texts):
+    assert points.split(",".join(texts)) == texts
+    assert points.split(" , ".join(texts)) == texts
+
+
+@given(JSON)
+def test_values_from_python_are_those_of_a_command_line(value):
+    text = points.texts({"key": [value]})["key"]
+    assert points.value(text) == [value]
+
+
+def test_keys_may_hold_an_equals_sign():
+    text = 'algorithm."local-sgd tau=10".tau=5,{ schedule = "constant", value = 3 }'
+    axes = points.axes([text])
+    ((key, values),) = axes.items()
+    scenario = {"algorithm": [{"label": "local-sgd tau=10"}]}
+    assert values == ["5", '{ schedule = "constant", value = 3 }']
+    assert override(scenario, f"{key}={values[0]}") == ("algorithm", 0, "tau")
+
+
+def test_the_last_key_varies_fastest():
+    axes = points.axes(["a.x=1,2", "b.y=u,v,w"])
+    assert [tuple(each.values()) for each in points.grid(axes)] == [*product("12", "uvw")]
+    paired = points.pairs(points.axes(["a.x=1,2", "b.y=u,v"]))
+    assert paired == [{"a.x": "1", "b.y": "u"}, {"a.x": "2", "b.y": "v"}]
+
+
+def test_points_are_read_from_a_file(tmp_path):
+    file = tmp_path / "points.csv"
+    file.write_bytes(
+        '\ufeffa.x, b.y\n1,20 ms\n\n2,"{ dist = ""constant"", value = ""1 s"" }"\n'.encode()
+    )
+    read = points.read(file)
+    assert read == [
+        {"a.x": "1", "b.y": "20 ms"},
+        {"a.x": "2", "b.y": '{ dist = "constant", value = "1 s" }'},
+    ]
+
+
+def test_a_list_is_not_parsed_at_each_of_its_commas():
+    with pytest.raises(InputError, match="no ] at its end"):
+        points.axes(["run.steps=[" + "1," * 30_000])  # quadratic: minutes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "nothing to vary"),
+        (("--vary", "network.latency"), "not table.key=V1,V2"),
+        (("--vary", "=1"), "not table.key=V1,V2"),
+        (("--vary", "run.steps=1,,2"), "a value is missing"),
+        (("--vary", "run.steps="), "a value is missing"),
+        (("--vary", 'network.latency="1 ms,2'), "close its quotes"),
+        (("--vary", "run.steps=1", "--vary", "run.steps=2"), "run.steps is varied twice"),
+        (("--zip", "--vary", "run.steps=1,2", "--vary", "run.seeds=1"), "2 of run.steps, 1 of"),
+        (("--points", "none.csv"), "none.csv: cannot be read"),
+        (("--points", "header.csv"), "no points"),
+        (("--points", "ragged.csv"), "line 3: not 2 values, one for each of: a.x, b.y"),
+        (("--points", "twice.csv"), "key 'a.x'"),
+        (("--points", "a.csv", "--vary", "run.steps=1"), "leave one out"),
+        (("--vary", "run.steps=5,0"), "test.toml with run.steps=0: run.steps = 0: too small"),
+        (("--vary", "run.step=5"), "did you mean `steps`"),
+        (("--vary", "algorithm.nobody.tau=5"), "algorithm has no entry nobody"),
+        (("--vary", "run.steps=5", "--engine", "steam"), "engine 'steam': unknown"),
+        (("--vary", "run.seeds=1,0"), "run.seeds = 0: too small"),
+        (("--vary", "run.steps=5", "--seeds", 0), "seeds 0: must be at least 1"),
+        (("--vary", "run.steps=5", "--jobs", 0), "jobs 0: must be at least 1"),
+        (("--vary", "algorithm=[]"), "nothing to simulate"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_anything_runs(folder, capsys, arguments, says):
+    Path("header.csv").write_text("a.x\n")
+    Path("ragged.csv").write_text("a.x,b.y\n1,2\n3\n")
+    Path("twice.csv").write_text("a.x,a.x\n1,2\n")
+    status, out, err = run(capsys, "sweep", "test.toml", *arguments)
+    assert (status, out) == (2, "")
+    assert says in err
+    assert len(err.splitlines()) == 1
+    assert not Path("runs").exists()
+
+
+def test_every_wrong_point_is_told_once(folder):
+    with pytest.raises(InputError) as caught:
+        paceline.sweep("test.toml", {"cluster.workers": [0, 4, -1], "run.steps": [5, 6, 7]})
+    assert str(caught.value).count("too small") == 2
+    with pytest.raises(InputError, match="2 more, shown once these are corrected"):
+        paceline.sweep("test.toml", {"cluster.workers": [*range(-6, 1)]})
+    with pytest.raises(InputError, match=r"points\[1\]: its keys are run.seeds"):
+        paceline.sweep("test.toml", points=[{"run.steps": 5}, {"run.seeds": 5}])
+    with pytest.raises(InputError, match="leave one out"):
+        paceline.sweep("test.toml", {"run.steps": [5]}, points=[{"run.steps": 5}])
+    with pytest.raises(InputError, match="1000000 points: at most 100000"):
+        paceline.sweep("test.toml", {f"a.{letter}": range(100) for letter in "xyz"})
+
+
+# --- the table
+
+
+def test_a_row_says_what_simulate_says(folder):
+    prices = ["cost.node_hour=2", "run.target_loss=0.1"]
+    base = load("test.toml", prices)
+    result = paceline.sweep(base, {"network.latency": ["1 ms", "20 ms"], "run.seeds": [1, 3]})
+    assert [(row["network.latency"], row["run.seeds"]) for row in result.rows[::2]] == [
+        *product(["1 ms", "20 ms"], [1, 3])
+    ]
+    for point, rows in zip(result.points, zip(*[iter(result.rows)] * 2, strict=True), strict=True):
+        overrides = [f"{key}={value}" for key, value in point.items()]
+        same = paceline.simulate(load("test.toml", [*prices, *overrides]))
+        for row, summary in zip(rows, same.algorithms, strict=True):
+            times = summary["time_to_target"]
+            assert row["label"] == summary["label"]
+            expected = {
+                "seeds": len(same.seeds),
+                "seconds_per_step": summary["seconds_per_step"]["mean"],
+                "duration_s": summary["duration"],
+                "time_to_target_s": times["mean"],
+                "reached": times["reached"],
+                "final_loss": summary["loss"]["last"],
+                "final_accuracy": None,
+                "bytes_per_step": summary["bytes_per_step"],
+                "total_cost": summary["cost"],
+                "scalability": summary["scalability"],
+                **{f"{kind}_share": share for kind, share in summary["breakdown"].items()},
+            }
+            assert [row[key] for key in expected] == list(map(near, expected.values()))
+            intervals = {
+                "seconds_per_step": summary["seconds_per_step"]["ci95"],
+                "time_to_target_s": times["ci95"],
+                "final_loss": summary["loss"]["ci95"],
+            }
+            for key, ci95 in intervals.items():
+                assert [row[f"{key}_low"], row[f"{key}_high"]] == list(
+                    map(near, ci95 or (None, None))
+                )
+
+
+def test_rows_are_the_means_of_the_single_runs(folder):
+    result = paceline.sweep("test.toml", {"cluster.workers": [2, 3]}, seeds=4, seed=7)
+    assert [run["seed"] for run in result.seed_records()] == [7, 8, 9, 10] * 4
+    for row in result.records():
+        own = [
+            run
+            for run in result.seed_rows
+            if (run["cluster.workers"], run["label"]) == (row["cluster.workers"], row["label"])
+        ]
+        for name in tidy.MEASURES:
+            if row[name] is not None:
+                values = [run[name] for run in own]
+                assert row[name] == pytest.approx(np.mean(values))
+                middle = (row[f"{name}_low"] + row[f"{name}_high"]) / 2
+                assert middle == pytest.approx(row[name])
+        for shares in (row, *own):
+            assert sum(shares[name] for name in tidy.SHARES) == pytest.approx(1)
+
+
+def test_the_document_is_strict_and_the_files_agree_with_it(folder, capsys):
+    arguments = (*GRID, "--set", "run.target_loss=0.001", "--json", "--jobs", 1)
+    status, out, _ = run(capsys, "sweep", "test.toml", *arguments)
+    assert status == 0
+    document = json.loads(out, parse_constant=pytest.fail)
+    assert {"scenario", "vary", "points", "rows", "versions", "notes"} <= set(document)
+    assert document["points"] == 8
+    assert document["vary"] == {
+        "algorithm.local-sgd.tau": [1, 2, 4, 8],
+        "network.latency": ["1 ms", "20 ms"],
+    }
+    rows = table("runs/test-sweep")
+    assert [*rows[0]] == [*document["rows"][0]]
+    assert [*rows[0]][:3] == ["algorithm.local-sgd.tau", "network.latency", "label"]
+    for text, row in zip(rows, document["rows"], strict=True):
+        for key, value in row.items():
+            assert text[key] == "" if value is None else type(value)(text[key]) == value
+    assert None in [row["time_to_target_s"] for row in document["rows"]]  # not all seeds got there
+    written = json.loads(Path("runs/test-sweep/sweep.json").read_text())
+    assert written["scenario"]["table"]["run"]["target_loss"] == 0.001
+    assert written["points"][1] == {"algorithm.local-sgd.tau": 1, "network.latency": "20 ms"}
+    assert (written["engine"], written["versions"]) == (document["engine"], store.versions())
+
+
+def test_an_algorithm_is_called_the_same_everywhere(folder):
+    result = paceline.sweep("test.toml", {"algorithm.local-sgd.tau": [1, 2]})
+    assert [row["label"] for row in result.rows] == ["ssgd", "local-sgd"] * 2
+    both = {"algorithm[0].name": ["ssgd", "psgd"]}
+    result = paceline.sweep("test.toml", both)
+    assert {row["label"] for row in result.rows} == {"ssgd", "psgd", "local-sgd tau=10"}
+    twin = '[[algorithm]]\nname = "local-sgd"\nlabel = "twin"\ntau = 3\n'
+    Path("test.toml").write_text(SCENARIO.replace("[[algorithm]]", twin + "[[algorithm]]", 1))
+    result = paceline.sweep("test.toml", {"algorithm[0].label": ["a b", "a c"]})
+    assert [row["label"] for row in result.rows[:3]] == ["a", "ssgd", "local-sgd tau=10"]
+
+
+def test_what_makes_no_difference_is_said(folder):
+    values = {"network.bandwidth": ["1 Gbit/s", "2 Gbit/s"], "cluster.workers": [1, 2]}
+    free = load("cheap.toml", ["network.collective=given", "network.duration=1 s"])
+    result = paceline.sweep(free, values)
+    assert "nothing depends on network.bandwidth: its values give the same numbers" in result.notes
+    assert not any("cluster.workers" in note for note in result.notes)
+    paired = paceline.sweep(
+        free,
+        points=points.pairs(
+            points.axes(["network.bandwidth=1 Gbit/s,2 Gbit/s", "cluster.workers=1,2"])
+        ),
+    )
+    assert not any("nothing depends" in note for note in paired.notes)
+
+
+def test_notes_say_at_how_many_points(folder):
+    result = paceline.sweep("test.toml", {"optimizer.lr": [0.1, 1e3]}, seeds=1)
+    assert [row["diverged"] for row in result.rows] == [0, 0, 1, 1]
+    found = [note for note in result.notes if "diverged" in note]
+    assert found == [
+        "every algorithm: diverged with some seeds; try a smaller lr (at 1 of 2 points)"
+    ]
+
+
+def test_what_is_the_same_is_computed_once(folder, capsys):
+    arguments = ("--vary", "algorithm.local-sgd.tau=1,2,2", "--vary", "title=a,b")
+    assert run(capsys, "sweep", "test.toml", *arguments, "--jobs", 1, "--out", "out")[0] == 0
+    assert len(table("out")) == 12
+    assert len(lines("out")) == 3  # ssgd, and local-sgd twice
+
+
+# --- who computes it
+
+
+def test_processes_and_dask_give_the_same_bytes(folder, capsys, address):
+    for out, who in {
+        "one": ("--jobs", 1),
+        "two": ("--jobs", 2),
+        "dask": ("--dask", address),
+    }.items():
+        assert run(capsys, "sweep", "cheap.toml", *GRID, "--out", out, *who)[0] == 0
+    for name in ("sweep.csv", "sweep-seeds.csv", "sweep.json", "sweep.png", "sweep.svg"):
+        found = {Path(out, name).read_bytes() for out in ("one", "two", "dask")}
+        assert len(found) == 1, name
+
+
+def test_other_versions_are_refused():
+    with pytest.raises(InputError, match="install those"):
+        run_batch([], engine="auto", programs=None, expected={"numpy": "0"})
+
+
+def test_torchs_version_counts_where_some_point_has_gradients_of_torch(folder, monkeypatch):
+    """It is demanded of every process, written down, and another one computes everything anew."""
+    pytest.importorskip("torch")
+    demanded = []
+    monkeypatch.setattr(store, "demand_versions", demanded.append)
+    goals = [{"kind": "none"}, {"kind": "torch", "model": "mlp", "data": "digits", "batch": 4}]
+
+    def swept(count):
+        scenario = load("cheap.toml", ["optimizer.lr=0.1"])
+        return paceline.sweep(scenario, {"objective": goals[:count]}, seeds=1, out=f"out{count}")
+
+    assert swept(1).versions == store.versions()
+    first, again = swept(2), swept(2)
+    assert first.versions["torch"] == version("torch")
+    assert first.json()["versions"] == first.versions == demanded[-1]
+    assert json.loads(Path("out2/sweep.json").read_text())["versions"] == first.versions
+    assert (first.resumed, again.resumed) == (0, 2)
+    known = store.versions()
+    monkeypatch.setattr(store, "versions", lambda *others: known | dict.fromkeys(others, "0"))
+    assert swept(2).resumed == 1  # what does without torch
+
+
+# --- killed, interrupted, repeated
+
+
+def lines(out):
+    """What is kept, line by line; a line that is not whole is left out."""
+    data = (Path(out) / ".sweep" / "points.jsonl").read_bytes()
+    return [line for line in data.split(b"\n")[:-1] if line]
+
+
+def whole(kept):
+    """The keys of the whole lines among them."""
+    found = []
+    for line in kept:
+        with contextlib.suppress(ValueError):
+            found.append(json.loads(line)["key"])
+    return found
+
+
+def grid(count):
+    """A sweep of 25 x `count` cheap points."""
+    latencies = ",".join(f"{number} ms" for number in range(1, 26))
+    taus = ",".join(map(str, range(1, count + 1)))
+    vary = (f"--vary=network.latency={latencies}", f"--vary=algorithm.local-sgd.tau={taus}")
+    return ("sweep", "cheap.toml", *vary, "--seeds", 1)
+
+
+def killed(arguments, out, total, options):
+    """Start a sweep with each of `options`, and kill it at a random moment."""
+    wait = random.Random(4)
+    for each in options:
+        before = len(lines(out)) if Path(out).exists() else 0
+        process = command(*arguments, "--out", out, *each)
+        wait_for_lines(process, out, before + wait.randint(1, total // 5))
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        wait_for_the_end(process)
+    return lines(out)
+
+
+def wait_for_lines(process, out, count):
+    deadline = time.monotonic() + 120
+    while not (Path(out) / ".sweep" / "points.jsonl").exists() or len(lines(out)) < count:
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_500_points_killed_three_times_are_computed_once(folder, capsys):
+    arguments = grid(20)
+    assert run(capsys, *arguments, "--jobs", 1, "--out", "whole")[0] == 0
+    jobs = [("--jobs", count) for count in (1, 2, 1)]
+    before = killed(arguments, "cut", 500, jobs)
+    assert 0 < len(before) < 500
+    status, _, err = run(capsys, *arguments, "--jobs", 1, "--out", "cut")
+    assert status == 0
+    assert f"{len(whole(before))} runs were kept" in err
+    after = lines("cut")
+    assert after[: len(before)] == before
+    assert len(whole(after)) == len(set(whole(after))) == 500
+    for name in ("sweep.csv", "sweep-seeds.csv", "sweep.json"):
+        assert Path("cut", name).read_bytes() == Path("whole", name).read_bytes()
+
+
+def test_a_client_of_dask_killed_three_times(folder, capsys, address):
+    arguments, dask = grid(4), ("--dask", address)
+    assert run(capsys, *arguments, "--jobs", 1, "--out", "whole")[0] == 0
+    before = killed(arguments, "cut", 100, [dask] * 3)
+    assert run(capsys, *arguments, "--out", "cut", *dask)[0] == 0
+    after = lines("cut")
+    assert after[: len(before)] == before
+    assert len(whole(after)) == len(set(whole(after))) == 100
+    assert Path("cut/sweep.csv").read_bytes() == Path("whole/sweep.csv").read_bytes()
+
+
+def test_a_line_cut_short_is_computed_again(folder, capsys):
+    arguments = ("sweep", "cheap.toml", "--vary", "network.collective=ring,tree,star", "--jobs", 1)
+    assert run(capsys, *arguments, "--out", "out")[0] == 0
+    expected, log = Path("out/sweep.csv").read_bytes(), Path("out/.sweep/points.jsonl")
+    data = log.read_bytes()
+    for cut in (1, 2, 50, len(data) - 1):
+        log.write_bytes(data[:-cut])
+        assert run(capsys, *arguments, "--out", "out")[0] == 0
+        assert Path("out/sweep.csv").read_bytes() == expected
+        assert len(set(whole(lines("out")))) == 3
+    log.write_bytes(b"\0" * 40 + data + b"[]\n{}\n3")
+    assert run(capsys, *arguments, "--out", "out")[0] == 0
+    assert Path("out/sweep.csv").read_bytes() == expected
+
+
+def test_more_points_cost_only_themselves_and_others_do_not_mix(folder, capsys):
+    def sweep(*values, options=()):
+        vary = f"network.collective={','.join(values)}"
+        arguments = ("cheap.toml", "--out", "out", "--jobs", 1, "--vary", vary)
+        status, _, err = run(capsys, "sweep", *arguments, *options)
+        assert status == 0
+        assert [row["network.collective"] for row in table("out")] == [*values]
+        return [line for line in err.splitlines() if "kept" in line]
+
+    assert sweep("ring", "tree") == []
+    kept = ["paceline: 4 runs were kept from before"]
+    assert sweep("ring", "tree") == kept
+    assert sweep("star", "tree", "ring") == kept
+    for other in [("--set", "cluster.workers=3"), ("--seed", 1), ("--seeds", 3)]:
+        assert sweep("ring", "tree", options=other) == []
+    assert sweep("ring", "tree") == kept
+
+
+def test_ctrl_c_says_how_to_resume(folder):
+    steps = ",".join(map(str, range(3000, 3050)))
+    process = command(
+        "sweep", "test.toml", "--vary", f"run.steps={steps}", "--out", "cut", "--jobs", 1
+    )
+    wait_for_lines(process, "cut", 2)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode in INTERRUPTED
+    assert out == ""
+    assert "repeat the command to resume" in err
+    assert len(err.splitlines()) == 1
+    wait_for_the_end(process)
+
+
+def test_other_peoples_files_are_not_overwritten(folder, capsys):
+    Path("out").mkdir()
+    Path("out/sweep.csv").write_text("mine")
+    status, _, err = run(capsys, "sweep", "cheap.toml", *GRID, "--out", "out")
+    assert status == 2
+    assert "sweep.csv would be overwritten" in err
+    assert Path("out/sweep.csv").read_text() == "mine"
+
+
+# --- what is shown
+
+
+def test_the_table_fits_a_terminal_and_says_where_the_rest_is(folder, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    status, out, _ = run(capsys, "sweep", "test.toml", *GRID, "--jobs", 1)
+    assert status == 0
+    assert max(map(len, out.splitlines())) <= 80
+    assert "…" not in out
+    assert {"tau", "latency"} <= set(out.split())
+    monkeypatch.setattr(terminal, "SWEEP_ROWS", 3)
+    status, out, _ = run(capsys, "sweep", "test.toml", *GRID, "--jobs", 1)
+    assert sum("local-sgd" in line for line in out.splitlines()) == 1
+    assert "13 more rows are in runs/test-sweep/sweep.csv" in out
+
+
+def drawn(base, vary, **options):
+    return sweep_plot.draw(paceline.sweep(base, vary, seeds=2, **options))
+
+
+def test_a_figure_has_a_line_for_each_algorithm_or_second_value(folder):
+    axes = drawn("test.toml", {"algorithm.local-sgd.tau": [1, 2, 4, 8]}).axes
+    assert len(axes) == 1
+    assert axes[0].get_xscale() == "log"
+    assert axes[0].get_xlabel() == "algorithm.local-sgd.tau"
+    assert axes[0].get_ylabel() == "time to loss 0.3 (s)"
+    said = {text.get_text() for text in axes[0].texts}
+    assert {"ssgd", "local-sgd"} <= said
+    figure = drawn("test.toml", {"network.latency": ["2 ms", "1 ms"], "cluster.workers": [2, 3, 4]})
+    first, second = figure.axes
+    assert second.get_xlabel() == "network.latency (ms)"
+    assert second.lines[0].get_xdata().tolist() == [1, 2]
+    assert {"2", "3", "4"} <= {text.get_text() for text in first.texts}
+    assert first.get_ylim() == second.get_ylim()
+
+
+def test_no_figure_without_numbers(folder):
+    assert drawn("cheap.toml", {"network.collective": ["ring", "tree"]}) is None
+    assert drawn("cheap.toml", {"run.steps": [4]}) is None
+    three = {"run.steps": [4, 8], "cluster.workers": [2, 3], "network.latency": ["1 ms", "2 ms"]}
+    assert drawn("cheap.toml", three) is None
+    figure = drawn("cheap.toml", {"network.collective": ["ring", "tree"], "run.steps": [4, 8]})
+    assert figure.axes[0].get_ylabel().startswith("time per step")
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([1, 2.5], ([1, 2.5], "")),
+        (["20 ms", "1 s"], ([20, 1000], "ms")),
+        (["1e3 ms", "0.5 s"], ([1000, 500], "ms")),
+        (["1 Gbit/s", "100 Mbit/s"], ([1, 0.1], "Gbit/s")),
+        (["20 ms", "1 Gbit/s"], None),
+        ([True, False], None),
+        ([{"dist": "constant", "value": "1 s"}], None),
+        (["ring"], None),
+    ],
+)
+def test_numbers_are_in_the_unit_of_the_first(values, expected):
+    found = sweep_plot.numbers(values)
+    if expected is None:
+        assert found is None
+    else:
+        assert found[0] == pytest.approx(expected[0])
+        assert found[1] == expected[1]
+
+
+def test_geometric_values_get_a_logarithmic_axis():
+    assert sweep_plot.geometric([1, 2, 4, 8])
+    assert sweep_plot.geometric([1, 2, 5, 10, 20, 50])
+    assert not sweep_plot.geometric([1, 2, 3, 4])
+    assert not sweep_plot.geometric([0, 1, 2, 4, 8])
+    assert not sweep_plot.geometric([1, 10])

@@ -1,0 +1,631 @@
+"""`paceline tune`: what it picks, what it says of that, and that nothing changes the numbers."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import paceline
+import paceline.command_line
+from paceline.simulator.errors import InputError
+from paceline.simulator.load.load import known_programs, parse
+from paceline.simulator.reports import terminal
+from paceline.simulator.results import statistics, store
+from paceline.simulator.studies.simulate import run_seeds, simulate
+from paceline.simulator.studies.tune import figures, regret, verdict, warm_starts
+from paceline.simulator.studies.tune.objective import Score, goal
+from paceline.simulator.studies.tune.race import Contender, Race, blocks
+from paceline.simulator.studies.tune.runner import Journal
+from paceline.simulator.studies.tune.space import Candidate, space
+from paceline.simulator.studies.tune.tune import tune
+from tests.command_line.test_command_line import INTERRUPTED
+
+ROOT = Path(paceline.__file__).parents[1]
+QUADRATIC = {"kind": "quadratic", "dimension": 4, "noise": 1.0, "spectrum": {"exponent": 0.5}}
+SPREAD = {"dist": "shifted-exponential", "shift": "80 ms", "mean": "100 ms"}
+
+
+def world(tune_table=None, *algorithms, **changes):
+    """A small scenario's table; `changes` add to its tables."""
+    table = {
+        "title": "small",
+        "model": {"parameters": 1000},
+        "objective": QUADRATIC,
+        "optimizer": {"lr": 0.1},
+        "cluster": {"workers": 2, "compute": SPREAD},
+        "network": {"latency": "40 ms", "bandwidth": "1 Mbit/s"},
+        "run": {"duration": "30 s", "target_loss": 0.2, "seeds": 4, "evaluate_every": 1},
+        "algorithm": list(algorithms),
+    }
+    if tune_table:
+        table["tune"] = tune_table
+    for name, change in changes.items():
+        table[name] = table.get(name, {}) | change if isinstance(change, dict) else change
+    return table
+
+
+GRID = {"ssgd": {"lr": [0.05, 0.1, 0.2, 0.4]}, "local-sgd": {"lr": [0.1, 0.2], "tau": [1, 2, 4]}}
+
+
+def found(table, **options):
+    return tune(parse(table, file="test.toml"), **options)
+
+
+def labels(contenders):
+    return [each.candidate.label for each in contenders]
+
+
+@pytest.fixture(scope="module")
+def grid():
+    return found(world(GRID))
+
+
+def exhaustive(table, tried):
+    """Mean time to the target of every configuration, at full length and with all seeds."""
+    means = {}
+    for each in tried:
+        one = parse({k: v for k, v in table.items() if k != "tune"} | {"algorithm": [each.table]})
+        runs = run_seeds(one, one.algorithm[0], range(one.run.seeds))
+        means[each.label] = np.mean([statistics.crossing(run, one.run.target_loss) for run in runs])
+    return means
+
+
+def test_the_pick_is_within_3_percent_of_the_true_best_or_names_it(grid):
+    means = exhaustive(world(GRID), [each.candidate for each in grid.ranked])
+    assert len(means) == 10
+    best = min(means, key=means.get)
+    picked = grid.best.candidate.label
+    assert means[picked] <= 1.03 * means[best] or best in labels(grid.tied)
+    assert grid.best.mean() == pytest.approx(means[picked], rel=1e-9)  # cutting changes no number
+
+
+def test_what_was_given_up_early_is_worse_than_the_best(grid):
+    means = exhaustive(world(GRID), [each.candidate for each in grid.ranked])
+    stopped = [each for each in grid.ranked if each.stopped]
+    assert stopped
+    for each in stopped:
+        assert means[each.candidate.label] > means[grid.best.candidate.label]
+    assert any(score.ran < 30 for each in stopped for score in each.scores)
+
+
+def test_the_document_is_the_contract(grid):
+    document = json.loads(json.dumps(grid.json(), allow_nan=False))
+    assert {"name", "parameters", "value", "ci95"} <= document["best"].keys()
+    assert document["best"]["ci95"][0] < document["best"]["value"] < document["best"]["ci95"][1]
+    assert document["evaluations"] == len(document["ranking"]) == 10
+    assert document["wall_seconds"] > 0
+    assert document["ranking"][0] == document["best"]
+    assert [row["label"] for row in document["ties"]] == labels(grid.tied)
+
+
+def test_the_best_is_nobodys_worse_in_the_world_as_it_is(grid):
+    nominal = grid.regret[0]
+    assert nominal["input"] is None
+    assert len(grid.regret) == 7
+    assert all(min(row["regret"].values()) == 0 for row in grid.regret)
+
+
+def test_numbers_do_not_depend_on_the_number_of_processes(grid):
+    one, two = grid.json(), found(world(GRID), jobs=2).json()
+    assert one.pop("wall_seconds") != two.pop("wall_seconds")
+    assert one == two
+
+
+def test_what_a_calibration_cannot_tell_is_in_the_interval_and_makes_ties():
+    """Averaging seldom costs steps and saves latencies: who wins depends on what nobody knows."""
+    quiet = {"objective": QUADRATIC | {"noise": 0.01}, "cluster": {"compute": "100 ms"}}
+    sure = found(world(GRID, **quiet))
+    sd = {"cluster.compute": 0.3, "network.latency": 0.3}
+    unsure = found(world(GRID, **quiet, calibration={"sd": sd}))
+    wide, narrow = (each.json()["best"]["ci95"] for each in (unsure, sure))
+    assert wide[1] - wide[0] > 5 * (narrow[1] - narrow[0])
+    assert len(unsure.tied) >= len(sure.tied)
+
+
+def test_a_range_too_large_to_exhaust_is_searched():
+    choices = {
+        "ssgd": {"lr": {"low": 0.01, "high": 0.8, "log": True}},
+        "local-sgd": {"tau": {"low": 1, "high": 64, "log": True}, "lr": [0.1, 0.2]},
+    }
+    first, again = (found(world(choices), trials=24, seed=3) for _ in range(2))
+    assert labels(first.ranked) == labels(again.ranked)
+    assert 20 <= len(first.ranked) <= 24
+    best_of_grid = min(
+        exhaustive(world(), [Candidate("ssgd", {"name": "ssgd", "lr": lr}, {})])["ssgd"]
+        for lr in (0.1, 0.2, 0.4)
+    )
+    assert first.best.mean() < 1.2 * best_of_grid
+
+
+def contender(name, *values, gap=1.0, **parameters):
+    scores = [Score(value, 0.0 if math.isfinite(value) else gap, math.inf) for value in values]
+    label = " ".join([name, *map(str, parameters.values())])
+    return Contender(Candidate(label, {"name": name} | parameters, dict(parameters)), scores)
+
+
+def test_ties_are_what_a_paired_interval_cannot_separate():
+    base = np.array([10.0, 14.0, 9.0, 12.0])
+    best = contender("dts", *base, delay=4, period=4)
+    near = contender("local-sgd", *(base + np.array([0.5, -0.4, 0.3, -0.2])), tau=8)
+    far = contender("ssgd", *(base + np.array([0.5, 0.4, 0.6, 0.5])))  # little worse, but always
+    ranked = verdict.ranking([far, near, best])
+    assert ranked == [best, near, far]
+    assert verdict.ties(ranked, known_programs(None)) == [near]
+
+
+def test_simple_is_near_to_ssgd_then_round_then_small():
+    ordered = [
+        contender("ssgd", 1.0, lr=0.3),
+        contender("ssgd", 1.0, lr=0.25),
+        contender("psgd", 1.0),
+        contender("asgd", 1.0),
+        contender("local-sgd", 1.0, tau=4),
+        contender("local-sgd", 1.0, tau=8),
+        contender("local-sgd", 1.0, tau=12),
+        contender("dts", 1.0, delay=2, period=2),
+    ]
+    programs = known_programs(None)
+    keys = [verdict.simplicity(each.candidate, programs) for each in ordered]
+    assert keys == sorted(keys)
+
+
+def test_who_never_gets_there_is_worse_and_ranked_by_how_close_it_came():
+    slow = contender("ssgd", 900.0, 900.0, lr=1)
+    once = contender("ssgd", 5.0, math.inf, lr=2, gap=0.5)
+    close = contender("ssgd", math.inf, math.inf, lr=3, gap=0.1)
+    off = contender("ssgd", math.inf, math.inf, lr=4, gap=0.8)
+    assert verdict.ranking([off, close, once, slow]) == [slow, once, close, off]
+
+
+def test_a_target_that_nobody_reaches_is_said_and_json_has_no_nan():
+    result = found(world({"ssgd": {"lr": [0.001, 0.01]}}, run={"target_loss": 1e-6}), seeds=2)
+    document = json.loads(json.dumps(result.json(), allow_nan=False))
+    assert labels(result.ranked)[0] == "ssgd lr=0.01"
+    assert document["best"]["value"] is None
+    assert document["best"]["reached"] == 0
+    assert any("no configuration reached loss 1e-06" in text for text in result.warnings)
+
+
+@pytest.mark.parametrize("reached", [False, True])
+def test_who_never_gets_there_in_so_many_steps_has_no_line(reached, tmp_path):
+    table = world(
+        {"ssgd": {"lr": [1e-9]}, "local-sgd": {"lr": [0.05 if reached else 1e-9], "tau": [2]}}
+    )
+    table["run"] = {"steps": 400, "target_loss": 0.5, "evaluate_every": 10}
+    result = tune(parse(table), seeds=2, out=tmp_path)
+    assert result.best.all_reached == reached
+    assert (tmp_path / "tune.svg").is_file() == reached
+    assert paceline.report([tmp_path]).is_file()
+
+
+def test_the_edge_of_the_range_is_warned_about_unless_it_is_the_worlds():
+    result = found(world({"local-sgd": {"lr": [0.01, 0.02], "tau": [1, 2]}}), seeds=2)
+    edges = [text for text in result.warnings if "tried" in text]
+    assert "local-sgd's lr = 0.02 is the highest tried; try values beyond it" in edges
+    assert not any("tau = 1 is the lowest" in text for text in edges)
+
+
+def test_inputs_without_effect_are_warned_about():
+    table = world(
+        {"hybrid": {"step_size": [10**6, 10**7]}},
+        cluster={"compute": "100 ms"},
+        network={"latency": "0 s", "bandwidth": "1 Tbit/s"},
+    )
+    said = found(table, seeds=2).warnings
+    assert "hybrid's step_size makes no difference at all" in said
+    assert "the answer does not depend on hybrid's step_size: every value is a tie" in said
+    assert any(text.startswith("the answer does not depend on latency") for text in said)
+    assert any(text.startswith("the answer does not depend on straggling") for text in said)
+
+
+def test_one_seed_cannot_tell():
+    result = found(world({"ssgd": {"lr": [0.1, 0.2]}}), seeds=1)
+    assert result.tied == []
+    assert any(text.startswith("one seed cannot tell") for text in result.warnings)
+
+
+def test_loss_at_deadline():
+    table = world({"ssgd": {"lr": [0.001, 0.1]}}, run={"duration": "5 s"})
+    result = found(table, objective="loss-at-deadline", seeds=2)
+    assert labels(result.ranked) == ["ssgd lr=0.1", "ssgd lr=0.001"]
+    one = parse(world(None, {"name": "ssgd", "lr": 0.1}, run={"duration": "5 s"}))
+    runs = run_seeds(one, one.algorithm[0], range(2))
+    assert result.best.mean() == pytest.approx(np.mean([statistics.at(run, 5.0) for run in runs]))
+
+
+def test_without_duration_the_deadline_is_the_end_of_the_shortest_run():
+    table = world({"local-sgd": {"tau": [1, 2, 4]}}, {"name": "ssgd"})
+    table["run"] = {"steps": 20, "seeds": 2}
+    result = found(table)
+    assert result.goal.name == "loss-at-deadline"
+    assert 0 < result.goal.deadline < 20 * 1.0
+    for each in result.ranked:  # nobody stands still until the deadline: steps end no run
+        one = result.space.world(each.candidate.table)
+        for seed in range(2):
+            (run,) = run_seeds(one, one.algorithm[0], [seed])
+            assert run.duration == pytest.approx(result.goal.deadline, rel=0.2)
+    assert any(note.startswith("every run ends after") for note in result.notes)
+
+
+def test_cost_to_loss_prefers_fewer_bytes_where_these_are_dear():
+    table = world(
+        {"local-sgd": {"tau": [1, 8], "lr": [0.1]}},
+        cluster={"region": "a"},
+        cost={"egress_per_gb": 1.0, "node_hour": 1e-6},
+        server={},
+    )
+    table["cluster"] = {"workers": 2, "compute": SPREAD, "group": [
+        {"name": "a", "workers": 1, "region": "a"}, {"name": "b", "workers": 1, "region": "b"},
+    ]}  # fmt: skip
+    result = found(table, objective="cost-to-loss", seeds=2)
+    assert labels(result.ranked)[0] == "local-sgd tau=8 lr=0.1"
+    dear = result.rows(result.ranked)[0]["value"]
+    assert 0 < dear < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("changes", "objective", "said"),
+    [
+        ({"run": {"target_loss": None}}, "time-to-loss", "run.target_loss: missing"),
+        ({}, "cost-to-loss", "cost: no prices"),
+        ({}, "speed", "--objective speed: unknown; choose one of: time-to-loss"),
+        ({"objective": {"kind": "none"}, "run": {"target_loss": None}}, None, "has no loss"),
+    ],
+)
+def test_what_a_goal_lacks_is_said(changes, objective, said):
+    table = world({"ssgd": {"lr": [0.1]}}, **changes)
+    table["run"] = {key: each for key, each in table["run"].items() if each is not None}
+    if changes.get("objective"):
+        table["objective"] = {"kind": "none"}
+    with pytest.raises(InputError, match=r"^[^\n]*$") as error:
+        found(table, objective=objective)
+    assert said in str(error.value)
+
+
+def test_without_tune_a_default_is_searched_and_said():
+    scenario = parse(world(None, {"name": "local-sgd", "tau": 8}, {"name": "k-sync", "k": 1}))
+    tried, notes = space(scenario)
+    assert tried.entries["local-sgd"].choices["tau"] == (1, 2, 4, 8, 16, 32, 64)
+    assert tried.entries["k-sync"].choices["k"] == (1, 2)
+    assert 0.1 in tried.entries["local-sgd"].choices["lr"]
+    odd, _ = space(parse(world(None, {"name": "local-sgd", "tau": 5, "lr": 0.07})))
+    assert odd.entries["local-sgd"].choices["tau"] == (1, 2, 4, 5, 8, 16, 32, 64)
+    assert warm_starts.first(odd) == [odd.point("local-sgd", {"tau": 5, "lr": 0.07})]
+    assert tried.size == 5 * 7 + 5 * 2 == len(list(tried.grid()))
+    assert "no [tune]" in notes[0]
+    assert "tau 1/2/4" in notes[0]
+
+
+def test_algorithms_without_entry_take_part_as_written():
+    table = world(
+        {"local-sgd": {"tau": [2, 4]}}, {"name": "ssgd", "label": "mine"}, {"name": "asgd"}
+    )
+    assert set(labels(found(table, seeds=2).ranked)) >= {"mine", "asgd", "local-sgd tau=2"}
+
+
+def test_dts_begins_with_the_delay_that_hides_the_latency():
+    scenario = parse(
+        world(
+            {"dts": {"delay": [0, 1, 2, 4, 8, 16], "period": [1, 4]}},
+            cluster={"compute": "100 ms"},
+            network={"latency": "190 ms", "bandwidth": "1 Gbit/s"},
+        )
+    )
+    tried, _ = space(scenario)
+    begun = [tried.chosen(point)[1] for point in warm_starts.first(tried)]
+    assert {"delay": 4, "period": 1} in begun  # 380 ms of latency, 100 ms a step
+    assert {"delay": 4, "period": 4} in begun
+
+
+def test_adacomms_own_search_for_tau0():
+    table = world(
+        None,
+        {"name": "adacomm", "tau0": 3, "interval": "4 s"},
+        run={"duration": "300 s"},
+        network={"latency": "1 s"},
+    )
+    result = found(table, preset="adacomm-tau0", seeds=2)
+    assert {each.candidate.parameters["tau0"] for each in result.ranked} == set(warm_starts.TAU0)
+    assert result.best.candidate.name == "adacomm"
+    assert result.best.candidate.parameters["tau0"] > 1  # averages take 2 s, steps 0.1 s
+    assert result.goal.deadline == 4.0
+    with pytest.raises(InputError, match="add an \\[\\[algorithm\\]\\] table"):
+        found(world(GRID), preset="adacomm-tau0")
+    with pytest.raises(InputError, match="leave --objective out"):
+        found(table, preset="adacomm-tau0", objective="time-to-loss")
+
+
+def test_spread_keeps_the_minimum_or_else_the_mean():
+    table = world()
+    for law, moment in [
+        ({"dist": "shifted-exponential", "shift": "1 s", "mean": "2 s"}, "minimum"),
+        ({"dist": "uniform", "low": "1 s", "high": "2 s"}, "minimum"),
+        ({"dist": "pareto", "minimum": "1 s", "alpha": 4.0}, "minimum"),
+        ({"dist": "normal", "mean": "9 s", "sd": "1 s"}, "mean"),
+        ({"dist": "lognormal", "mean": "9 s", "sd": "1 s"}, "mean"),
+        ({"dist": "gamma", "mean": "9 s", "shape": 4.0}, "mean"),
+        ({"dist": "constant", "value": "1 s"}, "mean"),
+    ]:
+        before, after = (
+            parse(
+                regret.world(table | {"cluster": {"workers": 2, "compute": law}}, "straggling", by)
+            ).cluster.compute
+            for by in (1.0, 1.2)
+        )
+        if moment == "mean":
+            assert after.expectation == pytest.approx(before.expectation, rel=1e-6)
+            assert math.sqrt(after.variance) == pytest.approx(1.2 * math.sqrt(before.variance))
+        else:
+            assert after.quantile([0])[0] == pytest.approx(before.quantile([0])[0])
+            low = before.quantile([0])[0]
+            assert after.expectation - low == pytest.approx(1.2 * (before.expectation - low))
+
+
+@pytest.mark.parametrize(
+    ("seeds", "counts"), [(1, [1]), (2, [2]), (3, [2, 3]), (8, [2, 4, 8]), (11, [2, 4, 8, 11])]
+)
+def test_blocks_grow_to_all_seeds(seeds, counts):
+    assert list(blocks(seeds)) == counts
+
+
+LUCK = {
+    "title": "where one seed says little",
+    "model": {"parameters": 1000},
+    "objective": {"kind": "quadratic", "dimension": 5, "noise": 3.0, "initial_gap": 1.0},
+    "optimizer": {"lr": 0.1},
+    "cluster": {"workers": 2, "compute": "100 ms"},
+    "network": {"latency": "1 ms", "bandwidth": "10 Mbit/s"},
+    "run": {"duration": "60 s", "target_loss": 0.02, "evaluate_every": 2, "seeds": 8},
+    "algorithm": [{"name": "ssgd"}],
+    "tune": {"ssgd": {"lr": [0.02, 0.04, 0.08, 0.12, 0.16, 0.2, 0.3, 0.4]}},
+}
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_no_unlucky_seed_costs_the_true_best_its_place(block, monkeypatch):
+    monkeypatch.setattr("paceline.simulator.studies.tune.tune.regrets", lambda *_: [])
+    result = found(LUCK, seed=8 * block)
+    means = {}
+    for each in result.ranked:
+        one = result.space.world(each.candidate.table)
+        runs = run_seeds(one, one.algorithm[0], range(8 * block, 8 * block + 8))
+        means[each.candidate.label] = np.mean([statistics.crossing(run, 0.02) for run in runs])
+    best = min(means, key=means.get)
+    assert means[result.best.candidate.label] <= 1.03 * means[best] or best in labels(result.tied)
+
+
+def entrants(*rows):
+    """A race after its runs: by name, the values with each of 4 seeds (None: cut at 20 s)."""
+    race = Race(space(parse(world(GRID)))[0], goal(parse(world(GRID)), None), None, range(4))
+    for name, *values in rows:
+        scores = [
+            Score(value or math.inf, 0.5, 20.0 if value is None else 30.0) for value in values
+        ]
+        race.contenders[name] = Contender(Candidate(name, {"name": "ssgd"}, {}), scores)
+    return race
+
+
+def test_who_was_given_up_comes_back_where_the_best_fails_in_the_end():
+    race = entrants(("first", 5.0, 6.0, 5.5, math.inf), ("cut", None, None))
+    race.contenders["cut"].stopped = "cut"
+    assert labels(race.readmitted()) == ["cut"]
+    assert race.contenders["cut"].stopped == ""
+    race = entrants(("first", 5.0, 6.0, 5.5, 5.2), ("cut", None, None))
+    race.contenders["cut"].stopped = "cut"
+    assert not race.readmitted()
+
+
+def test_the_margin_follows_from_the_spread_of_paired_differences():
+    few = entrants(("a", 5.0, 6.0), ("b", 5.0, 6.5))
+    assert few.margin(4) == 1 + 3.0 / 2  # too few to tell
+    steady = entrants(
+        *((str(each), each, each + 1, each, each + 1) for each in (5.0, 6.0, 7.0, 8.0))
+    )
+    assert steady.margin(4) == pytest.approx(1)  # all differ alike with each seed
+    assert steady.margin(2) <= few.margin(2)
+
+
+def test_simulate_gives_the_same_number():
+    table = world(GRID)
+    del table["run"]["evaluate_every"]
+    table["run"]["duration"] = "300 s"
+    result = found(table)
+    every = result.space.every
+    assert every > 1
+    assert any(f"every {every} steps" in note for note in result.notes)
+    table["run"]["evaluate_every"] = every
+    for each in [result.best, *(one for one in result.ranked if one.all_reached)]:
+        one = parse({k: v for k, v in table.items() if k != "tune"} | {
+            "algorithm": [each.candidate.table]
+        })  # fmt: skip
+        runs = simulate(one, seeds=len(each.scores)).runs
+        assert [statistics.crossing(run, 0.2) for run in runs] == [x.value for x in each.scores]
+
+
+def test_every_table_of_a_program_takes_part():
+    tables = [
+        {"name": "local-sgd", "tau": 2},
+        {"name": "local-sgd", "tau": 3, "momentum": 0.5},
+        {"name": "ssgd", "label": "local-sgd"},
+    ]
+    tried, _ = space(parse(world(None, *tables)))
+    assert [entry.table for entry in tried.entries.values()] == tables
+    assert all("lr" in entry.choices for entry in tried.entries.values())
+    tried, _ = space(parse(world({"local-sgd": {"lr": [0.1, 0.2]}}, *terminal)))
+    assert [entry.table for entry in tried.entries.values()] == tables
+    assert [bool(entry.choices) for entry in tried.entries.values()] == [True, False, False]
+
+
+def test_a_target_reached_at_the_start_is_said():
+    with pytest.raises(
+        InputError, match=r"target_loss = 100: reached at the start \(loss [^\n]*one$"
+    ):
+        found(world({"ssgd": {"lr": [0.1, 0.2]}}, run={"target_loss": 100.0}))
+
+
+def test_all_that_diverge_and_what_never_gets_there():
+    table = world({"ssgd": {"lr": [50.0, 60.0]}}, run={"duration": "500 s", "evaluate_every": 20})
+    del table["run"]["target_loss"]
+    result = found(table, seeds=2)
+    assert result.sentence == "Every configuration diverged; try smaller learning rates."
+    assert not any("does not depend on" in text for text in result.warnings)
+    table["run"]["target_loss"] = 1e-3
+    aimed = found(table, seeds=2)
+    assert aimed.sentence == result.sentence
+    assert aimed.regret == []
+    (why,) = {text.partition(": diverged")[0] for text in aimed.warnings if "diverged" in text}
+    assert why == aimed.best.candidate.label
+    assert not any("try values beyond" in text for text in aimed.warnings)
+    alone = found(world({"ssgd": {"lr": [0.1]}}), seeds=2)
+    assert alone.regret == []
+    assert len(terminal.tune(alone)) == 1
+    assert set(figures.figures(alone)) == {"tune.png", "tune.svg"}
+
+
+def test_a_note_about_a_run_that_was_cut_is_not_passed_on():
+    tried, _ = space(parse(world(GRID)))
+    for ran, known in ((10.0, False), (math.inf, True)):
+        best = contender("ssgd", 5.0, lr=0.1)
+        best.scores[:] = [Score(5.0, 0.0, ran, ("never averaged",))]
+        best = Contender(replace(best.candidate, family="ssgd"), best.scores)
+        said = verdict.warnings(tried, goal(tried.scenario, None), [best], [], [])
+        assert any("never averaged" in text for text in said) == known
+
+
+def test_an_input_says_nothing_where_nobody_gets_there():
+    never = {"a": math.inf}
+    rows = [{"input": each, "values": never} for each in (None, "latency", "latency")]
+    assert verdict._same_everywhere(rows) == []
+    rows = [{"input": each, "values": {"a": 1.0, "b": math.inf}} for each in (None, "latency")]
+    assert len(verdict._same_everywhere(rows)) == 1
+
+
+def test_a_journal_cut_short_is_mended_and_no_journal_is_said(tmp_path):
+    path, score = tmp_path / "journal", Score(1.0, 0.0, math.inf)
+    Journal(path).keep("a", score)
+    with path.open("ab") as file:
+        file.write(b'{"op_code": 3, "wor')
+    again = Journal(path)
+    assert again.score("a") == score
+    again.keep("b", score)
+    assert Journal(path).score("b") == score
+    for wrong in (5, [1.0], [1.0, "near", 1.0, []], [{}, 0.0, 1.0, []], None):
+        again.kept["b"] = wrong
+        assert again.score("b") is None
+    for name, content in (("other", b'{"op_code": 99}\n'), ("folder", None)):
+        path = tmp_path / name
+        path.mkdir() if content is None else path.write_bytes(content)
+        with pytest.raises(InputError, match=r"^[^\n]*choose another --out$"):
+            Journal(path)
+
+
+def test_other_peoples_files_are_not_overwritten(tmp_path):
+    for name, said in (("run.json", "of another command"), ("tune.png", "would be overwritten")):
+        folder = tmp_path / name.partition(".")[0]
+        folder.mkdir()
+        (folder / name).write_text("mine")
+        with pytest.raises(InputError, match=said):
+            found(world(GRID), out=folder)
+        assert [path.name for path in folder.iterdir()] == [name]
+
+
+@pytest.mark.slow
+def test_another_torch_is_another_search(tmp_path, monkeypatch):
+    """Its version is demanded of every process, and written down."""
+    pytest.importorskip("torch")
+    demanded = []
+    monkeypatch.setattr(store, "demand_versions", demanded.append)
+    goal = {"kind": "torch", "model": "mlp", "data": "digits", "batch": 4}
+    table = world({"ssgd": {"lr": [0.1, 0.2]}}, run={"duration": "1 s", "seeds": 1})
+    table["objective"] = goal
+    first, again = (found(table, out=tmp_path) for _ in range(2))
+    assert first.json()["versions"]["torch"] == version("torch")
+    assert first.json()["versions"] in demanded
+    assert (first.resumed, again.resumed) == (0, again.runs)
+    known = store.versions()
+    monkeypatch.setattr(store, "versions", lambda *others: known | dict.fromkeys(others, "0"))
+    assert found(table, out=tmp_path).resumed == 0
+
+
+def test_goals_default_to_the_target():
+    assert goal(parse(world(GRID)), None).name == "time-to-loss"
+    table = world(GRID)
+    del table["run"]["target_loss"]
+    assert goal(parse(table), None).name == "loss-at-deadline"
+
+
+TOML = """
+title = "to be killed"
+model.parameters = 1000
+objective = { kind = "quadratic", dimension = 4 }
+cluster = { workers = 2, compute = { dist = "exponential", mean = "20 ms" } }
+network = { latency = "10 ms" }
+run = { duration = "20 s", target_loss = 0.05, seeds = 4 }
+[tune]
+ssgd = { lr = { low = 0.01, high = 0.5, log = true } }
+local-sgd = { lr = { low = 0.01, high = 0.5, log = true }, tau = [1, 2, 4, 8, 16] }
+"""
+
+
+def command(folder, *arguments):
+    return subprocess.Popen(
+        [sys.executable, "-m", "paceline", "tune", "killed.toml", "--jobs", "1", "--json",
+         "--trials", "20", *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+
+
+def stopped_by(sent, folder, journal, grown):
+    """Start a search, send a signal once its journal has grown so much, and return the process."""
+    size = journal.stat().st_size if journal.exists() else 0
+    process = command(folder, "--out", "a")
+    while process.poll() is None:
+        if journal.exists() and journal.stat().st_size > size + grown:
+            break
+        time.sleep(0.01)
+    assert process.poll() is None, "it ended before it could be stopped"
+    process.send_signal(sent)
+    return process
+
+
+def test_a_killed_search_ends_as_one_never_killed(tmp_path):
+    (tmp_path / "killed.toml").write_text(TOML)
+    journal = tmp_path / "a" / ".tune" / "journal"
+    stopped_by(signal.SIGKILL, tmp_path, journal, 3_000).communicate()
+    interrupted = stopped_by(signal.SIGINT, tmp_path, journal, 1_000)
+    _, notes = interrupted.communicate()
+    assert interrupted.returncode in INTERRUPTED
+    assert "repeat the command to resume" in notes
+    resumed, whole = command(tmp_path, "--out", "a"), command(tmp_path, "--out", "b")
+    (one, notes), (other, _) = resumed.communicate(), whole.communicate()
+    assert "runs were kept from before" in notes
+    first, second = json.loads(one), json.loads(other)
+    assert first.pop("wall_seconds") > 0
+    assert second.pop("wall_seconds") > 0
+    assert first == second
+    _, notes = command(tmp_path, "--out", "a").communicate()
+    assert f"{first['runs']} of {first['runs']} runs were kept" in notes
+
+
+def test_the_command_shows_tables_and_writes_figures(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.toml").write_text(TOML.replace("seeds = 4", "seeds = 2"))
+    arguments = "--trials", "4", "--jobs", "1"
+    assert paceline.command_line.run(["tune", "small.toml", *arguments]) == 0
+    shown = capsys.readouterr()
+    assert "4 configurations in" in shown.out
+    assert "latency" in shown.out
+    written = {path.name for path in (tmp_path / "runs" / "small-tune").iterdir()}
+    assert {"tune.json", "tune.png", "tune.svg", "tune-sensitivity.png", ".tune"} <= written
+    assert paceline.command_line.run(["tune", "small.toml", "--objective", "cost-to-loss"]) == 2
+    assert "no prices" in capsys.readouterr().err

@@ -1,0 +1,471 @@
+"""Predicted against measured: every number by hand, and the cause that was put in is found."""
+
+import csv
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+import paceline
+import paceline.command_line
+from paceline.validate.comparison import attribution, quantities
+from paceline.validate.comparison.compare import compare
+
+ROOT = Path(paceline.__file__).parents[1]
+SCENARIO = """
+title = "A comparison"
+[model]
+parameters = 100_000
+[objective]
+kind = "quadratic"
+dimension = 10
+[optimizer]
+lr = 0.1
+[cluster]
+workers = 4
+compute = { dist = "shifted-exponential", shift = "50 ms", mean = "100 ms" }
+[network]
+latency = "10 ms"
+bandwidth = "1 Gbit/s"
+[run]
+steps = 150
+target_loss = 0.4
+seeds = 3
+[[algorithm]]
+name = "ssgd"
+[[algorithm]]
+name = "local-sgd"
+tau = 10
+[[algorithm]]
+name = "dts"
+delay = 4
+period = 4
+[[algorithm]]
+name = "asgd"
+"""
+LABELS = ["ssgd", "local-sgd tau=10", "dts delay=4 period=4", "asgd"]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """Simulate SCENARIO with overrides into a directory, once; return the directory."""
+    folder = tmp_path_factory.mktemp("compare")
+    (folder / "test.toml").write_text(SCENARIO)
+    known = {}
+
+    def simulated(*overrides, **options):
+        key = (*overrides, *sorted(options.items()))
+        if key not in known:
+            known[key] = folder / str(len(known))
+            scenario = paceline.load(folder / "test.toml", overrides)
+            paceline.simulate(scenario, out=known[key], **options)
+        return known[key]
+
+    return simulated
+
+
+@pytest.fixture
+def edited(world, tmp_path):
+    """Copy a run directory with its summary changed by a function."""
+
+    def copy(source, change, name="copy"):
+        out = tmp_path / name
+        out.mkdir()
+        document = json.loads((source / "run.json").read_text())
+        change(document["summary"])
+        (out / "run.json").write_text(json.dumps(document))
+        (out / "curves.csv").write_bytes((source / "curves.csv").read_bytes())
+        return out
+
+    return copy
+
+
+def curves(directory, label):
+    """Each seed's columns of curves.csv, read without Paceline."""
+    with open(directory / "curves.csv", newline="") as file:
+        lines = [line for line in csv.DictReader(file) if line["label"] == label]
+    return [
+        {
+            column: np.array([float(line[column]) for line in lines if line["seed"] == seed])
+            for column in ("time", "step", "loss", "bytes")
+        }
+        for seed in dict.fromkeys(line["seed"] for line in lines)
+    ]
+
+
+def rows(document, quantity):
+    return {row["algorithm"]: row for row in document["rows"] if row["quantity"] == quantity}
+
+
+def evidence(**reasons):
+    def change(summary):
+        summary["evidence"] = {
+            row["label"]: {
+                "admitted": row["name"] not in reasons,
+                "reasons": [reasons[row["name"]]] if row["name"] in reasons else [],
+            }
+            for row in summary["algorithms"]
+        }
+
+    return change
+
+
+SLOWER = ('network.latency="25 ms"', 'cluster.compute.mean="110 ms"')
+
+
+def test_every_number_by_hand(world):
+    one, other = world(), world(*SLOWER)
+    document = compare(one, other).json()
+    assert set(document) >= {"rows", "median_absolute_error", "kendall_tau", "attribution"}
+    errors, times = [], []
+    for label in LABELS:
+        sides = curves(one, label), curves(other, label)
+        seeds = [curve for side in sides for curve in side]
+        end = min(curve["time"][-1] for curve in seeds)
+        last = min(curve["step"][-1] for curve in seeds)
+
+        def check(quantity, measure, label=label, sides=sides):
+            predicted, measured = ([measure(curve) for curve in side] for side in sides)
+            row = rows(document, quantity)[label]
+            p, m = np.mean(predicted), np.mean(measured)
+            assert (row["predicted"], row["measured"]) == pytest.approx((p, m))
+            assert row["error"] == pytest.approx(p / m - 1)
+            half = stats.t.ppf(0.975, 2) * np.std(measured, ddof=1) / math.sqrt(3)
+            assert row["measured_ci95"] == pytest.approx([m - half, m + half])
+            apart = np.subtract(predicted, measured)
+            half = stats.t.ppf(0.975, 2) * np.std(apart, ddof=1) / math.sqrt(3)
+            assert row["within_noise"] is bool(abs(apart.mean()) <= half)
+            return row
+
+        def settled(curve):
+            first = np.flatnonzero(curve["step"] >= curve["step"][-1] / 10)[0]
+            time, step = curve["time"], curve["step"]
+            return (time[-1] - time[first]) / (step[-1] - step[first])
+
+        def crossing(curve):
+            i = np.flatnonzero(curve["loss"] <= 0.4)[0]
+            return np.interp(-0.4, -curve["loss"][i - 1 : i + 1], curve["time"][i - 1 : i + 1])
+
+        errors.append(abs(check("seconds_per_step", settled)["error"]))
+        times.append(check("time_to_target", crossing))
+        for name, share in zip(
+            ("quarter", "half", "three_quarters", "end"), (0.25, 0.5, 0.75, 1), strict=True
+        ):
+            check(f"loss_at_{name}", lambda c, t=share * end: np.interp(t, c["time"], c["loss"]))
+        check("loss_at_equal_steps", lambda c, last=last: np.interp(last, c["step"], c["loss"]))
+        check("bytes_per_step", lambda c: c["bytes"][-1] / c["step"][-1])
+    assert document["median_absolute_error"] == pytest.approx(np.median(errors))
+    assert document["median_absolute_errors"]["seconds_per_step"] == pytest.approx(
+        np.median(errors)
+    )
+    predicted, measured = ([row[w] for row in times] for w in ("predicted", "measured"))
+    assert document["kendall_over"] == "time_to_target"
+    assert document["kendall_tau"] == pytest.approx(stats.kendalltau(predicted, measured)[0])
+    picked, best = int(np.argmin(predicted)), int(np.argmin(measured))
+    assert document["regret"] == {
+        "over": "time_to_target",
+        "picked": LABELS[picked],
+        "best": LABELS[best],
+        "value": pytest.approx(measured[picked] / measured[best] - 1),
+    }
+
+
+def test_what_run_json_has_is_what_is_compared(world):
+    one, other = world(), world(*SLOWER)
+    document = compare(one, other).json()
+    for world_, path in (("predicted", one), ("measured", other)):
+        for row in json.loads((path / "run.json").read_text())["summary"]["algorithms"]:
+            label = row["label"]
+            for kind, share in row["breakdown"].items():
+                assert rows(document, f"{kind}_share")[label][world_] == share
+            for quantity, wanted in (
+                ("bytes_per_step", row["bytes_per_step"]),
+                ("time_to_target", row["time_to_target"]["mean"]),
+            ):
+                assert rows(document, quantity)[label][world_] == pytest.approx(wanted)
+    for row in rows(document, "wait_share").values():
+        assert row["error"] == pytest.approx(row["predicted"] - row["measured"])
+        assert row["error_is"] == "difference"
+
+
+TAIL = 'cluster.compute={ dist = "shifted-exponential", shift = "20 ms", mean = "100 ms" }'
+SCALED = 'cluster.compute={ dist = "shifted-exponential", shift = "60 ms", mean = "120 ms" }'
+
+
+@pytest.mark.parametrize(
+    ("change", "blamed"),
+    [
+        (SCALED, dict.fromkeys(LABELS, "contention")),
+        (TAIL, {"ssgd": "compute tail"}),
+        ('network.latency="40 ms"', {"ssgd": "link", "local-sgd tau=10": "link", "asgd": "link"}),
+        ('network.latency="250 ms"', {"dts delay=4 period=4": "overlap"}),
+        ("optimizer.lr=0.005", dict.fromkeys(LABELS, "error model")),
+    ],
+)
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_what_was_changed_is_blamed(world, change, blamed, seeds):
+    result = compare(world(seeds=seeds), world(change, seeds=seeds))
+    for label, cause in blamed.items():
+        found = result.attribution[label]
+        assert found["to_blame"] == cause
+        assert found["sentence"].startswith(f"{cause}: ")
+    if set(blamed) == set(LABELS):
+        assert result.overall["to_blame"] in blamed.values()
+
+
+def test_one_curve_tells_its_own_noise(world):
+    """Other times let other workers come first: asgd's loss is another, for no fault of a model."""
+    result = compare(world(seeds=1), world(TAIL, seeds=1))
+    row = result.of("loss_at_equal_steps")["asgd"]
+    assert abs(row["error"]) > attribution.LOOSE
+    assert row["within_noise"] is True
+    curve = curves(world(seeds=1), "asgd")[0]
+    late = curve["step"] >= 0.8 * curve["step"][-1]
+    fit = stats.linregress(curve["step"][late], curve["loss"][late])
+    rest = curve["loss"][late] - fit.intercept - fit.slope * curve["step"][late]
+    run = result.predicted.runs["asgd"][0]
+    wanted = math.sqrt(sum(rest**2) / (len(rest) - 2))
+    assert quantities.fluctuation(run, curve["step"][-1]) == pytest.approx(wanted)
+
+
+def test_a_faster_reality_has_a_cause_too(world):
+    result = compare(world(SCALED), world())
+    assert result.attribution["ssgd"]["to_blame"] == "contention"
+    assert " less per step than predicted" in result.attribution["ssgd"]["sentence"]
+
+
+@pytest.mark.parametrize("change", [SCALED, TAIL, 'network.latency="40 ms"'])
+def test_the_causes_add_up_to_the_whole_difference(world, change):
+    result = compare(world(), world(change))
+    for label, found in result.attribution.items():
+        pace = result.of("seconds_per_step")[label]
+        whole = pace["measured"] - pace["predicted"]
+        assert sum(found["seconds_per_step"].values()) == pytest.approx(whole, abs=1e-12)
+
+
+@given(
+    st.lists(st.floats(0.01, 1), min_size=3, max_size=3),
+    st.floats(0.2, 5),
+    st.floats(1e-3, 1e3),
+)
+def test_slower_computing_explains_waiting_in_proportion(spent, slower, unit):
+    """Were all compute times longer by a factor, waiting for the slowest would be, too."""
+    compute, wait, communicate = spent
+
+    def world(*seconds):
+        total = sum(seconds)
+        shares = [each / total for each in seconds]
+        kinds = dict(zip(("compute", "wait", "communicate"), shares, strict=True))
+        return {"breakdown": kinds, "staleness": None}, unit * total
+
+    one, p = world(compute, wait, communicate)
+    other, m = world(slower * compute, slower * wait, communicate)
+    found = attribution.causes(one, other, {"predicted": p, "measured": m, "error": p / m - 1})
+    assert found["contention"] == pytest.approx(
+        unit * (slower - 1) * (compute + wait), abs=unit * 1e-12
+    )
+    assert found["compute tail"] == pytest.approx(0, abs=unit * 1e-12)
+    assert found["link"] == pytest.approx(0, abs=unit * 1e-12)
+
+
+@settings(max_examples=12)
+@given(
+    st.sampled_from(["ssgd", "local-sgd", "asgd", "adacomm", "d-psgd"]),
+    st.integers(1, 4),
+    st.integers(1, 40),
+    st.integers(1, 3),
+    st.booleans(),
+)
+def test_a_run_agrees_with_itself(tmp_path_factory, name, workers, steps, seeds, target):
+    more = {"local-sgd": "tau = 3", "adacomm": "tau0 = 4"}.get(name, "")
+    head = SCENARIO.split("[[algorithm]]", maxsplit=1)[0]
+    head = head if target else head.replace("target_loss = 0.4\n", "")
+    folder = tmp_path_factory.mktemp("self")
+    text = f'{head}[[algorithm]]\nname = "{name}"\n{more}\n[[algorithm]]\nname = "psgd"\n'
+    (folder / "s.toml").write_text(text)
+    overrides = [f"cluster.workers={workers}", f"run.steps={steps}"]
+    scenario = paceline.load(folder / "s.toml", overrides)
+    paceline.simulate(scenario, seeds=seeds, out=folder / "out")
+    document = compare(folder / "out", folder / "out").json()
+    assert {row["error"] for row in document["rows"]} <= {0, None}
+    assert {row["within_noise"] for row in document["rows"]} <= {True, None}
+    assert set(document["median_absolute_errors"].values()) <= {0, None}
+    assert document["kendall_tau"] is None or document["kendall_tau"] == pytest.approx(1)
+    assert document["regret"] is None or document["regret"]["value"] == 0
+    assert {each["to_blame"] for each in document["attribution"].values()} == {"none"}
+    assert document["overall"]["to_blame"] == "none"
+    assert document["notes"] == []
+
+
+def test_the_excess_is_reported_beside_the_error(world, edited):
+    real = world('network.latency="12 ms"')
+    plain = compare(world(), real)
+    paces = plain.of("seconds_per_step")
+    for label, row in plain.excess.items():
+        pace = paces[label]
+        assert row["nominal"] == pace["predicted"]
+        assert row["measured"] == pytest.approx(pace["measured"] - pace["predicted"])
+        assert row["share"] == pytest.approx(pace["measured"] / pace["predicted"] - 1)
+        assert (row["predicted"], row["error"]) == (0, None)
+    assert "of which the prediction has nothing" in plain.sentence
+    nominal = {label: 0.9 * row["predicted"] for label, row in paces.items()}
+    own = compare(edited(world(), lambda summary: summary.update(nominal=nominal)), real)
+    for label, row in own.excess.items():
+        p, m = paces[label]["predicted"], paces[label]["measured"]
+        assert row["predicted"] == pytest.approx(0.1 * p)
+        assert row["error"] == pytest.approx(0.1 * p / (m - 0.9 * p) - 1)
+    wanted = np.median([abs(row["error"]) for row in own.excess.values()])
+    assert own.medians["excess"] == pytest.approx(wanted)
+    assert f"errs by {100 * wanted:.0f} %" in own.sentence
+
+
+def test_what_is_no_evidence_is_left_out(world, edited):
+    real = world(*SLOWER)
+    marked = edited(real, evidence(ssgd="own CPU use 55 %"))
+    plain, without = compare(world(), real), compare(world(), marked)
+    kept = [abs(row["error"]) for k, row in plain.of("seconds_per_step").items() if k != "ssgd"]
+    assert without.json()["median_absolute_error"] == pytest.approx(np.median(kept))
+    assert len(without.rows) == len(plain.rows)
+    assert [row["counted"] for row in without.rows].count(False) == len(
+        [row for row in plain.rows if row["algorithm"] == "ssgd"]
+    )
+    assert without.not_counted == {"ssgd": ["own CPU use 55 %"]}
+    assert "ssgd: not counted: own CPU use 55 %" in without.notes
+    assert "ssgd" not in without.sentence
+    few = edited(real, evidence(ssgd="a", asgd="b"), "few").parent / "few"
+    assert compare(world(), few).json()["kendall_over"] == "seconds_per_step"
+    none = edited(real, evidence(**{k.split()[0]: "x" for k in LABELS}), "none")
+    document = compare(world(), none).json()
+    assert document["median_absolute_error"] is document["kendall_tau"] is None
+    assert document["regret"] is None
+    assert document["overall"]["to_blame"] == "none"
+    assert document["sentence"].startswith("No measured run counts")
+
+
+def test_regret_is_what_the_wrong_pick_costs():
+    def table(**pairs):
+        return {k: {"predicted": p, "measured": m} for k, (p, m) in pairs.items()}
+
+    found = quantities.regret(table(a=(1.0, 3.0), b=(2.0, 2.0)))
+    assert found == {"picked": "a", "best": "b", "value": 0.5}
+    assert quantities.regret(table(a=(1.0, None), b=(2.0, 2.0)))["value"] is None
+    assert quantities.regret(table(a=(None, 1.0))) is None
+    assert quantities.ranks(table(a=(1.0, 3.0), b=(2.0, 2.0))) == -1
+    assert quantities.ranks(table(a=(1.0, 3.0))) is None
+
+
+def test_a_target_that_only_one_reaches_is_said_in_words(world):
+    one, other = world(), world("optimizer.lr=0.0002")
+    result = compare(one, other)
+    for label, row in result.of("time_to_target").items():
+        assert row["predicted"] > 0
+        assert row["measured"] is row["error"] is None
+        assert row["note"] == "predicted: reached by 3 of 3 seeds; measured: not reached"
+        assert any(note.startswith(f"{label}: time to loss 0.4: ") for note in result.notes)
+    assert result.json()["kendall_over"] == "seconds_per_step"
+    assert compare(other, other).of("time_to_target")["ssgd"]["note"] == "not reached, as predicted"
+
+
+def test_labels_in_one_directory_only_are_named(world):
+    fewer = world('algorithm=[{ name = "asgd" }, { name = "psgd" }]')
+    result = compare(world(), fewer)
+    assert result.labels == ["asgd"]
+    assert f"{', '.join(LABELS[:3])}: only predicted, so not compared" in result.notes
+    assert "psgd: only measured, so not compared" in result.notes
+
+
+def test_other_seeds_are_unpaired(world):
+    result = compare(world(), world(seed=7))
+    assert "different seeds" in result.notes[0]
+    for row in result.rows:
+        one, other = row["predicted_ci95"], row["measured_ci95"]
+        if one and other:
+            assert row["within_noise"] is (one[0] <= other[1] and other[0] <= one[1])
+    assert {row["to_blame"] for row in result.attribution.values()} == {"none"}
+
+
+def test_without_a_loss_time_is_compared(world, tmp_path):
+    bare = ["objective={ kind = 'none' }", "run={ steps = 50 }"]
+    result = compare(world(*bare), world(*bare, 'network.latency="20 ms"'))
+    wanted = {"seconds_per_step", "bytes_per_step"}
+    assert {q for q in {row["quantity"] for row in result.rows} if "share" not in q} == wanted
+    result.save(tmp_path)
+    assert (tmp_path / "comparison.png").stat().st_size
+
+
+def run(capsys, *arguments):
+    status = paceline.command_line.run([str(argument) for argument in arguments])
+    found = capsys.readouterr()
+    return status, found.out, found.err
+
+
+def test_the_command_prints_tables_or_json_and_writes_only_when_told(
+    world, edited, capsys, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+    one, other = world(), edited(world(*SLOWER), evidence(asgd="own CPU use 55 %"))
+    before = {*tmp_path.rglob("*")}
+    status, out, err = run(capsys, "compare", one, other)
+    assert status == 0
+    assert max(map(len, out.splitlines())) <= 80
+    assert "not counted: own" in out
+    assert "to blame" in out
+    assert "not counted" in err
+    assert {*tmp_path.rglob("*")} == before
+    for folder in ("a", "b"):
+        status, out, err = run(capsys, "compare", one, other, "--json", "--out", folder)
+        assert status == 0
+        document = json.loads(out)
+        assert {frozenset(row) >= {"algorithm", "quantity", "predicted", "measured", "error"}
+                for row in document["rows"]} == {True}  # fmt: skip
+        assert set(document["attribution"]) == set(LABELS)
+        for row in document["attribution"].values():
+            assert set(row) >= {"to_blame", "seconds_per_step", "sentence"}
+        assert json.loads(Path(folder, "comparison.json").read_text()) == document
+    names = {path.name for path in Path("a").iterdir()}
+    figures = {f"{n}.{kind}" for n in ("comparison", "scatter") for kind in ("png", "svg")}
+    assert names == {"comparison.json", "timeline.json"} | figures
+    for name in names:
+        assert Path("a", name).read_bytes() == Path("b", name).read_bytes(), name
+
+
+def test_wrong_input_is_one_message(world, edited, capsys, tmp_path):
+    other = world('algorithm=[{ name = "psgd" }]')
+    broken = edited(world(), lambda summary: summary.pop("algorithms"), "broken")
+    bare = edited(world(), lambda summary: None, "bare")
+    (bare / "curves.csv").unlink()
+    odd = edited(world(), lambda summary: None, "odd")
+    (odd / "curves.csv").write_text("label,seed\nssgd,0\n")
+    (tmp_path / "file").write_text("")
+    for arguments, says in (
+        ((world(), tmp_path / "nowhere"), "nowhere"),
+        ((tmp_path, world()), "not a run directory"),
+        ((world(), broken), "broken: not a run directory"),
+        ((world(), bare), "curves.csv is missing"),
+        ((odd, world()), "odd: not a run directory"),
+        ((world(), other), "no algorithm with points in both"),
+        ((world(), world(), "--out", tmp_path / "file"), "cannot write here"),
+        ((world(),), "MEASURED_DIR"),
+    ):
+        status, out, err = run(capsys, "compare", *arguments)
+        assert (status, out) == (2, "")
+        assert err.startswith("paceline: error: ")
+        assert says in err
+        assert "Traceback" not in err
+
+
+def test_comparing_needs_no_torch(world):
+    code = (
+        "import sys; import paceline.command_line; "
+        f"paceline.command_line.run(['compare', {str(world())!r}, {str(world())!r}]); "
+        "sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)

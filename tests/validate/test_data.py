@@ -1,0 +1,203 @@
+"""Data sets from files that the tests write, whole and broken."""
+
+import gzip
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.objectives.softmax import load_data
+from paceline.validate.torch_objective import data
+
+PARTS = {"train": 30, "t10k": 20}
+
+
+def load(name, folder=None):
+    return data.load_named(name, None if folder is None else str(folder))
+
+
+def idx(array):
+    head = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, dtype=">u4").tobytes()
+    return head + array.tobytes()
+
+
+@pytest.fixture
+def images():
+    rng = np.random.default_rng(0)
+    return {
+        part: (
+            rng.integers(0, 256, (size, 28, 28), dtype=np.uint8),
+            rng.integers(0, 10, size, dtype=np.uint8),
+        )
+        for part, size in PARTS.items()
+    }
+
+
+@pytest.fixture(params=["", ".gz"])
+def mnist(request, tmp_path, images):
+    """A folder with the four files, plain or compressed."""
+    for part, (x, y) in images.items():
+        for name, array in ((f"{part}-images-idx3-ubyte", x), (f"{part}-labels-idx1-ubyte", y)):
+            content = idx(array)
+            content = gzip.compress(content) if request.param else content
+            (tmp_path / f"{name}{request.param}").write_bytes(content)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
+def test_idx_files_hold_images_and_labels(name, mnist, images):
+    found = load(name, mnist)
+    assert found.shape == (1, 28, 28)
+    assert found.train_x.dtype == np.uint8
+    for part, x, y in (
+        ("train", found.train_x, found.train_y),
+        ("t10k", found.test_x, found.test_y),
+    ):
+        assert np.array_equal(x[:, 0], images[part][0])
+        assert np.array_equal(y, images[part][1])
+
+
+def spoil(path, change):
+    """Rewrite the content of a file, compressed or not."""
+    squeezed = path.suffix == ".gz"
+    content = path.read_bytes()
+    content = change(gzip.decompress(content) if squeezed else content)
+    path.write_bytes(gzip.compress(content) if squeezed else content)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda content: content[:-5], "by its header"),
+        (lambda content: content + b"more", "by its header"),
+        (lambda content: content[:3], "not an IDX file"),
+        (lambda content: b"PK\x03\x04" + content[4:], "not an IDX file"),
+        (lambda content: b"", "not an IDX file"),
+    ],
+)
+def test_a_broken_idx_file_is_named(mnist, change, words):
+    (path,) = mnist.glob("t10k-images*")
+    spoil(path, change)
+    with pytest.raises(InputError, match=rf"objective.folder: .*{path.name}: .*{words}.* again"):
+        load("mnist", mnist)
+
+
+def test_a_truncated_archive_is_named(mnist):
+    (path,) = mnist.glob("train-labels*")
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(InputError, match=f"{path.name}: .* again"):
+        load("mnist", mnist)
+
+
+def test_labels_must_fit_the_images(mnist):
+    (path,) = mnist.glob("train-labels*")
+    spoil(path, lambda content: idx(np.zeros(29, dtype=np.uint8)))
+    with pytest.raises(InputError, match="30 train images but 29 labels"):
+        load("mnist", mnist)
+    spoil(path, lambda content: idx(np.full(30, 10, dtype=np.uint8)))
+    with pytest.raises(InputError, match="a label of 10, and there are 10 classes"):
+        load("mnist", mnist)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("fashion-mnist", "apt install dataset-fashion-mnist"),
+        ("mnist", "four IDX files of mnist"),
+        ("cifar-10", r"binary version of cifar-10 \(https://www.cs.toronto.edu/~kriz/cifar.html"),
+        ("cifar-100", "binary version of cifar-100"),
+    ],
+)
+def test_missing_files_are_named_and_where_to_get_them(name, remedy, tmp_path):
+    with pytest.raises(InputError, match=rf"objective.folder: {tmp_path}.*no such file.*{remedy}"):
+        load(name, tmp_path)
+
+
+def cifar(folder, names, label_bytes, rng):
+    """Write files of CIFAR's binary version; return its images and its last labels."""
+    folder.mkdir()
+    images, labels = [], []
+    for size, name in enumerate(names, start=3):
+        y = rng.integers(0, 10, (size, label_bytes), dtype=np.uint8)
+        x = rng.integers(0, 256, (size, 3 * 32 * 32), dtype=np.uint8)
+        (folder / name).write_bytes(np.hstack([y, x]).tobytes())
+        images.append(x.reshape(-1, 3, 32, 32))
+        labels.append(y[:, -1])
+    return images, labels
+
+
+TEN = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
+CIFAR = {
+    "cifar-10": (TEN, 1, "cifar-10-batches-bin", 10),
+    "cifar-100": (["train.bin", "test.bin"], 2, "cifar-100-binary", 100),
+}
+
+
+@pytest.mark.parametrize("name", CIFAR)
+def test_cifar_files_hold_images_and_the_finest_labels(name, tmp_path):
+    names, label_bytes, folder, classes = CIFAR[name]
+    images, labels = cifar(tmp_path / folder, names, label_bytes, np.random.default_rng(1))
+    for place in (tmp_path, tmp_path / folder):
+        found = load(name, place)
+        assert found.classes == classes
+        assert np.array_equal(found.train_x, np.concatenate(images[:-1]))
+        assert np.array_equal(found.train_y, np.concatenate(labels[:-1]))
+        assert np.array_equal(found.test_x, images[-1])
+        assert np.array_equal(found.test_y, labels[-1])
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 3072])
+def test_a_truncated_cifar_file_is_named(content, tmp_path):
+    cifar(tmp_path / "files", TEN, 1, np.random.default_rng(1))
+    (tmp_path / "files" / "data_batch_3.bin").write_bytes(content)
+    with pytest.raises(InputError, match=r"data_batch_3.bin: .* not a whole number of images"):
+        load("cifar-10", tmp_path / "files")
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("digits", (1, 8, 8)), ("random-classification", (20,))]
+)
+def test_sets_of_scikit_learn_are_those_of_softmax(name, shape):
+    """The same samples in the same parts; the column of ones is left out."""
+    found, theirs = load(name), load_data(name)
+    assert found.shape == shape
+    scale = 16 if name == "digits" else 1
+    for ours, other in ((found.train_x, theirs.train_x), (found.test_x, theirs.test_x)):
+        assert np.array_equal(ours.reshape(len(ours), -1) / scale, other[:, :-1])
+    assert np.array_equal(found.train_y, theirs.train_y)
+    assert np.array_equal(found.test_y, theirs.test_y)
+    with pytest.raises(InputError, match=f"objective.folder: {name} has no files; remove it"):
+        load(name, "somewhere")
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_training_samples_are_standardised_by_channel_or_feature(dtype):
+    rng = np.random.default_rng(2)
+    images = rng.integers(0, 256, (50, 3, 6, 5)).astype(dtype)
+    images[:, 2] = 7  # always: it becomes zero, not nan
+    y = np.zeros(50, dtype=np.int64)
+    for x, axes in ((images, (0, 2, 3)), (images.reshape(50, -1).astype(float), 0)):
+        made = data.Data(x, y, x, y, 1)
+        standard = (x - made.centre) / made.spread
+        constant = np.all(x == x[:1], axis=axes)
+        np.testing.assert_allclose(standard.mean(axis=axes), 0, atol=1e-6)
+        np.testing.assert_allclose(standard.std(axis=axes), np.where(constant, 0, 1), atol=1e-5)
+
+
+def test_a_registered_set_is_found_by_its_name(monkeypatch):
+    monkeypatch.setattr(data.DATA, "added", {})
+    x, y = np.eye(4), np.arange(4)
+    folders = []
+
+    def mine(folder):
+        folders.append(folder)
+        return data.Data(x, y, x, y, 4)
+
+    data.register_data("mine", mine)
+    assert load("mine", "here").shape == (4,)
+    assert load("mine", "here") is load("mine", "here")
+    assert [str(each) for each in folders] == ["here"]
+    with pytest.raises(InputError, match=r"objective.data: unknown; did you mean `mine`"):
+        load("mime")

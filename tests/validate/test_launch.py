@@ -1,0 +1,236 @@
+"""The processes of a real run: that they end, whatever happens, and what is kept and said then."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from paceline.validate.host import namespaces
+from tests.command_line.test_command_line import INTERRUPTED, ROOT
+
+TOML = """
+title = "to be ended"
+model.parameters = 650
+objective = { kind = "softmax", data = "digits", batch = 8 }
+optimizer.lr = 0.1
+cluster = { workers = 2, compute = "20 ms" }
+network = { collective = "given", duration = "20 ms", latency = "2 ms" }
+run = { steps = 60 }
+validation = { compute = "real", timeout = "30 s" }
+algorithm = [{ name = "ssgd" }, { name = "local-sgd", tau = 2 }, { name = "asgd" }]
+"""
+PATIENCE = 60  # seconds
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "test.toml").write_text(TOML)
+    return tmp_path
+
+
+def start(folder, *arguments, command=(sys.executable, "-m", "paceline")):
+    return subprocess.Popen(
+        [*command, "validate", "test.toml", "--out", "out", *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)}, start_new_session=True,
+    )  # fmt: skip
+
+
+def ranks(folder):
+    """Process ids of the run's processes, by rank; of the one that forks them, -1."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            where, name = os.readlink(process / "cwd"), (process / "comm").read_text()
+        except OSError:
+            continue
+        if "paceline.validate.launch.fork" in _words(process) and where == str(folder):
+            found[int(name.removeprefix("rank ")) if name.startswith("rank ") else -1] = int(
+                process.name
+            )
+    return found
+
+
+def relays(of):
+    """Process ids of the relays of links that a process has started, itself or through others."""
+    command = "paceline.validate.host.relay"
+    found = [process for process in Path("/proc").glob("[0-9]*") if command in _words(process)]
+    return {int(process.name) for process in found if of in _ancestors(process)}
+
+
+def _ancestors(process):
+    """Process ids of those that a process comes from."""
+    found = []
+    while process.name != "0":
+        try:
+            fields = (process / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            break
+        found.append(int(fields[1]))
+        process = Path("/proc") / fields[1]
+    return found
+
+
+def _words(process):
+    try:
+        return (process / "cmdline").read_bytes().decode().split("\0")
+    except OSError:
+        return []
+
+
+def wait_until(happens, process):
+    deadline = time.monotonic() + PATIENCE
+    while not happens():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def trains(folder, tasks=0, since=0.0):
+    """Whether so many tasks are done, and another one has been under way `since` then."""
+    parts = folder / "out" / "measured" / ".parts"
+    done = {each for each in parts.glob("*/") if len([*each.glob("rank-*.json")]) >= 2}
+    begun = [each.stat() for each in parts.glob("*/rank-0.bin") if each.parent not in done]
+    grows = any(each.st_size > 50_000 and each.st_mtime > since for each in begun)
+    return len(done) >= tasks and grows
+
+
+def nothing_is_left(folder):
+    deadline = time.monotonic() + 10
+    while left := ranks(folder):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+def test_interrupted_killed_and_resumed(folder):
+    process = start(folder)
+    wait_until(lambda: trains(folder, 1), process)
+    assert sorted(ranks(folder)) == [-1, 0, 1, 2]
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does; the ranks leave it to the first
+    _, notes = process.communicate(timeout=PATIENCE)
+    assert process.returncode in INTERRUPTED
+    assert "repeat the command to resume" in notes
+    nothing_is_left(folder)
+
+    begin = time.time()
+    process = start(folder)
+    wait_until(lambda: trains(folder, 1, since=begin), process)
+    os.kill(ranks(folder)[1], signal.SIGKILL)
+    _, notes = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    assert "worker 1 died by signal 9 during " in notes
+    assert notes.startswith("paceline: error: worker 1 died")
+    nothing_is_left(folder)
+    document = json.loads((folder / "out" / "measured" / "run.json").read_text())
+    rows = {row["label"]: row for row in document["summary"]["algorithms"]}
+    assert rows["ssgd"]["steps"] == 60
+    assert any("cut short" in note for note in document["summary"]["notes"])
+
+    process = start(folder, "--json")
+    out, notes = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, notes
+    assert "1 of 3 real runs were kept" in notes
+    found = json.loads(out)
+    assert {row["label"] for row in found["measured"]["algorithms"]} == {
+        "ssgd", "local-sgd tau=2", "asgd"
+    }  # fmt: skip
+    assert found["comparison"]["rows"]
+    nothing_is_left(folder)
+
+
+def test_all_end_when_the_command_is_killed(folder):
+    process = start(folder)
+    wait_until(lambda: trains(folder), process)
+    process.kill()
+    process.communicate()
+    nothing_is_left(folder)
+
+
+def test_steps_too_short_for_this_machine_are_refused(folder):
+    process = start(
+        folder, "--set", "validation.compute=stretched", "--set", "cluster.compute=50 us"
+    )
+    _, notes = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 2
+    assert notes.startswith("paceline: error: test.toml: cluster.compute: steps of 0.05 ms")
+    assert len(notes.splitlines()) == 1
+    nothing_is_left(folder)
+
+
+@pytest.mark.slow
+def test_a_server_without_work_waits_as_long_as_it_takes(folder):
+    """Longer than the time-out: it has no part in the first run."""
+    process = start(
+        folder, "--set", "validation.timeout=10 s", "--set", "run.steps=350", "--set",
+        'algorithm=[{ name = "ssgd" }, { name = "asgd" }]',
+    )  # fmt: skip
+    _, notes = process.communicate(timeout=2 * PATIENCE)
+    assert process.returncode == 0, notes
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("network.model=flows", 'network.model = "flows": only delays in closed form'),
+        ("cluster.failures={ between = '1 s', repair = '1 s' }", "crashes and backup workers"),
+        ("validation.network=kernel", "the kernel's links have a latency and a bandwidth"),
+    ],
+)
+def test_what_cannot_be_run_for_real_is_refused(folder, change, said):
+    ring = 'network={ collective = "ring", latency = "1 ms" }'
+    more = ("--set", ring) if "flows" in change else ()
+    process = start(folder, *more, "--set", change)
+    _, notes = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, said in notes) == (2, True), notes
+    assert not ranks(folder)
+
+
+def test_two_launchers(folder):
+    """torchrun twice, as on two machines; the second one's records travel to the first."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = (
+        sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--rdzv-backend=c10d",
+        f"--rdzv-endpoint=127.0.0.1:{port}", "-m", "paceline",
+    )  # fmt: skip
+    first = (*command[:3], "--nproc-per-node=2", *command[3:])
+    second = (*command[:3], "--nproc-per-node=1", *command[3:])
+    processes = [start(folder, command=each) for each in (first, second)]
+    said = [process.communicate(timeout=2 * PATIENCE) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
+    assert sum("Seconds per step" in out or "counts as evidence" in out for out, _ in said) == 1
+    document = json.loads((folder / "out" / "measured" / "run.json").read_text())
+    assert len(document["summary"]["algorithms"]) == 3
+
+
+@pytest.mark.skipif(namespaces.available() != "", reason=namespaces.available())
+def test_the_kernels_links(folder):
+    """Packets are held for the latency: gloo's ring takes at least the simulated one's hops."""
+    network = "network={ collective = 'ring', latency = '10 ms', bandwidth = '100 Mbit/s' }"
+    process = start(
+        folder, "--json", "--set", network, "--set", "validation.network=kernel", "--set",
+        "run.steps=20",
+    )  # fmt: skip
+    wait_until(lambda: trains(folder) or process.poll() is not None, process)
+    ours = relays(process.pid)
+    assert ours
+    out, notes = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, notes
+    document = json.loads(out)
+    assert document["evidence"]["ssgd"]["sent_bytes"] > 20 * 2 * 650 * 8  # and headers
+    found = {row["label"]: row for row in document["measured"]["algorithms"]}
+    assert found["ssgd"]["seconds_per_step"]["mean"] > 2 * 0.01
+    assert found["asgd"]["seconds_per_step"]["mean"] > 2 * 0.01
+    nothing_is_left(folder)
+    assert not any(
+        "paceline.validate.host.relay" in _words(Path("/proc") / str(pid)) for pid in ours
+    )

@@ -1,0 +1,147 @@
+"""The validation matrix: what it says of numbers that are known, and how it goes about them."""
+
+import json
+import shlex
+from itertools import pairwise
+
+import pytest
+
+pytest.importorskip("torch")
+
+from paceline import InputError, load
+from paceline.command_line import run
+from paceline.validate.comparison.quantities import PACE, TARGET
+from paceline.validate.matrix import cells as matrix_cells
+from paceline.validate.matrix import conditions, statistics
+from paceline.validate.matrix import page as matrix_report
+from paceline.validate.matrix.conditions import CONDITIONS
+from paceline.validate.matrix.matrix import Matrix
+
+MACHINE = {"processor": "Some CPU (R)", "cores": 2, "system": "Linux"}
+
+
+def cell(program, condition="exponential", **changes):
+    """A cell whose prediction is 1 % too low, of whose excess of 10 % a tenth is missing."""
+    pace = {"nominal": 0.090, "predicted": 0.099, "measured": 0.100, "error": -0.01}
+    target = {"predicted": 9.9, "measured": 10.0, "error": -0.01}
+    apart = {"predicted": 10.2, "measured": 10.0, "error": 0.02,
+             "interval90": [9.0, 11.0], "inside": True}  # fmt: skip
+    found = {
+        "condition": condition,
+        "workers": 4,
+        "network": "emulated",
+        "program": program,
+        "server": False,
+        "counted": True,
+        "reasons": [],
+        PACE: pace | changes.pop("pace", {}),
+        TARGET: target | changes.pop("target", {}),
+        "independent": {PACE: apart | {"interval90": [0.09, 0.11]},
+                        TARGET: apart | changes.pop("apart", {})},
+        "quadratic": {"predicted": 11.0, "measured": 10.0, "error": 0.1, "why": None},
+        "to_blame": "link",
+        "terms": {"issue": {"profile": 5e-4, "measured": 6e-4, "se": 1e-5, "per_step": 1e-4}},
+    }  # fmt: skip
+    return found | changes
+
+
+def aim(cells, start):
+    return next(each for each in statistics.aims(cells) if each.what.startswith(start))
+
+
+def test_figures_are_those_of_the_cells():
+    cells = [
+        cell("a"),
+        cell("b", pace={"error": 0.03, "predicted": 0.103}),
+        cell("c", server=True, target={"error": 0.05}),
+        cell("d", counted=False, reasons=["others used 9 %"], pace={"error": 9.0}),
+    ]
+    assert aim(cells, "seconds per step, same delays: median").value == pytest.approx(0.01)
+    tail = aim(cells, "seconds per step, same delays: 95th")
+    assert tail.value == pytest.approx(0.028)
+    assert tail.met is False
+    # 10 ms of excess each; missing are 1, 3 and 1 ms
+    assert aim(cells, "excess").value == pytest.approx(1 - 5 / 30)
+    assert aim(cells, "time to target, real gradients, server: median").value == 0.05
+    assert aim(cells, "time to target, real gradients, synchronous: median").value == 0.01
+    assert aim(cells, "time to target, quadratic").value == pytest.approx(0.1)
+    assert aim(cells, "seconds per step, kernel").met is None
+    assert aim(cells, "seconds per step, kernel").shown == "-"
+
+
+def test_intervals_that_always_hold_are_too_wide():
+    inside = [cell(str(k)) for k in range(40)]
+    coverage = aim(inside, "90 % intervals cover time")
+    assert (coverage.value, coverage.met) == (1.0, False)
+    inside[0]["independent"][TARGET]["inside"] = inside[1]["independent"][TARGET]["inside"] = False
+    assert aim(inside, "90 % intervals cover time").met
+
+
+def programs(**times):
+    """Cells by their independent (predicted, low, high, measured) times to target."""
+    return [
+        cell(name, apart={"predicted": predicted, "interval90": [low, high], "measured": measured})
+        for name, (predicted, low, high, measured) in times.items()
+    ]
+
+
+def test_regret_is_measured_and_ties_are_those_that_overlap():
+    cost = matrix_cells.regret(
+        programs(a=(10, 9, 11, 12.0), b=(11, 10.5, 12, 11.0), c=(20, 19, 21, 10.0))
+    )
+    assert (cost["picked"], cost["best"]) == ("a", "c")
+    assert cost["value"] == pytest.approx(0.2)
+    assert cost["ties"] == ["a", "b"]
+    assert not cost["among"]
+    right = matrix_cells.regret(programs(a=(10, 9, 11, 10.0), b=(11, 10.5, 12, 11.0)))
+    assert (right["value"], right["among"]) == (0.0, True)
+    assert matrix_cells.regret(programs(a=(10, 9, 11, 10.0))) is None
+    never = matrix_cells.regret(programs(a=(10, 9, 11, None), b=(12, 11, 13, 12.0)))
+    assert never["value"] is None
+
+
+def test_the_page_says_all_of_it(tmp_path):
+    cells = [cell("a"), cell("b"), cell("c", counted=False, reasons=["others used 9 %"])]
+    found = Matrix(MACHINE, {"torch": "2"}, cells, {"kernel": "no TUN devices here"})
+    row = {"program": "ssgd", "quantity": PACE}
+    found.equal = [row | {"value": value} for value in (1.0, 1.01)]
+    found.apart = [row | {"value": value} for value in (1.0, 1.1)]
+    page = matrix_report.write(found, tmp_path / "new").read_text()
+    assert page.startswith("# The validation matrix: Some CPU (R), 2 cores\n")
+    assert "3 cells (programs under conditions), 2 of which count" in page
+    assert "| a | 90.0 ms | 99.0 ms | 100 ms | -1.0 % | 90 % | 9.90 s | 10.0 s |" in page
+    assert "Not counted: c: others used 9 %." in page
+    assert "Left out: no TUN devices here" in page
+    assert "| ssgd | seconds per step | 0.70 % | 6.73 % |" in page
+    assert "| emulated | issue | 0.500 | 0.100 | 0.100 | 2 of 2 |" in page
+    assert sorted(each.name for each in (tmp_path / "new").iterdir()) == [
+        f"some-cpu-r-2-cores{end}"
+        for end in ("-errors.png", "-excess.png", "-scatter.png", ".json", ".md")
+    ]
+    document = json.loads((tmp_path / "new" / "some-cpu-r-2-cores.json").read_text())
+    assert len(document["cells"]) == 3
+
+
+@pytest.mark.parametrize("condition", CONDITIONS, ids=lambda each: each.name)
+def test_a_condition_is_its_command(condition):
+    """And what it is calibrated by shares its workers and its kind of network, not its seeds."""
+    line = shlex.split(condition.command())
+    sets = [text for flag, text in pairwise(line) if flag == "--set"]
+    assert line[:2] == ["paceline", "validate"]
+    assert load(line[2], sets).table == condition.scenario().table
+    calibrated = conditions.calibration(*condition.group)
+    assert calibrated.group == condition.group
+    names = [each.name for each in calibrated.scenario().algorithm]
+    assert names == ["ssgd", "local-sgd"]
+    held_out = {each.label for each in condition.scenario().algorithm}
+    assert held_out.isdisjoint(each.label for each in calibrated.scenario().algorithm)
+
+
+def test_what_cannot_be_asked_for(capsys):
+    with pytest.raises(InputError, match="no condition"):
+        conditions.chosen(["burst"])
+    assert run(["validate", "--matrix", "quick.toml"]) == 2
+    assert "leave quick.toml out" in capsys.readouterr().err
+    assert run(["validate"]) == 2
+    assert "which SCENARIO" in capsys.readouterr().err
+    assert run(["validate", "--matrix", "--only", "burst"]) == 2

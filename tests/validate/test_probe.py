@@ -1,0 +1,259 @@
+"""Probing this machine: its numbers, its profile, and what scenarios make of that."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("torch")
+
+import paceline
+import paceline.command_line
+from paceline.simulator.errors import InputError
+from paceline.simulator.inputs.units import to_si
+from paceline.simulator.load.load import load
+from paceline.validate.calibration import profile as profiles
+from paceline.validate.calibration.overheads import Term
+from paceline.validate.calibration.profile import Profile
+from paceline.validate.measurement import alpha_beta
+from paceline.validate.probe import probe
+from paceline.validate.probe import profile as probe_profile
+from paceline.validate.probe.read import Team, _shortest
+from paceline.validate.training.clock import REPEATS
+from paceline.validate.training.events import EVENT
+
+SCENARIO = """
+extends = "profile.toml"
+model.parameters = 2410
+cluster = { workers = 2, compute = "40 ms" }
+network = { collective = "star", latency = "10 ms" }
+run.steps = 50
+algorithm = [{ name = "ssgd", lr = 0.1 }]
+"""
+
+keys = st.text("abcdefghij-_", min_size=1, max_size=6)
+numbers = st.floats(1e-12, 1e12).map(profiles.rounded)
+words = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), max_size=8)
+scalars = st.integers(-1000, 1000) | numbers | st.booleans() | words
+laws = st.dictionaries(keys, scalars, max_size=2).map(lambda table: {"dist": "gamma", **table})
+values = scalars | laws | st.lists(numbers, max_size=3)
+tables = st.recursive(
+    st.dictionaries(keys, values, min_size=1, max_size=3),
+    lambda inner: st.dictionaries(
+        keys, values | inner | st.lists(inner, min_size=1, max_size=2), min_size=1, max_size=3
+    ),
+    max_leaves=6,
+)
+sentences = st.lists(
+    st.text("abc déf.;", min_size=1).map(str.strip).filter(bool), min_size=1, max_size=3
+).map(" ".join)
+
+
+def paths(table, path=()):
+    """Dotted paths of all that may have a comment."""
+    for key, value in table.items():
+        here = (*path, key)
+        inner = value if isinstance(value, list) else [value]
+        if not inner or not all(isinstance(each, dict) and "dist" not in each for each in inner):
+            yield ".".join(here)
+            continue
+        for number, each in enumerate(inner):
+            where = (*here, str(number)) if isinstance(value, list) else here
+            yield ".".join(where)
+            yield from paths(each, where)
+
+
+@settings(max_examples=60)
+@given(st.data(), tables, st.lists(sentences, max_size=2).map(tuple))
+def test_a_profile_is_read_as_it_was_written(tmp_path_factory, data, found, head):
+    whole = {"calibration": found, "overhead": [{"workers": 2}, {"workers": 3}]}
+    said = {
+        path: " ".join(text.split())
+        for path in paths(whole)
+        if (text := data.draw(st.none() | sentences, label=path))
+    }
+    files = {"times.csv": b"0.1\n0.2"}
+    whole["cluster"] = {"compute": {"dist": "empirical", "file": "times.csv"}}
+    folder = tmp_path_factory.mktemp("profile")
+    profile = Profile(whole, said, head, files)
+    profile.write(folder / "profile.toml")
+    assert profiles.read(folder / "profile.toml") == profile
+
+
+@given(st.floats(1e-12, 1e6))
+def test_quantities_are_read_as_they_were_written(value):
+    for write, dimension in (
+        (profiles.seconds, "time"), (profiles.size, "size"), (profiles.rate, "bandwidth")
+    ):  # fmt: skip
+        assert to_si(write(value), dimension) == pytest.approx(value, rel=6e-4)
+
+
+def test_quantities_are_written_as_people_do():
+    assert profiles.seconds(0.00041234) == "0.4123 ms"
+    assert profiles.seconds(12) == "12 s"
+    assert profiles.seconds(0) == "0 s"
+    assert profiles.size(65_536) == "65.54 kB"
+    assert profiles.rate(387.5e6) == "3.1 Gbit/s"
+
+
+@given(st.floats(1e-4, 1e-2), st.floats(1e-9, 1e-7), st.integers(0, 2**32 - 1), st.integers(20, 40))
+def test_latency_and_bandwidth_are_recovered_from_noisy_times(alpha, beta, seed, repeats):
+    """Where each of the two is seen: the least size takes alpha, the greatest takes beta."""
+    rng = np.random.default_rng(seed)
+    sizes = [2**k for k in range(10, 25, 2)]
+    noise = rng.lognormal(0, 0.02, (len(sizes), repeats))
+    noise[:, ::5] *= 10  # a crowded machine delays some
+    found = alpha_beta.fit(sizes, (alpha + beta * np.array(sizes))[:, None] * noise)
+    assert found.alpha == pytest.approx(alpha, rel=0.1)
+    assert found.bandwidth == pytest.approx(1 / beta, rel=0.1)
+    assert found.error < 0.05
+
+
+def test_times_that_do_not_depend_on_size_have_no_bandwidth():
+    found = alpha_beta.fit([1000, 2000, 4000], np.array([[3e-3], [2e-3], [1e-3]]))
+    assert found.beta == 0
+    assert found.bandwidth == np.inf
+    assert found.error > 0.3
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"workers": [1]}, "workers: 1: too small; write 2 or more"),
+        ({"workers": []}, "workers: none; write numbers"),
+        ({"workers": [2, 10**6]}, "workers: 1000000: too many processes for"),
+        ({"network": "kernel"}, "network 'kernel': unknown; choose one of: emulated, real"),
+        ({"device": "tpu"}, "device 'tpu': unknown; choose one of: auto, cpu, cuda"),
+        ({"model": "mpl"}, "did you mean `mlp`?"),
+        ({"data": "digit"}, "did you mean `digits`?"),
+        ({"batch": 0}, "objective.batch = 0: too small; write 1 or more"),
+    ],
+)
+def test_what_cannot_be_probed_is_refused(options, said):
+    with pytest.raises(InputError) as refused:
+        paceline.probe(**options)
+    assert said in str(refused.value)
+
+
+def test_numbers_of_workers_that_are_none_are_refused(capsys):
+    assert paceline.command_line.run(["probe", "--workers", "2,x"]) == 2
+    assert "--workers 2,x: not whole numbers; write some such as 2,4,8" in capsys.readouterr().err
+
+
+def test_what_is_no_profile_is_refused(tmp_path):
+    (tmp_path / "a.toml").write_text("title = 'x'")
+    with pytest.raises(InputError, match="no profile, for it has neither"):
+        profiles.read(tmp_path / "a.toml")
+    (tmp_path / "b.toml").write_text("overhead = [{ workers = 2, issue = 3 }]")
+    with pytest.raises(InputError, match=r"overhead\[0\].issue = 3: a number without a unit"):
+        _ = profiles.read(tmp_path / "b.toml").overheads
+    with pytest.raises(InputError, match="cannot be written"):
+        Profile({"probe": {}}).write("/dev/null/profile.toml")
+
+
+def team(workers=4, cpu=3e-3, foreign=0.0, shortest=0.002):
+    line = alpha_beta.fit([1000, 2000], np.array([[1e-3], [2e-3]]))
+    return Team(
+        workers, (0.02, 0.06), np.full(9, 4e-4), np.full(9, 4e-4), {"mean": line, "gather": line},
+        {"step": Term(-1e-5, 1e-6, 9), "issue": Term(3e-4, 3e-5, 9)}, shortest, 0.9, cpu, 1e-4,
+        foreign,
+    )  # fmt: skip
+
+
+ABOUT = probe_profile.Machine("mlp", "digits", 16, 2410, "cpu", "emulated", 0.02)
+
+
+def test_what_is_sustained_is_what_evidence_allows():
+    for workers in (2, 5, 16):
+        one = team(workers)
+        step = probe_profile.shortest_by_cpu(one)
+        assert probe_profile.sustained(one, 1.001 * step) == workers
+        assert probe_profile.sustained(one, 0.999 * step) == workers - 1
+
+
+def test_a_crowded_machine_is_noted():
+    line = team().collectives["mean"]
+    quiet = probe_profile.profile(ABOUT, [team()], line, [], ["a note"])
+    assert quiet.tables["calibration"]["notes"] == ["a note"]
+    crowded = probe_profile.profile(ABOUT, [team(), team(8, foreign=0.2)], line, [], [])
+    (note,) = crowded.tables["calibration"]["notes"]
+    assert note.startswith("others used up to 20% of the CPU meanwhile (evidence: 3%)")
+
+
+def test_only_numbers_that_can_vary_have_errors():
+    found = probe_profile.profile(ABOUT, [team()], team().collectives["mean"], [], [])
+    assert found.tables["calibration"]["sd"] == {"overhead.0.issue": 0.1}
+    (costs,) = found.overheads
+    assert costs.step.expectation == 0
+    assert costs.issue == 3e-4
+
+
+@pytest.mark.parametrize("held", [0, 1, 2, None])
+def test_the_shortest_step_is_the_first_that_all_held(held):
+    candidates = [0.001, 0.002, 0.005]
+    tried = len(candidates) if held is None else held + 1
+    rows = []
+    for node in range(2):
+        now = 0.0
+        for k in range(tried * REPEATS):
+            wanted, slow = candidates[k // REPEATS], node and k // REPEATS != held
+            rows.append((node, 0, 7 + k + 1, now, now + 1e-4, np.nan, np.nan, np.nan))
+            now += wanted * (1.5 if slow else 1.01)
+    assert _shortest(np.array(rows, EVENT), 7, candidates) == (
+        np.inf if held is None else candidates[held]
+    )
+
+
+def test_numbers_of_workers_whose_steps_cannot_be_held_are_left_out(monkeypatch):
+    monkeypatch.setattr(probe, "_pair", lambda *_: None)
+    monkeypatch.setattr(probe.read, "messages", lambda _: team().collectives["mean"])
+    monkeypatch.setattr(probe.read, "codecs", lambda _: [])
+    monkeypatch.setattr(probe, "_team", lambda base, n, count, *_: team(2) if count == 2 else None)
+    told = []
+    found = paceline.probe(workers=[4, 2], progress=lambda *each: told.append(each))
+    assert [each.workers for each in found.overheads] == [2]
+    assert found.tables["calibration"]["notes"] == [
+        "with 4 workers no steps could be held: nothing is said of it"
+    ]
+    assert told == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    with pytest.raises(InputError, match="no steps could be held with any"):
+        paceline.probe(workers=[4])
+
+
+def test_a_probe_of_two_workers(tmp_path, capsys):
+    file = tmp_path / "profile.toml"
+    assert paceline.command_line.run(["probe", "--workers", "2", "-o", str(file), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    profile = profiles.read(file)
+    assert printed == profile.tables
+    (costs,) = profile.overheads
+    assert costs.workers == 2
+    assert 0 < costs.issue < 0.1
+    assert costs.step.expectation >= 0
+    assert {"step", "issue", "collect", "agree", "send", "receive"} <= printed["overhead"][0].keys()
+    assert all("samples" in profile.comments[f"overhead.0.{key}"] for key in ("step", "issue"))
+    assert profile.tables["calibration"]["measured"]["workers"] == [2, 2]
+
+    found = printed["probe"]
+    assert found["parameters"] == 2410
+    assert [each["workers"] for each in found["compute"]] == [1, 2]
+    assert all(to_si(each["p95"], "time") >= to_si(each["median"], "time") > 0
+               for each in found["compute"])  # fmt: skip
+    assert [each["kind"] for each in found["transfer"]] == ["mean", "gather", "send"]
+    for each in found["transfer"]:
+        assert len(each["bytes"]) == len(each["times"])
+        assert all(0 < to_si(time, "time") < 5 for time in each["times"])
+    kinds = [each["kind"] for each in found["codec"]]
+    assert kinds == 2 * ["top-k", "random-k", "dgc", "qsgd", "fp16", "power-sgd"]
+    (team,) = found["team"]
+    assert 0 <= team["hidden"] <= 1
+    assert team["sustained"] == sorted(team["sustained"])
+
+    (tmp_path / "my.toml").write_text(SCENARIO)
+    mine = load(tmp_path / "my.toml")
+    assert mine.costs == costs
+    bare = paceline.simulate(mine.nominal).algorithms[0]["seconds_per_step"]["mean"]
+    more = paceline.simulate(mine).algorithms[0]["seconds_per_step"]["mean"]
+    assert more > bare + costs.issue

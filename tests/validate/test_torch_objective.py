@@ -1,0 +1,607 @@
+"""Gradients of PyTorch models in virtual time: against autograd, at once, and in pieces."""
+
+import json
+import os
+import pickle
+import sys
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import paceline
+import paceline.command_line
+from paceline.simulator.engines.batched import run as batched
+from paceline.simulator.engines.batched.arrays import Stack
+from paceline.simulator.engines.unsupported import Unsupported
+from paceline.simulator.engines.virtual import run as virtual
+from paceline.simulator.errors import InputError
+from paceline.simulator.load.load import load
+from paceline.simulator.objectives import build, plugins
+from paceline.simulator.studies.simulate import Task
+from tests.helpers.worlds import EXPONENTIAL, RING, scenario
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from paceline.validate.torch_objective import data, models
+from paceline.validate.torch_objective.batches import Epochs
+from paceline.validate.torch_objective.flat import Flat
+
+MLP = {"kind": "torch", "model": "mlp", "data": "digits", "batch": 8, "dtype": "float64"}
+CNN = MLP | {"model": "cnn"}
+
+
+class Normalised(nn.Sequential):
+    """A network with buffers."""
+
+    def __init__(self, shape, classes):
+        super().__init__(
+            nn.Conv2d(shape[0], 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(),
+            nn.Linear(144, classes),
+        )  # fmt: skip
+
+
+class Dropped(nn.Sequential):
+    """A network that draws random numbers in training."""
+
+    def __init__(self, shape, classes):
+        super().__init__(nn.Flatten(), nn.Linear(64, 16), nn.Dropout(), nn.Linear(16, classes))
+
+
+class Tied(nn.Module):
+    """A weight used twice, one that no output depends on, and one that is not trained."""
+
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.idle = nn.Parameter(torch.ones(5))
+        self.inner = nn.Linear(64, 64)
+        self.frozen = nn.Parameter(torch.ones(3), requires_grad=False)
+        self.outer = nn.Linear(64, classes)
+
+    def forward(self, x):
+        return self.outer(torch.relu(self.inner(torch.relu(self.inner(x.flatten(1))))))
+
+
+@pytest.fixture(autouse=True)
+def own_models(monkeypatch):
+    """Models of the tests, by name, and no trace of them afterwards."""
+    monkeypatch.setattr(models.MODELS, "added", {})
+    for name, make in (("normalised", Normalised), ("dropped", Dropped), ("tied", Tied)):
+        models.register_model(name, make)
+
+
+def world(*algorithms, table=MLP, **options):
+    return scenario(*algorithms or [{"name": "ssgd"}], objective=table, **options)
+
+
+def make(table=MLP, workers=4, seed=0, **more):
+    made = world(table=table | more, workers=workers)
+    return build.build(made, made.algorithm[0], seed)
+
+
+def points(goal, count, seed=1):
+    rng = np.random.default_rng(seed)
+    noise = 0.05 * rng.standard_normal((count, goal.dimension))
+    return (goal.start + noise).astype(goal.start.dtype)
+
+
+def plainly(goal, module, x, rows, decay=0.0):
+    """Loss and gradient by a plain module whose parameters are set to `x`."""
+    trained = [each for each in module.parameters() if each.requires_grad]
+    nn.utils.vector_to_parameters(torch.tensor(x), trained)
+    inputs, labels = goal.samples.train(rows)
+    module.zero_grad()
+    loss = functional.cross_entropy(module.train()(inputs), labels)
+    loss.backward()
+    gradients = [torch.zeros_like(e) if e.grad is None else e.grad for e in trained]
+    return loss.item(), nn.utils.parameters_to_vector(gradients).numpy() + decay * x
+
+
+# Gradients
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn", "tied", "normalised"])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_a_gradient_is_that_of_a_plain_module(model, decay):
+    goal = make(model=model, weight_decay=decay)
+    source, other = goal.source(1), goal.source(1)
+    module = models.find(model)((1, 8, 8), 10).double()
+    for x in points(goal, 3):
+        before = x.copy()
+        loss, gradient = source.loss_and_gradient(x)
+        expected = plainly(goal, module, x, other.next_rows(), decay)
+        assert loss == pytest.approx(expected[0], rel=1e-12)
+        np.testing.assert_allclose(gradient, expected[1], rtol=1e-9, atol=1e-12)
+        assert np.array_equal(x, before)
+        assert gradient.flags.owndata
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_vectors_are_of_the_objectives_numbers_and_may_be_read_only(dtype):
+    goal = make(dtype=dtype)
+    assert goal.start.dtype == dtype
+    assert not goal.start.flags.writeable
+    gradient = goal.source(0).gradient(goal.start)
+    assert gradient.dtype == dtype
+    assert gradient.flags.writeable
+    again = goal.source(0).tensors(torch.tensor(goal.start))[1]
+    np.testing.assert_allclose(again.numpy(), gradient, rtol=1e-4, atol=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 900), max_size=12), st.sampled_from(["mlp", "tied"]))
+def test_pieces_make_up_the_gradient_and_come_in_order(cuts, model):
+    """Whatever the cuts; each piece is complete when it is told of."""
+    goal = make(model=model, weight_decay=0.1)
+    edges = [0, *sorted(min(each, goal.dimension) for each in cuts), goal.dimension]
+    sizes = np.diff(edges).tolist()
+    whole = goal.source(0).tensors(torch.tensor(goal.start))[1]
+    told = []
+    goal.source(0).backward(
+        torch.tensor(goal.start), sizes, lambda number, piece: told.append((number, piece.clone()))
+    )
+    assert [number for number, _ in told] == list(range(len(sizes)))
+    assert [len(piece) for _, piece in told] == sizes
+    joined = torch.cat([piece for _, piece in told[::-1]])
+    assert torch.equal(joined, whole)
+
+
+def test_the_last_layer_is_freed_before_the_first_is_computed():
+    module = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    seen = []
+    module[0].register_full_backward_pre_hook(lambda *_: seen.append("first layer"))
+    flat = Flat(module)
+    x = flat.start.clone()
+    flat.go_to(x)
+    loss = module(torch.ones(5, 3, requires_grad=True)).sum()
+    gradient = torch.zeros_like(x)
+    flat.backward_in_pieces(loss, gradient, [10, 16], lambda number, _: seen.append(number))
+    assert seen == [0, "first layer", 1]
+
+
+def test_parameters_are_views_of_the_vector_and_gradients_are_written_in_place():
+    module = nn.Linear(3, 2)
+    flat = Flat(module)
+    x, gradient = flat.start.clone(), torch.zeros(8)
+    flat.go_to(x)
+    assert module.weight.data_ptr() == x.data_ptr()
+    flat.backward(module(torch.ones(1, 3)).sum(), gradient)
+    assert torch.equal(gradient, torch.ones(8))
+
+
+# All workers at once
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("float64", 1e-10)])
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+@pytest.mark.parametrize("partition", ["iid", {"dirichlet": 0.3}])
+def test_gradients_at_once_are_those_one_by_one(model, dtype, tolerance, partition):
+    apart, at_once = (
+        make(model=model, dtype=dtype, partition=partition, weight_decay=0.01) for _ in range(2)
+    )
+    sources = [apart.source(rank) for rank in range(4)]
+    gradients = at_once.together([at_once], 4)
+    for own in (points(apart, 4), points(apart, 1)):
+        pairs = [
+            source.loss_and_gradient(x)
+            for source, x in zip(sources, np.broadcast_to(own, (4, apart.dimension)), strict=True)
+        ]
+        losses, found = gradients.loss_and_gradient(Stack(own[None]))
+        assert found.of.dtype == dtype
+        scale = max(np.abs(gradient).max() for _, gradient in pairs)
+        expected = np.stack([gradient for _, gradient in pairs])
+        np.testing.assert_allclose(found.of[0], expected, rtol=0, atol=tolerance * scale)
+        np.testing.assert_allclose(losses.of, [loss for loss, _ in pairs], rtol=tolerance)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"name": "local-sgd", "tau": 3},
+        {"name": "ssgd", "momentum": 0.9},
+        {"name": "dts", "delay": 2, "period": 2},
+        {"name": "ssgd-bucketed", "buckets": 3},
+        {"name": "adacomm", "tau0": 4, "interval": "3 s"},
+    ],
+)
+def test_the_batched_engine_agrees_with_the_reference(case):
+    made = world(case, compute=EXPONENTIAL, network=RING, run={"evaluate_every": 4})
+    algorithm = made.algorithm[0]
+    found = batched.run(algorithm, made, [0, 1])
+    for seed, run in enumerate(found):
+        expected = virtual.run(algorithm, made, seed)
+        assert run.engine == "batched"
+        for column in ("time", "loss", "accuracy", "step", "bytes"):
+            np.testing.assert_allclose(run.curve[column], expected.curve[column], rtol=1e-10)
+    (alone,) = batched.run(algorithm, made, [1])
+    assert alone.curve["loss"] == found[1].curve["loss"]
+    assert found[0].curve["loss"] != found[1].curve["loss"]
+
+
+@pytest.mark.parametrize("model", ["normalised", "dropped"])
+def test_models_that_cannot_be_batched_are_handed_over(model):
+    made = world(table=MLP | {"model": model})
+    with pytest.raises(Unsupported, match="its model"):
+        batched.run(made.algorithm[0], made, [0])
+    assert virtual.run(made.algorithm[0], made, 0).steps == 20
+
+
+# Mini-batches
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 25), st.integers(0, 99))
+def test_an_epoch_has_every_sample_once_over_the_workers(samples, workers, size, seed):
+    """Batches are all of one size, and a worker's epochs follow each other without a gap."""
+    workers = min(workers, samples)
+    epochs = Epochs(samples, workers, seed, None)
+    for number in range(3):
+        dealt = [epochs.epoch(rank, number) for rank in range(workers)]
+        assert sorted(np.concatenate(dealt)) == list(range(samples))
+        assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
+    for rank in (0, workers - 1):
+        expected = np.concatenate([epochs.epoch(rank, number) for number in range(30)])
+        stream = epochs.batches(rank, size)
+        drawn = [next(stream) for _ in range(len(expected) // size)]
+        assert all(len(batch) == size for batch in drawn)
+        assert np.array_equal(np.concatenate(drawn), expected[: len(drawn) * size])
+
+
+def test_batches_are_keyed_by_seed_worker_and_step():
+    def rows(seed=0, rank=1, workers=4, **more):
+        source = make(seed=seed, workers=workers, **more).source(rank)
+        return [source.next_rows().tolist() for _ in range(3)]
+
+    skewed = {"partition": {"dirichlet": 0.3}}
+    for more in ({}, skewed):
+        assert rows(**more) == rows(**more)
+        others = [rows(**more), rows(seed=1, **more), rows(rank=2, **more)]
+        assert len({json.dumps(each) for each in others}) == 3
+    goal = make(partition={"dirichlet": 0.3}, batch=1)
+    shares = [set(goal.epochs.epoch(rank, 0)) for rank in range(4)]
+    assert set.union(*shares) == set(range(1437))
+    assert sum(map(len, shares)) == 1437
+    assert shares[2] == set(goal.epochs.epoch(2, 1))
+    assert goal.epochs.epoch(2, 0).tolist() != goal.epochs.epoch(2, 1).tolist()
+
+
+# Initial parameters, buffers, randomness
+
+
+def test_initial_parameters_depend_on_the_seed_alone():
+    start = make().start
+    assert np.array_equal(start, make(workers=7, batch=3).start)
+    assert not np.array_equal(start, make(seed=1).start)
+    np.testing.assert_array_equal(start.astype(np.float32), make(dtype="float32").start)
+
+
+@pytest.mark.parametrize("model", ["mlp", "dropped", "normalised"])
+def test_torchs_own_settings_stay_as_they_are(model):
+    torch.manual_seed(5)
+    before, threads = torch.get_rng_state(), torch.get_num_threads()
+    goal = make(model=model)
+    goal.source(0).gradient(goal.start)
+    goal.evaluate(goal.start, 0)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_num_threads() == threads
+
+
+def test_what_dropout_drops_is_keyed_by_seed_worker_and_step():
+    goal = make(model="dropped", batch=1437, workers=1)  # every batch is the whole set
+    first, *later = (goal.source(0).gradient(goal.start) for _ in range(2))
+    assert np.array_equal(first, later[0])
+    source = goal.source(0)
+    several = [source.gradient(goal.start) for _ in range(2)]
+    assert np.array_equal(several[0], first)
+    assert np.abs(several[1] - first).max() > 1e-3
+    other = make(model="dropped", batch=1437, workers=1, seed=1).source(0)
+    assert np.abs(other.gradient(goal.start) - first).max() > 1e-3
+
+
+def test_buffers_are_each_workers_own_and_averaged_to_evaluate():
+    goal = make(model="normalised")
+    assert len(goal.source(0).buffers()) == 8
+    sources = [goal.source(rank) for rank in range(4)]
+    fresh = sources[0].buffers()
+    sources[0].gradient(goal.start)
+    moved = sources[0].buffers()
+    assert not torch.equal(moved, fresh)
+    assert all(torch.equal(each.buffers(), fresh) for each in [*sources[1:], goal.source(3)])
+    module = models.find("normalised")((1, 8, 8), 10).double()
+    nn.utils.vector_to_parameters(torch.tensor(goal.start), module.parameters())
+    mean = torch.stack([moved, fresh, fresh, fresh]).mean(dim=0)
+    module[1].running_mean.copy_(mean[:4])
+    module[1].running_var.copy_(mean[4:])
+    inputs, labels = goal.samples.train(np.arange(1437))
+    expected = functional.cross_entropy(module.eval()(inputs), labels).item()
+    assert goal.evaluate(goal.start, 0).loss == pytest.approx(expected, rel=1e-12)
+    given_ = goal.evaluate(goal.start, 0, buffers=moved).loss
+    assert given_ == goal.evaluate(goal.start, 0, buffers=moved.numpy()).loss != expected
+    assert goal.evaluate(goal.start, 0).loss == pytest.approx(expected, rel=1e-12)
+    assert torch.equal(sources[0].buffers(), moved)
+    assert torch.equal(sources[1].buffers(), fresh)
+
+
+def test_buffers_do_not_depend_on_what_other_workers_do():
+    alone, beside = make(model="normalised"), make(model="normalised")
+    source, other, between = alone.source(1), beside.source(1), beside.source(2)
+    for x in points(alone, 3):
+        expected = source.gradient(x)
+        between.gradient(-x)
+        beside.evaluate(x, 0)
+        assert np.array_equal(other.gradient(x), expected)
+    assert torch.equal(source.buffers(), other.buffers())
+
+
+# Evaluation
+
+
+def test_an_evaluation_is_that_of_the_whole_sets():
+    goal = make(CNN)
+    module = models.find("cnn")((1, 8, 8), 10).double()
+    (x,) = points(goal, 1)
+    loss, _ = plainly(goal, module, x, np.arange(1437))
+    found = goal.evaluate(x, 0)
+    assert found.loss == pytest.approx(loss, rel=1e-12)
+    ((inputs, labels),) = goal.samples.test_chunks()
+    assert found.accuracy == (module(inputs).argmax(1) == labels).double().mean()
+    assert goal.notes == (
+        "model.parameters = 1,000 is what travels; objective.model = cnn has 6,090",
+    )
+
+
+def test_large_sets_are_evaluated_on_a_fixed_part(monkeypatch):
+    monkeypatch.setattr("paceline.validate.torch_objective.objective.EVALUATED", 100)
+    goal, again = make(), make(workers=2)
+    assert goal.notes[0] == "losses are those of 100 of the 1,437 training samples"
+    assert goal.evaluate(goal.start, 0) == again.evaluate(goal.start, 0)
+    assert goal.evaluate(goal.start, 0) != make(seed=1).evaluate(goal.start, 0)
+
+
+# Models
+
+
+def test_a_vgg_is_adapted_to_small_images():
+    class VGG(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.features = nn.Sequential(nn.Conv2d(3, 512, 3, padding=1), nn.MaxPool2d(32))
+            self.avgpool = nn.AdaptiveAvgPool2d((7, 7))
+            self.classifier = nn.Sequential(nn.Linear(512 * 7 * 7, 10))
+
+        def forward(self, x):
+            return self.classifier(torch.flatten(self.avgpool(self.features(x)), 1))
+
+    model = models.adapt(VGG(), 7)
+    assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
+    assert [each.in_features for each in model.classifier if isinstance(each, nn.Linear)] == [
+        512
+    ] * 3
+
+
+class ResNet(nn.Module):
+    """As torchvision's, but for what is between its first and its last layer."""
+
+    def __init__(self, num_classes):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 6, 7, stride=2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(6)
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
+        self.fc = nn.Linear(6, num_classes)
+
+    def forward(self, x):
+        x = self.seen = self.maxpool(torch.relu(self.bn1(self.conv1(x))))
+        return self.fc(x.mean((2, 3)))
+
+
+def test_a_residual_network_is_adapted_to_small_images():
+    model = models.adapt(ResNet(10), 10)
+    model(torch.zeros(2, 3, 32, 32))
+    assert model.seen.shape == (2, 6, 32, 32)
+
+
+def test_torchvisions_models_are_found_by_name_where_it_is_installed(monkeypatch):
+    library = ModuleType("torchvision.models")
+    library.list_models = lambda module: ["resnet0", "vgg16"]
+    library.get_model = lambda name, weights, num_classes: ResNet(num_classes)
+    models._torchvision.cache_clear()
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    with pytest.raises(InputError, match="others are torchvision's, which is not installed: pip"):
+        make(model="resnet0")
+    monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
+    monkeypatch.setitem(sys.modules, "torchvision.models", library)
+    with pytest.raises(InputError, match="did you mean `resnet0`"):
+        make(model="resnet1")
+    for name in ("resnet0", "torchvision:resnet0"):
+        goal = make(model=name)  # on grey images of 8 x 8
+        assert goal.dimension == 6 * 27 + 12 + 70
+        assert len(goal.source(0).buffers()) == 12
+        assert np.isfinite(goal.source(0).gradient(goal.start)).all()
+    with pytest.raises(InputError, match="takes images"):
+        make(model="resnet0", data="random-classification")
+    models._torchvision.cache_clear()
+
+
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (1, 8, 8), (3, 64, 40)])
+def test_images_are_brought_to_three_channels_of_32(shape):
+    image = torch.arange(float(np.prod(shape))).reshape(1, *shape)
+    fitted = models.Fit(*shape)(image)
+    tall, wide = (max(32, side) for side in shape[1:])
+    assert fitted.shape == (1, 3, tall, wide)
+    top, left = (tall - shape[1]) // 2, (wide - shape[2]) // 2
+    inside = fitted[:, :, top : top + shape[1], left : left + shape[2]]
+    assert torch.equal(inside, image.expand(1, 3, -1, -1))
+    assert fitted.sum() == inside.sum()
+
+
+class Flattened(nn.Sequential):
+    """Cannot normalise a batch of one."""
+
+    def __init__(self, shape, classes):
+        super().__init__(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, classes))
+
+
+class OneNumber(nn.Linear):
+    def __init__(self, shape, classes):
+        super().__init__(8, 1)
+
+
+REFUSED = {
+    "no such model": ({"model": "mpl"}, "objective.model = \"mpl\": unknown; did you mean `mlp`"),
+    "no such data": ({"data": "cifar10"}, "objective.data = .*did you mean `cifar-10`"),
+    "no such device": ({"device": "abacus"}, "objective.device = \"abacus\": not found; .*cpu"),
+    "vectors for a cnn": ({"model": "cnn", "data": "random-classification"}, "takes images"),
+    "batches of one": ({"model": "flattened", "batch": 1}, "objective.model .*does not train on"),
+    "no scores": ({"model": "one-number"}, r"objective.model .*gives no tensor of shape \(2, 10\)"),
+    "no files": ({"data": "cifar-10"}, "objective.folder: .*no such file"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_had_is_refused_when_the_scenario_is_loaded(name):
+    changed, words = REFUSED[name]
+    models.register_model("one-number", OneNumber)
+    models.register_model("flattened", Flattened)
+    with pytest.raises(InputError, match=words) as caught:
+        world(table=MLP | changed)
+    assert str(caught.value).startswith("test: objective.")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_refusal_travels_between_processes():
+    why = plugins.ObjectiveError(("objective", "model"), "unknown")
+    again = pickle.loads(pickle.dumps(why))
+    assert (again.path, again.what, str(again)) == (why.path, why.what, "objective.model: unknown")
+
+
+def test_more_workers_than_samples_is_refused():
+    with pytest.raises(InputError, match=r"cluster.workers = 1500: more than the 1437 training"):
+        world(workers=1500)
+
+
+def test_a_kind_that_is_not_installed_is_refused_with_what_to_install(monkeypatch):
+    monkeypatch.setattr(plugins, "entry_points", lambda **_: ())
+    plugins.plugin.cache_clear()
+    with pytest.raises(InputError, match=r'objective.kind = "torch": .*pip install "paceline\[tr'):
+        world()
+    plugins.plugin.cache_clear()
+
+
+def test_missing_torch_is_said(monkeypatch):
+    class Entry:
+        def load(self):
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    monkeypatch.setattr(plugins, "entry_points", lambda **_: [Entry()])
+    plugins.plugin.cache_clear()
+    with pytest.raises(InputError, match=r"needs torch, which is not installed; pip install"):
+        world()
+    plugins.plugin.cache_clear()
+
+
+# The command line
+
+SCENARIO = """
+[model]
+parameters = 2410
+[objective]
+kind = "torch"
+model = "mlp"
+data = "digits"
+batch = 4
+[optimizer]
+lr = 0.1
+[cluster]
+workers = 3
+compute = "10 ms"
+[network]
+latency = "5 ms"
+bandwidth = "10 Mbit/s"
+collective = "ring"
+[run]
+steps = 12
+evaluate_every = 4
+seeds = 2
+[[algorithm]]
+name = "local-sgd"
+tau = 3
+[[algorithm]]
+name = "asgd"
+"""
+
+
+def test_a_scenario_runs_from_the_command_line_on_any_number_of_processes(tmp_path, capsys):
+    file = tmp_path / "mine.toml"
+    file.write_text(SCENARIO)
+    found = []
+    for jobs in ("1", "2"):
+        out = str(tmp_path / jobs)
+        command = ["simulate", str(file), "--jobs", jobs, "--json", "--out", out]
+        assert paceline.command_line.run(command) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0] == found[1]
+    assert found[0]["versions"]["torch"] == torch.__version__
+    assert found[0]["notes"] == []
+    for each in found[0]["algorithms"]:
+        assert each["curve"]["loss"][-1] < each["curve"]["loss"][0]
+
+
+def test_a_folder_lies_beside_the_scenario(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text(SCENARIO.replace('"digits"', '"mnist"\nfolder = "sets"'))
+    with pytest.raises(InputError, match=f"mine.toml: objective.folder = .*{tmp_path}/sets/train"):
+        load(file)
+
+
+def test_a_part_depends_on_the_files_of_its_data(tmp_path, monkeypatch):
+    """On their names, sizes and times of modification: they may hold gigabytes."""
+    digits = data.load_named("digits", None)
+    monkeypatch.setattr(data.DATA, "added", {"filed": lambda folder: digits})
+
+    def key(folder="sets"):
+        plugins._listed.cache_clear()
+        made = world(table=MLP | {"data": "filed", "folder": str(tmp_path / folder)})
+        return Task(made.algorithm[0], 0, 0, "auto").key(made)
+
+    first, inner = tmp_path / "sets" / "a", tmp_path / "sets" / "in" / "b"
+    keys = [key()]
+    for file in (first, inner):
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(b"1234")
+        keys.append(key())
+    first.write_bytes(b"12345")
+    keys.append(key())
+    os.utime(inner, (1, 1))
+    keys.append(key())
+    inner.rename(inner.with_name("c"))
+    keys.append(key())
+    assert len({*keys}) == len(keys)
+    assert key() == keys[-1]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("model", ["mlp", "cnn", "normalised", "dropped"])
+def test_a_gpu_computes_the_same_gradients(model):
+    here, there = make(model=model), make(model=model, device="cuda")
+    assert np.array_equal(here.start, there.start)
+    (x,) = points(here, 1)
+    source = there.source(0)
+    gradient = source.gradient(x)
+    if model != "dropped":  # another device draws other numbers
+        np.testing.assert_allclose(gradient, here.source(0).gradient(x), rtol=1e-8, atol=1e-10)
+        assert there.evaluate(x, 0).loss == pytest.approx(here.evaluate(x, 0).loss)
+    assert np.array_equal(there.source(0).gradient(x), gradient)
+    told = []
+    at = torch.tensor(x, device="cuda")
+    there.source(0).backward(at, [here.dimension - 7, 7], lambda *each: told.append(each))
+    pieces = torch.cat([piece for _, piece in told[::-1]]).cpu().numpy()
+    np.testing.assert_allclose(pieces, gradient, rtol=1e-8, atol=1e-10)
+    if model in ("mlp", "cnn"):
+        at_once = there.together([there], 4).gradient(Stack(x.reshape(1, 1, -1))).of
+        np.testing.assert_allclose(at_once[0, 0], gradient, rtol=1e-8, atol=1e-10)

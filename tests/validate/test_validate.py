@@ -1,0 +1,273 @@
+"""`paceline validate` as a whole: what it writes and says, with a user's own model and program."""
+
+import json
+import time
+from collections import Counter
+from dataclasses import replace
+from itertools import count
+from typing import Annotated
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import paceline
+from paceline.simulator.errors import RunError
+from paceline.simulator.load.load import parse
+from paceline.simulator.programs import catalogue
+from paceline.simulator.results import store, timeline
+from paceline.validate.host.device import find_device
+from paceline.validate.launch import launch
+from paceline.validate.measurement import evidence, measure
+from paceline.validate.torch_objective import models
+from paceline.validate.training import records
+from paceline.validate.training.events import EVENT, STEP
+from paceline.validate.training.task import Job, TrainingTask
+from paceline.validate.validation import validate
+
+WORLD = {
+    "title": "for real",
+    "model": {"parameters": 2410},
+    "objective": {"kind": "torch", "model": "mlp", "data": "digits", "batch": 8},
+    "optimizer": {"lr": 0.1},
+    "cluster": {"workers": 2, "compute": {"dist": "exponential", "mean": "60 ms"}},
+    "network": {
+        "latency": {"dist": "exponential", "mean": "2 ms"},
+        "bandwidth": "10 Mbit/s",
+    },
+    "run": {"steps": 40, "evaluate_every": 4, "target_loss": 2.0},
+    "algorithm": [
+        {"name": "ssgd"},
+        {"name": "local-sgd", "tau": 5},
+        {"name": "asgd"},
+        {"name": "ad-psgd"},
+    ],
+}
+
+
+def normed(shape, classes):
+    """A model with buffers."""
+    return torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.BatchNorm1d(16),
+        torch.nn.ReLU(), torch.nn.Linear(16, classes),
+    )  # fmt: skip
+
+
+async def twice(me, *, lr: Annotated[float, "learning rate"] = 0.1):
+    """Two gradients, averaged over all workers, a step."""
+    x = me.start
+    for _ in count():
+        total = await me.gradient(x) + await me.gradient(x)
+        x = x - lr * await me.mean(total) / 2
+        me.mark(x)
+
+
+def run(world, out, **options):
+    return validate(parse(world, **options.pop("parsing", {})), out=out, device="cpu", **options)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """A validation, and its folder."""
+    out = tmp_path_factory.mktemp("out")
+    return run(WORLD, out), out
+
+
+def test_two_run_directories_and_their_comparison(found):
+    result, out = found
+    for name in ("predicted", "measured"):
+        document = store.read(out / name)
+        assert [row["label"] for row in document["summary"]["algorithms"]] == [
+            "ssgd", "local-sgd tau=5", "asgd", "ad-psgd"
+        ]  # fmt: skip
+        assert {each.name for each in (out / name).iterdir()} >= {
+            "curves.csv", "timeline.json", "figure.png", "run.json"
+        }  # fmt: skip
+    assert store.read(out / "measured")["summary"]["engine"] == "real"
+    assert json.loads((out / "comparison.json").read_text()) == result.comparison.json()
+    assert (out / "comparison.png").stat().st_size > 10_000
+    json.dumps(result.json(), allow_nan=False)
+    assert result.machine["torch"] == torch.__version__
+
+
+def test_measured_runs_are_like_the_predicted_ones(found):
+    """Same draws, same bytes, about the same times; synchronous ones have the same losses."""
+    result, _ = found
+    for predicted, measured in zip(result.predicted.runs, result.measured.runs, strict=True):
+        assert measured.steps == predicted.steps == 40
+        assert measured.duration > 0.97 * predicted.duration  # nothing ends before it is due
+        assert measured.curve["bytes"][-1] == pytest.approx(predicted.curve["bytes"][-1], rel=0.05)
+        assert sum(measured.seconds.values()) == pytest.approx(measured.duration, rel=0.05)
+        if measured.name in ("ssgd", "local-sgd"):
+            assert measured.curve["loss"] == pytest.approx(predicted.curve["loss"], rel=1e-3)
+            assert measured.staleness == predicted.staleness
+
+
+def test_both_timelines_are_in_one_file(found):
+    """Measured arrows are like the predicted ones: as many messages, and about as many waits."""
+    result, out = found
+    document = json.loads((out / "timeline.json").read_text())["traceEvents"]
+    names = [each["args"]["name"] for each in document if each["name"] == "process_name"]
+    labels = ["ssgd", "local-sgd tau=5", "asgd", "ad-psgd"]
+    expected = [f"{side}: {each}" for each in labels for side in ("predicted", "measured")]
+    assert names == expected
+    drawn = Counter(each["pid"] for each in document if each["ph"] == "s")
+    pid = timeline.FIRST
+    for label in labels:
+        kept = [each.groups[label][0].arrows for each in (result.predicted, result.measured)]
+        for arrows in kept:
+            assert drawn[pid] == pytest.approx(len(arrows), abs=2)  # some lead past the end
+            assert np.all(arrows["sent"] <= arrows["taken"])
+            pid += 1
+        if label != "ad-psgd":  # there, who asks whom is chance
+            assert len(kept[1]) == pytest.approx(len(kept[0]), rel=0.1, abs=2)
+
+
+def test_delays_are_the_simulators(found):
+    """Worker 1's 17th step was to take the same time in both."""
+    result, out = found
+    outcomes = json.loads((out / "measured" / "outcomes.json").read_text())
+    server = outcomes["asgd"]["0"][2]
+    assert sorted(set(server["outcomes"])) == [0, 1]
+    assert server["marks"] == 80
+    assert result.evidence["ssgd"]["observing"] < 0.2
+
+
+def test_a_users_own_model_and_program(tmp_path, monkeypatch):
+    """Buffers of a model stay with its workers, and are averaged to evaluate."""
+    monkeypatch.setitem(models.MODELS.added, "normed", normed)
+    world = WORLD | {
+        "objective": WORLD["objective"] | {"model": "normed"},
+        "algorithm": [{"name": "twice"}, {"name": "asgd"}],
+        "validation": {"compute": "real", "network": "real"},
+    }
+    programs = {"twice": twice}
+    result = run(world, tmp_path, programs=programs, parsing={"programs": programs})
+    own, server = result.measured.runs
+    assert own.curve["step"][-1] == 40
+    expected = result.predicted.runs[0].curve
+    # in virtual time a point is evaluated with the buffers of a step or two later
+    assert own.curve["loss"] == pytest.approx(expected["loss"], rel=1e-2)
+    assert own.curve["accuracy"] == pytest.approx(expected["accuracy"], abs=0.03)
+    assert server.curve["loss"][-1] < server.curve["loss"][0]
+
+
+def test_a_run_by_time_ends_for_all_at_once(tmp_path):
+    """Workers that meet stop after the same average; the others at their own deadline."""
+    world = WORLD | {
+        "run": {"duration": "1 s"},
+        "algorithm": [
+            {"name": "ssgd"}, {"name": "dts", "delay": 3}, {"name": "hpsgd"}, {"name": "asgd"},
+            {"name": "d-psgd"}, {"name": "psgd"}, {"name": "ad-psgd"},
+        ],
+    }  # fmt: skip
+    result = run(world, tmp_path)
+    for measured in result.measured.runs:
+        assert 0.6 < measured.duration <= 1, measured.name
+        assert measured.steps > 5
+
+
+def account(**changes):
+    """An account of a quiet run of 10 s on two cores."""
+    machine = {"host": "a", "busy": 1.0, "elapsed": 10.0, "cores": 2}
+    fields = {"duration": 10.0, "busy": 0.5, "collectives": 100, "machine": machine}
+    return records.Account(**fields | changes)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({}, None),
+        ({"busy": 4.1, "machine": {"host": "a", "busy": 8.2, "elapsed": 10.0, "cores": 2}}, "own"),
+        ({"machine": {"host": "a", "busy": 1.7, "elapsed": 10.0, "cores": 2}}, "others used"),
+        ({"step": 0.004}, "steps of 4"),
+        ({"late": 6}, "really took longer"),
+    ],
+)
+def test_what_counts_as_evidence(change, reason):
+    change = dict(change)
+    step = change.pop("step", 0.03)
+    done = np.array([(0, STEP, 1, 1.0, 1.0 + step, np.nan, np.nan, np.nan)], EVENT)
+    each = [records.Record(np.empty(0), account(**change), 1, done)] * 2
+    found = evidence.evidence([measure.MeasuredRun(None, each)], parse(WORLD))
+    assert found["admitted"] == (reason is None)
+    assert reason is None or reason in found["reasons"][0]
+
+
+def test_a_device_that_is_not_there():
+    if not torch.cuda.is_available():
+        with pytest.raises(paceline.InputError, match="no GPU"):
+            find_device("cuda")
+    with pytest.raises(paceline.InputError, match="choose one of"):
+        find_device("tpu")
+
+
+@pytest.mark.gpu
+def test_several_workers_on_one_gpu(tmp_path):
+    result = validate(parse(WORLD), out=tmp_path, device="cuda")
+    for predicted, measured in zip(result.predicted.runs[:2], result.measured.runs, strict=False):
+        assert measured.curve["loss"] == pytest.approx(predicted.curve["loss"], rel=1e-2)
+
+
+async def crossed(me, *, lr: Annotated[float, "learning rate"] = 0.1):
+    """Worker 0 starts its two averages in another order."""
+    g = await me.gradient(me.start)
+    if me.rank:
+        await me.mean(g)
+        await me.mean(me.start)
+    else:
+        await me.mean(me.start)
+        await me.mean(g)
+
+
+async def careless(me, *, lr: Annotated[float, "learning rate"] = 0.1):
+    """Changes what is being averaged."""
+    g = await me.gradient(me.start) * 1.0
+    mean = me.start_mean(g)
+    g += 1.0
+    await me.wait(mean)
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [(crossed, "must start the same ones in one order"), (careless, "changed before its wait")],
+)
+def test_programs_that_corrupt_silently_are_found(program, said, tmp_path):
+    """By the processes themselves: `simulate` would have refused the second one before."""
+    world = WORLD | {"algorithm": [{"name": "bad"}], "validation": {"compute": "real"}}
+    made = parse(world, programs={"bad": program})
+    task = TrainingTask(made.algorithm[0], 0, tmp_path / "task")
+    with pytest.raises(RunError, match=said):
+        launch.run(Job(made, (task,), tmp_path, "cpu", {"bad": program}))
+
+
+async def stuck(me):
+    """Worker 1 never comes back from a gradient, which neither dies nor stops its process."""
+    x = me.start
+    for step in count():
+        g = await me.gradient(x)
+        while step == 3 and me.rank == 1:
+            time.sleep(0.01)
+        x = await me.request(me.server, g)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("asgd", id="asgd: the server goes on to the end"),
+        pytest.param("ssp", id="ssp: the server waits for it"),
+    ],
+)
+def test_a_worker_of_a_server_that_hangs_is_named(name, tmp_path):
+    parameters = {"staleness": 1} if name == "ssp" else {}
+    world = WORLD | {
+        "algorithm": [{"name": "stuck", **parameters}],
+        "validation": {"compute": "real", "timeout": "2 s"},
+    }
+    programs = {"stuck": replace(catalogue()[name], name="stuck", worker=stuck)}
+    made = parse(world, programs=programs)
+    task = TrainingTask(made.algorithm[0], 0, tmp_path / "task")
+    with pytest.raises(RunError, match=r"^worker 1 hangs \(silent\) during stuck") as caught:
+        launch.run(Job(made, (task,), tmp_path, "cpu", programs))
+    assert "in stuck" in str(caught.value)

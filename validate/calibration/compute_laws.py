@@ -1,0 +1,226 @@
+"""The laws of compute times, from measured steps: families, lastingly slow workers, slow spells."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.distributions.distribution import TIMES, Array, Distribution
+from paceline.simulator.distributions.parametric import Constant
+from paceline.simulator.errors import InputError
+from paceline.validate.calibration import distribution_fits, independence, slow_periods
+from paceline.validate.calibration.distribution_fits import FittedLaw
+
+FEW = 20  # steps, below which families cannot be told apart
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a scenario's [cluster] says of the measured steps.
+
+    `compute`, `bursts` and `group` (without those of `compute`) are its tables; `samples` has, by
+    file name, times (seconds) that an empirical law refers to; `members` the measured ranks of each
+    group, "" being all others. `ranking`: every family that was tried, best first, for each group.
+    `sd`: standard error of the mean step, relative to it. `notes`: what was found, in sentences.
+    """
+
+    compute: dict[str, Any]
+    bursts: dict[str, Any] | None
+    group: list[dict[str, Any]]
+    samples: dict[str, Array]
+    members: dict[str, list[int]]
+    ranking: list[dict[str, Any]]
+    sd: float
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def tables(self) -> dict[str, Any]:
+        """What of [cluster] is not left out."""
+        every = {"compute": self.compute, "bursts": self.bursts, "group": self.group}
+        return {key: value for key, value in every.items() if value}
+
+
+def fit(
+    times: Sequence[Array], *, starts: Sequence[Array] | None = None, name: str = "compute"
+) -> Fitted:
+    """Return the laws of compute times, one array per worker (seconds, in order, warm-up left out).
+
+    `starts`: when each step began (seconds), by which spells are timed; left out: each began when
+    the last one ended. `name`: how the files of samples are to be called. Raises InputError for
+    times that are none, or no steps at all.
+    """
+    series = _checked(times)
+    notes: list[str] = []
+    slow = None
+    if independence.correlated(series):
+        slow = slow_periods.find(series, _lasts(series, starts))
+        notes.append(_of_spells(slow))
+    usual = series
+    if slow:
+        usual = [each[fast] for each, fast in zip(series, slow.fast, strict=True)]
+    groups = _named(independence.alike(usual), usual)
+    laws: dict[str, dict[str, Any]] = {}
+    samples: dict[str, Array] = {}
+    ranking: list[dict[str, Any]] = []
+    for index, (group, ranks) in enumerate(groups.items()):
+        found = np.concatenate([usual[rank] for rank in ranks])
+        file = f"{name}-{group}.csv" if group else f"{name}.csv"
+        laws[group], rows, said = _law(found, len(series), index, file)
+        if laws[group]["dist"] == "empirical":
+            samples[file] = found
+        ranking += [{"group": group, **row} for row in rows]
+        notes += [f"{group} workers: {each}" if group else each for each in said]
+    notes += _of_groups(groups, usual)
+    return Fitted(
+        compute=laws[""],
+        bursts=_bursts(slow) if slow else None,
+        group=[
+            {"name": group, "workers": len(groups[group]), "compute": law}
+            for group, law in laws.items()
+            if group
+        ],
+        samples=samples,
+        members=groups,
+        ranking=ranking,
+        sd=_standard_error(series),
+        notes=notes,
+    )
+
+
+def _checked(times: Sequence[Array]) -> list[Array]:
+    series = [np.asarray(each, dtype=float) for each in times]
+    for rank, each in enumerate(series):
+        wrong = each[~(np.isfinite(each) & (each >= 0))]
+        if len(wrong):
+            raise InputError(f"worker {rank}: a step of {wrong[0]} s; times are finite, 0 or more")
+    if not any(map(len, series)):
+        raise InputError("no steps were measured; give a run that has some after its warm-up")
+    return series
+
+
+def _lasts(series: Sequence[Array], starts: Sequence[Array] | None) -> list[Array]:
+    """Seconds from each step's beginning to the next one's; of the last one, its own time."""
+    if starts is None:
+        return list(series)
+    return [
+        np.append(np.diff(begun), each[-1:]) for begun, each in zip(starts, series, strict=True)
+    ]
+
+
+def _law(
+    times: Array, workers: int, index: int, file: str
+) -> tuple[dict[str, Any], list[dict[str, Any]], list[str]]:
+    """The law of independent times as a table, the families tried, and what is to be said."""
+    n, mean, sd = len(times), float(times.mean()), float(times.std())
+    if n < 3 or sd <= independence.NEARLY * mean:
+        few = [f"only {_steps(n)}: too few for more than their mean"] if n < 3 else []
+        law = _table(Constant.model_construct(value=mean))
+        return law, [{"family": "constant", "parameters": law, "chosen": True}], few
+    rng = np.random.default_rng(np.random.SeedSequence(SEED, spawn_key=(index,)))
+    tried = distribution_fits.candidates(times, workers, rng, ended=n >= FEW)
+    notes = []
+    if n < FEW:
+        chosen: FittedLaw | None = tried[0]
+        notes.append(f"only {_steps(n)}: too few for more than their mean and a rough spread")
+    else:
+        chosen = next((each for each in tried if each.fits), None)
+    if chosen is None:
+        notes.append(f"no family fits {n} steps: their own times are used (empirical)")
+    elif chosen.p <= distribution_fits.REJECTED:
+        notes.append(
+            f"{chosen.law.model_dump()['dist']} is not quite the law (p = {chosen.p:.2g}), but "
+            f"near enough: the slowest of {workers} is within {abs(chosen.slowest - 1):.1%}"
+        )
+    law = {"dist": "empirical", "file": file} if chosen is None else _table(chosen.law)
+    return law, [_row(each, each is chosen) for each in tried], notes
+
+
+def _table(law: Distribution) -> dict[str, str | float]:
+    """A law as a scenario writes it."""
+    values = law.model_dump()
+    found: dict[str, str | float] = {"dist": values.pop("dist")}
+    for key, value in values.items():
+        if key in TIMES:
+            found[key] = _quantity(value)
+        elif key != "negative":
+            found[key] = float(f"{value:.6g}")
+    return found
+
+
+def _quantity(seconds: float) -> str:
+    """A time as a scenario writes it."""
+    return f"{seconds * 1e3:.6g} ms"
+
+
+def _steps(n: int) -> str:
+    return f"{n} step{'s' * (n > 1)}"
+
+
+def _row(candidate: FittedLaw, chosen: bool) -> dict[str, Any]:
+    parameters = _table(candidate.law)
+    return {
+        "family": parameters["dist"],
+        "parameters": parameters,
+        "log_likelihood": candidate.log_likelihood,
+        "bic": candidate.bic,
+        "ks": candidate.ks,
+        "p": candidate.p,
+        "slowest": candidate.slowest,
+        "chosen": chosen,
+    }
+
+
+def _named(clusters: Sequence[Sequence[int]], series: Sequence[Array]) -> dict[str, list[int]]:
+    """Name the groups: the largest has no name, and who has too few steps to tell is in it."""
+    common = max(clusters, key=len)
+    place = list(clusters).index(common)
+    slow = {f"slow-{k + 1}": [*each] for k, each in enumerate(clusters[place + 1 :])}
+    fast = {f"fast-{k + 1}": [*each] for k, each in enumerate(reversed(clusters[:place]))}
+    named = fast | slow
+    others = {rank for each in named.values() for rank in each}
+    return {**named, "": [rank for rank in range(len(series)) if rank not in others]}
+
+
+def _bursts(found: slow_periods.SlowPeriods) -> dict[str, Any]:
+    factor = float(f"{found.factor:.4g}")
+    return {"factor": factor, "on": _quantity(found.on), "off": _quantity(found.off)}
+
+
+def _of_groups(groups: dict[str, list[int]], series: Sequence[Array]) -> list[str]:
+    means = {
+        group: float(np.concatenate([series[rank] for rank in ranks]).mean())
+        for group, ranks in groups.items()
+    }
+    return [
+        f"{'workers' if len(ranks) > 1 else 'worker'} {', '.join(map(str, ranks))} "
+        f"{'take' if len(ranks) > 1 else 'takes'} {means[group] / means['']:.4g} times as long as "
+        "the others, throughout"
+        for group, ranks in groups.items()
+        if group
+    ]
+
+
+def _of_spells(found: slow_periods.SlowPeriods | None) -> str:
+    if found is None:
+        return (
+            "slow steps follow slow steps more often than chance has it, but not in spells of one "
+            "speed: a drift, perhaps; taken as independent"
+        )
+    return (
+        f"{found.count} slow spells: steps take {found.factor:.3g} times as long in them; "
+        f"{_quantity(found.on)} each, {_quantity(found.off)} apart"
+    )
+
+
+def _standard_error(series: Sequence[Array]) -> float:
+    """Of the mean over all steps, relative to it; inf for a single step of a worker."""
+    n, mean = sum(map(len, series)), float(np.mean(np.concatenate(series)))
+    deviations = [each - each.mean() for each in series if len(each) > 1]
+    freedom = sum(len(each) - 1 for each in deviations)
+    if not freedom or not mean:
+        return 0.0 if not mean else math.inf
+    variance = sum(float(each @ each) for each in deviations) / freedom
+    return math.sqrt(variance * independence.inflation(deviations) / n) / mean

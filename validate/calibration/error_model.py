@@ -1,0 +1,232 @@
+"""Calibrate a quadratic, and Theorem 2's constants, on short measured runs.
+
+The expected loss of synchronous SGD on a quadratic is linear in the gaps of its modes:
+loss(n) = floor + sum_i gap_i r_i(n), with r_i(n) = (1 - lr h_i)^(2n) for plain SGD, so that
+non-negative least squares over a grid of curvatures h finds the few that matter (Lawson and Hanson
+1974). Noise and how far workers differ come from the landscape along the run, and from local-sgd.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.inputs import untrusted
+from paceline.simulator.load.load import parse
+from paceline.simulator.programs.pieces.transform import AdamW, Identity
+from paceline.simulator.results import read
+from paceline.simulator.results.read import RunDirectory
+from paceline.simulator.results.statistics import aligned
+from paceline.validate.calibration.error_model_modes import (
+    FittedHeterogeneity,
+    FittedModes,
+    Noise,
+    Points,
+    heterogeneity,
+    modes,
+    noise,
+)
+from paceline.validate.calibration.mean_dynamics import Observation
+
+LANDSCAPE = "landscape.json"
+BLOCK = 16  # coordinates of a mode
+ROUNDS = 3  # noise is told by the gap above the floor, and the floor without noise
+LEAST = 0.05  # share below which workers count as alike
+LEVELS = 20  # of loss, at which steps are compared
+
+
+@dataclass(frozen=True)
+class ErrorModel:
+    """What predicts error. `objective` and `bound` are tables for [objective].
+
+    `sd`: relative standard errors by dotted key; that of `objective.spectrum.curvature` is of all
+    curvatures together, and so of all numbers of steps. `range`: losses that were fitted, lowest
+    and highest; nothing is known below. `fit`: root mean square error of log losses by label.
+    """
+
+    objective: dict[str, Any]
+    bound: dict[str, Any] | None
+    sd: dict[str, float]
+    range: tuple[float, float]
+    fit: dict[str, float]
+    notes: list[str]
+
+
+def fit(runs: Sequence[Path]) -> ErrorModel:
+    """Fit what the run directories hold of ssgd and of local-sgd.
+
+    Landscapes (`landscape.json`) are used where there are some. Raises InputError where there is
+    no loss, or no ssgd.
+    """
+    found = [read.read(path) for path in runs]
+    observations = [each for directory in found for each in _observe(directory)]
+    if not observations:
+        raise InputError(
+            f"{', '.join(map(str, runs))}: no losses of ssgd or local-sgd; give a run of them "
+            'whose objective.kind is "torch" or "softmax"'
+        )
+    return calibrate(observations, [point for path in runs for point in _points(Path(path))])
+
+
+def calibrate(seen: Sequence[Observation], points: Points = ()) -> ErrorModel:
+    """Fit curves, and the points of landscapes. Raises InputError where there is no ssgd."""
+    together = [each for each in seen if each.tau is None]
+    apart = [each for each in seen if each.tau is not None]
+    if not together:
+        raise InputError("no ssgd among the runs; add one: local steps are compared with it")
+    steepest = _largest(points)
+    found = FittedModes(0.0, np.empty(0), np.empty(0))
+    for _ in range(ROUNDS):
+        seen_noise = noise(points, found.floor)
+        found = modes(together, seen_noise, found.floor, steepest)
+    differ = heterogeneity(apart, points, found, seen_noise)
+    initial_gap = float(found.gap.sum())
+    differs = differ is not None and differ.share >= LEAST
+    quality = {each.label: _misfit(each, found, seen_noise, differ) for each in seen}
+    sd = {"objective.spectrum.curvature": _pace(together, found, seen_noise)}
+    if points:
+        sd |= {"objective.noise": seen_noise.sd / 2, "objective.noise_growth": seen_noise.sd}
+    table: dict[str, Any] = {
+        "kind": "quadratic",
+        "dimension": BLOCK * len(found.gap),
+        "spectrum": {
+            "kind": "modes",
+            "curvature": [_short(each) for each in found.curvature],
+            "gap": [_short(each) for each in found.gap],
+        },
+        "noise": _short(seen_noise.fixed**0.5),
+        "noise_growth": _short(seen_noise.growth),
+        "initial_gap": _short(initial_gap),
+        "floor": _short(found.floor),
+    }
+    if differ is not None and differs:
+        names = "objective.heterogeneity.share", "objective.heterogeneity.curvature"
+        sd |= dict(zip(names, differ.sd, strict=True))
+        table["heterogeneity"] = {
+            "share": _short(differ.share),
+            "curvature": _short(differ.curvature),
+        }
+    low = min(float(each.mean.min()) for each in together)
+    high = max(float(each.mean.max()) for each in together)
+    notes = _notes(together, points, apart, differ)
+    return ErrorModel(table, _bound(points, initial_gap), sd, (low, high), quality, notes)
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def _largest(points: Points) -> float:
+    """The largest curvature that a landscape has seen; infinite where there is none."""
+    found = [each[key] or 0.0 for each in points for key in ("smoothness", "curvature", "apart")]
+    return max(found, default=0.0) or np.inf
+
+
+def _bound(points: Points, initial_gap: float) -> dict[str, Any] | None:
+    """Theorem 2's constants, which must hold everywhere: the largest met."""
+    smoothness = _largest(points)
+    if not np.isfinite(smoothness):
+        return None
+    return {
+        "kind": "bound",
+        "initial_gap": _short(initial_gap),
+        "smoothness": _short(smoothness),
+        "gradient_variance": _short(max(each["noise"] for each in points)),
+    }
+
+
+def _misfit(
+    seen: Observation, found: FittedModes, noise: Noise, differ: FittedHeterogeneity | None
+) -> float:
+    share, apart = (differ.share, differ.curvature) if differ else (0.0, 1.0)
+    wrong = np.log(found.loss(seen, noise, share, apart)) - np.log(seen.mean)
+    return float(np.sqrt((wrong**2).mean()))
+
+
+def _pace(seen: Sequence[Observation], found: FittedModes, noise: Noise) -> float:
+    """By how much, relatively, the steps of a run to a loss miss those of the model."""
+    wrong: list[float] = []
+    for each in seen:
+        predicted = np.minimum.accumulate(found.loss(each, noise))
+        for losses in each.losses:
+            lowest = max(losses.min(), predicted.min())
+            levels = np.geomspace(min(losses[1], predicted[1]), lowest, LEVELS + 1)[:-1]
+            ways = [
+                np.interp(-np.log(levels), -np.log(np.minimum.accumulate(curve)), each.steps)
+                for curve in (losses, predicted)
+            ]
+            wrong += list(np.log(ways[0] + 1) - np.log(ways[1] + 1))
+    return float(np.sqrt(np.mean(np.square(wrong))))
+
+
+def _notes(
+    together: Sequence[Observation],
+    points: Points,
+    apart: Sequence[Observation],
+    differ: FittedHeterogeneity | None,
+) -> list[str]:
+    notes = ["the curvature is that of a quadratic, the same along the whole run"]
+    if sum(len(each.losses) for each in together) == 1:
+        notes.append("one seed: standard errors do not know what another deal of the data changes")
+    if points:
+        notes.append(
+            f"the largest curvature met is {_largest(points):.3g}: a learning rate, times the "
+            "gradients applied at once, above its reciprocal trains more slowly than predicted"
+        )
+    else:
+        notes.append("no landscape: gradients count as free of noise")
+    if differ is None:
+        notes.append("neither landscape nor local-sgd: the workers' data count as alike")
+    elif differ.share < LEAST:
+        notes.append("the workers' data count as alike: what differs is less than can be told")
+    elif not apart:
+        notes.append("no local-sgd: what local steps cost is told from the landscape alone")
+    return notes
+
+
+def _points(path: Path) -> list[dict[str, Any]]:
+    """All points of a directory's landscapes, but where gradients were not finite."""
+    try:
+        document = untrusted.loads((path / LANDSCAPE).read_text(encoding="utf-8"))
+        points = [point for survey in document.values() for point in survey["points"]]
+        return [each for each in points if None not in (each["noise"], each["between"])]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise InputError(f"{path / LANDSCAPE}: cannot be read; repeat the run") from None
+
+
+def _observe(directory: RunDirectory) -> list[Observation]:
+    """The curves of ssgd and plain local-sgd that have losses."""
+    table = directory.table
+    wanted = [each for each in table["algorithm"] if each["name"] in ("ssgd", "local-sgd")]
+    if not wanted:
+        return []
+    world = parse(
+        {
+            "model": {"parameters": 1},
+            "objective": {"kind": "quadratic"},
+            "optimizer": table.get("optimizer", {}),
+            "cluster": {"workers": table["cluster"]["workers"], "compute": "1 s"},
+            "network": {"collective": "star", "latency": "0 s"},
+            "run": {"steps": 1},
+            "algorithm": wanted,
+        },
+        file=str(directory.path),
+    )
+    found = []
+    for algorithm in world.algorithm:
+        given, runs = algorithm.parameters, directory.runs.get(algorithm.label, [])
+        plain = given.get("outer", Identity()) == Identity() and given["codec"].kind == "raw"
+        if not runs or not plain or isinstance(given["momentum"], AdamW):
+            continue
+        columns = aligned(runs)
+        losses = columns["loss"]
+        if len(losses[0]) > 1 and np.isfinite(losses).all() and (losses > 0).all():
+            stepping = given["lr"], given["momentum"], given.get("tau")
+            about = algorithm.label, world.cluster.workers, columns["step"][0]
+            found.append(Observation(*about, losses, *stepping))
+    return found

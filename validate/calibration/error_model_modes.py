@@ -1,0 +1,153 @@
+"""The parts of an error model: modes of the loss, noise, and how far workers differ."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.optimize import nnls
+
+from paceline.validate.calibration.mean_dynamics import Array, Observation, responses
+
+Points = Sequence[Mapping[str, Any]]
+"""Of a landscape, as `torch_objective.curvature.survey` has them."""
+
+CURVATURES = 60  # of the grid of modes
+FEWEST = 1e-3  # of the whole gap: what a mode has at least
+SHARES, APARTS = np.linspace(0.0, 0.95, 39), np.geomspace(0.01, 100.0, 41)
+MISFIT = 0.03  # of a curve's losses, relative: what a quadratic is not
+SPREAD = 0.3, 0.5  # least uncertainty of what a landscape says of heterogeneity: relative, and log
+ENOUGH = 30  # points of a curve that heterogeneity is fitted to
+
+
+@dataclass(frozen=True)
+class Noise:
+    """sigma^2 = `fixed` + `growth` 2 (F - F*); `sd`: relative standard error of either."""
+
+    fixed: float = 0.0
+    growth: float = 0.0
+    sd: float = 0.0
+
+    def excess(self, seen: Observation, gap: Array) -> Array:
+        """What noise adds to the loss: lr sigma^2 / (4 workers), in balance along steep modes."""
+        excess: Array = seen.rates * (self.fixed + 2 * self.growth * gap) / (4 * seen.workers)
+        return excess
+
+
+def noise(points: Points, floor: float) -> Noise:
+    """Fit how the noise of mini-batches changes with the loss, by relative least squares."""
+    if not points:
+        return Noise()
+    loss, variance = (np.array([each[key] for each in points]) for key in ("loss", "noise"))
+    kept = variance > 0
+    if not kept.any():
+        return Noise()
+    loss, variance = loss[kept], variance[kept]
+    rows = np.stack([np.ones(len(loss)), 2 * np.maximum(0, loss - floor)], axis=1)
+    (fixed, growth), left = nnls(rows / variance[:, None], np.ones(len(loss)))
+    return Noise(float(fixed), float(growth), float(left / len(loss)))
+
+
+@dataclass(frozen=True)
+class FittedModes:
+    """`floor`, and a few modes (modes,) of the gap above it."""
+
+    floor: float
+    curvature: Array
+    gap: Array
+
+    def loss(self, seen: Observation, noise: Noise, share: Any = 0.0, apart: Any = 1.0) -> Array:
+        """Expected loss at the steps of an observation, shape (points, *shape of `share`)."""
+        s, k = np.broadcast_arrays(share, apart)
+        found = responses(seen, self.curvature, s[..., None], k[..., None]) @ self.gap
+        excess = np.array([noise.excess(seen, each) for each in found.reshape(len(found), -1).T])
+        loss: Array = self.floor + found + excess.T.reshape(found.shape)
+        return loss
+
+
+def modes(seen: Sequence[Observation], noise: Noise, floor: float, steepest: float) -> FittedModes:
+    """Fit runs of ssgd: first all modes of a grid, then the few that are left.
+
+    `steepest`: the largest curvature that the grid may have; `floor`: as known so far.
+    """
+    moved = max(float(np.sum(_all_rates(each))) for each in seen)
+    first = min(1.0 / each.rates.max() for each in seen)
+    grid = np.geomspace(0.02 / moved, max(min(steepest, first), 1 / moved), CURVATURES)
+    found = _weigh(seen, noise, floor, grid)
+    merged, gaps = _merged(grid, found.gap)
+    kept = gaps > FEWEST * gaps.sum()
+    return _weigh(seen, noise, floor, merged[kept])
+
+
+def _all_rates(seen: Observation) -> Array:
+    """What each of the steps moves."""
+    return np.interp(np.arange(1, int(seen.steps[-1]) + 1), seen.steps, seen.rates)
+
+
+def _weigh(
+    seen: Sequence[Observation], noise: Noise, floor: float, curvature: Array
+) -> FittedModes:
+    """The gaps of modes that fit best: relative errors, equal weight to each factor of steps."""
+    rows, targets = [], []
+    for each in seen:
+        loss = each.mean
+        target = loss - noise.excess(each, np.maximum(0, loss - floor))
+        weight = np.sqrt(np.diff(np.log1p(each.steps), prepend=0.0) + 1e-3) / loss
+        basis = np.column_stack([np.ones(len(loss)), responses(each, curvature)])
+        rows.append(np.nan_to_num(basis, nan=1e9, posinf=1e9) * weight[:, None])
+        targets.append(target * weight)
+    (level, *gaps), _ = nnls(np.concatenate(rows), np.concatenate(targets))
+    return FittedModes(float(level), curvature, np.array(gaps))
+
+
+def _merged(curvature: Array, gaps: Array) -> tuple[Array, Array]:
+    """Neighbours of a grid as one mode, of their mean curvature."""
+    used = np.flatnonzero(gaps)
+    groups = np.split(used, np.flatnonzero(np.diff(used) > 1) + 1)
+    at = [np.exp(np.average(np.log(curvature[each]), weights=gaps[each])) for each in groups]
+    return np.array(at), np.array([gaps[each].sum() for each in groups])
+
+
+@dataclass(frozen=True)
+class FittedHeterogeneity:
+    """As a scenario has it; `sd`: relative standard errors."""
+
+    share: float
+    curvature: float
+    sd: tuple[float, float]
+
+
+def heterogeneity(
+    seen: Sequence[Observation], points: Points, found: FittedModes, noise: Noise
+) -> FittedHeterogeneity | None:
+    """The mean over all that is likely, on a grid, given local-sgd runs and a landscape.
+
+    On the quadratic zeta^2 = share curvature 2 (F - F*), and the curvature is that of a worker's
+    loss along its own deviation from the mean gradient. None where neither tells anything.
+    """
+    share, apart = np.meshgrid(SHARES, APARTS, indexing="ij")
+    misfit = np.zeros(share.shape)
+    gap = np.array([each["loss"] - found.floor for each in points])
+    between = np.array([each["between"] for each in points])
+    ratio = (between / (2 * gap))[gap > 0] if len(points) else np.empty(0)
+    if len(ratio) > 1:
+        spread = max(ratio.std(), SPREAD[0] * abs(ratio.mean()), 1e-3)
+        misfit += ((share * apart - ratio.mean()) / spread) ** 2
+    along = np.array([each["apart"] for each in points if (each["apart"] or 0) > 0])
+    if len(along) > 1:
+        spread = max(np.log(along).std(), SPREAD[1])
+        misfit += ((np.log(apart) - np.log(along).mean()) / spread) ** 2
+    for each in (each.take(ENOUGH) for each in seen):
+        with np.errstate(all="ignore"):  # where local steps diverge, nothing is likely
+            predicted = found.loss(each, noise, share, apart)
+            wrong = np.log(predicted) - np.log(each.mean)[:, None, None]
+            misfit += np.nan_to_num((wrong**2).mean(axis=0), nan=np.inf) / MISFIT**2
+    if not seen and len(ratio) < 2:
+        return None
+    likely = np.exp((misfit.min() - misfit) / 2)
+    likely /= likely.sum()
+    mean = float((likely * share).sum())
+    log = float((likely * np.log(apart)).sum())
+    sd = float((likely * (share - mean) ** 2).sum()) ** 0.5
+    sd_log = float((likely * (np.log(apart) - log) ** 2).sum()) ** 0.5
+    return FittedHeterogeneity(mean, float(np.exp(log)), (sd / max(mean, 1e-9), sd_log))

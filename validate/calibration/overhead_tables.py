@@ -1,0 +1,97 @@
+"""The [[overhead]] tables of a profile, from events of runs and what another profile knows."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import hypot
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from paceline.simulator.scenario.overhead import Overhead, at
+from paceline.validate.calibration import overheads, profile
+from paceline.validate.calibration.overheads import Nominal, RunEvents, Term
+from paceline.validate.calibration.profile import Profile
+
+TERMS = ("issue", "collect", "collective", "agree", "send", "message", "receive")
+NOTHING = Profile({})
+
+_tables = TypeAdapter(tuple[Overhead, ...])
+
+
+@dataclass(frozen=True)
+class OverheadTables:
+    """`tables`: one of [[overhead]] for each number of workers; `sd`: relative standard errors.
+
+    `comments` on both are by dotted key, as a profile has them.
+    """
+
+    tables: list[dict[str, Any]] = field(default_factory=list)
+    comments: dict[str, str] = field(default_factory=dict)
+    sd: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def parsed(self) -> tuple[Overhead, ...]:
+        """The tables as a scenario has them."""
+        return _tables.validate_python(tuple(self.tables))
+
+
+def fit(teams: Mapping[int, Sequence[RunEvents]], base: Profile = NOTHING) -> OverheadTables:
+    """Fit the runs of each number of workers; what they do not show is as `base` has it."""
+    found = OverheadTables()
+    for index, (workers, runs) in enumerate(sorted(teams.items())):
+        terms = overheads.fit(runs)
+        known, doubts = at(base.overheads, workers), _doubts(base, workers)
+        step = terms["step"]
+        table = {"workers": workers, "step": profile.law(step.mean, step.spread)}
+        sd = {"step": _relative(step)}
+        for name in TERMS:
+            if name in terms:
+                table[name], sd[name] = profile.seconds(terms[name].mean), _relative(terms[name])
+            elif getattr(known, name):
+                table[name] = profile.seconds(getattr(known, name))
+                sd[name] = doubts.get(name, 0.0)
+        if "collective" in terms and runs[0].scenario.validation.network != "emulated":
+            nominal = Nominal(runs[0].scenario)
+            if nominal.latency:
+                _latencies(nominal, terms["collective"], known, table, sd)
+                sd["collective"] = doubts.get("collective", 0.0)
+        found.tables.append(table)
+        for name in list(table)[1:]:
+            key = f"overhead.{index}.{name}"
+            said = f"mean of {terms[name].samples}" if name in terms else "not shown by these runs"
+            found.comments[key] = f"{Overhead.model_fields[name].description}; {said}"
+            if sd.get(name):
+                found.sd[key] = sd[name]
+    return found
+
+
+def _latencies(
+    nominal: Nominal, term: Term, known: Overhead, table: dict[str, Any], sd: dict[str, float]
+) -> None:
+    """On links that have a latency: how many of it a hop of a collective takes, and a question.
+
+    What a collective takes beyond the prescribed is latency, but for what it takes without any,
+    which only another profile can tell.
+    """
+    factor = 1 + max(0.0, term.mean - known.collective) / nominal.latency
+    table["collective"] = profile.seconds(known.collective)
+    table["latency_factor"] = profile.rounded(factor)
+    table["agree_latencies"] = profile.rounded(factor * nominal.hops)
+    sd["latency_factor"] = sd["agree_latencies"] = term.se / nominal.latency / factor
+
+
+def _relative(term: Term) -> float:
+    return term.se / term.mean if term.mean > 0 else 0.0
+
+
+def _doubts(base: Profile, workers: int) -> dict[str, float]:
+    """Relative standard errors of a profile's costs: with so many workers, else all together."""
+    known: Mapping[str, float] = base.tables.get("calibration", {}).get("sd", {})
+    tables = base.tables.get("overhead", ())
+    found: dict[str, float] = {}
+    for index, table in enumerate(tables):
+        exact = any(each.get("workers") == workers for each in tables)
+        if not exact or table.get("workers") == workers:
+            for name in TERMS:
+                found[name] = hypot(found.get(name, 0.0), known.get(f"overhead.{index}.{name}", 0))
+    return found

@@ -1,0 +1,245 @@
+"""Profiles: what was measured of a machine, as a commented TOML file that scenarios extend."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.inputs import messages
+from paceline.simulator.inputs.paths import refusals
+from paceline.simulator.load import load
+from paceline.simulator.results import store
+from paceline.simulator.scenario.overhead import Overhead
+
+INLINE = "dist"  # a table with this key is a law, and takes one line
+DIGITS = 4  # significant ones of a number
+STEADY = 0.05  # relative standard deviation below which a time is constant
+TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+SIZES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+RATES = ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s"))
+
+_overheads = TypeAdapter(tuple[Overhead, ...])
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The tables of a profile, and what the file says beside them.
+
+    `tables`: as TOML has them, quantities with units; `comments`: a line about a key, by its dotted
+    path ("overhead.0.issue", "calibration"); `head`: lines of comment that come first; `files`:
+    those that tables name (`file = ...`), by name. `folder`: where they are.
+    """
+
+    tables: Mapping[str, Any]
+    comments: Mapping[str, str] = field(default_factory=dict)
+    head: tuple[str, ...] = ()
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    folder: Path = field(default=Path(), compare=False)
+
+    @property
+    def overheads(self) -> tuple[Overhead, ...]:
+        """What a real system adds, by the number of workers. Raises InputError."""
+        try:
+            return _overheads.validate_python(
+                self.tables.get("overhead", ()), context={"folder": self.folder}
+            )
+        except ValidationError as error:
+            fault = error.errors()[0]
+            path, value = ("overhead", *fault["loc"]), fault["input"]
+            shown = "" if fault["type"] == "missing" else f" = {messages.show(value)}"
+            what = f"{messages.sentence(fault, path, value)}; correct the profile"
+            if fault["type"] in messages.UNKNOWN:
+                keys = messages.nearest(str(path[-1]), Overhead.model_fields, "the keys here are")
+                what = f"unknown key; {keys}"
+            raise InputError(f"{messages.dotted(path)}{shown}: {what}") from None
+
+    def text(self) -> str:
+        """The file, with comments."""
+        document = _tomlkit().document()
+        self._fill(document, self.tables, ())
+        head = "".join(f"# {line}".rstrip() + "\n" for line in self.head)
+        # one empty line before each table, whatever its parts have brought with them
+        body = re.sub(r"\n+\[", "\n\n[", f"\n{document.as_string()}").lstrip("\n")
+        return f"{head}\n{body}" if head else body
+
+    def write(self, path: Path | str) -> None:
+        """Write the file, and beside it those that it names. Raises InputError."""
+        path = Path(path)
+        try:
+            store.write(path, self.text().encode())
+            for name, content in self.files.items():
+                store.write(path.parent / name, content)
+        except OSError as error:
+            raise InputError(
+                f"{path}: cannot be written ({error.strerror}); choose another file"
+            ) from None
+
+    def _fill(self, container: Any, table: Mapping[str, Any], path: tuple[str, ...]) -> None:
+        """Add keys with their comments, then tables: TOML wants them in this order."""
+        tomlkit = _tomlkit()
+        inner = []
+        for key, value in table.items():
+            if _is_table(value) or _are_tables(value):
+                inner.append((key, value))
+                continue
+            if about := self._about(*path, key):
+                container.add(tomlkit.comment(about))
+            container.add(key, _plain(value))
+        for key, value in inner:
+            if _is_table(value):
+                container.add(key, self._table(value, (*path, key)))
+                continue
+            array = tomlkit.aot()
+            for number, each in enumerate(value):
+                array.append(self._table(each, (*path, key, str(number))))
+            container.add(key, array)
+
+    def _table(self, value: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+        table = _tomlkit().table(is_super_table=False)  # with a line of its own, always
+        if about := self._about(*path):
+            table.comment(about)
+        self._fill(table, value, path)
+        return table
+
+    def _about(self, *path: str) -> str:
+        return " ".join(self.comments.get(".".join(path), "").split())
+
+
+def demand(path: Path) -> None:
+    """Refuse a file that cannot be written, before a minute is spent on what it is to hold.
+
+    Raises InputError.
+    """
+    folder = next(each for each in path.absolute().parents if each.exists())
+    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise InputError(f"{path}: cannot be written; choose another file with --out")
+
+
+def read(path: Path | str) -> Profile:
+    """Read what `Profile.write` wrote, or a user has since. Raises InputError."""
+    path = Path(path)
+    tables = load.read(path)
+    if not tables.keys() & {"overhead", "calibration", "probe"}:
+        raise InputError(
+            f"{path}: no profile, for it has neither [[overhead]] nor [calibration]; "
+            "make one by `paceline probe` or `paceline calibrate`"
+        )
+    if wrong := refusals(tables, str(path), path.parent, "put a copy beside it"):
+        raise InputError("\n".join(wrong.values()))  # they are copied beside the new profile
+    text = path.read_text("utf-8-sig")
+    lines = text.splitlines()
+    first = next((n for n, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    # a comment that an empty line does not set apart is about the first key
+    head = lines[:first] if not "".join(lines[first : first + 1]).strip() else []
+    body = _tomlkit().parse("\n".join(lines[len(head) :])).body
+    files = {
+        name: (path.parent / name).read_bytes()
+        for name in _names(tables)
+        if (path.parent / name).is_file()
+    }
+    said = tuple(line[1:].removeprefix(" ") for line in head)
+    profile = Profile(tables, dict(_comments(body, ())), said, files, path.parent)
+    try:
+        _ = profile.overheads
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    return profile
+
+
+def seconds(value: float) -> str:
+    """A time as people write it: "0.412 ms"."""
+    return _quantity(value, TIMES, 0.1)
+
+
+def size(value: float) -> str:
+    """Bytes as people write them: "64 kB"."""
+    return _quantity(value, SIZES)
+
+
+def rate(value: float) -> str:
+    """Bytes per second as people write them: "3.1 Gbit/s"."""
+    return _quantity(8 * value, RATES)
+
+
+def law(mean: float, spread: float) -> dict[str, Any]:
+    """A time (seconds) with this mean and standard deviation, as a scenario writes its law."""
+    if mean <= 0 or spread < STEADY * mean:
+        return {"dist": "constant", "value": seconds(max(mean, 0.0))}
+    return {"dist": "gamma", "mean": seconds(mean), "shape": rounded((mean / spread) ** 2)}
+
+
+def rounded(value: float) -> float:
+    """A number with as many digits as a profile has."""
+    return float(f"{value:.{DIGITS}g}")
+
+
+def _quantity(value: float, units: tuple[tuple[float, str], ...], least: float = 1.0) -> str:
+    unit, name = next((each for each in units if abs(value) >= least * each[0]), units[-1])
+    if value == 0:
+        unit, name = next(each for each in units if each[0] == 1)
+    return f"{float(f'{value / unit:.{DIGITS}g}'):.12g} {name}"
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, Mapping) and INLINE not in value
+
+
+def _are_tables(value: Any) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and all(map(_is_table, value))
+
+
+def _plain(value: Any) -> Any:
+    """A value as TOML has it on one line, numbers rounded."""
+    if isinstance(value, Mapping):
+        table = _tomlkit().inline_table()
+        table.update({key: _plain(each) for key, each in value.items()})
+        return table
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return rounded(value) if isinstance(value, float) else value
+
+
+def _names(value: Any) -> Iterator[str]:
+    """All files that tables name."""
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            if key == "file" and isinstance(each, str):
+                yield each
+            yield from _names(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _names(each)
+
+
+def _comments(body: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Of a parsed table: each key's comment, which stands in the line before, or in its own."""
+    above = ""
+    for key, item in body:
+        if key is None:
+            above = item.trivia.comment.lstrip("# ") if type(item).__name__ == "Comment" else above
+            continue
+        here = (*path, key.key)
+        kind = type(item).__name__
+        tables = enumerate(item.body) if kind == "AoT" else [(None, item)]
+        for number, each in tables:
+            where = here if number is None else (*here, str(number))
+            about = each.trivia.comment.lstrip("# ") if type(each).__name__ == "Table" else above
+            if about:
+                yield ".".join(where), about
+            if type(each).__name__ == "Table":
+                yield from _comments(each.value.body, where)
+        above = ""
+
+
+def _tomlkit() -> Any:
+    """The library that keeps comments; loaded where it is used."""
+    try:
+        import tomlkit  # noqa: PLC0415
+    except ModuleNotFoundError:
+        raise InputError('tomlkit is not installed; pip install "paceline[train]"') from None
+    return tomlkit

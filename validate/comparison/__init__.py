@@ -1,0 +1,5 @@
+"""`paceline compare`: predicted against measured, quantity by quantity, and why they differ.
+
+Import `compare.compare`; `quantities` are the rows, `attribution` names what explains an error. It
+reads two run directories and starts nothing.
+"""

@@ -1,0 +1,185 @@
+"""Figures of a comparison: measured curves over predicted ones, and a scatter of both."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from paceline.simulator.results.figures import curves as plot
+from paceline.simulator.results.figures.style import COLOURS, DASHES, GREY, one_panel, style
+from paceline.simulator.results.run import Run
+from paceline.simulator.results.statistics import time_unit
+from paceline.validate.comparison.quantities import PACE, TARGET, Row
+
+if TYPE_CHECKING:  # matplotlib takes half a second to import
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from paceline.validate.comparison.compare import Comparison
+
+POINTS = 400  # more than a figure can show
+DOTS = 15  # that mark a measured curve
+NEAR = 0.1  # relative error of the scatter's band
+
+
+def figures(result: "Comparison") -> dict[str, bytes]:
+    """Return every figure by file name; the same numbers give the same bytes."""
+    with style():
+        drawn = {"comparison": curves(result), "scatter": scatter(result)}
+        return plot.files(drawn)
+
+
+def curves(result: "Comparison") -> "Figure":
+    """Draw the loss, or without one the steps, against wall-clock time.
+
+    A line per prediction and dots of its colour for the measurement; hollow where those runs are
+    no evidence.
+    """
+    figure, axes = one_panel()
+    sides = [(result.predicted.runs[label], result.measured.runs[label]) for label in result.labels]
+    everything = [run for side in sides for runs in side for run in runs]
+    column = "loss" if any(np.isfinite(run.curve["loss"]).any() for run in everything) else "step"
+    longest = max(run.duration for run in everything)
+    size, unit = time_unit(longest)
+    ends, shown = [], []
+    for index, (label, (predicted, measured)) in enumerate(zip(result.labels, sides, strict=True)):
+        colour, dash = COLOURS[index % len(COLOURS)], DASHES[index // len(COLOURS) % len(DASHES)]
+        times, values = _on_a_grid(predicted, column)
+        axes.plot(times / size, values.mean(axis=0), color=colour, linestyle=dash, lw=1.3, zorder=3)
+        _band(axes, times / size, values, colour, alpha=0.15)
+        shown.append(values)
+        times, values = _on_a_grid(measured, column)
+        dots = np.linspace(0, POINTS - 1, DOTS).astype(int).tolist()
+        axes.plot(
+            times / size,
+            values.mean(axis=0),
+            "o-",
+            markevery=dots,
+            color=colour,
+            mfc=_fill(result, label),
+            linewidth=0.5,
+            markersize=3.5,
+            zorder=4,
+        )
+        ends.append((label, colour, times / size, values.mean(axis=0)))
+        _band(axes, times / size, values, colour, alpha=0.3)
+        shown.append(values)
+    axes.set_xlim(0, longest / size or 1)
+    axes.set_xlabel(f"wall-clock time ({unit})")
+    axes.set_ylabel({"loss": "loss", "step": "local steps done"}[column])
+    plot.vertical(axes, _visible(shown, column))
+    plot.label_ends(figure, axes, ends)
+    several = any(len(runs) > 1 for side in sides for runs in side)
+    bands = "; bands from smallest to largest seed" if several else "; one seed each"
+    _caption(axes, f"lines: predicted, dots: measured{bands}", result)
+    return figure
+
+
+def _on_a_grid(runs: Sequence[Run], column: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return times (points,) that all seeds have, and each seed's values at these."""
+    found = [(np.array(run.curve["time"]), np.array(run.curve[column])) for run in runs]
+    first, last = max(time[0] for time, _ in found), min(time[-1] for time, _ in found)
+    grid = np.linspace(first, last, POINTS)
+    return grid, np.array([np.interp(grid, time, values) for time, values in found])
+
+
+def _band(
+    axes: "Axes", times: np.ndarray, values: np.ndarray, colour: str, *, alpha: float
+) -> None:
+    if len(values) > 1:
+        low, high = values.min(axis=0), values.max(axis=0)
+        axes.fill_between(times, low, high, color=colour, alpha=alpha, linewidth=0)
+
+
+def _visible(shown: Sequence[np.ndarray], column: str) -> list[float]:
+    """Return the values that the axis must hold: what diverges leaves the picture."""
+    values = np.concatenate([each.ravel() for each in shown])
+    values = values[np.isfinite(values)]
+    if column == "loss":
+        values = plot.in_picture(values, [each[0, 0] for each in shown])
+    return list(values)
+
+
+def scatter(result: "Comparison") -> "Figure | None":
+    """Draw predicted against measured: seconds per step and, where there are any, times to target.
+
+    None where no algorithm has both, above zero.
+    """
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    panels: dict[str, Mapping[str, Row]] = {
+        name: {
+            k: row
+            for k, row in result.of(key, counted=False).items()
+            if row["predicted"] and row["measured"]
+        }
+        for name, key in (("seconds per step", PACE), (f"time to loss {result.target}", TARGET))
+    }
+    panels = {name: rows for name, rows in panels.items() if rows}
+    if not panels:
+        return None
+    figure = Figure(figsize=(6.5, 4.2 * len(panels)))
+    column = figure.subplots(len(panels), squeeze=False, gridspec_kw={"hspace": 0.3})[:, 0]
+    for axes, (name, rows) in zip(column, panels.items(), strict=True):
+        _panel(figure, axes, name, rows, result)
+    said = f"on the diagonal: exact; band: within {100 * NEAR:.0f} %; bars: 95 % over seeds"
+    _caption(column[0], said, result)
+    return figure
+
+
+def _panel(
+    figure: "Figure", axes: "Axes", name: str, rows: Mapping[str, Row], result: "Comparison"
+) -> None:
+    values = np.array([[row["measured"], row["predicted"]] for row in rows.values()])
+    size, unit = time_unit(float(values.min()))
+    if values.max() < 2:
+        size, unit = 1e-3, "ms"
+    low, high = values.min() / size / 1.25, values.max() / size * 1.25
+    line = np.geomspace(low, high, 50)
+    axes.plot(line, line, color=GREY, linewidth=0.8, zorder=1)
+    near = (1 - NEAR) * line, (1 + NEAR) * line
+    axes.fill_between(line, *near, color=GREY, alpha=0.12, linewidth=0, zorder=0)
+    ends = []
+    for label, row in rows.items():
+        colour = COLOURS[result.labels.index(label) % len(COLOURS)]
+        x, y = row["measured"] / size, row["predicted"] / size
+        axes.errorbar(
+            x,
+            y,
+            xerr=_bar(row["measured_ci95"], x, size),
+            yerr=_bar(row["predicted_ci95"], y, size),
+            fmt="o",
+            color=colour,
+            mfc=_fill(result, label),
+            markersize=4.5,
+            elinewidth=0.8,
+            zorder=3,
+        )
+        ends.append((label, colour, np.array([x]), np.array([y])))
+    plot.vertical(axes, [low, high])
+    axes.set_xscale(axes.get_yscale())
+    axes.set_xticks(axes.get_yticks())
+    axes.minorticks_off()
+    axes.set_xlim(low, high)
+    axes.set_ylim(low, high)
+    axes.set_xlabel(f"{name}, measured ({unit})")
+    axes.set_ylabel(f"{name}, predicted ({unit})")
+    axes.xaxis.set_major_formatter("{x:g}")
+    plot.label_ends(figure, axes, ends)
+
+
+def _fill(result: "Comparison", label: str) -> str:
+    """Dots are hollow where the measured runs are no evidence."""
+    colour = COLOURS[result.labels.index(label) % len(COLOURS)]
+    return "white" if label in result.not_counted else colour
+
+
+def _bar(ci95: Sequence[float] | None, middle: float, size: float) -> list[list[float]] | None:
+    """Return how far an interval (in seconds) reaches below and above `middle` (in units)."""
+    return None if ci95 is None else [[middle - ci95[0] / size], [ci95[1] / size - middle]]
+
+
+def _caption(axes: "Axes", said: str, result: "Comparison") -> None:
+    hollow = "; hollow: not counted" if result.not_counted else ""
+    axes.annotate(said + hollow, (0, 1), (0, 6), "axes fraction", "offset points", color=GREY)
+    axes.set_title(result.title, pad=22)

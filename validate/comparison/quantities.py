@@ -1,0 +1,264 @@
+"""Each quantity of an algorithm, predicted and measured, with its error and its noise."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.results import statistics
+from paceline.simulator.results.run import TIMES, Run
+
+WARM_UP = 0.1  # of a run's steps: connections open, caches fill
+RECENT = 0.2  # of a run's steps, whose losses tell how much these fluctuate
+LOSS_TIMES = {"quarter": 0.25, "half": 0.5, "three_quarters": 0.75, "end": 1.0}
+PACE, TARGET, EQUAL_STEPS = "seconds_per_step", "time_to_target", "loss_at_equal_steps"
+
+Row = dict[str, Any]
+
+
+def pace(run: Run) -> float:
+    """Return seconds per step without the first tenth of the steps; nan without two evaluations.
+
+    From the first evaluation after that tenth, but at least over the last interval.
+    """
+    time, step = np.asarray(run.curve["time"]), np.asarray(run.curve["step"])
+    if step.size < 2:
+        return math.nan
+    first = min(int(np.searchsorted(step, WARM_UP * step[-1])), step.size - 2)
+    return _ratio(time[-1] - time[first], step[-1] - step[first])
+
+
+def rows(label: str, pair: tuple[Row, Row], runs: tuple[Sequence[Run], Sequence[Run]],
+         target: float | None) -> list[Row]:  # fmt: skip
+    """Return every quantity of the algorithm `label`, of which `pair` are the summaries.
+
+    Predicted comes before measured. What neither of them has is left out. `target`: the loss to
+    reach.
+    """
+    seeds = [[run.seed for run in each] for each in runs]
+    found = []
+    for quantity, measure in _quantities([*runs[0], *runs[1]], target).items():
+        values = tuple([measure(run) for run in each] for each in runs)
+        row = _row(label, quantity, values, paired=seeds[0] == seeds[1])
+        if quantity == TARGET:
+            row["note"] = _reached(values)
+        if quantity == EQUAL_STEPS and len(runs[0]) == len(runs[1]) == 1:
+            row["within_noise"] = _fluctuates(row, runs[0][0], runs[1][0])
+        if quantity == TARGET or row["predicted"] is not None or row["measured"] is not None:
+            found.append(row)
+    return [*found, *_shares(label, *pair)]
+
+
+def _quantities(runs: Sequence[Run], target: float | None) -> dict[str, Callable[[Run], float]]:
+    """What is asked of each run; times and steps end where the shortest of the runs does."""
+    end, step = min(run.duration for run in runs), min(run.steps for run in runs)
+    found: dict[str, Callable[[Run], float]] = {PACE: pace}
+    if target is not None:
+        found[TARGET] = partial(statistics.crossing, target=target)
+    for name, share in LOSS_TIMES.items():
+        found[f"loss_at_{name}"] = partial(statistics.at, time=share * end)
+    found[EQUAL_STEPS] = lambda run: float(np.interp(step, run.curve["step"], run.curve["loss"]))
+    found["bytes_per_step"] = lambda run: _ratio(run.curve["bytes"][-1], run.steps)
+    return found
+
+
+def _row(label: str, quantity: str, values: Sequence[Sequence[float]], *, paired: bool) -> Row:
+    predicted, measured = (_finite(float(np.mean(each))) for each in values)
+    return {
+        "algorithm": label,
+        "quantity": quantity,
+        "predicted": predicted,
+        "measured": measured,
+        "error": relative(predicted, measured),
+        "error_is": "relative",
+        "predicted_ci95": statistics.interval(values[0]),
+        "measured_ci95": statistics.interval(values[1]),
+        "within_noise": within_noise(*values, paired=paired),
+        "note": None,
+    }
+
+
+def _shares(label: str, predicted: Row, measured: Row) -> list[Row]:
+    """Return the shares of the workers' time, whose errors are differences."""
+    one, other = predicted["breakdown"], measured["breakdown"]
+    return [
+        {
+            "algorithm": label,
+            "quantity": f"{kind}_share",
+            "predicted": one.get(kind),
+            "measured": other.get(kind),
+            "error": difference(one.get(kind), other.get(kind)),
+            "error_is": "difference",
+            "predicted_ci95": None,
+            "measured_ci95": None,
+            "within_noise": None,
+            "note": None,
+        }
+        for kind in TIMES
+        if kind in one or kind in other
+    ]
+
+
+def relative(predicted: float | None, measured: float | None) -> float | None:
+    """Return predicted / measured - 1; None where either is missing or measured is 0."""
+    return None if predicted is None or not measured else predicted / measured - 1
+
+
+def difference(predicted: float | None, measured: float | None) -> float | None:
+    """Return predicted - measured; None where either is missing."""
+    return None if predicted is None or measured is None else predicted - measured
+
+
+def within_noise(
+    predicted: Sequence[float], measured: Sequence[float], *, paired: bool
+) -> bool | None:
+    """Whether seeds alone may explain the difference of the means; None where nobody can tell.
+
+    `paired`: both have the same seeds, hence the same draws, so that what counts is the 95 %
+    interval of the differences seed by seed. Otherwise the two means' intervals must overlap.
+    """
+    if not np.isfinite([*predicted, *measured]).all():
+        return None
+    if paired:
+        apart = statistics.interval(np.subtract(predicted, measured))
+        return None if apart is None else apart[0] <= 0 <= apart[1]
+    one, other = statistics.interval(predicted), statistics.interval(measured)
+    if one is None or other is None:
+        return None
+    return one[0] <= other[1] and other[0] <= one[1]
+
+
+def _fluctuates(row: Row, predicted: Run, measured: Run) -> bool | None:
+    """Whether the fluctuations of two single curves, twice, may explain that their losses differ.
+
+    What depends on who comes first, as a server's model does, is never the same twice.
+    """
+    if not complete(row):
+        return None
+    step = min(predicted.steps, measured.steps)
+    wide = 2 * math.hypot(fluctuation(predicted, step), fluctuation(measured, step))
+    return None if math.isnan(wide) else abs(row["predicted"] - row["measured"]) <= wide
+
+
+def fluctuation(run: Run, until: float) -> float:
+    """Return the standard deviation of the loss about a straight line, shortly before a step.
+
+    Over the last fifth of the steps `until` then; nan with fewer than five evaluations there.
+    """
+    step, loss = np.asarray(run.curve["step"]), np.asarray(run.curve["loss"])
+    recent = (step >= (1 - RECENT) * until) & (step <= until) & np.isfinite(loss)
+    if np.count_nonzero(recent) < 5:
+        return math.nan
+    x, y = step[recent] / until, loss[recent]
+    return float(np.std(y - np.polyval(np.polyfit(x, y, 1), x), ddof=2))
+
+
+def _reached(values: Sequence[Sequence[float]]) -> str | None:
+    """Say who reached the target, unless both did with every seed."""
+    names = ("predicted", "measured")
+    reached = [statistics.reached(each) for each in values]
+    if reached == [len(each) for each in values]:
+        return None
+    if not any(reached):
+        return "not reached, as predicted"
+    said = [
+        f"{name}: reached by {count} of {len(each)} seeds" if count else f"{name}: not reached"
+        for name, count, each in zip(names, reached, values, strict=True)
+    ]
+    return "; ".join(said)
+
+
+def excess(nominal: float | None, row: Row) -> Row:
+    """Return what is beyond the `nominal` seconds per step, in the `PACE` row's two worlds.
+
+    Seconds per step; `share` is that of the nominal. `error` is that of the prediction on the
+    excess; None where the prediction is the nominal one, and so has no excess of its own.
+    """
+    own = nominal is not None
+    nominal = row["predicted"] if nominal is None else nominal
+    measured, predicted = (difference(row[name], nominal) for name in ("measured", "predicted"))
+    return {
+        "nominal": nominal,
+        "measured": measured,
+        "share": None if measured is None or not nominal else measured / nominal,
+        "predicted": predicted,
+        "error": relative(predicted, measured) if own and predicted else None,
+    }
+
+
+def expected(row: Row, intervals: Row | None) -> Row:
+    """Where the prediction said that a measured run may be expected, and whether it was there.
+
+    `intervals`: `interval90` of the predicted summary; None without a profile, and nothing follows.
+    That of the pace is of the whole run, and is taken in proportion.
+    """
+    interval = (intervals or {}).get(row["quantity"])
+    if interval is None or interval[0] is None:
+        return {"interval90": None, "covered": None}
+    low, high = interval[0], math.inf if interval[1] is None else interval[1]
+    if row["quantity"] == PACE and row["predicted"] is not None:
+        scale = row["predicted"] / math.sqrt(low * high)  # they are lognormal
+        low, high = low * scale, high * scale
+    measured = row["measured"]
+    return {
+        "interval90": [low, high],
+        "covered": None if measured is None else low <= measured <= high,
+    }
+
+
+def medians(found: Sequence[Row]) -> dict[str, float | None]:
+    """Return the median absolute error of each quantity over the algorithms that have one."""
+    errors: dict[str, list[float]] = {row["quantity"]: [] for row in found}
+    for row in found:
+        if row["error"] is not None:
+            errors[row["quantity"]].append(abs(row["error"]))
+    return {quantity: median(each) for quantity, each in errors.items()}
+
+
+def median(values: Sequence[float]) -> float | None:
+    """Return the median; None of nothing."""
+    return float(np.median(values)) if values else None
+
+
+def ranks(found: Mapping[str, Row]) -> float | None:
+    """Return Kendall's tau (Kendall, 1938; tau-b) of predicted and measured, by label.
+
+    None for fewer than two algorithms that have both, or where one side tells none apart.
+    """
+    from scipy.stats import kendalltau  # noqa: PLC0415 - half a second
+
+    pairs = [(row["predicted"], row["measured"]) for row in found.values() if complete(row)]
+    if len(pairs) < 2:
+        return None
+    return _finite(float(kendalltau(*zip(*pairs, strict=True)).statistic))
+
+
+def regret(found: Mapping[str, Row]) -> Row | None:
+    """Return what it costs to trust the prediction.
+
+    `value`: that measured with `picked`, which was predicted to be best, over that of `best`,
+    minus 1; None where the picked one never got there. None at all where one side has nothing.
+    """
+    predicted = {k: row["predicted"] for k, row in found.items() if row["predicted"] is not None}
+    measured = {k: row["measured"] for k, row in found.items() if row["measured"] is not None}
+    if not predicted or not measured:
+        return None
+    picked = min(predicted, key=predicted.__getitem__)
+    best = min(measured, key=measured.__getitem__)
+    value = relative(measured.get(picked), measured[best])
+    return {"picked": picked, "best": best, "value": value}
+
+
+def complete(row: Row) -> bool:
+    """Whether a row has both values."""
+    return row["predicted"] is not None and row["measured"] is not None
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _ratio(over: float, under: float) -> float:
+    return float(over / under) if under else math.nan

@@ -1,0 +1,112 @@
+"""A comparison in words."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from paceline.simulator.results.read import RunDirectory
+from paceline.simulator.results.statistics import human
+from paceline.validate.comparison.quantities import PACE, TARGET, median
+
+if TYPE_CHECKING:
+    from paceline.validate.comparison.compare import Comparison
+
+# tables that are told apart by labels, if so, or that only a prediction has
+UNCOMPARED = ("title", "algorithm", "tune", "theory", "overhead", "calibration")
+
+
+def summary(result: "Comparison") -> str:
+    """Errors, excess, ranks and blame, in a few sentences."""
+    if not result.counted:
+        return "No measured run counts as evidence, so nothing is said of errors."
+    said = _pace, _excess, _covered, _ranks
+    return " ".join(filter(None, [*(say(result) for say in said), result.overall["sentence"]]))
+
+
+def _pace(result: "Comparison") -> str:
+    rows = result.of(PACE).values()
+    found = {row["algorithm"]: row["error"] for row in rows if row["error"] is not None}
+    middle = result.medians.get(PACE)
+    if middle is None:
+        return ""
+    worst = max(found, key=lambda label: abs(found[label]))
+    if len(found) == 1:
+        return f"Seconds per step of {worst}: error {100 * found[worst]:+.1f} %."
+    return (
+        f"Seconds per step: median error {100 * middle:.1f} % over {len(found)} algorithms, "
+        f"at most {100 * abs(found[worst]):.1f} % ({worst})."
+    )
+
+
+def _excess(result: "Comparison") -> str:
+    """Say how much of a step is not built in: a small error on the whole may hide a large one."""
+    known = [result.excess[label] for label in result.of(PACE)]
+    shares = [row["share"] for row in known if row["share"] is not None]
+    seconds = median([row["measured"] for row in known if row["measured"] is not None])
+    share = median(shares)
+    if share is None or seconds is None:
+        return ""
+    sign = "-" if seconds < 0 else ""
+    said = (
+        "The nominal delays are in both by construction; beyond them measured runs take "
+        f"{sign}{human(abs(seconds))} ({100 * share:+.1f} %) per step, median, "
+    )
+    error = result.medians["excess"]
+    if error is None:
+        return said + "of which the prediction has nothing."
+    return said + f"and on that the prediction errs by {100 * error:.0f} %."
+
+
+def _covered(result: "Comparison") -> str:
+    """Say how many measured values lie where the prediction said, if it did."""
+    rows = [*result.of(PACE).values(), *result.of(TARGET).values()]
+    known = [row["covered"] for row in rows if row["covered"] is not None]
+    if not known:
+        return ""
+    return f"{sum(known)} of {len(known)} measured values are within their 90 % intervals."
+
+
+def _ranks(result: "Comparison") -> str:
+    said, tau, regret = [], result.kendall_tau, result.regret
+    if tau is not None:
+        said.append(f"Kendall's tau over {result.kendall_over.replace('_', ' ')}: {tau:.2f}.")
+    if regret and len(result.counted) > 1:
+        picking = f"Picking {regret['picked']}, the predicted best,"
+        share = regret["value"]
+        said.append(
+            f"{picking} never gets there."
+            if share is None
+            else f"{picking} costs {100 * share:.1f} % more than {regret['best']}."
+            if share
+            else f"{picking} is right."
+        )
+    return " ".join(said)
+
+
+def notes(result: "Comparison") -> list[str]:
+    """What a reader of the numbers should know: what was left out, and why."""
+    return [*_differences(result.predicted, result.measured), *_odd(result)]
+
+
+def _odd(result: "Comparison") -> Iterator[str]:
+    for label, why in result.not_counted.items():
+        yield f"{label}: not counted: {', '.join(why)}"
+    for label, row in result.of(TARGET, counted=False).items():
+        if (row["predicted"] is None) != (row["measured"] is None):
+            yield f"{label}: time to loss {result.target:g}: {row['note']}"
+
+
+def _differences(predicted: RunDirectory, measured: RunDirectory) -> Iterator[str]:
+    for name, one, other in (
+        ("predicted", predicted, measured),
+        ("measured", measured, predicted),
+    ):
+        if alone := [label for label in one.rows if label not in other.rows]:
+            yield f"{', '.join(alone)}: only {name}, so not compared"
+        if one.stalled:
+            yield f"{', '.join(one.stalled)}: {name} to stand still for good, so not compared"
+    if predicted.seeds != measured.seeds:
+        yield "predicted and measured have different seeds, hence different draws"
+    tables = predicted.table, measured.table
+    keys = sorted({*tables[0], *tables[1]} - {*UNCOMPARED})
+    if apart := [key for key in keys if tables[0].get(key) != tables[1].get(key)]:
+        yield f"the scenarios differ in {', '.join(f'[{key}]' for key in apart)}"

@@ -1,0 +1,205 @@
+"""Real links between processes of one host: a network namespace for each node.
+
+TCP of the kernel runs over them as it is, and `host.relay` makes latency and bandwidth. Only
+namespaces and TUN are asked of the kernel, as veth, tbf and netem are often missing. Namespaces
+have no names and devices are not persistent, so all of them vanish with their processes.
+"""
+
+import ctypes
+import fcntl
+import json
+import math
+import os
+import shutil
+import socket as sockets
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path as Folder
+
+from paceline.validate.host.relay import NETWORK, Path
+
+INTERFACE = "paceline"
+NODES = 254  # of a /24 network
+_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
+_TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
+_SIOCSIFFLAGS, _SIOCSIFADDR, _SIOCSIFNETMASK = 0x8914, 0x8916, 0x891C
+_SIOCSIFMTU, _SIOCSIFTXQLEN = 0x8922, 0x8943
+_IFF_UP = 1
+_SYSCTLS = {
+    "ipv4/tcp_slow_start_after_idle": "0",  # steps pause between their transfers
+    "ipv4/tcp_ecn": "1",  # the relay marks packets rather than drop them
+    "ipv4/tcp_no_metrics_save": "1",  # no connection learns from those before it
+    "ipv4/tcp_congestion_control": "reno",
+    "ipv4/tcp_rmem": "4096 4194304 67108864",  # min, default, max: no window limits a link
+    "ipv4/tcp_wmem": "4096 65536 67108864",
+    "ipv6/conf/all/disable_ipv6": "1",
+    "ipv6/conf/default/disable_ipv6": "1",
+}
+
+
+class Links:
+    """The links of a run, there while the context lasts; entered in the launching process.
+
+    `paths` maps ordered pairs (from, to) of ranks below `nodes`; a pair without a path is joined
+    without latency or limit. `socket` is where node processes report, for `join`; `relay` is the
+    process (its processor time is a cost of the emulation; no link outlives it). Enter in a
+    thread that outlives the run, for the relay ends with the thread (see prctl(2)). Even if this
+    process is killed, neither relay nor folder remains. Raises ValueError.
+    """
+
+    def __init__(self, paths: Mapping[tuple[int, int], Path], nodes: int) -> None:
+        if not 0 < nodes <= NODES:
+            raise ValueError(f"{nodes} nodes; write 1 to {NODES}")
+        for pair, (latency, bandwidth) in paths.items():
+            if not (all(0 <= rank < nodes for rank in pair) and pair[0] != pair[1]):
+                raise ValueError(f"no path {pair}; write two different ranks below {nodes}")
+            if not 0 <= latency < math.inf:
+                raise ValueError(f"latency {latency} of path {pair}; write 0 or more seconds")
+            if not bandwidth > 0:
+                raise ValueError(f"bandwidth {bandwidth} of path {pair}; write above 0 bytes/s")
+        self.paths = dict(paths)
+        self.nodes = nodes
+        self.socket = ""
+
+    def __enter__(self) -> "Links":
+        folder = tempfile.mkdtemp(prefix="paceline-")
+        self.socket = os.path.join(folder, "relay")
+        # listening before the relay runs: nodes may report at once
+        with sockets.socket(sockets.AF_UNIX, sockets.SOCK_SEQPACKET) as listener:
+            listener.bind(self.socket)
+            listener.listen(self.nodes)
+            numbers = map(str, (listener.fileno(), self.nodes, os.getpid()))
+            self.relay = subprocess.Popen(
+                [sys.executable, "-P", "-m", "paceline.validate.host.relay", *numbers],
+                pass_fds=[listener.fileno()],
+                stdin=subprocess.PIPE,
+                text=True,
+            )
+        assert self.relay.stdin is not None
+        # if the relay has ended already it has said why, and nodes get a ConnectionError
+        with suppress(BrokenPipeError), self.relay.stdin as stdin:
+            json.dump([[*pair, *path] for pair, path in self.paths.items()], stdin)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.relay.terminate()
+        self.relay.wait()
+        shutil.rmtree(os.path.dirname(self.socket), ignore_errors=True)
+
+
+def join(rank: int, socket: str, timeout: float = 60.0) -> tuple[str, str]:
+    """Move this process to a network of its own, linked to the other nodes of `Links`.
+
+    Call it in the main thread before there are others: they would stay where they were. It waits
+    until all nodes are there, at most `timeout` seconds. Returns this node's address and
+    interface; for gloo the latter goes to GLOO_SOCKET_IFNAME, and rank 0 has address 10.77.0.1.
+    Raises OSError where it is not possible (see `available`), TimeoutError and ConnectionError.
+    """
+    address = f"{NETWORK}.{rank + 1}"
+    device = _isolate()
+    for name, value in _SYSCTLS.items():
+        with suppress(OSError):  # not in this kernel, or /proc is read-only: slower to settle
+            Folder("/proc/sys/net", name).write_text(value)
+    _configure("lo", _SIOCSIFFLAGS, struct.pack("h", _IFF_UP))
+    _configure(INTERFACE, _SIOCSIFADDR, _address(address))
+    _configure(INTERFACE, _SIOCSIFNETMASK, _address("255.255.255.0"))
+    with suppress(PermissionError):  # in a user namespace: a large burst may lose packets
+        _configure(INTERFACE, _SIOCSIFTXQLEN, struct.pack("i", 10000))
+    _configure(INTERFACE, _SIOCSIFFLAGS, struct.pack("h", _IFF_UP))
+    relay = sockets.socket(sockets.AF_UNIX, sockets.SOCK_SEQPACKET)
+    with relay:
+        relay.settimeout(timeout)
+        relay.connect(socket)
+        sockets.send_fds(relay, [struct.pack("i", rank)], [device])
+        os.close(device)
+        try:
+            answer = relay.recv(4)
+        except TimeoutError:
+            sentence = f"not all nodes joined within {timeout:g} s; see their logs"
+            raise TimeoutError(sentence) from None
+        if not answer:
+            raise ConnectionError(f"the relay refused node {rank} or has ended; see its last lines")
+        _configure(INTERFACE, _SIOCSIFMTU, answer)
+        relay.detach()  # open as long as this process lives: so the relay learns of its end
+    return address, INTERFACE
+
+
+def counters(interface: str = INTERFACE) -> tuple[int, int]:
+    """Return how many bytes, headers included, this namespace's interface has received and sent."""
+    for line in Folder("/proc/net/dev").read_text("ascii").splitlines():
+        name, _, numbers = line.partition(":")
+        if name.strip() == interface:
+            fields = numbers.split()
+            return int(fields[0]), int(fields[8])
+    raise ValueError(f"no interface {interface} in this namespace; call join() first")
+
+
+@cache
+def available() -> str:
+    """Return "" if nodes can join here, else why not and what would help; tried in a process."""
+    if sys.platform != "linux":
+        return "network namespaces need Linux; leave the links to the real network"
+    command = [sys.executable, "-P", "-m", "paceline.validate.host.namespaces"]
+    tried = subprocess.run(command, capture_output=True, text=True, check=False)
+    return tried.stderr.strip()
+
+
+def _isolate() -> int:
+    """Move this process to an empty network namespace; return its new TUN device's descriptor."""
+    user, group = os.getuid(), os.getgid()
+    try:
+        _unshare(_CLONE_NEWNET)
+    except PermissionError:  # in a user namespace everybody may
+        _unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
+        Folder("/proc/self/setgroups").write_text("deny")
+        Folder("/proc/self/uid_map").write_text(f"{user} {user} 1")
+        Folder("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    device = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
+    flags = struct.pack("16sH22x", INTERFACE.encode(), _IFF_TUN | _IFF_NO_PI)
+    fcntl.ioctl(device, _TUNSETIFF, flags)
+    return device
+
+
+def _unshare(flags: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(flags):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), "unshare")
+
+
+def _address(address: str) -> bytes:
+    """Return C's `struct sockaddr_in`."""
+    return struct.pack("=HH4s8x", sockets.AF_INET, 0, sockets.inet_aton(address))
+
+
+def _configure(interface: str, request: int, value: bytes) -> None:
+    """Set a property of a network interface of this namespace (see netdevice(7))."""
+    with sockets.socket(sockets.AF_INET, sockets.SOCK_DGRAM) as control:
+        fcntl.ioctl(control, request, struct.pack("16s24s", interface.encode(), value))
+
+
+def _try() -> str:
+    """Try it in this process, and say in a sentence what is missing."""
+    try:
+        os.close(_isolate())
+    except FileNotFoundError:
+        return "no /dev/net/tun; run `modprobe tun`, or give it to the container as a device"
+    except PermissionError as error:
+        if error.filename == "/dev/net/tun":
+            return "no permission for /dev/net/tun; run as root, or make it readable and writable"
+        return (
+            "no permission for network namespaces; run as root, in a container with the "
+            "capabilities SYS_ADMIN and NET_ADMIN, or allow user namespaces"
+        )
+    except OSError as error:
+        return f"no network namespaces ({error}); use a kernel that has them and TUN devices"
+    return ""
+
+
+if __name__ == "__main__":
+    raise SystemExit(_try() or None)

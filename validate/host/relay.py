@@ -1,0 +1,214 @@
+"""Carries packets between the nodes' TUN devices, each as late as its link makes it.
+
+A process of its own, `python -m paceline.validate.host.relay`,
+started by `host.namespaces.Links`. It
+imports nothing but the standard library: it starts fast and its garbage collector has no work.
+"""
+
+import ctypes
+import json
+import math
+import os
+import shutil
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
+from pathlib import Path as Folder
+from select import select
+from time import monotonic
+from typing import NamedTuple, NoReturn
+
+NETWORK = "10.77.0"  # node r is NETWORK.(r + 1)
+QUEUE = 1e6  # bytes that wait for a link, at least, before it drops
+LATEST = 2e-4  # seconds; what is later is due to other processes, not to waking
+BATCH = 64  # packets read from a device before others have their turn
+MTU = (1500, 65000)  # bytes; small packets for slow links, few for fast ones
+_PR_SET_PDEATHSIG, _PR_SET_TIMERSLACK = 1, 29
+
+
+class Path(NamedTuple):
+    """What the way from one node to another costs."""
+
+    latency: float  # one way, seconds
+    bandwidth: float = math.inf  # bytes/s
+
+
+def mtu(bandwidth: float) -> int:
+    """Return the packet size in bytes for a link: what passes in 1 ms, within limits.
+
+    Larger packets cost the relay less, but one in transmission holds up those behind it.
+    """
+    return int(min(max(1e-3 * bandwidth, MTU[0]), MTU[1]))
+
+
+class RelayedPath:
+    """A path at work: a bounded queue, served at the bandwidth, and then the latency.
+
+    Beyond twice the bandwidth-delay product it marks packets, so that TCP slows down before any is
+    dropped and yet keeps the link busy.
+    """
+
+    def __init__(self, to: int, path: Path, back: float) -> None:
+        self.to, self.latency, self.bandwidth = to, path.latency, path.bandwidth
+        # both in seconds of transmission; twenty packets where the product is small
+        round_trip = path.latency + back
+        self.long = max(2 * round_trip, 20 * mtu(path.bandwidth) / path.bandwidth)
+        self.room = max(4 * self.long, QUEUE / path.bandwidth)
+        self.free = 0.0
+        self.congested = False  # as the last packet found it
+
+    def release(self, size: int, now: float) -> float:
+        """Return when a packet of `size` bytes that enters now comes out; never if dropped."""
+        start = max(now, self.free)
+        self.congested = start - now > self.long
+        if start - now > self.room:
+            return math.inf
+        self.free = start + size / self.bandwidth
+        return self.free + self.latency
+
+
+def marked(packet: bytes) -> bytes:
+    """Return an IPv4 packet with ECN's mark, where its transport understands it (RFC 3168)."""
+    if packet[1] & 3 != 2:
+        return packet
+    # the mark adds 1 to a 16-bit word, which takes 1 from the header's checksum (RFC 1624)
+    checksum = struct.unpack_from("!H", packet, 10)[0] or 0xFFFF
+    head = struct.pack("!BB8sH", packet[0], packet[1] | 1, packet[2:10], checksum - 1)
+    return head + packet[12:]
+
+
+class Relay:
+    """Takes the devices of all nodes through the `listener`, then carries their packets.
+
+    A pair without a path is joined without latency or limit: gloo connects all pairs.
+    """
+
+    def __init__(
+        self, listener: socket.socket, nodes: int, paths: Mapping[tuple[int, int], Path]
+    ) -> None:
+        self.nodes = nodes
+        self.paths = paths
+        self.devices: dict[int, int] = {}  # rank -> file descriptor
+        self.members: dict[int, socket.socket] = {}
+        self.flying: list[tuple[float, int, int, bytes]] = []  # release, tie-break, to, packet
+        self.number = count()
+        # an idle core wakes some 0.1 ms late; measured, so that it wakes early and polls the rest,
+        # and takes a packet that woke it for as old
+        self.late = 1e-4
+        self.credit = 0.0
+        self.listener = listener
+        self.sources: dict[int, Callable[[], None]] = {listener.fileno(): self.accept}
+
+    def run(self) -> NoReturn:
+        """Carry packets until a signal ends it."""
+        flying = self.flying
+        while True:
+            before = monotonic()
+            wake = flying[0][0] - self.late if flying else math.inf
+            wait = max(0.0, wake - before) if flying else None
+            ready = select(self.sources, (), (), wait)[0]
+            now = monotonic()
+            self.credit = min(self.late, now - before)
+            if wait and not ready:
+                self.late += (min(now - wake, LATEST) - self.late) / 8
+            for source in ready:
+                if source in self.sources:  # else closed a moment ago
+                    self.sources[source]()
+            while flying and flying[0][0] <= monotonic():
+                _, _, to, packet = heappop(flying)
+                if to in self.devices:
+                    # only a broken packet is refused, and the network may lose those
+                    with suppress(OSError):
+                        os.write(self.devices[to], packet)
+
+    def accept(self) -> None:
+        """A node's process connects."""
+        connection, _ = self.listener.accept()
+        connection.setblocking(False)
+        self.sources[connection.fileno()] = partial(self.hear, connection)
+
+    def hear(self, connection: socket.socket) -> None:
+        """A node's process sends its rank and its device, or has ended."""
+        message, files = b"", list[int]()
+        try:
+            message, files, *_ = socket.recv_fds(connection, 4, 1)
+        except BlockingIOError:  # it was ready under a number that this connection has got since
+            return
+        except OSError:
+            pass
+        rank = struct.unpack("i", message)[0] if len(message) == 4 and len(files) == 1 else -1
+        if 0 <= rank < self.nodes and rank not in self.devices:
+            self.join(rank, files[0], connection)
+            return
+        for device in files:
+            os.close(device)
+        for member in [r for r, each in self.members.items() if each is connection]:
+            self.sources.pop(self.devices[member])
+            os.close(self.devices.pop(member))
+            del self.members[member]
+        self.sources.pop(connection.fileno())
+        connection.close()
+
+    def join(self, rank: int, device: int, connection: socket.socket) -> None:
+        """Take a node's device; when all are there, tell every node its packet size."""
+        os.set_blocking(device, False)
+        links = {}
+        for to in range(self.nodes):
+            path = self.paths.get((rank, to), Path(0.0))
+            back = self.paths.get((to, rank), Path(0.0))
+            links[socket.inet_aton(f"{NETWORK}.{to + 1}")] = RelayedPath(to, path, back.latency)
+        self.devices[rank], self.members[rank] = device, connection
+        self.sources[device] = partial(self.receive, device, links)
+        if len(self.devices) == self.nodes:
+            for member, each in self.members.items():
+                slowest = min(
+                    (path.bandwidth for pair, path in self.paths.items() if member in pair),
+                    default=math.inf,
+                )
+                with suppress(OSError):  # it has just ended, as `hear` is about to find
+                    each.send(struct.pack("i", mtu(slowest)))
+
+    def receive(self, device: int, links: Mapping[bytes, RelayedPath]) -> None:
+        """Take packets that a node sends."""
+        for _ in range(BATCH):
+            try:
+                packet = os.read(device, 65536)
+            except OSError:  # no more for now
+                return
+            link = links.get(packet[16:20])  # IPv4's destination; there is no multicast
+            if link is not None:
+                release = link.release(len(packet), monotonic() - self.credit)
+                if release < math.inf:
+                    packet = marked(packet) if link.congested else packet
+                    heappush(self.flying, (release, next(self.number), link.to, packet))
+
+
+def _stop(*_: object) -> NoReturn:
+    raise SystemExit
+
+
+def main(listener: socket.socket, nodes: int, parent: int) -> None:
+    """Relay until told to end or until the parent process has died; leave no folder behind."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
+    signal.signal(signal.SIGTERM, _stop)
+    libc = ctypes.CDLL(None)
+    try:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        libc.prctl(_PR_SET_TIMERSLACK, 1)  # ns; the kernel's own is 50 us
+        with suppress(OSError):  # where permitted: busy nodes would delay it by milliseconds
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+        paths = {(a, b): Path(*path) for a, b, *path in json.load(sys.stdin)}
+        if os.getppid() == parent:
+            Relay(listener, nodes, paths).run()
+    finally:
+        shutil.rmtree(Folder(listener.getsockname()).parent, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3]))

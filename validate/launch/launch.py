@@ -1,0 +1,262 @@
+"""The processes of a real run on this machine: started, watched, and ended, whatever happens."""
+
+import fcntl
+import os
+import re
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from paceline.simulator.errors import InputError, RunError
+from paceline.simulator.load.load import Programs, known_programs
+from paceline.simulator.network.closed_form import ClosedForm
+from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.studies.processes import how
+from paceline.validate.host.namespaces import Links, available
+from paceline.validate.host.relay import Path as LinkPath
+from paceline.validate.launch import hangs, worker
+from paceline.validate.launch import job as planned
+from paceline.validate.launch.fork import ENDED
+from paceline.validate.launch.worker import DONE, REASON, REFUSED
+from paceline.validate.training import clock, rendezvous
+from paceline.validate.training.task import Job, TrainingTask
+
+STORE, LOG = "store", "launch.log"  # files of a job's folder
+LOOK = 0.05  # seconds between looks at the processes
+LAST_LINES = 12  # of a log that are shown
+TIMED_OUT = "no answer came within validation.timeout; is that too short, or one hung?"
+ERROR = re.compile(r"[\w.]+(Error|Exception|Interrupt)\b")
+
+Progress = Callable[[int, int], None]
+
+
+def launched() -> bool:
+    """Whether a launcher such as torchrun has started this process as one rank of many."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def exposed() -> list[str]:
+    """A warning where a launcher has the ranks listen to more than this machine."""
+    address = os.environ.get("MASTER_ADDR", "")
+    if not launched() or address == "localhost" or address.startswith("127.") or address == "::1":
+        return []
+    return [
+        f"warning: the ranks meet at {address} without passwords or encryption: whoever reaches "
+        "them can run code there; use a network that you trust"
+    ]
+
+
+def is_first() -> bool:
+    """Whether this is the rank that gathers and shows the results."""
+    return os.environ["RANK"] == "0"
+
+
+def run(job: Job, progress: Progress | None = None) -> None:
+    """Run a job with a process for each node; return when all have done their part.
+
+    Raises InputError where the machine refuses the job, RunError when a process dies: then, as on
+    Ctrl-C, all others are ended before this returns.
+    """
+    nodes = processes(job.scenario, job.tasks, job.programs)
+    folder = job.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)  # the processes meet in it, and the job is code
+    links: Links | None = None
+    with ExitStack() as stack:
+        stack.enter_context(_alone(folder))
+        for name in (REASON, DONE, ENDED, STORE, hangs.STARTED):
+            (folder / name).unlink(missing_ok=True)
+        path = planned.write(job)
+        environment = {
+            "WORLD_SIZE": str(nodes),
+            "PACELINE_STORE": str((folder / STORE).absolute()),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+        }
+        if job.scenario.validation.network == "kernel":
+            links = stack.enter_context(Links(_paths(job.scenario, nodes), nodes))
+            environment["PACELINE_LINKS"] = links.socket
+            environment["PACELINE_RELAY"] = str(links.relay.pid)
+        else:  # as gloo does, NCCL listens on this machine alone
+            environment["NCCL_SOCKET_IFNAME"] = os.environ.get("NCCL_SOCKET_IFNAME", "lo")
+        started = stack.enter_context(_processes(path, nodes, environment))
+        _watch(started, links, nodes, job, progress)
+
+
+def processes(scenario: Scenario, tasks: Sequence[TrainingTask], programs: Programs) -> int:
+    """How many processes tasks need: the workers, and a server where an algorithm has one."""
+    known = known_programs(programs)
+    served = any(known[each.algorithm.name].server for each in tasks)
+    return scenario.cluster.workers + served
+
+
+def join(job: Job) -> None:
+    """Take the part in a job that a launcher has given this process; rank 0 gets all records.
+
+    Others end here, and so does this process where anything fails: the launcher ends the rest.
+    """
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    needed = processes(job.scenario, job.tasks, job.programs)
+    if size != needed:
+        raise InputError(
+            f"WORLD_SIZE={size}: {job.scenario.file} needs {needed} processes, one for each worker "
+            "and one for a server if an algorithm has one; start as many"
+        )
+    job.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        clock.be_exact()
+        store = worker.work(job)
+        if rank == 0:
+            for other in range(1, size):
+                rendezvous.collect(store, other, job.folder)
+            return
+        rendezvous.hand_in(store, rank, job.folder)
+    except InputError:
+        raise
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)  # not through torch's destructors, which wait for what may never come
+    os._exit(0)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other commands out of a folder. Raises InputError if one is there."""
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"{folder.parent.parent}: another command is measuring into it; wait for its end, "
+                "or choose another --out"
+            ) from None
+        yield
+
+
+@contextmanager
+def _processes(
+    path: Path, nodes: int, environment: dict[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start the process that forks one for each node; in the end none of them is left."""
+    # -P: modules of the current folder are the user's, not ours
+    command = [sys.executable, "-P", "-m", "paceline.validate.launch.fork", str(path), str(nodes)]
+    with (path.parent / LOG).open("wb") as log:
+        started = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=os.environ | environment,
+        )
+        try:
+            yield started
+        finally:
+            started.kill()  # which ends those that it has forked
+            started.wait()
+
+
+def _watch(
+    started: subprocess.Popen[bytes],
+    links: Links | None,
+    nodes: int,
+    job: Job,
+    progress: Progress | None,
+) -> None:
+    """Wait until all have ended well."""
+    folder = job.folder
+    watch = hangs.Watch(folder, job.scenario.validation.timeout)
+    while True:
+        over = started.poll()
+        ended = _ended(folder)
+        if progress:
+            progress(_done(folder), len(job.tasks))
+        if REFUSED in ended.values():
+            raise InputError((folder / REASON).read_text())
+        for rank, status in ended.items():
+            if status:
+                raise RunError(_obituary(rank, status, job))
+        if len(ended) == nodes:
+            return
+        if (stopped := watch.stopped()) is not None:
+            raise RunError(_hangs({stopped: "stopped"}, job))
+        if links is not None and links.relay.poll() is not None:
+            raise RunError("the relay of the kernel's links has died; all processes were ended")
+        if over is not None:
+            raise RunError(f"the processes could not be started:\n{_last_words(folder / LOG)}")
+        time.sleep(LOOK)
+
+
+def _ended(folder: Path) -> dict[int, int]:
+    """Exit statuses of the ranks that have ended; negative ones are signals."""
+    path = folder / ENDED
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    return {int(rank): int(status) for rank, status in map(str.split, lines)}
+
+
+def _done(folder: Path) -> int:
+    done = folder / DONE
+    return int(done.read_text() or 0) if done.exists() else 0
+
+
+def _obituary(rank: int, state: int, job: Job) -> str:
+    """Which process died, of what, and the last lines of its log; or whom it waited for."""
+    words = _last_words(job.folder / f"rank-{rank}.log")
+    if TIMED_OUT in words and (hung := hangs.silent(job.folder, lambda: _ended(job.folder))):
+        waited = f"{_who(rank, job)}, which waited for that, said last:\n{words}"
+        return f"{_hangs(hung, job)}\n{waited}"
+    return (
+        f"{_who(rank, job)} died {how(state)} during {_during(job)}; all others were ended. "
+        f"Its last words:\n{words}"
+    )
+
+
+def _hangs(ranks: dict[int, str], job: Job) -> str:
+    """Who hangs, what is known of it, and the last lines of its log."""
+    said = [
+        f"{_who(rank, job)} hangs ({known}) during {_during(job)}; all were ended. "
+        f"Its last words:\n{_last_words(job.folder / f'rank-{rank}.log')}"
+        for rank, known in ranks.items()
+    ]
+    return "\n".join(said)
+
+
+def _who(rank: int, job: Job) -> str:
+    return "the server" if rank == job.scenario.cluster.workers else f"worker {rank}"
+
+
+def _during(job: Job) -> str:
+    task = job.tasks[min(_done(job.folder), len(job.tasks) - 1)]
+    return f"{task.algorithm.label} (seed {task.seed})"
+
+
+def _last_words(log: Path) -> str:
+    """The end of a log: of a traceback only what it came to, and what a time-out means."""
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    lines = lines[-LAST_LINES:]
+    errors = [number for number, line in enumerate(lines) if ERROR.match(line)]
+    said = lines[errors[-1] :] if errors else lines
+    if any("imed out" in line or "imeout" in line for line in said):
+        said.append(TIMED_OUT)
+    if any("EnforceNotMet" in line for line in lines):
+        said.append("the workers start different collectives, or payloads of different sizes")
+    return "\n".join(f"  {line}" for line in said or ["nothing"]) + f"\n  ({log} has all of it)"
+
+
+def _paths(scenario: Scenario, nodes: int) -> dict[tuple[int, int], LinkPath]:
+    """What the kernel's links are to be like: expected latency and bandwidth of each way."""
+    if why := available():
+        raise InputError(
+            f'{scenario.file}: validation.network = "kernel": {why}; or write "emulated"'
+        )
+    network = ClosedForm(scenario)
+    found = {}
+    for a in range(nodes):
+        for b in range(nodes):
+            if a != b:
+                link = network.link(a, b)
+                found[a, b] = LinkPath(link.latency, link.bandwidth)
+    return found

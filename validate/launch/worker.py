@@ -1,0 +1,116 @@
+"""What one process of a real run does: its part of every task, after a look at its machine."""
+
+import gc
+import os
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from paceline.simulator.cluster.workers import mean_compute
+from paceline.simulator.errors import InputError
+from paceline.simulator.objectives import build, softmax
+from paceline.simulator.scenario.tables import Softmax, Torch
+from paceline.simulator.studies import executors
+from paceline.validate.launch import job as planned
+from paceline.validate.torch_objective import data
+from paceline.validate.training import clock, learner, rendezvous, task
+from paceline.validate.training.task import Job, Place
+
+REFUSED = 3  # exit status: the scenario asks for what this machine cannot do; a file says what
+REASON, DONE = "refused", "done"  # files of a job's folder
+
+
+def preload(path: str) -> None:
+    """Load what all processes of a pickled job need, once: its data set."""
+    job = planned.read(path)
+    torch.set_num_threads(1)
+    spec = job.scenario.objective
+    if isinstance(spec, Torch):
+        data.load_named(spec.data, spec.folder)
+    elif isinstance(spec, Softmax):
+        softmax.load_data(spec.data)
+
+
+def main(path: str) -> int:
+    """Do this process's part of a pickled job; return its exit status."""
+    job = planned.read(path)
+    try:
+        work(job)
+    except InputError as error:
+        unfinished = job.folder / f"{REASON}.{os.getpid()}"
+        unfinished.write_text(str(error))
+        unfinished.replace(job.folder / REASON)  # whole, or not there
+        return REFUSED
+    return 0
+
+
+def work(job: Job) -> Any:
+    """Do this process's part of a job, as RANK and WORLD_SIZE of the environment say.
+
+    Returns the store of all processes. Raises InputError for steps that are too short for this
+    machine.
+    """
+    torch.set_num_threads(1)
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = rendezvous.open_store(rank, size, job.scenario.validation.timeout)
+    place = _place(job, rank, size, store)
+    job = _on(job, place.device)
+    if job.scenario.validation.compute == "stretched":
+        _demand_steps_that_hold(job, place, size)
+    for number, each in enumerate(job.tasks):
+        if number:  # who had no part in the last one does not wait for the others on a time-out
+            rendezvous.wait_for(store, f"{DONE} {number}")
+        own = replace(place, store=rendezvous.part(store, f"task {number}"))
+        task.run(each, job, own)
+        gc.collect()  # what is left of a run has threads and sockets
+        if rank == 0:
+            (job.folder / DONE).write_text(f"{number + 1}")
+            rendezvous.announce(store, f"{DONE} {number + 1}")
+    return store
+
+
+def _place(job: Job, rank: int, size: int, store: object) -> Place:
+    """What this rank computes on, and whether each worker has a GPU of its own."""
+    if job.device != "cuda":
+        return Place(rank, store, torch.device("cpu"))
+    local = int(os.environ.get("LOCAL_RANK", rank))
+    beside = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+    gpus = torch.cuda.device_count()
+    device = torch.device("cuda", local % gpus)
+    torch.cuda.set_device(device)
+    return Place(rank, store, device, nccl=beside <= gpus and dist.is_nccl_available())
+
+
+def _on(job: Job, device: torch.device) -> Job:
+    """The job, its objective on this device."""
+    scenario = job.scenario
+    if not isinstance(scenario.objective, Torch):
+        return job
+    goal = scenario.objective.model_copy(update={"device": str(device)})
+    return replace(job, scenario=scenario.model_copy(update={"objective": goal}))
+
+
+def _demand_steps_that_hold(job: Job, place: Place, size: int) -> None:
+    """Refuse steps shorter than this machine can stretch a gradient to, all ranks at once."""
+    scenario, first = job.scenario, job.tasks[0]
+    wanted, shortest = min(mean_compute(scenario)), 0.0
+    rendezvous.meet(place.store, "measure", size)
+    if place.rank < scenario.cluster.workers:
+        goal = build.build(scenario, first.algorithm, first.seed)
+        own = learner.learner(goal, place.rank)
+        start = learner.start(goal, scenario.model.parameters, place.device)
+        shortest = clock.smallest_step(lambda: float(own.tensors(start)[0]), wanted)
+    place.store.set(f"shortest {place.rank}", str(shortest))
+    rendezvous.meet(place.store, "measured", size, patient=True)
+    found = max(float(place.store.get(f"shortest {rank}")) for rank in range(size))
+    if found > wanted:
+        held = f"the shortest that hold take {found * 1e3:.3g} ms" if found < inf else "none hold"
+        raise InputError(
+            f"{scenario.file}: cluster.compute: steps of {wanted * 1e3:.3g} ms cannot be held "
+            f"here, where {size} processes share {executors.cores()} cores: {held}; write longer "
+            'ones, take fewer workers, or write validation.compute = "real" to take steps as they '
+            "are"
+        )

@@ -1,0 +1,198 @@
+"""One condition of the validation matrix in numbers: what was predicted, measured, and why not.
+
+Read from run directories alone, so that a report can be made again without a measurement.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.simulator.load.load import known_programs
+from paceline.simulator.results.statistics import jsonable
+from paceline.simulator.scenario.overhead import Overhead
+from paceline.validate.calibration import overheads, sources
+from paceline.validate.calibration.overhead_tables import TERMS
+from paceline.validate.calibration.overheads import Nominal, RunEvents
+from paceline.validate.comparison import quantities
+from paceline.validate.comparison.compare import Comparison, compare
+from paceline.validate.comparison.quantities import PACE, TARGET, Row
+
+Cell = dict[str, Any]
+"""One program under one condition; see `cells`."""
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The run directories of one condition.
+
+    `paired`: predicted with the delays of what was `measured`; `independent`: with those of other
+    seeds; `quadratic`: that with the calibrated quadratic, None where the data are uneven.
+    """
+
+    measured: Path
+    paired: Path
+    independent: Path
+    quadratic: Path | None = None
+
+
+def cells(name: str, sides: Sides, costs: Overhead, loss: float | None = None) -> list[Cell]:
+    """Every program of the condition `name`.
+
+    `costs`: the profile's, with as many workers; `loss`: the lowest that the quadratic was fitted
+    to. Each cell has `counted` and `reasons`; errors are relative, times in seconds;
+    `seconds_per_step` and `time_to_target` of the paired prediction, with `nominal` and the share
+    of the excess over it that is `explained`; both again under `independent`, with the stated
+    interval and whether the measured value is `inside`; `quadratic`; `terms`, of which
+    `attribution` names the one that is off by most per step.
+    """
+    paired, apart = (compare(each, sides.measured) for each in (sides.paired, sides.independent))
+    quadratic = compare(sides.quadratic, sides.measured) if sides.quadratic else None
+    (source,) = sources.read([sides.measured], allow_paths=True)
+    runs = {run.algorithm.label: run for run in source.runs}
+    scenario = source.scenario
+    found = []
+    for label in paired.labels:
+        pace = paired.of(PACE, counted=False)[label]
+        cell = {
+            "condition": name,
+            "workers": scenario.cluster.workers,
+            "network": scenario.validation.network,
+            "program": label,
+            "server": known_programs(None)[paired.measured.rows[label]["name"]].server is not None,
+            "counted": label not in paired.not_counted,
+            "reasons": paired.not_counted.get(label, []),
+            PACE: _brief(pace) | {"nominal": paired.excess[label]["nominal"]},
+            TARGET: _brief(paired.of(TARGET, counted=False).get(label)),
+            "independent": {each: _interval(apart, label, each) for each in (PACE, TARGET)},
+            "quadratic": _quadratic(quadratic, label, loss),
+            "to_blame": paired.attribution[label]["to_blame"],
+            "terms": terms(runs[label], costs) if label in runs else {},
+        }
+        cell[PACE]["explained"] = explained([cell])
+        found.append(dict(jsonable(cell)))
+    return found
+
+
+def explained(found: Sequence[Cell]) -> float | None:
+    """Share of what is measured beyond the nominal that the prediction has, too.
+
+    1 - sum |measured - predicted| / sum |measured - nominal|, of seconds per step.
+    """
+    whole = [
+        (each["measured"], each["predicted"], each["nominal"])
+        for each in (cell[PACE] for cell in found)
+        if None not in (each["measured"], each["predicted"], each["nominal"])
+    ]
+    beyond = sum(abs(measured - nominal) for measured, _, nominal in whole)
+    rest = sum(abs(measured - predicted) for measured, predicted, _ in whole)
+    return 1 - rest / beyond if beyond else None
+
+
+def terms(run: RunEvents, costs: Overhead) -> dict[str, dict[str, float]]:
+    """What a held-out run shows of each term against the profile: seconds per event, and per step.
+
+    `per_step`: how much more the run had than the profile knows, by a worker's step; of all nodes,
+    whether or not others waited for it.
+    """
+    shown = overheads.fit([run])
+    steps = shown["step"].samples if "step" in shown else 0
+    found = {}
+    for name in (each for each in ("step", *TERMS) if each in shown and steps):
+        term, known = shown[name], _known(name, costs, run)
+        found[name] = {
+            "profile": known,
+            "measured": term.mean,
+            "se": term.se,
+            "per_step": (term.mean - known) * term.samples / steps,
+        }
+    return found
+
+
+def _known(name: str, costs: Overhead, run: RunEvents) -> float:
+    if name == "step":
+        return costs.step.expectation
+    nominal = Nominal(run.scenario)
+    more = {
+        "collective": (costs.latency_factor - 1) * nominal.latency,
+        "agree": costs.agree_latencies * nominal.latency / (nominal.hops or 1),
+    }
+    return float(getattr(costs, name)) + more.get(name, 0.0)
+
+
+def attribution(cell: Cell) -> str | None:
+    """The term that is off by most per step; None where none is known."""
+    sizes = {name: abs(term["per_step"]) for name, term in cell["terms"].items()}
+    return max(sizes, key=sizes.__getitem__) if sizes else None
+
+
+def _brief(row: Row | None) -> dict[str, Any]:
+    return {key: row and row[key] for key in ("predicted", "measured", "error")}
+
+
+def _interval(apart: Comparison, label: str, quantity: str) -> dict[str, Any]:
+    """Of independent seeds: the prediction, and whether what was measured is where it may be."""
+    row = apart.of(quantity, counted=False).get(label)
+    measured = (apart.measured.rows[label].get(quantity) or {}).get("mean")
+    stated = (apart.predicted.rows[label].get("interval90") or {}).get(quantity)
+    inside = None
+    if stated is not None and measured is not None:
+        low, high = stated
+        inside = low <= measured and (high is None or measured <= high)
+    return _brief(row) | {"interval90": stated, "inside": inside}
+
+
+def _quadratic(found: Comparison | None, label: str, lowest: float | None) -> dict[str, Any]:
+    """The prediction of time to target without gradients; `why` there is none."""
+    if found is None or lowest is None:
+        why = "uneven data, or no error model"
+    elif found.target is None or found.target < lowest:
+        why = f"out of range: fitted to losses down to {lowest:.3g}"
+    else:
+        return _brief(found.of(TARGET, counted=False).get(label)) | {"why": None}
+    return _brief(None) | {"why": why}
+
+
+def kendall(found: Sequence[Cell], *where: str) -> float | None:
+    """Kendall's tau over times to target of what counts; `where` the prediction is in a cell."""
+    rows = {}
+    for cell in (each for each in found if each["counted"]):
+        row: Any = cell
+        for key in where:
+            row = row[key]
+        rows[cell["program"]] = row
+    return quantities.ranks(rows)
+
+
+def regret(found: Sequence[Cell]) -> dict[str, Any] | None:
+    """What trusting the prediction of independent seeds costs, of those cells that count.
+
+    `value`: the measured time to target of `picked`, predicted to be first, over that of `best`,
+    minus 1; None where the picked one never gets there. `ties`: whose stated intervals overlap
+    that of the picked one; `top`: the first two. None where nothing can be picked.
+    """
+    goal = {cell["program"]: cell["independent"][TARGET] for cell in found if cell["counted"]}
+    ranked = sorted(
+        (label for label, row in goal.items() if row["predicted"] is not None),
+        key=lambda label: goal[label]["predicted"],
+    )
+    measured = {k: row["measured"] for k, row in goal.items() if row["measured"] is not None}
+    if len(ranked) < 2 or not measured:
+        return None
+    picked, best = ranked[0], min(measured, key=measured.__getitem__)
+    ties = [label for label in ranked if _overlap(goal[picked], goal[label])]
+    return {
+        "picked": picked,
+        "best": best,
+        "value": quantities.relative(measured.get(picked), measured[best]),
+        "ties": ties,
+        "top": ranked[:2],
+        "among": best in ties or best in ranked[:2],
+    }
+
+
+def _overlap(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    if one["interval90"] is None or other["interval90"] is None:
+        return one is other
+    (low, high), (least, most) = one["interval90"], other["interval90"]
+    return (most is None or low <= most) and (high is None or least <= high)

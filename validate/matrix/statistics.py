@@ -1,0 +1,238 @@
+"""What the cells of the validation matrix come to, against what was aimed at."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from paceline.validate.calibration.overhead_tables import TERMS
+from paceline.validate.comparison.quantities import PACE, TARGET, median
+from paceline.validate.matrix import cells
+from paceline.validate.matrix.cells import Cell, explained
+
+LOW, HIGH = 0.80, 0.98  # coverage that 90 % intervals may have
+REGRET = 0.05
+OFTEN = 0.9  # share of the conditions in which the pick is to be good
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Aim:
+    """A figure that was aimed at, and what was found; `of`: how many values are behind it.
+
+    `least`, `most`: between which it is to be.
+    """
+
+    what: str
+    value: float | None
+    of: str
+    least: float = -math.inf
+    most: float = math.inf
+    percent: bool = True
+
+    @property
+    def met(self) -> bool | None:
+        """Whether it was met; None where nothing can be said."""
+        return None if self.value is None else self.least <= self.value <= self.most
+
+    @property
+    def limits(self) -> str:
+        """What it is to be, in words."""
+        low, high = (self._text(each) for each in (self.least, self.most))
+        if low and high:
+            return f"{low} to {high}"
+        return f"at least {low}" if low else f"at most {high}"
+
+    @property
+    def shown(self) -> str:
+        """What was found."""
+        return "-" if self.value is None else self._text(self.value)
+
+    def _text(self, value: float) -> str:
+        if not math.isfinite(value):
+            return ""
+        return f"{100 * value:.3g} %" if self.percent else f"{value:.2f}"
+
+    def json(self) -> Row:
+        """Its row of the document."""
+        limits = [each if math.isfinite(each) else None for each in (self.least, self.most)]
+        return {
+            "what": self.what,
+            "value": self.value,
+            "of": self.of,
+            "limits": limits,
+            "met": self.met,
+        }
+
+
+def conditions(found: Sequence[Cell]) -> list[Row]:
+    """One row per condition: how well the order of its programs was told, and what picking costs.
+
+    `kendall` by the paired prediction, the independent one, and with the quadratic.
+    """
+    rows = []
+    for name in dict.fromkeys(cell["condition"] for cell in found):
+        own = [cell for cell in found if cell["condition"] == name]
+        cost = cells.regret(own)
+        rows.append(
+            {
+                "condition": name,
+                "counted": sum(cell["counted"] for cell in own),
+                "of": len(own),
+                "kendall": {
+                    "paired": cells.kendall(own, TARGET),
+                    "independent": cells.kendall(own, "independent", TARGET),
+                    "quadratic": cells.kendall(own, "quadratic"),
+                },
+                "regret": cost,
+                "good": None if cost is None else _is_good(cost),
+            }
+        )
+    return rows
+
+
+def _is_good(cost: Row) -> bool:
+    return bool(cost["among"] and cost["value"] is not None and cost["value"] <= REGRET)
+
+
+def aims(found: Sequence[Cell]) -> list[Aim]:
+    """Every figure that was aimed at, over the cells that count."""
+    counted = [cell for cell in found if cell["counted"]]
+    near = [cell for cell in counted if cell["network"] != "kernel"]
+    kernel = [cell for cell in counted if cell["network"] == "kernel"]
+    pace = "seconds per step"
+    rows = conditions(found)
+    taus = {
+        key: [row["kendall"][key] for row in rows if row["kendall"][key] is not None]
+        for key in ("paired", "quadratic")
+    }
+    picks = [row["good"] for row in rows if row["good"] is not None]
+    return [
+        _middle(f"{pace}, same delays: median", near, _paired(PACE), 0.007),
+        _tail(f"{pace}, same delays: 95th percentile", near, _paired(PACE), 0.02),
+        _middle(f"{pace}, independent draws: median", near, _independent(PACE), 0.02),
+        _middle(f"{pace}, kernel's links: median", kernel, _paired(PACE), 0.02),
+        _explained("excess over nominal explained", near),
+        _explained("excess over nominal explained, kernel's links", kernel),
+        *_times("time to target, real gradients", near),
+        *_times("time to target, kernel's links", kernel),
+        _coverage(f"90 % intervals cover {pace}", counted, PACE),
+        _coverage("90 % intervals cover time to target", counted, TARGET),
+        _middle("time to target, quadratic: median", counted, lambda cell: cell["quadratic"], 0.15),
+        _tau("Kendall's tau, real gradients: median", taus["paired"], 0.95),
+        _tau("Kendall's tau, quadratic: median", taus["quadratic"], 0.85),
+        Aim(
+            f"regret at most {REGRET:.0%}, best among ties or first two",
+            sum(picks) / len(picks) if picks else None,
+            f"{len(picks)} conditions",
+            least=OFTEN,
+        ),
+    ]
+
+
+def _times(what: str, found: Sequence[Cell]) -> list[Aim]:
+    """Times to target with real gradients and the same delays."""
+    alike = [cell for cell in found if not cell["server"]]
+    served = [cell for cell in found if cell["server"]]
+    return [
+        _middle(f"{what}, synchronous: median", alike, _paired(TARGET), 0.01),
+        _tail(f"{what}, synchronous: 95th percentile", alike, _paired(TARGET), 0.02),
+        _middle(f"{what}, server: median", served, _paired(TARGET), 0.03),
+        _tail(f"{what}, server: 95th percentile", served, _paired(TARGET), 0.06),
+    ]
+
+
+def errors(found: Sequence[Cell], where: Callable[[Cell], Row]) -> list[float]:
+    """The absolute relative errors that there are."""
+    return [abs(where(cell)["error"]) for cell in found if where(cell)["error"] is not None]
+
+
+def _paired(quantity: str) -> Callable[[Cell], Row]:
+    return lambda cell: dict(cell[quantity])
+
+
+def _independent(quantity: str) -> Callable[[Cell], Row]:
+    return lambda cell: dict(cell["independent"][quantity])
+
+
+def _middle(what: str, found: Sequence[Cell], where: Callable[[Cell], Row], most: float) -> Aim:
+    values = errors(found, where)
+    return Aim(what, median(values), _cells(len(values)), most=most)
+
+
+def _tail(what: str, found: Sequence[Cell], where: Callable[[Cell], Row], most: float) -> Aim:
+    values = errors(found, where)
+    value = float(np.quantile(values, 0.95)) if values else None
+    return Aim(what, value, _cells(len(values)), most=most)
+
+
+def _explained(what: str, found: Sequence[Cell]) -> Aim:
+    return Aim(what, explained(found), _cells(len(found)), least=0.8)
+
+
+def _coverage(what: str, found: Sequence[Cell], quantity: str) -> Aim:
+    inside = [cell["independent"][quantity]["inside"] for cell in found]
+    told = [each for each in inside if each is not None]
+    value = sum(told) / len(told) if told else None
+    return Aim(what, value, _cells(len(told)), least=LOW, most=HIGH)
+
+
+def _tau(what: str, values: Sequence[float], least: float) -> Aim:
+    return Aim(what, median(values), f"{len(values)} conditions", least=least, percent=False)
+
+
+def _cells(count: int) -> str:
+    return f"{count} cells"
+
+
+def by_term(found: Sequence[Cell]) -> list[Row]:
+    """Of each kind of network and term: how far the profile is from what held-out runs show.
+
+    `off`: median difference, seconds per event; `per_step`: median of its size by a worker's step;
+    `largest`: in how many cells it is off by most.
+    """
+    rows = []
+    counted = [cell for cell in found if cell["counted"]]
+    for network in dict.fromkeys(cell["network"] for cell in counted):
+        own = [cell for cell in counted if cell["network"] == network]
+        most = [cells.attribution(cell) for cell in own]
+        for name in ("step", *TERMS):
+            terms = [cell["terms"][name] for cell in own if name in cell["terms"]]
+            if terms:
+                rows.append(
+                    {
+                        "network": network,
+                        "term": name,
+                        "cells": len(terms),
+                        "profile": median([each["profile"] for each in terms]),
+                        "off": median([each["measured"] - each["profile"] for each in terms]),
+                        "per_step": median([abs(each["per_step"]) for each in terms]),
+                        "largest": most.count(name),
+                    }
+                )
+    return rows
+
+
+def noise(equal: Sequence[Row], apart: Sequence[Row]) -> list[Row]:
+    """Relative standard deviations of equal runs, and of runs that differ in their seed.
+
+    Each row: `program`, `quantity`, `value` of one run. Where a run has no value its program says
+    nothing of that quantity.
+    """
+    rows = []
+    for program, quantity in dict.fromkeys((row["program"], row["quantity"]) for row in equal):
+        spread = {}
+        for name, every in (("equal", equal), ("seeds", apart)):
+            values = [
+                row["value"]
+                for row in every
+                if (row["program"], row["quantity"]) == (program, quantity)
+            ]
+            known = len(values) > 1 and all(each is not None for each in values)
+            spread[name] = float(np.std(values, ddof=1) / np.mean(values)) if known else None
+            spread[f"{name}_runs"] = len(values)
+        rows.append({"program": program, "quantity": quantity, **spread})
+    return rows

@@ -1,0 +1,86 @@
+"""Whether a real run is evidence: on a crowded machine it says nothing about a cluster.
+
+The limits come from runs of known delays: below them seconds per step repeat within 1 %; where a
+run's own CPU use is above 50 % errors reach 31 %.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.scenario.scenario import Scenario
+from paceline.validate.measurement.measure import MeasuredRun
+from paceline.validate.training.events import STEP
+from paceline.validate.training.records import Account
+
+OWN, FOREIGN = 0.40, 0.03  # shares of the machine's cores
+SHORTEST = 0.010  # seconds of a mean step
+OBSERVING = 0.03  # share of the time that snapshots took
+LATE = 0.05  # share of collectives and messages that really took longer than emulated
+
+
+def evidence(runs: Sequence[MeasuredRun], scenario: Scenario) -> dict[str, Any]:
+    """What the runs of one algorithm say about their machine, and whether they count.
+
+    `own_cpu`, `foreign_cpu`: shares of its cores; `late`: share of the collectives; `observing`:
+    share of the time that snapshots took; `sent_bytes`: in all, by the interfaces of network
+    namespaces; `admitted`, and if not the `reasons`.
+    """
+    each = [_of_run(run) for run in runs]
+    found = {key: max(one[key] for one in each) for key in each[0]}
+    found["step"] = min(one["step"] for one in each)
+    reasons = [*_reasons(found, scenario)]
+    if not all(run.whole for run in runs):
+        reasons.append("cut short")
+    return {"admitted": not reasons, "reasons": reasons, **found}
+
+
+def _reasons(found: dict[str, float], scenario: Scenario) -> Iterator[str]:
+    settings = scenario.validation
+    if found["foreign_cpu"] > FOREIGN:
+        yield f"others used {found['foreign_cpu']:.0%} of the CPU (at most {FOREIGN:.0%})"
+    if settings.compute == "stretched":
+        if found["own_cpu"] > OWN:
+            yield f"own CPU use {found['own_cpu']:.0%} (at most {OWN:.0%})"
+        if 0 < found["step"] < SHORTEST:
+            yield f"steps of {found['step'] * 1e3:.3g} ms (at least {SHORTEST * 1e3:.0f} ms)"
+    if found["observing"] > OBSERVING:
+        yield (
+            f"snapshots took {found['observing']:.0%} of the time (at most {OBSERVING:.0%}); write "
+            "a longer run.evaluate_every"
+        )
+    if settings.network == "emulated" and found["late"] > LATE:
+        yield (
+            f"{found['late']:.0%} of the collectives and messages really took longer than the "
+            f"emulated network (at most {LATE:.0%})"
+        )
+
+
+def _of_run(run: MeasuredRun) -> dict[str, float]:
+    accounts = [each.account or Account() for each in run.records]
+    hosts: dict[str, list[Account]] = {}
+    for account in accounts:
+        hosts.setdefault(account.machine.get("host", ""), []).append(account)
+    shares = [_shares(team) for team in hosts.values()]
+    events = np.concatenate([each.events for each in run.records])
+    steps = events[events["kind"] == STEP]
+    collectives = sum(account.collectives for account in accounts)
+    duration = max(account.duration for account in accounts)
+    return {
+        "own_cpu": max(own for own, _ in shares),
+        "foreign_cpu": max(foreign for _, foreign in shares),
+        "step": float((steps["end"] - steps["start"]).mean()) if len(steps) else 0.0,
+        "late": sum(account.late for account in accounts) / collectives if collectives else 0.0,
+        "sent_bytes": sum(account.machine.get("sent_bytes", 0) for account in accounts),
+        "observing": max(account.observing for account in accounts) / (duration or 1.0),
+    }
+
+
+def _shares(team: Sequence[Account]) -> tuple[float, float]:
+    """Of one machine's CPU: what its processes of the run used, and what others did."""
+    whole = max(each.machine.get("elapsed", 0.0) * each.machine.get("cores", 1) for each in team)
+    relay = max(each.machine.get("relay", 0.0) for each in team)  # all have seen the same one
+    own = sum(each.busy for each in team) + relay
+    busy = max(each.machine.get("busy", 0.0) for each in team)
+    return (own / whole, max(0.0, busy - own) / whole) if whole else (0.0, 0.0)

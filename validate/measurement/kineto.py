@@ -1,0 +1,257 @@
+"""A trace of torch.profiler (Kineto's Chrome trace) as events, for calibration without a rerun."""
+
+import gzip
+import math
+import re
+import zlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, cast
+
+import numpy as np
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.inputs import untrusted
+from paceline.validate.measurement.telemetry_files import Recorded, RecordedCollectives
+from paceline.validate.training.events import EVENT, ISSUE, STEP, WAIT, Key
+
+PROFILED = re.compile(r"ProfilerStep#(\d+)")
+COLLECTIVE = re.compile(r"(?:nccl|gloo|mpi|ucc|xccl):_?(?:all_?reduce|all_?gather|all_?to_?all|"
+                        r"reduce|broadcast|gather|scatter)", re.IGNORECASE)  # fmt: skip
+STARTED = re.compile(r"c10d::\w*(?:reduce|gather|alltoall|broadcast|scatter)")
+KERNEL = re.compile(r"nccl", re.IGNORECASE)
+OURS = re.compile(r"c10d::|record_param_comms|(?:nccl|gloo|mpi|ucc|xccl):")
+SIZES = {
+    "double": 8, "long": 8, "float": 4, "int": 4, "half": 2, "bfloat16": 2, "short": 2,
+    "char": 1, "byte": 1, "signed char": 1, "unsigned char": 1, "bool": 1,
+}  # fmt: skip
+KEY: Key = ("measured", 0)
+LARGEST = 1_000_000_000  # bytes, unpacked; what a few hundred steps leave has some ten million
+MOST = 65_535  # workers, as in a scenario
+
+Interval = tuple[float, float]
+
+
+class Traced(NamedTuple):
+    """Of one rank: its events; how long each collective `lasted`; seconds in which any was
+    `under_way`, and in which such was `exposed`, as nothing else was computed."""
+
+    events: np.ndarray
+    lasted: list[float]
+    under_way: float
+    exposed: float
+
+
+def read(*paths: Path | str) -> Recorded:
+    """Return the steps and collectives in `paths`, one trace (.json or .json.gz) for each rank.
+
+    A step is a span `ProfilerStep#N`, which `profiler.step()` makes. Of a collective only what is
+    exposed counts: while it runs and nothing else does, on the CPU, or, where there are NCCL
+    kernels, on the GPU. What is left of the step is computing. The order within a step is not kept:
+    it is told as computing first, then each collective's exposed time. Times count from each
+    rank's first step. `bytes` are known where the profiler recorded shapes. How long collectives
+    lasted, and what share of that was hidden, is told apart. Raises InputError.
+    """
+    if not paths:
+        raise InputError("no trace; give the file of each rank")
+    found: list[np.ndarray] = []
+    traced: list[Traced] = []
+    heads: list[dict[str, Any]] = []
+    for index, path in enumerate(paths):
+        document = _document(Path(path))
+        try:
+            told = document.get("distributedInfo") or {}
+            rank = int(told.get("rank", index))
+            workers = int(told.get("world_size", len(paths)))
+            if not 0 <= rank < workers <= MOST and "rank" in told and "world_size" in told:
+                raise ValueError("no such rank")
+            gpus = [each.get("name") for each in document.get("deviceProperties") or []]
+            traced.append(_events(Path(path), rank, document["traceEvents"]))
+        except (AttributeError, KeyError, TypeError, ValueError, ArithmeticError):
+            raise InputError(
+                f"{path}: its events are not those of a profiler; give what torch.profiler's "
+                "export_chrome_trace writes"
+            ) from None
+        found.append(traced[-1].events)
+        head = {
+            "title": Path(path).name, "label": KEY[0], "seed": KEY[1], "rank": rank,
+            "workers": workers, "model_bytes": None,
+        }  # fmt: skip
+        heads.append(head | {"hardware": {"gpu": str(gpus[0])} if gpus else {}})
+    ranks = [head["rank"] for head in heads]
+    if len({*ranks}) < len(ranks):
+        raise InputError(f"{', '.join(map(str, paths))}: traces of the same rank; give one of each")
+    notes = ["from a profiler's trace, which slows steps down: see how fast the job is without it"]
+    if missing := sorted({*range(heads[0]["workers"])} - {*ranks}):
+        notes.append(f"no trace of rank {', '.join(map(str, missing))}")
+    order = np.argsort(ranks)
+    events = np.concatenate([found[index] for index in order])
+    under_way = sum(each.under_way for each in traced)
+    hidden = 1 - sum(each.exposed for each in traced) / under_way if under_way else 0.0
+    lasted = tuple(seconds for each in traced for seconds in each.lasted)
+    return Recorded(
+        {KEY: events},
+        {KEY: np.empty((0, 3))},
+        heads[order[0]],
+        notes,
+        RecordedCollectives(lasted, min(max(hidden, 0.0), 1.0)),
+    )
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            whole = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file
+            document = untrusted.loads(untrusted.content(whole, LARGEST))
+    except OSError as error:
+        reason = error.strerror or "not a whole gzip file"
+        raise InputError(f"{path}: cannot be read ({reason}); give a profiler's trace") from None
+    except MemoryError:
+        raise InputError(f"{path}: larger than this machine's memory; trace fewer steps") from None
+    except (ValueError, EOFError, zlib.error):
+        raise InputError(
+            f"{path}: not a trace; give what torch.profiler's export_chrome_trace writes"
+        ) from None
+    if not isinstance(document, dict) or not isinstance(document.get("traceEvents"), list):
+        raise InputError(
+            f"{path}: not a trace, as it has no traceEvents; give what torch.profiler's "
+            "export_chrome_trace writes"
+        )
+    return document
+
+
+def _events(path: Path, rank: int, trace: Sequence[dict[str, Any]]) -> Traced:
+    spans = sorted(
+        (each for each in trace if each.get("ph") == "X" and "dur" in each and "name" in each),
+        key=lambda each: float(each["ts"]),
+    )
+    steps = _once(
+        each
+        for each in spans
+        if PROFILED.fullmatch(each["name"]) and each.get("cat") != "gpu_user_annotation"
+    )
+    if not steps:
+        raise InputError(
+            f"{path}: no steps in it; call the profiler's step() after each one of your loop"
+        )
+    collectives, others = _split(spans)
+    zero = _interval(steps[0])[0]
+    order = sorted(range(len(collectives)), key=lambda each: collectives[each][0][0])
+    begins = [collectives[each][0][0] for each in order]
+    computing, computed = [each[0] for each in others], [each[1] for each in others]
+    found, lasted, under_way, shown = [], [], 0.0, 0.0
+    for number, step in enumerate(steps, start=1):
+        start, end = _interval(step)
+        exposed = []
+        first, last = bisect_left(begins, start), bisect_left(begins, end)
+        # of a long trace only what this step can meet
+        taken = others[bisect_right(computed, start) : bisect_left(computing, end)]
+        inside: list[Interval] = []
+        for (begin, over), size in (collectives[each] for each in sorted(order[first:last])):
+            inside.append((begin, min(over, end)))
+            left = _length(_minus(inside[-1], taken))
+            exposed.append((left, size))
+            lasted.append(over - begin)
+            taken = _merged([*taken, (begin, over)])
+        under_way += _length(_merged(inside))
+        shown += sum(left for left, _ in exposed)
+        now = end - sum(left for left, _ in exposed)
+        found.append((rank, STEP, number, start - zero, now - zero, math.nan, math.nan, math.nan))
+        for left, size in exposed:
+            at = now - zero
+            found.append((rank, ISSUE, number, at, at, math.nan, math.nan, math.nan))
+            found.append((rank, WAIT, number, at, at + left, math.nan, math.nan, size))
+            now += left
+    if not lasted:
+        raise InputError(
+            f"{path}: no collectives in its steps; trace a job of several workers whose "
+            "all-reduces come before the profiler's step()"
+        )
+    return Traced(np.array(found, EVENT), lasted, under_way, shown)
+
+
+def _once(spans: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [*{each["name"]: each for each in spans}.values()]
+
+
+def _interval(span: dict[str, Any]) -> Interval:
+    """In seconds."""
+    start, lasted = float(span["ts"]), float(span["dur"])
+    if not (math.isfinite(start) and 0 <= lasted < math.inf):
+        raise ValueError("not a time")
+    return start * 1e-6, (start + lasted) * 1e-6
+
+
+def _split(spans: Sequence[dict[str, Any]]) -> tuple[list[tuple[Interval, float]], list[Interval]]:
+    """The collectives, with their bytes, and when anything else was computed."""
+    kernels = [each for each in spans if each.get("cat") == "kernel"]
+    ours = [each for each in kernels if KERNEL.match(each["name"])]
+    if ours:
+        others = [_interval(each) for each in kernels if not KERNEL.match(each["name"])]
+        return [(_interval(each), _bytes(each)) for each in ours], _merged(others)
+    ours = [each for each in spans if COLLECTIVE.match(each["name"])]
+    started = [each for each in spans if STARTED.match(each["name"])]
+    intervals = [_interval(each) for each in ours]
+    if len(started) == len(ours):  # from when the program asked for it, not a thread took it up
+        intervals = [
+            (min(_interval(one)[0], begin), end)
+            for one, (begin, end) in zip(started, intervals, strict=True)
+        ]
+    others = [
+        _interval(each)
+        for each in spans
+        if each.get("cat") == "cpu_op" and not OURS.match(each["name"])
+    ]
+    return [*zip(intervals, map(_bytes, ours), strict=True)], _merged(others)
+
+
+def _bytes(span: dict[str, Any]) -> float:
+    """Of a collective's payload; nan where the trace does not say."""
+    told = span.get("args", {})
+    if "In msg nelems" in told:
+        return _finite(float(told["In msg nelems"])) * _size(str(told.get("dtype", "")))
+    shapes, types = told.get("Input Dims") or [[]], told.get("Input type") or [""]
+    if not shapes[0] or not all(isinstance(each, int) for each in shapes[0]):
+        return math.nan
+    return float(math.prod(shapes[0])) * _size(str(types[0]))
+
+
+def _finite(value: float) -> float:
+    if math.isinf(value):
+        raise ValueError("not finite")
+    return value
+
+
+def _size(kind: str) -> float:
+    return SIZES.get(kind.lower().removeprefix("c10::"), math.nan)
+
+
+def _merged(intervals: Iterable[Interval]) -> list[Interval]:
+    """Their union, in order, without overlaps."""
+    found: list[Interval] = []
+    for start, end in sorted(intervals):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
+    return found
+
+
+def _minus(interval: Interval, taken: Sequence[Interval]) -> list[Interval]:
+    """What of an interval is in none of those `taken`, which are in order."""
+    at, end = interval
+    found = []
+    for start, stop in taken:
+        if stop <= at or start >= end:
+            continue
+        if start > at:
+            found.append((at, start))
+        at = max(at, stop)
+    return [*found, (at, end)] if at < end else found
+
+
+def _length(intervals: Iterable[Interval]) -> float:
+    return sum(end - start for start, end in intervals)

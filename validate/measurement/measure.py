@@ -1,0 +1,254 @@
+"""From what the nodes of a real run have left to a `Run`: losses are computed here, offline."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf, nan
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.engines import payloads
+from paceline.simulator.engines.lockstep.replay import Told
+from paceline.simulator.engines.observer import BYTES_PER_GB, SECONDS_PER_HOUR
+from paceline.simulator.load.load import known_programs
+from paceline.simulator.objectives import build
+from paceline.simulator.objectives.evaluation import Evaluation
+from paceline.simulator.objectives.objective import Objective
+from paceline.simulator.programs import Program
+from paceline.simulator.results.run import ARROW, COLUMNS, SPAN, Run
+from paceline.simulator.scenario.scenario import Scenario
+from paceline.validate.torch_objective import curvature
+from paceline.validate.torch_objective.curvature import Snapshot
+from paceline.validate.torch_objective.objective import TorchObjective
+from paceline.validate.training import records
+from paceline.validate.training.records import Account, Record
+from paceline.validate.training.task import TrainingTask
+
+
+@dataclass
+class MeasuredRun:
+    """One task, measured. `whole`: whether all nodes came to their end.
+
+    `path`: a few snapshots of a run of ssgd, from the start on, along which its objective can be
+    surveyed.
+    """
+
+    run: Run
+    records: list[Record] = field(repr=False)
+    whole: bool = True
+    path: list[Snapshot] = field(default_factory=list, repr=False)
+
+    @property
+    def events(self) -> np.ndarray:
+        """What all nodes did and when, of dtype `training.events.EVENT`."""
+        return np.concatenate([each.events for each in self.records])
+
+    @property
+    def told(self) -> list[Told]:
+        """What each node's run came to, by rank, from which it can be repeated."""
+        accounts = [each.account or Account() for each in self.records]
+        return [Told(each.outcomes, each.gradients, each.marks) for each in accounts]
+
+
+def measure(task: TrainingTask, scenario: Scenario, programs: Any = None) -> MeasuredRun | None:
+    """Read what a task has left, and compute its losses; None where there is nothing to read.
+
+    A task that was cut short is measured up to there, and says so.
+    """
+    program = known_programs(programs)[task.algorithm.name]
+    workers = scenario.cluster.workers
+    found = [records.read(task.folder, rank) for rank in range(workers + bool(program.server))]
+    kept = [each for each in found if each is not None]
+    if len(kept) < len(found):
+        return None
+    goal = build.build(scenario, task.algorithm, task.seed)
+    points = _points(program, kept, scenario)
+    curve = _curve(points, goal, scenario, program, len(found))
+    accounts = [each.account for each in kept]
+    whole = all(account is not None for account in accounts)
+    team = [account for account in accounts[:workers] if account is not None]
+    seconds = {
+        kind: [account.seconds[kind] for account in team]
+        for kind in ("compute", "wait", "communicate")
+    }
+    staleness: Counter[int] = Counter()
+    links: Counter[str] = Counter()
+    spans, arrows = _timeline(task, len(found))
+    for account in filter(None, accounts):
+        staleness.update(account.staleness)
+        links.update(account.links)
+    run = Run(
+        label=task.algorithm.label,
+        name=task.algorithm.name,
+        seed=task.seed,
+        engine="real",
+        steps=curve["step"][-1],
+        duration=curve["time"][-1],
+        curve=curve,
+        seconds={kind: _mean(each) for kind, each in seconds.items()},
+        workers=seconds,
+        links=dict(sorted(links.items())),
+        spans=spans,
+        arrows=arrows,
+        notes=list(task.algorithm.notes),
+        updates=int(points[-1].updates) if points else 0,
+        staleness={each: n for each, n in sorted(staleness.items()) if n},
+        staleness_unit=_unit(program),
+    )
+    if not whole:
+        run.notes.append("cut short: measured up to where it was ended")
+    path = _path(goal, points, curve) if program.name == "ssgd" else []
+    return MeasuredRun(run, kept, whole, path)
+
+
+def surveys(scenario: Scenario, runs: Sequence[MeasuredRun]) -> dict[str, dict[str, Any]]:
+    """What the objective is like along the first run of each label that has a path, by label."""
+    algorithms = {each.label: each for each in scenario.algorithm}
+    found: dict[str, dict[str, Any]] = {}
+    for run, path in ((each.run, each.path) for each in runs if each.path):
+        if run.label not in found:
+            make = partial(build.build, scenario, algorithms[run.label], run.seed)
+            survey = curvature.survey(make, path, scenario.cluster.workers)
+            found |= {run.label: survey} if survey else {}
+    return found
+
+
+def _unit(program: Program) -> str:
+    if program.server is not None:
+        return "updates"
+    return "averagings" if program.pooled else "steps"
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """What all were at the same step."""
+
+    step: float
+    time: float
+    period: float
+    updates: float
+    bytes: float
+    charged: float
+    x: np.ndarray
+    buffers: np.ndarray
+
+
+def _points(program: Program, kept: Sequence[Record], scenario: Scenario) -> list[CurvePoint]:
+    watched = [kept[-1]] if program.server else list(kept)
+    if not program.averages:
+        watched = watched[:1]
+    if program.pooled:
+        return _pooled(watched, scenario)
+    scale = len(kept) - 1 if program.server else 1
+    every = max(each.every for each in watched)
+    last = (scenario.run.steps or inf) * scale
+    rows = [{row["step"]: row for row in each.rows} for each in watched]
+    common = sorted(set.intersection(*(set(each) for each in rows)))
+    points = []
+    for step in common:
+        if step % every == 0 or step == last or program.server:
+            same = [each[step] for each in rows]
+            time = max(row["time"] for row in same)
+            points.append(_together(step / scale, same, time, _beside(kept, watched, time)))
+    return points
+
+
+def _beside(kept: Sequence[Record], watched: Sequence[Record], time: float) -> list[Any]:
+    """The last rows before `time` of those nodes that only have buffers to show."""
+    others = [each.rows[each.rows["time"] <= time] for each in kept if each not in watched]
+    return [rows[-1] for rows in others if len(rows)]
+
+
+def _pooled(watched: Sequence[Record], scenario: Scenario) -> list[CurvePoint]:
+    """A point after as many steps as all workers take in one, with what all have just then."""
+    workers, every = len(watched), scenario.run.evaluate_every or 1
+    limit = (scenario.run.steps or inf) * workers
+    marks = sorted(
+        ((row["time"], rank, index) for rank, each in enumerate(watched)
+         for index, row in enumerate(each.rows)),
+    )  # fmt: skip
+    latest: dict[int, Any] = {}
+    points = []
+    for number, (time, rank, index) in enumerate(marks, 1):
+        latest[rank] = watched[rank].rows[index]
+        due = number % (every * workers) == 0 or number == limit
+        if due and len(latest) == workers:
+            rows = [latest[each] for each in range(workers)]
+            points.append(_together(number / workers, rows, time))
+        if number == limit:
+            break
+    return points
+
+
+def _together(
+    step: float, rows: Sequence[Any], time: float, beside: Sequence[Any] = ()
+) -> CurvePoint:
+    return CurvePoint(
+        step,
+        float(time),
+        float(rows[0]["period"]),
+        float(rows[0]["updates"]),
+        float(sum(row["bytes"] for row in rows)),
+        float(sum(row["charged"] for row in rows)),
+        payloads.mean([np.array(row["x"]) for row in rows]),
+        payloads.mean([np.array(row["buffers"]) for row in beside or rows]),
+    )
+
+
+def _curve(
+    points: Sequence[CurvePoint], goal: Objective, scenario: Scenario, program: Program, nodes: int
+) -> dict[str, list[float]]:
+    curve: dict[str, list[float]] = {name: [] for name in COLUMNS}
+    cost = scenario.cost
+    node_second = nodes * (cost.node_hour or 0.0) / SECONDS_PER_HOUR
+    egress = (cost.egress_per_gb or 0.0) / BYTES_PER_GB
+
+    nobody = np.empty(0)
+    first = CurvePoint(0.0, 0.0, nan, 0.0, 0.0, 0.0, goal.start, nobody)
+    for point in [first, *points]:
+        if point.time <= (scenario.run.duration or inf):
+            loss, accuracy = _evaluate(goal, point)
+            price = point.time * node_second + point.charged * egress
+            row = point.time, point.step, loss, accuracy, point.period, point.bytes, price
+            for name, value in zip(COLUMNS, row, strict=True):
+                curve[name].append(value)
+    return curve
+
+
+def _path(
+    goal: Objective, points: Sequence[CurvePoint], curve: dict[str, list[float]]
+) -> list[Snapshot]:
+    """As many snapshots as a survey takes, for they are as large as the model."""
+    if isinstance(goal.start, complex):
+        return []
+    at = {0.0: goal.start, **{point.step: point.x for point in points}}
+    losses = dict(zip(curve["step"], curve["loss"], strict=True))
+    return [Snapshot(step, losses[step], at[step]) for step in curvature.chosen(sorted(losses))]
+
+
+def _evaluate(goal: Objective, point: CurvePoint) -> Evaluation:
+    """What an observer sees; with the workers' buffers, where their models have any."""
+    if isinstance(goal.start, complex):
+        return goal.evaluate(goal.start, point.step)
+    if len(point.buffers):
+        assert isinstance(goal, TorchObjective)
+        return goal.evaluate(point.x, point.step, point.buffers)
+    return goal.evaluate(point.x, point.step)
+
+
+def _timeline(task: TrainingTask, nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """The spans, and the arrows, of those nodes that came to their end."""
+    spans, arrows = [np.empty(0, SPAN)], [np.empty(0, ARROW)]
+    for rank in range(nodes):
+        path = task.folder / f"rank-{rank}.npz"
+        if path.is_file():
+            with np.load(path, allow_pickle=False) as archive:
+                spans.append(archive["spans"])
+                arrows.append(archive["arrows"])
+    return np.concatenate(spans), np.concatenate(arrows)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

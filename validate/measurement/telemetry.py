@@ -1,0 +1,153 @@
+"""A few lines for an own training loop: what its ranks did and when, for calibration.
+
+Importing this needs no torch. An event costs a reading of the clock before and after, and five
+numbers in memory; they go to the rank's file at most once a second, so a killed job loses no more.
+"""
+
+import json
+import math
+import os
+import platform
+import sys
+import time
+from array import array
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from paceline.simulator.errors import InputError
+from paceline.validate.host import machine
+from paceline.validate.measurement.telemetry_files import COLLECTIVE, FILE, LOSS, SCHEMA, read
+from paceline.validate.training.events import ISSUE, STEP, WAIT
+
+__all__ = ["Telemetry", "read"]
+
+FLUSH = 1.0  # seconds
+_now = time.monotonic
+
+
+class Telemetry:
+    """Records one rank of a training job to `directory`; a context manager.
+
+    `rank` of `workers`; `model_bytes`: of all parameters; `label` and `seed`: name and number of
+    the run. `synchronize`: called before every reading of the clock; with CUDA, whose kernels run
+    behind the program's back, `torch.cuda.synchronize`. Raises InputError for a rank that is not
+    one of the workers, or a directory that cannot be written.
+    """
+
+    def __init__(  # noqa: PLR0913
+        self,
+        directory: Path | str,
+        *,
+        rank: int = 0,
+        workers: int = 1,
+        title: str = "",
+        model_bytes: float | None = None,
+        label: str = "measured",
+        seed: int = 0,
+        synchronize: Callable[[], object] | None = None,
+    ) -> None:
+        if not 0 <= rank < workers:
+            raise InputError(f"rank {rank} of {workers} workers; ranks are 0 to {workers - 1}")
+        head = {
+            "schema": SCHEMA, "title": title, "label": label, "seed": seed, "rank": rank,
+            "workers": workers, "model_bytes": model_bytes, "boot": machine.boot(),
+            "date": datetime.now(UTC).isoformat(timespec="seconds"), **_environment(),
+        }  # fmt: skip
+        try:
+            Path(directory).mkdir(parents=True, exist_ok=True)
+            self._file = (Path(directory) / FILE.format(rank)).open("wb")
+        except OSError as error:
+            raise InputError(f"{directory}: cannot write here ({error.strerror})") from None
+        self._file.write(f"{json.dumps(head)}\n".encode())
+        self._file.flush()
+        self._rows = array("d")
+        self._step = 0
+        self._flushed = _now()
+        self.clock: Callable[[], float] = _now
+        if synchronize is not None:
+            self.clock = lambda: (synchronize(), _now())[1]
+
+    def step(self) -> "Span":
+        """Return a context for what one gradient takes: forward and backward."""
+        self._step += 1
+        return Span(self, STEP)
+
+    def collective(self, *, bytes: float = math.nan) -> "Span":  # noqa: A002
+        """Return a context for a collective that blocks; `bytes`: of its payload."""
+        return Span(self, COLLECTIVE, bytes)
+
+    def issue(self) -> "Span":
+        """Return a context for starting an asynchronous collective."""
+        return Span(self, ISSUE)
+
+    def wait(self, *, bytes: float = math.nan) -> "Span":  # noqa: A002
+        """Return a context for waiting for the earliest collective that was issued."""
+        return Span(self, WAIT, bytes)
+
+    def loss(self, value: float) -> None:
+        """Record a loss, after the steps so far."""
+        now = _now()
+        self.add(LOSS, now, now, float(value))
+
+    def add(self, kind: int, start: float, end: float, size: float) -> None:
+        """Keep one row."""
+        self._rows.extend((kind, self._step, start, end, size))
+        if end - self._flushed > FLUSH:
+            self.flush()
+            self._flushed = end
+
+    def flush(self) -> None:
+        """Write what has been recorded so far."""
+        self._file.write(self._rows)
+        self._file.flush()
+        self._rows = array("d")
+
+    def close(self) -> None:
+        """Write the rest."""
+        if not self._file.closed:
+            self.flush()
+            self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Span:
+    """From entering to leaving it is one event; none if it is left by an exception."""
+
+    __slots__ = ("_bytes", "_kind", "_start", "_telemetry")
+
+    def __init__(self, telemetry: Telemetry, kind: int, size: float = math.nan) -> None:
+        self._telemetry, self._kind, self._bytes, self._start = telemetry, kind, size, 0.0
+
+    def __enter__(self) -> None:
+        self._start = self._telemetry.clock()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            telemetry = self._telemetry
+            telemetry.add(self._kind, self._start, telemetry.clock(), self._bytes)
+
+
+def _environment() -> dict[str, Any]:
+    """Versions and hardware, of torch only what is loaded anyway."""
+    versions, hardware = {"python": platform.python_version()}, {"cores": os.cpu_count()}
+    found: dict[str, Any] = {"versions": versions, "hardware": hardware}
+    found["hardware"]["processor"] = platform.processor() or platform.machine()
+    found["hardware"]["system"] = f"{platform.system()} {platform.release()}"
+    if (torch := sys.modules.get("torch")) is not None:
+        versions["torch"] = str(torch.__version__)
+        if torch.cuda.is_initialized():
+            found["hardware"]["gpu"] = torch.cuda.get_device_name()
+    return found

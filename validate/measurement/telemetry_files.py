@@ -1,0 +1,164 @@
+"""What the ranks of a user's own job have recorded, read back as events."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.inputs import untrusted
+from paceline.validate.training.events import EVENT, ISSUE, STEP, WAIT, Key
+
+FILE = "rank-{}.telemetry"
+"""Of one rank: a line of JSON, then rows of `ROW` doubles, in the machine's byte order: kind, step,
+start, end (seconds of a monotonic clock), bytes (of a loss: its value)."""
+ROW = 5
+LOSS, COLLECTIVE = -1, -2  # in such a file, beside the kinds of `training.events`
+KNOWN = (LOSS, COLLECTIVE, STEP, ISSUE, WAIT)
+SCHEMA = 1
+HEAD = 1_000_000  # bytes of the first line, at most
+MOST = 65_535  # workers, as in a scenario
+
+
+@dataclass(frozen=True, eq=False)
+class Recorded:
+    """What a job has left. `events`: by label and seed, of dtype `training.events.EVENT`.
+
+    `losses`: likewise, rows of (seconds since the beginning, step, loss), all ranks', in order of
+    time. `head`: that of rank 0. `notes`: what is to be known of it, in sentences. `collectives`:
+    where it is known how long each lasted, hidden behind computing or not.
+    """
+
+    events: dict[Key, np.ndarray]
+    losses: dict[Key, np.ndarray]
+    head: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
+    collectives: "RecordedCollectives | None" = None
+
+
+@dataclass(frozen=True)
+class RecordedCollectives:
+    """How long a job's collectives lasted (seconds), and what share of that was hidden.
+
+    `lasted`: each of them, of all ranks; `overlap`: the share of the time in which any was under
+    way while something else was computed, too.
+    """
+
+    lasted: tuple[float, ...]
+    overlap: float
+
+    @property
+    def median(self) -> float:
+        """Half of them lasted longer."""
+        return statistics.median(self.lasted)
+
+
+def read(directory: Path | str) -> Recorded:
+    """Return what the ranks of one job have recorded; raises InputError.
+
+    Clocks of different machines do not agree, so each rank's times then count from its own first
+    event and nobody knows when the last one joined a collective. Ranks that share a boot share a
+    clock: `joined` is the latest of the times at which they started the same one.
+    """
+    paths = sorted(Path(directory).glob(FILE.format("*")))
+    if not paths:
+        raise InputError(f"{directory}: no telemetry; give the directory that Telemetry was given")
+    found = sorted((_read(path) for path in paths), key=lambda each: int(each[0]["rank"]))
+    head, notes = found[0][0], []
+    if len({(each["label"], each["seed"], each["workers"]) for each, _ in found}) > 1:
+        raise InputError(
+            f"{directory}: its ranks are of several runs; give each run a directory of its own"
+        )
+    if len({each["rank"] for each, _ in found}) < len(found):
+        raise InputError(f"{directory}: two files of one rank; keep one of them")
+    missing = sorted({*range(head["workers"])} - {each["rank"] for each, _ in found})
+    if missing:
+        notes.append(f"nothing of rank {', '.join(map(str, missing))}")
+    shared = len({each["boot"] for each, _ in found}) == 1
+    if not shared:
+        notes.append("several machines: only durations within a rank are known")
+    begin = [rows[:, 2].min() if len(rows) else math.inf for _, rows in found]
+    if not np.isfinite(begin).any():
+        raise InputError(f"{directory}: nothing was recorded; put `with telemetry.step():` around "
+                         "the forward and backward pass")  # fmt: skip
+    zeros = [min(begin)] * len(found) if shared else begin
+    events = [
+        _events(int(each["rank"]), rows, zero)
+        for (each, rows), zero in zip(found, zeros, strict=True)
+    ]
+    if shared and not missing:
+        _join(events)
+    losses = [
+        np.column_stack([rows[:, 2] - zero, rows[:, 1], rows[:, 4]])[rows[:, 0] == LOSS]
+        for (_, rows), zero in zip(found, zeros, strict=True)
+    ]
+    every = np.concatenate(losses)
+    key = str(head["label"]), int(head["seed"])
+    curve = every[np.argsort(every[:, 0], kind="stable")]
+    return Recorded({key: np.concatenate(events)}, {key: curve}, head, notes)
+
+
+def _read(path: Path) -> tuple[dict[str, Any], np.ndarray]:
+    """A rank's head and rows; a row that was cut short is left out."""
+    try:
+        with path.open("rb") as file:
+            head = untrusted.loads(file.readline(HEAD))
+            numbers = np.frombuffer((data := file.read())[: len(data) // 8 * 8])
+        if head["schema"] != SCHEMA or not {"rank", "workers", "label", "seed", "boot"} <= {*head}:
+            raise ValueError("of another version")
+        _check(head)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path}: cannot be read as telemetry ({error}); was it written by Telemetry?"
+        ) from None
+    whole = len(numbers) // ROW
+    rows = numbers[: whole * ROW].reshape(whole, ROW)
+    kinds, steps, starts, ends, _ = rows.T
+    wrong = ~(np.isin(kinds, KNOWN) & (steps >= 0) & (steps < 2**53) & (starts <= ends))
+    wrong |= ~(np.isfinite(starts) & np.isfinite(ends)) | np.isinf(rows[:, 4]) & (kinds != LOSS)
+    if wrong.any():
+        raise InputError(
+            f"{path}: event {int(wrong.argmax())} is none of Telemetry's; give what it has written"
+        )
+    return head, rows
+
+
+def _check(head: dict[str, Any]) -> None:
+    """Raise ValueError for a head that no Telemetry writes."""
+    numbers = [head[key] for key in ("rank", "workers", "seed")]
+    texts = [head["label"], head["boot"], head.get("title", "")]
+    tables = [head.get("hardware", {}), head.get("versions", {})]
+    if not (
+        all(type(each) is int for each in numbers)
+        and all(isinstance(each, str) for each in texts)
+        and all(isinstance(each, dict) for each in tables)
+        and 0 <= head["rank"] < head["workers"] <= MOST
+    ):
+        raise ValueError("its first line is none of Telemetry's")
+
+
+def _events(rank: int, rows: np.ndarray, zero: float) -> np.ndarray:
+    """Rows as events; a collective that blocks is started, and waited for at once."""
+    found = []
+    for kind, step, start, end, size in rows.tolist():
+        times = start - zero, end - zero
+        if kind == COLLECTIVE:
+            found.append((rank, ISSUE, step, times[0], times[0], math.nan, math.nan, math.nan))
+        if kind != LOSS:
+            known = WAIT if kind == COLLECTIVE else int(kind)
+            found.append((rank, known, step, *times, math.nan, math.nan, size))
+    return np.array(found, EVENT)
+
+
+def _join(ranks: Sequence[np.ndarray]) -> None:
+    """Enter when the last rank started each collective that all have waited for."""
+    issued = [each["start"][each["kind"] == ISSUE] for each in ranks]
+    waits = [np.flatnonzero(each["kind"] == WAIT) for each in ranks]
+    common = min(map(len, [*issued, *waits]))
+    joined = np.max([each[:common] for each in issued], axis=0) if common else np.empty(0)
+    for each, places in zip(ranks, waits, strict=True):
+        each["joined"][places[:common]] = joined

@@ -1,0 +1,223 @@
+"""Measure this machine in a minute, by small real programs: what `paceline probe` does."""
+
+import tempfile
+from collections.abc import Sequence
+from math import ceil
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import torch
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.load.load import parse
+from paceline.simulator.objectives import build
+from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.studies import executors
+from paceline.simulator.studies.simulate import Progress
+from paceline.validate.calibration.profile import Profile, seconds
+from paceline.validate.host.device import find_device
+from paceline.validate.launch import launch
+from paceline.validate.probe import read
+from paceline.validate.probe.profile import Machine, profile
+from paceline.validate.probe.programs import PROGRAMS
+from paceline.validate.probe.read import Team
+from paceline.validate.torch_objective import determinism
+from paceline.validate.training import clock, learner
+from paceline.validate.training.task import Job, TrainingTask
+
+SIZES = [2**k for k in range(10, 23, 2)]  # bytes: 1 KiB ... 4 MiB
+GATHERED = 2**20  # bytes of the largest that is gathered
+COMPRESSED = 2**20  # bytes, besides the model's
+LARGEST = 2 * 10**6  # bytes of a model above which there is no second size
+REPEATS = 9  # of each size; the first is warm-up
+STEPS = 20  # of each of three kinds
+DELAY = 0.020  # seconds of an emulated mean; of a message, half of it
+SHORTEST = 0.025  # seconds of a stretched step
+BUSY = 0.25  # share of the cores that gradients may use in it
+LONG = 3  # times as long is every fourth step
+NEVER = 1e6  # seconds of a step that is never computed
+PER_CORE = 16  # workers
+TRIALS = 3  # of steps that are to hold, each twice as long
+COMPUTING = 0.5  # seconds
+
+
+def probe(  # noqa: PLR0913 - the options of the command
+    *,
+    model: str = "mlp",
+    data: str = "digits",
+    batch: int = 16,
+    workers: Sequence[int] = (2, 4, 8),
+    device: str = "auto",
+    network: str = "emulated",
+    progress: Progress | None = None,
+) -> Profile:
+    """Measure what computing, collectives, messages, codecs and observing cost on this machine.
+
+    `workers`: numbers of processes, each measured. `network`: whether what a collective and a
+    message cost is what they add to an emulated delay, or ("real") all that they take here. Raises
+    InputError for what cannot be measured here, RunError when a process dies.
+    """
+    _check(workers, network)
+    device = find_device(device)
+    base = {"kind": "torch", "model": model, "data": data, "batch": batch}
+    parameters, once = _gradient(base, device)
+    teams: list[Team] = []
+    notes: list[str] = []
+    counts = sorted(set(workers))
+    stages = 1 + len(counts)
+
+    def tell(done: int) -> None:
+        if progress:
+            progress(done, stages)
+
+    tell(0)
+    with tempfile.TemporaryDirectory(prefix="paceline-") as name:
+        folder = Path(name)
+        pair = _pair(4 * parameters, device, folder / "pair")
+        ways, codecs = read.messages(pair), read.codecs(pair)
+        for done, count in enumerate(counts, 1):
+            tell(done)
+            found = _team(base, parameters, count, once, device, network, folder / f"{count}")
+            if found is None:
+                notes.append(f"with {count} workers no steps could be held: nothing is said of it")
+            else:
+                teams.append(found)
+    tell(stages)
+    if not teams:
+        raise InputError(
+            "workers: no steps could be held with any of these numbers; is the machine busy? Try "
+            "again, or take fewer workers"
+        )
+    about = Machine(model, data, batch, parameters, device, network, DELAY)
+    return profile(about, teams, ways, codecs, notes)
+
+
+def _check(workers: Sequence[int], network: str) -> None:
+    most = PER_CORE * executors.cores()
+    if not workers:
+        raise InputError("workers: none; write numbers of workers such as 2,4,8")
+    for each in workers:
+        if each < 2:
+            raise InputError(f"workers: {each}: too small; write 2 or more")
+        if each > most:
+            raise InputError(
+                f"workers: {each}: too many processes for {executors.cores()} cores; write at most "
+                f"{most}"
+            )
+    if network not in ("emulated", "real"):
+        raise InputError(f"network {network!r}: unknown; choose one of: emulated, real")
+
+
+def _scenario(table: dict[str, Any], folder: Path) -> Scenario:
+    return parse(table, file="probe", folder=folder, programs=PROGRAMS)
+
+
+def _gradient(base: dict[str, Any], device: str) -> tuple[int, float]:
+    """Parameters of the model; about how many seconds a gradient takes."""
+    scenario = _scenario(
+        {
+            "model": {"parameters": 1},
+            "objective": base | {"device": device},
+            "cluster": {"workers": 1, "compute": "1 s"},
+            "network": {"collective": "given", "duration": "0 s"},
+            "run": {"steps": 1},
+            "algorithm": [{"name": "psgd", "lr": 0.1}],
+        },
+        Path(),
+    )
+    place = torch.device(device)
+    goal = build.build(scenario, scenario.algorithm[0], 0)
+    start, own = learner.start(goal, 1, place), learner.learner(goal, 0)
+    times = []
+    with determinism.one_thread(place):
+        for _ in range(4):
+            begin = monotonic()
+            float(own.tensors(start)[0])
+            times.append(monotonic() - begin)
+    return start.numel(), min(times)
+
+
+def _pair(bytes_of_model: int, device: str, folder: Path) -> TrainingTask:
+    """Two workers: messages, and codecs."""
+    sizes = [bytes_of_model]
+    if bytes_of_model <= LARGEST:
+        sizes.append(COMPRESSED)
+    algorithm = {"name": "pair", "sizes": SIZES, "compressed": sizes, "repeats": REPEATS}
+    table = {
+        "model": {"parameters": max(SIZES) // 4},
+        "cluster": {"workers": 2, "compute": "1 s"},
+        "network": {"latency": "0 s"},
+        "run": {"steps": 1, "evaluate_every": 1},
+        "validation": {"compute": "real", "network": "real"},
+        "algorithm": [algorithm],
+    }
+    return _run(_scenario(table, folder), device, folder)[0]
+
+
+def _team(  # noqa: PLR0913, PLR0917 - what is to be measured
+    base: dict[str, Any],
+    parameters: int,
+    workers: int,
+    once: float,
+    device: str,
+    network: str,
+    folder: Path,
+) -> Team | None:
+    """So many workers: all the rest; None where no steps can be held."""
+    crowd = max(1.0, workers / executors.cores())
+    step = max(SHORTEST, once * crowd / BUSY)
+    slow = {"collective": "star", "latency": seconds(DELAY / 2)}  # whatever the size
+    steps = max(6, min(STEPS, round(STEPS * SHORTEST / step)))
+    algorithm = {
+        "name": "team",
+        "sizes": SIZES,
+        "gathered": GATHERED,
+        "repeats": REPEATS,
+        "steps": steps,
+        "together": max(10, min(200, ceil(COMPUTING / (once * crowd)))),
+        "candidates": [*(each for each in clock.CANDIDATES if once < each < step), step],
+        "alone": COMPUTING,
+    }
+    for _ in range(TRIALS):
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_steps(folder / "steps.csv", step, 3 * steps)
+        table = {
+            "model": {"parameters": parameters},
+            "objective": base,
+            "cluster": {
+                "workers": workers,
+                "compute": {"dist": "trace", "file": "steps.csv"},
+                "allow_zero": True,
+            },
+            "network": slow if network == "emulated" else {"latency": "0 s"},
+            "server": {"apply": "1 ms"},
+            "run": {"steps": 10**6, "evaluate_every": 1},
+            "validation": {"compute": "stretched", "network": network},
+            "algorithm": [algorithm, {"name": "served", "steps": steps}],
+        }
+        scenario = _scenario(table, folder)
+        try:
+            return read.team(_run(scenario, device, folder), scenario)
+        except InputError:  # such steps cannot be held
+            step *= 2
+    return None
+
+
+def _write_steps(file: Path, step: float, count: int) -> None:
+    """Steps that are stretched, then as many as wanted that are not.
+
+    The last one is never computed: it makes the mean so long that the shortest step that can be
+    held here does not matter.
+    """
+    stretched = [f"{step * (LONG if k % 4 == 3 else 1):.6g}" for k in range(count)]
+    file.write_text("\n".join([*stretched, *["0"] * 10**4, f"{NEVER:g}"]))
+
+
+def _run(scenario: Scenario, device: str, folder: Path) -> tuple[TrainingTask, ...]:
+    tasks = tuple(
+        TrainingTask(each, 0, folder / str(number))
+        for number, each in enumerate(scenario.algorithm)
+    )
+    launch.run(Job(scenario, tasks, folder, device, PROGRAMS))
+    return tasks

@@ -1,0 +1,241 @@
+"""What a probe has measured as a profile."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.results import store
+from paceline.simulator.scenario.overhead import Overhead
+from paceline.simulator.studies import executors
+from paceline.validate.calibration import profile as profiles
+from paceline.validate.calibration.overhead_tables import TERMS
+from paceline.validate.calibration.profile import Profile, rate, rounded, seconds, size
+from paceline.validate.host import machine
+from paceline.validate.measurement import evidence
+from paceline.validate.measurement.alpha_beta import AlphaBeta
+from paceline.validate.probe.read import CodecTime, Team
+
+SUSTAINED = (0.02, 0.05, 0.1)  # seconds of steps
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What was probed, with which model, how. `delay`: seconds of an emulated mean."""
+
+    model: str
+    data: str
+    batch: int
+    parameters: int
+    device: str
+    network: str
+    delay: float
+
+
+def profile(
+    about: Machine,
+    teams: Sequence[Team],
+    ways: AlphaBeta,
+    codecs: Sequence[CodecTime],
+    notes: Sequence[str],
+) -> Profile:
+    """The profile of a machine: `teams` by number of workers, `ways` of messages."""
+    found = _Writer()
+    notes = [*notes, *_notes(teams)]
+    found.calibration(about, teams, notes)
+    found.overheads(teams)
+    found.probe(about, teams, ways, codecs)
+    return Profile(found.tables, found.comments, _head(about, teams, codecs))
+
+
+class _Writer:
+    """Tables, and what is said of their keys."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, Any] = {}
+        self.comments: dict[str, str] = {}
+
+    def _put(self, path: str, table: dict[str, Any], key: str, value: Any, about: str) -> None:
+        table[key] = value
+        self.comments[f"{path}.{key}"] = about
+
+    def calibration(self, about: Machine, teams: Sequence[Team], notes: Sequence[str]) -> None:
+        """Where the numbers come from, and how sure they are."""
+        steps = [t.stretched for t in teams]
+        travels = 4.0 * about.parameters
+        self.tables["calibration"] = {
+            "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+            "hardware": machine.called(machine.hardware(about.device)),
+            "notes": list(notes),
+            "versions": store.versions("torch"),
+            "sd": {
+                f"overhead.{index}.{name}": rounded(term.se / term.mean)
+                for index, team in enumerate(teams)
+                for name, term in team.terms.items()
+                if term.mean > 0 and term.se > 0
+            },
+            "measured": {
+                "workers": [teams[0].workers, teams[-1].workers],
+                "step": [seconds(min(low for low, _ in steps)), seconds(max(h for _, h in steps))],
+                "bytes": [travels, travels],
+            },
+        }
+        self.comments |= {
+            "calibration": "where these numbers come from",
+            "calibration.sd": "relative standard errors",
+            "calibration.measured": "the range within which they hold",
+            "calibration.measured.step": "steps were stretched to lengths from one to the other",
+            "calibration.measured.bytes": f"the payload of the costs below: {about.model}",
+        }
+
+    def overheads(self, teams: Sequence[Team]) -> None:
+        """What a real system adds."""
+        self.tables["overhead"] = []
+        for index, team in enumerate(teams):
+            path, table = f"overhead.{index}", {"workers": team.workers}
+            self.comments[path] = f"what is added with {team.workers} workers"
+            for name in ("step", *TERMS):
+                if (term := team.terms.get(name)) is not None:
+                    value = (
+                        profiles.law(term.mean, term.spread)
+                        if name == "step"
+                        else seconds(max(0.0, term.mean))
+                    )
+                    said = f"{Overhead.model_fields[name].description}; {term.samples} samples"
+                    self._put(path, table, name, value, said)
+            self.tables["overhead"].append(table)
+
+    def probe(
+        self, about: Machine, teams: Sequence[Team], ways: AlphaBeta, codecs: Sequence[CodecTime]
+    ) -> None:
+        """What a scenario has no place for."""
+        snapshots = float(np.median([team.snapshot for team in teams]))
+        table: dict[str, Any] = {
+            "model": about.model, "data": about.data, "batch": about.batch,
+            "parameters": about.parameters, "device": about.device, "network": about.network,
+            "threads": 1, "snapshot": seconds(snapshots),
+            "foreign_cpu": rounded(max(team.foreign for team in teams)),
+        }  # fmt: skip
+        self.tables["probe"] = table
+        self.comments |= {
+            "probe": "for people: scenarios that extend this file do not read it",
+            "probe.threads": "that each worker computes with",
+            "probe.network": "whether costs are beyond an emulated delay, or all that there is",
+            "probe.snapshot": "time that one snapshot of the parameters takes a worker",
+            "probe.foreign_cpu": "share of the machine that others used meanwhile, at most",
+        }
+        first = teams[0]
+        table["compute"] = [_times(1, first.alone), *(_times(t.workers, t.compute) for t in teams)]
+        fits = [(kind, t.workers, fit) for t in teams for kind, fit in t.collectives.items()]
+        table["transfer"] = [
+            _transfer(kind, workers, fit) for kind, workers, fit in [*fits, ("send", 2, ways)]
+        ]
+        table["team"] = [_team(each) for each in teams]
+        table["codec"] = [
+            {
+                "kind": each.kind, "size": size(each.size), "compress": seconds(each.compress),
+                "decompress": seconds(each.decompress),
+            }
+            for each in codecs
+        ]  # fmt: skip
+        self.comments |= {
+            "probe.compute.0": "one gradient; of one worker alone, and of all at once",
+            "probe.transfer.0": "alpha + bytes / bandwidth; error: relative rms of the fit",
+            "probe.team.0": "what so many workers came to",
+            "probe.team.0.shortest_step": "held by all, with their CPU use at most 40 %",
+            "probe.team.0.cpu": "of one core, per worker and stretched step",
+            "probe.team.0.hidden": f"share of a mean of {seconds(about.delay)} that a step hides",
+            "probe.team.0.sustained": f"workers at steps of {', '.join(map(seconds, SUSTAINED))}",
+            "probe.codec.0": "time for a vector, and for one message",
+        }
+
+
+def _times(workers: int, samples: np.ndarray) -> dict[str, Any]:
+    return {
+        "workers": workers,
+        "mean": seconds(float(samples.mean())),
+        "sd": seconds(float(samples.std())),
+        "median": seconds(float(np.median(samples))),
+        "p95": seconds(float(np.quantile(samples, 0.95))),
+        "samples": len(samples),
+    }
+
+
+def _transfer(kind: str, workers: int, fit: AlphaBeta) -> dict[str, Any]:
+    speed = {"bandwidth": rate(fit.bandwidth)} if isfinite(fit.bandwidth) else {}
+    return {
+        "kind": kind,
+        "workers": workers,
+        "alpha": seconds(fit.alpha),
+        **speed,
+        "error": rounded(fit.error),
+        "bytes": [int(each) for each in fit.sizes],
+        "times": [seconds(each) for each in fit.times],
+    }
+
+
+def _team(team: Team) -> dict[str, Any]:
+    shortest = max(team.shortest, evidence.SHORTEST, shortest_by_cpu(team))
+    return {
+        "workers": team.workers,
+        **({"shortest_step": seconds(shortest)} if isfinite(shortest) else {}),
+        "cpu": seconds(team.cpu),
+        "hidden": rounded(team.hidden),
+        "sustained": [sustained(team, step) for step in SUSTAINED],
+    }
+
+
+def shortest_by_cpu(team: Team) -> float:
+    """The step (seconds) at which a team's own CPU use is as much as evidence may have."""
+    return team.workers * team.cpu / (evidence.OWN * executors.cores())
+
+
+def sustained(team: Team, step: float) -> int:
+    """How many workers, each as costly as one of this team, steps of so many seconds allow."""
+    return int(evidence.OWN * executors.cores() * step / team.cpu)
+
+
+def _notes(teams: Sequence[Team]) -> list[str]:
+    busiest = max(team.foreign for team in teams)
+    if busiest <= evidence.FOREIGN:
+        return []
+    return [
+        f"others used up to {busiest:.0%} of the CPU meanwhile (evidence: {evidence.FOREIGN:.0%}); "
+        "probe again when the machine is quiet"
+    ]
+
+
+def _head(about: Machine, teams: Sequence[Team], codecs: Sequence[CodecTime]) -> tuple[str, ...]:
+    """What the file is, and tables that a scenario may have from it."""
+    team = teams[-1]
+    times = team.compute
+    ring = team.collectives["mean"]
+    m = team.workers
+    latency = ring.alpha / (2 * (m - 1))
+    speed = [f'bandwidth = "{rate(2 * (m - 1) / m * ring.bandwidth)}"']
+    own = [each for each in codecs if each.size == 4 * about.parameters]
+    return (
+        "A machine as `paceline probe` has measured it. A scenario takes it in by",
+        '    extends = "profile.toml"',
+        "and may have more of it, for real runs without stretched steps and emulated delays:",
+        "",
+        f"[cluster]                # {m} at once, {len(times)} steps",
+        f"workers = {m}",
+        f'compute = {{ dist = "lognormal", mean = "{seconds(float(times.mean()))}", '
+        f'sd = "{seconds(float(times.std()))}" }}',
+        "",
+        f"[network]                # a ring of {m} that takes as long as a mean here",
+        'collective = "ring"',
+        f'latency = "{seconds(latency)}"',
+        *(speed if isfinite(ring.bandwidth) else []),
+        "",
+        f"codecs of algorithms, for {about.parameters} parameters:",
+        *(
+            f'codec = {{ kind = "{each.kind}", compress = "{seconds(each.compress)}", '
+            f'decompress = "{seconds(each.decompress)}" }}'
+            for each in own
+        ),
+    )

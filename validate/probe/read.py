@@ -1,0 +1,216 @@
+"""From what the programs of a probe did to what they were to measure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.programs.codecs.codec import KINDS
+from paceline.simulator.results.run import Run
+from paceline.simulator.scenario.scenario import Scenario
+from paceline.validate.calibration import overheads
+from paceline.validate.calibration.overheads import Term
+from paceline.validate.measurement import alpha_beta, evidence
+from paceline.validate.measurement.alpha_beta import AlphaBeta
+from paceline.validate.measurement.measure import MeasuredRun
+from paceline.validate.training import clock, records
+from paceline.validate.training.events import COLLECT, ISSUE, SERVE, STEP, TAKE, WAIT
+from paceline.validate.training.records import Account, Record
+from paceline.validate.training.task import TrainingTask
+
+FIRST = 1  # repetitions of each kind that are warm-up
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Team:
+    """What so many workers showed. Times in seconds.
+
+    `stretched`: shortest and longest step drawn; `compute`: steps of all at once, `alone`:
+    of the first one while the others slept; `collectives` by kind; `terms` of [[overhead]];
+    `shortest`: step that can be held (inf: none); `hidden`: share of a mean's delay that steps hid;
+    `cpu`: seconds of a core per worker and stretched step; `snapshot`: of one; `foreign`: share of
+    the CPU that others used.
+    """
+
+    workers: int
+    stretched: tuple[float, float]
+    compute: Array
+    alone: Array
+    collectives: dict[str, AlphaBeta]
+    terms: dict[str, Term]
+    shortest: float
+    hidden: float
+    cpu: float
+    snapshot: float
+    foreign: float
+
+
+@dataclass(frozen=True)
+class CodecTime:
+    """Seconds that a codec takes for a vector of `size` bytes, and for one message of it."""
+
+    kind: str
+    size: int
+    compress: float
+    decompress: float
+
+
+def team(tasks: Sequence[TrainingTask], scenario: Scenario) -> Team:
+    """Read the tasks "team" and "served" of so many workers."""
+    workers = scenario.cluster.workers
+    own, served = ([*_read(task, workers + (task is not tasks[0]))] for task in tasks)
+    events = np.concatenate([each.events for each in own])
+    parameters = tasks[0].algorithm.parameters
+    n, together = parameters["steps"], parameters["together"]
+    within = [_steps(events, part * n, (part + 1) * n) for part in range(3)]
+    after, last = 3 * n + together, int(events["step"][events["node"] == 1].max())
+    runs = [
+        overheads.RunEvents(scenario, tasks[0].algorithm, 0, np.concatenate(within)),
+        overheads.RunEvents(
+            scenario, tasks[1].algorithm, 0, np.concatenate([each.events for each in served])
+        ),
+    ]
+    terms = overheads.fit(runs)
+    computed = _computing(_steps(events, 3 * n, after))
+    alone = _computing(_steps(events, last, np.inf))
+    seen = [*map(_evidence, (own, served), (scenario, scenario))]
+    accounts = [each.account or Account() for each in own]
+    return Team(
+        workers=workers,
+        stretched=_stretched(runs[0].events),
+        compute=computed,
+        alone=alone,
+        collectives=_collectives(_steps(events, -1, 0), parameters),
+        terms=terms,
+        shortest=_shortest(_steps(events, after, last), after, parameters["candidates"]),
+        hidden=_hidden(within, terms),
+        cpu=sum((each.account or Account()).busy for each in served) / (n * workers),
+        snapshot=sum(each.observing for each in accounts) / max(1, sum(len(r.rows) for r in own)),
+        foreign=max(each["foreign_cpu"] for each in seen),
+    )
+
+
+def messages(task: TrainingTask) -> AlphaBeta:
+    """Read what messages took, from the task "pair"."""
+    parameters = task.algorithm.parameters
+    ways = []
+    for each in _read(task, 2):
+        taken = each.events[each.events["kind"] == TAKE]
+        ways.append(taken["due"] - taken["joined"])
+    shape = -1, parameters["repeats"]
+    samples = np.concatenate([each.reshape(shape)[1:, FIRST:] for each in ways], axis=1)
+    return alpha_beta.fit(parameters["sizes"], [*samples])
+
+
+def codecs(task: TrainingTask) -> list[CodecTime]:
+    """Read what codecs took beyond no codec, from the task "pair"."""
+    parameters = task.algorithm.parameters
+    repeats = parameters["repeats"]
+    costs = np.array([_blocks(each.events) for each in _read(task, 2)])
+    shape = 2, len(parameters["compressed"]), len(KINDS), repeats, 2
+    typical = np.median(costs.reshape(shape)[:, :, :, FIRST:], axis=(0, 3))
+    found = []
+    for size, rows in zip(parameters["compressed"], typical, strict=True):
+        for (kind, make), (before, after) in zip(KINDS.items(), rows - rows[0], strict=True):
+            if kind != "raw":
+                arrived = 2 if getattr(make, "gathers", False) else 1
+                found.append(CodecTime(kind, size, max(before, 0.0), max(after, 0.0) / arrived))
+    return found
+
+
+def _blocks(events: Array) -> list[tuple[float, float]]:
+    """Between two pauses: seconds until the mean was issued, and after it was there.
+
+    What is computed between the rounds of a codec with two counts as after.
+    """
+    inside = events[np.isin(events["kind"], (SERVE, ISSUE, WAIT, COLLECT))]
+    inside = np.sort(inside, order="start")
+    pauses = np.flatnonzero(inside["kind"] == SERVE)
+    found = []
+    for first, last in pairwise(pauses):
+        block = inside[first + 1 : last]
+        waits, landed = block[block["kind"] == WAIT], block[block["kind"] == COLLECT]
+        issued = block["start"][block["kind"] == ISSUE][0]
+        after = inside["start"][last] - waits["end"][-1]
+        if len(waits) > 1:
+            after += max(0.0, waits["joined"][1] - landed["start"][0])
+        found.append((issued - inside["end"][first], after))
+    return found
+
+
+def _read(task: TrainingTask, nodes: int) -> list[Record]:
+    found = [records.read(task.folder, rank) for rank in range(nodes)]
+    return [each for each in found if each is not None]
+
+
+def _steps(events: Array, after: float, until: float) -> Array:
+    """Events of certain steps."""
+    return events[(events["step"] > after) & (events["step"] <= until)]
+
+
+def _stretched(events: Array) -> tuple[float, float]:
+    """The shortest and the longest step that was drawn."""
+    steps = events[events["kind"] == STEP]
+    drawn = steps["due"] - steps["start"]
+    return float(drawn.min()), float(drawn.max())
+
+
+def _computing(events: Array) -> Array:
+    """How long steps took, without the first tenth."""
+    rows = events[events["kind"] == STEP]
+    lasted = rows["end"] - rows["start"]
+    found: Array = lasted[rows["step"] > np.quantile(rows["step"], overheads.WARM_UP)]
+    return found
+
+
+def _collectives(events: Array, parameters: dict[str, Any]) -> dict[str, AlphaBeta]:
+    """From when the last worker joined until they were there, on average of the workers."""
+    sizes, repeats = parameters["sizes"], parameters["repeats"]
+    some = [each for each in sizes if each <= parameters["gathered"]]
+    lasted = []
+    for node in np.unique(events["node"]):
+        own = events[events["node"] == node]
+        landed, waits = own[own["kind"] == COLLECT], own[own["kind"] == WAIT]
+        lasted.append(landed["start"] - waits["joined"])
+    mean = np.maximum(np.mean(lasted, axis=0), 1e-9).reshape(-1, repeats)[:, FIRST:]
+    return {
+        "mean": alpha_beta.fit(sizes, [*mean[1 : len(sizes) + 1]]),
+        "gather": alpha_beta.fit(some, [*mean[len(sizes) + 2 :]]),
+    }
+
+
+def _shortest(events: Array, before: int, candidates: Sequence[float]) -> float:
+    """The first of the candidates that all workers held; the program stops at it."""
+    rows = events[events["kind"] == STEP]
+    tried = -(-(int(rows["step"].max()) - before) // clock.REPEATS)
+    for number, duration in enumerate(candidates[:tried]):
+        part = _steps(rows, *(before + each * clock.REPEATS for each in (number, number + 1)))
+        lasted = [np.diff(part["start"][part["node"] == n]) for n in np.unique(part["node"])]
+        slowest = max(float(np.median(each)) for each in lasted)
+        stopped = number == tried - 1 < len(candidates) - 1
+        if stopped or slowest <= (1 + clock.HOLDS) * duration:
+            return duration
+    return np.inf
+
+
+def _hidden(within: Sequence[Array], terms: dict[str, Term]) -> float:
+    """By how much steps that overlap a mean are shorter than those that wait for one, of all by
+    which they could be."""
+    blocking, overlapped = (_pace(each) for each in within[:2])
+    rows = within[1][within[1]["kind"] == STEP]
+    bare = float(np.mean(rows["due"] - rows["start"])) + terms["step"].mean
+    return float(np.clip((blocking - overlapped) / max(blocking - bare, 1e-9), 0, 1))
+
+
+def _pace(events: Array) -> float:
+    """Mean seconds from step to step."""
+    rows = events[(events["kind"] == STEP) & (events["node"] == 0)]
+    return float(np.diff(rows["start"]).mean())
+
+
+def _evidence(own: Sequence[Record], scenario: Scenario) -> dict[str, Any]:
+    run = Run("", "", 0, "real", 0, 0.0, {}, {}, {})
+    return evidence.evidence([MeasuredRun(run, [*own])], scenario)

@@ -1,0 +1,134 @@
+"""What an objective is like along a run: noise, differences between workers, curvature.
+
+Computed after the run, from its snapshots, by mini-batches that are drawn anew: worker w's first
+ones, the same at every point, so that differences of gradients are not those of samples.
+"""
+
+from collections.abc import Callable, Sequence
+from math import nan
+from time import perf_counter
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from paceline.simulator.objectives.objective import Objective
+
+POINTS = 8  # along a run
+BATCHES = 16, 4  # of each worker at each point: as many, or fewer where a gradient takes long
+SECONDS = 2.0  # to be spent on it, about
+STEP = 1e-2  # how far gradients are differenced, by the norm of the parameters
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+T = TypeVar("T")
+
+
+class Snapshot(NamedTuple):
+    """The parameters `x` (dimension,) after `step` local steps, and their loss."""
+
+    step: float
+    loss: float
+    x: np.ndarray
+
+
+def survey(
+    objective: Callable[[], Objective], path: Sequence[Snapshot], workers: int
+) -> dict[str, Any] | None:
+    """Measure the objective at up to `POINTS` snapshots of a run, evenly spread over its steps.
+
+    `objective` makes it, as one run met it. None where there is no loss, or no snapshot. Of each
+    point: `step`, `loss` and, squared norms being those of whole gradients,
+
+    - `squared_gradient`: ||grad F||^2, `noise`: sigma^2 = E||g - grad F_w||^2 of one mini-batch of
+      a worker, `between`: zeta^2, the mean of ||grad F_w - grad F||^2 over workers, all without
+      bias by the analysis of variance (Scheffe 1959, section 7.2);
+    - `curvature`: u' H u of the mean loss along u = grad F; `apart`: the mean over workers of
+      u' H_w u along u = grad F_w - grad F, by differences (nan where there is one worker);
+    - `smoothness`: ||g(x) - g(y)|| / ||x - y|| of the mean gradient, y being the point before.
+
+    `batches`: mini-batches of each worker at each point; `seconds`: what it took. When gradients
+    take long there are fewer batches and then fewer points.
+    """
+    goal = objective()
+    path = [each for each in path if np.isfinite(each.loss) and np.isfinite(each.x).all()]
+    if isinstance(goal.start, complex) or not path:
+        return None
+    begin = perf_counter()
+    goal.source(0).gradient(np.asarray(path[0].x))
+    batches, count = afford(perf_counter() - begin, workers)
+    points: list[dict[str, float]] = []
+    before: tuple[Array, Array] | None = None
+    for each in chosen(path, count):
+        found = SurveyPoint(goal, np.asarray(each.x), workers, batches)
+        point = {"step": float(each.step), "loss": float(each.loss), **found.estimates()}
+        here = np.asarray(each.x, dtype=float), found.mean
+        point["smoothness"] = nan if before is None else _ratio(here, before)
+        points.append(point)
+        before = here
+    return {
+        "batches": batches,
+        "workers": workers,
+        "seconds": perf_counter() - begin,
+        "points": [{k: v if np.isfinite(v) else None for k, v in p.items()} for p in points],
+    }
+
+
+def chosen(path: Sequence[T], most: int = POINTS) -> list[T]:
+    """So many of a path, at most, evenly spread from the first to the last."""
+    return [path[index] for index in np.unique(np.linspace(0, len(path) - 1, most).astype(int))]
+
+
+def afford(seconds: float, workers: int) -> tuple[int, int]:
+    """Mini-batches at a point, and points, where a gradient takes so long."""
+    most, least = BATCHES
+    gradients = SECONDS / max(seconds, 1e-6) / (3 * workers)  # each point takes them thrice
+    batches = int(np.clip(gradients / POINTS, least, most))
+    return batches, int(np.clip(gradients / batches, 2, POINTS))
+
+
+class SurveyPoint:
+    """The gradients of all workers at one point, `each` (workers, dimension), and their `mean`."""
+
+    def __init__(self, goal: Objective, x: np.ndarray, workers: int, batches: int) -> None:
+        self._goal, self._x, self._batches = goal, x, batches
+        self.noise, self.each = 0.0, np.empty((workers, len(x)))
+        for rank in range(workers):
+            drawn = self._gradients(rank, x)
+            self.each[rank] = drawn.mean(axis=0)
+            self.noise += float(drawn.var(axis=0, ddof=1).sum()) / workers
+        self.mean: Array = self.each.mean(axis=0)
+
+    def _gradients(self, rank: int, x: np.ndarray) -> Array:
+        source = self._goal.source(rank)
+        return np.array([source.gradient(x) for _ in range(self._batches)], dtype=float)
+
+    def estimates(self) -> dict[str, float]:
+        """What is known of this point alone."""
+        workers, of_mean = len(self.each), self.noise / self._batches
+        apart = self.each - self.mean
+        between = (apart**2).sum() / (workers - 1) - of_mean if workers > 1 else 0.0
+        alone = [self._differences(rank, apart[rank]) for rank in range(workers)]
+        along = [self._differences(rank, self.mean) for rank in range(workers)]
+        return {
+            "squared_gradient": float(self.mean @ self.mean - of_mean / workers),
+            "noise": self.noise,
+            "between": float(between) * (workers - 1) / workers,
+            "curvature": float(np.mean(along)),
+            "apart": float(np.mean(alone)) if workers > 1 else nan,
+        }
+
+    def _differences(self, rank: int, direction: Array) -> float:
+        """Curvature of one worker's loss along a direction."""
+        length = float(np.linalg.norm(direction))
+        if not length:
+            return nan
+        unit = direction / length
+        step = STEP * (float(np.linalg.norm(self._x)) or 1.0)
+        moved = self._gradients(rank, (self._x + step * unit).astype(self._x.dtype)).mean(axis=0)
+        return float(unit @ (moved - self.each[rank])) / step
+
+
+def _ratio(here: tuple[Array, Array], before: tuple[Array, Array]) -> float:
+    moved = float(np.linalg.norm(here[0] - before[0]))
+    return float(np.linalg.norm(here[1] - before[1])) / moved if moved else nan

@@ -1,0 +1,226 @@
+"""Data sets by name: those that scikit-learn ships, and files as MNIST and CIFAR come in."""
+
+import gzip
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from paceline.simulator.inputs.messages import nearest
+from paceline.simulator.objectives.plugins import ObjectiveError
+from paceline.simulator.objectives.softmax import load_data
+from paceline.validate.torch_objective.registry import Registry
+
+DEBIAN = Path("/usr/share/datasets")  # where Debian's packages put data sets
+FOLDER = ("objective", "folder")
+
+
+@dataclass(frozen=True)
+class Data:
+    """Samples (samples, *shape) as they are stored, and their labels (samples,) from 0 on.
+
+    `centre` and `spread`: what standardises a sample, x -> (x - centre) / spread, by the training
+    set: per channel of images (channels, height, width), per feature of vectors.
+    """
+
+    train_x: np.ndarray
+    train_y: np.ndarray
+    test_x: np.ndarray
+    test_y: np.ndarray
+    classes: int
+    centre: np.ndarray = field(init=False)
+    spread: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        centre, spread = _moments(self.train_x)
+        object.__setattr__(self, "centre", centre)
+        object.__setattr__(self, "spread", np.where(spread > 0, spread, 1.0))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one sample."""
+        return tuple(self.train_x.shape[1:])
+
+
+Load = Callable[[Path | None], Data]
+"""From `objective.folder`, if there is one, to the data. Raises ObjectiveError."""
+
+
+def _moments(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation per channel or feature, to be broadcast over one sample."""
+    if samples.ndim == 2:
+        return samples.mean(axis=0), samples.std(axis=0)
+    rest = (1,) * (samples.ndim - 2)
+    channels = [samples[:, channel] for channel in range(samples.shape[1])]
+    centre = np.array([each.mean(dtype=np.float64) for each in channels])
+    if samples.dtype == np.uint8:  # without a copy in floating point, eight times as large
+        squares = np.arange(256, dtype=np.uint16) ** 2
+        means = np.array([squares[each].mean(dtype=np.float64) for each in channels])
+        spread = np.sqrt(np.maximum(means - centre**2, 0))
+    else:
+        spread = np.array([each.std(dtype=np.float64) for each in channels])
+    return centre.reshape(-1, *rest), spread.reshape(-1, *rest)
+
+
+def _fileless(name: str, folder: Path | None) -> None:
+    if folder is not None:
+        raise ObjectiveError(FOLDER, f"{name} has no files; remove it")
+
+
+def _digits(folder: Path | None) -> Data:
+    _fileless("digits", folder)
+    data = load_data("digits")  # with a column of ones, scaled to 1
+    images = [
+        np.rint(16 * x[:, :-1]).astype(np.uint8).reshape(-1, 1, 8, 8)
+        for x in (data.train_x, data.test_x)
+    ]
+    return Data(images[0], data.train_y, images[1], data.test_y, data.classes)
+
+
+def _random_classification(folder: Path | None) -> Data:
+    _fileless("random-classification", folder)
+    data = load_data("random-classification")
+    return Data(data.train_x[:, :-1], data.train_y, data.test_x[:, :-1], data.test_y, data.classes)
+
+
+def _idx(name: str) -> Load:
+    """MNIST and those in its format: http://yann.lecun.com/exdb/mnist has it."""
+
+    def load(folder: Path | None) -> Data:
+        place = folder or DEBIAN / name
+        hint = f"the four IDX files of {name}"
+        if name == "fashion-mnist":
+            hint += " (Debian: apt install dataset-fashion-mnist)"
+
+        def part(name: str) -> tuple[np.ndarray, np.ndarray]:
+            images = _read_idx(place, f"{name}-images-idx3-ubyte", 3, hint)
+            labels = _read_idx(place, f"{name}-labels-idx1-ubyte", 1, hint)
+            if len(images) != len(labels):
+                what = f"{place}: {len(images)} {name} images but {len(labels)} labels"
+                raise ObjectiveError(FOLDER, f"{what}; get {hint} again")
+            return images[:, None], _labels(labels, 10, place)
+
+        return Data(*part("train"), *part("t10k"), 10)
+
+    return load
+
+
+def _read_idx(folder: Path, name: str, axes: int, hint: str) -> np.ndarray:
+    """Read an IDX file of bytes, compressed or not."""
+    path = _first([folder / f"{name}{end}" for end in ("", ".gz")], hint)
+    content = _bytes(path, hint)
+    head = 4 + 4 * axes
+    if len(content) < head or content[:4] != bytes([0, 0, 8, axes]):
+        raise ObjectiveError(FOLDER, f"{path}: not an IDX file of {axes} axes; get {hint} again")
+    shape = tuple(int(each) for each in np.frombuffer(content[4:head], dtype=">u4"))
+    if len(content) != head + prod(shape):
+        raise ObjectiveError(
+            FOLDER,
+            f"{path}: {len(content):,} bytes, but {head + prod(shape):,} by its header; get {hint} "
+            "again",
+        )
+    return np.frombuffer(content, dtype=np.uint8, offset=head).reshape(shape)
+
+
+def _cifar(name: str, train: tuple[str, ...], test: str, subfolder: str, label_bytes: int) -> Load:
+    """CIFAR's binary version: per image its labels, the last one the finest, then 3 x 32 x 32."""
+    classes = int(name.removeprefix("cifar-"))
+    hint = f"the binary version of {name} (https://www.cs.toronto.edu/~kriz/cifar.html)"
+
+    def load(folder: Path | None) -> Data:
+        place = folder or DEBIAN / name
+        if (place / subfolder).is_dir():
+            place /= subfolder
+
+        def part(names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+            records = [_read_cifar(place / each, label_bytes, hint) for each in names]
+            images = np.concatenate([each[:, label_bytes:] for each in records])
+            labels = np.concatenate([each[:, label_bytes - 1] for each in records])
+            return images.reshape(-1, 3, 32, 32), _labels(labels, classes, place)
+
+        return Data(*part(train), *part([test]), classes)
+
+    return load
+
+
+def _read_cifar(path: Path, label_bytes: int, hint: str) -> np.ndarray:
+    content = _bytes(_first([path], hint), hint)
+    size = label_bytes + 3 * 32 * 32
+    if not content or len(content) % size:
+        raise ObjectiveError(
+            FOLDER,
+            f"{path}: {len(content):,} bytes, not a whole number of images of {size:,}; get {hint} "
+            "again",
+        )
+    return np.frombuffer(content, dtype=np.uint8).reshape(-1, size)
+
+
+def _labels(labels: np.ndarray, classes: int, folder: Path) -> np.ndarray:
+    if len(labels) and labels.max() >= classes:
+        raise ObjectiveError(
+            FOLDER, f"{folder}: a label of {labels.max()}, and there are {classes} classes"
+        )
+    return labels.astype(np.int64)
+
+
+def _first(paths: list[Path], hint: str) -> Path:
+    for path in paths:
+        if path.is_file():
+            return path
+    raise ObjectiveError(FOLDER, f"{paths[0]}: no such file; name the folder that has {hint}")
+
+
+def _bytes(path: Path, hint: str) -> bytes:
+    try:
+        content = path.read_bytes()
+        return gzip.decompress(content) if path.suffix == ".gz" else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise ObjectiveError(
+            FOLDER, f"{path}: cannot be read ({error}); get {hint} again"
+        ) from None
+
+
+_OURS: dict[str, Load] = {
+    "digits": _digits,
+    "random-classification": _random_classification,
+    "fashion-mnist": _idx("fashion-mnist"),
+    "mnist": _idx("mnist"),
+    "cifar-10": _cifar(
+        "cifar-10", tuple(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin",
+        "cifar-10-batches-bin", 1,
+    ),
+    "cifar-100": _cifar("cifar-100", ("train.bin",), "test.bin", "cifar-100-binary", 2),
+}  # fmt: skip
+DATA = Registry("paceline.datasets", _OURS)
+
+
+def register_data(name: str, load: Load) -> None:
+    """Let `objective.data = name` mean what `load` returns, here and in real runs.
+
+    For pools of processes as well (`--jobs`, Dask), offer `load` from an installed package, as an
+    entry point of the group `paceline.datasets`.
+    """
+    DATA.added[name] = load
+
+
+def find(name: str) -> Load:
+    """Find what loads the data set `name`. Raises ObjectiveError."""
+    if found := DATA.find(name):
+        return found
+    raise ObjectiveError(
+        ("objective", "data"), f"unknown; {nearest(name, DATA.names, 'data sets')}"
+    )
+
+
+def load_named(name: str, folder: str | None) -> Data:
+    """Load the data set `name`, once. Raises ObjectiveError."""
+    return _loaded(find(name), folder)
+
+
+@cache
+def _loaded(load: Load, folder: str | None) -> Data:
+    return load(None if folder is None else Path(folder))

@@ -1,0 +1,104 @@
+"""One worker's stochastic gradients of a model."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from paceline.simulator.programs.effects import Vector
+from paceline.validate.torch_objective.batches import DeviceData
+from paceline.validate.torch_objective.determinism import one_thread, seeded
+from paceline.validate.torch_objective.flat import Buffers, Flat, Freed
+
+
+class TorchSource:
+    """One worker's stream of mini-batches, `batches`; its gradients are exact at each of them.
+
+    `flat` is the model, which all workers share, `buffers` the worker's own. `key(k)`: what the
+    random numbers of the k-th step follow from, where the model draws some; None where it does not.
+    `weight_decay` times the parameters is added to every gradient, and not to the losses.
+    """
+
+    def __init__(  # noqa: PLR0913 - what a worker shares, and what it has
+        self,
+        flat: Flat,
+        samples: DeviceData,
+        batches: Iterator[np.ndarray],
+        buffers: Buffers,
+        *,
+        weight_decay: float,
+        key: Callable[[int], int] | None,
+    ) -> None:
+        self._flat, self._samples, self._batches = flat, samples, batches
+        self._own, self._decay, self._key = buffers, weight_decay, key
+        self._step = 0
+
+    # For the simulator
+
+    def gradient(self, x: Vector) -> np.ndarray:
+        """Gradient of the next mini-batch at the array `x` (dimension,)."""
+        return self._arrays(x)[1]
+
+    def loss_and_gradient(self, x: Vector) -> tuple[float, np.ndarray]:
+        """Loss and gradient of the next mini-batch at the array `x` (dimension,)."""
+        loss, gradient = self._arrays(x)
+        return float(loss), gradient
+
+    def _arrays(self, x: Vector) -> tuple[Tensor, np.ndarray]:
+        at = self._flat.tensor(x)
+        if at.device.type != "cpu":
+            loss, gradient = self.tensors(at)
+            return loss, gradient.cpu().numpy().copy()
+        found = np.zeros(self._flat.dimension, dtype=x.dtype)  # whose memory torch writes into
+        with one_thread(at.device):
+            return self._write(at, torch.from_numpy(found)), found
+
+    # For real workers
+
+    def tensors(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss (a number) and gradient (dimension,) of the next mini-batch at the tensor `x`."""
+        gradient = torch.zeros_like(x)
+        return self._write(x, gradient), gradient
+
+    def backward(self, x: Tensor, sizes: Sequence[int], freed: Freed) -> None:
+        """The gradient of the next mini-batch at `x`, piece by piece.
+
+        `freed(i, piece)` is called from the backward pass, on its thread, for one piece after the
+        other, as soon as it and those before it are complete. Piece 0 is the end of the vector (the
+        last layers); `sizes` are the pieces' lengths, in that order.
+        """
+        parameters = x.split_with_sizes(list(sizes[::-1]))[::-1]
+
+        def decay(number: int, piece: Tensor) -> None:
+            if self._decay:
+                piece.add_(parameters[number], alpha=self._decay)
+            freed(number, piece)
+
+        self._flat.backward_in_pieces(self._loss(x), torch.zeros_like(x), sizes, decay)
+
+    def buffers(self) -> Tensor:
+        """Copy of this worker's buffers of floating point as one vector, perhaps empty."""
+        return self._own.flat.clone()
+
+    def next_rows(self) -> np.ndarray:
+        """The next mini-batch, as numbers of training samples (batch,)."""
+        self._step += 1
+        return next(self._batches)
+
+    def _write(self, x: Tensor, gradient: Tensor) -> Tensor:
+        loss = self._loss(x)
+        self._flat.backward(loss, gradient)
+        if self._decay:
+            gradient.add_(x, alpha=self._decay)
+        return loss.detach()
+
+    def _loss(self, x: Tensor) -> Tensor:
+        inputs, labels = self._samples.train(self.next_rows())
+        self._flat.go_to(x)
+        self._own.use()
+        if self._key is None:
+            return functional.cross_entropy(self._flat.module(inputs), labels)
+        with seeded(self._key(self._step), x.device):
+            return functional.cross_entropy(self._flat.module(inputs), labels)

@@ -1,0 +1,127 @@
+"""Models by name: two small ones, torchvision's adapted to 32 x 32, and what packages offer."""
+
+import importlib
+from collections.abc import Callable
+from functools import cache
+from math import prod
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from paceline.simulator.inputs.messages import nearest
+from paceline.simulator.objectives.plugins import ObjectiveError
+from paceline.validate.torch_objective.registry import Registry
+
+MODEL = ("objective", "model")
+SIDE = 32  # of the images that torchvision's models are adapted to
+
+Make = Callable[[tuple[int, ...], int], nn.Module]
+"""From the shape of a sample and the number of classes to a module: (batch, *shape) -> scores
+(batch, classes). Its parameters are initialised from torch's global generator."""
+
+
+def _mlp(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """One hidden layer of 32."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(prod(shape), 32), nn.ReLU(), nn.Linear(32, classes)
+    )
+
+
+def _cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Two 3 x 3 convolutions, each with a pooling, and a linear layer."""
+    channels, height, width = _image(shape)
+    return nn.Sequential(
+        nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(32 * (height // 4) * (width // 4), classes),
+    )  # fmt: skip
+
+
+def _image(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    if len(shape) != 3 or min(shape[1:]) < 4:
+        raise ObjectiveError(
+            MODEL, f'takes images, and a sample has the shape {shape}; write "mlp"'
+        )
+    return shape
+
+
+MODELS: Registry[Make] = Registry("paceline.models", {"mlp": _mlp, "cnn": _cnn})
+
+
+def register_model(name: str, make: Make) -> None:
+    """Let `objective.model = name` mean what `make(shape, classes)` returns, here and in real runs.
+
+    For pools of processes as well (`--jobs`, Dask), offer `make` from an installed package, as an
+    entry point of the group `paceline.models`.
+    """
+    MODELS.added[name] = make
+
+
+def find(name: str) -> Make:
+    """Find what makes the model `name`: ours or a registered one, a package's, or torchvision's.
+
+    `torchvision:NAME` is torchvision's, whatever others there are. Raises ObjectiveError.
+    """
+    return MODELS.find(name) or _torchvision(name, tuple(MODELS.names))
+
+
+@cache
+def _torchvision(name: str, ours: tuple[str, ...]) -> Make:
+    own = name.removeprefix("torchvision:")
+    try:
+        library: Any = importlib.import_module("torchvision.models")
+    except ImportError:
+        raise ObjectiveError(
+            MODEL,
+            f"unknown; {nearest(name, ours, 'models')}; others are torchvision's, which is not "
+            "installed: pip install torchvision",
+        ) from None
+    known = library.list_models(module=library)
+    if own not in known:
+        raise ObjectiveError(MODEL, f"unknown; {nearest(own, [*ours, *known], 'models')}")
+
+    def make(shape: tuple[int, ...], classes: int) -> nn.Module:
+        fit = Fit(*_image(shape))
+        model = library.get_model(own, weights=None, num_classes=classes)
+        return nn.Sequential(fit, adapt(model, classes))
+
+    return make
+
+
+def adapt(model: Any, classes: int) -> nn.Module:
+    """Adapt a torchvision model, made for 224 x 224, to 32 x 32.
+
+    ResNets (He et al., arXiv 1512.03385, section 4.2) begin with a 3 x 3 convolution of stride 1
+    and no pooling; VGGs (arXiv 1409.1556) end in one place and a classifier 512 wide. Others are
+    left as they are.
+    """
+    family = type(model).__name__
+    if family == "ResNet":
+        wide = model.conv1.out_channels
+        model.conv1 = nn.Conv2d(3, wide, 3, padding=1, bias=False)
+        nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
+        model.maxpool = nn.Identity()
+    elif family == "VGG":
+        model.avgpool = nn.AdaptiveAvgPool2d(1)
+        model.classifier = nn.Sequential(
+            nn.Linear(512, 512), nn.ReLU(), nn.Dropout(),
+            nn.Linear(512, 512), nn.ReLU(), nn.Dropout(),
+            nn.Linear(512, classes),
+        )  # fmt: skip
+    found: nn.Module = model
+    return found
+
+
+class Fit(nn.Module):
+    """Images as torchvision's models take them: three channels, at least 32 x 32, zeros around."""
+
+    def __init__(self, channels: int, height: int, width: int) -> None:
+        super().__init__()
+        self._repeat = 3 if channels == 1 else 1
+        tall, wide = max(0, SIDE - height), max(0, SIDE - width)
+        self._around = (wide // 2, wide - wide // 2, tall // 2, tall - tall // 2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """From (batch, 1 or 3, height, width) to (batch, 3, 32 or more, 32 or more)."""
+        return functional.pad(images.repeat(1, self._repeat, 1, 1), self._around)

@@ -1,0 +1,225 @@
+"""`objective.kind = "torch"`: real gradients of a PyTorch model, in virtual time or for real.
+
+Vectors are NumPy arrays for the simulator's engines, which share their memory with torch on a CPU,
+and tensors on the device for the real one; both go through the same code.
+"""
+
+import sys
+import warnings
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from paceline.simulator.distributions.random_streams import Purpose, generator
+from paceline.simulator.engines.batched.gradients import Gradients
+from paceline.simulator.objectives.evaluation import Evaluation
+from paceline.simulator.objectives.plugins import ObjectiveError
+from paceline.simulator.objectives.softmax import deal
+from paceline.simulator.programs.effects import Vector
+from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.scenario.tables import Torch
+from paceline.validate.torch_objective import data, models
+from paceline.validate.torch_objective.batches import DeviceData, Epochs
+from paceline.validate.torch_objective.determinism import one_thread, seeded
+from paceline.validate.torch_objective.flat import Buffers, Flat
+from paceline.validate.torch_objective.gradients import TorchSource
+
+PACKAGES = ("torch", "torchvision")
+EVALUATED = 10_000  # training samples that the loss is computed over, at most
+# Keys of streams of Purpose.OBJECTIVE, whose stream 0 deals out the data
+PARAMETERS, SUBSET = 1, 2
+
+with warnings.catch_warnings():  # once for all: a protected array stays so, as nobody writes to it
+    warnings.simplefilter("ignore")
+    torch.from_numpy(np.broadcast_to(np.zeros(1), 1))
+
+
+class TorchObjective:
+    """Cross-entropy of a model on a data set, as [objective] says (`scenario.tables.Torch`).
+
+    `dimension`: trainable parameters; `start`: their initial values (dimension,), which depend on
+    the seed alone. A worker's k-th mini-batch, and what dropout drops in it, depends on (seed,
+    worker, k) alone (`torch_objective.batches`). Buffers, such as BatchNorm's statistics, are each
+    worker's own, and averaged to evaluate. Raises ObjectiveError.
+    """
+
+    def __init__(self, spec: Torch, workers: int, seed: int) -> None:
+        self._batch, self._seed, self.weight_decay = spec.batch, seed, spec.weight_decay
+        self.device = find_device(spec.device)
+        found = data.load_named(spec.data, spec.folder)
+        samples = len(found.train_y)
+        check_workers(workers, samples)
+        key = int(generator(seed, Purpose.OBJECTIVE, PARAMETERS).integers(2**63))
+        dtype: torch.dtype = getattr(torch, spec.dtype)
+        with seeded(key):
+            module = models.find(spec.model)(found.shape, found.classes).to(dtype)
+            untouched = Buffers(module)
+            self.random = _try(
+                module, torch.zeros(min(2, spec.batch), *found.shape, dtype=dtype), found.classes
+            )
+        untouched.use()
+        module.to(self.device).train()
+        self.flat = Flat(module)
+        self._first, self._evaluated = Buffers(module), Buffers(module)
+        self.buffered = any(True for _ in module.buffers())
+        self.dimension = self.flat.dimension
+        self.start = self.flat.start.cpu().numpy().copy()
+        self.start.flags.writeable = False
+        self.samples = DeviceData(found, dtype, self.device)
+        shares = None
+        if spec.partition != "iid":
+            shares = deal(found.train_y, workers, spec.partition, seed)
+        self.epochs = Epochs(samples, workers, seed, shares)
+        self.notes: tuple[str, ...] = ()
+        self._rows = np.arange(samples)
+        if samples > EVALUATED:
+            order = generator(seed, Purpose.OBJECTIVE, SUBSET).permutation(samples)
+            self._rows = np.sort(order[:EVALUATED])
+            self.notes = (f"losses are those of {EVALUATED:,} of the {samples:,} training samples",)
+        self._sources: dict[int, TorchSource] = {}
+
+    def source(self, rank: int) -> TorchSource:
+        """The gradients of worker `rank`, from its first step on."""
+        self._first.use()
+
+        def key(step: int) -> int:
+            own = generator(self._seed, Purpose.BATCH, rank, 0, step)
+            return int(own.integers(2**63))
+
+        self._sources[rank] = TorchSource(
+            self.flat,
+            self.samples,
+            self.epochs.batches(rank, self._batch),
+            Buffers(self.flat.module),
+            weight_decay=self.weight_decay,
+            key=key if self.random else None,
+        )
+        return self._sources[rank]
+
+    def evaluate(self, x: Vector, step: float, buffers: Vector | None = None) -> Evaluation:
+        """Loss on the training set (`EVALUATED` of its samples, at most), accuracy on the test set.
+
+        In evaluation mode at `x` (dimension,), an array or a tensor, with the flat `buffers`, by
+        default the average of those of all sources.
+        """
+        if buffers is None:
+            own = [each.buffers() for each in self._sources.values()] or [self._first.flat]
+            buffers = torch.stack(own).mean(dim=0)
+        self._evaluated.flat.copy_(self.flat.tensor(buffers))
+        self._evaluated.use()
+        self.flat.go_to(self.flat.tensor(x))
+        module = self.flat.module.eval()
+        try:
+            with torch.no_grad(), one_thread(self.device):
+                loss: Any = sum(
+                    functional.cross_entropy(module(inputs), labels, reduction="sum").double()
+                    for inputs, labels in self.samples.train_chunks(self._rows)
+                )
+                right: Any = [
+                    module(inputs).argmax(dim=1) == labels
+                    for inputs, labels in self.samples.test_chunks()
+                ]
+                accuracy = float(torch.cat(right).double().mean())
+                return Evaluation(float(loss) / len(self._rows), accuracy)
+        finally:
+            module.train()
+
+    def together(self, objectives: Sequence["TorchObjective"], workers: int) -> Gradients:
+        """Gradients of all workers at once, for the batched engine.
+
+        Raises HandOver for models that `torch.func.vmap` does not take, SeedsDiffer for several.
+        """
+        from paceline.validate.torch_objective.batched import together  # noqa: PLC0415 - it builds on this module
+
+        return together(objectives, workers)
+
+
+def _try(module: nn.Module, samples: Tensor, classes: int) -> bool:
+    """Whether a module draws random numbers in training. Raises ObjectiveError."""
+    if not any(each.requires_grad for each in module.parameters()):
+        raise ObjectiveError(models.MODEL, "has no parameters to train; choose another model")
+    before = torch.get_rng_state()
+    try:
+        with torch.no_grad():
+            scores = module.train()(samples)
+    except (RuntimeError, ValueError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        what = f"does not train on a batch of shape {tuple(samples.shape)} ({reason})"
+        raise ObjectiveError(models.MODEL, f"{what}; choose another model or batch") from None
+    wanted = (len(samples), classes)
+    if not isinstance(scores, Tensor) or scores.shape != wanted:
+        raise ObjectiveError(
+            models.MODEL, f"gives no tensor of shape {wanted}; choose another model"
+        )
+    return not torch.equal(before, torch.get_rng_state())
+
+
+def find_device(name: str) -> torch.device:
+    """The device of that name, with its number. Raises ObjectiveError where there is none."""
+    here = "cpu, cuda" if torch.cuda.is_available() else "cpu (torch sees no CUDA device here)"
+    try:
+        device = torch.device(name)
+        if device.type == "cuda":
+            torch.cuda.get_device_properties(device)
+            if name == "cuda":
+                device = torch.device("cuda", torch.cuda.current_device())
+    except (RuntimeError, AssertionError):
+        raise ObjectiveError(("objective", "device"), f"not found; write one of: {here}") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ObjectiveError(("objective", "device"), f"not supported; write one of: {here}")
+    return device
+
+
+def check_workers(workers: int, samples: int) -> None:
+    """Raise ObjectiveError where some workers would have no data."""
+    if workers > samples:
+        what = f"more than the {samples} training samples to share out; use fewer"
+        raise ObjectiveError(("cluster", "workers"), what)
+
+
+# What `objectives.plugins.ObjectivePlugin` asks for
+
+
+def make(scenario: Scenario, seed: int) -> TorchObjective:
+    """Make a scenario's objective, on its device."""
+    spec: Any = scenario.objective
+    objective = TorchObjective(spec, scenario.cluster.workers, seed)
+    travels = scenario.model.parameters
+    if travels != objective.dimension:
+        objective.notes += (
+            f"model.parameters = {travels:,} is what travels; objective.model = {spec.model} has "
+            f"{objective.dimension:,}",
+        )
+    return objective
+
+
+def check(scenario: Scenario) -> None:
+    """Raise ObjectiveError for a scenario whose model, data or device cannot be had here."""
+    spec: Any = scenario.objective
+    dimension(spec)
+    check_workers(scenario.cluster.workers, len(data.load_named(spec.data, spec.folder).train_y))
+
+
+def dimension(spec: Torch) -> int:
+    """Entries of the parameters. Raises ObjectiveError."""
+    return _dimension(spec, models.find(spec.model), data.find(spec.data))
+
+
+@cache
+def _dimension(spec: Torch, *found: Any) -> int:
+    """As `dimension`, of what its names stand for now."""
+    return TorchObjective(spec, 1, 0).dimension
+
+
+def sources(spec: Torch) -> list[Path]:
+    """Files of code that the numbers depend on, besides the simulator's."""
+    ours = sorted(Path(__file__).parent.glob("*.py"))
+    modules = {each.__module__ for each in (models.find(spec.model), data.find(spec.data))}
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in sorted(modules)]
+    return [*ours, *(Path(each) for each in files if each)]

@@ -1,0 +1,79 @@
+"""What the nodes of a real run did and when: the record that calibration reads.
+
+One row for each thing that a program asked of its node. What a real system adds to a scenario is
+in three places: between two events (the framework's own time), after `due` (what was prescribed has
+come, and the node has not noticed), and, where nothing is prescribed, the whole of an event.
+"""
+
+import csv
+import io
+from collections.abc import Mapping
+from math import isnan
+from pathlib import Path
+
+import numpy as np
+
+from paceline.simulator.errors import InputError
+
+STEP, ISSUE, WAIT, AGREE, SEND, TAKE, SERVE, COLLECT = range(8)
+KINDS = ("step", "issue", "wait", "agree", "send", "take", "serve", "collect")
+"""Computing a gradient; starting a collective; waiting for one; asking whether one is finished;
+sending a message; waiting for one; the server's work; within a wait, taking the result over once it
+is really there."""
+
+EVENT = np.dtype(
+    [
+        ("node", "i4"), ("kind", "i1"), ("step", "i8"), ("start", "f8"), ("end", "f8"),
+        ("joined", "f8"), ("due", "f8"), ("bytes", "f8"),
+    ]
+)  # fmt: skip
+"""`node`: rank, the server last; `step`: gradients computed so far. Times in seconds since the run
+began: `joined`, when the last worker joined the collective (a message: when it was sent); `due`,
+when the scenario wants it to be over. `bytes`: of the payload. nan where it is not known."""
+
+Key = tuple[str, int]
+"""Label and seed of a run."""
+
+
+def write(runs: Mapping[Key, np.ndarray]) -> bytes:
+    """Write the events of several runs, each of dtype `EVENT`, as CSV; empty where unknown."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("label", "seed", *(EVENT.names or ())))
+    for (label, seed), events in runs.items():
+        for node, kind, step, *times in events.tolist():
+            # a tenth of a microsecond is far below what any clock here tells
+            row = ("" if isnan(each) else f"{each:.7f}".rstrip("0").rstrip(".") for each in times)
+            writer.writerow((label, seed, node, KINDS[kind], step, *row))
+    return text.getvalue().encode()
+
+
+def read(path: Path) -> dict[Key, np.ndarray]:
+    """Read what `write` wrote. Raises InputError."""
+    found: dict[Key, list[tuple[float, ...]]] = {}
+    codes = {kind: code for code, kind in enumerate(KINDS)}
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = csv.DictReader(file)
+            for row in rows:
+                times = [float(row[name] or "nan") for name in (EVENT.names or ())[3:]]
+                event = int(row["node"]), codes[row["kind"]], int(row["step"]), *times
+                found.setdefault((row["label"], int(row["seed"])), []).append(event)
+        runs = {key: np.array(events, EVENT) for key, events in found.items()}
+        for (label, seed), events in runs.items():
+            if not _possible(events):
+                raise ValueError(f"times or numbers of {label}, seed {seed}, that cannot be")
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+        raise InputError(
+            f"{path}: cannot be read as events ({reason}); is it from a measured run?"
+        ) from None
+    return runs
+
+
+def _possible(events: np.ndarray) -> bool:
+    """Whether nothing ends before it begins, and no number is below zero, or beyond all bounds."""
+    lasts = np.isfinite(events["start"]) & np.isfinite(events["end"])
+    lasts &= events["start"] <= events["end"]
+    known = [~np.isinf(events[name]) for name in ("joined", "due", "bytes")]
+    return bool(np.all([lasts, *known, events["node"] >= 0, events["step"] >= 0]))

@@ -1,0 +1,100 @@
+"""A worker's gradients as tensors on its device, whatever the objective."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paceline.simulator.objectives.objective import Objective
+
+Freed = Callable[[int, Tensor], None]
+
+
+class Learner(Protocol):
+    """One worker's stream of mini-batches."""
+
+    def tensors(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss and gradient of the next mini-batch at `x`."""
+
+    def backward(self, x: Tensor, sizes: Sequence[int], freed: Freed) -> None:
+        """The next mini-batch's gradient, piece by piece as they are freed, the last entries first.
+
+        `sizes`: entries of the pieces, in that order.
+        """
+
+    def buffers(self) -> Tensor:
+        """What the worker's model keeps beside its parameters, flat; it may be empty."""
+
+
+class OnHost:
+    """The NumPy gradients of the simulator's own objectives."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+
+    def tensors(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """As the simulator computes them, to the last bit."""
+        loss, gradient = self._source.loss_and_gradient(x.cpu().numpy())
+        return torch.tensor(loss), torch.from_numpy(gradient).to(x.device)
+
+    def backward(self, x: Tensor, sizes: Sequence[int], freed: Freed) -> None:
+        """All pieces at once."""
+        _, gradient = self.tensors(x)
+        end = len(gradient)
+        for number, size in enumerate(sizes):
+            freed(number, gradient[end - size : end])
+            end -= size
+
+    def buffers(self) -> Tensor:
+        """None."""
+        return torch.empty(0)
+
+
+class NoGradient(OnHost):
+    """Time only: gradients of zeros, as long as the model that travels."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def tensors(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Zeros."""
+        return torch.tensor(torch.nan), torch.zeros_like(x)
+
+
+class WatchedGradients:
+    """Gradients of another, after each of which its buffers are shown: nobody else marks them."""
+
+    def __init__(self, learner: Learner, see: Callable[[Tensor], None]) -> None:
+        self._learner, self._see = learner, see
+
+    def tensors(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The other's."""
+        found = self._learner.tensors(x)
+        self._see(self.buffers())
+        return found
+
+    def backward(self, x: Tensor, sizes: Sequence[int], freed: Freed) -> None:
+        """The other's."""
+        self._learner.backward(x, sizes, freed)
+        self._see(self.buffers())
+
+    def buffers(self) -> Tensor:
+        """The other's."""
+        return self._learner.buffers()
+
+
+def start(objective: Objective, parameters: int, device: torch.device) -> Tensor:
+    """The initial parameters; in time-only runs, zeros of the size of the model that travels."""
+    if isinstance(objective.start, complex):
+        return torch.zeros(parameters, dtype=torch.float32, device=device)
+    return torch.from_numpy(np.array(objective.start)).to(device)
+
+
+def learner(objective: Objective, rank: int) -> Learner:
+    """The gradients of one worker."""
+    if isinstance(objective.start, complex):
+        return NoGradient()
+    source: Any = objective.source(rank)
+    return source if hasattr(source, "tensors") else OnHost(source)

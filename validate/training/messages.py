@@ -1,0 +1,213 @@
+"""Messages between nodes: sent without waiting, kept until they are asked for.
+
+A thread for each peer always has a receive posted, so that a message is on its way as soon as it is
+sent. Each message says when it is due, which an emulated network has decided; nobody sees it before
+then. A last message of every node says that it has come to its end.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
+from math import inf, isnan
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from paceline.simulator.errors import ProgramError
+from paceline.simulator.programs.effects import ANY, Payload
+from paceline.validate.training import packing
+from paceline.validate.training.clock import Clock
+
+HEAD = 5  # doubles before a message: its length in bytes, when it was sent, how long it is on its
+# way (nan: as long as it takes), the bytes it stands for, how long the last one from there took
+SKELETON = 64 * 1024  # bytes for what is no tensor in a message
+
+
+class Message(NamedTuple):
+    """What has come: when it is `due`, its number, seconds on its way, from whom, bytes, what.
+
+    `there`: seconds on its way of the last message to its sender, as far as that one knows.
+    """
+
+    due: float
+    number: int
+    transit: float
+    there: float
+    sender: int
+    size: float
+    payload: Payload
+
+
+class Post:
+    """One node's messages to and from `peers`.
+
+    `capacity`: bytes of the longest message; `receives`: what the network card of this node makes
+    of (size, due).
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917
+        self,
+        group: Any,
+        rank: int,
+        peers: Iterable[int],
+        capacity: int,
+        clock: Clock,
+        device: torch.device,
+        receives: Callable[[float, float], float],
+    ) -> None:
+        self._group, self.rank, self._clock = group, rank, clock
+        self._capacity, self._device, self._receives = capacity, device, receives
+        self._changed = threading.Condition()
+        self._arriving: list[Message] = []  # a heap, by when they come to this node's card
+        self._come: list[Message] = []
+        self.received = self.late = 0  # messages; those that gloo brought after they were due
+        self._number = 0
+        self._ways: dict[int, float] = {}  # how long the last message of each was on its way
+        self._sent: deque[tuple[Any, Tensor]] = deque()
+        self.failure: Exception | None = None
+        self.ended: set[int] = set()
+        self.peers = frozenset(peers)
+        self._threads = [
+            threading.Thread(target=self._listen, args=(peer,), daemon=True)
+            for peer in sorted(self.peers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def send(self, to: int, payload: Payload, size: float, sent: float, transit: float) -> None:
+        """Send a payload that stands for `size` bytes.
+
+        `transit`: seconds that it takes from `sent` on; nan: as long as it takes.
+        """
+        if to not in self.peers:
+            raise ProgramError(
+                f"node {self.rank} sends to {to}: only programs with a server, or declared to "
+                "gossip (Program.gossips), exchange messages"
+            )
+        body = packing.to_bytes(packing.take_apart(payload))
+        self._send(to, [len(body), sent, transit, size, self._ways.get(to, 0.0)], body)
+
+    def _send(self, to: int, head: list[float], body: Tensor) -> None:
+        message = torch.cat([torch.tensor(head, dtype=torch.float64).view(torch.uint8), body])
+        if len(message) > self._capacity:
+            raise ProgramError(
+                f"a message of {len(message)} bytes: more than two vectors; send several"
+            )
+        while self._sent and self._sent[0][0].is_completed():
+            self._sent.popleft()
+        self._sent.append((self._group.send([message], to, 0), message))
+
+    def _listen(self, peer: int) -> None:
+        buffer = torch.empty(self._capacity, dtype=torch.uint8)
+        while True:
+            try:
+                self._group.recv([buffer], peer, 0).wait()
+                head = buffer[: 8 * HEAD].view(torch.float64).tolist()
+                length, sent, transit, size, there = head
+                if length < 0:
+                    break
+                body = buffer[8 * HEAD : 8 * HEAD + int(length)]
+                payload = packing.put_together(packing.from_bytes(body, self._device))
+            except Exception as error:  # whoever waits for a message raises it
+                self.failure = error
+                break
+            with self._changed:
+                if isnan(transit):
+                    transit = max(0.0, self._clock.now() - sent)
+                elif self._clock.now() > sent + transit:
+                    self.late += 1
+                self._ways[peer] = transit
+                at = sent + transit
+                heappush(
+                    self._arriving,
+                    Message(at, self._number, transit, there, peer, size, payload),
+                )
+                self.received += 1
+                self._number += 1
+                self._changed.notify_all()
+        with self._changed:
+            self.ended.add(peer)
+            self._changed.notify_all()
+
+    def take(
+        self, source: int, until: float, computed: Callable[[], bool], patience: float = inf
+    ) -> Message | None:
+        """Wait for the first message of `source` that is due; return it.
+
+        None as soon as `until` (seconds) is over and what is `computed` is there, or once nothing
+        can come from `source` any more. `wake` makes it look anew. Raises what a thread has met;
+        TimeoutError if no message is on its way for `patience` seconds.
+        """
+        given_up = self._clock.now() + patience
+        with self._changed:
+            while True:
+                if self.failure is not None:
+                    raise self.failure
+                now = self._clock.now()
+                self._let_through(now)
+                first = min(
+                    (each for each in self._come if source in (ANY, each.sender)), default=None
+                )
+                if first is not None and first.due <= min(now, until):
+                    self._come.remove(first)
+                    return first
+                if now >= until and computed():
+                    return None
+                coming = any(source in (ANY, each.sender) for each in self._arriving)
+                if first is None and not coming and self._over(source):
+                    return None
+                at = min(until if now < until else inf, inf if first is None else first.due)
+                at = min(at, self._arriving[0].due if self._arriving else inf)
+                if first is None and not self._arriving:
+                    if now >= given_up:
+                        raise TimeoutError(f"no message {_of(source)} in {patience:g} s")
+                    at = min(at, given_up)
+                self._changed.wait(None if at == inf else max(at - now, 0.0))
+
+    def _let_through(self, now: float) -> None:
+        """Take messages through the card, in the order in which they come to it."""
+        while self._arriving and self._arriving[0].due <= now:
+            message = heappop(self._arriving)
+            due = self._receives(message.size, message.due)
+            self._come.append(message._replace(due=due))
+
+    def wake(self) -> None:
+        """Let whoever waits look anew: something is computed."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _over(self, source: int) -> bool:
+        return source in self.ended if source != ANY else self.ended == self.peers
+
+    @property
+    def any_ended(self) -> bool:
+        """Whether a peer has come to its end."""
+        return bool(self.ended)
+
+    def end(self) -> None:
+        """Tell all peers that this node has come to its end."""
+        for peer in self.peers:
+            self._send(peer, [-1.0] + [0.0] * (HEAD - 1), _EMPTY)
+
+    def close(self, patience: float) -> None:
+        """Wait until all peers have come to their end, and all that was sent has arrived.
+
+        Raises TimeoutError where that takes a peer longer than `patience` seconds.
+        """
+        given_up = time.monotonic() + patience
+        for thread in self._threads:
+            thread.join(max(given_up - time.monotonic(), 0.0))
+        if late := sorted(self.peers - self.ended):
+            raise TimeoutError(f"no end {_of(late[0])} in {patience:g} s")
+        for work, _ in self._sent:
+            work.wait()
+
+
+def _of(node: int) -> str:
+    return "of anybody" if node == ANY else f"of node {node}"
+
+
+_EMPTY = torch.empty(0, dtype=torch.uint8)

@@ -1,0 +1,449 @@
+"""The vocabulary for real: collectives and messages of torch.distributed, time by the wall clock.
+
+A node is a process. Whatever a program awaits has happened when the call returns, so its coroutine
+is never suspended. What depends on time (who sent first, whether a mean was there) is noted, so
+that the run can be repeated without any clock.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from math import inf, nan
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paceline.simulator.engines.node import SeededNode
+from paceline.simulator.errors import ProgramError
+from paceline.simulator.programs.effects import ANY, Handle, Payload, Vector
+from paceline.simulator.results.run import Cause, Kind, Spans
+from paceline.validate.training import events
+from paceline.validate.training.clock import Clock
+from paceline.validate.training.collectives import Collectives
+from paceline.validate.training.emulated_network import Real
+from paceline.validate.training.learner import Learner
+from paceline.validate.training.messages import Message, Post
+from paceline.validate.training.packing import TensorMeter
+
+
+class Over(BaseException):
+    """The run is long enough for this node. Not an error, and nothing a program may catch."""
+
+
+@dataclass
+class Limits:
+    """When a run is over: at a node's `step`, or at `deadline` seconds by its own clock.
+
+    `meets`: others wait for this node in collectives, so that it stops where all agree to, and
+    within `patience` seconds.
+    `pooled`: workers' steps are counted together; `enough` says whether they are enough.
+    `served`: it computes for a server, and in vain once that has ended.
+    """
+
+    step: float = inf
+    deadline: float = inf
+    meets: bool = False
+    patience: float = inf
+    pooled: bool = False
+    served: bool = False
+    enough: Callable[[], bool] = lambda: False
+
+
+class PieceUnderWay:
+    """A piece of a gradient under way: there at `due` seconds, once it is computed."""
+
+    def __init__(self, due: float) -> None:
+        self.due, self.computed = due, Future[Tensor]()
+
+
+class RealNode(SeededNode):
+    """One process as its program sees it.
+
+    `step`: gradients computed (by the server: received); `updates`: marks; `waited` and
+    `communicated`: seconds it stood still for others, and for the network; `outcomes`: what
+    depended on time, in order; `events`: what it did and when, as `training.events.EVENT`.
+    """
+
+    def __init__(  # noqa: PLR0913 - what a node is made of
+        self,
+        *,
+        rank: int,
+        workers: int,
+        seed: int,
+        start: Tensor,
+        parameters: int,
+        bytes_per_parameter: float,
+        apply_seconds: float,
+        receive_seconds: float,
+        forward_share: float,
+        clock: Clock,
+        limits: Limits,
+        meter: TensorMeter,
+        network: Real,
+        collectives: Collectives | None,
+        post: Post | None,
+        learner: Learner | None,
+        spans: Spans,
+        see: Callable[["RealNode", Tensor], None],
+    ) -> None:
+        self.rank, self.workers, self.server = rank, workers, workers
+        self.seed(seed)
+        self.start = start
+        self.parameters, self.bytes_per_parameter = parameters, bytes_per_parameter
+        self.apply_seconds, self._receive_seconds = apply_seconds, receive_seconds
+        self._forward_share = forward_share
+        self._clock, self._limits = clock, limits
+        self._meter, self._network = meter, network
+        self._collectives, self._post, self._learner = collectives, post, learner
+        self._see, self._spans = see, spans
+        self._backward = ThreadPoolExecutor(1, thread_name_prefix="backward")
+        self._durations: Iterator[float] | None = None
+        self.step = self.updates = self._met_at = 0
+        self.period = nan
+        self.waited = self.communicated = self._since = 0.0
+        self.outcomes: list[Any] = []
+        self.staleness: Counter[int] = Counter()
+        self.events: list[tuple[Any, ...]] = []
+        self.late = 0
+        self._versions = [0] * (workers + 1)
+        self._stale = 0
+        self._sent = [0.0] * (workers + 1)  # when its last message to each left
+        self._heard: int | None = None  # messages since it began a gradient others average into
+        self._stopped = False
+        self._coasting = False  # whether it only goes on because others may wait for it
+
+    @property
+    def now(self) -> float:
+        """Seconds since the run began."""
+        return self._clock.now()
+
+    def stretch(self, durations: Iterator[float]) -> None:
+        """Let steps take as long as these say (seconds)."""
+        self._durations = durations
+
+    def execute(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a program until it returns, or the run is over for this node."""
+        with suppress(StopIteration, Over):
+            coroutine.send(None)
+            raise ProgramError("a program awaits something that is no effect of its node")
+        coroutine.close()
+        self._show(self.now, self.now, self.now)  # what it did since it stood still last
+
+    def end(self) -> None:
+        """Leave in peace: others may still need what this node has begun."""
+        self._backward.shutdown()
+        if self._collectives is not None:
+            self._collectives.drain()
+        if self._post is not None:
+            self._post.end()
+            self._post.close(self._limits.patience)
+
+    # Computing
+
+    def _begin(self) -> tuple[float, float]:
+        """Count a step; return when it begins, and how long it is to take."""
+        if self._learner is None:
+            raise ProgramError("the server has no data to compute gradients on")
+        limits = self._limits
+        begins = self.now
+        past = begins > limits.deadline
+        if past and limits.meets:
+            self._coast(begins)
+            return begins, 0.0
+        if self._stopped or self.step >= limits.step or past or self._nobody_needs_more():
+            raise Over
+        self.step += 1
+        duration = 0.0 if self._durations is None else next(self._durations)
+        return begins, duration
+
+    def _note(  # noqa: PLR0913, PLR0917 - a row
+        self, kind: int, start: float, end: float, joined: float, due: float, size: float = nan
+    ) -> None:
+        self.events.append((self.rank, kind, self.step, start, end, joined, due, size))
+
+    def _coast(self, now: float) -> None:
+        """Past the end others may wait for this node, so it hurries to the next collective."""
+        self._coasting = True
+        if now > self._limits.deadline + self._limits.patience:
+            raise ProgramError(
+                "past the end of the run no average came any more: the period is longer than the "
+                "run; write a shorter period, or run.steps"
+            )
+
+    def _nobody_needs_more(self) -> bool:
+        alone = self._limits.pooled or self._limits.served
+        if alone and self._post is not None and self._post.any_ended:
+            return True
+        return self._limits.pooled and self._limits.enough()
+
+    def _computed(self, begins: float, duration: float) -> None:
+        self._clock.sleep_until(begins + duration)
+        self._note(events.STEP, begins, self.now, nan, self._due(begins, duration))
+
+    def _due(self, begins: float, duration: float) -> float:
+        """When a step is to end; nan where nothing says so."""
+        return nan if self._durations is None else begins + duration
+
+    async def gradient(self, x: Vector) -> Vector:
+        """One real gradient, stretched to the time that it is to take."""
+        begins, duration = self._begin()
+        assert self._learner is not None
+        if self._coasting:
+            return torch.zeros_like(x)
+        _, gradient = self._learner.tensors(x)
+        _synchronise(gradient)
+        self._computed(begins, duration)
+        return gradient
+
+    async def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
+        """As `gradient`, with the loss."""
+        begins, duration = self._begin()
+        assert self._learner is not None
+        if self._coasting:
+            return 0.0, torch.zeros_like(x)
+        loss, gradient = self._learner.tensors(x)
+        value = float(loss)
+        self._computed(begins, duration)
+        return value, gradient
+
+    async def start_backward(self, x: Vector, pieces: int) -> Sequence[Handle]:
+        """Begin a gradient on a thread, whose backward pass frees the pieces one by one."""
+        begins, duration = self._begin()
+        learner = self._learner
+        assert learner is not None
+        if self._heard is not None:
+            self.staleness[self._heard] += 1
+            self._heard = 0
+        share = self._forward_share
+        parts = [share + (1 - share) * (i + 1) / pieces for i in range(pieces)]
+        handles = [PieceUnderWay(begins + duration * part) for part in parts]
+        sizes = [each.numel() for each in self.cut(x, pieces)]
+
+        def freed(number: int, piece: Tensor) -> None:
+            _synchronise(piece)
+            if number == pieces - 1:
+                end = max(self.now, begins + duration)
+                self._note(events.STEP, begins, end, nan, self._due(begins, duration))
+            # .data: autograd still writes the other pieces of what this is a view of
+            handles[number].computed.set_result(piece.data)
+            if self._post is not None:
+                self._post.wake()
+
+        def compute() -> None:
+            try:
+                learner.backward(x, sizes, freed)
+            except BaseException as error:
+                for each in handles:
+                    if not each.computed.done():
+                        each.computed.set_exception(error)
+                raise
+
+        self._backward.submit(compute)
+        return handles
+
+    def cut(self, vector: Vector, pieces: int) -> Sequence[Vector]:
+        """Cut into nearly equal pieces, the last entries first."""
+        return torch.tensor_split(vector, pieces)[::-1]
+
+    def join(self, pieces: Sequence[Vector]) -> Vector:
+        """Undo the cut."""
+        return torch.cat(list(pieces)[::-1])
+
+    # Collectives
+
+    def _team(self) -> Collectives:
+        if self._collectives is None:
+            raise ProgramError("the server takes part in no collective")
+        if self.step > self._met_at:
+            self.period, self._met_at = self.step - self._met_at, self.step
+        return self._collectives
+
+    def start_mean(self, value: Payload) -> Handle:
+        """Start an all-reduce."""
+        return self._issued(self.now, self._team().mean(value, self.step))
+
+    def start_gather(self, value: Payload) -> Handle:
+        """Start an all-gather."""
+        return self._issued(self.now, self._team().gather(value, self.step))
+
+    def start_mean_after(self, handle: Handle, value: Callable[[Payload], Payload]) -> Handle:
+        """Start an all-reduce on a thread, once the first one is there."""
+        return self._issued(self.now, self._team().mean_after(handle, value, self.step))
+
+    def _issued(self, begin: float, handle: Handle) -> Handle:
+        self._note(events.ISSUE, begin, self.now, nan, nan)
+        return handle
+
+    async def wait(self, handle: Handle) -> Any:
+        """Wait until it is really there, and due."""
+        begin = self.now
+        if isinstance(handle, PieceUnderWay):
+            piece = handle.computed.result()
+            self._clock.sleep_until(handle.due)
+            return piece
+        team = self._team()
+        there = handle.settled or all(each.done() for each in handle.pending)
+        if not handle.settled:
+            team.land(handle)
+            landed = self.now
+            team.settle(handle)
+            self._note(events.COLLECT, landed, self.now, nan, nan, handle.size)
+        emulated = handle.done > handle.begins
+        if emulated and not there and self.now > handle.done:
+            self.late += 1
+        self._clock.sleep_until(handle.done)
+        self._note(events.WAIT, begin, self.now, handle.begins, handle.done, handle.size)
+        if not there or begin < handle.done:
+            self._spans.met(handle.last, self.rank, begin)
+            self._stand(begin, handle.begins)
+        if not handle.chained:
+            self.staleness[self.step - handle.step] += 1
+        if team.ending:
+            raise Over
+        return handle.result
+
+    async def finished(self, handle: Handle) -> bool:
+        """Ask as all others do: one flag of each, added up."""
+        begin, team = self.now, self._team()
+        asked = team.question(handle, self.step)
+        answer = team.answer(asked)
+        self._note(events.AGREE, begin, self.now, asked.done, asked.done)
+        self._spans.met(asked.last, self.rank, begin)
+        self._stand(begin, asked.done)
+        if team.ending:
+            raise Over
+        self.outcomes.append(answer)
+        return answer
+
+    # Messages
+
+    def _mail(self) -> Post:
+        if self._post is None:
+            raise ProgramError(
+                "it sends messages, but is not declared to: Program.gossips says that workers "
+                "exchange them"
+            )
+        return self._post
+
+    def send(self, to: int, value: Payload) -> None:
+        """Hand a message to gloo."""
+        post, size = self._mail(), self._meter(value)
+        begin = self.now
+        self._sent[to], transit = self._network.sends(to, size, begin)
+        post.send(to, value, size, self._sent[to], transit)
+        self._note(events.SEND, begin, self.now, nan, nan, size)
+        self._versions[to] = self.updates
+
+    async def receive(self, source: int = ANY) -> tuple[int, Payload]:
+        """Take the first message of `source`, or wait for it."""
+        if self._stopped:
+            raise Over
+        serves = self.rank == self.server
+        begin = self.now
+        message = self._take(source, self._limits.deadline if serves else inf)
+        self._answered(message, begin)
+        if serves:
+            self._network.hears(message.sender, message.size)
+            self._stale = self.updates - self._versions[message.sender]
+            self.staleness[self._stale] += 1
+            self.step += 1
+            self.work(self._receive_seconds)
+        elif self._heard is not None:
+            self._heard += 1
+        self.outcomes.append(message.sender)
+        return message.sender, message.payload
+
+    def _take(self, source: int, until: float) -> Message:
+        begin = self.now
+        message = self._mail().take(source, until, lambda: True, self._limits.patience)
+        if message is None:
+            self._stand(begin, self.now)
+            raise Over
+        return message
+
+    async def receive_before(self, handle: Handle, source: int = ANY) -> tuple[int, Payload] | None:
+        """Take a message of `source` that comes before the gradient is there."""
+        if self._heard is None and self._limits.pooled:
+            self._heard = 0
+        message = self._mail().take(source, handle.due, handle.computed.done)
+        if message is None and not (handle.computed.done() and self.now >= handle.due):
+            raise Over  # nobody is left who could send one
+        self.outcomes.append(None if message is None else message.sender)
+        if message is None:
+            return None
+        if self._heard is not None:
+            self._heard += 1
+        self._taken(message)
+        return message.sender, message.payload
+
+    async def request(self, to: int, value: Payload) -> Payload:
+        """Send, and wait for the answer."""
+        self.send(to, value)
+        begin = self.now
+        message = self._take(to, inf)
+        self._answered(message, begin)
+        return message.payload
+
+    def _answered(self, message: Message, begin: float) -> None:
+        """Account for a wait since `begin`: what is on its way, there and back, communicates."""
+        sent = message.due - message.transit
+        self._note(events.TAKE, begin, self.now, sent, message.due, message.size)
+        there = max(0.0, self._sent[message.sender] + message.there - begin)
+        self._stand(begin, sent - there)
+        self._taken(message)
+
+    def _taken(self, message: Message) -> None:
+        """Note an arrow of the timeline, from when the message left."""
+        sent = message.due - message.transit
+        self._spans.arrow(message.sender, self.rank, Cause.MESSAGE, sent, self.now)
+
+    def discard(self) -> None:
+        """Take the gradient received last out of the count."""
+        self.step -= 1
+        self.staleness[self._stale] -= 1
+
+    # Time
+
+    def work(self, seconds: float) -> None:
+        """Be busy."""
+        begin = self.now
+        self._clock.sleep_until(begin + seconds)
+        if seconds:
+            self._note(events.SERVE, begin, self.now, nan, begin + seconds)
+
+    def clock(self) -> float:
+        """This process's clock."""
+        self.outcomes.append(self.now)
+        return float(self.outcomes[-1])
+
+    def mark(self, x: Vector) -> None:
+        """Show the parameters to the observer."""
+        if self._coasting:
+            return
+        self.updates += 1
+        self._see(self, x)
+        if self.rank == self.server and self.step >= self._limits.step:
+            self._stopped = True
+
+    def _stand(self, begin: float, joined: float) -> None:
+        """Account for having stood still since `begin`: for others until all had `joined`."""
+        now = self.now
+        joined = min(max(joined, begin), now)
+        self.waited += joined - begin
+        self.communicated += now - joined
+        self._show(begin, joined, now)
+
+    def _show(self, begin: float, joined: float, now: float) -> None:
+        """Keep what the timeline shows since the last time."""
+        busy = Kind.SERVE if self.rank == self.server else Kind.COMPUTE
+        self._spans.add(self.rank, int(busy), self._since, begin, joined, now, self.step)
+        self._since = now
+
+
+def _synchronise(tensor: Tensor) -> None:
+    """Wait for a GPU: before that, the host's clock says nothing."""
+    if tensor.is_cuda:
+        torch.cuda.current_stream(tensor.device).synchronize()

@@ -1,0 +1,199 @@
+"""What a node leaves of one run: snapshots of its parameters, written by a thread as they come.
+
+A mark costs the program the time of handing a tensor over; losses are computed afterwards, from the
+snapshots. The file can be read up to where a killed process has got.
+"""
+
+import json
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from paceline.simulator.engines.observer import POINTS
+from paceline.simulator.errors import RunError
+from paceline.simulator.results import store
+from paceline.validate.training.events import EVENT
+
+COLUMNS = ("step", "time", "period", "updates", "bytes", "charged")
+WAITING = 8  # snapshots that wait to be written, at most: they are as large as the model
+DTYPES = {"torch.float32": "<f4", "torch.float64": "<f8"}
+
+
+@dataclass
+class Account:
+    """What a node knows at the end of a run. Times in seconds.
+
+    `seconds`: by what they were spent on; `outcomes`: what its effects came to wherever that
+    depends on time, in order, from which `engines.lockstep.replay` repeats the run; `gradients`
+    and `marks`: how many there were; `late`: collectives and messages that really came after the
+    emulated network's time, of `collectives`; `busy`: CPU seconds of the process; `observing`:
+    seconds spent on handing snapshots over, and on writing them.
+    """
+
+    duration: float = 0.0
+    seconds: dict[str, float] = field(default_factory=dict)
+    outcomes: list[Any] = field(default_factory=list)
+    gradients: int = 0
+    marks: int = 0
+    late: int = 0
+    collectives: int = 0
+    busy: float = 0.0
+    observing: float = 0.0
+    staleness: dict[int, int] = field(default_factory=dict)
+    links: dict[str, float] = field(default_factory=dict)
+    machine: dict[str, Any] = field(default_factory=dict)
+
+
+class Recorder:
+    """Writes one node's snapshots to `rank-N.bin` and, in the end, its account to `rank-N.json`.
+
+    It takes every `every`-th step and the `last`; where it is `adaptive`, because nobody knows how
+    many there will be, it begins with every one and takes half as many whenever there are twice
+    `POINTS`. `like`: what a snapshot's parameters are like; `buffers`: entries beside them.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917
+        self,
+        folder: Path,
+        rank: int,
+        like: Tensor,
+        buffers: int,
+        every: int,
+        last: float,
+        adaptive: bool,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._whole = folder / f"rank-{rank}.json"
+        self._whole.unlink(missing_ok=True)  # an earlier attempt's
+        self._every, self._last, self._adaptive = every, last, adaptive
+        self._next = min(every, last)
+        self._taken = 0
+        self.observing = 0.0
+        self._queue: queue.Queue[Any] = queue.Queue(WAITING)
+        self._file = (folder / f"rank-{rank}.bin").open("wb")
+        head = {"dtype": DTYPES[str(like.dtype)], "dimension": like.numel(), "buffers": buffers}
+        self._file.write(f"{json.dumps(head)}\n".encode())
+        self._file.flush()  # so that it can be read though no snapshot ever comes
+        self._failure: Exception | None = None
+        self._writer = threading.Thread(target=self._write, daemon=True)
+        self._writer.start()
+
+    def due(self, step: int) -> bool:
+        """Whether a snapshot of this step is wanted."""
+        return step >= self._next
+
+    def see(self, step: int, row: Sequence[float], x: Tensor, buffers: Tensor) -> None:
+        """Take a snapshot, which must not be changed afterwards; `row`: the other `COLUMNS`.
+
+        Raises RunError where an earlier one is not finite, OSError where it could not be written.
+        """
+        begin = time.monotonic()
+        if self._failure is not None:
+            raise self._failure
+        self._queue.put(((step, *row), x, buffers))
+        self._taken += 1
+        if self._adaptive and self._taken > 2 * POINTS:
+            self._every *= 2
+            self._taken //= 2
+        following = (step // self._every + 1) * self._every
+        self._next = min(following, self._last) if step < self._last else following
+        self.observing += time.monotonic() - begin
+
+    def _write(self) -> None:
+        while (item := self._queue.get()) is not None:
+            begin = time.thread_time()
+            try:
+                if self._failure is None:
+                    self._keep(*item)
+            except (OSError, RunError) as error:  # the program's thread raises it
+                self._failure = error
+            self.observing += time.thread_time() - begin
+
+    def _keep(self, row: Sequence[float], x: Tensor, buffers: Tensor) -> None:
+        self._file.write(np.array(row, dtype="<f8").tobytes())
+        for each in (x, buffers):
+            self._file.write(each.detach().to(x.dtype).cpu().numpy().tobytes())
+        self._file.flush()
+        if not bool(x.isfinite().all()):
+            raise RunError(
+                f"diverged by step {row[0]:g}: parameters are no longer finite; the learning rate "
+                "is too high for this algorithm"
+            )
+
+    def timeline(self, spans: np.ndarray, arrows: np.ndarray) -> None:
+        """Keep the node's timeline, of dtypes `results.run.SPAN` and `ARROW`."""
+        np.savez(self._whole.with_suffix(".npz"), spans=spans, arrows=arrows)
+
+    def events(self, events: Sequence[tuple[Any, ...]]) -> None:
+        """Keep what the node did, of dtype `training.events.EVENT`."""
+        np.save(events_file(self._whole), np.array(list(events), EVENT))
+
+    def close(self, account: Account) -> None:
+        """Write what is left, and the account: the node's part of the run is whole."""
+        self._queue.put(None)
+        self._writer.join()
+        if self._failure is not None:
+            raise self._failure
+        self._file.close()
+        account.observing = self.observing
+        document = asdict(account) | {"every": self._every}
+        store.write(self._whole, json.dumps(document).encode())  # whole: it says that all is
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """What `Recorder` wrote. `rows`: by `COLUMNS`, "x" (n, dimension) and "buffers".
+
+    `events`: what the node did and when. `account` is None where the node did not come to its end.
+    """
+
+    rows: np.ndarray
+    account: Account | None
+    every: int
+    events: np.ndarray
+
+
+def events_file(whole: Path) -> Path:
+    """Where a node's events are, beside its account."""
+    return whole.with_name(f"{whole.stem}-events.npy")
+
+
+def read(folder: Path, rank: int) -> Record | None:
+    """What a node has left in a folder; None if nothing."""
+    try:
+        with (folder / f"rank-{rank}.bin").open("rb") as file:
+            head = json.loads(file.readline())
+            kind = np.dtype(
+                [
+                    *((name, "<f8") for name in COLUMNS),
+                    ("x", head["dtype"], (head["dimension"],)),
+                    ("buffers", head["dtype"], (head["buffers"],)),
+                ]
+            )
+            start = file.tell()
+    except (OSError, ValueError):
+        return None
+    path = folder / f"rank-{rank}.bin"
+    count = (path.stat().st_size - start) // kind.itemsize
+    rows = np.memmap(path, kind, "r", start, (count,)) if count else np.empty(0, kind)
+    whole = folder / f"rank-{rank}.json"
+    done = events_file(whole)
+    events = np.load(done, allow_pickle=False) if done.is_file() else np.empty(0, EVENT)
+    return Record(rows, *_account(whole), events)
+
+
+def _account(path: Path) -> tuple[Account | None, int]:
+    try:
+        document = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None, 1
+    every = document.pop("every")
+    document["staleness"] = {int(key): n for key, n in document["staleness"].items()}
+    return Account(**document), every

@@ -1,0 +1,326 @@
+"""One algorithm with one seed, for real, in one of its processes."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paceline.simulator.cluster import speed
+from paceline.simulator.engines.observer import evaluation_interval
+from paceline.simulator.load.load import Programs, known_programs
+from paceline.simulator.objectives import build
+from paceline.simulator.programs import Program
+from paceline.simulator.results.run import Spans
+from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from paceline.validate.host import machine
+from paceline.validate.training import learner, rendezvous, transport
+from paceline.validate.training.clock import Clock
+from paceline.validate.training.collectives import Collectives
+from paceline.validate.training.emulated_network import Emulated, Real
+from paceline.validate.training.learner import WatchedGradients
+from paceline.validate.training.messages import HEAD, SKELETON, Post
+from paceline.validate.training.node import Limits, RealNode
+from paceline.validate.training.packing import TensorMeter
+from paceline.validate.training.records import Account, Recorder
+from paceline.validate.training.transport import DeviceGroup
+
+HEADSTART = 0.05  # seconds from agreeing on the start to the start
+COUNTING = 0.02  # seconds between looks at how many steps all have made together
+REHEARSALS = 3  # collectives of the warm-up
+VECTORS = 2  # in the longest message
+
+
+@dataclass(frozen=True)
+class TrainingTask:
+    """One algorithm with one seed; its records go to `folder`."""
+
+    algorithm: Algorithm
+    seed: int
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all processes of a run do, task after task; `device`: "cpu" or "cuda"."""
+
+    scenario: Scenario
+    tasks: tuple[TrainingTask, ...]
+    folder: Path
+    device: str
+    programs: Programs = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which of the processes of a run this is, and what it computes on."""
+
+    rank: int
+    store: Any
+    device: torch.device
+    nccl: bool = False
+
+
+def run(task: TrainingTask, job: Job, place: Place) -> None:
+    """Take this process's part in a task, whose store is `place.store`; write its record.
+
+    Raises ProgramError where the program breaks the vocabulary's rules, RuntimeError where another
+    process is gone or does not answer in time.
+    """
+    program = known_programs(job.programs)[task.algorithm.name]
+    if place.rank < job.scenario.cluster.workers + (program.server is not None):
+        Part(task, job.scenario, place, program).run()  # the others serve other programs only
+
+
+class Part:
+    """One process's part in a task: its node, and all that the node stands on."""
+
+    def __init__(
+        self, task: TrainingTask, scenario: Scenario, place: Place, program: Program
+    ) -> None:
+        scenario = scenario.nominal  # a real system adds what it adds
+        self._task, self._scenario, self._place, self._program = task, scenario, place, program
+        self.rank, self.workers = place.rank, scenario.cluster.workers
+        self.size = self.workers + (program.server is not None)
+        self._clock, self._limits = Clock(), _limits(program, scenario)
+        goal = self._goal = build.build(scenario, task.algorithm, task.seed)
+        self._start = learner.start(goal, scenario.model.parameters, place.device)
+        network = Emulated if scenario.validation.network == "emulated" else Real
+        self._network = network(scenario, task.seed, self.rank)
+        self._meter = TensorMeter(scenario.model.bytes, self._start.numel())
+        own = learner.learner(goal, self.rank) if self.rank < self.workers else None
+        nothing = self._nothing = self._start[:0]
+        self._learns = not isinstance(goal.start, complex)  # else its parameters say nothing
+        self._buffers: Callable[[], Tensor] = own.buffers if own else lambda: nothing
+        watched = _watched(program, self.rank, self.workers)
+        every, adaptive = _interval(program, scenario, self.rank)
+        self._recorder = Recorder(
+            task.folder,
+            self.rank,
+            self._start if watched and self._learns else nothing,
+            self._buffers().numel(),
+            every,
+            self._limits.step,
+            adaptive,
+        )
+        if own is not None and not watched and self._buffers().numel():
+            own = WatchedGradients(own, self._see_buffers)
+        self._counter = StepCounter(place.store, scenario.run.steps, self.workers)
+        if program.pooled:
+            self._limits.enough = self._counter.enough
+        self._group = self._team() if self.rank < self.workers else None
+        self._collectives = self._collect(self._group) if self._group else None
+        self._post = self._mail() if program.server or program.gossips else None
+        self._spans = Spans(scenario.run.timeline_spans)
+        self.node = RealNode(
+            rank=self.rank,
+            workers=self.workers,
+            seed=task.seed,
+            start=self._start,
+            parameters=scenario.model.parameters,
+            bytes_per_parameter=scenario.model.bytes_per_parameter,
+            apply_seconds=scenario.server.apply,
+            receive_seconds=scenario.server.receive,
+            forward_share=scenario.cluster.forward_share,
+            clock=self._clock,
+            limits=self._limits,
+            meter=self._meter,
+            network=self._network,
+            collectives=self._collectives,
+            post=self._post,
+            learner=own,
+            spans=self._spans,
+            see=self._see if watched else self._count,
+        )
+        if own is not None and scenario.validation.compute == "stretched":
+            clocks: list[Any] = [self.node] * self.workers
+            self.node.stretch(speed.compute_times(scenario, task.seed, clocks)[self.rank])
+
+    def _team(self) -> DeviceGroup:
+        """The workers' process group."""
+        place, timeout = self._place, self._scenario.validation.timeout
+        store = rendezvous.part(place.store, "team")
+        if place.nccl:
+            group = transport.nccl(store, self.rank, self.workers, timeout)
+            return transport.OnDevice(group, place.device)
+        group = transport.gloo(store, self.rank, self.workers, timeout)
+        return transport.Staged(group, place.device) if self._start.is_cuda else DeviceGroup(group)
+
+    def _collect(self, group: DeviceGroup) -> Collectives:
+        return Collectives(
+            group, self._network, self._meter, self.rank, self.workers, self._clock,
+            self._place.device, self._limits.deadline,
+        )  # fmt: skip
+
+    def _mail(self) -> Post:
+        """Messages, which travel by gloo, through the host's memory."""
+        store = rendezvous.part(self._place.store, "post")
+        start = self._start
+        group = transport.gloo(store, self.rank, self.size, transport.FOREVER)
+        capacity = 8 * HEAD + SKELETON + VECTORS * start.numel() * start.element_size()
+        peers = _peers(self._program, self.rank, self.workers)
+        return Post(
+            group, self.rank, peers, capacity, self._clock, self._place.device,
+            self._network.receives,
+        )  # fmt: skip
+
+    def _count(self, node: RealNode, x: Tensor) -> None:
+        self._counter.count = node.step
+
+    def _see(self, node: RealNode, x: Tensor) -> None:
+        self._counter.count = node.step
+        step = node.updates if self._program.pooled else node.step
+        if self._recorder.due(step):
+            row = node.now, node.period, node.updates, *self._network.totals()
+            shown = x if self._learns else self._nothing
+            self._recorder.see(step, row, shown, self._buffers())
+
+    def _see_buffers(self, buffers: Tensor) -> None:
+        node = self.node
+        if self._recorder.due(node.step):
+            self._recorder.see(node.step, (node.now, node.period, 0, 0, 0), self._nothing, buffers)
+
+    def run(self) -> None:
+        """Rehearse, begin with the others, run the program to its end, and write the record."""
+        program, store = self._program, self._place.store
+        function = program.server if self.rank == self.workers else program.worker
+        assert function is not None
+        coroutine = program.start(function, self.node, self._task.algorithm.parameters)
+        self._rehearse()
+        self._clock.origin = self._agree_on_start()
+        self._clock.sleep_until(0.0)
+        used = machine.Use()
+        with self._counter.counting() if self._limits.pooled else nullcontext():
+            self.node.execute(coroutine)
+            account = _account(self.node, used)
+            self.node.end()
+        if self._collectives is not None:
+            account.collectives = self._collectives.settled
+        if self._post is not None:
+            account.collectives += self._post.received
+            account.late += self._post.late
+        account.links = self._network.traffic.links()
+        account.machine["calm"] = transport.calm_sockets()
+        until = account.duration
+        self._recorder.timeline(self._spans.array(until), self._spans.arrows(until))
+        self._recorder.events(self.node.events)
+        rendezvous.meet(store, "end", self.size, patient=True)  # nobody's sockets go before
+        if self._group is not None:
+            self._group.close()
+        self._recorder.close(account)
+
+    def _rehearse(self) -> None:
+        """Gradients and collectives that do not count: first ones are slow, and draw no numbers."""
+        if self._group is None:
+            return
+        own = learner.learner(self._goal, self.rank)  # the same mini-batches, once more
+        for _ in range(self._scenario.validation.warm_up):
+            own.tensors(self._start)
+        for _ in range(REHEARSALS):
+            self._group.total(lambda: torch.zeros_like(self._start)).wait()
+
+    def _agree_on_start(self) -> float:
+        """When all begin, by this process's monotonic clock."""
+        store = self._place.store
+        rendezvous.meet(store, "ready", self.size)
+        if self.rank == 0:
+            store.set("start", f"{machine.boot()} {time.monotonic() + HEADSTART}")
+        boot, start = store.get("start").decode().split()
+        return float(start) if boot == machine.boot() else time.monotonic() + HEADSTART
+
+
+def _limits(program: Program, scenario: Scenario) -> Limits:
+    alone = program.server is not None or program.gossips or not program.averages
+    together = program.server is not None or program.pooled
+    steps = scenario.run.steps or inf
+    limits = Limits(steps, scenario.run.duration or inf, meets=not alone)
+    limits.patience = scenario.validation.timeout
+    if together:
+        limits.step = steps * scenario.cluster.workers
+    limits.pooled, limits.served = program.pooled, program.server is not None
+    return limits
+
+
+def _peers(program: Program, rank: int, workers: int) -> list[int]:
+    """Whom a node exchanges messages with."""
+    if program.server is not None:
+        server = [workers] if rank < workers else list(range(workers))
+        if not program.gossips:
+            return server
+    everyone = workers + (program.server is not None)
+    return [other for other in range(everyone) if other != rank]
+
+
+def _watched(program: Program, rank: int, workers: int) -> bool:
+    """Whether a node's parameters are what is evaluated."""
+    if program.server is not None:
+        return rank == workers
+    return program.averages or rank == 0
+
+
+def _interval(program: Program, scenario: Scenario, rank: int) -> tuple[int, bool]:
+    """Steps of a node between snapshots, and whether that grows with the run."""
+    if program.pooled:
+        return 1, False  # a point is what all have just then, whenever that is
+    every, adaptive = evaluation_interval(scenario)
+    return every * (scenario.cluster.workers if rank == scenario.cluster.workers else 1), adaptive
+
+
+def _account(node: RealNode, used: machine.Use) -> Account:
+    duration, waited, communicated = node.now, node.waited, node.communicated
+    return Account(
+        duration=duration,
+        seconds={
+            "compute": duration - waited - communicated,
+            "wait": waited,
+            "communicate": communicated,
+        },
+        outcomes=node.outcomes,
+        gradients=node.step if node.rank < node.workers else 0,
+        marks=node.updates,
+        late=node.late,
+        busy=used.own(),
+        staleness=dict(node.staleness),
+        machine=used.machine(),
+    )
+
+
+class StepCounter:
+    """How many steps all workers have made together, looked up beside the program.
+
+    `count`: this worker's.
+    """
+
+    def __init__(self, store: Any, steps: int | None, workers: int) -> None:
+        self._store, self._limit = store, (steps or inf) * workers
+        self.count = self._told = 0
+        self._full = threading.Event()
+        self._over = threading.Event()
+
+    def enough(self) -> bool:
+        """Whether they are enough."""
+        return self._full.is_set()
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Keep counting meanwhile."""
+        thread = threading.Thread(target=self._look, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            thread.join()
+
+    def _look(self) -> None:
+        while not self._over.wait(COUNTING):
+            count = self.count
+            if self._store.add("steps", count - self._told) >= self._limit:
+                self._full.set()
+            self._told = count
