@@ -88,6 +88,21 @@ def test_a_page_is_short_and_its_equations_survive_markdown(name):
         assert equation.count("{") == equation.count("}"), equation
 
 
+def test_the_map_has_every_folder_and_no_file_that_is_gone():
+    place, named = [], set()
+    for line in (ROOT / "README.md").read_text("utf-8").split("```\n")[-2].splitlines():
+        entry, said = line[:22].rstrip(), line[22:]
+        if entry:
+            place[(len(entry) - len(entry.lstrip())) // 2 :] = [entry.strip()]
+            assert ROOT.joinpath(*place).exists(), entry
+            named.add("".join(place))
+        for file in re.findall(r"[\w/]+\.py", said):
+            assert ROOT.joinpath(*place, file).is_file(), f"{entry}: {file}"
+        named |= {"".join(place) + folder for folder in re.findall(r"\w+/", said)}
+    inits = [*ROOT.glob("simulator/**/__init__.py"), *ROOT.glob("validate/**/__init__.py")]
+    assert {f"{each.parent.relative_to(ROOT)}/" for each in inits} <= named
+
+
 def test_nothing_is_left_of_a_program_that_is_gone():
     known = {*PROGRAMS, "README"}
     assert {path.stem for path in build.PAGES.glob("*.md")} == known
