@@ -78,6 +78,15 @@ def test_links_lead_somewhere(path):
     assert not broken
 
 
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_source_files_that_are_named_exist(path):
+    named = re.findall(
+        r"`((?:simulator|validate|paceline|tests|scenarios)/[\w./-]+)`", path.read_text("utf-8")
+    )
+    gone = [each for each in named if not (ROOT / re.sub("[A-Z]{2}.*", "", each)).exists()]
+    assert not gone
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_page_is_short_and_its_equations_survive_markdown(name):
     text = page(name)
