@@ -144,7 +144,7 @@ def test_the_readme_s_python_runs(block, tmp_path, monkeypatch):
         assert all(len(curve["loss"]) == 8 for curve in found["curves"].values())
 
 
-@pytest.mark.parametrize("name", ["design.md", "concepts/interpreters.md"])
+@pytest.mark.parametrize("name", ["design.md", "concepts/engines.md"])
 def test_the_program_that_is_shown_is_local_sgd(name, tmp_path):
     found = {"count": itertools.count}
     exec(PYTHON.findall((DOCS / name).read_text("utf-8"))[0], found)
