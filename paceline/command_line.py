@@ -1,4 +1,4 @@
-"""The command line: `paceline COMMAND`, its options, what it prints and its exit status."""
+"""The command line: `paceline COMMAND`, its options, output and exit status."""
 
 import importlib
 import io
@@ -36,35 +36,45 @@ PAGE = "Page: "
 UsageError: type[Any] = typer.BadParameter.__bases__[0]
 
 Scenario = Annotated[
-    str, typer.Argument(metavar="SCENARIO", help="A scenario file (TOML), or a shipped one's name.")
+    str,
+    typer.Argument(
+        metavar="SCENARIO", help="A scenario file (TOML), or the name of a shipped one."
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="TABLE.KEY=VALUE",
-        help="Override a key; may be repeated. One of several tables goes by its number, name or "
+        help="Override a key; may be repeated. Name one of several tables by its index, name or "
         "label: algorithm[0].tau=5, algorithm.local-sgd.tau=5.",
     ),
 ]
 Seed = Annotated[int, typer.Option(help="The first seed.")]
-Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Where to write the results.")]
+Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Directory for the results.")]
 AllowPaths = Annotated[
     bool,
-    typer.Option("--allow-paths", help="Let the scenario name files outside its folder."),
+    typer.Option("--allow-paths", help="Allow the scenario to name files outside its folder."),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Even what seems too long, or too large.")]
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force", help="Run even if the estimated time or memory exceeds the safety limit."
+    ),
+]
 Figure = Annotated[
     str,
     typer.Option("--figure", metavar="png,svg,pdf", help="Formats of the figures."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, only that.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else.")
+]
 
 
 @app.callback(invoke_without_command=True)
 def _paceline(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     """Predict how long distributed training takes to reach an error."""
     if version:
@@ -81,21 +91,23 @@ def _simulate(  # noqa: PLR0913, PLR0917 - the contract's options
     scenario: Scenario,
     overrides: Overrides = None,
     allow_paths: AllowPaths = False,
-    seeds: Annotated[int | None, typer.Option(help="How many seeds; default: run.seeds.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Number of seeds; default: run.seeds.")] = None,
     seed: Seed = 0,
     engine: Annotated[
-        str, typer.Option(metavar="auto|batched|virtual", help="What runs it.")
+        str, typer.Option(metavar="auto|batched|virtual", help="The engine.")
     ] = "auto",
-    jobs: Annotated[int, typer.Option(help="How many processes share the work.")] = 1,
-    dask: Annotated[str | None, typer.Option(metavar="ADDRESS", help="A Dask cluster.")] = None,
+    jobs: Annotated[int, typer.Option(help="Number of processes.")] = 1,
+    dask: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Address of a Dask scheduler.")
+    ] = None,
     force: Force = False,
     out: Out = None,
     figure: Figure = FIGURES,
     as_json: AsJson = False,
 ) -> None:
-    """Run every algorithm of a scenario: error against time.
+    """Simulate every algorithm of a scenario: error against time.
 
-    Also says which algorithm to pick, and how sure that is. Results go to --out (default:
+    Also says which algorithm to pick, and how certain that is. Results go to --out (default:
     runs/NAME of the scenario). An interrupted command resumes when it is repeated.
     """
     from paceline.simulator.load.load import load
@@ -142,32 +154,40 @@ def _sweep(  # noqa: PLR0913, PLR0917 - the contract's options
         typer.Option(
             "--vary",
             metavar="TABLE.KEY=V1,V2,...",
-            help="Values of a key, as --set takes it; repeat it for a grid.",
+            help="Vary a key, named as for --set, over these values; repeat for a grid.",
         ),
     ] = None,
-    pair: Annotated[bool, typer.Option("--zip", help="Pair the values; no grid.")] = False,
+    pair: Annotated[
+        bool, typer.Option("--zip", help="Pair the values instead of making a grid.")
+    ] = False,
     points: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A CSV file of points instead: a line of keys first."),
+        typer.Option(
+            metavar="FILE", help="Read the points from a CSV file, headed by a line of keys."
+        ),
     ] = None,
     overrides: Overrides = None,
     allow_paths: AllowPaths = False,
-    seeds: Annotated[int | None, typer.Option(help="How many seeds; default: run.seeds.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Number of seeds; default: run.seeds.")] = None,
     seed: Seed = 0,
     engine: Annotated[
-        str, typer.Option(metavar="auto|batched|virtual", help="What runs it.")
+        str, typer.Option(metavar="auto|batched|virtual", help="The engine.")
     ] = "auto",
-    jobs: Annotated[int | None, typer.Option(help="Processes; default: one for each core.")] = None,
-    dask: Annotated[str | None, typer.Option(metavar="ADDRESS", help="A Dask cluster.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Number of processes; default: one for each core.")
+    ] = None,
+    dask: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Address of a Dask scheduler.")
+    ] = None,
     force: Force = False,
     out: Out = None,
     figure: Figure = FIGURES,
     as_json: AsJson = False,
 ) -> None:
-    """Run a scenario at many values of its keys: one table.
+    """Simulate a scenario at many values of its keys, into one table.
 
-    The last --vary varies fastest. Results go to --out (default: runs/NAME-sweep), which keeps all
-    that was computed: repeat an interrupted command, or give more values, and only the rest runs.
+    The last --vary varies fastest. Results go to --out (default: runs/NAME-sweep), which keeps
+    finished runs: repeat an interrupted command, or add values, and only the rest runs.
     """
     from paceline.simulator.load.load import load
     from paceline.simulator.reports import terminal
@@ -207,11 +227,13 @@ def _theory(  # noqa: PLR0913, PLR0917 - the contract's options
     scenario: Scenario,
     overrides: Overrides = None,
     allow_paths: AllowPaths = False,
-    seed: Annotated[int, typer.Option(help="Without effect: nothing here is random.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Ignored (accepted for consistency with other commands).")
+    ] = 0,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write theory.json here.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Time per step, best periods and crossings, in theory."""
+    """Compute time per step, best periods and crossings by theory."""
     from paceline.simulator import theory
     from paceline.simulator.load.load import load
     from paceline.simulator.reports import terminal
@@ -241,28 +263,33 @@ def _tune(  # noqa: PLR0913, PLR0917 - the contract's options
         str | None,
         typer.Option(
             metavar="time-to-loss|loss-at-deadline|cost-to-loss",
-            help="What to minimise; default: the time where there is a target, else the loss.",
+            help="Quantity to minimise; default: the time, or the loss without run.target_loss.",
         ),
     ] = None,
-    trials: Annotated[int, typer.Option(help="Try at most so many configurations.")] = 256,
+    trials: Annotated[int, typer.Option(help="Largest number of configurations to try.")] = 256,
     preset: Annotated[
-        str | None, typer.Option(metavar="adacomm-tau0", help="A search that a paper proposes.")
+        str | None, typer.Option(metavar="adacomm-tau0", help="Search as a paper proposes.")
     ] = None,
     overrides: Overrides = None,
     allow_paths: AllowPaths = False,
-    seeds: Annotated[int | None, typer.Option(help="How many seeds; default: run.seeds.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Number of seeds; default: run.seeds.")] = None,
     seed: Seed = 0,
-    jobs: Annotated[int | None, typer.Option(help="Processes; default: one for each core.")] = None,
-    dask: Annotated[str | None, typer.Option(metavar="ADDRESS", help="A Dask cluster.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Number of processes; default: one for each core.")
+    ] = None,
+    dask: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Address of a Dask scheduler.")
+    ] = None,
     force: Force = False,
     out: Out = None,
     figure: Figure = FIGURES,
     as_json: AsJson = False,
 ) -> None:
-    """Pick algorithm and parameters: search what [tune] allows.
+    """Choose algorithm and parameters by a search.
 
-    Says what the data cannot separate from the best, and what it costs to be wrong. Results go to
-    --out (default: runs/NAME-tune), which keeps all that ran: repeat an interrupted command.
+    Tries what [tune] lists; prints ties with the best, and the cost of each choice if an input is
+    wrong. Results go to --out (default: runs/NAME-tune), which keeps finished runs: repeat an
+    interrupted command.
     """
     out = out or Path("runs") / f"{Path(scenario).stem}-tune"
     with _resumable(out), _figures(figure):
@@ -306,38 +333,41 @@ def _validate(  # noqa: PLR0913, PLR0917 - the contract's options
         typer.Argument(
             metavar="SCENARIO",
             show_default=False,
-            help="A scenario file (TOML), or a shipped one's name; none with --matrix.",
+            help="A scenario file (TOML), or the name of a shipped one; none with --matrix.",
         ),
     ] = None,
     matrix: Annotated[
         bool,
         typer.Option(
-            "--matrix", help="Many programs under many conditions, from a profile of two others."
+            "--matrix",
+            help="Check predictions of many algorithms under many conditions.",
         ),
     ] = False,
     only: Annotated[
-        str | None, typer.Option(metavar="NAME,...", help="These conditions of the matrix.")
+        str | None,
+        typer.Option(metavar="NAME,...", help="Run only these conditions of the matrix."),
     ] = None,
     report: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where the matrix's page is written.")
+        Path, typer.Option(metavar="DIR", help="Directory for the matrix's page.")
     ] = Path("docs/validation"),
     device: Annotated[
-        str, typer.Option(metavar="auto|cpu|cuda", help="What the workers compute on.")
+        str, typer.Option(metavar="auto|cpu|cuda", help="Device of the workers.")
     ] = "auto",
     overrides: Overrides = None,
     allow_paths: AllowPaths = False,
     seeds: Annotated[
-        int | None, typer.Option(help="How many seeds; default: validation.seeds.")
+        int | None, typer.Option(help="Number of seeds; default: validation.seeds.")
     ] = None,
     seed: Seed = 0,
     out: Out = None,
     figure: Figure = FIGURES,
     as_json: AsJson = False,
 ) -> None:
-    """Train for real, with a process for each worker, and set the prediction against it.
+    """Train for real, and compare with the prediction.
 
-    Results go to --out (default: runs/NAME-validate): the run directories predicted and measured,
-    and their comparison. An interrupted command resumes when it is repeated.
+    Each worker is a process. Results go to --out (default: runs/NAME-validate): the run directories
+    predicted and measured, and their comparison. An interrupted command resumes when it is
+    repeated.
 
     With --matrix, runs go to --out (default: runs/matrix) and the page to --report.
     """
@@ -369,7 +399,7 @@ def _validate(  # noqa: PLR0913, PLR0917 - the contract's options
 def _matrix(  # noqa: PLR0913, PLR0917 - as the command
     scenario: str | None, only: str | None, report: Path, device: str, out: Path, as_json: bool
 ) -> None:
-    """Run the validation matrix, and say how its aims were met."""
+    """Run the validation matrix, and print which of its aims were met."""
     if scenario is not None:
         raise InputError(f"validate --matrix has its own scenarios; leave {scenario} out")
     names = None if only is None else [each.strip() for each in only.split(",")]
@@ -388,7 +418,7 @@ def _matrix(  # noqa: PLR0913, PLR0917 - as the command
 
 
 def _torch(module: str) -> Any:
-    """Import a module of ours that needs torch."""
+    """Import and return a module of Paceline that needs torch; InputError if torch is missing."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -402,30 +432,30 @@ def _reproduce(  # noqa: PLR0913, PLR0917 - the contract's options
     paper: Annotated[
         str | None,
         typer.Argument(
-            metavar="PAPER", show_default=False, help="adacomm, dts, hpsgd or hybrid; else all."
+            metavar="PAPER", show_default=False, help="adacomm, dts, hpsgd or hybrid; default: all."
         ),
     ] = None,
     full: Annotated[
-        bool, typer.Option("--full", help="All seeds of the scenarios, not the first few.")
+        bool, typer.Option("--full", help="Run all seeds of the scenarios, not only the first few.")
     ] = False,
     timing: Annotated[
-        bool, typer.Option("--timing", help="Claims about time alone: seconds, not minutes.")
+        bool, typer.Option("--timing", help="Check only claims about time: seconds, not minutes.")
     ] = False,
     jobs: Annotated[
-        int | None, typer.Option(help="How many processes share the work; default: every core.")
+        int | None, typer.Option(help="Number of processes; default: one for each core.")
     ] = None,
-    report: Annotated[Path, typer.Option(metavar="DIR", help="Where the page is written.")] = Path(
+    report: Annotated[Path, typer.Option(metavar="DIR", help="Directory for the page.")] = Path(
         "docs"
     ),
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where finished runs are kept.")] = Path(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Directory for finished runs.")] = Path(
         "runs/reproduce"
     ),
     as_json: AsJson = False,
 ) -> None:
-    """Check what four papers claim: their numbers beside ours, with verdicts and reasons.
+    """Check the claims of four papers.
 
-    The page, reproduction.md, and figures go to --report. An interrupted command resumes when it
-    is repeated.
+    Prints their numbers beside ours, with verdicts and reasons. The page, reproduction.md, and
+    figures go to --report. An interrupted command resumes when it is repeated.
     """
     from paceline.simulator.reports import terminal
     from paceline.simulator.studies import papers
@@ -454,13 +484,15 @@ def _explore(  # noqa: PLR0913, PLR0917 - the contract's options
     scenario: Scenario,
     overrides: Overrides = None,
     allow_paths: AllowPaths = False,
-    host: Annotated[str, typer.Option(help="Where to listen: this machine alone.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="On which port; 0: a free one.")] = 0,
-    no_open: Annotated[bool, typer.Option("--no-open", help="Open no browser.")] = False,
+    host: Annotated[
+        str, typer.Option(help="Address to bind; the default is reachable from this machine only.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0: any free one.")] = 0,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
 ) -> None:
-    """Move a scenario's settings by sliders, on a page that redraws meanwhile.
+    """Change a scenario by sliders, on a page that redraws.
 
-    Its address holds the state. Ctrl-C ends it.
+    The page's address contains the state. Ctrl-C ends the command.
     """
     from paceline.simulator.reports.explore.serve import explore
 
@@ -485,29 +517,31 @@ def _explore(  # noqa: PLR0913, PLR0917 - the contract's options
 
 @app.command("probe")
 def _probe(  # noqa: PLR0913, PLR0917 - what may be measured
-    model: Annotated[str, typer.Option(help="What is trained.")] = "mlp",
-    data: Annotated[str, typer.Option(help="On what.")] = "digits",
-    batch: Annotated[int, typer.Option(min=1, help="Samples of a gradient.")] = 16,
+    model: Annotated[str, typer.Option(help="Model to train.")] = "mlp",
+    data: Annotated[str, typer.Option(help="Data set to train on.")] = "digits",
+    batch: Annotated[int, typer.Option(min=1, help="Samples per gradient.")] = 16,
     workers: Annotated[
-        str, typer.Option(metavar="N1,N2,...", help="Numbers of workers, each measured.")
+        str, typer.Option(metavar="N1,N2,...", help="Numbers of workers to measure.")
     ] = "2,4,8",
     device: Annotated[
-        str, typer.Option(metavar="auto|cpu|cuda", help="What the workers compute on.")
+        str, typer.Option(metavar="auto|cpu|cuda", help="Device of the workers.")
     ] = "auto",
     network: Annotated[
         str,
         typer.Option(
-            metavar="emulated|real", help="Costs beyond an emulated delay, or all that there is."
+            metavar="emulated|real",
+            help="Measure costs beyond an emulated delay, or the whole time of this network.",
         ),
     ] = "emulated",
     out: Annotated[
-        Path, typer.Option("-o", "--out", metavar="PROFILE.toml", help="Where to write it.")
+        Path, typer.Option("-o", "--out", metavar="PROFILE.toml", help="The profile to write.")
     ] = Path("profile.toml"),
     as_json: AsJson = False,
 ) -> None:
-    """Measure this machine in a minute: computing, collectives, messages, and what they cost.
+    """Measure this machine in a minute, as a profile.
 
-    The profile is what a scenario extends (extends = "profile.toml"), and `calibrate` may build on.
+    Measures computing, collectives, messages, and their overheads. A scenario takes the profile in
+    by extends = "profile.toml", `calibrate` by --base.
     """
     parts = [each.strip() for each in workers.split(",")]
     if not all(each.isdecimal() for each in parts):
@@ -546,18 +580,21 @@ def _calibrate(
     ],
     allow_paths: AllowPaths = False,
     profile: Annotated[
-        Path, typer.Option("-o", "--out", metavar="PROFILE.toml", help="Where to write it.")
+        Path, typer.Option("-o", "--out", metavar="PROFILE.toml", help="The profile to write.")
     ] = Path("profile.toml"),
     base: Annotated[
         Path | None,
-        typer.Option(metavar="PROFILE.toml", help="What the runs do not show is taken from here."),
+        typer.Option(
+            metavar="PROFILE.toml", help="A profile with the numbers that the runs do not show."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fit a profile to measured runs: compute times, overheads, network, error model.
+    """Fit a profile to measured runs.
 
-    A scenario takes it in by extends = "PROFILE.toml"; its predictions then say how far they may
-    be off. One short run of ssgd and one of local-sgd are enough.
+    Fits compute times, overheads, network and error model. A scenario takes the profile in by
+    extends = "PROFILE.toml"; its predictions then have error intervals. One short run of ssgd and
+    one of local-sgd are enough.
     """
     _torch("paceline.validate.calibration.profile").demand(profile)
     module = _torch("paceline.validate.calibration.calibrate")
@@ -584,10 +621,10 @@ def _compare(
     figure: Figure = FIGURES,
     as_json: AsJson = False,
 ) -> None:
-    """Set a predicted run directory against a measured one.
+    """Compare a predicted run directory with a measured one.
 
-    Errors by algorithm, what the real system adds, and what is to blame. Errors in brackets are
-    within the noise of seeds.
+    Prints the errors of each algorithm, what the real system adds, and what explains the
+    difference. Errors in brackets are within the noise of seeds.
     """
     from paceline.validate.comparison.compare import compare
 
@@ -604,7 +641,7 @@ def _compare(
 
 
 def _compared(result: Any) -> list[Any]:
-    """What a comparison comes to: its tables, who is to blame, and how well the two agree."""
+    """Return the parts to print: tables, what explains the differences, overall agreement."""
     from paceline.validate.comparison.terminal import comparison
 
     said = [f"{label}: {row['sentence']}" for label, row in result.attribution.items()]
@@ -616,20 +653,24 @@ def _report(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN...", help="What simulate, tune, sweep, validate or compare has written."
+            metavar="RUN...", help="Directories of simulate, tune, sweep, validate or compare."
         ),
     ],
     out: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--out", metavar="FILE", help="Default: report.html in the first directory."
+            "-o",
+            "--out",
+            metavar="FILE",
+            help="The file to write; default: report.html in the first directory.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """One page of what runs have found: the pick, how sure it is, and every figure.
+    """Write one HTML page about runs.
 
-    A single HTML file that opens without a network. Several runs are set side by side.
+    It has the pick, its certainty, and every figure, and opens without a network. Several runs are
+    shown side by side.
     """
     from paceline.simulator.reports.page.page import report
 
@@ -653,7 +694,7 @@ def _list(
     name: Annotated[str, typer.Argument(metavar="programs|distributions|objectives|scenarios")],
     as_json: AsJson = False,
 ) -> None:
-    """List what a scenario may name, or shipped scenarios."""
+    """List algorithms, distributions, objectives or scenarios."""
     from paceline.simulator.load.listing import LISTS
     from paceline.simulator.reports import terminal
 
@@ -672,7 +713,7 @@ def _show(*parts: Any) -> None:
     from rich.text import Text
 
     class Plain(Console):
-        """Nothing that a file says moves the cursor, or names the window."""
+        """A console that escapes control characters, so that no file moves the cursor."""
 
         def render_str(self, text: str, **how: Any) -> Text:
             return super().render_str(visible(text), **how)
@@ -682,7 +723,7 @@ def _show(*parts: Any) -> None:
         if isinstance(part, str):
             console.print(
                 part, soft_wrap=part.startswith((FILES, PROFILE, PAGE))
-            )  # a path is not broken
+            )  # never break a path
         else:
             console.print(part, "")
 
@@ -697,7 +738,7 @@ def _note(text: str) -> None:
 
 @contextmanager
 def _resumable(out: Path) -> Iterator[None]:
-    """Say, when interrupted, that `out` keeps what is done."""
+    """On Ctrl-C, say that `out` keeps the finished runs, and exit with 130."""
     try:
         yield
     except KeyboardInterrupt:
@@ -707,7 +748,7 @@ def _resumable(out: Path) -> Iterator[None]:
 
 @contextmanager
 def _figures(kinds: str) -> Iterator[None]:
-    """Write figures in the formats that --figure names."""
+    """Write figures in the formats of --figure (comma-separated) in this context."""
     from paceline.simulator.results.figures.style import formats
 
     with formats([kind.strip() for kind in kinds.split(",")]):
@@ -716,7 +757,7 @@ def _figures(kinds: str) -> Iterator[None]:
 
 @contextmanager
 def _progress(doing: str = "simulating", what: str = "runs, left") -> "Iterator[Progress | None]":
-    """A bar with the time left on stderr, where that is a terminal."""
+    """Show a bar on stderr, if that is a terminal; yield its callback, or None."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -747,7 +788,7 @@ def run(arguments: list[str]) -> int:
         return int(status or 0)
     except (KeyboardInterrupt, typer.Abort):
         return 130
-    except BrokenPipeError:  # the reader has seen enough
+    except BrokenPipeError:  # the reader has closed the pipe
         _spare_stdout()
         return 1
     except (InputError, RunError) as error:
@@ -763,15 +804,15 @@ def run(arguments: list[str]) -> int:
 
 
 def _unexpected(error: Exception) -> str:
-    """What to say of an error that is not the user's, nor, of a system, ours."""
+    """Describe an unexpected error: of the operating system, or a bug of Paceline."""
     if isinstance(error, OSError) and error.strerror:  # a full disk, a directory that is gone
         where = f"{error.filename}: " if error.filename else ""
-        return f"{where}{error.strerror}; repeat the command once that is put right"
+        return f"{where}{error.strerror}; repeat the command once this is fixed"
     return f"{type(error).__name__}: {error} (PACELINE_DEBUG=1 shows where)"
 
 
 def _spare_stdout() -> None:
-    """Let nobody write what stdout did not take, which Python does at its end."""
+    """Discard output that stdout did not accept; Python would try to write it again at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -779,7 +820,7 @@ def _spare_stdout() -> None:
 
 
 def _nowhere() -> TextIO:
-    """Return what stands in for a stream that was closed from the start (`>&-`)."""
+    """Return a stream that discards all output, for one that was closed from the start (`>&-`)."""
     return open(os.devnull, "w", encoding="utf-8")
 
 
