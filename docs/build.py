@@ -6,23 +6,23 @@
 A page, docs/programs/NAME.md, is written by hand, with equations in the code's notation:
 
     # NAME
-    What it does, in one sentence; the update rule in `$$`; where we deviate from the paper.
+    Its purpose in one sentence; the update rule in `$$`; deviations from the paper.
     ## When to use it
     ## Parameters
     <!-- parameters -->      the program's parameters, from the catalogue
     <!-- end -->
     ## Reading the figure
-    ![What is shown](NAME.png)
+    ![Contents](NAME.png)
     `paceline simulate programs/NAME` makes it. Then two or three sentences.
     <!-- results -->         the table that the command prints
     <!-- end -->
     ## Paper
 
-What stands between two such comments is replaced; a pair may be left out. The figures come from
+Text between two such comments is replaced; a pair may be omitted. The figures come from
 scenarios/programs/NAME.toml: NAME.png is the run's figure.png (loss against time), and
-NAME-tau.png, NAME-staleness.png and NAME-breakdown.png are tau.png and so on; those that a page
-shows are made. Runs are kept in runs/NAME, where the command keeps them too: what has not changed
-is not run again. In equations no backslash stands before punctuation: Markdown would take it away.
+NAME-tau.png, NAME-staleness.png and NAME-breakdown.png are tau.png and so on; only figures that
+a page shows are made. Runs are kept in runs/NAME, as by the command, and repeated only if something
+changed. In equations no backslash may stand before punctuation: Markdown would remove it.
 """
 
 import argparse
@@ -72,8 +72,8 @@ def filled(page: str, mark: str, text: str) -> str:
 
 
 def parameters(program: Program) -> str:
-    """Return the table of a program's parameters, in the order of its signature, and a line on
-    what can be done when a worker crashes."""
+    """Return the table of a program's parameters, in the order of its signature, and a line on its
+    recovery policies."""
     described = program.describe()
     rows = [
         (f"`{key}`", default(program, key, about["default"]), about["unit"], meaning(program, key))
@@ -85,7 +85,7 @@ def parameters(program: Program) -> str:
 
 
 def default(program: Program, key: str, value: Any) -> str:
-    """Return a default as a scenario would write it, or the words that stand for it."""
+    """Return a default as in a scenario, or "required", or the words that describe it."""
     field = program.parameters.model_fields[key]
     if field.is_required():
         return "required"
@@ -95,7 +95,7 @@ def default(program: Program, key: str, value: Any) -> str:
 
 
 def meaning(program: Program, key: str) -> str:
-    """Return what a parameter is and, where few values are allowed, which."""
+    """Return the description of a parameter, with its values where these are few."""
     field = program.parameters.model_fields[key]
     choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
     listed = ", ".join(f"`{toml(each)}`" for each in choices)
@@ -103,7 +103,7 @@ def meaning(program: Program, key: str) -> str:
 
 
 def figures(page: str, name: str) -> dict[str, str]:
-    """Return which figures a page shows: file of the run directory -> file beside the page."""
+    """Return the figures of a page: file of the run directory -> file beside the page."""
     shown = re.findall(rf"\(({re.escape(name)}(?:-(\w+))?\.png)\)", page)
     return {f"{kind or 'figure'}.png": file for file, kind in shown}
 

@@ -1,8 +1,8 @@
-"""Run the commands of a page, as its reader would: `python docs/console.py docs/tutorial.md`.
+"""Run the commands shown on a page: `python docs/console.py docs/tutorial.md`.
 
-A page's files are its blocks with a title, ```toml title="my.toml". A ```console block is a command
-after `$ `, and what it wrote, on stdout and stderr. This writes anew what is shown;
-tests/docs/test_site.py runs the same commands and compares.
+Blocks with a title, ```toml title="my.toml", are files. A ```console block is a command after `$ `,
+then its output on stdout and stderr. This script rewrites the outputs; tests/docs/test_site.py runs the
+same commands and compares.
 """
 
 import os
@@ -18,8 +18,8 @@ BLOCK = re.compile(r"^```console\n\$ ([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOT
 
 
 def outputs(page: str, folder: Path) -> Iterator[str]:
-    """Write a page's files into a folder; run its commands there, in order, and yield what each
-    wrote.
+    """Write a page's files into a folder; run its commands there, in order, and yield the output
+    of each (stdout and stderr). Raises RuntimeError if a command fails.
     """
     for name, text in FILE.findall(page):
         (folder / name).write_text(text, "utf-8")
@@ -47,13 +47,13 @@ def outputs(page: str, folder: Path) -> Iterator[str]:
 
 
 def filled(page: str, wrote: list[str]) -> str:
-    """Return the page with what its commands wrote."""
+    """Return the page with new outputs of its commands, in order."""
     rest = iter(wrote)
     return BLOCK.sub(lambda found: f"```console\n$ {found[1]}\n{next(rest)}```", page)
 
 
 def main() -> None:
-    """Fill the pages that are named."""
+    """Rewrite the outputs on the pages named on the command line."""
     for page in map(Path, sys.argv[1:]):
         text = page.read_text("utf-8")
         with tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,6 @@
 """The generated pages of the reference: every key of a scenario, every command.
 
-`pages()` is all that docs/hooks.py asks for; `undescribed()` is what a test asks.
+docs/hooks.py calls `pages()`, a test `undescribed()`.
 """
 
 from collections.abc import Iterator
@@ -17,12 +17,12 @@ from paceline.simulator.scenario.scenario import json_schema
 Schema = dict[str, Any]
 TAGS = ("kind", "dist")
 ELSEWHERE = {
-    "algorithm": "Each program has its own parameters, which [its page](../programs/README.md) "
+    "algorithm": "Each algorithm has its own parameters, which [its page](../programs/README.md) "
     "lists. Rates, momenta and codecs are [pieces](../pieces.md).",
-    "tune": "A table of parameters for each program: `local-sgd = { lr = [1.0, 2.0], "
+    "tune": "A table of parameters for each algorithm: `local-sgd = { lr = [1.0, 2.0], "
     "tau = { low = 2, high = 32, log = true } }`.",
 }
-WEIGHT = {"description": "share of the times that come from it, in proportion to the others'"}
+WEIGHT = {"description": "share of the times drawn from this part, relative to the other weights"}
 TYPES = {"integer": "whole number", "number": "number", "boolean": "true or false"}
 
 
@@ -34,7 +34,7 @@ def pages() -> dict[str, str]:
 def commands() -> str:
     """Return the help of every command."""
     group: Any = typer.main.get_command(paceline.command_line.app)
-    parts = ["# Command line", "What `paceline COMMAND --help` prints."]
+    parts = ["# Command line", "The output of `paceline COMMAND --help`."]
     with group.make_context("paceline", [], resilient_parsing=True, terminal_width=80) as context:
         parts.append(_block(group.get_help(context)))
         for name, command in group.commands.items():
@@ -63,7 +63,7 @@ def scenario() -> str:
 
 
 def sections(schema: Schema) -> Iterator[tuple[str, Schema]]:
-    """Yield every table that a scenario may have, under the heading that it has in one."""
+    """Yield every table of a scenario with its heading."""
     tables, seen = schema["$defs"], set()
 
     def under(path: str, table: Schema) -> Iterator[tuple[str, Schema]]:
@@ -94,7 +94,7 @@ def sections(schema: Schema) -> Iterator[tuple[str, Schema]]:
 
 
 def undescribed() -> set[str]:
-    """Return the keys that no description explains, as heading and key."""
+    """Return the keys without a description, as heading and key."""
     schema = json_schema()
     return {
         f"{heading.replace('`', '')} {key}"
@@ -105,7 +105,7 @@ def undescribed() -> set[str]:
 
 
 def _table(table: Schema, tables: Schema) -> str:
-    rows = ["| key | type | default | what it is |", "|---|---|---|---|"]
+    rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
     for key, about in table.get("properties", {}).items():
         default = "required" if key in table.get("required", ()) else _default(about)
         cells = (f"`{key}`", _type(about, tables), default, _meaning(key, about, tables))
@@ -115,7 +115,7 @@ def _table(table: Schema, tables: Schema) -> str:
 
 def _meaning(key: str, about: Schema, tables: Schema) -> str:
     if key in TAGS and "const" in about:
-        return "which of the tables this is"
+        return "selects this table"
     referred = tables.get(next(_references(about), ""), {}) if "$ref" in about else {}
     text: str = about.get("description") or referred.get("description", "")
     return _first(text)
@@ -136,7 +136,7 @@ def _short(value: Any) -> Any:
 
 
 def _type(about: Schema, tables: Schema) -> str:
-    """Say what may be written: kinds, choices, bounds."""
+    """Describe the allowed values: kinds, choices, bounds."""
     kind = next((k for k, shown in EXAMPLES.items() if about.get("examples") == shown), None)
     if kind:
         return kind
@@ -168,7 +168,7 @@ def _bounds(about: Schema) -> str:
 
 
 def _references(about: Any) -> Iterator[str]:
-    """Yield the names of the tables that a key may hold, not those inside them."""
+    """Yield the names of the tables that are values of a key, not of those inside them."""
     if isinstance(about, dict):
         if isinstance(about.get("$ref"), str):
             yield about["$ref"].removeprefix("#/$defs/")
@@ -185,6 +185,6 @@ def _is_law(table: Schema) -> bool:
 
 
 def _tag(table: Schema) -> str:
-    """Return the value of the key that says which of several tables it is, as TOML."""
+    """Return the value of the key (`kind` or `dist`) that selects this table, as TOML."""
     found = (table.get("properties", {}).get(key, {}).get("const") for key in TAGS)
     return next((f"`{each}`" for each in found if each), "")

@@ -1,4 +1,4 @@
-"""What mkdocs asks us: the generated part of the reference, links out of docs/, equations.
+"""Hooks of mkdocs: the generated part of the reference, links out of docs/, equations.
 
 mkdocs calls `on_files`, `on_page_markdown` and `on_page_content` (mkdocs.yml names this file).
 """
@@ -23,14 +23,14 @@ EQUATION = re.compile(r'(<(span|div) class="arithmatex">)\\[(\[](.*?)\\[)\]](</\
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages that are made of the schema and of the command line."""
+    """Add the pages generated from the schema and from the command line."""
     for name, text in generated.pages().items():
         files.append(File.generated(config, f"reference/{name}.md", content=text))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Leave the words of links to what the checkout has beside docs/, as the site has it not."""
+    """Replace links to files outside docs/, which the site lacks, by their text."""
     folder = posixpath.dirname(page.file.src_uri)
 
     def words(found: re.Match[str]) -> str:
@@ -41,7 +41,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:
-    """Write equations as MathML, which browsers show without a script."""
+    """Convert equations to MathML, which browsers show without a script."""
     return EQUATION.sub(_mathml, content)
 
 
