@@ -1,8 +1,8 @@
 """Run the commands shown on a page: `python docs/console.py docs/tutorial.md`.
 
 Blocks with a title, ```toml title="my.toml", are files. A ```console block is a command after `$ `,
-then its output on stdout and stderr. This script rewrites the outputs; tests/docs/test_site.py runs the
-same commands and compares.
+then its output on stdout and stderr. This script rewrites the outputs; tests/docs/test_site.py runs
+the same commands and compares.
 """
 
 import os
