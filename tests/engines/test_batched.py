@@ -143,6 +143,19 @@ def test_it_equals_the_reference(case, objective, world):
         alike(run, virtual.run(algorithm, made, run.seed, spans=spans))
 
 
+def test_links_are_listed_where_only_empty_payloads_went():
+    """The first three of nine pieces of six entries are empty; only their means begin in time."""
+    world = scenario(
+        {"name": "ssgd-bucketed", "buckets": 9}, objective=QUADRATIC, compute="9 s",
+        cluster={"region": "home", "forward_share": 0.0}, run={"duration": "3.5 s"},
+    )  # fmt: skip
+    (algorithm,) = world.algorithm
+    (run,) = batched.run(algorithm, world, SEEDS[:1])
+    reference = virtual.run(algorithm, world, SEEDS[0])
+    assert reference.links == {"home->home": 0.0}
+    alike(run, reference)
+
+
 def test_long_curves_are_thinned_as_the_reference_does():
     case = {"name": "local-sgd", "tau": 2}
     run = {"duration": f"{9 * POINTS} s"}  # so that it is done more than once

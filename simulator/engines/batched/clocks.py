@@ -72,6 +72,7 @@ class Clocks(Schedule):
         self.communicated = np.zeros((self._seeds, workers))
         self._stood = np.zeros((2, self._seeds))  # of both, what all workers of a seed share
         self._payloads: defaultdict[str, Any] = defaultdict(float)  # bytes, by kind of collective
+        self._begun: dict[str, Any] = {}  # by kind: the seeds in which one began by the deadline
         self._costs: dict[tuple[str, float], tuple[float, float]] = {}
         self.staleness: defaultdict[int, Array] = defaultdict(lambda: np.zeros(self._seeds, int))
         self._last: list[tuple[Array, Array, Array]] = []  # waits after the last step
@@ -145,6 +146,8 @@ class Clocks(Schedule):
         if begun is not True:
             free, done = np.where(begun, free, self._free), np.where(begun, done, NEVER)
         self._free, handle.done = free, done
+        if kind not in self._begun:  # clocks only rise: where the first never begins, none does
+            self._begun[kind] = begun
         self._payloads[kind] += payload * begun
 
     def _cost(self, kind: str, payload: float, begun: Any) -> tuple[Any, Any]:
@@ -272,6 +275,6 @@ class Clocks(Schedule):
                 self._spans.add(rank, int(Kind.COMPUTE), since, now, now, now, step)
         for kind, payloads in self._payloads.items():
             of_each = np.broadcast_to(payloads, self._seeds)
-            for traffic, payload in zip(self._traffic, of_each, strict=True):
-                if payload:
-                    traffic.count(kind, float(payload))
+            begun = np.broadcast_to(self._begun[kind], self._seeds)
+            for seed in np.flatnonzero(begun).tolist():  # an empty payload uses the links, too
+                self._traffic[seed].count(kind, float(of_each[seed]))
