@@ -1,6 +1,6 @@
-"""Engines: what runs a program in simulated time, or in none.
+"""Engines: they run a program (an algorithm) in simulated time, or without time.
 
-Import `dispatch.run_seeds`, which picks the fastest engine that takes a run. The files here are
-what engines share; `virtual` is the reference and takes everything, `batched` and `compiled` give
+Import `dispatch.run_seeds`, which picks the fastest engine that can run a scenario. The files here
+are shared by engines; `virtual` is the reference and runs everything, `batched` and `compiled` give
 the same numbers sooner, `lockstep` has no time. Engines know programs only by their effects.
 """

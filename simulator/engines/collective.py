@@ -1,4 +1,4 @@
-"""A collective in the making: who has joined it, and who waits for it."""
+"""A collective in progress: which workers have joined it, which wait, and its result."""
 
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -10,23 +10,23 @@ from paceline.simulator.engines import payloads
 from paceline.simulator.errors import ProgramError
 from paceline.simulator.programs.effects import Payload
 
-TIE = 1e-12  # times that differ by rounding only are equal
-IN_TIME = 1 + 1e-9  # times the end of a run: up to then things count; sums of a million steps do
-ABSENT = -1  # the step of who has not joined
+TIME_TOLERANCE = 1e-12  # relative: times that differ by less are equal but for rounding
+DEADLINE_TOLERANCE = 1 + 1e-9  # factor of a duration, for the rounding of a million additions
+ABSENT = -1  # in place of a step: this worker has not joined
 Follower = tuple[int, int, "Collective", Callable[[Payload], Payload]]
 
 
 class Collective:
     """The n-th collective of every worker: complete when all have joined.
 
-    `begins`: when the last one joined (then: when it got the links); `last`: who that was, and
-    when; `done`: when the result is there, None until all have joined. `joined`: at which step each
-    worker did, or `ABSENT`.
-    `followers`: those who go on to another collective as soon as the result is there (rank, step,
-    collective, with which function of the result); `chained`: whether others follow from it, so
-    that it is not what its payload is used in. Where workers crash or are slow: `arrivals`: when
-    each of those who are there joined, `computed`: how many seconds it had computed then, `late`:
-    who of them is left out.
+    Times are in seconds. `begins`: when the last worker joined, later when it got the links;
+    `last`: that worker's rank, and when it joined; `done`: when the result is there, None until all
+    have joined, inf if it never is. `joined`: the step at which each worker joined, or `ABSENT`.
+    `followers`: workers that join another collective as soon as the result is there: rank, step,
+    that collective, and the function of the result that they bring. `chained`: whether others
+    follow from it, so that the program does not act on its result.
+    With failures or [recovery]: `arrivals`: when each present worker joined; `computed`: the
+    seconds that it had computed then; `left_out`: workers whose contributions were dropped.
     """
 
     __slots__ = (
@@ -43,7 +43,7 @@ class Collective:
         "joined",
         "kind",
         "last",
-        "late",
+        "left_out",
         "missing",
         "payloads",
         "protected",
@@ -68,11 +68,11 @@ class Collective:
         self.last = 0, 0.0
         self.arrivals: dict[int, float] = {}
         self.computed: dict[int, float] = {}
-        self.late: set[int] = set()
+        self.left_out: set[int] = set()
         self.done: float | None = None
 
-    def demand(self, kind: str, rank: int) -> None:
-        """Raise ProgramError unless worker `rank` wants the kind of collective that others do."""
+    def check_kind(self, kind: str, rank: int) -> None:
+        """Raise ProgramError unless worker `rank` starts the same kind of collective as others."""
         if kind != self.kind:
             raise ProgramError(
                 f"worker {rank} starts a {kind} where others started a {self.kind}: "
@@ -80,7 +80,7 @@ class Collective:
             )
 
     def join(self, rank: int, step: int, payload: Payload) -> None:
-        """Take part. The payload is read-only until `collect`."""
+        """Add a worker's payload, read-only until `collect`; the last one completes the result."""
         if type(payload) is not complex:
             self.protected[rank] = self._guard.hold(payload)
         self.payloads[rank] = payload
@@ -91,13 +91,13 @@ class Collective:
             self.result = payloads.mean(everyone) if self.kind == "mean" else tuple(everyone)
 
     def leave_out(self, ranks: Collection[int]) -> None:
-        """Work the result out anew, without what some workers brought."""
+        """Recompute the result without the payloads of some workers."""
         others = [value for rank, value in enumerate(self.payloads) if rank not in ranks]
         if others:
             self.result = payloads.mean(others) if self.kind == "mean" else tuple(others)
 
     def question(self, rank: int) -> "Collective":
-        """The next question of worker `rank` whether this is finished, which all workers ask."""
+        """Return the next question of worker `rank` whether this is done, which all workers ask."""
         number = self._asked[rank]
         self._asked[rank] += 1
         if number == len(self._questions):
@@ -106,18 +106,20 @@ class Collective:
             self._questions.append(question)
         return self._questions[number]
 
-    def come(self, rank: int, now: float) -> None:
-        """Worker `rank` joins, with nothing to share."""
+    def arrive(self, rank: int, now: float) -> None:
+        """Note that worker `rank` arrives at `now`; the last arrival sets `begins`."""
         if now > self.begins:
             self.begins, self.last = now, (rank, now)
 
     def answer(self, question: "Collective") -> None:
-        """Answer a question when the last worker has asked it."""
+        """Answer a question when the last worker asks it: was this done by then?"""
         question.done = question.begins
-        question.result = self.done is not None and self.done <= question.done * (1 + TIE)
+        question.result = self.done is not None and self.done <= question.done * (
+            1 + TIME_TOLERANCE
+        )
 
     def collect(self, rank: int) -> Payload:
-        """Give worker `rank` the result, which all share, and its own payload back."""
+        """Return the result, which all workers share; give worker `rank` its payload back."""
         if self.protected:
             self._guard.release(self.protected.pop(rank, ()))
             payloads.protect(self.result)
@@ -125,7 +127,7 @@ class Collective:
 
 
 class GradientPiece:
-    """A piece of a gradient: there when the backward pass has freed it."""
+    """A piece of a gradient; `done`: when the backward pass frees it, in seconds."""
 
     __slots__ = ("begins", "done", "result")
 
@@ -134,5 +136,5 @@ class GradientPiece:
         self.begins = self.done = done
 
     def collect(self, rank: int) -> Payload:
-        """The piece."""
+        """Return the piece."""
         return self.result

@@ -1,4 +1,4 @@
-"""Which engine runs an algorithm: the fastest that takes it."""
+"""Run an algorithm on the fastest engine that can."""
 
 import signal
 import threading
@@ -18,7 +18,7 @@ from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
 ENGINES = ("auto", "batched", "virtual")
-WORTH_COMPILING = 50_000  # gradients of one seed
+WORTH_COMPILING = 50_000  # gradients of one seed from which the compiled loop saves time
 
 
 def run_seeds(  # noqa: PLR0913 - what is run, and how
@@ -31,14 +31,14 @@ def run_seeds(  # noqa: PLR0913 - what is run, and how
     threads: int = 1,
     programs: Programs = None,
 ) -> list[Run]:
-    """Run one algorithm with each of `seeds` in this process; keep so many spans of the first.
+    """Run one algorithm with each of `seeds` in this process; keep `spans` spans of the first.
 
-    The numbers do not depend on `threads`, nor on which seeds are run together. Where the engine
-    asked for does not take the algorithm, `virtual` does, and the runs say why.
+    The numbers do not depend on `threads`, nor on which seeds are run together. If the engine asked
+    for cannot run the algorithm, `virtual` does, and the runs' `handed_over` says why.
     """
     known = known_programs(programs)
     # Sums must not depend on how many cores a process may use.
-    with interrupted_later():
+    with deferred_interrupts():
         libraries = ThreadpoolController()
     with libraries.limit(limits=1):
         reason = ""
@@ -51,8 +51,8 @@ def run_seeds(  # noqa: PLR0913 - what is run, and how
                 )
             except Unsupported as why:
                 reason = str(why)
-        if reason and len(seeds) > 1 and takes_many(scenario, algorithm, engine, programs):
-            # what stopped them may be one seed's alone
+        if reason and len(seeds) > 1 and batches_seeds(scenario, algorithm, engine, programs):
+            # one seed alone may have stopped them all
             return [
                 run
                 for number, seed in enumerate(seeds)
@@ -73,9 +73,9 @@ def run_seeds(  # noqa: PLR0913 - what is run, and how
 
 
 def _is_worth_it(scenario: Scenario, program: Program) -> bool:
-    """Whether a run is so long that servers' compiled loop, which must be loaded, is sooner done.
+    """Whether a parameter-server run is long enough to pay for loading the compiled loop.
 
-    It depends on the scenario alone, so that the same engine runs all seeds, however grouped.
+    Depends on the scenario alone, so that the same engine runs all seeds, however grouped.
     """
     if program.server is None:
         return True
@@ -85,8 +85,10 @@ def _is_worth_it(scenario: Scenario, program: Program) -> bool:
     return min(gradients, (run.duration or inf) * rate) >= WORTH_COMPILING
 
 
-def takes_many(scenario: Scenario, algorithm: Algorithm, engine: str, programs: Programs) -> bool:
-    """Whether seeds are to be run together, as far as that can be known beforehand."""
+def batches_seeds(
+    scenario: Scenario, algorithm: Algorithm, engine: str, programs: Programs
+) -> bool:
+    """Whether an engine runs several seeds at once, as far as that is known beforehand."""
     program = known_programs(programs)[algorithm.name]
     if engine == "virtual" or (engine == "auto" and not _is_worth_it(scenario, program)):
         return False
@@ -98,19 +100,19 @@ def takes_many(scenario: Scenario, algorithm: Algorithm, engine: str, programs: 
 
 
 @contextmanager
-def interrupted_later() -> Iterator[None]:
-    """Let a Ctrl-C inside be heard at the end.
+def deferred_interrupts() -> Iterator[None]:
+    """Delay a Ctrl-C inside the block to its end.
 
-    It would be lost in the callbacks in which loaded libraries are searched: exceptions end there.
+    Searching the loaded libraries calls back from C, where an exception would be lost.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # signals are for the main thread
         return
-    heard: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    received: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: received.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before or signal.SIG_DFL)
-    if heard:
+    if received:
         signal.raise_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""What interpreters' nodes have in common: where no time passes, nothing differs."""
+"""Behaviour shared by all nodes: random generators, collectives, cutting and joining vectors."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -13,29 +13,29 @@ from paceline.simulator.programs.effects import Handle, Node, Payload, Vector
 
 
 class Engine(Protocol):
-    """What a node needs of its run for collectives."""
+    """The part of an engine that a node needs for collectives."""
 
     def collective(self, index: int, kind: str) -> Collective:
-        """The `index`-th collective of the run; the first worker to come opens it."""
+        """Return the `index`-th collective of the run; the first worker to ask opens it."""
 
     def enter(
         self, collective: Collective, rank: int, step: int, value: Payload, at: float
     ) -> None:
-        """Let a worker join at a time by its clock."""
+        """Let a worker join a collective at `at`, in seconds by its clock."""
 
 
 class SeededNode(Node):
-    """A node whose random numbers are keyed by its run's seed."""
+    """A node whose random numbers depend on its run's seed, never on the order of events."""
 
     __slots__ = ("_generators", "_seed")
 
     def seed(self, seed: int) -> None:
-        """Choose the random numbers that a program may ask for."""
+        """Set the seed of the random numbers that the program may ask for."""
         self._seed = seed
         self._generators = {True: 0, False: 0}
 
     def generator(self, *, shared: bool = False) -> np.random.Generator:
-        """Make the next generator, of this node's own or of all nodes'."""
+        """Return the node's next generator: its own, or one that draws the same on all nodes."""
         number = self._generators[shared]
         self._generators[shared] = number + 1
         if shared:
@@ -44,7 +44,7 @@ class SeededNode(Node):
 
 
 class EngineNode(SeededNode):
-    """A node whose collectives and pieces come from the simulator's modules."""
+    """A node of a simulated run, with the simulator's collectives and pieces."""
 
     __slots__ = ("_collectives", "_run", "now", "step")
     _run: Any
@@ -65,7 +65,7 @@ class EngineNode(SeededNode):
         return collective
 
     def start_mean_after(self, handle: Handle, value: Callable[[Payload], Payload]) -> Handle:
-        """Join the next collective as soon as `handle` is done, whatever this node does then."""
+        """Join the next collective, a mean, as soon as `handle` is done, with `value(result)`."""
         following = self._next("mean")
         handle.chained = True
         if handle.done is None:
@@ -76,26 +76,26 @@ class EngineNode(SeededNode):
         return following
 
     async def finished(self, handle: Handle) -> bool:
-        """Ask as all others do; whoever asks last finds out, and tells the others at once."""
+        """Ask whether `handle` is done, as all workers do; the last one's time decides."""
         question = handle.question(self.rank)
         question.join(self.rank, self.step, 0.0)
-        question.come(self.rank, self.now)
+        question.arrive(self.rank, self.now)
         if not question.missing:
             handle.answer(question)
             self._run.release_at(question.done, question.waiting)
         return bool(await self.wait(question))
 
     def _next(self, kind: str) -> Collective:
-        """This node's next collective."""
+        """Return this node's next collective. Raises ProgramError if others start another kind."""
         self._collectives += 1
         collective: Collective = self._run.collective(self._collectives - 1, kind)
-        collective.demand(kind, self.rank)
+        collective.check_kind(kind, self.rank)
         return collective
 
     def cut(self, vector: Vector, pieces: int) -> Sequence[Vector]:
-        """Cut into nearly equal pieces."""
+        """Cut a vector into nearly equal pieces, the last entries first."""
         return payloads.cut(vector, pieces)
 
     def join(self, pieces: Sequence[Vector]) -> Vector:
-        """Undo the cut."""
+        """Join pieces that `cut` made."""
         return payloads.join(pieces)

@@ -1,4 +1,7 @@
-"""The observer: turns the nodes' marks into the points of a curve. It costs no simulated time."""
+"""The observer: evaluates the parameters that nodes mark, as points of a curve.
+
+It takes no simulated time. A *mark* is a node's report of its parameters after an update.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,7 +20,7 @@ POINTS = 200  # of a curve, where the scenario does not say how often to evaluat
 
 
 def evaluation_interval(scenario: Scenario) -> tuple[int, bool]:
-    """Local steps between evaluations, and whether the observer adapts them as it goes."""
+    """Return the local steps between evaluations, and whether the observer adapts them."""
     settings = scenario.run
     if settings.evaluate_every:
         return settings.evaluate_every, False
@@ -27,7 +30,7 @@ def evaluation_interval(scenario: Scenario) -> tuple[int, bool]:
 
 
 class ObservedNode(Protocol):
-    """What the observer sees of a node."""
+    """The attributes of a node that the observer reads."""
 
     rank: int
     step: int
@@ -38,30 +41,30 @@ class ObservedNode(Protocol):
 
 
 class ObservedNetwork(Protocol):
-    """What the observer sees of the network."""
+    """The part of a network that the observer reads."""
 
     def totals(self) -> tuple[float, float]:
-        """Bytes so far over all links, and over those that are charged as egress."""
+        """Return the bytes so far over all links, and over those charged as egress."""
 
 
 View = tuple[int, float, float, int, Vector | None]
-"""Of a node at a mark: its rank, clock, period, updates and parameters."""
+"""A node at a mark: its rank, clock (s), period (steps), updates and parameters."""
 
 
 class Observer:
     """Evaluates the mean of the watched nodes' parameters every `every` steps, and at `limit`.
 
-    Where it is `adaptive`, because nobody knows how many steps there will be, it starts with every
-    one; whenever the curve has twice `POINTS` points it drops every second one, and from then on
-    looks half as often.
+    With `adaptive`, for runs whose number of steps is unknown, it starts with every step; whenever
+    the curve has twice `POINTS` points it drops every second one, and evaluates half as often.
 
-    Where the workers never average it evaluates the first node's parameters instead. A point's time
-    is `when` of the nodes' clocks; there are none after `deadline`. Nodes that are down show None
-    for their parameters, and are left out. `scale`: a node's steps per local step (one; for a
-    server, which counts gradients, the number of workers). `nodes`: machines that are paid.
+    If the workers never average, it evaluates the first node's parameters instead. A point's time
+    is `completion_time` of the nodes' clocks; there are no points after `deadline`. Nodes that are
+    down mark None, and are left out. `scale`: a node's steps per local step: 1, or the number of
+    workers if steps are counted over all of them (`together`: by a server, or `pooled` by the
+    observer). `nodes`: machines to pay for.
     """
 
-    def __init__(  # noqa: PLR0913 - each tells it one thing to watch
+    def __init__(  # noqa: PLR0913 - the run, one property each
         self,
         watched: int,
         *,
@@ -77,12 +80,12 @@ class Observer:
         deadline: float,
         pooled: bool = False,
         together: bool = False,
-        when: Callable[[Sequence[float]], float] = max,
+        completion_time: Callable[[Sequence[float]], float] = max,
     ) -> None:
-        self._when = when
+        self._completion_time = completion_time
         self._watched, self._limit, self._scale = watched, limit, scale
         self.every, self._adaptive = every, adaptive
-        self._from = 0  # no mark of an earlier step counts any more
+        self._from = 0  # the step before which marks no longer count
         self._objective, self._traffic = objective, traffic
         self._averages, self._deadline = averages, deadline
         self._node_second = nodes * (cost.node_hour or 0.0) / SECONDS_PER_HOUR
@@ -96,7 +99,7 @@ class Observer:
         self._point(0, 0.0, math.nan, objective.start)
 
     def see(self, node: ObservedNode) -> int:
-        """Take in one node's mark; return the step of the next mark to show."""
+        """Take one node's mark; return the step of its next mark to show."""
         if self._pool is not None:
             return self._see_all(node)
         step = node.step
@@ -110,11 +113,11 @@ class Observer:
 
     @property
     def room(self) -> float:
-        """Points until it looks less often."""
+        """Points left until the observer halves its rate."""
         return 2 * POINTS + 1 - len(self.curve["step"]) if self._adaptive else math.inf
 
     def _see_all(self, node: ObservedNode) -> int:
-        """Take in a mark of workers whose steps are counted together, in order of time."""
+        """Take a mark of a worker whose steps are pooled; marks come in order of time."""
         assert self._pool is not None
         if self.complete:
             return 0
@@ -142,7 +145,7 @@ class Observer:
     def _see_together(self, step: int, views: list[View]) -> None:
         _, times, periods, updates, vectors = zip(*views, strict=True)
         x = payloads.mean(vectors) if self._averages else vectors[0]
-        time = self._when(times)
+        time = self._completion_time(times)
         if time <= self._deadline:
             self.updates = updates[0] if self._pool is None else step
         self._point(step / self._scale, time, periods[0], x)

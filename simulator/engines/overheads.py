@@ -1,4 +1,4 @@
-"""What effects cost a real node, as work around them: the same in every interpreter."""
+"""Overheads of effects on a real node, added as work around them, in every engine alike."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from paceline.simulator.scenario.scenario import Scenario
 
 
 class EffectCosts:
-    """Seconds of a node's own time for each effect, by [[overhead]] of a scenario."""
+    """Seconds of a node's own time per effect, from a scenario's [[overhead]]."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.overhead: Overhead = scenario.costs
@@ -21,12 +21,12 @@ class EffectCosts:
             self.agree += self.overhead.agree_latencies * ClosedForm(scenario).hop
 
     def on(self, node: Node) -> Node:
-        """The node, with its costs if it has any."""
-        return Loaded(node, self) if self.overhead.owns else node
+        """Return the node, wrapped if its effects have overheads."""
+        return NodeWithOverheads(node, self) if self.overhead.owns else node
 
 
-class Loaded(Node):
-    """A node whose effects cost it time; what they do is left to the node inside."""
+class NodeWithOverheads(Node):
+    """A node whose effects take time of its own; the node inside carries them out."""
 
     __slots__ = ("_agree", "_costs", "_node", "_pieces")
 
@@ -39,42 +39,42 @@ class Loaded(Node):
 
     @property
     def rank(self) -> int:  # type: ignore[override]
-        """The node's, where it has one."""
+        """The rank of the node inside."""
         return self._node.rank
 
     # Collectives
 
     def start_mean(self, value: Payload) -> Handle:
-        """Start it, at a cost."""
+        """Start a mean, which takes time."""
         self._node.work(self._costs.issue)
         return self._node.start_mean(value)
 
     def start_gather(self, value: Payload) -> Handle:
-        """Start it, at a cost."""
+        """Start a gather, which takes time."""
         self._node.work(self._costs.issue)
         return self._node.start_gather(value)
 
     def start_mean_after(self, handle: Handle, value: Callable[[Payload], Payload]) -> Handle:
-        """Start it, at a cost."""
+        """Start a mean after `handle`, which takes time."""
         self._node.work(self._costs.issue)
         return self._node.start_mean_after(handle, value)
 
     async def mean(self, value: Payload) -> Any:
-        """Start it, wait, and take it over, each at a cost."""
+        """Start a mean, wait, and collect its result; starting and collecting take time."""
         self._node.work(self._costs.issue)
         found = await self._node.mean(value)
         self._node.work(self._costs.collect)
         return found
 
     async def wait(self, handle: Handle) -> Any:
-        """Wait; taking a collective's result over has a cost."""
+        """Wait; collecting a collective's result takes time, a piece of a gradient does not."""
         found = await self._node.wait(handle)
         if not any(handle is each for each in self._pieces):
             self._node.work(self._costs.collect)
         return found
 
     async def finished(self, handle: Handle) -> bool:
-        """Ask everybody, and hear the answers."""
+        """Ask all workers; agreeing takes time."""
         answer = await self._node.finished(handle)
         self._node.work(self._agree)
         return answer
@@ -82,68 +82,68 @@ class Loaded(Node):
     # Messages
 
     def send(self, to: int, value: Payload) -> None:
-        """Send, at a cost that does not hold the message back."""
+        """Send; that takes time, which does not delay the message."""
         self._node.send(to, value)
         self._node.work(self._costs.send)
 
     async def receive(self, source: int = ANY) -> tuple[int, Payload]:
-        """Take a message over, at a cost."""
+        """Receive a message, which takes time."""
         found = await self._node.receive(source)
         self._node.work(self._costs.receive)
         return found
 
     async def receive_before(self, handle: Handle, source: int = ANY) -> tuple[int, Payload] | None:
-        """Take a message over, if there is one, at a cost."""
+        """Receive a message, if there is one, which takes time."""
         found = await self._node.receive_before(handle, source)
         if found is not None:
             self._node.work(self._costs.receive)
         return found
 
     async def request(self, to: int, value: Payload) -> Payload:
-        """Send, and take the answer over, at a cost; sending is over before the answer is there."""
+        """Send, and receive the answer, which takes time; sending ends before the answer comes."""
         answer = await self._node.request(to, value)
         self._node.work(self._costs.receive)
         return answer
 
-    # What costs nothing more
+    # Effects without overheads
 
     def gradient(self, x: Vector) -> Awaitable[Vector]:
-        """The node's: what a step costs is in its duration."""
+        """Delegate; a step's overhead is part of its duration."""
         return self._node.gradient(x)
 
     def loss_and_gradient(self, x: Vector) -> Awaitable[tuple[float, Vector]]:
-        """The node's."""
+        """Delegate."""
         return self._node.loss_and_gradient(x)
 
     async def start_backward(self, x: Vector, pieces: int) -> Sequence[Handle]:
-        """The node's."""
+        """Delegate."""
         self._pieces = await self._node.start_backward(x, pieces)
         return self._pieces
 
     def cut(self, vector: Vector, pieces: int) -> Sequence[Vector]:
-        """The node's."""
+        """Delegate."""
         return self._node.cut(vector, pieces)
 
     def join(self, pieces: Sequence[Vector]) -> Vector:
-        """The node's."""
+        """Delegate."""
         return self._node.join(pieces)
 
     def discard(self) -> None:
-        """The node's."""
+        """Delegate."""
         self._node.discard()
 
     def generator(self, *, shared: bool = False) -> np.random.Generator:
-        """The node's."""
+        """Delegate."""
         return self._node.generator(shared=shared)
 
     def work(self, seconds: float) -> None:
-        """The node's."""
+        """Delegate."""
         self._node.work(seconds)
 
     def clock(self) -> float:
-        """The node's."""
+        """Delegate."""
         return self._node.clock()
 
     def mark(self, x: Vector) -> None:
-        """The node's."""
+        """Delegate."""
         self._node.mark(x)

@@ -1,6 +1,6 @@
-"""What engines do to payloads: average, gather, cut, join and protect them.
+"""Operations on payloads: average, cut, join, weigh, and protect them from changes.
 
-Sums run in rank order in every engine, so that their results are equal to the last bit.
+Sums run in rank order in every engine, so that results are equal to the last bit.
 """
 
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ from paceline.simulator.programs.effects import NOTHING, Encoded, Payload, Vecto
 
 
 class VectorShare(complex):
-    """A piece of a time-only vector, which still knows its share of the whole."""
+    """A piece of a time-only vector; `share`: its fraction of the whole vector."""
 
     share: float
 
 
 def mean(values: Sequence[Payload]) -> Payload:
-    """Average of equal-shaped payloads, added up in rank order; tuples entry by entry."""
+    """Return the average of equal-shaped payloads, summed in rank order; tuples by entry."""
     first = values[0]
     if isinstance(first, complex):
         return first
@@ -57,7 +57,7 @@ def protect(payload: Payload) -> None:
 
 
 def arrays(payload: Payload) -> list[np.ndarray[Any, Any]]:
-    """The arrays of a payload, those first whose memory others are views of."""
+    """Return a payload's arrays; the base of a view comes before the view."""
     if isinstance(payload, tuple):
         return [array for entry in payload for array in arrays(entry)]
     if isinstance(payload, Encoded):
@@ -68,13 +68,13 @@ def arrays(payload: Payload) -> list[np.ndarray[Any, Any]]:
 
 
 class Guard:
-    """Keeps arrays read-only while any collective needs them."""
+    """Keeps arrays read-only while any collective needs them, by counting its holds."""
 
     def __init__(self) -> None:
-        self._held: dict[int, int] = {}  # holds by id; who holds an array keeps it alive
+        self._held: dict[int, int] = {}  # holds by id; the holder keeps the array alive
 
     def hold(self, payload: Payload) -> list[np.ndarray[Any, Any]]:
-        """Make a payload's arrays read-only; return those to `release`, the ones ours to change."""
+        """Make a payload's arrays read-only; return those to `release`, not read-only for good."""
         held = []
         for array in arrays(payload):
             if array.flags.writeable or id(array) in self._held:
@@ -91,7 +91,7 @@ class Guard:
                 self._held[id(array)] += 1
 
     def release(self, held: Sequence[np.ndarray[Any, Any]]) -> None:
-        """Give up holds; what nobody holds any more may be changed again."""
+        """Give up holds; an array without any may be changed again."""
         for array in held:
             self._held[id(array)] -= 1
             if not self._held[id(array)]:
@@ -104,17 +104,17 @@ class Meter:
     """Bytes of a payload: vectors in proportion to the model, scalars eight bytes each."""
 
     def __init__(self, model_bytes: float, dimension: int) -> None:
-        self.whole = model_bytes
+        self.model_bytes = model_bytes
         self._entry = model_bytes / dimension
 
     def __call__(self, payload: Payload) -> float:
-        """Bytes that `payload` stands for."""
+        """Return the bytes that `payload` stands for."""
         if isinstance(payload, np.ndarray):
             return payload.size * self._entry
         if isinstance(payload, VectorShare):
-            return payload.share * self.whole
+            return payload.share * self.model_bytes
         if isinstance(payload, complex):
-            return self.whole
+            return self.model_bytes
         if isinstance(payload, tuple):
             return sum(map(self, payload))
         if isinstance(payload, Encoded):

@@ -1,8 +1,8 @@
-"""What the batched engine does not take goes to the reference engine, which takes anything."""
+"""The signal that a fast engine cannot run a program, so that the reference engine must."""
 
 
 class Unsupported(BaseException):
-    """The batched engine leaves a run to `virtual`; the message is a clause that says why.
+    """Raised when an engine cannot run a program; the message completes "because ...".
 
-    Not an error, and nothing that a program may catch.
+    Not an `Exception`, so that no program catches it.
     """

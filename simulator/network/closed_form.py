@@ -368,22 +368,32 @@ class MessageRoute:
     """Messages from one node to another.
 
     `whole_transit`: seconds that a whole model is on its way, where that is always the same.
-    `bytes` counts what was sent. The engine keeps the rest: how many are `flying`, when the `last`
-    one arrives, which `version` of the parameters it had, the `node` at the far end, and the card
-    that messages arrive through, if any.
+    `bytes` counts what was sent. The engine keeps the rest: how many are `in_flight`, when the
+    `last` one arrives, which `version` of the parameters it had, the `node` at the far end, and the
+    `receiving_nic` that messages arrive through, if any.
     """
 
     __slots__ = (
-        "_departs", "_latencies", "_latency", "_seconds_per_byte",
-        "arrives", "bytes", "flying", "last", "link", "node", "version", "whole_transit",
+        "_departs",
+        "_latencies",
+        "_latency",
+        "_seconds_per_byte",
+        "bytes",
+        "in_flight",
+        "last",
+        "link",
+        "node",
+        "receiving_nic",
+        "version",
+        "whole_transit",
     )  # fmt: skip
 
     def __init__(self, link: RegionPath, model_bytes: float, seed: int, key: int) -> None:
         self.link = link
         self.bytes = self.last = 0.0
-        self.flying = self.version = 0
+        self.in_flight = self.version = 0
         self.node: Any = None
-        self.arrives: Nic | None = None
+        self.receiving_nic: Nic | None = None
         self.whole_transit: float | None = None
         self._departs: Nic | None = None
         self._latency, self._latencies = link.latency, None

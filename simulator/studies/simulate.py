@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from paceline.simulator.cluster.workers import ideal_rate
-from paceline.simulator.engines.dispatch import ENGINES, run_seeds, takes_many
+from paceline.simulator.engines.dispatch import ENGINES, batches_seeds, run_seeds
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import Programs, known_programs, load
 from paceline.simulator.objectives import plugins
@@ -329,7 +329,7 @@ def _blocks(
     found = []
     for group in groups.values():
         first = tasks[group[0]]
-        many = first.replicate is None and takes_many(
+        many = first.replicate is None and batches_seeds(
             scenario, first.algorithm, first.engine, programs
         )
         size = min(TOGETHER, -(-len(group) // jobs)) if many else 1

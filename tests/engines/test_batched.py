@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from paceline.simulator.engines.batched import run as batched
-from paceline.simulator.engines.collective import TIE
+from paceline.simulator.engines.collective import TIME_TOLERANCE
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.engines.observer import POINTS
 from paceline.simulator.engines.unsupported import Unsupported
@@ -82,13 +82,13 @@ def plain(spans: np.ndarray) -> np.ndarray:
     the end of the run cuts off says how far an engine has looked ahead.
     """
     spans = np.sort(spans, order=["worker", "start"])
-    spans = spans[spans["end"] - spans["start"] > TIE * spans["end"]]
+    spans = spans[spans["end"] - spans["start"] > TIME_TOLERANCE * spans["end"]]
     computes = spans["kind"] == Kind.COMPUTE
     joins = computes[1:] & computes[:-1] & (spans["worker"][1:] == spans["worker"][:-1])
     starts = spans["start"][np.flatnonzero(np.append(True, ~joins)[: len(spans)])]
     spans = spans[np.flatnonzero(np.append(~joins, True)[: len(spans)])]
     spans["start"] = starts
-    spans["step"][spans["end"] >= spans["end"].max(initial=0.0) * (1 - TIE)] = 0
+    spans["step"][spans["end"] >= spans["end"].max(initial=0.0) * (1 - TIME_TOLERANCE)] = 0
     return spans
 
 

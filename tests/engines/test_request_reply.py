@@ -37,7 +37,7 @@ PLACES = {
 
 def reference(world, seed=0, **options):
     """By `Simulation`."""
-    with patch.object(request_reply, "takes", return_value=False):
+    with patch.object(request_reply, "may_take", return_value=False):
         return virtual.run(world.algorithm[0], world, seed, **options)
 
 

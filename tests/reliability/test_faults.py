@@ -101,7 +101,7 @@ def test_growth_is_told_from_none():
 def test_ctrl_c_is_not_lost_while_libraries_are_searched():
     """In a callback of ctypes, as threadpoolctl has, an exception is printed and forgotten."""
     went_on = False
-    with pytest.raises(KeyboardInterrupt), dispatch.interrupted_later():  # noqa: PT012 - it goes on
+    with pytest.raises(KeyboardInterrupt), dispatch.deferred_interrupts():  # noqa: PT012 - it goes on
         ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGINT))()
         went_on = True
     assert went_on

@@ -14,7 +14,7 @@ import numpy as np
 
 from paceline.simulator.distributions.distribution import Array
 from paceline.simulator.engines.batched.schedule import Leg, Schedule, StepTimes
-from paceline.simulator.engines.collective import IN_TIME
+from paceline.simulator.engines.collective import DEADLINE_TOLERANCE
 from paceline.simulator.network.closed_form import Traffic
 from paceline.simulator.results.run import Kind, Spans
 
@@ -62,7 +62,7 @@ class Clocks(Schedule):
     ) -> None:
         super().__init__(clocks, len(traffic) * workers, merge=merge)
         self._traffic, self._seeds, self._workers = traffic, len(traffic), workers
-        self._limit, self._end, self.deadline = limit, end, end * IN_TIME
+        self._limit, self._end, self.deadline = limit, end, end * DEADLINE_TOLERANCE
         self._now = np.empty(0)
         self._at: Array | None = np.zeros(self._seeds)
         self._leg: Leg | None = None

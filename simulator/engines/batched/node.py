@@ -15,7 +15,7 @@ from paceline.simulator.engines import payloads
 from paceline.simulator.engines.batched.arrays import PerWorker, Stack, array
 from paceline.simulator.engines.batched.clocks import Clocks, Timed
 from paceline.simulator.engines.batched.gradients import Gradients
-from paceline.simulator.engines.collective import TIE
+from paceline.simulator.engines.collective import TIME_TOLERANCE
 from paceline.simulator.engines.unsupported import Unsupported
 from paceline.simulator.programs.effects import ANY, Handle, Node, Payload, Vector
 from paceline.simulator.scenario.scenario import Scenario
@@ -172,7 +172,7 @@ class BatchedNode(Node):
         self._note(self._ledger.ask, self.step)
         self._ledger.flush(self.step)
         asked = self._ledger.latest()[0]
-        return bool(handle.done[0] <= asked * (1 + TIE))
+        return bool(handle.done[0] <= asked * (1 + TIME_TOLERANCE))
 
     def work(self, seconds: float) -> None:
         """Every worker is busy."""

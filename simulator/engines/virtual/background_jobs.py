@@ -1,4 +1,4 @@
-"""Other jobs on the same network: runs that go on beside one, over the same lines."""
+"""Background jobs: runs beside the run that is measured (the host), over the same lines."""
 
 from typing import Any
 
@@ -6,39 +6,37 @@ from paceline.simulator.engines.virtual.flows import FlowSimulation
 from paceline.simulator.programs import catalogue
 from paceline.simulator.scenario.scenario import BackgroundJob
 
-SEED_DISTANCE = (
-    10**9
-)  # between the seeds of a run and of its guests: none of their numbers are the same
+SEED_DISTANCE = 10**9  # between seeds of a run and of its jobs, so that no streams coincide
 
 
 class HostSimulation(FlowSimulation):
-    """A run that has guests; it ends when nothing of its own is to come, as they never end."""
+    """A run with background jobs, which never end; it ends when it has nothing left to do."""
 
     def run(self) -> None:
-        """Run to the end, beside the guests."""
-        self.guests = [
+        """Run to the end, beside the background jobs."""
+        self.background = [
             BackgroundSimulation(self, job, index) for index, job in enumerate(self.scenario.job)
         ]
-        for guest in self.guests:
-            guest.release_at(0.0, guest.nodes)
+        for job in self.background:
+            job.release_at(0.0, job.nodes)
         try:
             super().run()
         finally:
-            for guest in self.guests:
-                for node in guest.nodes:
+            for job in self.background:
+                for node in job.nodes:
                     node.coroutine.close()
 
     def idle(self) -> bool:
-        """Whether nothing of its own is to come: then the run is over."""
+        """Whether the run has nothing left to do, which ends it."""
         return not (self._events or self.pending)
 
     def jobs(self) -> list[dict[str, Any]]:
-        """How far each guest has come, as `Run.jobs`."""
-        return [guest.pace(self.ended) for guest in self.guests]
+        """Return the progress of each background job, as `Run.jobs`."""
+        return [job.progress(self.ended) for job in self.background]
 
 
 class BackgroundSimulation(FlowSimulation):
-    """A job beside a run: it has its own nodes and network cards."""
+    """A job beside a run, with nodes and network cards of its own."""
 
     def __init__(self, host: HostSimulation, job: BackgroundJob, index: int) -> None:
         self.host, self.index, self.label = host, index, job.algorithm.label
@@ -48,7 +46,7 @@ class BackgroundSimulation(FlowSimulation):
 
     @property
     def _next_event(self) -> float:
-        """When SimPy's next event is, whosever it is."""
+        """Time of SimPy's next event, which all runs share."""
         return self.host._next_event
 
     @_next_event.setter
@@ -58,15 +56,19 @@ class BackgroundSimulation(FlowSimulation):
     def share(self) -> None:
         """Use the host's fabric."""
         host = self.host
-        self.ground, self.tickets, self.weather = host.ground, host.tickets, host.weather
-        self.topology = host.ground.others[self.index]
+        self.shared_network, self.transfers, self.network_events = (
+            host.shared_network,
+            host.transfers,
+            host.network_events,
+        )
+        self.topology = host.shared_network.others[self.index]
 
     def idle(self) -> bool:
         """Whether the host's run is over."""
         return self.host.idle()
 
-    def pace(self, end: float) -> dict[str, Any]:
-        """How far it has come."""
+    def progress(self, end: float) -> dict[str, Any]:
+        """Return the job's steps up to `end`, and its seconds per step."""
         served = len(self.nodes) > self.workers
         steps = self.nodes[-1].step / (self.workers if served else 1)
         return {

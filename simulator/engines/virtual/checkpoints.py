@@ -1,8 +1,9 @@
-"""All go back to the last checkpoint when a node crashes: time that is lost, in any program.
+"""Rollbacks: when a node crashes, all go back to the last checkpoint and repeat their work.
 
-What is done again is what was done before, and takes as long. So nodes are simulated without
-crashes, by clocks that stand still while the cluster is repaired and does its work again; this
-module knows what the clock on the wall shows meanwhile.
+Repeated work is the same, and takes as long. So nodes are simulated without crashes, by clocks that
+stand still while the cluster is repaired and repeats its work; this module maps the nodes' clocks
+to the wall clock and back. Invariant: between rollbacks the two differ by a constant offset
+(`_offsets`, valid from `_rollback_times` on), which only grows.
 """
 
 from bisect import bisect_left
@@ -18,10 +19,10 @@ from paceline.simulator.results.run import SPAN, Kind
 
 
 class Rollback(NamedTuple):
-    """Back to a checkpoint: by nodes' clocks at `at`, on the wall from `start` to `done`.
+    """A rollback: at `at` by the nodes' clocks, from `start` to `done` by the wall clock.
 
-    `repairs`: when the cluster was down; between them it did `again` seconds of work anew, up to
-    the next crash or to the end. `done` is inf where it never comes so far.
+    `repairs`: when the cluster was down; between them it repeated up to `again` seconds of work,
+    until the next crash or until all was repeated. `done` is inf if that never happens.
     """
 
     at: float
@@ -31,11 +32,11 @@ class Rollback(NamedTuple):
     done: float
 
     def down(self, end: float) -> float:
-        """Seconds of repair up to `end`."""
+        """Return the seconds of repair up to `end`."""
         return sum(max(0.0, min(b, end) - a) for a, b in self.repairs)
 
     def parts(self) -> Iterator[tuple[Kind, float, float]]:
-        """What all did, from when to when."""
+        """Yield the parts of the rollback: kind, start and end by the wall clock."""
         following = [start for start, _ in self.repairs[1:]]
         for (start, back), then in zip(self.repairs, [*following, self.done], strict=True):
             yield Kind.DOWN, start, back
@@ -43,75 +44,75 @@ class Rollback(NamedTuple):
 
 
 class Checkpoints:
-    """The crashes of one run, and when nodes are again where they had been.
+    """The crashes of one run, and the rollbacks that they cause.
 
-    `timeout`: until a crash is noticed; `reload`: until all have loaded the checkpoint, which is
-    part of the calendars' repairs; `deadline`: nothing after it matters.
+    `timeout`: seconds until a crash is noticed; `reload`: seconds to load a checkpoint, which the
+    calendars' repairs include; `deadline`: nothing after it matters.
     """
 
     def __init__(
         self, calendars: list[Calendar], timeout: float, reload: float, deadline: float
     ) -> None:
         self._crashes = merge(*(calendar.walk() for calendar in calendars))
-        self._ahead = next(self._crashes, NEVER)
-        self._least, self._deadline = timeout + reload, deadline
+        self._next_crash = next(self._crashes, NEVER)
+        self._least_repair, self._deadline = timeout + reload, deadline
         self._saved = 0.0
-        self._since = [0.0]  # nodes' times from which on the offset holds
-        self._offsets = [0.0]
-        self.rewinds: list[Rollback] = []
+        self._rollback_times = [0.0]  # by the nodes' clocks: from when each offset holds
+        self._offsets = [0.0]  # seconds
+        self.rollbacks: list[Rollback] = []
 
     @property
     def next(self) -> float:
-        """What the nodes' clocks show at the next crash."""
-        return self._ahead[0] - self._offsets[-1] if self._ahead < NEVER else inf
+        """Time of the next crash, by the nodes' clocks."""
+        return self._next_crash[0] - self._offsets[-1] if self._next_crash < NEVER else inf
 
     @property
     def stuck(self) -> Rollback | None:
-        """The crash after which the cluster never came as far again as it had been."""
-        last = self.rewinds[-1] if self.rewinds else None
+        """The last rollback, if its work never gets repeated; else None."""
+        last = self.rollbacks[-1] if self.rollbacks else None
         return last if last is not None and last.done == inf else None
 
     def save(self, time: float) -> None:
-        """All nodes have saved their state at `time`, by their clocks."""
-        self.wall(time)
+        """Note that all nodes have saved their state at `time`, by their clocks."""
+        self.wall_clock(time)
         self._saved = time
 
-    def wall(self, time: float) -> float:
-        """What the clock on the wall shows when the nodes' clocks show `time`; not after a crash.
+    def wall_clock(self, time: float) -> float:
+        """Return the wall-clock time of `time` by the nodes' clocks, before a crash at that time.
 
         All checkpoints before it must have been saved.
         """
         while self.next < time:
-            self.rewind()
-        return time + self._offsets[max(0, bisect_left(self._since, time) - 1)]
+            self.roll_back()
+        return time + self._offsets[max(0, bisect_left(self._rollback_times, time) - 1)]
 
-    def clock(self, wall: float) -> float:
-        """What the nodes' clocks show when the one on the wall shows `wall`, which has been."""
-        for rewind, before in zip(self.rewinds, self._offsets, strict=False):
-            if wall <= rewind.done:
-                return min(wall - before, rewind.at)
-        return wall - self._offsets[-1]
+    def node_clock(self, wall_clock: float) -> float:
+        """Return the nodes' clocks at a past wall-clock time."""
+        for rollback, before in zip(self.rollbacks, self._offsets, strict=False):
+            if wall_clock <= rollback.done:
+                return min(wall_clock - before, rollback.at)
+        return wall_clock - self._offsets[-1]
 
-    def shown(self, spans: np.ndarray, end: float, workers: int) -> np.ndarray:
-        """Spans by nodes' clocks as the clock on the wall shows them, up to `end`.
+    def timeline(self, spans: np.ndarray, end: float, workers: int) -> np.ndarray:
+        """Return spans, given by the nodes' clocks, in wall-clock time up to `end`.
 
-        They are cut where all stood still: down, or busy with what had been done before.
+        Rollbacks cut them, and add spans of their own: down, or computing again.
         """
         last = float(spans["end"].max())
-        seen = [each for each in self.rewinds if each.at <= last and each.start < end]
-        for rewind in seen:
-            within = (spans["start"] < rewind.at) & (spans["end"] > rewind.at)
+        seen = [each for each in self.rollbacks if each.at <= last and each.start < end]
+        for rollback in seen:
+            within = (spans["start"] < rollback.at) & (spans["end"] > rollback.at)
             rest = spans[within]
-            spans["end"][within] = rest["start"] = rewind.at
+            spans["end"][within] = rest["start"] = rollback.at
             spans = np.concatenate([spans, rest])
-        since, offsets = np.array(self._since), np.array(self._offsets)
+        since, offsets = np.array(self._rollback_times), np.array(self._offsets)
         spans["start"] += offsets[np.searchsorted(since, spans["start"], side="right") - 1]
-        spans["end"] = self.walls(spans["end"])
+        spans["end"] = self.wall_clocks(spans["end"])
         ranks = sorted(set(spans["worker"].tolist()))
         stood = [
             (rank, kind, start, min(until, end), 0)
-            for rewind in seen
-            for kind, start, until in rewind.parts()
+            for rollback in seen
+            for kind, start, until in rollback.parts()
             for rank in ranks
             if start < min(until, end)
         ]
@@ -119,33 +120,33 @@ class Checkpoints:
         busy["kind"][(busy["worker"] == workers) & (busy["kind"] == Kind.COMPUTE)] = Kind.SERVE
         return np.sort(np.concatenate([spans, busy]), order=["start"])
 
-    def walls(self, times: np.ndarray) -> np.ndarray:
-        """What the clock on the wall shows at nodes' times before which all crashes are known."""
-        places = np.searchsorted(np.array(self._since), times, side="left")
+    def wall_clocks(self, times: np.ndarray) -> np.ndarray:
+        """Return the wall-clock times of nodes' times before which all crashes are known."""
+        places = np.searchsorted(np.array(self._rollback_times), times, side="left")
         shifted: np.ndarray = times + np.array(self._offsets)[np.maximum(places - 1, 0)]
         return shifted
 
-    def rewind(self) -> None:
-        """Crash; a crash before all is done again begins that anew."""
-        start = self._ahead[0]
+    def roll_back(self) -> None:
+        """Roll back at the next crash; further crashes before all is repeated begin it anew."""
+        start = self._next_crash[0]
         at = self.next
         again = at - self._saved
         repairs = [self._repair()]
-        while self._ahead[0] < repairs[-1][1] + again:
-            if len(repairs) == PATIENCE or self._ahead[0] > self._deadline:
-                self._ahead, again = NEVER, inf
+        while self._next_crash[0] < repairs[-1][1] + again:
+            if len(repairs) == PATIENCE or self._next_crash[0] > self._deadline:
+                self._next_crash, again = NEVER, inf
                 break
             crash, ready = self._repair()
             if crash < repairs[-1][1]:
                 crash, ready = repairs[-1][0], max(ready, repairs.pop()[1])
             repairs.append((crash, ready))
         done = repairs[-1][1] + again
-        self._since.append(at)
+        self._rollback_times.append(at)
         self._offsets.append(done - at)
-        self.rewinds.append(Rollback(at, start, repairs, again, done))
+        self.rollbacks.append(Rollback(at, start, repairs, again, done))
 
     def _repair(self) -> Down:
-        """The next crash, and when all have loaded the checkpoint after it."""
-        crash, back = self._ahead
-        self._ahead = next(self._crashes, NEVER)
-        return crash, max(back, crash + self._least)
+        """Return the next crash, and when all have loaded the checkpoint after it."""
+        crash, back = self._next_crash
+        self._next_crash = next(self._crashes, NEVER)
+        return crash, max(back, crash + self._least_repair)

@@ -1,8 +1,15 @@
-"""Nodes that crash, and slow ones that nobody waits for.
+"""Nodes that crash, and backup workers, whose late contributions are dropped.
 
-A crashed worker loses what it has computed since it last shared something. If the others wait, it
-does that again; if they go on without it, its program runs on beside theirs, at its pace but has no
-weight, so that it has their parameters when it comes back.
+A crashed worker loses what it has computed since it last shared something (`shared`). If the
+others wait for it, it computes that again. If they go on without it (`policy = "shrink"`), its
+program runs on with gradients of zero and without weight in any mean, so that it has the others'
+parameters when it comes back.
+
+Clocks run ahead, so that a node foresees crashes of its calendar before the others come that far.
+What it books beyond a time (`_lost_compute`, `recovery_seconds`, `_outages`, `_recent_waits`) is
+therefore taken back by `_forget_after` where that time turns out to be the end, or the step to be
+abandoned. Invariant: computed + waited + communicated + down == `now`; lost time is part of
+computed. After a change run tests/engines/test_crashes.py.
 """
 
 import types
@@ -22,33 +29,48 @@ if TYPE_CHECKING:
     from paceline.simulator.engines.virtual.fault_tolerance import FaultTolerantSimulation
 
 _DOWN = int(Kind.DOWN)
-LATELY = 256  # stretches of standing still, of which none before can be beyond the end
+RECENT_WAITS = 256  # spans of waiting to remember; none before them can lie beyond the end
 
 
-def _nothing(x: Vector) -> Vector:
-    """The gradient of a worker that is down."""
+def _zero_gradient(x: Vector) -> Vector:
+    """Return the gradient of a worker that is down."""
     return 0.0 * x
 
 
-def _no_loss(x: Vector) -> tuple[float, Vector]:
+def _zero_loss_and_gradient(x: Vector) -> tuple[float, Vector]:
     return nan, 0.0 * x
 
 
 class CrashingNode(VirtualNode):
     """A node that may crash.
 
-    `calendar`: when; None where nobody crashes, or all go back to a checkpoint. `fell`: since when
-    it is down while its program runs on; `gone`: since when it is down for good; `noticed`: whether
-    the others know that it is down. `met`: when it last joined a mean; `shared`: seconds that it
-    had computed when it last shared something; `speed`: where its own changes with time;
-    `recovered`: seconds until it was where it had been, by when it crashed; `stepped`: when it
-    began its last step.
+    `calendar`: when it is down; None where nothing crashes, or all go back to a checkpoint.
+    `down_since`: since when it is down while its program runs on; `gone_since`: since when it is
+    down for good; `crash_noticed`: whether the others know that it is down. `joined_at`: when it
+    last joined a collective; `shared`: seconds that it had computed when it last shared something;
+    `speed`: its own, where that changes with time; `recovery_seconds`: by time of crash, until it
+    had regained its work; `step_began`: when its last step began.
     """
 
     __slots__ = (
-        "_attempt", "_computes", "_computes_loss", "_crashed", "_down", "_downs", "_losses",
-        "_save_at", "_stood", "calendar", "fell", "gone", "met", "noticed", "recovered", "shared",
-        "speed", "stepped",
+        "_crashed",
+        "_down_seconds",
+        "_final_attempt",
+        "_lost_compute",
+        "_outages",
+        "_own_gradient",
+        "_own_loss_and_gradient",
+        "_recent_waits",
+        "_save_at",
+        "calendar",
+        "crash_noticed",
+        "down_since",
+        "gone_since",
+        "joined_at",
+        "recovery_seconds",
+        "shared",
+        "speed",
+        "step_began",
     )  # fmt: skip
     _run: "FaultTolerantSimulation"
 
@@ -56,168 +78,168 @@ class CrashingNode(VirtualNode):
         super().__init__(run, rank)
         self.calendar: Calendar | None = run.calendars[rank] if run.calendars else None
         self.speed: Speed | None = None
-        self.fell: float | None = None
-        self.gone: float | None = None
-        self.noticed = True
-        self.met = self.stepped = self._crashed = 0.0
-        self.shared = self._down = 0.0
-        self._attempt = 0.0  # what its last step took when nothing came between any more
-        self._downs: list[Down] = []
-        self._stood: deque[tuple[bool, float, float]] = deque(maxlen=LATELY)
-        self.recovered: dict[float, float] = {}
-        self._losses: dict[float, float] = {}  # seconds of computing, by when they were lost
+        self.down_since: float | None = None
+        self.gone_since: float | None = None
+        self.crash_noticed = True
+        self.joined_at = self.step_began = self._crashed = 0.0
+        self.shared = self._down_seconds = 0.0
+        self._final_attempt = 0.0  # seconds of its last step since the last crash in it
+        self._outages: list[Down] = []
+        self._recent_waits: deque[tuple[bool, float, float]] = deque(maxlen=RECENT_WAITS)
+        self.recovery_seconds: dict[float, float] = {}
+        self._lost_compute: dict[float, float] = {}  # seconds of computing, by when they were lost
         self._save_at = run.save_every or NEVER
 
     @property
     def computed(self) -> float:
-        """Seconds spent computing, in vain or not."""
+        """Seconds spent computing, lost or not."""
         return self.now - self.waited - self.communicated - self._down_until(self.now)
 
     @property
     def busy(self) -> float:
-        """Seconds spent computing what counted."""
+        """Seconds spent computing what was not lost."""
         return self.computed - self.lost
 
     @property
     def lost(self) -> float:
-        """Seconds of computing whose result nobody ever had."""
-        return sum(self._losses.values())
+        """Seconds of computing whose result was lost before it was shared."""
+        return sum(self._lost_compute.values())
 
     @property
     def down(self) -> float:
-        """Seconds it was down, or saved a checkpoint."""
-        return self._down
+        """Seconds that the node was down, or saved a checkpoint."""
+        return self._down_seconds
 
     def lose(self, at: float, seconds: float) -> None:
-        """Give up what it has computed."""
+        """Count seconds of computing as lost, by a crash at `at`."""
         if seconds > 0:
-            self._losses[at] = self._losses.get(at, 0.0) + seconds
+            self._lost_compute[at] = self._lost_compute.get(at, 0.0) + seconds
 
-    def _lose_all(self, at: float, seconds: float) -> None:
-        """Give up what it has not shared."""
+    def _lose_unshared(self, at: float, seconds: float) -> None:
+        """Count all that it has not shared as lost."""
         self.lose(at, seconds)
         self.shared += seconds
 
     def _down_until(self, time: float) -> float:
-        """Seconds that it was down before a time; it may have foreseen more."""
-        seconds = self._down
-        for start, end in reversed(self._downs):
+        """Return the seconds that it was down before a time; later outages may be booked."""
+        seconds = self._down_seconds
+        for start, end in reversed(self._outages):
             if end <= time:
                 break
             seconds -= end - max(start, time)
         return seconds
 
-    def _forget(self, time: float) -> None:
-        """Give up what it was to do after a time, with the crashes that it foresaw then."""
-        self._down = self._down_until(time)
-        while self._downs and self._downs[-1][1] > time:
-            start, _ = self._downs.pop()
+    def _forget_after(self, time: float) -> None:
+        """Take back what was booked beyond a time: outages, losses and recoveries."""
+        self._down_seconds = self._down_until(time)
+        while self._outages and self._outages[-1][1] > time:
+            start, _ = self._outages.pop()
             if start < time:
-                self._downs.append((start, time))
-        for known in (self._losses, self.recovered):
+                self._outages.append((start, time))
+        for known in (self._lost_compute, self.recovery_seconds):
             for at in [at for at in known if at > time]:
                 del known[at]
-        self._since = min(self._since, time)
+        self._busy_since = min(self._busy_since, time)
         self.shared = min(self.shared, self.computed)
 
     # Computing
 
     async def gradient(self, x: Vector) -> Vector:
-        """One draw of compute time, crashes, and the gradient."""
+        """Compute for one drawn duration, through crashes; return the gradient."""
         self.now += await self._step()
         return self._gradient(x)
 
     async def _step(self) -> float:
-        """Count one step; return how long it takes, with all that comes between."""
+        """Count one step; return its duration in seconds, outages and repeated work included."""
         if self.step >= self._pause_at:
             await self._pause()
         self.step += 1
-        self.stepped = self.now
+        self.step_began = self.now
         work = next(self._durations)
         if self.calendar is None:
-            return self._alone(work)
-        if self.fell is not None:
+            return self._uninterrupted(work)
+        if self.down_since is not None:
             if self.calendar.next(self.now)[0] <= self.now:
-                return self._alone(work)
+                return self._uninterrupted(work)
             self._rejoin()
-        if not self._run.meets:
-            self.shared = self.computed  # it saves every step, as nobody else has a copy
-        return await self._endure(work, self.calendar)
+        if not self._run.averages:
+            self.shared = self.computed  # it saves every step, as no other node has a copy
+        return await self._compute_through_crashes(work, self.calendar)
 
-    def _alone(self, work: float) -> float:
-        """How long `work` seconds at full speed take from now on, if nothing comes between."""
-        self._attempt = self._takes(self.now, work)
-        return self._attempt
+    def _uninterrupted(self, work: float) -> float:
+        """Return the seconds that `work` seconds at full speed take from now on, crashes aside."""
+        self._final_attempt = self._seconds_for(self.now, work)
+        return self._final_attempt
 
-    def _takes(self, start: float, work: float) -> float:
-        """How long `work` seconds at full speed take from a time on."""
+    def _seconds_for(self, start: float, work: float) -> float:
+        """Return the seconds that `work` seconds at full speed take from a time on."""
         return work if self.speed is None else self.speed.after(start, work) - start
 
-    async def _endure(self, work: float, calendar: Calendar) -> float:
-        """How long it takes to compute `work` seconds from now on, and what else was lost."""
+    async def _compute_through_crashes(self, work: float, calendar: Calendar) -> float:
+        """Return the seconds until `work` seconds are computed, with all that crashes undo."""
         begun = start = self.now
         step, unshared = work, self.computed - self.shared
         for _ in range(PATIENCE):
             crash, back = calendar.next(start)
-            takes = self._takes(start, work)
+            takes = self._seconds_for(start, work)
             if crash >= start + takes:
                 if start == begun:
-                    self._attempt = takes
+                    self._final_attempt = takes
                     return takes
-                self._attempt = takes * step / work if work else 0.0
+                self._final_attempt = takes * step / work if work else 0.0
                 return start + takes - begun
             since, crash = crash, max(crash, start)
-            self._stop(crash)
+            self._end_busy_span(crash)
             if self._run.goes_on_without(self, crash, back):
-                self._lose_all(crash, crash - start + unshared)
-                self._fall(since, crash)
-                self._attempt = 0.0
+                self._lose_unshared(crash, crash - start + unshared)
+                self._go_down(since, crash)
+                self._final_attempt = 0.0
                 return crash - begun
-            self._lose_all(crash, crash - start + unshared)
+            self._lose_unshared(crash, crash - start + unshared)
             if back == inf:
-                await self._vanish(crash)
-            self._rest(crash, back)
-            self.recovered[crash] = back - start + unshared
+                await self._go_down_for_good(crash)
+            self._be_down(crash, back)
+            self.recovery_seconds[crash] = back - start + unshared
             work, unshared, start = work + unshared, 0.0, back
-        self._run.never(f"what {self._run.called(self.rank)} computes")
-        await self._vanish(start)
+        self._run.never(f"what {self._run.name_of(self.rank)} computes")
+        await self._go_down_for_good(start)
         return inf
 
     async def start_backward(self, x: Vector, pieces: int) -> Sequence[Handle]:
-        """As everywhere; a step that was interrupted frees its pieces when it is done anew."""
-        self._forget(self.now)
+        """Start a step; if a crash interrupts it, pieces are freed when it is computed anew."""
+        self._forget_after(self.now)
         started = await super().start_backward(x, pieces)
         end = started[-1].done
         whole = end - self.now
-        if end == inf or self._attempt >= whole:
+        if end == inf or self._final_attempt >= whole:
             return started
-        anew = self._attempt / whole
+        anew = self._final_attempt / whole
         return [GradientPiece(piece.result, end - (end - piece.done) * anew) for piece in started]
 
     @types.coroutine
     def wait(self, handle: Handle) -> Generator[None, None, Any]:
-        """Wait; who is left out gives up what it computes when it hears of the result."""
+        """Wait; a worker that is left out abandons its step when the result is there."""
         result = yield from super().wait(handle)
         done = handle.done
-        if type(handle) is Collective and done is not None and done < self.now == self.met:
-            if self.fell is not None:
-                self.now = max(self.fell, done)
-            elif self.rank in handle.late and handle.index == self._collectives - 1:
-                self._give_up(max(done, self.stepped))
+        if type(handle) is Collective and done is not None and done < self.now == self.joined_at:
+            if self.down_since is not None:
+                self.now = max(self.down_since, done)
+            elif self.rank in handle.left_out and handle.index == self._collectives - 1:
+                self._abandon_step(max(done, self.step_began))
         return result
 
-    def _give_up(self, done: float) -> None:
-        """It has computed up to `done` only, in vain."""
-        seconds, computed = self._losses.pop(self.now, 0.0), self.computed
-        self._forget(done)
+    def _abandon_step(self, done: float) -> None:
+        """Abandon the step at `done`: what it computed up to then is lost."""
+        seconds, computed = self._lost_compute.pop(self.now, 0.0), self.computed
+        self._forget_after(done)
         self.now = done
         self.lose(done, seconds - (computed - self.computed))
         self.shared = self.computed
 
     def work(self, seconds: float) -> None:
-        """Move the clock on; a server that crashes begins anew."""
+        """Advance the clock by `seconds` of work; a server that crashes meanwhile begins anew."""
         calendar = self.calendar
-        if calendar is None or self.rank != self.server or self.gone is not None:
+        if calendar is None or self.rank != self.server or self.gone_since is not None:
             self.now += seconds
             return
         for _ in range(PATIENCE):
@@ -225,124 +247,124 @@ class CrashingNode(VirtualNode):
             if crash > self.now and crash >= self.now + seconds:
                 self.now += seconds
                 return
-            self._stop(max(crash, self.now))
+            self._end_busy_span(max(crash, self.now))
             if back == inf:
-                self.gone = max(crash, self.now)
+                self.gone_since = max(crash, self.now)
                 return
-            self._rest(max(crash, self.now), back)
+            self._be_down(max(crash, self.now), back)
             self.now = back
         self._run.never("an update of the server")
-        self.gone = self.now
+        self.gone_since = self.now
 
     def mark(self, x: Vector) -> None:
         """Show the parameters, unless it is down; save a checkpoint when one is due."""
-        if self.gone is not None:
+        if self.gone_since is not None:
             return
-        super().mark(None if self.fell is not None else x)
+        super().mark(None if self.down_since is not None else x)
         if self.step >= self._save_at:
             self._save_at += self._run.save_every
-            self._stop(self.now)
+            self._end_busy_span(self.now)
             done = self.now + self._run.save_cost
-            self._rest(self.now, done)
+            self._be_down(self.now, done)
             self.now = done
             self._run.save(self)
 
     def clock(self) -> float:
-        """The clock on the wall."""
-        return self._run.wall(self.now)
+        """Return the wall-clock time, which also passes while the cluster repeats lost work."""
+        return self._run.wall_clock(self.now)
 
     # Crashes
 
-    def _fall(self, since: float, crash: float) -> None:
-        """Go on without weight. (It may have been down for a while when it comes to matter.)"""
-        self.fell, self.noticed = crash, False
+    def _go_down(self, since: float, crash: float) -> None:
+        """Go on without weight from `crash` on; `since`: when it went down, maybe long before."""
+        self.down_since, self.crash_noticed = crash, False
         self._crashed = since
-        self._computes, self._computes_loss = self._gradient, self._loss_and_gradient
-        self._gradient, self._loss_and_gradient = _nothing, _no_loss
+        self._own_gradient, self._own_loss_and_gradient = self._gradient, self._loss_and_gradient
+        self._gradient, self._loss_and_gradient = _zero_gradient, _zero_loss_and_gradient
 
     def _rejoin(self) -> None:
-        """Be back, with everybody's parameters."""
-        assert self.fell is not None
-        self.recovered[self._crashed] = self.now - self._crashed
-        self._rest(self.fell, self.now)
-        self.fell = None
-        self._gradient, self._loss_and_gradient = self._computes, self._computes_loss
+        """Come back, with the parameters of the others."""
+        assert self.down_since is not None
+        self.recovery_seconds[self._crashed] = self.now - self._crashed
+        self._be_down(self.down_since, self.now)
+        self.down_since = None
+        self._gradient, self._loss_and_gradient = self._own_gradient, self._own_loss_and_gradient
         self.shared = self.computed
 
     @types.coroutine
-    def _vanish(self, crash: float) -> Generator[None, None, None]:
-        """Never come back."""
-        self.gone = self.now = crash
+    def _go_down_for_good(self, crash: float) -> Generator[None, None, None]:
+        """Go down at `crash`, and never come back."""
+        self.gone_since = self.now = crash
         yield
 
-    def _stop(self, at: float) -> None:
-        """Note what it did up to a time."""
+    def _end_busy_span(self, at: float) -> None:
+        """End the span of what it did, at `at`."""
         if self._spans is not None:
-            self._spans.add(self.rank, self._busy, self._since, at, at, at, self.step)
-        self._since = at
+            self._spans.add(self.rank, self._busy_kind, self._busy_since, at, at, at, self.step)
+        self._busy_since = at
 
-    def _rest(self, start: float, end: float) -> None:
-        """Be down, if that is not known already."""
-        if self._downs and end <= self._downs[-1][1]:
+    def _be_down(self, start: float, end: float) -> None:
+        """Book an outage, unless it is booked already."""
+        if self._outages and end <= self._outages[-1][1]:
             return
-        self._down += end - start
-        self._downs.append((start, end))
+        self._down_seconds += end - start
+        self._outages.append((start, end))
         if self._spans is not None:
             self._spans.add(self.rank, _DOWN, start, end, end, end, self.step)
-        self._since = end
+        self._busy_since = end
 
-    def _stand(self, begins: float, done: float) -> None:
-        """Stand still for others and for the network, or be down meanwhile."""
-        if self.fell is not None:
+    def _block(self, begins: float, done: float) -> None:
+        """Block as in the base class; outages meanwhile count as down."""
+        if self.down_since is not None:
             self.now = done
             return
         begins = max(begins, self.now)
         for start, end in self.calendar.during(self.now, done) if self.calendar else ():
-            self._stand_until(min(begins, start), start)
-            self._rest(start, end)
+            self._block_until(min(begins, start), start)
+            self._be_down(start, end)
             self.now = end
             if end < done:
-                self.recovered[start] = end - start
-        self._stand_until(max(begins, self.now), done)
+                self.recovery_seconds[start] = end - start
+        self._block_until(max(begins, self.now), done)
 
-    def _stand_until(self, begins: float, done: float) -> None:
-        """Stand still, and remember it, as the end of the run may turn out to come before."""
-        self._stood.extend(((True, self.now, begins), (False, begins, done)))
-        super()._stand(begins, done)
+    def _block_until(self, begins: float, done: float) -> None:
+        """Block, and remember that, as the run may turn out to end before."""
+        self._recent_waits.extend(((True, self.now, begins), (False, begins, done)))
+        super()._block(begins, done)
 
     def finish(self, end: float) -> None:
         """Account for the time up to `end`."""
-        since = self.gone if self.fell is None else self.fell
+        since = self.gone_since if self.down_since is None else self.down_since
         if since is not None and since < end < inf:
-            self._rest(since, end)
+            self._be_down(since, end)
             self.now = end
-        self._forget(end)
-        for waiting, start, stop in self._stood:
+        self._forget_after(end)
+        for waiting, start, stop in self._recent_waits:
             beyond = max(0.0, stop - max(start, end))
             if waiting:
                 self.waited -= beyond
             else:
                 self.communicated -= beyond
         super().finish(end)
-        excess = self.lost - self.computed  # of a gradient that was given up before its crash
-        for at in sorted(self._losses, reverse=True):
+        excess = self.lost - self.computed  # of a step abandoned before its crash
+        for at in sorted(self._lost_compute, reverse=True):
             if excess > 0:
-                excess, self._losses[at] = (
-                    excess - self._losses[at],
-                    max(0.0, self._losses[at] - excess),
+                excess, self._lost_compute[at] = (
+                    excess - self._lost_compute[at],
+                    max(0.0, self._lost_compute[at] - excess),
                 )
 
     # Messages
 
     def send(self, to: int, value: Payload) -> None:
-        """Send, if it is still there."""
-        if self.gone is None:
+        """Send a message, unless down for good."""
+        if self.gone_since is None:
             self.shared = self.computed
             super().send(to, value)
 
     @types.coroutine
     def receive(self, source: int = ANY) -> Generator[None, Message, tuple[int, Payload]]:
-        """Receive, if it is still there."""
-        if self.gone is not None:
+        """Receive a message, unless down for good."""
+        if self.gone_since is not None:
             yield
         return (yield from super().receive(source))

@@ -1,4 +1,17 @@
-"""A run whose nodes crash, or that leaves out the slowest: who waits for whom, and what is lost."""
+"""A run whose nodes crash, or that drops the slowest workers' contributions ([recovery]).
+
+Three ways to go on after a crash, by the scenario:
+- `policy = "wait"`: a collective begins when all workers are there, and begins again where one of
+  them crashes in it; messages that a crash interrupts are sent again (`Interrupted`);
+- `policy = "shrink"`: the others notice a crash after `timeout` and go on without that worker;
+- checkpoints: all nodes go back to the last one. Nodes then run without crashes, by clocks that
+  stand still meanwhile, and `checkpoints` maps their clocks to the wall clock.
+
+Each collective decides whose contributions it takes (`_present`) when its last worker has joined;
+a worker that is down joins without delaying it. `settle` books what the others lose. Loops over
+crashes are bounded by `PATIENCE`, after which something "takes too long to end".
+After a change run tests/engines/test_crashes.py and test_flows.py.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from math import inf, nextafter
@@ -19,7 +32,7 @@ from paceline.simulator.results.run import Spans
 
 
 class Interrupted(MessageRoute):
-    """Messages between nodes that may crash: what is under way then is sent again."""
+    """A route between nodes that may crash: a message in flight then is sent again."""
 
     __slots__ = ("_ends",)
 
@@ -31,7 +44,7 @@ class Interrupted(MessageRoute):
         self._ends = tuple(ends)
 
     def send(self, now: float, size: float) -> tuple[float, float]:
-        """When a message arrives, and how long it is on its way at last."""
+        """Return when a message arrives, and its last transit, both in seconds."""
         at, transit = super().send(now, size)
         start = now
         for _ in range(PATIENCE):
@@ -45,45 +58,45 @@ class Interrupted(MessageRoute):
 class FaultTolerantSimulation(Simulation):
     """A run with failures or [recovery].
 
-    `calendars`: when each node is down, empty where all go back to checkpoints instead;
-    `dropped`: contributions to means that were left out; `meets`: whether workers share anything;
-    `stall`: why the run stood still before its end, if it did.
+    `calendars`: when each node is down; empty where all go back to checkpoints instead.
+    `dropped`: contributions to collectives that were left out; `averages`: whether the program
+    averages; `save_every`, `save_cost`: steps between checkpoints, and seconds that one takes.
     """
 
     node = CrashingNode
     nodes: Sequence[CrashingNode]
 
     def prepare(self) -> None:
-        """Make the network, the calendars, and what goes back to checkpoints."""
+        """Make the calendars, the checkpoints, and the network."""
         scenario = self.scenario
         self.recovery = recovery = scenario.recovery
-        self.meets = self.program.averages
+        self.averages = self.program.averages
         self.dropped = 0
         crashing = calendars(scenario, self.seed) if any_in(scenario) else []
         self._crashing = crashing if self.program.server else crashing[: self.workers]
         self.calendars = self._crashing
-        self.rewinds: Checkpoints | None = None
+        self.checkpoints: Checkpoints | None = None
         self.save_every, self.save_cost = 0, 0.0
         if crashing and recovery.checkpoint is not None:
-            self.rewinds = Checkpoints(
+            self.checkpoints = Checkpoints(
                 self._crashing, recovery.timeout, recovery.reload, deadline(scenario)
             )
             self.calendars = []
             scale = self.workers if self.program.server else 1
             self.save_every = scale * recovery.checkpoint.every
             self.save_cost = recovery.checkpoint.cost
-        self._got_there = self._gone = 0.0
-        self._saving: dict[int, list[float]] = {}
+        self._last_completion = self._stalled_since = 0.0
+        self._saves: dict[int, list[float]] = {}
         self.connect()
 
     def durations(self) -> list[Iterator[float]]:
-        """What each worker's steps take at full speed: the nodes know their own, and crashes."""
+        """Return each worker's compute times at full speed; the nodes apply speed and crashes."""
         for node, each in zip(self.nodes, speed.speeds(self.scenario, self.seed), strict=False):
             node.speed = each
         return workers.compute_times(self.scenario, self.seed)
 
     def connect(self) -> None:
-        """Make the network."""
+        """Make the network, with routes that crashes interrupt."""
         route = self._route if self.calendars else None
         self.traffic = Traffic(ClosedForm(self.scenario), self.seed, route)
 
@@ -93,43 +106,43 @@ class FaultTolerantSimulation(Simulation):
 
     # Checkpoints
 
-    def wall(self, time: float) -> float:
-        """What the clock on the wall shows when the nodes' clocks show `time`."""
-        return time if self.rewinds is None else self.rewinds.wall(time)
+    def wall_clock(self, time: float) -> float:
+        """Return the wall-clock time when the nodes' clocks show `time`."""
+        return time if self.checkpoints is None else self.checkpoints.wall_clock(time)
 
     def save(self, node: CrashingNode) -> None:
-        """A node has saved its state; when all have, it is a checkpoint."""
-        times = self._saving.setdefault(node.step, [])
+        """Note that a node has saved its state; once all have, that is a checkpoint."""
+        times = self._saves.setdefault(node.step, [])
         times.append(node.now)
         if len(times) == (1 if self.program.server else self.workers):
-            del self._saving[node.step]
-            assert self.rewinds is not None
-            self.rewinds.save(max(times))
+            del self._saves[node.step]
+            assert self.checkpoints is not None
+            self.checkpoints.save(max(times))
 
-    def when(self, times: Sequence[float]) -> float:
-        """When nodes have got somewhere, of their clocks: all, but for backup workers.
+    def completion_time(self, times: Sequence[float]) -> float:
+        """Return the wall-clock time at which all workers but the backups reached this step.
 
-        Never before they got to an earlier step, though the slowest of then may be down by now.
+        It never decreases from step to step, even if the slowest worker has gone down since.
         """
         kept = self.workers - self.recovery.backup
-        self._got_there = max(self._got_there, sorted(times)[:kept][-1])
-        return self.wall(self._got_there)
+        self._last_completion = max(self._last_completion, sorted(times)[:kept][-1])
+        return self.wall_clock(self._last_completion)
 
     def run(self) -> None:
-        """Run to the end, which by the nodes' clocks comes the sooner, the longer they stood."""
-        if self.rewinds is not None and self.deadline < inf:
-            self._crash_at(self.rewinds, self.rewinds.next)
+        """Run to the end; each rollback moves it to an earlier time of the nodes' clocks."""
+        if self.checkpoints is not None and self.deadline < inf:
+            self._crash_at(self.checkpoints, self.checkpoints.next)
         super().run()
 
-    def _crash_at(self, rewinds: Checkpoints, time: float) -> None:
-        """Go back to a checkpoint at `time`, when all that were saved before it are known."""
+    def _crash_at(self, checkpoints: Checkpoints, time: float) -> None:
+        """Schedule a rollback at `time`, when all checkpoints saved before it are known."""
 
         def crash(event: simpy.Event) -> None:
-            while rewinds.next <= time:
-                rewinds.rewind()
+            while checkpoints.next <= time:
+                checkpoints.roll_back()
             if not self._finished:
-                self.stop_at(rewinds.clock(deadline(self.scenario)))
-                self._crash_at(rewinds, rewinds.next)
+                self.stop_at(checkpoints.node_clock(deadline(self.scenario)))
+                self._crash_at(checkpoints, checkpoints.next)
             self._events += 1
             self._release(event)
 
@@ -142,46 +155,48 @@ class FaultTolerantSimulation(Simulation):
 
     @property
     def end(self) -> float:
-        """Up to when time counts, by the nodes' clocks."""
-        if self.rewinds is None:
+        """Time at which the run ends, by the nodes' clocks."""
+        if self.checkpoints is None:
             return super().end
-        if self._whole:
-            return self.rewinds.clock(self.observer.curve["time"][-1])
-        return min(self.deadline, self.rewinds.clock(self.scenario.run.duration or inf))
+        if self._completed:
+            return self.checkpoints.node_clock(self.observer.curve["time"][-1])
+        return min(self.deadline, self.checkpoints.node_clock(self.scenario.run.duration or inf))
 
     @property
     def ended(self) -> float:
-        """When the run was over, on the wall; if it stood still for good, when it began to."""
+        """Wall-clock time at which the run ended, or stalled for good."""
         if self._finished:
             return self.observer.curve["time"][-1]
-        last = self.wall(min(self.end, max(self._gone, *(node.now for node in self.nodes))))
+        last = self.wall_clock(
+            min(self.end, max(self._stalled_since, *(node.now for node in self.nodes)))
+        )
         return self.scenario.run.duration or last
 
     @property
     def _finished(self) -> bool:
-        """Whether it has come to its last step."""
-        return self._whole or self.observer.complete
+        """Whether the run has reached its last step."""
+        return self._completed or self.observer.complete
 
     # Means
 
     def enter(
         self, collective: Collective, rank: int, step: int, value: Payload, at: float
     ) -> None:
-        """Let a worker join; one that is down delays nobody."""
+        """Let a worker join; one that is down delays no other."""
         node = self.nodes[rank]
-        node.met = at
-        if node.fell is None:
+        node.joined_at = at
+        if node.down_since is None:
             collective.arrivals[rank] = at
             collective.computed[rank] = node.computed
-        super().enter(collective, rank, step, value, at if node.fell is None else 0.0)
+        super().enter(collective, rank, step, value, at if node.down_since is None else 0.0)
 
     def transfer(self, collective: Collective, size: float, largest: float | None) -> None:
-        """Carry it out among those who are there; begin again where one of them crashes."""
+        """Carry out a collective among the present workers; begin again if one of them crashes."""
         team = self._present(collective)
         begins = max(collective.begins, self._links_free)
         for _ in range(PATIENCE):
             if begins > self.deadline or begins == inf:
-                collective.begins, collective.done = begins, inf  # nobody will see it
+                collective.begins, collective.done = begins, inf  # it never begins
                 return
             crash, back, rank = self._first_crash(team, begins)
             if crash > begins:
@@ -210,61 +225,64 @@ class FaultTolerantSimulation(Simulation):
         crash: float,
         back: float,
     ) -> float:
-        """When a collective begins (again), a member having crashed: it may leave the team."""
+        """Return when a collective begins (again) after a member's crash; drop it if `shrink`."""
         if self.recovery.policy == "shrink" and len(team) > 1:
             team.remove(rank)
             return max(begins, crash + self.recovery.timeout)
         if back == inf:
-            self.unsettled.append(
-                f"{collective.kind} {collective.index} waits for {self.called(rank)}, "
+            self.unfinished.append(
+                f"{collective.kind} {collective.index} waits for {self.name_of(rank)}, "
                 f"down for good since {crash:g} s"
             )
         return back
 
     def _first_crash(self, team: Iterable[int], begins: float) -> tuple[float, float, int]:
-        """Of a team, who is down at `begins` or crashes first after it, and when it is back."""
+        """Return the first crash in a team at or after `begins`: its time, the return, the rank."""
         crashes = ((*self.calendars[rank].next(begins), rank) for rank in team if self.calendars)
         return min(crashes, default=(inf, inf, 0))
 
     def _present(self, collective: Collective) -> list[int]:
-        """Whose contributions a collective can begin with; sets when."""
+        """Return the workers whose contributions a collective takes; set when it begins."""
         arrivals, shrinks = collective.arrivals, self.recovery.policy == "shrink"
-        team, noticed = sorted(arrivals), 0.0
+        team, crash_noticed = sorted(arrivals), 0.0
         if shrinks and self.calendars:
             for node in self.nodes[: self.workers]:
-                if node.fell is not None and not node.noticed:
-                    node.noticed, noticed = True, max(noticed, node.fell + self.recovery.timeout)
+                if node.down_since is not None and not node.crash_noticed:
+                    node.crash_noticed, crash_noticed = (
+                        True,
+                        max(crash_noticed, node.down_since + self.recovery.timeout),
+                    )
             while team:
-                begins = max(noticed, *(arrivals[rank] for rank in team))
+                begins = max(crash_noticed, *(arrivals[rank] for rank in team))
                 crashes = [(self.calendars[rank].next(arrivals[rank])[0], rank) for rank in team]
                 crash, rank = min(crashes)
                 if crash >= begins:
                     break
                 team.remove(rank)
-                noticed = max(noticed, crash + self.recovery.timeout)
-        if not team:  # all are down: whoever is back first
-            since = max([noticed, *arrivals.values()])
+                crash_noticed = max(crash_noticed, crash + self.recovery.timeout)
+        if not team:  # all are down: it begins when the first is back
+            since = max([crash_noticed, *arrivals.values()])
             downs = [calendar.next(since) for calendar in self.calendars[: self.workers]]
             collective.begins = min(back if crash <= since else since for crash, back in downs)
             return []
         kept = max(1, self.workers - self.recovery.backup)
         team = sorted(sorted(team, key=lambda rank: (arrivals[rank], rank))[:kept])
-        collective.begins = max(noticed, *(arrivals[rank] for rank in team))
+        collective.begins = max(crash_noticed, *(arrivals[rank] for rank in team))
         last = max(team, key=arrivals.__getitem__)
         collective.last = last, arrivals[last]
         return team
 
     def goes_on_without(self, node: CrashingNode, crash: float, back: float) -> bool:
-        """Whether the others go on while a node is down; not if nobody else is there to do so."""
+        """Whether the others go on while a node is down; not if all of them are down, too."""
         if self.recovery.policy != "shrink":
             return False
-        others = [each for each in self.nodes if each is not node and each.fell is None]
+        others = [each for each in self.nodes if each is not node and each.down_since is None]
         return back == inf or any(
             self.calendars[each.rank].next(crash)[0] > crash for each in others
         )
 
     def settle(self, collective: Collective, team: Sequence[int]) -> None:
-        """Leave out who is not in the team: what it computed for this is lost."""
+        """Leave out workers that are not in the team: what they computed for this is lost."""
         out = set(range(self.workers)).difference(team)
         if out:
             collective.leave_out(out)
@@ -273,66 +291,70 @@ class FaultTolerantSimulation(Simulation):
             node = self.nodes[rank]
             if rank in out:
                 node.lose(collective.arrivals[rank], computed - node.shared)
-                collective.late.add(rank)
+                collective.left_out.add(rank)
             node.shared = max(node.shared, computed)
 
     # The end
 
     def never(self, what: str) -> None:
-        """Note that something never gets done."""
-        self.unsettled.append(f"{what} takes too long to end before the next crash")
+        """Note that something, named by `what`, never gets done."""
+        self.unfinished.append(f"{what} takes too long to end before the next crash")
 
-    def stalled(self, nodes: list[str]) -> None:
-        """Say that the run stood still, if nodes wait for some that never come back."""
-        gone: dict[str, float] = {}
+    def report_stall(self, nodes: list[str]) -> None:
+        """Note why the run stalled, if nodes wait for some that never come back."""
+        gone_since: dict[str, float] = {}
         for crash in self.scenario.cluster.crash:
             rank = self.workers if crash.worker == "server" else crash.worker
             if crash.lasts is None and rank < len(self.nodes):
-                gone[self.called(rank)] = crash.at
-        self._gone = max(gone.values(), default=0.0)
+                gone_since[self.name_of(rank)] = crash.at
+        self._stalled_since = max(gone_since.values(), default=0.0)
         nodes = [*dict.fromkeys(nodes)]
-        told = [
+        crashed = [
             f"{who} is down for good since {crash:g} s"
-            for who, crash in gone.items()
-            if not any(f"{who}, down for good" in said for said in nodes)
+            for who, crash in gone_since.items()
+            if not any(f"{who}, down for good" in clause for clause in nodes)
         ]
-        if self.rewinds is not None and self.rewinds.stuck:
+        if self.checkpoints is not None and self.checkpoints.stuck:
             again = "crashes come too fast to get from one checkpoint to the next"
-            self.stall = f"{again}, since {self.rewinds.stuck.start:g} s"
-        elif not (gone or self.unsettled):
-            super().stalled(nodes)
+            self.stall = f"{again}, since {self.checkpoints.stuck.start:g} s"
+        elif not (gone_since or self.unfinished):
+            super().report_stall(nodes)
         elif nodes or (self.deadline == inf and not self._finished):
-            self.stall = "; ".join([*nodes, *told])
+            self.stall = "; ".join([*nodes, *crashed])
 
     def spent(self) -> dict[str, list[float]]:
-        """What each worker's time was spent on; lost: what was in vain."""
+        """Return each worker's seconds by kind of activity, also lost and down."""
         found, team = super().spent(), self.nodes[: self.workers]
         if not self._crashing and not self.recovery.backup:
             return found
         again = repairs = 0.0
-        if self.rewinds is not None:
+        if self.checkpoints is not None:
             end = self.ended
-            repairs = sum(rewind.down(end) for rewind in self.rewinds.rewinds)
-            again = max(0.0, end - self.rewinds.clock(end) - repairs)
+            repairs = sum(rollback.down(end) for rollback in self.checkpoints.rollbacks)
+            again = max(0.0, end - self.checkpoints.node_clock(end) - repairs)
         found["lost"] = [node.lost + again for node in team]
         found["down"] = [node.down + repairs for node in team]
         return found
 
-    def account(self) -> dict[str, Any] | None:
-        """What crashes cost: as `Run.failures`."""
+    def failures(self) -> dict[str, Any] | None:
+        """Return the cost of crashes, as `Run.failures`."""
         if not self._crashing and not self.recovery.backup:
             return None
         spent = self.seconds()
         whole = sum(spent.values())
         end = nextafter(self.ended, inf)
-        recovered = [each for node in self.nodes for each in node.recovered.values()]
-        if self.rewinds is not None:
-            recovered = [each.done - each.start for each in self.rewinds.rewinds if each.done < end]
+        recovery_seconds = [each for node in self.nodes for each in node.recovery_seconds.values()]
+        if self.checkpoints is not None:
+            recovery_seconds = [
+                each.done - each.start for each in self.checkpoints.rollbacks if each.done < end
+            ]
         served = self._crashing[self.workers :]
         downs = (down for each in served for down in each.during(0.0, self.ended))
         return {
             "crashes": sum(sum(1 for _ in each.until(end)) for each in self._crashing),
-            "recovery_seconds": sum(recovered) / len(recovered) if recovered else None,
+            "recovery_seconds": sum(recovery_seconds) / len(recovery_seconds)
+            if recovery_seconds
+            else None,
             "lost_seconds": spent["lost"] * self.workers,
             "down_seconds": spent["down"] * self.workers,
             "server_down_seconds": sum(back - crash for crash, back in downs),
@@ -342,23 +364,23 @@ class FaultTolerantSimulation(Simulation):
         }
 
     def notes(self) -> list[str]:
-        """That the run stood still, if so."""
+        """Return a note on why the run stalled, if it did."""
         if not self.stall:
             return []
-        return [f"it came to no end: {self.stall}"]
+        return [f"the run did not finish: {self.stall}"]
 
-    def shown(self, kept: Spans, until: float) -> tuple[np.ndarray, np.ndarray]:
-        """Spans and arrows by the clock on the wall, cut where all stood still."""
-        spans, arrows = super().shown(kept, until)
+    def timeline(self, kept: Spans, until: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return spans and arrows in wall-clock time, cut where all nodes rolled back."""
+        spans, arrows = super().timeline(kept, until)
         if not spans.size:
             return spans, arrows
-        for rank in range(len(self.nodes)):  # what was done instead of what was given up comes last
+        for rank in range(len(self.nodes)):  # the later of two overlapping spans is true
             own = np.flatnonzero(spans["worker"] == rank)
             later = np.append(np.minimum.accumulate(spans["start"][own][::-1])[::-1][1:], inf)
             spans["end"][own] = np.minimum(spans["end"][own], later)
         spans = spans[spans["end"] > spans["start"]]
-        if self.rewinds is None:
+        if self.checkpoints is None:
             return spans, arrows
         for name in ("sent", "taken"):
-            arrows[name] = self.rewinds.walls(arrows[name])
-        return self.rewinds.shown(spans, self.ended, self.workers), arrows
+            arrows[name] = self.checkpoints.wall_clocks(arrows[name])
+        return self.checkpoints.timeline(spans, self.ended, self.workers), arrows

@@ -1,4 +1,4 @@
-"""A node whose transfers go over lines that others use, too."""
+"""A node whose messages go over shared lines, and which may compute on a shared device."""
 
 import types
 from collections import deque
@@ -15,34 +15,34 @@ if TYPE_CHECKING:
 
 
 class Connection:
-    """Messages from one node to another, in order. For the attributes see `Route`."""
+    """Messages from one node to another, in order; attributes as in `MessageRoute`."""
 
-    arrives = None
+    receiving_nic = None
     whole_transit = None
 
     def __init__(self, node: "FlowNode") -> None:
         self.node = node
-        self.version = self.flying = 0
+        self.version = self.in_flight = 0
         self.last = 0.0
         self.under_way: deque[InFlight] = deque()
 
 
 class InFlight:
-    """A message under way. `came`: when it arrived, None until then; `posted`: how often."""
+    """A message in flight. `arrived_at`: None until it arrives; `attempts`: times it was sent."""
 
-    __slots__ = ("came", "posted", "route", "sender", "sent", "size", "value")
+    __slots__ = ("arrived_at", "attempts", "route", "sender", "sent", "size", "value")
 
     def __init__(
         self, sender: "FlowNode", route: Connection, sent: float, size: float, value: Payload
     ) -> None:
         self.sender, self.route, self.sent, self.size = sender, route, sent, size
         self.value = value
-        self.came: float | None = None
-        self.posted = 0
+        self.arrived_at: float | None = None
+        self.attempts = 0
 
 
 class FlowNode(CrashingNode):
-    """A node whose transfers share lines. `device`: the line it computes on, if it shares one."""
+    """A node whose transfers share lines. `device`: the line it computes on, if that is shared."""
 
     __slots__ = ("_computing", "device")
     _run: "FlowSimulation"
@@ -61,41 +61,41 @@ class FlowNode(CrashingNode):
         return self._routes[to]
 
     def send(self, to: int, value: Payload) -> None:
-        """Hand a message to the fabric."""
+        """Send a message over the fabric."""
         run = self._run
         if not run.flows:
             super().send(to, value)
-        elif self.gone is None:
+        elif self.gone_since is None:
             self.shared = self.computed
             route = self._routes[to] or self._route(to)
             route.version = self.updates
-            letter = InFlight(self, route, self.now, run.meter(value), value)
-            route.under_way.append(letter)
+            message = InFlight(self, route, self.now, run.meter(value), value)
+            route.under_way.append(message)
             if self._spans is not None:
                 self._spans.sent(self.rank, to, self.now)
-            run.post(letter, self.now)
+            run.send_message(message, self.now)
 
     @property
     def meeting(self) -> Collective | None:
-        """The collective under way that it waits for, if any."""
+        """The collective in progress that it waits for, if any."""
         handle = self._handle
         return handle if isinstance(handle, Collective) and not handle.missing else None
 
     def arrived(self, at: float) -> None:
-        """What it sent last has arrived."""
+        """Note when a message that this node sent arrives."""
         self._sent_until = at
 
     async def finished(self, handle: Handle) -> bool:
-        """Ask as all others do; the answer is known when the run has come to that time."""
+        """Ask whether `handle` is done, as all workers do; the last one's time decides."""
         question = handle.question(self.rank)
         question.join(self.rank, self.step, 0.0)
-        question.come(self.rank, self.now)
+        question.arrive(self.rank, self.now)
         if not question.missing:
             self._run.answer_at(question.begins, handle, question)
         return bool(await self.wait(question))
 
     async def _step(self) -> float:
-        """Count one step; compute it, where the device is shared beside others."""
+        """Count one step; return its duration in seconds, beside others on a shared device."""
         if self.device is None:
             return await super()._step()
         if self.step >= self._pause_at:
@@ -105,24 +105,24 @@ class FlowNode(CrashingNode):
 
     @types.coroutine
     def _beside_others(self, work: float) -> Generator[None, float, float]:
-        """Compute on a shared device; return how long that took."""
+        """Compute `work` seconds on a shared device; return the seconds that it took."""
         self._run.compute(self, work)
         self._computing = True
         done = yield
         self._computing = False
         took = done - self.now
-        while self.now + took < done:  # by rounding; the fabric knows no past
+        while self.now + took < done:  # by rounding; the fabric cannot go back
             took = nextafter(took, inf)
         return took
 
     def finish(self, end: float) -> None:
-        """Account for the time up to `end`; on a shared device it computes to the last."""
+        """Account for the time up to `end`; on a shared device it computes until then."""
         if self._computing and self.now < end < inf:
             self.now = end
         super().finish(end)
 
     async def start_backward(self, x: Vector, pieces: int) -> Sequence[Handle]:
-        """As everywhere; but a shared device frees all pieces at the end."""
+        """Start a step; a shared device frees all pieces at its end."""
         started = await super().start_backward(x, pieces)
         if self.device is None or started[0].done == inf:
             return started

@@ -1,7 +1,7 @@
-"""What changes a network while a run goes on: outages, profiles, others' flows, crashes.
+"""Changes of a network during a run: outages, profiles, competing flows, crashes.
 
-All of it is known beforehand. It is no event of SimPy's but comes when it is due, and only while
-something is under way: weather without end keeps no run alive.
+All are known beforehand. They are no events of SimPy's: `FlowSimulation` applies them when they are
+due, and only while transfers are in flight, so that endless ones keep no run alive.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,59 +17,59 @@ Change = Callable[[float], None]
 
 
 class NetworkEvents:
-    """The changes to come, in order. `dead`: lines that never work again."""
+    """The changes to come, in order of time. `dead_lines`: lines whose capacity stays zero."""
 
-    def __init__(self, ground: SharedNetwork) -> None:
-        self._ground, self._fabric = ground, ground.fabric
+    def __init__(self, network: SharedNetwork) -> None:
+        self._network, self._fabric = network, network.fabric
         self._changes: list[tuple[float, int, Change]] = []
         self._count = 0
-        self.dead: set[int] = set()
-        for line in ground.changing:
+        self.dead_lines: set[int] = set()
+        for line in network.changing:
             self._change_next(line)
 
     @property
     def due(self) -> float:
-        """When something changes next; inf if never."""
+        """Time of the next change, in seconds; inf if there is none."""
         return self._changes[0][0] if self._changes else inf
 
     def at(self, time: float, change: Change) -> None:
-        """Let something change at `time`; changes of one time come in this order."""
+        """Schedule a change at `time`; changes of equal times keep their order."""
         if time < inf:
             self._count += 1
             heappush(self._changes, (time, self._count, change))
 
-    def turn(self) -> None:
-        """Make the next change, to whose time the fabric has come."""
+    def apply_next(self) -> None:
+        """Apply the next change; the fabric must have advanced to its time."""
         time, _, change = heappop(self._changes)
         change(time)
 
-    def visit(self, greedy: Greedy, seed: int) -> None:
-        """Let somebody else's flow come and go."""
+    def add_competing_flow(self, greedy: Greedy, seed: int) -> None:
+        """Schedule a competing flow, which comes and goes by its scenario."""
         lines = tuple(dict.fromkeys(greedy.way.lines))
         path = self._fabric.path(lines, 0.0, limit=greedy.way.limit)
-        self._come_next(path, greedy.spells.of(seed))
+        self._next_spell(path, greedy.spells.of(seed))
 
-    def _come_next(self, path: int, spells: Iterator[tuple[float, float]]) -> None:
+    def _next_spell(self, path: int, spells: Iterator[tuple[float, float]]) -> None:
         start, end = next(spells, (inf, inf))
 
         def begin(at: float) -> None:
-            ticket = self._fabric.send(at, path, ENDLESS)
-            self.at(end, lambda at: over(at, ticket))
+            number = self._fabric.send(at, path, ENDLESS)
+            self.at(end, lambda at: over(at, number))
 
-        def over(at: float, ticket: int) -> None:
-            self._fabric.cancel(at, ticket)
-            self._come_next(path, spells)
+        def over(at: float, number: int) -> None:
+            self._fabric.cancel(at, number)
+            self._next_spell(path, spells)
 
         self.at(start, begin)
 
     def _change_next(self, line: int) -> None:
-        """Let a line's capacity change when it next does."""
-        time, capacity = self._ground.next_change(line)
+        """Schedule the next change of a line's capacity."""
+        time, capacity = self._network.next_change(line)
         if time == inf and capacity == 0:
-            self.dead.add(line)
+            self.dead_lines.add(line)
 
         def change(at: float) -> None:
-            self._ground.change(at, line, capacity)
+            self._network.change(at, line, capacity)
             self._change_next(line)
 
         self.at(time, change)

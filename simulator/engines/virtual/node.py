@@ -1,9 +1,55 @@
-"""The vocabulary in simulated time.
+"""One node of the reference engine: the effects that a program awaits, in simulated time.
 
-Each node carries its own clock (`now`), ahead of SimPy's: computing, working and sending only move
-that clock. Only what others can observe is ordered: collectives by one SimPy event each, messages
-by their time of arrival. A message for a node that waits for this very sender needs no order: its
-outcome is settled the moment it is sent. All of this is exact.
+Strategy. Each node carries its own clock (`now`), which runs ahead of SimPy's: computing, working
+and sending only add to it, so that a step costs one addition and no event. SimPy orders only what
+other nodes can observe:
+
+- a collective is one event, at the time of its result, that resumes all who wait for it;
+- messages are a heap in order of arrival, emptied up to SimPy's next event (`Simulation._release`);
+- a message to a node that waits for this very sender skips the heap: no other message can overtake
+  it, so that its receiver may go on at once.
+
+Invariants. The result is exact: the same floating-point sums as if every step were an event.
+`now` never decreases while the program runs (`finish` alone cuts it back to the end of the run).
+At any time `now == compute + waited + communicated` (plus seconds down, in `CrashingNode`). A
+coroutine that must never go on yields and is never resumed. `_pause` bounds how far a node runs
+ahead of the others, which changes no number.
+
+Why so. One SimPy event per step would take most of the time: tests/bench/engine.py compares with
+models written that way. What is left goes into `gradient`, `wait`, `_block`, `send` and `receive`.
+They read slots instead of properties, and use `if` instead of `max`; each such place says so.
+
+State of a `VirtualNode`, beside its identity and the model's sizes (s: seconds by its own clock):
+
+| slot | unit | meaning | written by |
+|---|---|---|---|
+| `now` | s | the node's clock | everything that takes time |
+| `step` | steps | gradients computed; by the server: received | `gradient`, `receive` |
+| `updates` | updates | calls of `mark` | `mark` |
+| `x` | vector | the parameters marked last | `mark` |
+| `period` | steps | between its last two collectives; nan before | `_next` |
+| `waited`, `communicated` | s | blocked on other nodes, and on the network | `_block`, `finish` |
+| `_busy_since` | s | end of its last wait: where its span of work begins | `_block` |
+| `_network_since` | s | when its last wait turned from others to the network | `_block` |
+| `_sent_until` | s | arrival of the message sent last | `send` |
+| `awaited_rank` | rank | the sender it waits for; None: does not wait | `receive`, `request` |
+| `_mailbox` | messages | arrived, not yet received, in order of arrival | `keep`, `_take_kept` |
+| `_routes` | routes | to every rank, None before the first message | `_route` |
+| `_handle` | handle | collective it waits for, or gradient it computes | `wait` |
+| `wakeup_at` | s | when SimPy next looks after its gradient; inf: never | `Simulation.wake` |
+| `_collectives` | count | collectives joined | `_next` |
+| `_joined_step` | step | at which it last joined one | `_next` |
+| `_pause_at`, `_paused_at` | step | of its next and its last pause | `_pause`, `watch`, `serve` |
+| `_mark_at` | step | from which a mark goes to the observer | `mark`, `watch` |
+| `_messages_heard` | count | received since its gradient began, or `NEVER` | `receive` |
+| `_staleness` | histogram | the run's: uses of results by their age | `wait`, `receive` |
+| `_last_staleness` | updates | of the gradient that the server received last | `receive` |
+| `_service_starts` | s | of the server's last k + 1 messages, k: longest queue | `receive` |
+| `_receive_seconds` | s | that the server spends on each message | `serve` |
+| `_stopped` | bool | its mark has ended the run | `mark` |
+
+After a change run tests/engines (test_virtual, test_conformance, test_batched, test_compiled and
+test_request_reply compare engines to the last bit or to 1e-9), then `make bench`.
 """
 
 import sys
@@ -27,54 +73,51 @@ if TYPE_CHECKING:
     from paceline.simulator.engines.virtual.simulation import Simulation
 
 Message = tuple[float, int, MessageRoute, float, int, Payload]
-"""When it arrives, its number, its route, how long it is on its way, who sent it, what it holds.
+"""Arrival (s), serial number, route, transit (s), the sender's rank, payload.
 
-In this order messages sort by their time of arrival, then in the order they were sent.
+So tuples sort by time of arrival, and equal times in the order of sending.
 """
 
-NEVER = sys.maxsize
+NEVER = sys.maxsize  # a step, or a count, that no run reaches
 
 
 class VirtualNode(EngineNode):
-    """One node of a `Simulation`.
+    """One node of a `Simulation`; the module's table describes its state.
 
-    One class for workers and the server, because attributes are read faster where code always
-    meets the same class. `now`: its clock; `step`: gradients computed (by the server: received);
-    `x`: the parameters it marked last; `period`: steps between its last two collectives; `sought`:
-    the rank it waits to hear from, if any; `waited` and `communicated`: seconds it stood still for
-    others, and for the network; `updates`: its marks.
+    One class for workers and the server: CPython reads attributes faster where code always meets
+    the same class.
     """
 
     __slots__ = (
-        "_ages",
-        "_begun",
-        "_box",
-        "_busy",
+        "_busy_kind",
+        "_busy_since",
         "_durations",
         "_gradient",
         "_handle",
-        "_heard",
+        "_joined_step",
+        "_last_staleness",
         "_loss_and_gradient",
+        "_mailbox",
         "_mark_at",
-        "_met_at",
+        "_messages_heard",
         "_network_since",
         "_pause_at",
         "_paused_at",
         "_receive_seconds",
         "_routes",
         "_sent_until",
-        "_since",
+        "_service_starts",
         "_spans",
-        "_stale",
+        "_staleness",
         "_stopped",
-        "alarm",
+        "awaited_rank",
         "communicated",
         "coroutine",
         "period",
         "resume",
-        "sought",
         "updates",
         "waited",
+        "wakeup_at",
         "x",
     )  # fmt: skip
 
@@ -86,36 +129,35 @@ class VirtualNode(EngineNode):
         self.parameters = run.scenario.model.parameters
         self.bytes_per_parameter = run.scenario.model.bytes_per_parameter
         self.seed(run.seed)
-        self.now = self.waited = self.communicated = self._since = self._sent_until = 0.0
-        self._network_since = 0.0  # when its last wait turned into communicating
-        self.step = self.updates = self._collectives = self._met_at = self._paused_at = 0
+        self.now = self.waited = self.communicated = self._busy_since = self._sent_until = 0.0
+        self._network_since = 0.0
+        self.step = self.updates = self._collectives = self._joined_step = self._paused_at = 0
         self.period = nan
-        self.sought: int | None = None
-        self._handle: Handle = None  # the collective it waits in, or the gradient it computes
-        self.alarm = inf  # when SimPy will look after its gradient next
-        self._heard = NEVER  # messages since it began a gradient that others may average into
-        self._stale = 0  # of the gradient received last
-        self._ages = run.staleness
-        self._begun = deque([0.0], 1)  # when it began to serve its last messages: as many as ever
-        # waited at once, and one
-        self._box: deque[Message] = deque()
-        self._routes: list[Any] = [None] * (run.workers + 1)  # Route, once there is one
+        self.awaited_rank: int | None = None
+        self._handle: Handle = None
+        self.wakeup_at = inf
+        self._messages_heard = NEVER
+        self._last_staleness = 0
+        self._staleness = run.staleness
+        self._service_starts = deque([0.0], 1)
+        self._mailbox: deque[Message] = deque()
+        self._routes: list[Any] = [None] * (run.workers + 1)
         self._spans = run.spans
         self._mark_at = self._pause_at = NEVER
-        self._stopped = False  # whether it has seen the run to its end
+        self._stopped = False
         self._receive_seconds = 0.0
-        self._busy = int(Kind.COMPUTE)
+        self._busy_kind = int(Kind.COMPUTE)
 
     def compute_with(self, durations: Iterator[float], source: GradientSource) -> None:
-        """Make it a worker: give it its compute times and its gradients."""
+        """Make the node a worker, with these compute times (s) and this source of gradients."""
         self._durations = durations
         self._gradient, self._loss_and_gradient = source.gradient, source.loss_and_gradient
 
     def serve(self, receive_seconds: float) -> None:
-        """Make it the server: a message costs it time."""
+        """Make the node the server, which spends `receive_seconds` on each message."""
         self._receive_seconds = receive_seconds
-        self._pause_at = 0  # it has no data
-        self._busy = int(Kind.SERVE)
+        self._pause_at = 0  # so that a gradient asks `_pause`, which refuses: it has no data
+        self._busy_kind = int(Kind.SERVE)
         for rank in range(self.workers):
             self._route(rank)
 
@@ -124,9 +166,9 @@ class VirtualNode(EngineNode):
         self.coroutine, self.resume = coroutine, coroutine.send
 
     def watch(self, every: int) -> None:
-        """Show this node's marks to the observer, from step `every` on.
+        """Show this node's marks to the observer, from step `every` on (0: every mark).
 
-        A worker then never runs far ahead of others, but where the observer sees every mark.
+        With an interval a worker also pauses every so many steps, so as not to run far ahead.
         """
         self._mark_at = every
         if self._pause_at and every:
@@ -135,16 +177,16 @@ class VirtualNode(EngineNode):
     # Messages
 
     def send(self, to: int, value: Payload) -> None:
-        """Put a message on its way."""
+        """Send a message; the clock does not move."""
         run = self._run
         route = self._routes[to] or self._route(to)
         transit = route.whole_transit
         if transit is not None and type(value) is complex:
             at = self.now + transit
-            route.bytes += run.whole
+            route.bytes += run.model_bytes
         else:
             at, transit = route.send(self.now, run.meter(value))
-        if at < route.last:  # noqa: PLR1730 - five times as fast; messages keep their order
+        if at < route.last:  # noqa: PLR1730 - five times as fast; no message overtakes another
             at = route.last
         route.last = self._sent_until = at
         route.version = self.updates
@@ -152,18 +194,18 @@ class VirtualNode(EngineNode):
             self._spans.sent(self.rank, to, self.now)
         node = route.node
         if (
-            node.sought == self.rank
-            and not route.flying
-            and route.arrives is None
+            node.awaited_rank == self.rank
+            and not route.in_flight
+            and route.receiving_nic is None
             and at <= run.deadline
             and at < inf
         ):
-            node.sought = None
+            node.awaited_rank = None
             run.ready.append((node, (at, 0, route, transit, self.rank, value)))
         elif at < inf:
-            route.flying += 1
+            route.in_flight += 1
             run.sent = number = run.sent + 1
-            heappush(run.flights, (at, number, route, transit, self.rank, value))
+            heappush(run.undelivered, (at, number, route, transit, self.rank, value))
 
     def _route(self, to: int) -> MessageRoute:
         run = self._run
@@ -171,23 +213,27 @@ class VirtualNode(EngineNode):
         self._routes[to] = route
         route.node = run.nodes[to]
         if self.rank == self.server:
-            route.leave_through(run.card_out)
+            route.leave_through(run.nic_out)
         elif to == self.server:
-            route.arrives = run.card_in
+            route.receiving_nic = run.nic_in
         return route
 
     def keep(self, message: Message) -> None:
-        """Keep a message that has arrived until it is asked for."""
-        self._box.append(message)
+        """Keep a message that has arrived until the program receives it."""
+        self._mailbox.append(message)
 
     @types.coroutine
     def receive(self, source: int = ANY) -> Generator[None, Message, tuple[int, Payload]]:
-        """Take the first message of `source` that has arrived, or wait for it."""
+        """Return the sender and payload of the first message of `source`; wait if none is there.
+
+        The server then counts a step, and the staleness of the gradient: its updates since it last
+        answered this worker.
+        """
         if self._stopped:
             yield  # for ever
-        message = self._pick(source) if self._box else None
+        message = self._take_kept(source) if self._mailbox else None
         if message is None:
-            self.sought = source
+            self.awaited_rank = source
             message = yield
         at, _, _, transit, sender, value = message
         serves = self.rank == self.server
@@ -196,107 +242,110 @@ class VirtualNode(EngineNode):
                 self.now = at
             else:
                 sending = self._sent_until - self.now
-                self._stand(at - transit - (sending if sending > 0 else 0), at)
+                self._block(at - transit - (sending if sending > 0 else 0), at)
         elif serves and self.now > self._run.deadline:
-            self._run.late = True
-            yield  # for ever: its turn comes after the end
+            self._run.work_left = True
+            yield  # for ever: it would be served after the end
         if self._spans is not None:
             self._spans.taken(sender, self.rank, self.now)
         if serves:
-            begun = self._begun
-            begun.append(self.now)
-            if at < begun[0]:
-                self._lengthen(value)
-            self._stale = stale = self.updates - self._routes[sender].version
-            self._ages[stale] += 1
+            starts = self._service_starts
+            starts.append(self.now)
+            if at < starts[0]:  # it arrived before the oldest start: the queue was longer than ever
+                self._note_longer_queue(value)
+            self._last_staleness = stale = self.updates - self._routes[sender].version
+            self._staleness[stale] += 1
             self.step += 1
             self.now += self._receive_seconds
         else:
-            self._heard += 1
+            self._messages_heard += 1
         return sender, value
 
     @types.coroutine
     def receive_before(
         self, handle: Handle, source: int = ANY
     ) -> Generator[None, Message | None, tuple[int, Payload] | None]:
-        """Compute until a message comes, or the gradient is done; what comes then is too late."""
-        if self._heard == NEVER and self._run.nodes[-1].rank != self.server:
-            self._heard = 0
-        message = self._pick(source) if self._box else None
+        """Compute until a message arrives, and return it; None if the gradient is done before.
+
+        A message that arrives when the gradient is done, or later, is kept.
+        """
+        if self._messages_heard == NEVER and self._run.nodes[-1].rank != self.server:
+            self._messages_heard = 0
+        message = self._take_kept(source) if self._mailbox else None
         if message is None:
-            self.sought, self._handle = source, handle
+            self.awaited_rank, self._handle = source, handle
             if handle.done < inf:
                 self._run.wake(self, handle)
             message = yield
-            self.sought = self._handle = None
+            self.awaited_rank = self._handle = None
         if message is not None and message[0] < handle.done:
             at, _, _, _, sender, value = message
             if at > self.now:  # noqa: PLR1730
                 self.now = at
             if self._spans is not None:
                 self._spans.taken(sender, self.rank, self.now)
-            self._heard += 1
+            self._messages_heard += 1
             return sender, value
         if message is not None:
-            self._box.appendleft(message)
+            self._mailbox.appendleft(message)
         return None
 
     @property
     def gradient_under_way(self) -> GradientPiece | None:
-        """What it computes, in `receive_before`."""
+        """The gradient that it computes in `receive_before`, if any."""
         return self._handle if type(self._handle) is GradientPiece else None
 
     @property
     def gossips(self) -> bool:
-        """Whether others' messages reach it while it computes."""
-        return self._heard < NEVER
+        """Whether messages reach this node while it computes."""
+        return self._messages_heard < NEVER
 
     def discard(self) -> None:
-        """Take the gradient received last out of the count."""
+        """Uncount the gradient received last: neither a step nor its staleness."""
         self.step -= 1
-        self._ages[self._stale] -= 1
+        self._staleness[self._last_staleness] -= 1
 
-    def _lengthen(self, value: Payload) -> None:
-        """Note that one message more than ever before waited at once."""
+    def _note_longer_queue(self, value: Payload) -> None:
+        """Note that one message more waited than ever before; remember one more service start."""
         run = self._run
-        run.inbox_bytes = len(self._begun) * run.meter(value)
-        self._begun = deque([*self._begun, 0.0], len(self._begun) + 1)
-        self._begun.rotate(1)
+        run.inbox_bytes = len(self._service_starts) * run.meter(value)
+        self._service_starts = deque([*self._service_starts, 0.0], len(self._service_starts) + 1)
+        self._service_starts.rotate(1)
 
     @types.coroutine
     def request(self, to: int, value: Payload) -> Generator[None, Message, Payload]:
-        """Send, and wait for the answer."""
+        """Send a message and return the answer: `send` and `receive` in one."""
         self.send(to, value)
-        message = self._pick(to) if self._box else None
+        message = self._take_kept(to) if self._mailbox else None
         if message is None:
-            self.sought = to
+            self.awaited_rank = to
             message = yield
         at, _, _, transit, _, answer = message
         if at > self.now:
-            self._stand(at - transit - (self._sent_until - self.now), at)
+            self._block(at - transit - (self._sent_until - self.now), at)
         if self._spans is not None:
             self._spans.taken(to, self.rank, self.now)
         return answer
 
-    def _pick(self, source: int) -> Message | None:
-        for message in self._box:
+    def _take_kept(self, source: int) -> Message | None:
+        for message in self._mailbox:
             if source in (ANY, message[4]):
-                self._box.remove(message)
+                self._mailbox.remove(message)
                 return message
         return None
 
     # Time
 
     def work(self, seconds: float) -> None:
-        """Move this node's clock on."""
+        """Advance this node's clock by `seconds` of its own work."""
         self.now += seconds
 
     def clock(self) -> float:
-        """This node's clock."""
+        """Return this node's clock, in seconds."""
         return self.now
 
     def mark(self, x: Vector) -> None:
-        """Note the parameters; show them to the observer when an evaluation is due."""
+        """Count an update; show the parameters to the observer when an evaluation is due."""
         self.x = x
         self.updates += 1
         if self.step >= self._mark_at:
@@ -306,47 +355,53 @@ class VirtualNode(EngineNode):
                 self._stopped = True
                 self._run.stop_at(self.now)
 
-    def _stand(self, begins: float, done: float) -> None:
-        """Stand still until `done`: for others up to `begins`, then for the network."""
+    def _block(self, begins: float, done: float) -> None:
+        """Block until `done`: waiting for other nodes up to `begins`, then for the network."""
         now = self.now
         if begins < now:  # noqa: PLR1730 - five times as fast
             begins = now
         self.waited += begins - now
         self.communicated += done - begins
         if self._spans is not None:
-            self._spans.add(self.rank, self._busy, self._since, now, begins, done, self.step)
-        self.now = self._since = done
+            self._spans.add(
+                self.rank, self._busy_kind, self._busy_since, now, begins, done, self.step
+            )
+        self.now = self._busy_since = done
         self._network_since = begins
 
     def finish(self, end: float) -> None:
-        """Account for the time up to `end`, where the run was cut off; nothing after it counts."""
+        """Account for the time up to `end`, where the run is cut off.
+
+        A node that is blocked then has waited, or communicated, up to `end`; one whose clock is
+        ahead has the rest taken off what it did last.
+        """
         if self.now < end < inf:
             if type(self._handle) is GradientPiece:
                 self.now = end
             elif self._handle is not None and not self._handle.missing:
                 if self._spans is not None:
                     self._spans.met(self._handle.last, self.rank, self.now)
-                self._stand(min(self._handle.begins, end), end)
-            elif self._handle is not None or self.sought is not None:
-                self._stand(end, end)
-        beyond = self._since - end
-        if beyond > 0:  # it stood still for an answer that came after the end
-            network = min(beyond, self._since - self._network_since)
+                self._block(min(self._handle.begins, end), end)
+            elif self._handle is not None or self.awaited_rank is not None:
+                self._block(end, end)
+        beyond = self._busy_since - end
+        if beyond > 0:  # it was blocked on something that came after the end
+            network = min(beyond, self._busy_since - self._network_since)
             self.communicated -= network
             self.waited -= beyond - network
         now = self.now = min(self.now, end)
         if self._spans is not None:
-            self._spans.add(self.rank, self._busy, self._since, now, now, now, self.step)
+            self._spans.add(self.rank, self._busy_kind, self._busy_since, now, now, now, self.step)
 
     @property
     def busy(self) -> float:
-        """Seconds it did not stand still."""
+        """Seconds that the node was not blocked."""
         return self.now - self.waited - self.communicated
 
     # Computing
 
     async def gradient(self, x: Vector) -> Vector:
-        """One draw of compute time, and the gradient: the hot path, hence not through `_step`."""
+        """Compute for one drawn duration; return the gradient. Hot, hence not through `_step`."""
         step = self.step
         if step >= self._pause_at:
             await self._pause()
@@ -356,21 +411,21 @@ class VirtualNode(EngineNode):
         return compute(x)
 
     async def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
-        """One draw of compute time, the loss and the gradient."""
+        """Compute for one drawn duration; return the loss and the gradient."""
         self.now += await self._step()
         return self._loss_and_gradient(x)
 
     async def start_backward(self, x: Vector, pieces: int) -> Sequence[Handle]:
-        """One draw of compute time, over whose backward part the pieces are freed evenly.
+        """Start one drawn compute time, over whose backward part the pieces are freed evenly.
 
-        After the last step they never are, so that a node may go on answering others.
+        After the last step they never are, so that the node can go on answering messages.
         """
-        if self._heard < NEVER:
-            self._ages[self._heard] += 1
-            self._heard = 0
+        if self._messages_heard < NEVER:
+            self._staleness[self._messages_heard] += 1
+            self._messages_heard = 0
         run = self._run
         if self.step >= run.limit and self.rank != self.server:
-            if not (run.program.gossips or any(self._routes)):  # nobody waits for its answers
+            if not (run.program.gossips or any(self._routes)):  # no node waits for its answers
                 await self._pause()
             run.over = True
             return [GradientPiece(None, inf)] * pieces
@@ -382,7 +437,7 @@ class VirtualNode(EngineNode):
         ]
 
     async def _step(self) -> float:
-        """Count one step; return how long it takes."""
+        """Count one step; return its duration in seconds."""
         if self.step >= self._pause_at:
             await self._pause()
         self.step += 1
@@ -390,10 +445,10 @@ class VirtualNode(EngineNode):
 
     @types.coroutine
     def _pause(self) -> Generator[None, None, None]:
-        """Stop at the end of the run; else, where nothing else does, bound the skew of the nodes.
+        """Stop at the last step; before it, keep the node from running far ahead of the others.
 
-        A worker that has met the others since the last pause is not far ahead of them; one that
-        has not waits for SimPy's clock.
+        A worker that has joined a collective since the last pause cannot be far ahead; any other
+        waits here until SimPy's clock reaches its own.
         """
         run = self._run
         if self.rank == self.server:
@@ -401,7 +456,7 @@ class VirtualNode(EngineNode):
         if self.step >= run.limit:
             run.over = True
             yield  # for ever
-        alone = self._met_at <= self._paused_at or self.workers == 1
+        alone = self._joined_step <= self._paused_at or self.workers == 1
         self._paused_at = self.step
         self._pause_at = min(self.step + run.observer.every, run.limit)
         if alone:
@@ -411,16 +466,19 @@ class VirtualNode(EngineNode):
     # Collectives
 
     def _next(self, kind: str) -> Collective:
-        """This node's next collective."""
+        """Return this node's next collective; note the steps since its last one."""
         if self.rank == self.server:
             raise ProgramError("the server takes part in no collective")
-        if self.step > self._met_at:
-            self.period, self._met_at = self.step - self._met_at, self.step
+        if self.step > self._joined_step:
+            self.period, self._joined_step = self.step - self._joined_step, self.step
         return super()._next(kind)
 
     @types.coroutine
     def wait(self, handle: Handle) -> Generator[None, None, Any]:
-        """Wait for the others (wait), then for the network (communicate)."""
+        """Block until `handle` is done; return its result.
+
+        What is done after the deadline never resumes the node.
+        """
         if handle.done is None:
             self._handle = handle
             handle.waiting.append(self)
@@ -437,8 +495,8 @@ class VirtualNode(EngineNode):
             else:
                 if self._spans is not None:
                     self._spans.met(handle.last, self.rank, self.now)
-                self._stand(handle.begins, handle.done)
+                self._block(handle.begins, handle.done)
         in_time = self.now <= self._run.deadline
         if type(handle) is Collective and in_time and not handle.chained:
-            self._ages[self.step - handle.joined[self.rank]] += 1
+            self._staleness[self.step - handle.joined[self.rank]] += 1
         return handle.collect(self.rank)

@@ -1,10 +1,24 @@
-"""A parameter server in a time-only run: workers that ask it, and its answers.
+"""The request-reply fast path: a parameter server in a time-only run, in two thirds of the time.
 
-The same as `Simulation`, sum by sum and tie by tie, in two thirds of its time, for programs that do
-nothing else: whoever asks stands still until it is answered, and all messages weigh the same. So
-the server takes requests by itself, in the order they arrive, and an answer lets its worker go on
-at once, up to its next request; SimPy starts the nodes and ends the run. Whatever else a program
-does hands the run over to `Simulation`.
+Strategy. In these programs a worker blocks on each request until the server replies, and every
+message carries the whole model. Then SimPy has nothing to order: the server takes requests itself
+from one heap (`inbox`) by time of arrival, and `send` resumes the worker at once, up to its next
+request. SimPy only starts the nodes and ends the run.
+
+Invariants. The result equals that of `Simulation` to the last bit, ties included:
+- each worker has at most one request in flight, or one reply (`version` < 0: the server owes one);
+- equal times of arrival are served in the order of sending, by serial number;
+- sums of times are formed from the same terms in the same order as in `VirtualNode`;
+- bytes are whole numbers, so that counting messages first and multiplying later is exact;
+- a sentinel request (sender None) at the deadline marks the end of the run. It has the highest
+  number, so that requests which arrive exactly then are still served.
+
+All else raises `Unsupported`, at any time, even inside a program; `run._simulated` then starts anew
+with `Simulation`. So no method here repeats a rule of the general engine, errors included: a
+program that fails, ends or deadlocks is run again there, and that run reports it.
+
+After a change: tests/engines/test_request_reply.py (bit for bit against `Simulation`, by
+hypothesis), test_compiled.py, and the rows "parameter server" of `make bench`.
 """
 
 import types
@@ -24,12 +38,11 @@ from paceline.simulator.programs.effects import ANY, NOTHING, Payload, Vector
 from paceline.simulator.scenario.scenario import Scenario
 
 Request = tuple[float, int, Any, Payload]
-"""When it arrives, its number, the worker that asks, what it sends. The end of the run is in line
-with the others, as a request of nobody's (None)."""
+"""Arrival (s), serial number, the worker, payload. A sentinel (worker None) marks the deadline."""
 
 
-def takes(program: Program, scenario: Scenario) -> bool:
-    """Whether a run may consist of requests and answers."""
+def may_take(program: Program, scenario: Scenario) -> bool:
+    """Whether a run may consist of requests and replies only, as far as its scenario tells."""
     return (
         program.server is not None
         and build.dimension_of(scenario.objective) is None
@@ -38,7 +51,7 @@ def takes(program: Program, scenario: Scenario) -> bool:
 
 
 class RequestReplyNode(VirtualNode):
-    """A node that hands over whatever it is not asked for in an exchange."""
+    """A node that raises `Unsupported` for every effect but those of requests and replies."""
 
     __slots__ = ()
     _run: "RequestReply"
@@ -51,117 +64,129 @@ class RequestReplyNode(VirtualNode):
 
 
 class AskingWorker(RequestReplyNode):
-    """A worker: whenever the server runs, it waits for an answer.
+    """A worker, which waits for a reply whenever the server runs.
 
-    `asked`: how often it has; `unheard`: whether its last answer comes after the end; `seen`: the
-    server's updates when it answered, -1 while it is to; `seconds_down`: that an answer takes.
+    `requests`: how many it has sent; `reply_is_late`: whether the last reply arrives after the
+    deadline; `version`: the server's updates when it last replied, -1 while it owes a reply;
+    `downlink_seconds`: transit of a reply.
     """
 
     __slots__ = (
-        "_down", "_inbox", "_numbers", "_seconds_up", "_up", "asked", "seconds_down", "seen",
-        "unheard",
+        "_downlink",
+        "_inbox",
+        "_numbers",
+        "_uplink",
+        "_uplink_seconds",
+        "downlink_seconds",
+        "reply_is_late",
+        "requests",
+        "version",
     )  # fmt: skip
 
     def __init__(self, run: "RequestReply", rank: int) -> None:
         super().__init__(run, rank)
         self._inbox, self._numbers = run.inbox, run.numbers
-        self._up = run.traffic.route(rank, self.server)
-        self._down = run.traffic.route(self.server, rank)
-        self._seconds_up, self.seconds_down = _constant(self._up), _constant(self._down)
-        self.sought = self.server
-        self.asked = self.seen = 0
-        self.unheard = False
+        self._uplink = run.traffic.route(rank, self.server)
+        self._downlink = run.traffic.route(self.server, rank)
+        self._uplink_seconds, self.downlink_seconds = (
+            _constant(self._uplink),
+            _constant(self._downlink),
+        )
+        self.awaited_rank = self.server
+        self.requests = self.version = 0
+        self.reply_is_late = False
 
     async def gradient(self, x: Vector) -> Vector:
-        """One draw of compute time."""
+        """Compute for one drawn duration; return no values, as the run is time-only."""
         self.now += next(self._durations)
         return NOTHING
 
     @types.coroutine
     def request(self, to: int, value: Payload) -> Generator[None, Any, Payload]:
-        """Send, and wait for the answer."""
+        """Send a request and return the reply."""
         if (value is not NOTHING and type(value) is not complex) or to != self.server:
             self._refuse()
         now = self.now
-        at = now + self._seconds_up
+        at = now + self._uplink_seconds
         heappush(self._inbox, (at, next(self._numbers), self, value))
-        self.asked += 1
+        self.requests += 1
         answered, answer = yield
-        begins = answered - self.seconds_down - (at - now)
+        begins = answered - self.downlink_seconds - (at - now)
         if begins < now:  # noqa: PLR1730 - five times as fast
             begins = now
         self.waited += begins - now
         self.communicated += answered - begins
-        self.now = self._since = answered  # if that is after the end, because of the network alone
+        self.now = self._busy_since = answered
         return answer
 
     @property
-    def answers(self) -> int:
-        """Answers to it: to all it has asked, but the last."""
-        return self.asked - (self.asked > 0 and not self.unheard)
+    def replies(self) -> int:
+        """Replies sent to it: to every request but the last, or to all if the last comes late."""
+        return self.requests - (self.requests > 0 and not self.reply_is_late)
 
-    def count_bytes(self, whole: float) -> None:
-        """Count its messages, of so many bytes."""
-        self._up.bytes, self._down.bytes = self.asked * whole, self.answers * whole
+    def count_bytes(self, message_bytes: float) -> None:
+        """Count the bytes of its requests and their replies."""
+        self._uplink.bytes = self.requests * message_bytes
+        self._downlink.bytes = self.replies * message_bytes
 
     receive = send = mark = RequestReplyNode._refuse
 
 
 class AnsweringServer(RequestReplyNode):
-    """The server: it takes requests, updates, and answers them."""
+    """The server: it receives requests, updates, and replies."""
 
-    __slots__ = ("_answered", "_deadline", "_inbox", "_team")
+    __slots__ = ("_deadline", "_inbox", "_last_reply_step", "_requesters")
 
     def __init__(self, run: "RequestReply") -> None:
         super().__init__(run, run.workers)
-        self._inbox, self._team = run.inbox, dict(enumerate(run.team))
-        self._ages = run.staleness = {}  # plain: CPython is quicker with it
+        self._inbox, self._requesters = run.inbox, dict(enumerate(run.team))
+        self._staleness = run.staleness = {}  # a plain dict, faster here than a defaultdict
         self._deadline = run.deadline
-        self._answered = NEVER  # its step when it answered last
+        self._last_reply_step = NEVER  # its step when it last replied
         heappush(self._inbox, (run.deadline, NEVER, None, NOTHING))
 
     @types.coroutine
     def receive(self, source: int = ANY) -> Generator[None, Any, tuple[int, Payload]]:
-        """Take the first request to arrive."""
+        """Return the sender and payload of the first request to arrive."""
         if source != ANY:
             self._refuse()
         at, _, sender, value = heappop(self._inbox)
         if sender is None:
-            self._run.close()
+            self._run.note_pending()
             yield  # for ever
         now = self.now
         if at > now:
-            now = at  # idle: nobody who comes later waits behind those before
+            now = at  # idle, so that no request waited: no service start to note
         else:
             if now > self._deadline:
-                self._run.late = True
-                yield  # for ever: its turn comes after the end
-            self._begun.append(now)
-            if at < self._begun[0]:
-                self._lengthen(value)
-        stale = self.updates - sender.seen
-        sender.seen = -1
+                self._run.work_left = True
+                yield  # for ever: it would be served after the end
+            self._service_starts.append(now)
+            if at < self._service_starts[0]:
+                self._note_longer_queue(value)
+        stale = self.updates - sender.version
+        sender.version = -1
         try:
-            self._ages[stale] += 1
+            self._staleness[stale] += 1
         except KeyError:
-            self._ages[stale] = 1
+            self._staleness[stale] = 1
         self.step += 1
         self.now = now + self._receive_seconds
         return sender.rank, value
 
     def send(self, to: int, value: Payload) -> None:
-        """Answer a request; its worker goes on, up to its next one."""
+        """Reply to a request; its worker goes on at once, up to its next request."""
         try:
-            worker = self._team[to]
+            worker = self._requesters[to]
         except KeyError:
             self._refuse()
-        if worker.seen >= 0 or type(value) is not complex:
+        if worker.version >= 0 or type(value) is not complex:
             self._refuse()
-        worker.seen = self.updates
-        self._answered = self.step
-        at = self.now + worker.seconds_down
+        worker.version = self.updates
+        self._last_reply_step = self.step
+        at = self.now + worker.downlink_seconds
         if at > self._deadline:
-            worker.unheard = True
+            worker.reply_is_late = True
             return
         resume = worker.resume  # looked up faster than called
         try:
@@ -179,7 +204,7 @@ class AnsweringServer(RequestReplyNode):
             self.updates += 1
 
     def _show(self, x: Vector) -> None:
-        if self._answered == self.step:  # in `Simulation`, who is answered has not gone on yet
+        if self._last_reply_step == self.step:  # `Simulation` resumes the worker after this mark
             self._refuse()
         super().mark(x)
         if self._stopped:
@@ -190,44 +215,46 @@ class AnsweringServer(RequestReplyNode):
 
 
 class MessageCounts(Traffic):
-    """What is sent: as many messages, all of one size, as the workers count."""
+    """Traffic counted by the workers: as numbers of messages, all of `message_bytes`."""
 
-    def __init__(self, network: ClosedForm, seed: int, whole: float) -> None:
+    def __init__(self, network: ClosedForm, seed: int, message_bytes: float) -> None:
         super().__init__(network, seed)
         self.team: list[AskingWorker] = []
-        self._whole = whole
+        self._message_bytes = message_bytes
 
     def links(self) -> dict[str, float]:
-        """Bytes so far over each link, by "from->to"."""
+        """Return the bytes so far over each link, by "from->to"."""
         for worker in self.team:
-            worker.count_bytes(self._whole)
+            worker.count_bytes(self._message_bytes)
         return super().links()
 
     def totals(self) -> tuple[float, float]:
-        """Bytes so far over all links, and over those that are charged as egress."""
+        """Return the bytes so far over all links, and over those that are charged as egress."""
         if self.network.charged:
             return super().totals()
-        return sum(worker.asked + worker.answers for worker in self.team) * self._whole, 0.0
+        return sum(
+            worker.requests + worker.replies for worker in self.team
+        ) * self._message_bytes, 0.0
 
 
 class RequestReply(Simulation):
     """One algorithm with one seed. Raises Unsupported, at any time, where `Simulation` is needed.
 
-    `inbox`: a heap of the requests under way; `team`: the workers.
+    `inbox`: a heap of the requests in flight; `team`: the workers.
     """
 
     def prepare(self) -> None:
-        """Make the network, and the way to the server."""
-        if not self.whole.is_integer():
+        """Make the network, and the heap of requests."""
+        if not self.model_bytes.is_integer():
             raise Unsupported("sums of its bytes depend on their order")
-        self.traffic = MessageCounts(ClosedForm(self.scenario), self.seed, self.whole)
+        self.traffic = MessageCounts(ClosedForm(self.scenario), self.seed, self.model_bytes)
         self.team = self.traffic.team
         self.inbox: list[Request] = []
         self.numbers: Iterator[int] = count()
-        self._goes_on = False
+        self._pending_at_end = False
 
     def make(self, rank: int) -> RequestReplyNode:
-        """Make a worker, or the server after them."""
+        """Make a worker, or the server, which comes last."""
         if rank == self.workers:
             return AnsweringServer(self)
         self.team.append(AskingWorker(self, rank))
@@ -236,24 +263,24 @@ class RequestReply(Simulation):
     def run(self) -> None:
         """Run to the end of the steps, or of the time."""
         super().run()
-        if not all(worker.asked for worker in self.team):
+        if not all(worker.requests for worker in self.team):
             raise Unsupported("a worker's program ends")
 
-    def close(self) -> None:
-        """Note that no request is left up to the end."""
-        self._goes_on = bool(self.inbox) or any(worker.unheard for worker in self.team)
+    def note_pending(self) -> None:
+        """Record whether requests or replies remain after the deadline."""
+        self._pending_at_end = bool(self.inbox) or any(worker.reply_is_late for worker in self.team)
 
-    def expects(self) -> bool:
-        """Whether something was still to come when the run ended."""
-        return self._goes_on
+    def has_pending(self) -> bool:
+        """Whether requests or replies were pending when the run ended."""
+        return self._pending_at_end
 
-    def stalled(self, nodes: list[str]) -> None:
-        """Let `Simulation` say who waits for whom."""
+    def report_stall(self, nodes: list[str]) -> None:
+        """Leave it to `Simulation` to report which nodes wait for which."""
         raise Unsupported("its nodes wait for each other")
 
 
 def _constant(route: MessageRoute) -> float:
-    """Seconds that every message is on its way."""
+    """Return the transit of every message on a route, in seconds."""
     if route.whole_transit is None or route.whole_transit == inf:
         raise Unsupported("its messages are not equally long on their way")
     return route.whole_transit

@@ -1,4 +1,4 @@
-"""The reference interpreter: any scenario, in simulated time, on SimPy."""
+"""`run` of the reference engine: any scenario, one seed, in simulated time on SimPy."""
 
 from collections.abc import Mapping
 
@@ -29,14 +29,14 @@ def run(
 ) -> Run:
     """Simulate one algorithm with one seed; keep up to `spans` spans.
 
-    Raises ProgramError when the program breaks the vocabulary's rules or comes to a deadlock.
+    Raises ProgramError when the program breaks the rules of the effects, or deadlocks.
     """
     program = (programs or catalogue())[algorithm.name]
     kept = Spans(spans) if spans else None
     with np.errstate(over="ignore", invalid="ignore"):  # divergence is reported, not warned about
         simulation = _simulated(program, algorithm, scenario, seed, kept)
     curve = simulation.observer.curve
-    drawn = (None, None) if kept is None else simulation.shown(kept, simulation.end)
+    drawn = (None, None) if kept is None else simulation.timeline(kept, simulation.end)
     return Run(
         label=algorithm.label,
         name=algorithm.name,
@@ -56,7 +56,7 @@ def run(
         staleness={each: times for each, times in sorted(simulation.staleness.items()) if times},
         staleness_unit=simulation.staleness_unit,
         inbox_bytes=simulation.inbox_bytes,
-        failures=simulation.account(),
+        failures=simulation.failures(),
         lines=simulation.usage(),
         phases=simulation.phases(),
         jobs=simulation.jobs(),
@@ -67,9 +67,9 @@ def run(
 def _simulated(
     program: Program, algorithm: Algorithm, scenario: Scenario, seed: int, kept: Spans | None
 ) -> Simulation:
-    """A simulation that has been run."""
+    """Return the simulation after its run: the fast path where that takes it, else the general."""
     needed = kind(scenario)
-    if needed is Simulation and kept is None and request_reply.takes(program, scenario):
+    if needed is Simulation and kept is None and request_reply.may_take(program, scenario):
         try:
             simple = RequestReply(program, algorithm, scenario, seed)
             simple.run()
@@ -83,7 +83,7 @@ def _simulated(
 
 
 def kind(scenario: Scenario) -> type[Simulation]:
-    """The simplest simulation that has all that a scenario asks for."""
+    """Return the simplest class of simulation that models all of a scenario."""
     if scenario.network.model == "flows" or shares_devices(scenario):
         from paceline.simulator.engines.virtual import background_jobs, flows  # noqa: PLC0415 - they load numba
 
@@ -100,37 +100,37 @@ def timeline(
     spans: int,
     programs: Mapping[str, Program] | None = None,
 ) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Spans, up to `spans` of them, and arrows of a run; whether there are more: it ends there."""
+    """Return up to `spans` spans of a run, and its arrows; whether it was cut off at that many."""
     program = (programs or catalogue())[algorithm.name]
     found = Spans(spans, raises=True)
     simulation = kind(scenario)(program, algorithm, scenario, seed, found)
     try:
         simulation.run()
     except Full:
-        return *simulation.shown(found, simulation.deadline), True
-    return *simulation.shown(found, simulation.end), found.truncated
+        return *simulation.timeline(found, simulation.deadline), True
+    return *simulation.timeline(found, simulation.end), found.truncated
 
 
 def notes(
-    program: Program, algorithm: Algorithm, goal: Objective, curve: dict[str, list[float]]
+    program: Program, algorithm: Algorithm, objective: Objective, curve: dict[str, list[float]]
 ) -> list[str]:
-    """What a user of a run must know."""
-    moot = isinstance(goal, NoisyQuadratic) and not program.moves_alike(algorithm.parameters)
+    """Return notes for readers of a run: of its algorithm, objective and curve."""
+    moot = isinstance(objective, NoisyQuadratic) and not program.moves_alike(algorithm.parameters)
     return [
         *algorithm.notes,
-        *(() if moot else goal.notes),
+        *(() if moot else objective.notes),
         *_warnings(curve, program),
     ]
 
 
 def _warnings(curve: dict[str, list[float]], program: Program) -> list[str]:
-    """What a reader of a curve must know: that it is none, never averaged, or diverged."""
+    """Return notes on a curve: that it is empty, was never averaged, or diverged."""
     steps = curve["step"]
     if len(steps) == 1:
         return ["no step was evaluated before the end; run longer, or evaluate more often"]
     found = []
-    meets = program.averages and not (program.server or program.gossips)
-    if meets and not np.isfinite(curve["tau"]).any():
+    averages = program.averages and not (program.server or program.gossips)
+    if averages and not np.isfinite(curve["tau"]).any():
         found.append("never averaged: the period is longer than the run")
     lost = divergence.note(curve)
     return [*found, lost] if lost else found
