@@ -1,4 +1,4 @@
-"""Two jobs on one network."""
+"""Background jobs: a run beside others on one network."""
 
 from pathlib import Path
 from typing import Any
@@ -69,21 +69,21 @@ def test_a_greedy_neighbour_takes_half_of_the_link(tmp_path: Path) -> None:
 
 
 def test_jobs_of_one_kind_share_alike(tmp_path: Path) -> None:
-    """The same job twice, always in step: each gets half whenever both are on the link."""
+    """Run the same job twice, always in step: each gets half of the link whenever both use it."""
     beside = result(world(tmp_path, OURS))
     (job,) = beside.jobs
     assert job["seconds_per_step"] == pytest.approx(beside.duration / 20, rel=0.06)
     assert beside.duration / 20 == pytest.approx(0.1 + 2 * 0.01 + 2 * 4000 / 12_500)
 
 
-def test_elsewhere_on_the_network_nobody_notices(tmp_path: Path) -> None:
+def test_a_job_elsewhere_on_the_network_changes_nothing(tmp_path: Path) -> None:
     inside = OURS.replace('region = "b"', 'region = "a"')
     alone, beside = result(world(tmp_path, inside, "")), result(world(tmp_path, inside))
     assert beside.curve == alone.curve
     assert beside.lines == alone.lines
 
 
-def test_every_kind_of_program_can_be_a_guest_or_a_host(tmp_path: Path) -> None:
+def test_every_kind_of_program_can_be_the_run_or_the_job(tmp_path: Path) -> None:
     for ours in ("ssgd", "asgd", "ad-psgd", "dts"):
         for theirs in ("asgd", "d-psgd", "psgd", "ssgd-bucketed"):
             text = OURS.replace('"ssgd"', f'"{ours}"' + ("\ndelay = 3" if ours == "dts" else ""))
@@ -95,7 +95,7 @@ def test_every_kind_of_program_can_be_a_guest_or_a_host(tmp_path: Path) -> None:
             assert first.jobs[0]["steps"] > 0
 
 
-def test_a_run_that_stalls_ends_beside_its_guest(tmp_path: Path) -> None:
+def test_a_run_that_stalls_ends_beside_its_job(tmp_path: Path) -> None:
     path = world(tmp_path, OURS)
     crash = '[[cluster.crash]]\nworker = 1\nat = "1 s"\n'
     path.write_text(path.read_text() + crash)

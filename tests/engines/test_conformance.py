@@ -1,4 +1,4 @@
-"""Every program on every interpreter; and the vocabulary's rules, which hold on each of them."""
+"""Every program on every engine, and the rules of the effects, which hold on each of them."""
 
 from dataclasses import asdict
 from functools import cache
@@ -111,7 +111,7 @@ def test_a_rerun_is_identical(case):
 
 
 def run_on(interpreter, worker, server=None, workers=3, **tables):
-    """Run a program that is defined here."""
+    """Run a program that a test defines."""
     programs = {"mine": Program("mine", worker, "here", server=server)}
     tables = {"objective": QUADRATIC, "steps": 6} | tables
     world = scenario({"name": "mine"}, workers=workers, programs=programs, **tables)
@@ -178,7 +178,7 @@ def test_a_message_can_be_picked_by_its_sender(interpreter):
 
 @everywhere
 def test_finished_has_one_answer_for_all(interpreter):
-    """Given when the last worker asks, who is three steps late; by then the mean is there."""
+    """The last worker asks, three steps late, and decides: by then the mean is done."""
 
     async def worker(me, *, lr: float):
         mean = me.start_mean(await me.gradient(me.start))
@@ -192,7 +192,7 @@ def test_finished_has_one_answer_for_all(interpreter):
 
 
 def changes(array):
-    """Whether an array lets itself be changed in place."""
+    """Return whether an array can be changed in place."""
     try:
         array += 1
     except ValueError:

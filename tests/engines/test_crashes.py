@@ -35,7 +35,7 @@ def times(result: Run) -> list[float]:
     return [round(time, 9) for time in result.curve["time"]]
 
 
-def test_who_waits_for_a_crashed_worker_and_what_it_does_again() -> None:
+def test_the_others_wait_while_a_crashed_worker_repeats_its_steps() -> None:
     """Steps of 1 s: worker 1 crashes half a second into its third one, and is back at 12.5 s."""
     result = run({"name": "ssgd"}, CRASH)
     assert times(result) == [0, 1, 2, 13.5, 14.5, 15.5]
@@ -49,7 +49,7 @@ def test_who_waits_for_a_crashed_worker_and_what_it_does_again() -> None:
 
 
 def test_a_local_phase_is_lost_as_a_whole() -> None:
-    """Nobody else has what it did since the last average: two steps and a half."""
+    """No other worker has what it did since the last average: two steps and a half."""
     result = run({"name": "local-sgd", "tau": 5}, CRASH)
     assert times(result)[-1] == 12.5 + 5
     assert result.failures is not None
@@ -107,7 +107,7 @@ def test_a_crash_while_all_is_done_again_begins_that_anew() -> None:
 
 
 def test_backup_workers_are_not_waited_for() -> None:
-    """The slowest of four is left out: means begin with the third, and nobody waits."""
+    """The slowest of four is left out: means begin with the third, and no worker waits."""
     slow = {"cluster": {"group": [{"name": "slow", "workers": 1, "compute": "1 h"}]}}
     table = {"steps": 3, "network": RING, **slow}
     result = simulate(scenario({"name": "ssgd"}, recovery={"backup": 1}, **table))
@@ -129,7 +129,7 @@ def test_backup_workers_are_order_statistics() -> None:
     assert result.duration / 4000 == pytest.approx(expected, rel=0.03)
 
 
-def test_a_worker_that_never_comes_back_stops_those_who_wait_and_says_so() -> None:
+def test_a_worker_that_never_comes_back_stalls_the_run_and_is_named() -> None:
     gone = {"worker": 2, "at": "2.5 s"}
     result = run({"name": "ssgd"}, gone)
     assert times(result) == [0, 1, 2]
@@ -154,7 +154,7 @@ def test_a_server_that_crashes_answers_when_it_is_back() -> None:
 
 
 def test_random_crashes_have_the_availability_that_they_should() -> None:
-    """Down for repair / (between + repair) of the time, whoever asks in which order."""
+    """A node is down for repair / (between + repair) of the time, in any order of queries."""
     world = scenario(
         {"name": "psgd"}, cluster={"failures": {"between": "90 s", "repair": "10 s"}}, steps=10
     )
@@ -177,7 +177,7 @@ def test_a_calendar_joins_crashes_that_overlap() -> None:
 
 
 class OneHot:
-    """Gradients that can be told apart: the k-th of worker w is 1 at a place of its own."""
+    """Make gradients distinct: the k-th of worker w is 1 at a coordinate of its own."""
 
     def __init__(self, rank: int, dimension: int) -> None:
         self._next, self._dimension = rank * STEPS, dimension
@@ -222,7 +222,7 @@ def test_every_program_survives(
     case: dict[str, Any], crashes: list[dict[str, Any]], policy: str, networked: bool,
     served: bool, seed: int,
 ) -> None:  # fmt: skip
-    """It comes to its last step, accounts for all time, and loses no more than it should."""
+    """A run reaches its last step, accounts for all time, and loses no more than it should."""
     program = catalogue()[case["name"]]
     row = next(row for row in ROWS if row.name == case["name"])
     if policy not in program.recovers:
@@ -352,7 +352,7 @@ def test_who_never_meets_anybody_is_a_renewal_process() -> None:
 
 
 def test_checkpoints_too_far_apart_are_never_reached_again() -> None:
-    """Crashes every 2 s, and 200 s from one checkpoint to the next: it says so, and ends."""
+    """Crashes come every 2 s, checkpoints every 200 s: the run ends, and says why."""
     recovery = {"policy": "restart", "checkpoint": {"every": 200}}
     failures = {"failures": {"between": "8 s", "repair": "1 s"}}
     world = scenario({"name": "ssgd"}, steps=300, cluster=failures, recovery=recovery)
@@ -398,8 +398,8 @@ def test_all_workers_but_one_may_be_gone_for_good() -> None:
 
 @pytest.mark.parametrize("model", ["closed-form", "flows"])
 @pytest.mark.parametrize("name", ["asgd", "d2", "psgd", "hpsgd"])
-def test_whoever_is_gone_is_named(name: str, model: str) -> None:
-    """Also beside random crashes without end; messages to it are never there."""
+def test_a_node_that_is_down_for_good_is_named(name: str, model: str) -> None:
+    """This holds beside endless random crashes, too; messages to it never arrive."""
     failures = {"failures": {"between": "50 s", "repair": "1 s"}}
     for gone in (1, "server") if name == "asgd" else (1,):
         world = scenario(

@@ -1,4 +1,4 @@
-"""Runs over a network that transfers share: equal to closed form where nobody is in the way."""
+"""Runs over shared links: equal to the closed form where no transfers compete."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ BLOCKING = [
 
 
 def both(case: dict[str, Any], network: dict[str, Any], **world: Any) -> tuple[Any, Any]:
-    """The same run by formulas, and with every transfer simulated."""
+    """Return the same run in closed form, and with every transfer simulated."""
     made = [
         scenario(case, network=network | {"model": model}, **world)
         for model in ("closed-form", "flows")
@@ -32,7 +32,7 @@ def both(case: dict[str, Any], network: dict[str, Any], **world: Any) -> tuple[A
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize("workers", [2, 3, 4, 5, 6, 8, 13])
-def test_a_network_with_nobody_in_the_way_is_as_its_formula_says(
+def test_a_network_without_competition_is_as_its_formula_says(
     collective: str, workers: int
 ) -> None:
     network = RING | {"collective": collective}
@@ -48,8 +48,8 @@ def test_a_network_with_nobody_in_the_way_is_as_its_formula_says(
 
 
 @pytest.mark.parametrize("case", BLOCKING, ids=called)
-def test_every_program_takes_as_long_where_nobody_is_in_the_way(case: dict[str, Any]) -> None:
-    """Values are equal to the last bit, times but for rounding."""
+def test_every_program_takes_as_long_without_competition(case: dict[str, Any]) -> None:
+    """Values are equal to the last bit, times up to rounding."""
     compute = {"dist": "uniform", "low": "100 ms", "high": "900 ms"}
     formula, flows = both(case, RING, objective=QUADRATIC, compute=compute, steps=12)
     np.testing.assert_allclose(flows.curve["time"], formula.curve["time"], rtol=1e-11)
@@ -74,7 +74,7 @@ def test_what_overlaps_comes_to_the_same_values(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", cases(), ids=called)
 @pytest.mark.parametrize("seconds", ["2 s", "3.3 s"])
 def test_a_run_may_end_in_the_midst_of_transfers(case: dict[str, Any], seconds: str) -> None:
-    """By time: whatever is under way then, it is no deadlock."""
+    """End a run by time: transfers in flight then are no deadlock."""
     network = RING | {"model": "flows", "bandwidth": "100 kbit/s"}
     tables = {"network": network, "objective": QUADRATIC, "run": {"duration": seconds}}
     run = simulate(scenario(case, steps=None, **tables))
@@ -89,7 +89,7 @@ delays = st.sampled_from(["0 s", "5 ms", "40 ms"])
 
 @st.composite
 def graphs(draw: st.DrawFn) -> dict[str, Any]:
-    """Three places in a row, "b" in the middle; what may befall the links, and others' traffic."""
+    """Draw three places in a row, "b" in the middle, with outages, profiles and competing flows."""
     links = []
     for between in (["a", "b"], ["b", "c"]):
         link = {"between": between, "bandwidth": draw(fractions), "latency": draw(delays)}
@@ -119,7 +119,7 @@ def graphs(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def placed(case: dict[str, Any], network: dict[str, Any], **world: Any) -> Any:
-    """A scenario with a worker in each place, and the server in the first."""
+    """Make a scenario with a worker in each place, and the server in the first."""
     group = [{"name": place, "workers": 1, "region": place} for place in PLACES]
     cluster = {"group": group} | world.pop("cluster", {})
     return scenario(
@@ -136,7 +136,7 @@ def placed(case: dict[str, Any], network: dict[str, Any], **world: Any) -> Any:
 def test_whatever_happens_to_the_network_a_run_ends_and_accounts(
     case: dict[str, Any], network: dict[str, Any], policy: str | None, seed: int
 ) -> None:
-    """The same twice; nothing before the time of a network with nobody in the way."""
+    """It is the same twice, and never faster than a network without competition."""
     world: dict[str, Any] = {"steps": 6, "objective": QUADRATIC}
     if policy in catalogue()[case["name"]].recovers:
         world["cluster"] = {"crash": [{"worker": 1, "at": "2200 ms", "lasts": "1500 ms"}]}
@@ -171,7 +171,7 @@ def test_whatever_happens_to_the_network_a_run_ends_and_accounts(
 def test_a_link_that_is_down_for_good_is_named_and_who_waits(
     run: dict[str, Any], others: dict[str, Any]
 ) -> None:
-    """Whatever else comes and goes on that link."""
+    """This holds whatever competing flows come and go on that link."""
     network = RING | {
         "model": "flows", "outage": [{"between": ["a", "b"], "at": "2500 ms"}],
         "link": [
@@ -189,7 +189,7 @@ def test_a_link_that_is_down_for_good_is_named_and_who_waits(
 
 @pytest.mark.parametrize("workers", [2, 3, 5])
 def test_workers_on_one_device_take_turns(workers: int) -> None:
-    """All that compute share it equally: n at once take n times as long, in any program."""
+    """Workers share a device equally: n at once take n times as long, in any program."""
     device = {
         "device": [{"name": "gpu", "shared_by": workers}],
         "group": [{"name": "all", "workers": workers, "device": "gpu"}],
@@ -228,7 +228,7 @@ def test_processor_sharing_of_unequal_work() -> None:
     assert seen == {(0, 4), (4, 8), (0, 12)}
 
 
-def test_a_server_takes_in_what_comes_at_once() -> None:
+def test_messages_that_arrive_together_share_the_servers_card() -> None:
     """m gradients of 4 kB over its card of 8 kB/s: all arrive after m / 2 s; answers one by one.
 
     The server answers all at the same time: their m answers share its card again.
@@ -282,7 +282,7 @@ def test_who_is_left_alone_by_a_crash_needs_no_network() -> None:
 
 
 def test_another_algorithm_changes_nothing() -> None:
-    """Crashes, jitter and the weather are the same beside it."""
+    """Crashes, jitter and network events are the same beside it."""
     jitter = {"dist": "exponential", "mean": "10 ms"}
     links = [
         {"between": ["a", "b"], "outages": {"between": "3 s", "repair": "1 s"}},

@@ -1,4 +1,4 @@
-"""How often a run is looked at, where nobody knows how long it will be."""
+"""The observer: how often a run of unknown length is evaluated."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a real system adds: worked out by hand, program by program, and between measured sizes."""
+"""Overheads of a real system: by hand, program by program, and between measured sizes."""
 
 import numpy as np
 import pytest
@@ -175,7 +175,7 @@ def test_a_profile_holds_where_the_scenario_says_nothing(tmp_path):
         ('[cluster]\ncompute = "1 s"\n[calibration]\nsd = { "overhead.0.issue" = 0.1 }\n', None),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_profile_is_said_of_it(tmp_path, text, said):
+def test_a_wrong_profile_is_refused_with_a_reason(tmp_path, text, said):
     if said is None:
         parse(profile(tmp_path, text), folder=tmp_path)
         return
@@ -200,7 +200,7 @@ def calibrated(**tables):
     return scenario({"name": "psgd"}, {"name": "ssgd"}, steps=50, calibration=calibration)
 
 
-def test_an_interval_holds_what_may_as_well_be_true():
+def test_an_interval_holds_values_within_standard_errors():
     """psgd's pace is the compute time: 5 % either way are 90 % between -8 and +8.5 %."""
     (psgd, ssgd) = simulate(calibrated()).algorithms
     low, high = psgd["interval90"]["seconds_per_step"]

@@ -1,4 +1,4 @@
-"""Requests and answers alone: equal to any other simulation of them, or handed over."""
+"""The request-reply fast path: equal to `Simulation` to the last bit, or it falls back to it."""
 
 from collections import deque
 from dataclasses import replace
@@ -36,15 +36,15 @@ PLACES = {
 
 
 def reference(world, seed=0, **options):
-    """By `Simulation`."""
+    """Run by `Simulation`."""
     with patch.object(request_reply, "may_take", return_value=False):
         return virtual.run(world.algorithm[0], world, seed, **options)
 
 
-def exchanged(world, seed=0, programs=None):
-    """By `RequestReply` or not at all."""
+def fast_path(world, seed=0, programs=None):
+    """Run by `RequestReply`; fail if that falls back."""
     with (
-        patch.object(virtual, "Simulation", side_effect=AssertionError("handed over")) as general,
+        patch.object(virtual, "Simulation", side_effect=AssertionError("fell back")) as general,
         patch.object(virtual, "kind", return_value=general),
     ):
         return virtual.run(world.algorithm[0], world, seed, programs=programs)
@@ -61,25 +61,25 @@ def test_all_equals_the_simulation_bit_by_bit(world, seed):
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("end", [{"steps": 300}, {"duration": "290 s"}], ids=["steps", "duration"])
 @pytest.mark.parametrize("workers", [1, 7])
-def test_published_programs_are_not_handed_over(case, place, end, workers):
+def test_published_programs_take_the_fast_path(case, place, end, workers):
     k = {"k": min(case["k"], workers)} if "k" in case else {}
     slow = {"group": [{"name": "slow", "workers": 1, "compute": "70 s"}]} if workers > 1 else {}
     world = scenario(
         case | k, workers=workers, steps=None, run=end, cluster=slow,
         cost={"node_hour": 2.0, "egress_per_gb": 0.1}, **PLACES[place],
     )  # fmt: skip
-    ours = exchanged(world)
+    ours = fast_path(world)
     assert ours.updates > 10
     np.testing.assert_equal(vars(ours), vars(reference(world)))
 
 
 def test_a_longest_queue_is_as_long_as_it_was():
-    """One at a time is served: the others of eight who always come at once wait."""
+    """Eight requests arrive at once and one is served, so that seven wait."""
     world = scenario(ASGD, workers=8, server={"apply": "100 ms"}, steps=30)
-    assert exchanged(world).inbox_bytes == 7 * world.model.bytes
+    assert fast_path(world).inbox_bytes == 7 * world.model.bytes
 
 
-# What is handed over
+# What falls back
 
 
 async def _nothing(me, worker, update):
@@ -105,7 +105,7 @@ async def _take_back(me, worker, update):
         me.discard()
 
 
-async def _to_nobody(me, worker, update):
+async def _to_no_worker(me, worker, update):
     if update == 5:
         me.send(me.workers + 1, me.start)
 
@@ -113,7 +113,7 @@ async def _to_nobody(me, worker, update):
 SERVERS = {
     "answers twice": {"after": _answer_again},
     "discards": {"before": _take_back},
-    "answers nobody": {"after": _to_nobody},
+    "answers no worker": {"after": _to_no_worker},
 }
 
 
@@ -182,7 +182,7 @@ def made(worker=push_and_pull, server=_answering) -> dict[str, Program]:
 
 
 def outcome(run, world, programs):
-    """What a run comes to: its figures, or its error."""
+    """Return all of a run's figures, or its error."""
     try:
         return vars(run(world, programs=programs))
     except (DeadlockError, LookupError, RuntimeError) as error:
@@ -193,7 +193,7 @@ def ours(world, programs):
     return virtual.run(world.algorithm[0], world, 0, programs=programs)
 
 
-def assert_handed_over(world, programs):
+def assert_falls_back(world, programs):
     algorithm = world.algorithm[0]
     with pytest.raises(Unsupported):
         RequestReply(programs["asgd"], algorithm, world, 0).run()
@@ -201,20 +201,20 @@ def assert_handed_over(world, programs):
 
 
 def bare(world):
-    """With no parameters but those that a test gives."""
+    """Drop all parameters but those that a test gives."""
     algorithm = world.algorithm[0].model_copy(update={"parameters": {}})
     return world.model_copy(update={"algorithm": [algorithm]})
 
 
 @pytest.mark.parametrize("name", SERVERS)
 @pytest.mark.parametrize("end", [{"steps": 40}, {"duration": "60 s"}], ids=["steps", "duration"])
-def test_servers_that_do_more_are_handed_over(name, end):
+def test_servers_that_do_more_fall_back(name, end):
     world = bare(scenario(ASGD, compute=EXPONENTIAL, steps=None, run=end))
 
     async def server(me):
         await _answering(me, **SERVERS[name])
 
-    assert_handed_over(world, made(server=server))
+    assert_falls_back(world, made(server=server))
 
 
 async def _in_parts(me):
@@ -239,8 +239,8 @@ async def _in_turn(me):
 
 
 @pytest.mark.parametrize("server", [_in_parts, _before_it_marks, _in_turn])
-def test_other_servers_are_handed_over(server):
-    assert_handed_over(bare(scenario(ASGD, compute=EXPONENTIAL)), made(server=server))
+def test_other_servers_fall_back(server):
+    assert_falls_back(bare(scenario(ASGD, compute=EXPONENTIAL)), made(server=server))
 
 
 def test_a_server_that_fails_says_so():
@@ -254,14 +254,14 @@ def test_a_server_that_fails_says_so():
 
 
 @pytest.mark.parametrize("worker", WORKERS)
-def test_workers_that_do_more_or_less_are_handed_over(worker):
+def test_workers_that_do_more_or_less_fall_back(worker):
     world = bare(scenario(ASGD, compute=EXPONENTIAL))
-    assert_handed_over(world, made(worker=worker))
+    assert_falls_back(world, made(worker=worker))
 
 
 @pytest.mark.parametrize("end", [{"steps": 40}, {"duration": "60 s"}], ids=["steps", "duration"])
 @pytest.mark.parametrize("keeps", [0, 1])
-def test_whoever_lets_all_wait_is_handed_over(end, keeps):
+def test_a_server_that_lets_all_wait_falls_back(end, keeps):
     async def server(me):
         held = deque()
         for update in count():
@@ -271,17 +271,17 @@ def test_whoever_lets_all_wait_is_handed_over(end, keeps):
                 me.send(held.popleft(), me.start)
 
     world = bare(scenario(ASGD, compute=EXPONENTIAL, steps=None, run=end))
-    assert_handed_over(world, made(server=server))
+    assert_falls_back(world, made(server=server))
 
 
-def test_a_server_that_is_through_is_handed_over():
+def test_a_server_that_returns_falls_back():
     async def server(me):
         for _ in range(9):
             worker, _ = await me.receive()
             me.mark(me.start)
             me.send(worker, me.start)
 
-    assert_handed_over(bare(scenario(ASGD, compute=EXPONENTIAL)), made(server=server))
+    assert_falls_back(bare(scenario(ASGD, compute=EXPONENTIAL)), made(server=server))
 
 
 @pytest.mark.parametrize(
@@ -296,6 +296,6 @@ def test_a_server_that_is_through_is_handed_over():
 )
 def test_worlds_that_need_more_go_to_the_simulation(tables):
     world = scenario(ASGD, compute=EXPONENTIAL, **tables)
-    with pytest.raises(AssertionError, match="handed over"):
-        exchanged(world)
+    with pytest.raises(AssertionError, match="fell back"):
+        fast_path(world)
     np.testing.assert_equal(vars(virtual.run(world.algorithm[0], world, 0)), vars(reference(world)))

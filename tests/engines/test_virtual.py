@@ -1,4 +1,4 @@
-"""Simulated time: against theory, against models of the same thing written here, and by hand."""
+"""Simulated time: against theory, against models of the same cluster written here, and by hand."""
 
 import heapq
 import tracemalloc
@@ -33,14 +33,14 @@ LAWS = {
 
 
 def covered(samples, expected):
-    """Demand that the 99.9 % interval of the samples' mean covers what is expected."""
+    """Demand that the 99.9 % interval of the samples' mean covers the expected value."""
     error = np.std(samples, ddof=1) / np.sqrt(len(samples))
     assert abs(np.mean(samples) - expected) < 3.29 * error
     assert error < 0.02 * expected
 
 
 def rounds(world, index=0):
-    """How long each interval between two evaluations took."""
+    """Return the seconds between evaluations."""
     return np.diff(simulate(world, index).curve["time"])
 
 
@@ -59,7 +59,7 @@ def test_synchronous_sgd_waits_for_the_slowest_of_all():
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("tau", [1, 10])
 def test_periodic_averaging_is_as_fast_as_theorem_1_says(law, tau):
-    """With random D, a group of another kind, and stragglers."""
+    """Compare with random D, two kinds of workers, and stragglers."""
     world = scenario(
         {"name": "local-sgd", "tau": tau}, workers=8, compute=LAWS[law], steps=1500 * tau,
         network={"collective": "given", "duration": {"dist": "gamma", "mean": "1 s", "shape": 3}},
@@ -94,7 +94,7 @@ def test_a_server_is_as_busy_as_queueing_theory_says(workers, service):
 
 
 def mean_of(collective, m, latency, transmission):
-    """Seconds of one mean over m > 1 workers, where a payload takes `transmission` on a link."""
+    """Return the seconds of a mean over m > 1 workers; a payload takes `transmission` on a link."""
     return {
         "ring": 2 * (m - 1) * (latency + transmission / m),
         "tree": 2 * ceil(log2(m)) * (latency + transmission),
@@ -174,7 +174,7 @@ def test_rounds_by_hand(tau):
 
 
 def test_finished_by_hand():
-    """A mean of 2.5 s begins when the last worker has come; the last to ask decides for all."""
+    """A mean of 2.5 s begins when the last worker joins; the last to ask decides for all."""
 
     async def worker(me, *, lr: float):
         g = await me.gradient(me.start)
@@ -277,7 +277,7 @@ def test_a_parameter_server_by_hand(compute, network, transit, card, service):
     np.testing.assert_allclose(found["time"], [0.0, *expected[m - 1 :: m]], rtol=0, atol=1e-9)
 
 
-def test_gradients_that_come_at_once_queue_up_at_the_servers_card():
+def test_gradients_that_arrive_at_once_queue_at_the_servers_card():
     """Incast: a payload takes 32 ms; the last of five is in after five of them."""
     world = scenario(ASGD, workers=5, steps=1, server={"bandwidth": "1 Mbit/s"})
     assert simulate(world).duration == pytest.approx(1 + 5 * 0.032)
@@ -296,7 +296,7 @@ def points(run):
 
 @pytest.mark.parametrize("case", cases(), ids=called)
 def test_a_deadline_ends_a_run(case):
-    """Nothing is seen after it, and all that a longer run sees up to there is seen."""
+    """No point comes after it, and none before it is missing that a longer run has."""
     tables = {"compute": EXPONENTIAL, "network": RING, "objective": QUADRATIC, "steps": None}
     short, longer, coarse, automatic = (
         simulate(scenario(case, run={"duration": duration} | every, **tables))
@@ -317,7 +317,7 @@ def test_a_deadline_ends_a_run(case):
 
 
 @pytest.mark.parametrize("case", cases(), ids=called)
-def test_what_ends_at_the_deadline_is_seen(case):
+def test_a_step_that_ends_at_the_deadline_counts(case):
     world = scenario(
         case, objective=QUADRATIC, steps=None, run={"duration": "12 s", "evaluate_every": 1}
     )
@@ -328,7 +328,7 @@ def test_what_ends_at_the_deadline_is_seen(case):
 
 
 def test_a_deadline_ends_messages_that_need_no_clock():
-    """Two nodes that only ever wait for each other; a run that ended by steps would take 5000."""
+    """Two nodes only ever wait for each other; a run that ended by steps would take 5000."""
 
     async def worker(me, *, lr: float):
         while True:
@@ -356,7 +356,7 @@ def test_time_after_the_deadline_is_not_accounted(case):
 
 @pytest.mark.parametrize("case", cases(), ids=called)
 def test_one_worker_alone_ends_at_the_deadline(case):
-    """It meets nobody and waits for nothing."""
+    """It joins no other worker and waits for nothing."""
     one = {**case, "k": 1} if "k" in case else case
     made = scenario(one, workers=1, steps=None, network=RING, objective=QUADRATIC,
                     run={"duration": "30 s"})  # fmt: skip
@@ -373,7 +373,7 @@ STRAGGLER = {"group": [{"name": "slow", "workers": 1, "compute": "1000 s"}]}
     ids=called,
 )  # fmt: skip
 def test_nothing_after_the_last_update_counts(case):
-    """One worker of four never gets anything done; the others do its share, and time ends there."""
+    """One worker of four never finishes a step; the others do its share, and time ends there."""
     run = simulate(scenario(case, cluster=STRAGGLER, steps=30), spans=10**5)
     assert run.duration == pytest.approx(40, abs=2)
     assert np.max(run.spans["end"]) <= run.duration
