@@ -9,11 +9,11 @@ other nodes can observe:
 - a message to a node that waits for this very sender skips the heap: no other message can overtake
   it, so that its receiver may go on at once.
 
-Invariants. The result is exact: the same floating-point sums as if every step were an event.
-`now` never decreases while the program runs (`finish` alone cuts it back to the end of the run).
-At any time `now == compute + waited + communicated` (plus seconds down, in `CrashingNode`). A
-coroutine that must never go on yields and is never resumed. `_pause` bounds how far a node runs
-ahead of the others, which changes no number.
+Invariants. Running ahead is exact: it changes no number. `now` never decreases while the program
+runs, except where a `CrashingNode` abandons a step; `finish` cuts it back to the end of the run.
+Compute time is not counted but is the rest of `now` (`busy`), so that a worker's seconds always add
+up. A coroutine that must never go on yields and is never resumed. `_pause` bounds how far a node
+runs ahead of the others.
 
 Why so. One SimPy event per step would take most of the time: tests/bench/engine.py compares with
 models written that way. What is left goes into `gradient`, `wait`, `_block`, `send` and `receive`.
@@ -45,6 +45,7 @@ State of a `VirtualNode`, beside its identity and the model's sizes (s: seconds 
 | `_staleness` | histogram | the run's: uses of results by their age | `wait`, `receive` |
 | `_last_staleness` | updates | of the gradient that the server received last | `receive` |
 | `_service_starts` | s | of the server's last k + 1 messages, k: longest queue | `receive` |
+| `_busy_kind` | kind | of its spans of work: compute or serve | `serve` |
 | `_receive_seconds` | s | that the server spends on each message | `serve` |
 | `_stopped` | bool | its mark has ended the run | `mark` |
 
