@@ -11,7 +11,7 @@ import numpy as np
 
 from paceline.simulator.distributions.law import Law
 from paceline.simulator.distributions.random_streams import Purpose, blocks, generator
-from paceline.simulator.network.fabric import messages
+from paceline.simulator.network import collectives
 from paceline.simulator.network.fabric.fabric import Fabric
 from paceline.simulator.network.fabric.messages import MessagePlan, Messages
 from paceline.simulator.network.topology.routes import Route, Topology
@@ -191,30 +191,30 @@ class FlowNetwork:
 
     def _prepare(self, kind: str, team: Team) -> PreparedTransfer:
         made = (
-            messages.gather(team)
+            collectives.gather(team)
             if kind == "gather"
-            else messages.mean(self._settings.collective, team, self._regions)
+            else collectives.messages(self._settings.collective, team, self._regions)
         )
-        ways = [self.topology.way(ranks) for ranks in made.ways]
+        ways = [self.topology.way(ranks) for ranks in made.routes]
         fixed = np.array([sum(law.expectation for law in way.laws) for way in ways])
         laws = [way.laws if not all(law.is_constant for law in way.laws) else () for way in ways]
         random = {
             each: np.flatnonzero(
-                np.isin(made.way, [n for n, own in enumerate(laws) if own == each])
+                np.isin(made.route, [n for n, own in enumerate(laws) if own == each])
             )
             for each in dict.fromkeys(laws)
             if each
         }
         for which in random.values():
-            fixed[made.way[which]] = 0.0
+            fixed[made.route[which]] = 0.0
         moved: defaultdict[str, Array] = defaultdict(lambda: np.zeros(self._workers))
-        for number, ranks in enumerate(made.ways):
-            mine = made.way == number
+        for number, ranks in enumerate(made.routes):
+            mine = made.route == number
             for source, to in pairwise(ranks):
                 np.add.at(moved[self._hop(source, to)], made.origin[mine], made.share[mine])
         used = frozenset(line for way in ways for line in way.lines)
-        plan = made.plan([self.path(ranks) for ranks in made.ways])
-        return PreparedTransfer(made, plan, fixed[made.way], random, dict(moved), used)
+        plan = made.plan([self.path(ranks) for ranks in made.routes])
+        return PreparedTransfer(made, plan, fixed[made.route], random, dict(moved), used)
 
     def _hop(self, source: int, to: int) -> str:
         """The ends of a hop."""
@@ -239,8 +239,8 @@ class FlowNetwork:
         for (kind, team), payloads in self._payloads.items():
             prepared = self.prepared(kind, team)
             made = prepared.messages
-            hops = np.array([len(ranks) - 1 for ranks in made.ways])
-            sizes = made.share * hops[made.way] * payloads[made.origin]
+            hops = np.array([len(ranks) - 1 for ranks in made.routes])
+            sizes = made.share * hops[made.route] * payloads[made.origin]
             moved = np.bincount(made.stage, sizes)
             spent = self.fabric.stages(prepared.plan)
             for name, seconds, size in zip(made.stages, spent, moved, strict=True):

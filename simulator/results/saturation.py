@@ -122,7 +122,7 @@ def _phases(runs: Sequence[Run]) -> list[str]:
 def held_share(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> float | None:
     """For what share of the time transmissions hold the links of a worker; None: not known."""
     settings, whole = scenario.network, sum(usage.span(run) for run in runs)
-    if runs[0].lines or runs[0].failures is not None or settings.collective == "given" or not whole:
+    if runs[0].lines or runs[0].failures is not None or settings.duration is not None or not whole:
         return None
     network, workers = ClosedForm(scenario), scenario.cluster.workers
     sizes = {name: sum(run.links.get(name, 0.0) for run in runs) for name in runs[0].links}

@@ -21,6 +21,11 @@ from paceline.simulator.scenario.table import (
     Section,
 )
 
+CollectiveName = Literal[
+    "ring", "tree", "star", "hierarchical", "recursive-doubling", "halving-doubling", "given"
+]
+"""The collectives of a mean; `paceline.simulator.network.collectives` says what each does."""
+
 
 class _Line(Section):
     """What the network and each of its links may set."""
@@ -85,15 +90,9 @@ class Network(_Line):
     model: Literal["closed-form", "flows"] = Field(
         default="closed-form", description="alpha-beta formulas, or every transfer simulated"
     )
-    collective: Literal[
-        "ring",
-        "tree",
-        "star",
-        "hierarchical",
-        "recursive-doubling",
-        "halving-doubling",
-        "given",
-    ] = Field(default="ring", description="how a mean over all workers is carried out")
+    collective: CollectiveName = Field(
+        default="ring", description="how a mean over all workers is carried out"
+    )
     latency: Law = Field(
         default=Constant.model_validate({"value": "0 s"}),
         description='one way, per hop; required unless collective = "given"',

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from math import inf
 
-from paceline.simulator.network.fabric import messages
+from paceline.simulator.network import collectives
 from paceline.simulator.network.fabric.fabric import Fabric
 from tests.bench.measure import Row, seconds
 
@@ -14,9 +14,9 @@ WORKERS, ROUNDS, LIMIT = 256, 100, 60
 
 def ring(workers: int, rounds: int, differ: bool) -> None:
     """Rounds of a ring, one after another, on network cards that are equal or all different."""
-    made = messages.ring(range(workers))
+    made = collectives.messages("ring", range(workers))
     fabric = Fabric([1e6 * (1 + differ * (card % 97) / 97) for card in range(2 * workers)])
-    plan = made.plan([fabric.path([a, workers + b], 1e-3, serial=True) for a, b in made.ways])
+    plan = made.plan([fabric.path([a, workers + b], 1e-3, serial=True) for a, b in made.routes])
     end = 0.0
     for _ in range(rounds):
         fabric.start(end, plan, [1e6] * workers)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.simulator.network.fabric import messages
+from paceline.simulator.network import collectives
 from paceline.simulator.network.fabric.fabric import Fabric
 from tests.helpers.slow_fabric import SlowFabric
 
@@ -99,7 +99,9 @@ def test_what_is_cancelled_frees_its_share_and_is_never_reported():
 
 def test_a_cancelled_collective_starts_no_more_and_its_place_is_used_again():
     fabric = Fabric([10.0] * 3)
-    plan = messages.ring(range(3)).plan([fabric.path([line], 0.0) for line in range(3)])
+    plan = collectives.messages("ring", range(3)).plan(
+        [fabric.path([line], 0.0) for line in range(3)]
+    )
     lost = fabric.start(0.0, plan, [30.0] * 3)
     fabric.cancel(1.5, lost)
     kept = fabric.start(1.5, plan, [30.0] * 3)
@@ -117,7 +119,7 @@ def test_what_nothing_limits_takes_no_time():
 
 def test_messages_have_their_own_payloads_and_latencies():
     fabric = Fabric([1.0] * 3)
-    plan = messages.gather(range(3)).plan([fabric.path([n], 0.0, serial=True) for n in range(3)])
+    plan = collectives.gather(range(3)).plan([fabric.path([n], 0.0, serial=True) for n in range(3)])
     fabric.start(0.0, plan, [1.0, 2.0, 4.0])  # first 1, 2, 4 s; then 0 gets 2, 1 gets 4, 2 gets 1
     assert ends(fabric) == {0: 8.0}
     fabric.start(8.0, plan, [1.0] * 3, np.array([0.0, 0.0, 5.0, 0.0, 0.0, 0.0]))
@@ -133,7 +135,7 @@ def test_what_cannot_be_is_refused():
         with pytest.raises(ValueError, match="past"):
             act()
     with pytest.raises(ValueError, match="without messages"):
-        fabric.start(5.0, messages.ring([0]).plan([]), [1.0])
+        fabric.start(5.0, collectives.messages("ring", [0]).plan([]), [1.0])
 
 
 # Only what it must
@@ -210,9 +212,9 @@ def worlds(draw):
     changes = draw(st.lists(st.tuples(times, line, capacities), max_size=4))
     lost = draw(st.lists(st.tuples(times, st.integers(0, len(sends) - 1)), max_size=3))
     team = draw(st.integers(2, 5))
-    kind = draw(st.sampled_from([messages.ring, messages.tree, messages.halving_doubling]))
+    kind = draw(st.sampled_from(["ring", "tree", "halving-doubling"]))
     ways = draw(st.lists(number, min_size=40, max_size=40))
-    return lines, own, paths, sends, changes, lost, kind(range(team)), ways
+    return lines, own, paths, sends, changes, lost, collectives.messages(kind, range(team)), ways
 
 
 def played(kind, world):
@@ -225,7 +227,7 @@ def played(kind, world):
         numbers.append(fabric.path(**options, first=first, rtt=rtt))
     for at, path, size in sends:
         fabric.send(at, numbers[path], size)
-    plan = collective.plan([numbers[way] for way in ways[: len(collective.ways)]])
+    plan = collective.plan([numbers[way] for way in ways[: len(collective.routes)]])
     fabric.start(2.0, plan, [30.0] * 5)
     for at, line, capacity in changes:
         fabric.set_capacity(at, line, capacity)
@@ -256,7 +258,7 @@ def test_lines_carry_what_was_sent(world):
     sent = np.zeros(len(lines))
     for _, path, size in sends:
         sent[paths[path]["lines"]] += size
-    for way, share in zip(collective.way, collective.share, strict=True):
+    for way, share in zip(collective.route, collective.share, strict=True):
         sent[paths[ways[way]]["lines"]] += 30.0 * share
     np.testing.assert_allclose(carried, sent, rtol=1e-12)
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.simulator.engines.dispatch import run_seeds
-from paceline.simulator.network.fabric import messages
+from paceline.simulator.network import collectives
 from paceline.simulator.network.fabric.fabric import Fabric
 from paceline.simulator.reports import terminal
 from paceline.simulator.results import store, unsaturated, usage
@@ -60,14 +60,14 @@ def test_the_stages_of_collectives_are_all_of_their_time(data: st.DataObject) ->
     workers = data.draw(st.integers(2, 6))
     regions = data.draw(st.lists(st.integers(0, 2), min_size=workers, max_size=workers))
     kind = data.draw(st.sampled_from(["ring", "tree", "star", "halving-doubling", "hierarchical"]))
-    made = messages.mean(kind, tuple(range(workers)), regions)
+    made = collectives.messages(kind, tuple(range(workers)), regions)
     rates = st.lists(st.floats(1, 10), min_size=2 * workers, max_size=2 * workers)
     fabric = Fabric(data.draw(rates))
     latency = data.draw(st.sampled_from([0.0, 0.5]))
     plan = made.plan(
         [
             fabric.path(sorted({x for a, b in pairwise(way) for x in (a, workers + b)}), latency)
-            for way in made.ways
+            for way in made.routes
         ]
     )
     assert not fabric.stages(plan).any()

@@ -15,7 +15,8 @@ from paceline.simulator.distributions.parametric import Constant
 from paceline.simulator.distributions.random_streams import Purpose, generator
 from paceline.simulator.engines.compiled.worker_trace import WorkerTrace
 from paceline.simulator.engines.virtual.node import NEVER
-from paceline.simulator.network.closed_form import ClosedForm, RegionPath
+from paceline.simulator.network.closed_form import ClosedForm
+from paceline.simulator.network.region_path import RegionPath
 from paceline.simulator.programs import Program
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
@@ -33,7 +34,7 @@ class ServerRoutes:
     """
 
     def __init__(self, network: ClosedForm, ends: list[tuple[int, int]]) -> None:
-        self.links = [network.way(*each) for each in ends]
+        self.links = [network.message_link(*each) for each in ends]
         self._keys = [source * (network.workers + 1) + to for source, to in ends]
         self.pace = np.array([1 / link.bandwidth for link in self.links])
         self.latency = np.array([_latency(link) for link in self.links])

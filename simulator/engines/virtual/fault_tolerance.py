@@ -26,7 +26,8 @@ from paceline.simulator.engines.collective import Collective
 from paceline.simulator.engines.virtual.checkpoints import Checkpoints
 from paceline.simulator.engines.virtual.crashing_node import CrashingNode
 from paceline.simulator.engines.virtual.simulation import LAST, Simulation, deadline
-from paceline.simulator.network.closed_form import ClosedForm, MessageRoute, RegionPath, Traffic
+from paceline.simulator.network.closed_form import ClosedForm, MessageRoute, Traffic
+from paceline.simulator.network.region_path import RegionPath
 from paceline.simulator.programs.effects import Payload
 from paceline.simulator.results.run import Spans
 

@@ -7,6 +7,7 @@ from math import inf
 from paceline.simulator.inputs.messages import Path, dotted, nearest
 from paceline.simulator.load.checks.combinations import Problem
 from paceline.simulator.load.checks.places import nics, regions
+from paceline.simulator.network.collectives import COLLECTIVES
 from paceline.simulator.programs import Program
 from paceline.simulator.scenario.network import Link, Network
 from paceline.simulator.scenario.scenario import Scenario
@@ -31,23 +32,20 @@ def network_problems(scenario: Scenario, programs: Mapping[str, Program]) -> Ite
 
 def _settings(scenario: Scenario) -> Iterator[Problem]:
     network = scenario.network
-    if network.collective == "given" and network.duration is None:
+    given = COLLECTIVES[network.collective].messages is None
+    if given and network.duration is None:
         yield Problem(
             ("network", "collective"),
             'the duration of a mean must be given; add network.duration = "1 s"',
         )
-    if network.collective != "given" and network.duration is not None:
+    if not given and network.duration is not None:
         yield Problem(
             ("network", "duration"),
             f'contradicts network.collective = "{network.collective}", which works the duration '
             'out; remove it, or write network.collective = "given"',
         )
     yield from _windows(network)
-    if (
-        network.collective != "given"
-        and "latency" not in network.model_fields_set
-        and network.platform is None
-    ):
+    if not given and "latency" not in network.model_fields_set and network.platform is None:
         yield Problem(("network", "latency"), 'missing; write network.latency = "80 ms"')
 
 
@@ -69,7 +67,7 @@ def _windows(network: Network) -> Iterator[Problem]:
 
 def _places(scenario: Scenario) -> Iterator[Problem]:
     network, homes = scenario.network, regions(scenario)
-    if network.collective == "hierarchical" and None in homes:
+    if COLLECTIVES[network.collective].needs_regions and None in homes:
         yield Problem(
             ("network", "collective"),
             "needs every worker in a region; add cluster.region, or region to each "
@@ -146,7 +144,7 @@ def _closed_form(scenario: Scenario) -> Iterator[Problem]:
 
 def _flows(scenario: Scenario) -> Iterator[Problem]:
     network = scenario.network
-    if network.collective == "given":
+    if COLLECTIVES[network.collective].messages is None:
         yield Problem(
             ("network", "collective"),
             "has no transfers to simulate; choose a collective such as "

@@ -157,7 +157,7 @@ def _lines(scenario: Scenario) -> Iterator[tuple[Path, Any]]:
 
 def _latency(scenario: Scenario) -> Control | None:
     network = scenario.network
-    if network.collective == "given" or network.regions or network.platform:
+    if network.duration is not None or network.regions or network.platform:
         return None
     laws = [
         _law((*path, "latency"), line.latency)

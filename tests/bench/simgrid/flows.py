@@ -18,9 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.simulator.network.fabric import messages
+from paceline.simulator.network import collectives
 from paceline.simulator.network.fabric.fabric import Fabric
-from paceline.simulator.network.fabric.messages import MessagePlan, Messages
+from paceline.simulator.network.fabric.messages import MessagePlan
+from paceline.simulator.scenario.network import CollectiveName
 from tests.bench.__main__ import machine
 
 HERE = Path(__file__).parent
@@ -141,13 +142,13 @@ def random_sets(weighted: bool) -> Iterator[Case]:
         yield Case(lines, paths, weighted, sends)
 
 
-def collectives(make: Callable[[range], Messages], counts: tuple[int, ...]) -> Iterator[Case]:
+def all_reduces(name: CollectiveName, counts: tuple[int, ...]) -> Iterator[Case]:
     """All-reduce of 1 to 10 MB among workers with network cards of different speeds."""
     for count, seed in ((count, seed) for count in counts for seed in range(5)):
         rng = np.random.default_rng([seed, count])
         cards = rng.uniform(1e6, 1e7, 2 * count).tolist()
-        made = make(range(count))
-        paths = [(1e-3, inf, [way[0], count + way[1]]) for way in made.ways]
+        made = collectives.messages(name, range(count))
+        paths = [(1e-3, inf, [a, count + b]) for a, b in made.routes]
         size = int(rng.integers(1_000_000 // count, 10_000_000 // count)) * count
         yield Case(cards, paths, plan=made.plan(range(len(paths))), sizes=[size] * count)
 
@@ -166,11 +167,11 @@ def incasts() -> Iterator[Case]:
 KINDS: dict[str, Callable[[], Iterator[Case]]] = {
     "random flow sets, max-min": lambda: random_sets(weighted=False),
     "random flow sets, weights 1/latency": lambda: random_sets(weighted=True),
-    "ring all-reduce, 4, 8, 16 workers": lambda: collectives(messages.ring, (4, 8, 16)),
-    "ring all-reduce, 64 workers": lambda: collectives(messages.ring, (64,)),
-    "tree all-reduce, 4, 7, 16, 64 workers": lambda: collectives(messages.tree, (4, 7, 16, 64)),
-    "halving-doubling all-reduce, 4, 16, 64 workers": lambda: collectives(
-        messages.halving_doubling, (4, 16, 64)
+    "ring all-reduce, 4, 8, 16 workers": lambda: all_reduces("ring", (4, 8, 16)),
+    "ring all-reduce, 64 workers": lambda: all_reduces("ring", (64,)),
+    "tree all-reduce, 4, 7, 16, 64 workers": lambda: all_reduces("tree", (4, 7, 16, 64)),
+    "halving-doubling all-reduce, 4, 16, 64 workers": lambda: all_reduces(
+        "halving-doubling", (4, 16, 64)
     ),
     "parameter-server incast, 4, 16, 64 workers": incasts,
 }

@@ -1,19 +1,27 @@
-"""Collectives as messages: they do what they are for, in the closed form's bytes and time."""
+"""The table of collectives: every name has an entry, and its two descriptions agree."""
 
 from collections import defaultdict
 from itertools import pairwise
+from typing import get_args
 
 import numpy as np
 import pytest
 
+from paceline.simulator.network import collectives
 from paceline.simulator.network.closed_form import ClosedForm
-from paceline.simulator.network.fabric import messages
+from paceline.simulator.network.collectives import COLLECTIVES
 from paceline.simulator.network.fabric.fabric import Fabric
+from paceline.simulator.scenario.network import CollectiveName
 from tests.helpers.worlds import scenario
 
 LATENCY, BANDWIDTH = 0.02, 1.25e5
 SIZES = (2, 3, 4, 5, 7, 8, 13, 16)
-NAMES = ("ring", "tree", "star", "recursive-doubling", "halving-doubling", "hierarchical")
+NAMES = [name for name, each in COLLECTIVES.items() if each.messages is not None]
+
+
+def test_the_table_has_an_entry_for_every_name_a_scenario_may_write():
+    assert list(COLLECTIVES) == list(get_args(CollectiveName))
+    assert len(NAMES) == len(COLLECTIVES) - 1  # "given" sends nothing
 
 
 def regions(count):
@@ -23,16 +31,16 @@ def regions(count):
 
 def collective(name, count):
     if name == "gather":
-        return messages.gather(range(count))
-    return messages.mean(name, range(count), regions(count))
+        return collectives.gather(range(count))
+    return collectives.messages(name, range(count), regions(count))
 
 
 def learned(made, count):
     """Whose contributions each worker has at the end, from the messages alone."""
     known = [{rank} for rank in range(count)]
     has = []  # what those of a message have after it
-    for number, way in enumerate(made.way):
-        ranks = made.ways[way]
+    for number, route in enumerate(made.route):
+        ranks = made.routes[route]
         mine = {rank: {rank} for rank in ranks}
         for before in made.after[made.offsets[number] : made.offsets[number + 1]]:
             assert before < number
@@ -58,8 +66,8 @@ def test_bytes_over_every_link_are_those_of_the_closed_form(name, count):
     plan = network.gather_plan if name == "gather" else network.mean_plan
     made = collective(name, count)
     moved = defaultdict(float)
-    for way, share in zip(made.way, made.share, strict=True):
-        for a, b in pairwise(made.ways[way]):
+    for route, share in zip(made.route, made.share, strict=True):
+        for a, b in pairwise(made.routes[route]):
             moved[network.link(a, b).name] += share
     assert dict(moved) == pytest.approx(plan.moved, rel=1e-12)
 
@@ -75,18 +83,18 @@ def test_on_equal_cards_it_takes_the_time_of_the_closed_form(name, count):
     fabric = Fabric([BANDWIDTH] * 2 * count)
     paths = [
         fabric.path(
-            [line for a, b in pairwise(way) for line in (a, count + b)],
-            LATENCY * (len(way) - 1),
+            [line for a, b in pairwise(ranks) for line in (a, count + b)],
+            LATENCY * (len(ranks) - 1),
             serial=True,
         )
-        for way in made.ways
+        for ranks in made.routes
     ]
     begin = 7.0
     fabric.start(begin, made.plan(paths), [size] * count)
     end, _ = fabric.advance(np.inf)
     assert end - begin == pytest.approx(expected, rel=1e-12)
-    hops = np.array([len(way) - 1 for way in made.ways])
-    total = (made.share * hops[made.way]).sum()
+    hops = np.array([len(ranks) - 1 for ranks in made.routes])
+    total = (made.share * hops[made.route]).sum()
     assert fabric.usage()[0].sum() == pytest.approx(2 * total * size, rel=1e-12)
 
 
@@ -100,34 +108,38 @@ def closed_form(name, count):
     network = {"collective": name, "latency": "20 ms", "bandwidth": "1 Mbit/s"}
     if name == "gather":
         network["collective"] = "ring"
-    cluster = {"group": group} if name == "hierarchical" else {}
+    cluster = {"group": group} if name in COLLECTIVES and COLLECTIVES[name].needs_regions else {}
     return ClosedForm(scenario({"name": "ssgd"}, workers=count, network=network, cluster=cluster))
 
 
 def test_stages_are_named_in_their_order():
-    assert messages.ring(range(3)).stages == ("reduce-scatter", "all-gather")
-    assert messages.tree(range(4)).stages == ("reduce", "broadcast")
-    made = messages.hierarchical(range(4), ["a", "a", "b", "b"])
+    assert collectives.messages("ring", range(3)).stages == ("reduce-scatter", "all-gather")
+    assert collectives.messages("tree", range(4)).stages == ("reduce", "broadcast")
+    made = collectives.messages("hierarchical", range(4), ["a", "a", "b", "b"])
     assert made.stages == ("inside regions", "across regions", "back into regions")
-    assert messages.recursive_doubling(range(3)).stages == ("fold in", "exchange", "fold out")
-    assert messages.ring(range(3)).stage.tolist() == [0] * 6 + [1] * 6
+    assert collectives.messages("recursive-doubling", range(3)).stages == (
+        "fold in",
+        "exchange",
+        "fold out",
+    )
+    assert collectives.messages("ring", range(3)).stage.tolist() == [0] * 6 + [1] * 6
 
 
 def test_a_slow_worker_of_a_ring_delays_those_behind_it_step_by_step():
     """Worker 2's card takes 2 s for a share, the others 1 s: all 6 steps of a ring take so long."""
-    made = messages.ring(range(4))
+    made = collectives.messages("ring", range(4))
     fabric = Fabric([1.0, 1.0, 0.5, 1.0])
-    plan = made.plan([fabric.path([a], 0.0) for a, _ in made.ways])
+    plan = made.plan([fabric.path([a], 0.0) for a, _ in made.routes])
     fabric.start(0.0, plan, [4.0] * 4)
     assert fabric.advance(np.inf) == (12.0, [0])
 
 
 def test_a_team_may_be_any_of_the_workers():
-    made = messages.tree([7, 2, 5])
-    assert made.ways == ((2, 7), (5, 7), (7, 5), (7, 2))
-    assert messages.hierarchical([3, 1], ["x"] * 4).ways == ((3, 1), (1, 3))
+    made = collectives.messages("tree", [7, 2, 5])
+    assert made.routes == ((2, 7), (5, 7), (7, 5), (7, 2))
+    assert collectives.messages("hierarchical", [3, 1], ["x"] * 4).routes == ((3, 1), (1, 3))
 
 
 @pytest.mark.parametrize("name", [*NAMES, "gather"])
 def test_one_worker_alone_sends_nothing(name):
-    assert not len(collective(name, 1).way)
+    assert not len(collective(name, 1).route)

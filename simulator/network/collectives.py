@@ -1,0 +1,329 @@
+"""Every collective once: its closed formula and its messages, under its name in [network].
+
+`COLLECTIVES` is the table. To add a collective, add its name to `scenario.network.CollectiveName`
+and one entry here; the two network models, the checks and the reports follow from the entry. One
+that works in rounds of pairs needs its rounds alone (`_in_rounds`).
+
+m is the number of workers of the team, p the largest power of two up to m. Both descriptions of a
+collective must move the same bytes over every link, and take the same time on equal links with no
+other traffic (tests/network/test_collectives.py).
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from paceline.simulator.network.fabric.messages import MessageBuilder, Messages, Team
+from paceline.simulator.network.region_path import RegionPath
+from paceline.simulator.scenario.network import CollectiveName
+
+Regions = Sequence[object]
+"""The region of each worker, by rank."""
+
+
+class Links(Protocol):
+    """What a closed formula may ask of a network."""
+
+    @property
+    def regions(self) -> Regions:
+        """The region of each worker."""
+        ...
+
+    def link(self, source: int, to: int) -> RegionPath:
+        """Return the link from one worker to another."""
+        ...
+
+
+@dataclass(frozen=True)
+class CollectivePlan:
+    """The cost of a collective in closed form, per byte of its payload.
+
+    `path`: hops on the critical path, by link; each pays one draw of its link's latency. `held`:
+    seconds per payload byte for which the collective holds the workers' links. `moved`: bytes over
+    each link, by name, per payload byte.
+    """
+
+    path: dict[RegionPath, int]
+    held: float
+    moved: dict[str, float]
+
+    @property
+    def latency(self) -> float:
+        """Expected seconds of all hops on the path."""
+        return sum(link.latency * hops for link, hops in self.path.items())
+
+
+NOTHING_SENT = CollectivePlan({}, 0.0, {})
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective. `formula` is for a team of two workers or more; `messages` for any team.
+
+    `messages` is None where nothing is sent, because [network] duration times the mean.
+    `needs_regions`: every worker must be in a region.
+    """
+
+    formula: Callable[[Links, Team], CollectivePlan]
+    messages: Callable[[Team, Regions], Messages] | None
+    needs_regions: bool = False
+
+
+# Around a ring
+
+
+def _around(links: Links, team: Team, hops: int, volume: float) -> CollectivePlan:
+    """Cost `hops` steps around a ring that move `volume` payloads over each of its links.
+
+    Steps overlap around the ring, so the slowest link sets the pace, and the `hops` consecutive
+    links with the largest sum of latencies are the critical path.
+    """
+    ring = [links.link(a, b) for a, b in pairwise([*team, team[0]])]
+    laps, rest = divmod(hops, len(ring))
+    sums = np.cumsum([0.0, *(link.latency for link in ring + ring)])
+    first = int(np.argmax(sums[rest : rest + len(ring)] - sums[: len(ring)]))
+    worst = Counter({link: times * laps for link, times in Counter(ring).items() if laps})
+    worst.update((ring + ring)[first : first + rest])
+    moved: defaultdict[str, float] = defaultdict(float)
+    for link in ring:
+        moved[link.name] += volume
+    return CollectivePlan(dict(worst), volume / min(link.bandwidth for link in ring), dict(moved))
+
+
+def _ring_plan(links: Links, team: Team) -> CollectivePlan:
+    m = len(team)
+    return _around(links, team, 2 * (m - 1), 2 * (m - 1) / m)
+
+
+def _ring(team: Team, _regions: Regions = ()) -> Messages:
+    """Reduce-scatter, then all-gather, 2(m - 1) steps of 1/m each (Patarasuk & Yuan 2009).
+
+    A worker sends the next part when it has received that part: its messages follow each other on
+    one connection, and need not have arrived before the next one leaves.
+    """
+    builder = MessageBuilder()
+    builder.ring(team, ("reduce-scatter", "all-gather"), 1 / len(team))
+    return builder.messages()
+
+
+def _gather_plan(links: Links, team: Team) -> CollectivePlan:
+    return _around(links, team, len(team) - 1, float(len(team) - 1))
+
+
+def gather(team: Team, _regions: Regions = ()) -> Messages:
+    """Pass every worker's payload to every worker, around the ring in m - 1 steps."""
+    builder = MessageBuilder()
+    builder.ring(team, ("all-gather",), 1.0, passing_on=True)
+    return builder.messages()
+
+
+# Through the first worker
+
+
+def _star_plan(links: Links, team: Team) -> CollectivePlan:
+    """Cost a first worker that takes in m - 1 payloads one after another and sends m - 1 back."""
+    spokes = [links.link(rank, team[0]) for rank in team[1:]]
+    worst = max(spokes, key=lambda link: link.latency)
+    moved: defaultdict[str, float] = defaultdict(float)
+    for rank in team[1:]:
+        moved[links.link(rank, team[0]).name] += 1
+        moved[links.link(team[0], rank).name] += 1
+    return CollectivePlan({worst: 2}, sum(2 / link.bandwidth for link in spokes), dict(moved))
+
+
+def _star(team: Team, _regions: Regions = ()) -> Messages:
+    """All send to the first worker at once; when it has every payload, it answers all at once."""
+    builder = MessageBuilder()
+    head, *others = team
+    arrived = builder.add("reduce", [(rank, head) for rank in others], 1.0, [[]] * len(others))
+    builder.add("broadcast", [(head, rank) for rank in others], 1.0, [arrived] * len(others))
+    return builder.messages()
+
+
+# By regions
+
+
+def _hierarchical_plan(links: Links, team: Team) -> CollectivePlan:
+    """Cost a ring inside each region, a ring of their first workers, a pipeline back into each.
+
+    The regions work at the same time: in each phase the slowest of them counts. Inside a single
+    region it is the ring alone.
+    """
+    parts = _by_region(team, links.regions)
+    several = [part for part in parts if len(part) > 1]
+    phases = [[_ring_plan(links, part) for part in several]]
+    if len(parts) > 1:
+        phases.append([_ring_plan(links, [part[0] for part in parts])])
+        phases.append([_pipeline_plan(links, part) for part in several])
+    path: Counter[RegionPath] = Counter()
+    held = 0.0
+    moved: defaultdict[str, float] = defaultdict(float)
+    for phase in filter(None, phases):
+        path.update(max(phase, key=lambda plan: plan.latency).path)
+        held += max(plan.held for plan in phase)
+        for plan in phase:
+            for name, volume in plan.moved.items():
+                moved[name] += volume
+    return CollectivePlan(dict(path), held, dict(moved))
+
+
+def _pipeline_plan(links: Links, team: Team) -> CollectivePlan:
+    """Cost a chain from the first worker through each to the last: m - 1 hops of a payload."""
+    chain = Counter(links.link(a, b) for a, b in pairwise(team))
+    moved = {link.name: float(hops) for link, hops in chain.items()}
+    return CollectivePlan(dict(chain), 1 / min(link.bandwidth for link in chain), moved)
+
+
+def _hierarchical(team: Team, regions: Regions) -> Messages:
+    """A ring in each region, a ring of their first workers, and a chain back into each region.
+
+    A first worker starts when the rings of its own and of the next region are over; the chain is
+    one pipelined transfer through all workers of a region. One region: the ring alone.
+    """
+    parts = _by_region(team, regions)
+    if len(parts) == 1:
+        return _ring(team)
+    builder = MessageBuilder()
+    for part in parts:
+        builder.last[part[0]] = builder.ring(part, ("inside regions",) * 2, 1 / len(part))
+    heads = [part[0] for part in parts]
+    builder.ring(heads, ("across regions",) * 2, 1 / len(heads))
+    for part in parts:
+        if len(part) > 1:
+            builder.add("back into regions", [tuple(part)], 1.0, [builder.last[part[0]]])
+    return builder.messages()
+
+
+def _by_region(team: Team, regions: Regions) -> list[list[int]]:
+    """Split a team by region, in the order in which the regions come first."""
+    parts: dict[object, list[int]] = {}
+    for rank in team:
+        parts.setdefault(regions[rank], []).append(rank)
+    return list(parts.values())
+
+
+# In rounds of pairs
+
+
+class Round(NamedTuple):
+    """Messages sent at the same time: each from the first to the second rank of its pair.
+
+    `share`: bytes of each message per byte of the payload.
+    """
+
+    stage: str
+    pairs: list[tuple[int, int]]
+    share: float
+
+
+def _in_rounds(rounds: Callable[[Team], list[Round]]) -> Collective:
+    """Make a collective in which workers meet in pairs, round after round."""
+    return Collective(
+        lambda links, team: _rounds_plan(links, rounds(team)),
+        lambda team, _regions: _rounds_messages(rounds(team)),
+    )
+
+
+def _rounds_plan(links: Links, rounds: Iterable[Round]) -> CollectivePlan:
+    """Cost rounds, in each of which the slowest message sets the pace."""
+    worst: Counter[RegionPath] = Counter()
+    held = 0.0
+    moved: defaultdict[str, float] = defaultdict(float)
+    for each in rounds:
+        used = [links.link(a, b) for a, b in each.pairs]
+        worst[max(used, key=lambda link: link.latency)] += 1
+        held += each.share / min(link.bandwidth for link in used)
+        for link in used:
+            moved[link.name] += each.share
+    return CollectivePlan(dict(worst), held, dict(moved))
+
+
+def _rounds_messages(rounds: Iterable[Round]) -> Messages:
+    """Send a message when its sender and its receiver have finished their earlier rounds."""
+    builder = MessageBuilder()
+    for stage, pairs, share in rounds:
+        numbers = builder.add(stage, pairs, share, builder.after_both(pairs))
+        done: dict[int, list[int]] = {}
+        for number, pair in zip(numbers, pairs, strict=True):
+            for rank in pair:
+                done.setdefault(rank, []).append(number)
+        builder.last.update(done)
+    return builder.messages()
+
+
+def _tree(team: Team) -> list[Round]:
+    """Binomial tree: reduce to the first worker in ceil(log2 m) rounds, broadcast in as many."""
+    m = len(team)
+    reach = [2**level for level in range((m - 1).bit_length())]
+    up = [[(team[low + far], team[low]) for low in range(0, m - far, 2 * far)] for far in reach]
+    down = [[(low, high) for high, low in pairs] for pairs in reversed(up)]
+    return [Round("reduce", pairs, 1.0) for pairs in up] + [
+        Round("broadcast", pairs, 1.0) for pairs in down
+    ]
+
+
+def _recursive_doubling(team: Team) -> list[Round]:
+    """log2 p exchanges of whole payloads at distances 1, 2, 4, ... (Thakur et al. 2005)."""
+    core, folded = _core(team)
+    middle = [Round("exchange", pairs, 1.0) for _, pairs in _exchanges(core)]
+    return _folding(folded, middle)
+
+
+def _halving_doubling(team: Team) -> list[Round]:
+    """Reduce-scatter by recursive halving, all-gather by recursive doubling (Rabenseifner 2004).
+
+    log2 p exchanges of 1/2, 1/4, ... of the payload at distances 1, 2, ..., and the same backwards.
+    """
+    core, folded = _core(team)
+    up = [Round("reduce-scatter", pairs, 0.5 / far) for far, pairs in _exchanges(core)]
+    down = [part._replace(stage="all-gather") for part in reversed(up)]
+    return _folding(folded, up + down)
+
+
+def _core(team: Team) -> tuple[Team, list[tuple[int, int]]]:
+    """Return p of the workers, and pairs: each other worker and the one it sends its payload to."""
+    extra = len(team) - (1 << (len(team).bit_length() - 1))
+    folded = [(team[2 * pair + 1], team[2 * pair]) for pair in range(extra)]
+    return [*team[: 2 * extra : 2], *team[2 * extra :]], folded
+
+
+def _folding(folded: list[tuple[int, int]], middle: list[Round]) -> list[Round]:
+    """Add the rounds in which the workers beyond p hand in their payloads and get the mean."""
+    if not folded:
+        return middle
+    back = [(low, high) for high, low in folded]
+    return [Round("fold in", folded, 1.0), *middle, Round("fold out", back, 1.0)]
+
+
+def _exchanges(team: Team) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+    """Yield distances 1, 2, 4, ... and the pairs of workers that far apart."""
+    for level in range(len(team).bit_length() - 1):
+        yield 1 << level, [(team[a], team[a ^ (1 << level)]) for a in range(len(team))]
+
+
+# The table
+
+COLLECTIVES: dict[CollectiveName, Collective] = {
+    "ring": Collective(_ring_plan, _ring),
+    "tree": _in_rounds(_tree),
+    "star": Collective(_star_plan, _star),
+    "hierarchical": Collective(_hierarchical_plan, _hierarchical, needs_regions=True),
+    "recursive-doubling": _in_rounds(_recursive_doubling),
+    "halving-doubling": _in_rounds(_halving_doubling),
+    "given": Collective(lambda _links, _team: NOTHING_SENT, None),
+}
+"""How a mean can be carried out, by its name in `network.collective`."""
+
+GATHER = Collective(_gather_plan, gather)
+"""How every worker's payload comes to every worker, whatever carries out the means."""
+
+
+def messages(name: CollectiveName, team: Team, regions: Regions = ()) -> Messages:
+    """Return the messages of a mean over `team`, by the collective's name; `regions`: by rank."""
+    make = COLLECTIVES[name].messages
+    assert make is not None, name
+    return make(team, regions)
