@@ -1,7 +1,7 @@
-"""Vectors of all workers of all seeds, and their numbers, as a program may use them.
+"""Vectors and numbers of all workers of all seeds, behind the arithmetic of one worker's.
 
-A program adds, subtracts, multiplies and divides. What looks at anything else of a vector (its
-length, an entry, a norm) would see all workers at once, so it is handed over.
+A program may add, subtract, multiply and divide them. Anything else (the length of a vector, an
+entry, a norm) would see all workers at once, so it raises Unsupported and another engine runs.
 """
 
 import operator
@@ -16,7 +16,7 @@ Operator = Callable[[Any, Any], Any]
 
 
 class Many:
-    """An array of what each worker has, `of`, behind arithmetic."""
+    """Arithmetic on an array with an entry, or a vector, for each worker: `of`."""
 
     __slots__ = ("of",)
     __array_ufunc__ = None  # NumPy leaves arithmetic with it to the methods below
@@ -26,7 +26,7 @@ class Many:
         self.of = of
 
     def _other(self, other: Any) -> Any:
-        """What arithmetic with `other` is done with."""
+        """Return the operand for `other`. Raises Unsupported for what a program may not use."""
         if type(other) is type(self):
             return other.of
         if type(other) in (int, float) or isinstance(other, np.floating | np.integer):
@@ -66,24 +66,24 @@ for _name in ("add", "sub", "mul", "truediv", "pow"):
 
 
 class Stack(Many):
-    """Vectors, shape (seeds, workers, dimension), with a one for workers that have the same."""
+    """Vectors, shape (seeds, workers, dimension); an axis of length 1 is shared by all of it."""
 
     __slots__ = ()
 
     def _other(self, other: Any) -> Any:
-        if type(other) is np.ndarray and other.ndim <= 1:  # of the program's own
+        if type(other) is np.ndarray and other.ndim <= 1:  # the program's own vector
             return other
         return super()._other(other)
 
 
 def array(x: Any) -> np.ndarray:
-    """Return the array of a vector that a program hands in. Raises Unsupported for any other."""
+    """Return the array behind a program's vector. Raises Unsupported for any other object."""
     if type(x) is not Stack:
         raise Unsupported("its program makes vectors of its own")
     return x.of
 
 
 class PerWorker(Many):
-    """A number of each worker of one seed, shape (workers,): its loss, its clock."""
+    """A number for each worker of one seed, shape (workers,): a loss, a clock."""
 
     __slots__ = ()

@@ -1,8 +1,29 @@
-"""When things happen: what the programs of all seeds do, replayed over blocks of their steps.
+"""Clocks of all workers and seeds, worked out from a recorded schedule, a block of steps at a time.
 
-A team does the same whatever its times are. So its node only notes what it does, and the ledger
-works out when, for all workers and seeds at once. Arrays have the shape (seeds, workers), or
-(seeds,) where the workers of a seed share a number.
+In a program whose workers all do the same whatever their times are, the order of effects does not
+depend on time. So `node.BatchedNode` runs the program once and records its effects (`schedule`);
+this file replays them on arrays of clocks, one NumPy operation for all workers and seeds. That
+replaces an event queue, whose cost per worker and step is a hundred times larger.
+
+Arrays have the shape (seeds, workers), or (seeds,) where the workers of a seed share a number.
+Seconds throughout.
+
+Invariants:
+- Clocks never decrease. A clock of NEVER (inf) belongs to a worker that waits for something that
+  ends after the deadline; such a worker takes part in nothing more.
+- Every second of a worker is waiting (for other workers), communication (for the network), or
+  computation; computation is the rest, so waits alone are added up.
+- While all workers of a seed have one common time (`_at`) and have computed at most one segment
+  since (`_leg`), no array of clocks exists: `now` makes one on demand. Nearly every collective of
+  a run takes this short cut (`_stand_together`), and it must give the bits of `_stand`.
+- `_version` changes whenever a clock does: a collective whose `moved` equals it has seen no
+  worker go on since it began, which is what `_stand_together` requires.
+- Random costs of a collective are drawn only for seeds in which it begins by the deadline, in the
+  order of the collectives, because the reference engine draws so.
+
+After a change: tests/engines/test_batched.py and test_conformance.py compare every number with the
+reference engine (`engines.virtual`), ties and deadlines included; tests/bench/batched.py says what
+a step costs.
 """
 
 from collections import defaultdict
@@ -18,15 +39,16 @@ from paceline.simulator.engines.collective import DEADLINE_TOLERANCE
 from paceline.simulator.network.closed_form import Traffic
 from paceline.simulator.results.run import Kind, Spans
 
-NEVER = inf  # the clock of a worker that waits for what comes after the end
+NEVER = inf  # the clock of a worker that waits for an event after the deadline
 
 
 class Timed:
-    """Something started: when it begins and when it is done, once the ledger knows.
+    """A handle: a collective, or a piece of a gradient, and its times once `Clocks` knows them.
 
-    `kind`: of collective, None for a piece of a gradient. `step`: at which step it was started.
-    `result`: what a wait for it returns. `last`: who came last with the first seed, and when, where
-    a timeline is wanted.
+    `kind`: of collective, None for a piece of a gradient. `step`: the step at which it was started.
+    `result`: the value that a wait for it returns. `begins`, `done`: seconds, (seeds,). `moved`:
+    the version of the clocks at which it began. `last`: rank and time of the worker of the first
+    seed that joined last, where a timeline is recorded.
     """
 
     __slots__ = ("begins", "done", "kind", "last", "moved", "result", "step")
@@ -35,23 +57,22 @@ class Timed:
         self.kind, self.result, self.step = kind, result, step
         self.begins: Any = None
         self.done: Any = None
-        self.moved: Any = None  # which version of the clocks it began at
+        self.moved: Any = None
         self.last = 0, 0.0
 
 
 class Clocks(Schedule):
-    """The clocks of a team, up to its last `flush`.
+    """The clocks of all workers and seeds, up to the last `flush`.
 
-    `end`: of the time; `deadline`: up to when things count, which allows for rounding. `limit`: the
-    last step. It is `over` when all have come to the deadline.
-
-    Where all workers of a seed were at one time (`_at`) and have computed one segment since then
-    (`_leg`), that is all that is kept: most collectives need no more.
+    `end`: seconds at which a run ends; `deadline`: the same with the tolerance for rounding: events
+    up to it count. `limit`: the last step. `over`: all workers have reached the deadline.
+    `waited`, `communicated`: seconds, (seeds, workers). `staleness`: by age in steps, the number of
+    results used at that age, (seeds,).
     """
 
-    def __init__(  # noqa: PLR0913 - the world, and how closely it is watched
+    def __init__(  # noqa: PLR0913 - the run, and whether a timeline is kept
         self,
-        clocks: StepTimes,
+        times: StepTimes,
         traffic: Sequence[Traffic],
         workers: int,
         end: float,
@@ -60,27 +81,27 @@ class Clocks(Schedule):
         limit: int,
         merge: bool,
     ) -> None:
-        super().__init__(clocks, len(traffic) * workers, merge=merge)
+        super().__init__(times, len(traffic) * workers, merge=merge)
         self._traffic, self._seeds, self._workers = traffic, len(traffic), workers
         self._limit, self._end, self.deadline = limit, end, end * DEADLINE_TOLERANCE
         self._now = np.empty(0)
         self._at: Array | None = np.zeros(self._seeds)
         self._leg: Leg | None = None
         self._version = 0
-        self._free = np.zeros(self._seeds)  # when the links are
+        self._free = np.zeros(self._seeds)  # time from which the links are free
         self.waited = np.zeros((self._seeds, workers))  # seconds
         self.communicated = np.zeros((self._seeds, workers))
-        self._stood = np.zeros((2, self._seeds))  # of both, what all workers of a seed share
+        self._stood = np.zeros((2, self._seeds))  # the part of both that is common to all workers
         self._payloads: defaultdict[str, Any] = defaultdict(float)  # bytes, by kind of collective
         self._begun: dict[str, Any] = {}  # by kind: the seeds in which one began by the deadline
         self._costs: dict[tuple[str, float], tuple[float, float]] = {}
         self.staleness: defaultdict[int, Array] = defaultdict(lambda: np.zeros(self._seeds, int))
-        self._last: list[tuple[Array, Array, Array]] = []  # waits after the last step
+        self._last: list[tuple[Array, Array, Array]] = []  # the waits at the last step
         self._spans, self._since = spans, np.zeros(workers)
 
     @property
     def now(self) -> Array:
-        """Every clock, (seeds, workers)."""
+        """All clocks, (seeds, workers)."""
         if self._at is not None:
             since = np.zeros((1, self._workers)) if self._leg is None else self._leg.each
             self._now = self._at[:, None] + since
@@ -93,7 +114,7 @@ class Clocks(Schedule):
         self._version += 1
 
     def latest(self) -> Array:
-        """The last worker's clock, (seeds,)."""
+        """Return the clock of each seed's last worker, (seeds,)."""
         if self._at is None:
             latest: Array = self._now.max(axis=1)
             return latest
@@ -113,13 +134,13 @@ class Clocks(Schedule):
             self.over = bool((self.now.min(axis=1) > self.deadline).all())
 
     def work(self, seconds: float) -> None:
-        """Every worker is busy for so long."""
+        """Keep every worker busy for `seconds`."""
         self.now = self.now + seconds
 
     def backward(self, step: int, pieces: Sequence[Timed], forward: float) -> None:
-        """Every worker computes gradient `step`; it frees pieces evenly after a forward share.
+        """Schedule gradient `step`, whose pieces become ready evenly after the `forward` share.
 
-        No clock moves before the pieces are waited for.
+        No clock moves before a piece is waited for.
         """
         self.advance(step - 1)
         self._todo.append((self._backward, (pieces, forward, self._segment(step))))
@@ -130,11 +151,11 @@ class Clocks(Schedule):
             piece.done = self.now + duration * (forward + (1 - forward) * (i + 1) / len(pieces))
 
     def piece(self, piece: Timed) -> None:
-        """Every worker waits for a piece of its gradient."""
+        """Let every worker wait for a piece of its gradient."""
         self.now = np.maximum(self.now, piece.done)
 
     def start(self, handle: Timed, payload: float) -> None:
-        """All have joined a collective: it takes the links as soon as they are free."""
+        """Begin a collective that all workers have joined, as soon as the links are free."""
         begins = handle.begins = np.maximum(self.latest(), self._free)
         self._notice(handle)
         handle.moved = self._version
@@ -163,12 +184,12 @@ class Clocks(Schedule):
         return costs[:, 0], costs[:, 1]
 
     def meet(self, handle: Timed, payload: float, step: int) -> None:
-        """All join a collective and wait for it."""
+        """Let all workers join a collective and wait for it."""
         self.start(handle, payload)
         self.wait(handle, step)
 
     def wait(self, handle: Timed, step: int, used: bool = True) -> None:
-        """Every worker waits for a collective; `used`: it is then that it acts on the result."""
+        """Let every worker wait for a collective; `used`: count the staleness of its result."""
         if step < self._limit:
             self._wait(handle, step)
         else:
@@ -188,13 +209,13 @@ class Clocks(Schedule):
             self._stand(handle, step)
 
     def _notice(self, handle: Timed) -> None:
-        """Note who comes last to something with the first seed, which has a timeline."""
+        """Record which worker of the first seed joined last, where a timeline is kept."""
         if self._spans is not None:
             now = self._first()
             handle.last = int(now.argmax()), float(now.max())
 
     def _first(self) -> Array:
-        """The clocks of the first seed, (workers,)."""
+        """Return the clocks of the first seed, (workers,)."""
         if self._at is None:
             first: Array = self._now[0]
             return first
@@ -202,7 +223,7 @@ class Clocks(Schedule):
         return np.full(self._workers, self._at[0]) + since
 
     def _stand_together(self, handle: Timed, step: int) -> None:
-        """Stand still where all have come, and nobody has gone on since: the usual case, faster."""
+        """Wait where no worker has gone on since the last one joined: the usual case, faster."""
         begins, done = handle.begins, handle.done
         if self._spans is not None:
             now = self._first()
@@ -218,7 +239,7 @@ class Clocks(Schedule):
         self._version += 1
 
     def _stand(self, handle: Timed, step: int) -> None:
-        """Stand still until it is done: for others up to `begins`, then for the network."""
+        """Wait until `done`: for other workers up to `begins`, then for the network."""
         begins, done = handle.begins[:, None], handle.done[:, None]
         now, late = self.now, done > self.deadline
         blocked = late & (done > now)
@@ -232,7 +253,7 @@ class Clocks(Schedule):
         self.now = np.where(blocked, NEVER, done)
 
     def _record(self, handle: Timed, now: Array, begins: Array, done: Array, step: int) -> None:
-        """Keep the spans of the first seed, as long as there is room."""
+        """Add the first seed's spans, as long as there is room."""
         assert self._spans is not None
         done = np.broadcast_to(done, now.shape)
         stood = (done > now) & (now < NEVER)
@@ -243,14 +264,14 @@ class Clocks(Schedule):
         self._since = np.where(stood, done, self._since)
 
     def ask(self, step: int) -> None:
-        """Every worker waits for the last one to ask the same question."""
+        """Let every worker wait until the last one has asked whether a collective is done."""
         asked = Timed("question", None, step)
         asked.begins = asked.done = self.latest()
         self._notice(asked)
         self.wait(asked, step, used=False)
 
     def totals(self) -> tuple[Array, Array]:
-        """Bytes so far over all links, and over those that are charged as egress: (seeds,)."""
+        """Return the bytes so far over all links, and over those charged as egress: (seeds,)."""
         moved, charged = np.zeros(self._seeds), np.zeros(self._seeds)
         for kind, payload in self._payloads.items():
             each, egress = self._traffic[0].volumes(kind)
@@ -259,7 +280,7 @@ class Clocks(Schedule):
         return moved, charged
 
     def finish(self, ends: Array, step: int) -> None:
-        """Cut everything off at the end of each seed's run; count the bytes of each."""
+        """Cut times off at the end of each seed's run, `ends` (seeds,), and count its bytes."""
         end = ends[:, None]
         self.waited += self._stood[0][:, None]
         self.communicated += self._stood[1][:, None]

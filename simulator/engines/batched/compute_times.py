@@ -1,4 +1,4 @@
-"""Compute times of all workers and seeds at once, summed over segments of steps."""
+"""Draw the compute times of all workers and seeds at once, summed over segments of steps."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,13 +15,13 @@ from paceline.simulator.engines.batched.schedule import Leg
 from paceline.simulator.scenario.scenario import Scenario
 
 T = TypeVar("T")
-TILE = 64  # streams that a thread draws before it writes them: they stay in its cache
+TILE = 64  # workers whose draws a thread keeps before it writes them: they fit into its cache
 
 
 class Draws:
-    """The keyed draws: the same numbers as the reference engine's, for every (seed, worker).
+    """Draws by the keyed streams of each (seed, worker): the reference engine's numbers.
 
-    Sums do not depend on how segments are asked for, nor on which seeds are drawn together.
+    Sums do not depend on how the segments are spread over calls, nor on the other seeds.
     """
 
     def __init__(self, scenario: Scenario, seeds: Sequence[int], threads: int) -> None:
@@ -31,9 +31,9 @@ class Draws:
         self._out = np.empty((0, *self._shape))
 
     def legs(self, lengths: Sequence[int]) -> Leg:
-        """Seconds of the next segments, of so many steps each, which follow each other in time.
+        """Draw the seconds of the next segments; `lengths`: steps of each, in order of time.
 
-        The next call overwrites what is returned.
+        The next call overwrites the arrays returned.
         """
         seeds, workers = self._shape
         if len(self._out) < len(lengths):
@@ -62,26 +62,26 @@ class Draws:
 
 
 def _add_up(times: Array, alike: Sequence[tuple[int, int]], sums: Array) -> None:
-    """Sums of segments of `times`: of each length so many, one after the other."""
+    """Sum segments of `times`, in order; `alike`: pairs of a length and a number of segments."""
     first = done = 0
     for length, segments in alike:
         of_them = times[done : done + length * segments].reshape(segments, length)
-        # each row by itself, so that a sum does not depend on the others
+        # einsum adds up each row by itself, so that a sum does not depend on its neighbours
         np.einsum("ij->i", of_them, out=sums[first : first + segments])
         first, done = first + segments, done + length * segments
 
 
 class SumDraws:
-    """Sums over a segment drawn from their own law: the same distribution, far fewer draws.
+    """Draws of a segment's sum from the law of the sum: the same distribution, far fewer draws.
 
-    Raises ValueError where the law of a sum is not known.
+    Raises ValueError where the law of a sum is unknown.
     """
 
     def __init__(self, scenario: Scenario, seeds: Sequence[int], threads: int) -> None:
         self._shape = len(seeds), scenario.cluster.workers
         self._threads = threads
-        self._teams = [list(_teams(scenario, seed)) for seed in seeds]
-        self._out = np.empty((self._shape[0], 0, self._shape[1]))  # of a thread's seed, together
+        self._groups = [list(_by_law(scenario, seed)) for seed in seeds]
+        self._out = np.empty((self._shape[0], 0, self._shape[1]))  # seeds first: one thread each
 
     def legs(self, lengths: Sequence[int]) -> Leg:
         """As `Draws.legs`."""
@@ -93,21 +93,21 @@ class SumDraws:
 
         def fill(seed: int) -> None:
             mine = each[:, seed]
-            for team in self._teams[seed]:
-                sums = team.draw(lengths)
-                if team.extra:
-                    sums += mine[:, team.ranks]
-                mine[:, team.ranks] = sums
+            for group in self._groups[seed]:
+                sums = group.draw(lengths)
+                if group.extra:
+                    sums += mine[:, group.ranks]
+                mine[:, group.ranks] = sums
             slowest[:, seed] = mine.max(axis=1)
 
         share(fill, range(seeds), self._threads)
         return Leg(each, slowest)
 
 
-class _Team:
-    """Those workers of one seed that have one law; `ranks` says which, as an index.
+class _LawGroup:
+    """The workers of one seed with one law; `ranks` indexes them.
 
-    `extra`: their times are added to those that other teams have drawn.
+    `extra`: their times are added to those that earlier groups have drawn.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class _Team:
         self.ranks = slice(ranks[0], ranks[-1] + 1) if together else list(ranks)
 
     def draw(self, lengths: Sequence[int]) -> Array:
-        """Sums of so many times, shape (segments, workers)."""
+        """Draw the sums of segments, shape (segments, workers); `lengths`: steps of each."""
         parts = [self._equal(length, len(list(equal))) for length, equal in groupby(lengths)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
@@ -133,25 +133,25 @@ class _Team:
         return sums
 
 
-def _teams(scenario: Scenario, seed: int) -> Iterator[_Team]:
-    """For each law those that have it; the extra delays are laws of their own."""
+def _by_law(scenario: Scenario, seed: int) -> Iterator[_LawGroup]:
+    """Yield the workers of each law; extra delays and overheads are groups of their own."""
     slow = cluster.stragglers(scenario, seed)
     team = list(enumerate(cluster.workers(scenario)))
     ranks: dict[tuple[Purpose, Distribution], list[int]] = {}
     for rank, worker in team:
         ranks.setdefault((Purpose.COMPUTE, worker.compute), []).append(rank)
-    for rank, worker in team:  # after all to whose times theirs are added
+    for rank, worker in team:  # after the compute times that these are added to
         if rank in slow and worker.extra is not None:
             ranks.setdefault((Purpose.EXTRA, worker.extra), []).append(rank)
         if scenario.costs.step != cluster.NONE:
             ranks.setdefault((Purpose.OVERHEAD, scenario.costs.step), []).append(rank)
     for (purpose, law), members in ranks.items():
         own = random_streams.quick(seed, Purpose.AGGREGATE, int(purpose), members[0])
-        yield _Team(law, own, members, extra=purpose != Purpose.COMPUTE)
+        yield _LawGroup(law, own, members, extra=purpose != Purpose.COMPUTE)
 
 
 def share(work: Callable[[T], None], items: Sequence[T], threads: int) -> None:
-    """Do the work on every item, neighbours in one thread."""
+    """Do the work on every item, on `threads` threads, neighbours on the same one."""
     if threads == 1 or len(items) == 1:
         for item in items:
             work(item)

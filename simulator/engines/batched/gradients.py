@@ -1,4 +1,4 @@
-"""Gradients of all workers and seeds at once, from the same draws as one by one."""
+"""Compute the gradients of all workers and seeds at once, from the draws of one by one."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -16,33 +16,33 @@ from paceline.simulator.objectives.quadratic import NoisyQuadratic
 from paceline.simulator.objectives.softmax import SoftmaxRegression
 from paceline.simulator.programs.effects import NOTHING, Vector
 
-NOISE = 2**22  # numbers of noise in memory at once
+NOISE = 2**22  # numbers of noise in memory at once, at most
 
 
 class Gradients(Protocol):
-    """The next mini-batch of every worker of every seed."""
+    """Computes on the next mini-batch of every worker of every seed."""
 
     def gradient(self, x: Vector) -> Vector:
-        """Gradients at `x`."""
+        """Return all gradients at `x`."""
 
     def loss_and_gradient(self, x: Vector) -> tuple[PerWorker, Vector]:
-        """Losses, of the only seed, and gradients at `x`."""
+        """Return the losses of the only seed, and the gradients at `x`."""
 
 
 class NoGradients:
-    """Time only."""
+    """No gradients: a time-only run."""
 
     def gradient(self, x: Vector) -> Vector:
-        """`NOTHING`."""
+        """Return `NOTHING`."""
         return NOTHING
 
     def loss_and_gradient(self, x: Vector) -> tuple[PerWorker, Vector]:
-        """There are no losses."""
+        """Refuse: there are no losses."""
         raise Unsupported("its objective has no loss")
 
 
 class QuadraticGradients:
-    """Of `NoisyQuadratic`."""
+    """Gradients of `NoisyQuadratic`."""
 
     def __init__(self, objectives: Sequence[NoisyQuadratic], workers: int, threads: int) -> None:
         self._first, self._threads = objectives[0], threads
@@ -61,7 +61,7 @@ class QuadraticGradients:
         self._used = steps
 
     def gradient(self, x: Vector) -> Vector:
-        """Curvature times distance, and noise."""
+        """Return curvature times distance, plus noise."""
         if self._used == self._noise.shape[1]:
             share(self._draw, range(len(self._own)), self._threads)
             self._used = 0
@@ -84,7 +84,7 @@ class QuadraticGradients:
             noise *= self._first.noise / self._first.spread
 
     def loss_and_gradient(self, x: Vector) -> tuple[PerWorker, Vector]:
-        """As the reference adds it up, worker by worker."""
+        """Sum each worker's loss in the order of the reference engine."""
         at = np.broadcast_to(array(x), self._optima.shape)[0]
         coupled = [None] * len(at) if self._couplings is None else self._couplings[0]
         losses = [self._first.loss(*own) for own in zip(at, self._optima[0], coupled, strict=True)]
@@ -92,18 +92,18 @@ class QuadraticGradients:
 
 
 class SoftmaxGradients:
-    """Of `SoftmaxRegression`."""
+    """Gradients of `SoftmaxRegression`."""
 
     def __init__(self, objectives: Sequence[SoftmaxRegression], workers: int) -> None:
         self._first, self._shape = objectives[0], (len(objectives), workers)
         self._batches = [each.source(rank) for each in objectives for rank in range(workers)]
 
     def gradient(self, x: Vector) -> Vector:
-        """Gradients alone."""
+        """Return the gradients."""
         return self._next(x)[1]
 
     def loss_and_gradient(self, x: Vector) -> tuple[PerWorker, Vector]:
-        """Losses and gradients."""
+        """Return losses and gradients."""
         losses, gradient = self._next(x)
         return PerWorker(losses[0]), gradient
 
@@ -116,10 +116,10 @@ class SoftmaxGradients:
 
 
 def of_all(objectives: Sequence[Objective], workers: int, threads: int) -> Gradients:
-    """The gradients of objectives of one kind, one of each seed.
+    """Return the gradients of objectives of one kind, one for each seed.
 
-    A kind that is not known here is asked for them: `together(objectives, workers)`. Raises
-    Unsupported where it has none.
+    A kind unknown here is asked for them: `together(objectives, workers)`. Raises Unsupported
+    where it has no such method.
     """
     first: Any = objectives[0]
     same: Any = objectives

@@ -1,6 +1,6 @@
-"""One node that stands for all workers of all seeds: they run one program, once.
+"""One node for all workers of all seeds, which run one program once (`BatchedNode`).
 
-Values are computed at once; times are noted for the ledger.
+Values are computed at once; effects that take time are recorded, and `clocks` times them later.
 """
 
 import types
@@ -22,31 +22,43 @@ from paceline.simulator.scenario.scenario import Scenario
 
 
 class SeedsDiffer(BaseException):
-    """What a program is about to learn is not the same for all seeds: they must run apart.
+    """A program is about to learn a value that differs between seeds: run them one by one.
 
-    Not an error, and nothing that a program may catch.
+    Not an Exception, so that no program catches it.
     """
 
 
 class BatchedNode(Node):
-    """The workers of a run; `watch` is told of every mark that is due.
+    """All workers of all seeds; calls `watch` at every mark that is due.
 
-    `seeds`: how many; `step`: gradients that each worker has computed; `period`: steps between the
-    last two collectives; `updates`: marks. Raises Unsupported when the program does what differs
-    between workers.
+    `seeds`: their number; `step`: gradients that each worker has computed; `period`: steps between
+    the last two collectives; `updates`: marks so far. Raises Unsupported when the program does
+    something that differs between workers.
     """
 
     __slots__ = (
-        "_gradient", "_ledger", "_limit", "_loss_and_gradient", "_met_at", "_pause_at",
-        "_scenario", "_watch", "mark_at", "meter", "period", "seeds", "step", "updates",
+        "_clocks",
+        "_gradient",
+        "_limit",
+        "_loss_and_gradient",
+        "_met_at",
+        "_pause_at",
+        "_scenario",
+        "_watch",
+        "mark_at",
+        "meter",
+        "period",
+        "seeds",
+        "step",
+        "updates",
     )  # fmt: skip
 
-    def __init__(  # noqa: PLR0913 - what it stands for, and who watches
+    def __init__(  # noqa: PLR0913 - the run, and its observer
         self,
         scenario: Scenario,
         start: Vector,
         gradients: Gradients,
-        ledger: Clocks,
+        clocks: Clocks,
         *,
         seeds: int,
         limit: int,
@@ -62,15 +74,15 @@ class BatchedNode(Node):
         self.meter = payloads.Meter(scenario.model.bytes, dimension)
         self.seeds, self._scenario, self._limit = seeds, scenario, limit
         self._gradient, self._loss_and_gradient = gradients.gradient, gradients.loss_and_gradient
-        self._ledger = ledger
+        self._clocks = clocks
         self._watch, self.mark_at = watch, mark_at
         self.step = self.updates = self._met_at = self._pause_at = 0
         self.period = nan
 
-    # What a program may do
+    # Effects that it supports
 
     async def gradient(self, x: Vector) -> Vector:
-        """Every worker's next gradient."""
+        """Compute every worker's next gradient."""
         step = self.step
         if step >= self._pause_at:
             await self._pause()
@@ -79,7 +91,7 @@ class BatchedNode(Node):
         return compute(x)
 
     async def loss_and_gradient(self, x: Vector) -> tuple[Any, Vector]:
-        """Every worker's next loss and gradient."""
+        """Compute every worker's next loss and gradient."""
         self._alone()
         if self.step >= self._pause_at:
             await self._pause()
@@ -87,33 +99,33 @@ class BatchedNode(Node):
         return self._loss_and_gradient(x)
 
     async def start_backward(self, x: Vector, pieces: int) -> Sequence[Handle]:
-        """Every worker's next gradient, in pieces."""
+        """Compute every worker's next gradient, in pieces."""
         if self.step >= self._pause_at:
             await self._pause()
         self.step += 1
         parts = self.cut(self._gradient(x), pieces)
         handles = [Timed(None, part, self.step) for part in parts]
-        self._ledger.backward(self.step, handles, self._scenario.cluster.forward_share)
+        self._clocks.backward(self.step, handles, self._scenario.cluster.forward_share)
         self._plan()
         return handles
 
     @types.coroutine
     def _pause(self) -> Generator[None, None, None]:
-        ledger = self._ledger
-        ledger.advance(self.step)
-        if ledger.due or self.step >= self._limit:
-            ledger.flush(self.step)
-        if self.step >= self._limit or ledger.over:
+        clocks = self._clocks
+        clocks.advance(self.step)
+        if clocks.due or self.step >= self._limit:
+            clocks.flush(self.step)
+        if self.step >= self._limit or clocks.over:
             yield  # for ever
         self._plan()
 
     def _plan(self) -> None:
         """Decide when to pause next."""
-        ledger = self._ledger
-        self._pause_at = min(self.step + (0 if ledger.due else ledger.longest), self._limit)
+        clocks = self._clocks
+        self._pause_at = min(self.step + (0 if clocks.due else clocks.longest), self._limit)
 
-    def _note(self, what: Callable[..., None], *about: Any) -> None:
-        self._ledger.note(self.step, what, *about)
+    def _record(self, replay: Callable[..., None], *arguments: Any) -> None:
+        self._clocks.record(self.step, replay, *arguments)
         self._plan()
 
     def cut(self, vector: Vector, pieces: int) -> Sequence[Vector]:
@@ -123,7 +135,7 @@ class BatchedNode(Node):
         return payloads.cut(vector, pieces)
 
     def join(self, pieces: Sequence[Vector]) -> Vector:
-        """Undo the cut, where pieces may be shared by more or fewer workers."""
+        """Join pieces; each may have one row for all workers, or a row per worker."""
         if type(pieces[0]) is not Stack:
             return payloads.join(pieces)
         parts = [array(piece) for piece in pieces[::-1]]
@@ -134,7 +146,7 @@ class BatchedNode(Node):
     async def mean(self, value: Payload) -> Any:
         """Join the next collective, a mean, and wait for it."""
         handle = self._next("mean", self._mean(value))
-        self._note(self._ledger.meet, handle, self._weigh(value), self.step)
+        self._record(self._clocks.meet, handle, self._weigh(value), self.step)
         return handle.result
 
     def start_mean(self, value: Payload) -> Handle:
@@ -149,11 +161,11 @@ class BatchedNode(Node):
 
     def _start(self, kind: str, value: Payload, result: Payload) -> Handle:
         handle = self._next(kind, result)
-        self._note(self._ledger.start, handle, self._weigh(value))
+        self._record(self._clocks.start, handle, self._weigh(value))
         return handle
 
     def _next(self, kind: str, result: Payload) -> Timed:
-        """Make the next collective."""
+        """Make the handle of the next collective."""
         if self.step > self._met_at:
             self.period, self._met_at = self.step - self._met_at, self.step
         return Timed(kind, result, self.step)
@@ -161,79 +173,79 @@ class BatchedNode(Node):
     async def wait(self, handle: Handle) -> Any:
         """Wait for a collective, or a piece of a gradient."""
         if handle.kind is None:
-            self._note(self._ledger.piece, handle)
+            self._record(self._clocks.piece, handle)
         else:
-            self._note(self._ledger.wait, handle, self.step)
+            self._record(self._clocks.wait, handle, self.step)
         return handle.result
 
     async def finished(self, handle: Handle) -> bool:
-        """Ask as all workers do, when the last of them does."""
+        """Return whether `handle` is done when the last worker asks; all get the same answer."""
         self._alone()
-        self._note(self._ledger.ask, self.step)
-        self._ledger.flush(self.step)
-        asked = self._ledger.latest()[0]
+        self._record(self._clocks.ask, self.step)
+        self._clocks.flush(self.step)
+        asked = self._clocks.latest()[0]
         return bool(handle.done[0] <= asked * (1 + TIME_TOLERANCE))
 
     def work(self, seconds: float) -> None:
-        """Every worker is busy."""
+        """Keep every worker busy for `seconds`."""
         if seconds:
-            self._note(self._ledger.work, seconds)
+            self._record(self._clocks.work, seconds)
 
     def clock(self) -> Any:
-        """Every worker's clock."""
+        """Return every worker's clock."""
         self._alone()
-        self._ledger.flush(self.step)
-        return PerWorker(np.minimum(self._ledger.now[0], self._ledger.deadline))
+        self._clocks.flush(self.step)
+        return PerWorker(np.minimum(self._clocks.now[0], self._clocks.deadline))
 
     def mark(self, x: Vector) -> None:
-        """Show the parameters where an evaluation is due."""
+        """Count an update; evaluate the parameters where an evaluation is due."""
         self.updates += 1
         if self.step >= self.mark_at:
             self.mark_at = self._watch(self, x)
 
-    # What it may not
+    # Effects that it refuses
 
     def _alone(self) -> None:
         if self.seeds > 1:
             raise SeedsDiffer
 
     def generator(self, *, shared: bool = False) -> Any:
-        """Make no numbers: they would differ between workers or seeds."""
+        """Return a generator that refuses: its numbers would differ between workers or seeds."""
         return _NoNumbers()
 
     def start_mean_after(self, handle: Handle, value: Callable[[Payload], Payload]) -> Handle:
-        """Hand over."""
+        """Refuse."""
         raise Unsupported("one of its averages follows from another")
 
     @property
     def rank(self) -> int:  # type: ignore[override]
-        """Hand over."""
+        """Refuse."""
         raise Unsupported("its workers do different things")
 
     def send(self, to: int, value: Payload) -> None:
-        """Hand over."""
+        """Refuse."""
         raise Unsupported("its workers send each other messages")
 
     async def receive(self, source: int = ANY) -> tuple[int, Payload]:
-        """Hand over."""
+        """Refuse."""
         raise Unsupported("its workers send each other messages")
 
     async def receive_before(self, handle: Handle, source: int = ANY) -> None:
-        """Hand over."""
+        """Refuse."""
         raise Unsupported("its workers send each other messages")
 
     async def request(self, to: int, value: Payload) -> Payload:
-        """Hand over."""
+        """Refuse."""
         raise Unsupported("its workers send messages")
 
     def discard(self) -> None:
-        """Hand over."""
+        """Refuse."""
         raise Unsupported("its workers send each other messages")
 
     # Payloads
 
     def _mean(self, value: Payload) -> Payload:
-        """Average over the workers, added up in rank order as every engine does."""
+        """Average over the workers, summing in rank order as every engine does."""
         if type(value) is Stack:
             return Stack(self.mean_of(value.of))
         if type(value) is PerWorker:
@@ -247,16 +259,18 @@ class BatchedNode(Node):
         return payloads.mean([value])
 
     def mean_of(self, vectors: Array) -> Array:
-        """Average of the workers' vectors, shape (seeds, 1, dimension)."""
+        """Return the average of the workers' vectors, shape (seeds, 1, dimension)."""
         everyone = np.broadcast_to(vectors, (self.seeds, self.workers, vectors.shape[-1]))
-        if everyone.shape[-1] == 1:  # NumPy would add up a contiguous axis in pairs
+        if (
+            everyone.shape[-1] == 1
+        ):  # NumPy would sum a contiguous axis in pairs, with other rounding
             total: Array = np.add.accumulate(everyone, axis=1)[:, -1:]
         else:
             total = np.add.reduce(everyone, axis=1, keepdims=True)
         return total / self.workers
 
     def _weigh(self, value: Payload) -> float:
-        """Bytes of one worker's payload."""
+        """Return the bytes of one worker's payload."""
         if type(value) is Stack:
             return self.meter(value.of[(0,) * (value.of.ndim - 1)])
         if type(value) is PerWorker:
@@ -267,7 +281,7 @@ class BatchedNode(Node):
 
 
 class _NoNumbers:
-    """A generator that hands over when it is asked for numbers."""
+    """A generator that raises Unsupported when it is asked for numbers."""
 
     def __getattr__(self, name: str) -> Any:
         raise Unsupported("it draws random numbers of its own")

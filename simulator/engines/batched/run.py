@@ -1,7 +1,7 @@
-"""All seeds and workers at once, as arrays: the reference engine's numbers, sooner.
+"""Run all seeds and workers at once, as arrays: the reference engine's numbers, sooner.
 
-It takes every program whose workers all do the same, whatever their times are; the others are for
-`served` and `virtual`.
+Takes programs whose workers all do the same, whatever their times are. Parameter servers go to
+`engines.compiled`; for all others `run` raises Unsupported, and `engines.virtual` takes them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,11 +39,11 @@ from paceline.simulator.programs.effects import Vector
 from paceline.simulator.results.run import COLUMNS, Run, Spans
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
-VECTORS = 2**21  # entries of all workers' vectors in memory at once
-CLOCKS = 2**16  # workers of all seeds at once
+VECTORS = 2**21  # entries of all workers' vectors in memory at once, at most
+CLOCKS = 2**16  # workers of all seeds at once, at most
 
 
-def run(  # noqa: PLR0913 - what is run, and how
+def run(  # noqa: PLR0913 - the run, and how
     algorithm: Algorithm,
     scenario: Scenario,
     seeds: Sequence[int],
@@ -52,9 +52,9 @@ def run(  # noqa: PLR0913 - what is run, and how
     threads: int = 1,
     programs: Mapping[str, Program] | None = None,
 ) -> list[Run]:
-    """Simulate one algorithm with all seeds; keep up to `spans` spans of the first.
+    """Simulate one algorithm with all seeds; keep up to `spans` timeline spans of the first seed.
 
-    Raises Unsupported when another engine must.
+    Raises Unsupported where only another engine can run it.
     """
     program = (programs or catalogue())[algorithm.name]
     refuse(program, algorithm, scenario)
@@ -82,7 +82,7 @@ def run(  # noqa: PLR0913 - what is run, and how
 
 
 def refuse(program: Program, algorithm: Algorithm, scenario: Scenario) -> None:
-    """Raise Unsupported for what is known from the outset to be for another engine."""
+    """Raise Unsupported where the scenario or the program's declarations need another engine."""
     if program.server and build.dimension_of(scenario.objective):
         raise Unsupported("which gradient comes first decides its values")
     if troubled(scenario):
@@ -102,14 +102,14 @@ def refuse(program: Program, algorithm: Algorithm, scenario: Scenario) -> None:
 
 @dataclass
 class SeedCurves:
-    """The curves of all seeds: the same steps, each seed's own times and losses."""
+    """The curves of all seeds: common steps, each seed's own times and losses."""
 
     deadline: float
     columns: list[dict[str, list[float]]] = field(default_factory=list)
     updates: list[int] = field(default_factory=list)
 
     def add(self, rows: Sequence[tuple[float, ...]], updates: int, thin: bool) -> None:
-        """Add a point to each curve that has not ended; keep every second one if `thin`."""
+        """Add a point to each curve before the deadline; if `thin`, drop every second point."""
         for seed, (curve, row) in enumerate(zip(self.columns, rows, strict=True)):
             if row[0] > self.deadline:
                 continue
@@ -121,7 +121,7 @@ class SeedCurves:
 
 
 class Batch:
-    """One algorithm with several seeds."""
+    """One algorithm, run with several seeds together."""
 
     def __init__(  # noqa: PLR0913 - as `run`
         self,
@@ -148,8 +148,8 @@ class Batch:
         self.notes: list[str] = []
         start = self.objectives[0].start
         timeless = isinstance(start, complex)
-        self.ledger = Clocks(
-            self._clocks(threads),
+        self.clocks = Clocks(
+            self._step_times(threads),
             self.traffic,
             workers,
             scenario.run.duration or inf,
@@ -162,25 +162,25 @@ class Batch:
         self._node_second = workers * (cost.node_hour or 0.0) / SECONDS_PER_HOUR
         self._egress_byte = (cost.egress_per_gb or 0.0) / BYTES_PER_GB
         self._points = 1
-        self.curves = SeedCurves(self.ledger.deadline, updates=[0] * len(seeds))
+        self.curves = SeedCurves(self.clocks.deadline, updates=[0] * len(seeds))
         for each in self.objectives:
             row = (0.0, 0.0, *each.evaluate(start, 0), nan, 0.0, 0.0)
             self.curves.columns.append({k: [v] for k, v in zip(COLUMNS, row, strict=True)})
-        self.team = BatchedNode(
+        self.node = BatchedNode(
             scenario,
             start,
             gradients.of_all(self.objectives, workers, threads),
-            self.ledger,
+            self.clocks,
             seeds=len(seeds),
             limit=self.limit,
-            watch=self._see,
+            watch=self._evaluate,
             mark_at=min(self.every, self.limit),
         )
 
-    def _clocks(self, threads: int) -> StepTimes:
+    def _step_times(self, threads: int) -> StepTimes:
         if self.scenario.run.sampling == "aggregate":
             try:
-                clocks = SumDraws(self.scenario, self.seeds, threads)
+                times = SumDraws(self.scenario, self.seeds, threads)
             except ValueError:
                 self.notes.append(
                     'run.sampling = "aggregate": the law of a sum of these compute times has no '
@@ -191,7 +191,7 @@ class Batch:
                     'run.sampling = "aggregate": compute times were drawn as sums over the steps '
                     "between communications; same distribution, other numbers"
                 )
-                return clocks
+                return times
         return Draws(self.scenario, self.seeds, threads)
 
     def run(self) -> list[Run]:
@@ -199,52 +199,52 @@ class Batch:
         with np.errstate(over="ignore", invalid="ignore"):  # divergence is reported, not warned of
             coroutine = self.program.start(
                 self.program.worker,
-                EffectCosts(self.scenario).on(self.team),
+                EffectCosts(self.scenario).on(self.node),
                 self.algorithm.parameters,
             )
             try:
                 coroutine.send(None)
             except StopIteration:
-                self.ledger.flush(self.team.step)
+                self.clocks.flush(self.node.step)
             except Exception as error:  # if it is a mistake, the reference engine will say so
                 raise Unsupported("its program does what cannot be done for all at once") from error
             finally:
                 coroutine.close()
             ends = np.array([self._end(curve) for curve in self.curves.columns])
-            self.ledger.finish(ends, self.team.step)
+            self.clocks.finish(ends, self.node.step)
         return [self._run(index) for index in range(len(self.seeds))]
 
     def _end(self, curve: dict[str, list[float]]) -> float:
-        """Up to when time counts: the end of the last step, or the deadline."""
+        """Return the end of a seed's run: the end of its last step, or the deadline."""
         if curve["step"][-1] == self.limit:
             return curve["time"][-1]
         return self.scenario.run.duration or inf
 
-    def _see(self, team: BatchedNode, x: Vector) -> int:
-        """Evaluate the parameters that all have marked; return the step of the next evaluation."""
-        step = team.step
-        if type(x) is complex:  # nothing of it depends on the seed
-            evaluated = [self.objectives[0].evaluate(x, step)] * team.seeds
+    def _evaluate(self, node: BatchedNode, x: Vector) -> int:
+        """Evaluate the parameters that all workers mark; return the step of the next evaluation."""
+        step = node.step
+        if type(x) is complex:  # time only: the same for every seed
+            evaluated = [self.objectives[0].evaluate(x, step)] * node.seeds
         else:
             vectors = array(x)
-            everyone = np.broadcast_to(vectors, (team.seeds, team.workers, vectors.shape[-1]))
-            seen = team.mean_of(vectors) if self.program.averages else everyone
+            everyone = np.broadcast_to(vectors, (node.seeds, node.workers, vectors.shape[-1]))
+            seen = node.mean_of(vectors) if self.program.averages else everyone
             pairs = zip(self.objectives, seen[:, 0], strict=True)
             evaluated = [each.evaluate(own, step) for each, own in pairs]
         self._points += 1
         thin = self.adaptive and self._points > 2 * POINTS
         if thin:
             self._points, self.every = (self._points + 1) // 2, 2 * self.every
-        self.ledger.note(step, self._point, step, evaluated, team.period, team.updates, thin)
+        self.clocks.record(step, self._point, step, evaluated, node.period, node.updates, thin)
         following = (step // self.every + 1) * self.every
         return min(following, self.limit) if step < self.limit else following
 
     def _point(
         self, step: int, evaluated: list[Any], period: float, updates: int, thin: bool
     ) -> None:
-        """Add the point to the curves, now that its time is known: when the last worker came."""
-        times = self.ledger.latest()
-        moved, charged = self.ledger.totals()
+        """Add a point to the curves; its time is that of the last worker, known only on replay."""
+        times = self.clocks.latest()
+        moved, charged = self.clocks.totals()
         costs = times * self._node_second + charged * self._egress_byte
         numbers = zip(times.tolist(), evaluated, moved.tolist(), costs.tolist(), strict=True)
         rows = [
@@ -253,12 +253,12 @@ class Batch:
         self.curves.add(rows, updates, thin)
 
     def _run(self, index: int) -> Run:
-        """What is left of one seed."""
-        algorithm, program, ledger = self.algorithm, self.program, self.ledger
+        """Return the results of one seed."""
+        algorithm, program, clocks = self.algorithm, self.program, self.clocks
         curve = self.curves.columns[index]
-        waited, communicated = ledger.waited[index], ledger.communicated[index]
+        waited, communicated = clocks.waited[index], clocks.communicated[index]
         spent = {
-            "compute": ledger.now[index] - waited - communicated,
+            "compute": clocks.now[index] - waited - communicated,
             "wait": waited,
             "communicate": communicated,
         }
@@ -281,7 +281,7 @@ class Batch:
             updates=self.curves.updates[index],
             staleness={
                 age: int(counts[index])
-                for age, counts in sorted(ledger.staleness.items())
+                for age, counts in sorted(clocks.staleness.items())
                 if counts[index]
             },
             staleness_unit="steps",

@@ -1,4 +1,19 @@
-"""What a team does, noted in order, and how long its steps take, drawn a block at a time."""
+"""Record what all workers do, in order, and draw the seconds of their steps a block at a time.
+
+A *segment* is a run of steps between two recorded events, whose compute times are summed at once; a
+*block* is the segments between two calls of `flush`. Recording costs one list entry per event,
+whatever the number of workers and seeds; `flush` then draws all compute times of the block in a few
+large calls and replays the events in order (`clocks.Clocks` says what each does to the clocks).
+
+Invariants: events are replayed exactly once and in the order of recording; a segment is drawn
+before any event that follows it is replayed. A segment ends at an event or after `longest` steps,
+never because a block happens to end there, so that sums do not depend on the sizes of blocks. Only
+`merge` (runs without vectors) lets a segment span several steps: with vectors, gradients are
+computed while recording, so that steps past the deadline are wasted work, and blocks are small.
+
+After a change: tests/engines/test_batched.py (the sizes of blocks change no number), and the memory
+and rates that tests/bench/batched.py prints.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -8,15 +23,15 @@ import numpy as np
 
 from paceline.simulator.distributions.distribution import Array
 
-LONGEST = 1024  # steps that are summed at once
-SEGMENTS = 2**24  # of all streams, in memory at once
-STEPS = 2**12, 2**16  # of one stream, in memory at once: in the first block, and at most
+LONGEST = 1024  # steps in one segment, at most
+SEGMENTS = 2**24  # in memory at once, of all workers of all seeds
+STEPS = 2**12, 2**16  # of one worker in memory at once: in the first block, and at most
 
 
 class Leg(NamedTuple):
-    """Seconds of one segment: of `each` worker, (seeds, workers), and of the slowest, (seeds,).
+    """Seconds of one segment: of `each` worker, (seeds, workers), and of the `slowest`, (seeds,).
 
-    Of several segments: the same with one axis more, the first.
+    Of several segments: the same arrays with the segments as first axis.
     """
 
     each: Array
@@ -24,43 +39,43 @@ class Leg(NamedTuple):
 
 
 class StepTimes(Protocol):
-    """What draws compute times."""
+    """Draws compute times."""
 
     def legs(self, lengths: Sequence[int]) -> Leg:
-        """Seconds of the next segments, of so many steps each."""
+        """Draw the seconds of the next segments; `lengths`: steps of each."""
 
 
 class Schedule(ABC):
-    """Notes of what all workers of all seeds do, replayed a block at a time.
+    """The recorded events of all workers of all seeds, replayed a block at a time.
 
-    `merge`: steps between two notes are one segment, of up to `longest`; else each is its own.
-    `due`: whether there is enough for a block; `over`: whether nothing that comes counts any more.
+    `merge`: the steps between two events are one segment, of up to `longest`; otherwise each step
+    is. `due`: a block is full, so call `flush`; `over`: nothing recorded from now on counts.
     """
 
-    def __init__(self, clocks: StepTimes, streams: int, *, merge: bool) -> None:
-        self._clocks = clocks
+    def __init__(self, times: StepTimes, streams: int, *, merge: bool) -> None:
+        self._times = times
         self.longest = LONGEST if merge else 1
         # with vectors to compute on, steps past the deadline cost more than small blocks
         self._block = max(64, SEGMENTS // streams) if merge else 64
-        self._most = STEPS[0]  # growing, so that little is done in vain beyond a deadline
+        self._most = STEPS[0]  # grows, so that little is computed in vain past a deadline
         self._noted = self._drawn = 0  # steps
         self._lengths: list[int] = []
         self._todo: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.due = self.over = False
-        self._legs = Leg(np.empty(0), np.empty(0))  # of the block, one after the other
+        self._legs = Leg(np.empty(0), np.empty(0))  # of the block's segments
 
-    def note(self, step: int, what: Callable[..., None], *about: Any) -> None:
-        """Note something to be timed, which every worker does after `step` steps."""
+    def record(self, step: int, replay: Callable[..., None], *arguments: Any) -> None:
+        """Record an event after `step` steps of every worker: `replay(*arguments)`."""
         self.advance(step)
-        self._todo.append((what, about))
+        self._todo.append((replay, arguments))
 
     def advance(self, step: int) -> None:
-        """Every worker computes up to `step`."""
+        """Let every worker compute up to `step`."""
         if step > self._noted:
             self._todo.append((self._compute, (self._segment(step),)))
 
     def _segment(self, step: int) -> int:
-        """Ask for the time of the steps up to `step`; return the number of the segment."""
+        """Close a segment at `step`; return its number in the block."""
         self._lengths.append(step - self._noted)
         self._drawn += step - self._noted
         self._noted = step
@@ -68,21 +83,21 @@ class Schedule(ABC):
         return len(self._lengths) - 1
 
     def flush(self, step: int) -> None:
-        """Work out the times of everything noted up to `step`."""
+        """Draw the block's compute times and replay all events recorded up to `step`."""
         self.advance(step)
         if self._lengths:
-            self._legs = self._clocks.legs(self._lengths)
+            self._legs = self._times.legs(self._lengths)
         todo, self._todo, self._lengths, self._drawn = self._todo, [], [], 0
         self._most = min(4 * self._most, STEPS[1])
-        for what, about in todo:
-            what(*about)
+        for replay, arguments in todo:
+            replay(*arguments)
         self._let_go()
         self.due = self.over
 
     @abstractmethod
     def _compute(self, segment: int) -> None:
-        """Every worker computes a segment of the block."""
+        """Let every worker compute a segment of the block."""
 
     @abstractmethod
     def _let_go(self) -> None:
-        """Keep nothing of the block, which is overwritten; find out whether all is `over`."""
+        """Copy what is still needed of the block, which is overwritten next; set `over`."""

@@ -1,7 +1,29 @@
-"""The compiled loop: one seed's workers and server, following the server's script.
+"""The compiled loop: one seed's workers and parameter server, following the server's trace.
 
-Every rule, and every sum in its order, is that of `VirtualNode` and `Simulation`, so that ties fall
-alike. The loop returns what it needs next; called again, it goes on where it was.
+The trace (`server_trace`) lists the server's operations, the same for all seeds; the loop plays
+them against the workers' own compute times and latencies and finds who sends which gradient when.
+In time-only runs that is all there is to simulate, and numba runs it at tens of nanoseconds a
+gradient, without the GIL, so that seeds run in parallel threads.
+
+How it works: a worker whose answer has been sent is `ready`. Before each RECEIVE the loop lets all
+ready workers compute and send their next gradient, which puts a message into a heap by time of
+arrival; then the server takes the first. Numbers are drawn in Python (`seed_run`) into rings, one
+per worker, indexed by the worker's iteration modulo the ring's length.
+
+Invariants:
+- Every rule, and the order of every floating-point sum, is that of `virtual.node.VirtualNode` and
+  `virtual.simulation.Simulation`: times are equal and ties fall alike. Change both or neither.
+- Equal times of arrival go in the order of sending: a message is the integer
+  (its number << RANK) | its sender, and the heap compares (time, message).
+- After DRAW or GROW the loop enters the operation at `state.place` anew. What the operation has
+  done so far must be safe to meet again: workers that have sent are no longer ready, and a hole
+  that was closed is none.
+- `hole`: the top of the heap has been taken and not yet replaced. The message that usually follows
+  takes its place at once, which saves half of the heap's work.
+- Codes of operations and of gate rules are compiled into cached code: never renumber them.
+
+After a change: tests/engines/test_compiled.py (every count equal to the reference engine, every
+time to rounding) and tests/bench/served.py (rates).
 """
 
 from functools import cache
@@ -21,17 +43,17 @@ from paceline.simulator.engines.compiled.server_trace import (
 from paceline.simulator.programs.pieces.gate import ALL, GO, Rule
 
 MORE, POINT, DRAW, GROW, STUCK, DONE = range(6)
-"""What the loop needs: more script, an observer, numbers for a worker, room for larger staleness;
-or it cannot go on, or is done."""
+"""Why the loop returned: it needs more of the trace, an evaluation, numbers for a worker, or room
+for a larger staleness; or all workers wait for each other (STUCK); or the run is DONE."""
 
 RANK = 16
 """Bits of a rank. A message is an integer: its number, then its sender's rank."""
 
-# A worker, and its messages to the server (up) and back (down): from its iteration `until` on it
-# needs new numbers; `work`: seconds that it computes more than a gradient; `size`: bytes of what it
-# sends next, `flying`: of what it sent last; `answer`: when its answer comes, `transit`: how long
-# that is on its way, `begins`: when the worker began to stand still for that; `version`: the
-# updates that it has seen; `pace`: seconds per byte.
+# A worker, and its messages to the server (up) and back (down); seconds and bytes. `until`: the
+# iteration from which on it needs new numbers; `work`: computation beside a gradient; `size`: of
+# its next message, `flying`: of its last; `answer`: arrival of its answer, `transit`: of that
+# answer, `begins`: when the wait for the answer became one for the network; `version`: number of
+# the update that it has received; `pace`: seconds per byte; `iterations`: messages sent.
 WORKER = np.dtype(
     [(name, "f8") for name in ("now", "sent_until", "waited", "communicated")]
     + [(name, "f8") for name in ("answer", "begins", "transit")]
@@ -40,15 +62,16 @@ WORKER = np.dtype(
     + [(name, "i8") for name in ("iterations", "until", "version")]
 )
 
-# A mark that is to be shown to the observer: `moved` bytes so far.
+# A mark that the observer has not seen yet; `moved`: bytes sent up to it.
 SHOWN = np.dtype([("step", "i8"), ("now", "f8"), ("updates", "i8"), ("moved", "f8")])
 
-# The server and the run. `place`: in the script; `pace_in`, `pace_out`: of its network card, and
-# `free_in`, `free_out`: when that is free; `flying`: messages to it, and `hole`: whether the top of
-# their heap has just left it; `mark_at`: the step of the next mark to be shown, one every `every`,
-# up to `limit`; `shown`: marks that wait for the observer; `ready`: workers that have been
-# answered; `beyond`: answers that come after the end; `served`: how many times `begun` holds, the
-# oldest of them at `oldest`; `held`: workers at the gate.
+# The server and the run. `place`: index into the trace; `pace_in`, `pace_out`: seconds per byte of
+# its network card, free from `free_in`, `free_out` on; `flying`: messages in transit to it; `hole`:
+# see above; `mark_at`: step of the next evaluation, one every `every` steps, the last at `limit`;
+# `shown`: marks that wait for the observer; `ready`: number of workers that have been answered;
+# `beyond`: answers that arrive after the end; `served`: number of times in `begun`, the oldest at
+# `oldest`; `held`: workers at the gate; `stale`: staleness of the gradient received last; `inbox`:
+# most bytes that ever waited; `stopped`: the observer has ended the run.
 STATE = np.dtype(
     [(name, "f8") for name in ("now", "deadline", "receive", "whole", "inbox", "moved")]
     + [(name, "f8") for name in ("pace_in", "free_in", "pace_out", "free_out")]
@@ -63,37 +86,37 @@ _RULE = types.int64(types.int64[::1], types.int64)
 
 @cache
 def compiled(rule: Rule) -> Any:
-    """A gate's rule as the loop calls it."""
+    """Return a gate's rule, compiled so that the loop can call it."""
     return cfunc(_RULE, cache=True)(rule)
 
 
 @njit(cache=True, nogil=True)
-def _put(when, mail, place, at, letter):  # type: ignore[no-untyped-def]
-    """Put a message into a 4-ary heap: at `place`, or where it must go from there."""
+def _put(when, messages, place, at, message):  # type: ignore[no-untyped-def]
+    """Put a message into a 4-ary heap, sifting from `place` to where it belongs."""
     while True:
         least = first = 4 * place + 1
         for other in range(first + 1, first + 4):
             if when[other] < when[least] or (
-                when[other] == when[least] and mail[other] < mail[least]
+                when[other] == when[least] and messages[other] < messages[least]
             ):
                 least = other
-        if at < when[least] or (at == when[least] and letter < mail[least]):
+        if at < when[least] or (at == when[least] and message < messages[least]):
             break
-        when[place], mail[place] = when[least], mail[least]
+        when[place], messages[place] = when[least], messages[least]
         place = least
     while place > 0:
         above = (place - 1) >> 2
-        if when[above] < at or (when[above] == at and mail[above] < letter):
+        if when[above] < at or (when[above] == at and messages[above] < message):
             break
-        when[place], mail[place] = when[above], mail[above]
+        when[place], messages[place] = when[above], messages[above]
         place = above
-    when[place], mail[place] = at, letter
+    when[place], messages[place] = at, message
 
 
 @njit(cache=True, nogil=True)
-def _answer(state, team, ready, downs, worker):  # type: ignore[no-untyped-def]
-    """Send a worker the parameters."""
-    to = team[worker]
+def _answer(state, workers, ready, downs, worker):  # type: ignore[no-untyped-def]
+    """Send the parameters to a worker."""
+    to = workers[worker]
     size = state.whole
     transit = downs[worker, (to.iterations - 1) & (downs.shape[1] - 1)] + size * to.pace_down
     leaves = state.now
@@ -114,20 +137,20 @@ def _answer(state, team, ready, downs, worker):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _append(ring, first, count, worker):  # type: ignore[no-untyped-def]
-    """Put a worker behind the `count` that a ring holds."""
+    """Append a worker to a ring buffer that holds `count` from `first` on."""
     place = first + count
     ring[place if place < len(ring) else place - len(ring)] = worker
 
 
 @njit(cache=True, nogil=True)
 def _next(ring, first):  # type: ignore[no-untyped-def]
-    """The place after the first one."""
+    """Return the index after `first` in a ring buffer."""
     return first + 1 if first + 1 < len(ring) else 0
 
 
 @njit(cache=True, nogil=True)
 def _lengthen(state, begun, size):  # type: ignore[no-untyped-def]
-    """Note that one message more than ever before waited at once."""
+    """Record that one message more than ever before waits at once."""
     served, oldest = state.served, state.oldest
     state.inbox = served * size
     begun[1 : served + 1] = np.concatenate((begun[oldest:served], begun[:oldest]))
@@ -145,26 +168,25 @@ _FOLLOW = types.int64(
 
 @njit(_FOLLOW, cache=True, nogil=True)
 def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913, PLR0915, PLR0917
-    run, script, team, times, ups, downs, when, mail, ready, slots, begun, ages, held, gate,
+    run, trace, workers, times, ups, downs, when, messages, ready, slots, begun, ages, held, gate,
     marks, rule,
 ):  # fmt: skip
-    """Go on with one seed; return what it needs next.
+    """Go on with one seed; return the reason why Python must act (MORE to DONE).
 
-    Shapes: `times`, `ups` and `downs` (workers, a power of two): rings of what each worker's
-    computing and the latencies take, by its iterations; `when`, `mail`: the heap of
-    messages to the server (4 workers + 1,); `ready`, `slots`, `held`: ranks (workers,); `begun`
-    (workers + 2,): when the server began to serve its last messages; `ages`: the histogram of
-    staleness; `gate`: the state of the gate's rule; `marks`: those to be shown, up to where there
-    is room for no more.
+    `times`, `ups`, `downs` (workers, a power of two): rings of seconds, by iteration, of computing
+    and of the latencies to and from the server. `when`, `messages` (4 workers + 1,): the heap of
+    messages to the server. `ready`, `slots`, `held` (workers,): ranks. `begun` (workers + 2,):
+    service start times of the last k + 1 messages, k being the longest queue so far. `ages`: the
+    histogram of staleness. `gate`: the state of the gate's `rule`. `marks`: room for marks.
     """
     state = run[0]
-    for place in range(state.place, len(script)):
+    for place in range(state.place, len(trace)):
         state.place = place
-        code = script[place].code
+        code = trace[place].code
         if code == RECEIVE:
             while state.ready > 0:
                 worker = ready[state.ready_first]
-                me = team[worker]
+                me = workers[worker]
                 iteration = me.iterations
                 if iteration >= me.until:
                     return DRAW
@@ -186,12 +208,12 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
                 state.moved += size
                 me.iterations = iteration + 1
                 state.sent += 1
-                letter = state.sent << RANK | worker
+                message = state.sent << RANK | worker
                 if state.hole:
                     state.hole = 0
-                    _put(when, mail, 0, at, letter)
+                    _put(when, messages, 0, at, message)
                 else:
-                    _put(when, mail, state.flying, at, letter)
+                    _put(when, messages, state.flying, at, message)
                     state.flying += 1
                 state.ready -= 1
                 state.ready_first = _next(ready, state.ready_first)
@@ -200,20 +222,20 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
             if state.hole:
                 state.hole = 0
                 last = state.flying = state.flying - 1
-                at, letter = when[last], mail[last]
+                at, message = when[last], messages[last]
                 when[last] = np.inf
                 if last:
-                    _put(when, mail, 0, at, letter)
+                    _put(when, messages, 0, at, message)
             if state.flying == 0:
                 return DONE if state.beyond else STUCK
-            at, worker = when[0], mail[0] & ((1 << RANK) - 1)
+            at, worker = when[0], messages[0] & ((1 << RANK) - 1)
             if at > state.deadline:
                 return DONE
-            stale = state.updates - team[worker].version
+            stale = state.updates - workers[worker].version
             if stale >= len(ages):
                 return GROW
             state.hole = 1
-            size = team[worker].flying
+            size = workers[worker].flying
             if state.pace_in > 0:
                 at = state.free_in = max(state.free_in, at) + size * state.pace_in
             now = state.now
@@ -231,11 +253,11 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
             ages[stale] += 1
             state.step += 1
             state.now = now + state.receive
-            slots[script[place].slot] = worker
+            slots[trace[place].slot] = worker
         elif code == WORK:
-            state.now += script[place].seconds
+            state.now += trace[place].seconds
         elif code == SEND:
-            _answer(state, team, ready, downs, slots[script[place].slot])
+            _answer(state, workers, ready, downs, slots[trace[place].slot])
         elif code == MARK:
             state.updates += 1
             step = state.step
@@ -249,15 +271,15 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
                     state.place += 1
                     return POINT
         elif code == GATE:
-            worker = slots[script[place].slot]
+            worker = slots[trace[place].slot]
             follows = rule(gate, worker)
             if follows == GO:
-                _answer(state, team, ready, downs, worker)
+                _answer(state, workers, ready, downs, worker)
             else:
                 _append(held, state.held_first, state.held, worker)
                 state.held += 1
                 while follows == ALL and state.held:
-                    _answer(state, team, ready, downs, held[state.held_first])
+                    _answer(state, workers, ready, downs, held[state.held_first])
                     state.held -= 1
                     state.held_first = _next(held, state.held_first)
         else:
@@ -266,4 +288,6 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
     return MORE
 
 
-follow: Any = _follow.get_overload(_FOLLOW)  # past the types' dispatch, four times as long
+follow: Any = _follow.get_overload(
+    _FOLLOW
+)  # without numba's dispatch on types, which takes four times as long

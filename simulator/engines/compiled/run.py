@@ -1,8 +1,8 @@
-"""Parameter servers in time-only runs: all seeds at once, by one script and a compiled loop.
+"""Run parameter servers without vectors: all seeds by one trace and a compiled loop.
 
-The programs are run once, with stand-ins for who sends (`traced`, `script`); when all of it happens
-is then worked out for each seed by itself (`loop`), so that nothing depends on which seeds are run
-together, or on how many threads do it.
+The programs run once, with stand-ins for the senders (`worker_trace`, `server_trace`); the loop
+then works out the times of each seed by itself, so that nothing depends on which seeds are run
+together or on the number of threads.
 """
 
 from collections.abc import Coroutine, Sequence
@@ -23,8 +23,8 @@ from paceline.simulator.programs.program import Function
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
-CHUNK = (256, 16384)  # arrivals that are scripted at once, at first and at most
-EACH = 64  # but so many of each worker: going over to another seed costs what its workers hold
+CHUNK = (256, 16384)  # arrivals that are traced at once, at first and at most
+EACH = 64  # the most is so many of each worker, if more: changing to another seed has its price
 
 
 def run(
@@ -38,7 +38,7 @@ def run(
     """Simulate a parameter-server program with each of the seeds.
 
     Times equal those of the reference engine to rounding, counts exactly. Raises Unsupported where
-    the program or the objective needs that engine.
+    the program or the objective needs another engine.
     """
     if program.server is None:
         raise Unsupported("it has no server")
@@ -56,20 +56,20 @@ def run(
 
     from paceline.simulator.engines.compiled.seed_run import SeedRun  # noqa: PLC0415 - numba takes half a second
 
-    world = SharedRun(program, algorithm, scenario, worker, len(seeds))
-    running = lanes = [SeedRun(world, seed) for seed in seeds]
-    needed, most = world.limit, max(CHUNK[1], EACH * world.workers)
+    shared = SharedRun(program, algorithm, scenario, worker, len(seeds))
+    running = runs = [SeedRun(shared, seed) for seed in seeds]
+    needed, most = shared.limit, max(CHUNK[1], EACH * shared.workers)
     arrivals = CHUNK[0]
     with ThreadPoolExecutor(threads) as pool:
-        script = server.write(arrivals)
+        trace = server.write(arrivals)
         while running:
             needed -= arrivals
-            arrivals = max(min(2 * arrivals, most, needed), world.workers)
+            arrivals = max(min(2 * arrivals, most, needed), shared.workers)
             write = partial(server.write, arrivals)
-            # what is written ahead may not be needed, nor that it fails
+            # traced ahead of need: if it fails, that counts only once it is needed
             ahead = pool.submit(write) if threads > 1 else None
-            list(pool.map(partial(SeedRun.follow, script=script, gate=server.gate), running))
-            running = [lane for lane in running if not lane.done]
+            list(pool.map(partial(SeedRun.follow, trace=trace, gate=server.gate), running))
+            running = [each for each in running if not each.done]
             if running:
-                script = ahead.result() if ahead else write()
-    return [lane.result() for lane in lanes]
+                trace = ahead.result() if ahead else write()
+    return [each.result() for each in runs]

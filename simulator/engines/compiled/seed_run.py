@@ -1,4 +1,22 @@
-"""One seed of a parameter server: the arrays that the compiled loop works on, and what it needs."""
+"""One seed of a parameter server: the arrays of the compiled loop, and all that it asks Python for.
+
+`SeedRun.follow` calls `loop.follow` until the current piece of the trace is used up, and does what
+the loop returns for: draws random numbers into the rings, shows marks to the observer, enlarges the
+histogram of staleness. The loop runs for long stretches without Python and without the GIL; this
+file exists so that these interruptions are few and large.
+
+Invariants:
+- Draws come from the same keyed streams, in the same order per worker, as the reference engine's;
+  how many are drawn at a time changes no number.
+- A ring keeps the last number used: `_draw` fills from `drawn` up to (last iteration + ring), never
+  over numbers that a waiting worker still needs.
+- Marks wait in `_marks` and are evaluated in order, at the latest before the next piece of the
+  trace; an observer that ends the run sets `deadline` to the time of that mark.
+- Where sums of bytes are exact in any order (`SharedRun.adds_up`), the loop's running total is
+  reported. Otherwise each mark returns to Python, and bytes are added up by link as `Traffic` does.
+
+After a change: tests/engines/test_compiled.py and tests/bench/served.py.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,13 +37,13 @@ from paceline.simulator.programs.effects import NOTHING, Vector
 from paceline.simulator.programs.pieces.gate import COMPILED, Gate, always
 from paceline.simulator.results.run import Run
 
-ALWAYS = 2**62  # how long nothing is needed that never changes
-MARKS = 256  # that wait to be shown: the loop runs beside Python only as long as it needs nothing
+ALWAYS = 2**62  # sentinel: valid for every iteration
+MARKS = 256  # marks buffered before the loop returns to Python (it runs without the GIL until then)
 
 
 @dataclass(slots=True)
 class _Server:
-    """The server as the observer sees it."""
+    """The server's state at a mark, for the observer."""
 
     rank: int
     step: int
@@ -36,15 +54,15 @@ class _Server:
 
 
 class SeedRun:
-    """One seed. `done`: whether its run has ended.
+    """The run of one seed. `done`: it has ended.
 
-    Also the traffic that its observer asks for bytes.
+    The observer also takes it for the traffic of which it asks `totals`.
     """
 
-    def __init__(self, world: SharedRun, seed: int) -> None:
-        self._world, self.seed, self.done = world, seed, False
-        scenario, workers = world.scenario, world.workers
-        goal = self._goal = build.build(scenario, world.algorithm, seed)
+    def __init__(self, shared: SharedRun, seed: int) -> None:
+        self._shared, self.seed, self.done = shared, seed, False
+        scenario, workers = shared.scenario, shared.workers
+        goal = self._goal = build.build(scenario, shared.algorithm, seed)
         interval, adaptive = evaluation_interval(scenario)
         every = workers * interval
         deadline = simulation.deadline(scenario)
@@ -52,15 +70,15 @@ class SeedRun:
         self._run = np.zeros(1, loop.STATE)
         state = self._state = self._run[0]
         state["deadline"] = deadline
-        state["every"], state["limit"] = every, world.limit
-        state["mark_at"] = min(every, world.limit)
+        state["every"], state["limit"] = every, shared.limit
+        state["mark_at"] = min(every, shared.limit)
         state["receive"], state["whole"] = scenario.server.receive, scenario.model.bytes
         card = scenario.server.bandwidth
         state["pace_in"] = state["pace_out"] = 1 / card if card else 0.0
         state["served"] = 1
-        state["ready"] = workers  # all begin
-        self._team = np.zeros(workers, loop.WORKER)
-        self._team["pace_up"], self._team["pace_down"] = world.up.pace, world.down.pace
+        state["ready"] = workers  # all workers begin
+        self._workers = np.zeros(workers, loop.WORKER)
+        self._workers["pace_up"], self._workers["pace_down"] = shared.up.pace, shared.down.pace
         self._ages = np.zeros(64, np.int64)
         self._heap = np.full(4 * workers + 1, inf), np.full(4 * workers + 1, ALWAYS)
         self._ready, self._slots, self._held = (
@@ -77,42 +95,42 @@ class SeedRun:
             1,
             every=every,
             adaptive=adaptive,
-            limit=world.limit,
+            limit=shared.limit,
             scale=workers,
             objective=goal,
             traffic=self,
             cost=scenario.cost,
             nodes=workers + 1,
-            averages=world.program.averages,
+            averages=shared.program.averages,
             deadline=deadline,
             together=True,
         )
 
     def _make_rings(self) -> list[Array]:
-        """Rings of numbers for each worker: compute times, and latencies to the server and back."""
-        world, seed = self._world, self.seed
-        streams = cluster.streams(world.scenario, seed)
+        """Make rings for each worker: compute times, latencies to the server, latencies back."""
+        shared, seed = self._shared, self.seed
+        streams = cluster.streams(shared.scenario, seed)
         constants = np.array([nan if each.constant is None else each.constant for each in streams])
         return [
             self._ring(constants, lambda rank: streams[rank].draw),
             *(
-                self._ring(way.latency, partial(way.draw, seed=seed))
-                for way in (world.up, world.down)
+                self._ring(routes.latency, partial(routes.draw, seed=seed))
+                for routes in (shared.up, shared.down)
             ),
         ]
 
     def _ring(self, constants: Array, draw: Callable[[int], Draw]) -> Array:
-        """One number for each worker, or, where any are drawn (their constant is nan), a ring."""
+        """Make a ring per worker, of one number where all are constant; nan marks drawn ones."""
         random = np.flatnonzero(np.isnan(constants)).tolist()
-        ring = np.repeat(constants[:, None], self._world.ring if random else 1, axis=1)
+        ring = np.repeat(constants[:, None], self._shared.ring if random else 1, axis=1)
         for rank in random:
             self._draws[rank].append((ring[rank], draw(rank)))
         return ring
 
-    def follow(self, script: np.ndarray, gate: Gate | None) -> None:
-        """Follow the next part of the server's script, to its end or to the run's.
+    def follow(self, trace: np.ndarray, gate: Gate | None) -> None:
+        """Follow the next piece of the server's trace, to its end or to that of the run.
 
-        Raises Unsupported when nobody can go on.
+        Raises Unsupported when all workers wait for each other.
         """
         if gate is not None and gate.rule not in COMPILED:
             raise Unsupported("its gate has a rule of its own")
@@ -122,8 +140,9 @@ class SeedRun:
         self._state["place"] = 0
         while True:
             code = loop.follow(
-                self._run, script, self._team, *self._rings, *self._heap, self._ready, self._slots,
-                self._begun, self._ages, self._held, self._gate, self._room(len(script)), rule,
+                self._run, trace, self._workers, *self._rings, *self._heap, self._ready,
+                self._slots, self._begun, self._ages, self._held, self._gate,
+                self._room(len(trace)), rule,
             )  # fmt: skip
             self._show()
             match code:
@@ -140,35 +159,41 @@ class SeedRun:
                     return
 
     def _room(self, operations: int) -> np.ndarray:
-        """Room for marks to wait to be shown, while so many operations are followed.
+        """Return the buffer for marks, for a piece of so many operations.
 
-        Where bytes do not add up, each is shown at once, when they are known.
+        Where bytes do not add up exactly, it holds one mark: the bytes are summed at each.
         """
-        size = max(float(self._state["whole"]), float(self._team["size"].max()))
-        most = self._state["moved"] + 2 * (operations + self._world.workers) * size
-        self._adds_up = self._world.adds_up(most)
+        size = max(float(self._state["whole"]), float(self._workers["size"].max()))
+        most = self._state["moved"] + 2 * (operations + self._shared.workers) * size
+        self._adds_up = self._shared.adds_up(most)
         return self._marks[: int(min(MARKS, self._observer.room)) if self._adds_up else 1]
 
     def _show(self) -> None:
-        """Show the observer the server's marks."""
+        """Show the buffered marks to the observer."""
         state, observer = self._state, self._observer
         for step, now, updates, moved in self._marks[: state["shown"]].tolist():
             self._moved = moved
-            state["mark_at"] = observer.see(_Server(self._world.workers, step, now, updates))
+            state["mark_at"] = observer.see(_Server(self._shared.workers, step, now, updates))
         state["shown"], state["every"] = 0, observer.every
         if observer.complete and not state["stopped"]:
             state["stopped"] = 1
             state["deadline"] = min(state["deadline"], state["now"])
 
     def _draw(self) -> None:
-        """Fill the rings of those that need numbers now or soon."""
-        ring, iterations, untils = self._world.ring, self._team["iterations"], self._team["until"]
-        first = end = 0  # of the stretch that the last of them is in
+        """Fill the rings of all workers that need numbers now or soon."""
+        ring, iterations, untils = (
+            self._shared.ring,
+            self._workers["iterations"],
+            self._workers["until"],
+        )
+        first = end = 0  # iterations of the last worker's stretch
         for rank in np.flatnonzero(untils - iterations < ring // 2).tolist():
             iteration, until = int(iterations[rank]), ALWAYS
             if self._draws[rank]:
                 drawn = self._drawn[rank]
-                until = self._drawn[rank] = max(iteration - 1, 0) + ring  # its last is still needed
+                until = self._drawn[rank] = (
+                    max(iteration - 1, 0) + ring
+                )  # its last number is still needed
                 place = drawn & (ring - 1)
                 for numbers, draw in self._draws[rank]:
                     found = draw(until - drawn)
@@ -176,36 +201,38 @@ class SeedRun:
                     numbers[place : place + fits] = found[:fits]
                     numbers[: len(found) - fits] = found[fits:]
             if not first <= iteration < end:
-                first, end, work, size = self._world.stretch(iteration)
-            self._team["work"][rank], self._team["size"][rank] = work, size
+                first, end, work, size = self._shared.stretch(iteration)
+            self._workers["work"][rank], self._workers["size"][rank] = work, size
             untils[rank] = min(until, end)
 
-    # What its observer asks of the traffic, and its run
+    # For the observer, and the result
 
     def totals(self) -> tuple[float, float]:
-        """Bytes so far over all links, and over those that are charged as egress."""
+        """Return the bytes so far over all links, and over those charged as egress."""
         if self._adds_up:
-            return self._moved, self._world.charged(self._moved)
-        return self._world.totals(self._team["bytes_down"], self._team["bytes_up"])
+            return self._moved, self._shared.charged(self._moved)
+        return self._shared.totals(self._workers["bytes_down"], self._workers["bytes_up"])
 
     def result(self) -> Run:
-        """Its run, accounted for up to its end."""
-        world, team, observer = self._world, self._team, self._observer
-        end = min(float(self._state["deadline"]), world.scenario.run.duration or inf)
-        waited = team["waited"] + np.maximum(end - team["now"], 0.0)
-        # some went on from an answer that came after the end
-        beyond = np.where(team["now"] >= team["answer"], np.maximum(team["answer"] - end, 0.0), 0.0)
-        network = np.minimum(beyond, team["answer"] - team["begins"])
-        communicated = team["communicated"] - network
+        """Return the results, with times cut off at the end of the run."""
+        shared, table, observer = self._shared, self._workers, self._observer
+        end = min(float(self._state["deadline"]), shared.scenario.run.duration or inf)
+        waited = table["waited"] + np.maximum(end - table["now"], 0.0)
+        # the loop may have let a worker go on from an answer that arrives after the end
+        beyond = np.where(
+            table["now"] >= table["answer"], np.maximum(table["answer"] - end, 0.0), 0.0
+        )
+        network = np.minimum(beyond, table["answer"] - table["begins"])
+        communicated = table["communicated"] - network
         waited -= beyond - network
         seconds = {"compute": end - waited - communicated, "wait": waited}
         seconds["communicate"] = communicated
         curve = observer.curve
-        links = world.by_link(team["bytes_down"], team["bytes_up"])
+        links = shared.by_link(table["bytes_down"], table["bytes_up"])
         stale = np.flatnonzero(self._ages).tolist()
         return Run(
-            label=world.algorithm.label,
-            name=world.algorithm.name,
+            label=shared.algorithm.label,
+            name=shared.algorithm.name,
             seed=self.seed,
             engine="batched",
             steps=curve["step"][-1],
@@ -213,8 +240,8 @@ class SeedRun:
             curve=curve,
             seconds={name: float(each.mean()) for name, each in seconds.items()},
             workers={name: each.tolist() for name, each in seconds.items()},
-            links=dict(zip(world.links.tolist(), links.tolist(), strict=True)),
-            notes=run.notes(world.program, world.algorithm, self._goal, curve),
+            links=dict(zip(shared.links.tolist(), links.tolist(), strict=True)),
+            notes=run.notes(shared.program, shared.algorithm, self._goal, curve),
             updates=observer.updates,
             staleness=dict(zip(stale, self._ages[stale].tolist(), strict=True)),
             staleness_unit="updates",

@@ -1,8 +1,8 @@
-"""What a server does, whoever sends: run once, for all seeds.
+"""Trace the operations of a server's program once, for all seeds.
 
-In a time-only run a server's program does not depend on who sent what it received; only where its
-answers go does. So its coroutine is run with stand-ins for the senders and its effects noted down.
-A program that looks closer is handed over.
+In a time-only run a server's program does not depend on who sent a gradient; only the addresses of
+its answers do. So its coroutine runs with stand-ins for the senders (`Sender`), and its effects are
+recorded as operations. A program that looks at a sender raises Unsupported.
 """
 
 import struct
@@ -19,9 +19,9 @@ from paceline.simulator.programs.pieces.gate import Anyone, Gate
 from paceline.simulator.scenario.scenario import Scenario
 
 RECEIVE, WORK, MARK, SEND, GATE, DISCARD = range(6)
-"""What a server does. Never renumber: compiled code that is kept would not know."""
+"""Codes of operations. Never renumber them: compiled code that is cached would not notice."""
 
-# `slot`: where the sender of an arrival is kept until it is answered.
+# `slot`: index under which the loop keeps the sender of an arrival until it is answered.
 OPERATION = np.dtype([("code", "i4"), ("slot", "i4"), ("seconds", "f8")])
 
 _pack = struct.Struct("=iid").pack  # an `OPERATION`
@@ -30,24 +30,24 @@ _new = object.__new__
 
 
 class Sender(Unknown, Anyone):
-    """Whoever sent what arrived; of use once, to answer it. `slot`: where the loop keeps it."""
+    """Stand-in for a sender, which may be answered once. `slot`: its index in the loop."""
 
-    __slots__ = ("script", "slot")
+    __slots__ = ("slot", "trace")
     what = "who sent a gradient"
-    script: "ServerTrace"
+    trace: "ServerTrace"
     slot: int
 
     def come_to(self, gate: Gate) -> Iterable[Anyone]:
-        """Let the loop ask the gate."""
-        return self.script.through(self, gate)
+        """Record that the loop asks the gate."""
+        return self.trace.through(self, gate)
 
 
 ANSWERED = -1
-RELEASED = -2  # the slot of those that a gate lets go
+RELEASED = -2  # the slot of the stand-in for all whom a gate lets go
 
 
 class ServerTrace(TracingNode):
-    """The server. `gate`: the one that it has come to, if any."""
+    """The server's trace. `gate`: the gate that it uses, or None."""
 
     __slots__ = (
         "_arrivals", "_ask", "_gated", "_note", "_operations", "_payload", "_receive",
@@ -61,12 +61,12 @@ class ServerTrace(TracingNode):
         self._payload = payload
         self._operations: list[bytes] = []
         self._note = self._operations.append
-        self._arrivals = 0  # still to be scripted
+        self._arrivals = 0  # still to be traced
         self._slots = list(range(self.workers))
         self.gate: Gate | None = None
-        self._gated = 0  # operations up to where the last sender came to the gate
-        self._released = self._sender(RELEASED)  # whoever the gate lets go
-        self._seconds, self._work = 0.0, b""  # that it worked last
+        self._gated = 0  # number of operations when the last sender came to the gate
+        self._released = self._sender(RELEASED)
+        self._seconds, self._work = 0.0, b""  # of the last `work`
         self._receive, self._send, self._ask = (
             [_pack(code, slot, 0.0) for slot in range(self.workers)]
             for code in (RECEIVE, SEND, GATE)
@@ -74,7 +74,7 @@ class ServerTrace(TracingNode):
         self._coroutine = begin(self)
 
     def write(self, arrivals: int) -> np.ndarray:
-        """The script of the next so many arrivals, up to where it waits for the one after."""
+        """Return the operations of the next `arrivals` arrivals, up to the following receive."""
         self._arrivals = arrivals
         self._operations.clear()
         self._resume()
@@ -82,7 +82,7 @@ class ServerTrace(TracingNode):
 
     @types.coroutine
     def receive(self, source: int = ANY) -> Generator[None, None, tuple[Any, Payload]]:
-        """Take in the next message, whoever sent it."""
+        """Record that the server receives the next message; return a stand-in for its sender."""
         if source != ANY:
             self._refuse()
         if self._gated:
@@ -97,27 +97,27 @@ class ServerTrace(TracingNode):
         return self._sender(slot), self._payload
 
     def _sender(self, slot: int) -> Sender:
-        sender = _new(Sender)  # a third of what its call would cost
-        sender.script, sender.slot = self, slot
+        sender = _new(Sender)  # a third of the cost of calling the class
+        sender.trace, sender.slot = self, slot
         return sender
 
     def work(self, seconds: float) -> None:
-        """Note it."""
+        """Record it."""
         if seconds:
             if self._seconds != seconds:
                 self._seconds, self._work = seconds, _pack(WORK, 0, seconds)
             self._note(self._work)
 
     def mark(self, x: Vector) -> None:
-        """Note it."""
+        """Record it."""
         self._note(_MARK)
 
     def discard(self) -> None:
-        """Note it."""
+        """Record it."""
         self._note(_DISCARD)
 
     def send(self, to: Any, value: Payload) -> None:
-        """Answer a sender, once."""
+        """Record the answer to a sender, once."""
         if type(to) is not Sender or type(value) is not complex:
             self._refuse()
         slot = to.slot
@@ -129,7 +129,7 @@ class ServerTrace(TracingNode):
         to.slot = ANSWERED
 
     def through(self, sender: Sender, gate: Gate) -> Iterable[Sender]:
-        """Let a sender come to the gate; return one for all that it lets go, to be answered."""
+        """Record that a sender comes to the gate; return the stand-in for all whom it lets go."""
         if self.gate not in (None, gate) or sender.slot < 0 or self._gated:
             self._refuse()
         self.gate = gate
@@ -141,7 +141,7 @@ class ServerTrace(TracingNode):
         return (self._released,)
 
     def _leave_gate(self) -> None:
-        """What was done for one that the gate let go is done for each: that can be an answer."""
+        """Check that all the program did for those whom the gate let go was to answer each."""
         if self._released.slot != ANSWERED or len(self._operations) != self._gated:
             self._refuse()
         self._gated = 0

@@ -1,4 +1,4 @@
-"""What all seeds of a parameter server share: the workers' script, and the links."""
+"""State that all seeds of a parameter server share: the workers' trace, and the links."""
 
 from bisect import bisect_right
 from collections.abc import Callable
@@ -20,17 +20,17 @@ from paceline.simulator.network.region_path import RegionPath
 from paceline.simulator.programs import Program
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
-NUMBERS = 2**22  # of one kind, in memory
-RING = (256, 4096)  # of one worker, at least and at most; fewer in short runs
+NUMBERS = 2**22  # random numbers of one kind in memory, at most
+RING = (256, 4096)  # numbers of one worker, at least and at most; fewer in short runs
 EXACT = 2**53  # below this, sums of whole numbers are exact in any order
 
 Draw = Callable[[int], Array]
 
 
 class ServerRoutes:
-    """The routes of all workers to the server, or back.
+    """The routes of all workers to the server, or those back.
 
-    `pace`: seconds per byte; `latency`: seconds, nan where it is random. Shapes (workers,).
+    `pace`: seconds per byte; `latency`: seconds, nan where random. Shapes (workers,).
     """
 
     def __init__(self, network: ClosedForm, ends: list[tuple[int, int]]) -> None:
@@ -40,7 +40,7 @@ class ServerRoutes:
         self.latency = np.array([_latency(link) for link in self.links])
 
     def draw(self, rank: int, seed: int) -> Draw:
-        """Draws of one route's latency, the same as `Route`'s."""
+        """Return a function that draws one route's latencies: the numbers of `MessageRoute`."""
         return _draws(self.links[rank], generator(seed, Purpose.MESSAGE, self._keys[rank]))
 
 
@@ -50,7 +50,7 @@ def _latency(link: RegionPath) -> float:
 
 def _draws(link: RegionPath, rng: np.random.Generator) -> Draw:
     random = [law for law in link.laws if not isinstance(law, Constant)]
-    if len(random) > 1:  # they take turns
+    if len(random) > 1:  # one draw of each in turn, as `RegionPath.sample` does
         return lambda n: np.array([link.sample(rng, 1) for _ in range(n)])
     fixed = sum(law.expectation for law in link.laws if isinstance(law, Constant))
     return lambda n: random[0].sample(rng, n) + fixed
@@ -59,8 +59,8 @@ def _draws(link: RegionPath, rng: np.random.Generator) -> Draw:
 class SharedRun:
     """One algorithm of a scenario.
 
-    `limit`: gradients after which the next update is the last; `ring`: numbers of a worker that are
-    drawn ahead, at most.
+    `limit`: number of gradients after which the next update is the last; `ring`: numbers of a
+    worker that are drawn ahead, at most, a power of two.
     """
 
     def __init__(
@@ -89,12 +89,12 @@ class SharedRun:
         self.ring = 1 << (int(min(2 * steps + 64, most)) - 1).bit_length()
 
     def _steps(self, duration: float) -> float:
-        """Steps that the fastest worker takes, about, if it never waits."""
+        """Estimate the steps that the fastest worker takes if it never waits."""
         step = min(cluster.mean_compute(self.scenario))
         return duration / step if step else inf
 
     def stretch(self, iteration: int) -> tuple[int, int, float, float]:
-        """From and until when workers do what they do at an iteration: more work, and bytes."""
+        """Return the stretch of an iteration: its first, the one after its last, work, bytes."""
         worker = self._worker
         with self._lock:
             if worker.traced <= iteration + self.ring:
@@ -108,19 +108,19 @@ class SharedRun:
         return first, until, work, size
 
     def by_link(self, down: Array, up: Array) -> Array:
-        """Bytes over each link from those over each route, added up as `Traffic` does."""
+        """Return the bytes over each link from those over each route, summed as `Traffic` does."""
         return np.bincount(self._link, np.concatenate((down, up))).astype(np.float64, copy=False)
 
     def adds_up(self, moved: float) -> bool:
-        """Whether up to so many bytes may be added up in any order, those that are charged too."""
+        """Return whether sums up to `moved` bytes are exact in any order, those charged too."""
         return self._alike and self._whole and moved < EXACT
 
     def charged(self, moved: float) -> float:
-        """How many of the bytes are charged as egress, where they `adds_up`."""
+        """Return how many of the bytes are charged as egress, where `adds_up` holds."""
         return moved if self._all_charged else 0.0
 
     def totals(self, down: Array, up: Array) -> tuple[float, float]:
-        """Bytes over all links, and over those that are charged as egress."""
+        """Return the bytes over all links, and over those charged as egress."""
         links = self.by_link(down, up).tolist()
         charged = (size for size, counts in zip(links, self._charged, strict=True) if counts)
         return sum(links), sum(charged)

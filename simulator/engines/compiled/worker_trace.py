@@ -1,6 +1,6 @@
-"""What every worker of a parameter server does: traced once, whoever it is.
+"""Trace the program of a parameter server's workers once, for all workers and seeds.
 
-A program that looks at what is not the same for all workers and seeds is handed over.
+A program that looks at anything that differs between workers or seeds raises Unsupported.
 """
 
 import types
@@ -14,16 +14,17 @@ from paceline.simulator.objectives.bound import Nothing
 from paceline.simulator.programs.effects import NOTHING, Encoded, Node, Payload, Vector
 from paceline.simulator.scenario.scenario import Scenario
 
-# From which of its iterations on a worker computes `work` seconds more and sends `size` bytes.
+# A stretch of iterations alike: from iteration `first` on a worker computes `work` seconds beside
+# the gradient and sends `size` bytes.
 STRETCH = np.dtype([("first", "i8"), ("work", "f8"), ("size", "f8")])
 
 Begin = Callable[[Node], Coroutine[Any, Any, None]]
 
 
 class Unknown:
-    """Something that a program may hold, but not look at.
+    """A value that a program may hold but not look at: every operation raises Unsupported.
 
-    That two of them are one (`is`) cannot be kept from it.
+    Only identity (`is`) cannot be refused.
     """
 
     __slots__ = ("what",)
@@ -45,14 +46,14 @@ class Unknown:
 
 
 def unknown(what: str) -> Any:
-    """Make one."""
+    """Make an unknown; `what` completes "its program looks at ..."."""
     thing = Unknown()
     thing.what = what
     return thing
 
 
 class TracingNode(Node):
-    """A node that has the effects of a parameter server and its workers, and no clock."""
+    """A node with the effects of a parameter server and its workers, and without a clock."""
 
     __slots__ = ("_coroutine",)
     _coroutine: Coroutine[Any, Any, None]
@@ -81,7 +82,7 @@ class TracingNode(Node):
         raise Unsupported("its program reads the clock")
 
     def generator(self, *, shared: bool = False) -> Any:
-        """Random numbers that nothing may depend on."""
+        """Return random numbers on which nothing may depend."""
         return unknown("random numbers")
 
     def _resume(self) -> None:
@@ -94,9 +95,9 @@ class TracingNode(Node):
 
 
 class WorkerTrace(TracingNode):
-    """Every worker: compute a gradient, compress it, and ask the server, again and again.
+    """The trace of every worker, which computes a gradient, compresses it and asks the server.
 
-    `payload`: what it sends; `traced`: of how many of its iterations `stretches` tells.
+    `payload`: of its first message; `stretches`: of its iterations before `traced`.
     """
 
     __slots__ = ("_computed", "_meter", "_more", "_size", "payload", "stretches", "traced")
@@ -113,7 +114,7 @@ class WorkerTrace(TracingNode):
         self._coroutine = begin(self)
 
     def trace(self, iterations: int) -> None:
-        """Follow the program through some more iterations."""
+        """Trace so many more iterations."""
         found = []
         work, size = self.stretches[-1].tolist()[1:] if self.traced else (None, None)
         for _ in range(iterations):
@@ -128,7 +129,7 @@ class WorkerTrace(TracingNode):
 
     @types.coroutine
     def gradient(self, x: Vector) -> Generator[None, None, Vector]:
-        """Note it: one in each iteration."""
+        """Record the one gradient of an iteration."""
         if self._computed:
             self._refuse()
         self._computed = True
@@ -136,12 +137,12 @@ class WorkerTrace(TracingNode):
         yield
 
     def work(self, seconds: float) -> None:
-        """Note it: whenever it is, it is done between an answer and the next request."""
+        """Record it: all work of an iteration is done between an answer and the next request."""
         self._more += seconds
 
     @types.coroutine
     def request(self, to: int, value: Payload) -> Generator[None, None, Payload]:
-        """Note it, and wait."""
+        """Record it, and end the iteration."""
         first = self.payload
         if not self._computed or to != self.server or not _is_vector(value):
             self._refuse()

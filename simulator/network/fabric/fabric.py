@@ -1,8 +1,32 @@
-"""Transfers over lines that are shared max-min fairly, in simulated time; plain numbers only.
+"""Transfers over lines that they share max-min fairly, in simulated time: a flow-level model.
 
-A transfer first pays the latency of its path and then flows over all its lines at once, at its
-weighted max-min fair share of them (`sharing.py`). Collectives are plans of messages that wait for
-one another (`messages.py`). All of it runs in a compiled loop (`transfers.py`) over a few tables.
+*Flow-level* means that the unit is a transfer, not a packet: a transfer first pays the latency of
+its path and then flows over all its lines at once, like water through pipes, at a rate that changes
+only when some transfer begins or ends or a line's capacity changes. Packets, queues and losses do
+not exist; TCP is represented by its fairness, its window and its slow start. SimGrid models
+networks so, too, and the same transfers go to both (tests/bench/simgrid).
+
+A *line* is one direction of a link or network card; a *path* is a set of lines with a latency.
+Collectives are plans of messages that wait for one another (`messages.py`). A *ticket* is the
+number that `send` or `start` returns and `advance` reports at the end; a collective has one.
+
+The caller drives: it registers paths, starts transfers at or after `clock`, and calls `advance`,
+which runs a compiled loop (`transfers.py`) over the tables of `records.py` until tickets end.
+Compiled, because a ring among 256 workers is 130,000 messages; local, because the rates of only
+those flows are worked out anew that an event can concern (`sharing.py`), at exactly the rates that
+a solution for all flows would give.
+
+Invariants:
+- Time never goes back: nothing may be started or changed before `clock`.
+- Every rate is weighted max-min fair whenever time passes; all events of one instant are handled
+  before rates are worked out, so their order at that instant does not matter to the rates.
+- Equal inputs give equal bits: ties go by ticket, then by message; sums of rates are compensated.
+- The kernel never allocates. Where a table might be too small for what comes next, it returns ROOM
+  before that, and is called again with larger tables: never keep a reference to one.
+- Plain numbers only: no other file of Paceline is imported, so that the model can be tested alone.
+
+After a change: tests/network/test_fabric.py (against a slow reference solver, bit for bit where the
+order is the same), tests/bench/flows.py (microseconds a message) and tests/bench/simgrid.
 """
 
 import heapq
@@ -19,9 +43,9 @@ from paceline.simulator.network.fabric.records import Array, Tables
 
 @dataclass
 class _Loaded:
-    """A plan in the tables: its first row of MESSAGE, who starts, and RUNs that are free.
+    """A plan in the tables: its first row of MESSAGE, the messages that wait for none, free RUNs.
 
-    `spent`: where the seconds of its `stages` are added up.
+    `spent`: index into `numbers` where the seconds of its `stages` are summed.
     """
 
     message: int
@@ -35,8 +59,8 @@ class _Loaded:
 class Fabric:
     """Lines and the transfers over them. Seconds, bytes, bytes/s; the clock starts at 0.
 
-    `capacities`: of each line, inf where it is never a limit. `per_flow`: lines of which every flow
-    gets the whole capacity. `solved` counts the flows whose rate was worked out.
+    `capacities`: of each line, inf where it limits nothing. `per_flow`: the lines that give their
+    whole capacity to every flow.
     """
 
     def __init__(self, capacities: Sequence[float], per_flow: Collection[int] = ()) -> None:
@@ -51,12 +75,12 @@ class Fabric:
 
     @property
     def clock(self) -> float:
-        """How far simulated time has come."""
+        """Simulated time so far."""
         return float(self._clock[0])
 
     @property
     def solved(self) -> int:
-        """How many flows' rates were worked out so far."""
+        """Number of rates worked out so far, a measure of the work done."""
         return int(self._tables.state["solved"][0])
 
     def path(  # noqa: PLR0913
@@ -72,15 +96,16 @@ class Fabric:
     ) -> int:
         """Register a path over `lines`, each named once; return its number.
 
-        A transfer flows at most at `limit`; where a line is shared, in proportion to `weight`. Slow
-        start: at most at `first` in the first `rtt` that it flows, and twice that in each further.
-        On a `serial` path transfers flow one after another, as messages of one connection do.
+        A transfer's rate is at most `limit`, and in proportion to `weight` where a line is shared.
+        Slow start: at most `first` for the first `rtt` seconds of flowing, doubled in every further
+        `rtt`. On a `serial` path transfers flow one after another, as messages of one connection.
+        Raises ValueError for a line named twice.
         """
         if len(set(lines)) < len(lines):
             raise ValueError("a line occurs twice on a path; name each once")
         number = self._tables.append("paths", 1)
-        at = self._tables.append("ways", len(lines))
-        self._tables.ways[at : at + len(lines)] = lines
+        at = self._tables.append("path_lines", len(lines))
+        self._tables.path_lines[at : at + len(lines)] = lines
         whole = latency, limit, weight, first, rtt, at, len(lines), -1, serial, -1, -1, -1, 0, 0
         self._tables.paths[number] = whole
         self._tables.state["longest"] = max(self._tables.state["longest"][0], len(lines))
@@ -89,7 +114,7 @@ class Fabric:
     def send(self, at: float, path: int, size: float, latency: float | None = None) -> int:
         """Start a transfer of `size` bytes at `at`; return its ticket.
 
-        It pays its own `latency` where one is given, and that of the path otherwise.
+        It pays its own `latency`, or that of the path if None.
         """
         self._check(at)
         ticket = self._ticket()
@@ -103,8 +128,8 @@ class Fabric:
     ) -> int:
         """Start a collective at `at`; return its one ticket.
 
-        `sizes`: the payload of each worker in bytes; `latencies`: of each message, where they are
-        not those of the paths.
+        `sizes`: the payload of each worker in bytes; `latencies`: of each message, or None for
+        those of the paths.
         """
         self._check(at)
         loaded = self._plans.get(plan) or self._load(plan)
@@ -125,22 +150,22 @@ class Fabric:
         return ticket
 
     def cancel(self, at: float, ticket: int) -> None:
-        """Let a ticket's transfers under way vanish at `at`, and the rest of them never start.
+        """Remove a ticket's transfers at `at`; those that have not started never will.
 
-        It is never reported, unless it has ended before.
+        The ticket is not reported, unless it ends before `at`.
         """
         self._order(at, ticket, None)
 
     def set_capacity(self, at: float, line: int, capacity: float) -> None:
-        """Give a line another capacity from `at` on; at 0 its flows stand still."""
+        """Change a line's capacity from `at` on; with capacity 0 its flows stand still."""
         self._order(at, line, capacity)
 
     def advance(self, until: float) -> tuple[float, list[int]] | None:
         """Run to the first instant, `until` at the latest, at which tickets end.
 
-        Return that time and those tickets, in order; None where none ends by then: the clock stands
-        at `until`, or where it stood if that is inf and nothing moves. Called again, it may return
-        the same time once more, since what follows from those tickets may take no time.
+        Return that time and those tickets, in order; or None if none ends by then: the clock is at
+        `until`, or unchanged if `until` is inf and nothing moves. The next call may return the same
+        time again, since transfers that the caller starts at that time may take none.
         """
         while True:
             while self._orders and self._orders[0][0] <= self._clock[0]:
@@ -159,7 +184,7 @@ class Fabric:
                 self._tables.more_room()
 
     def usage(self) -> tuple[Array, Array]:
-        """Return what each line has carried up to the clock, in bytes, and seconds saturated."""
+        """Return the bytes carried by each line up to the clock, and its seconds of saturation."""
         flows, hops = self._tables.flows, self._tables.hops[: self._tables.state["hops"][0]]
         carried = flows["size"] - flows["left"] + flows["pace"] * (self.clock - flows["since"])
         carried = np.where(flows["flowing"] > 0, np.minimum(carried, flows["size"]), 0.0)
@@ -172,7 +197,7 @@ class Fabric:
     def stages(self, plan: MessagePlan) -> Array:
         """Return the seconds of each stage of a plan, summed over its collectives that have ended.
 
-        A stage lasts from when all before it have ended to when its own last message has.
+        A stage lasts from the end of all stages before it to the end of its own last message.
         """
         loaded = self._plans.get(plan)
         if loaded is None:
@@ -180,13 +205,13 @@ class Fabric:
         return self._tables.numbers[loaded.spent :][: loaded.stages].copy()
 
     def _order(self, at: float, which: int, capacity: float | None) -> None:
-        """Keep a change for its time."""
+        """Queue a change until its time."""
         self._check(at)
         self._given += 1
         heapq.heappush(self._orders, (at, self._given, which, capacity))
 
     def _carry_out(self) -> None:
-        """Make the change that is due."""
+        """Make the first change that is due."""
         _, _, which, capacity = heapq.heappop(self._orders)
         if capacity is not None:
             transfers.set_capacity(self._tables.all, which, capacity)
@@ -203,13 +228,13 @@ class Fabric:
         return self._tickets - 1
 
     def _free(self, ticket: int) -> None:
-        """Let go of the tables of a collective that is over."""
+        """Free the rows of a collective that has ended."""
         if ticket in self._running:
             number, loaded = self._running.pop(ticket)
             loaded.free.append(number)
 
     def _load(self, plan: MessagePlan) -> _Loaded:
-        """Put a plan into the tables."""
+        """Write a plan into the tables. Raises ValueError for a plan without messages."""
         if not len(plan.paths):
             raise ValueError("a plan without messages never ends; give it one or more")
         count = len(plan.paths)
@@ -227,7 +252,7 @@ class Fabric:
         return loaded
 
     def _new_run(self, plan: MessagePlan, loaded: _Loaded) -> int:
-        """Make room for one more run of a plan at the same time."""
+        """Add a RUN of a plan: one more of its collectives can be under way at once."""
         count = len(plan.paths)
         number = self._tables.append("runs", 1)
         waits = self._tables.append("waits", count)

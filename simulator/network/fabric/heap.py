@@ -1,4 +1,7 @@
-"""A 4-ary heap with an index, for compiled loops: a table of `records.QUEUE`, and a count."""
+"""A 4-ary heap with an index, for compiled loops: a table of `records.QUEUE`, and a count.
+
+The index (`place`) finds an item in the heap, so that its time can be changed or it be removed.
+"""
 
 # mypy: allow-untyped-defs
 
@@ -7,7 +10,7 @@ from numba import njit
 
 @njit
 def put(heap, count, place, at, item):
-    """Put an item into a 4-ary heap of `count`: at `place`, or where it must go from there."""
+    """Put an item into a 4-ary heap of `count` items, sifting from `place` to where it belongs."""
     while True:
         first = 4 * place + 1
         if first >= count:
@@ -45,7 +48,7 @@ def move(heap, count, item, at):
 
 @njit
 def drop(heap, count, item):
-    """Take an item out, if it is there; return the count."""
+    """Remove an item, if it is in the heap; return the count."""
     place = heap[item].place
     if place < 0:
         return count

@@ -1,4 +1,8 @@
-"""Flows on lines, for compiled loops: coming and leaving, and what the next solution concerns."""
+"""Flows on lines, for compiled loops: let them on and off, and collect what to solve anew.
+
+The next solution (`sharing.solve`) concerns the lines `touch`ed and the flows that `join`ed (the
+crew) since the last one.
+"""
 
 # mypy: allow-untyped-defs
 # ruff: noqa: PLR0913, PLR0917 - a kernel takes its tables one by one
@@ -8,7 +12,7 @@ from numba import njit
 
 @njit
 def touch(state, lines, line):
-    """Note that the next solution concerns a line."""
+    """Add a line to those that the next solution concerns."""
     if lines[line].stamp != state.stamp:
         lines[line].stamp = state.stamp
         lines[state.touched].touched = line
@@ -17,7 +21,7 @@ def touch(state, lines, line):
 
 @njit
 def join(state, flows, flow):
-    """Note that the next solution concerns a flow."""
+    """Add a flow to those that the next solution concerns."""
     if flows[flow].stamp != state.stamp:
         flows[flow].stamp = state.stamp
         flows[state.crew].crew = flow
@@ -26,7 +30,7 @@ def join(state, flows, flow):
 
 @njit
 def add(line, rate):
-    """Add to what is used of a line, with Neumaier's compensation: sums never drift."""
+    """Add a rate to those on a line, with Neumaier's compensation, so that sums never drift."""
     total = line.used + rate
     if abs(line.used) >= abs(rate):
         line.carry += (line.used - total) + rate
@@ -37,7 +41,7 @@ def add(line, rate):
 
 @njit
 def bind(lines, flow, line):
-    """Note which line holds a flow back, or -1."""
+    """Set the line that holds a flow back, or -1."""
     if flow.bound >= 0:
         lines[flow.bound].bound -= 1
     flow.bound = line
@@ -47,7 +51,7 @@ def bind(lines, flow, line):
 
 @njit
 def link(state, flows, lines, hops, number):
-    """Let a flow onto its lines."""
+    """Add a flow to its lines."""
     flow = flows[number]
     for place in range(flow.hop, flow.hop + flow.hops):
         hop, line = hops[place], lines[hops[place].line]
@@ -62,7 +66,7 @@ def link(state, flows, lines, hops, number):
 
 @njit
 def unlink(state, flows, lines, hops, number, carried):
-    """Take a flow off its lines, which have carried so many bytes of it."""
+    """Remove a flow from its lines, which have `carried` so many bytes of it."""
     flow = flows[number]
     bind(lines, flow, -1)
     for place in range(flow.hop, flow.hop + flow.hops):

@@ -11,8 +11,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 _F, _I = "f8", "i8"
 
-# A compiled function that is kept on disk knows when its own file has changed, not when those of
-# the functions in it have: the type of this table, which all of them take, names them all.
+# numba's cache on disk notices a change in a compiled function's own file, not in the files of the
+# functions that it calls. So the type of STATE, which all of them take, has a name with a checksum
+# of all kernel files: a change in any of them compiles all anew.
 _KERNEL = ("heap", "lines", "sharing", "transfers")
 _SOURCES = crc32(b"".join(Path(__file__).with_name(f"{n}.py").read_bytes() for n in _KERNEL))
 
@@ -21,9 +22,9 @@ STATE = np.dtype(
     + [(name, _I) for name in ("solved", "slots", "hops", "events", "touched", "crew", "ended")]
     + [("stamp", _I), ("longest", _I), ("starting", _I), (f"sources_{_SOURCES:08x}", _I)]
 )
-"""How much of each table is in use. `touched`: lines and `crew`: flows that the next solution
-concerns, both marked by `stamp`; `ended`: tickets to report; `longest`: lines on the longest path;
-`starting`: serial paths to look after at the end of the instant.
+"""Rows of each table in use. `touched`: number of lines and `crew`: of flows that the next solution
+concerns, both marked by `stamp`; `ended`: of tickets to report; `longest`: of lines on the longest
+path; `starting`: of serial paths that may start a transfer at the end of the instant.
 """
 
 LINE = np.dtype(
@@ -31,21 +32,21 @@ LINE = np.dtype(
     + [(name, _I) for name in ("first", "flows", "bound", "per_flow", "open", "full", "stamp")]
     + [("touched", _I)]
 )
-"""A line. `used` + `carry`: the sum of its flows' rates, compensated (Neumaier); `first`: of its
-flows, a hop; `bound`: how many flows it alone holds back; `full`: saturated, since `since`; while
-rates are worked out `weight` and `open`: of its flows without a rate. `touched[i]`: the i-th line
-touched."""
+"""A line. `used` + `carry`: the sum of its flows' rates, compensated (Neumaier); `first`: the HOP of
+its first flow; `bound`: number of flows that this line holds back; `full`: saturated, from `since`
+on; `weight` and `open`: sum of the weights, and number, of its flows without a rate while rates are
+worked out. `touched[i]`: the i-th line touched."""
 
 FLOW = np.dtype(
     [(name, _F) for name in ("size", "left", "rate", "pace", "since", "level", "cap", "doubles")]
     + [(name, _I) for name in ("path", "hop", "hops", "next", "ticket", "run", "message")]
     + [(name, _I) for name in ("flowing", "ends", "bound", "open", "stamp", "crew", "ended")]
 )
-"""A place for one transfer on one path, used again and again; `next`: the next free, or waiting,
-one of the path; `hop`, `hops`: its own rows of HOP. At `since`, `left` bytes were left, flowing at
-`pace`; `rate`: as worked out last, `level`: that per weight, `bound`: the line that decided it, -1
-for its own `cap`, which grows next at `doubles`. `ends`: whether its next event is its end.
-`crew[i]`, `ended[i]`: the i-th flow concerned, the i-th ticket ended."""
+"""A row for one transfer on one path, used again and again; `next`: the next free, or waiting, row of
+the path; `hop`, `hops`: its rows of HOP. At `since`, `left` bytes were left, flowing at `pace`;
+`rate`: as worked out last, `level`: rate per weight, `bound`: the line that determined it, -1 for
+its own `cap`, which grows next at `doubles`. `ends`: its next event is its end. `crew[i]`,
+`ended[i]`: the i-th flow concerned, the i-th ticket that ended."""
 
 HOP = np.dtype([(name, _I) for name in ("line", "flow", "before", "after")])
 """A flow on a line, in the line's list."""
@@ -55,49 +56,49 @@ PATH = np.dtype(
     + [(name, _I) for name in ("line", "lines", "free", "serial", "busy", "head", "tail")]
     + [("start", _I), ("listed", _I)]
 )
-"""A path; `line`, `lines`: its part of the list of all paths' lines; `free`: a FLOW or -1.
-`serial`: its transfers flow one after another; `busy`: the one that does, `head` to `tail`: those
-that wait for it, each a FLOW or -1. `start[i]`: the i-th path whose first
-in the line may go, `listed` there."""
+"""A path; `line`, `lines`: its part of `path_lines`; `free`: a FLOW or -1. `serial`: its transfers
+flow one after another; `busy`: the one flowing, `head` to `tail`: the queue behind it, each a FLOW
+or -1. `start[i]`: the i-th path whose queue may move on, `listed` if it is among them."""
 
 QUEUE = np.dtype([("at", _F), ("item", _I), ("place", _I)])
-"""A heap with an index: `heap[item].place` is where the item stands in it, -1 if nowhere."""
+"""A heap with an index: `heap[item].place` is the item's position in the heap, -1 if absent."""
 
 MESSAGE = np.dtype(
     [("share", _F)]
     + [(name, "i4") for name in ("path", "origin", "stage", "followers")]
     + [("first", _I)]
 )
-"""A message of a plan; `first`, `followers`: where in the list of all followers its own begin, and
-how many they are."""
+"""A message of a plan; `first`, `followers`: index of its first follower in the table of followers,
+and the number of them."""
 
 RUN = np.dtype(
     [(name, _I) for name in ("ticket", "left", "message", "waits", "size", "latency")]
     + [(name, _I) for name in ("stages", "ended", "spent")]
 )
-"""A collective under way: messages left, and where its first message, its counts of what each
-message waits for, its payloads and its latencies (-1: those of the paths) lie. How many stages it
-has, and where it says when it began and each has ended, and its plan what each took so far."""
+"""A collective under way. `left`: messages that have not arrived; `message`: the first row of its
+plan. Indices: `waits`: of what each message still waits for; in `numbers`: `size`: of its payloads,
+`latency`: of its latencies (-1: those of the paths), `ended`: of its beginning and the ends of its
+`stages`, `spent`: of the seconds that its plan's stages have taken so far."""
 
 TABLES: dict[str, Any] = {
-    "state": STATE, "flows": FLOW, "lines": LINE, "hops": HOP, "paths": PATH, "ways": _I,
+    "state": STATE, "flows": FLOW, "lines": LINE, "hops": HOP, "paths": PATH, "path_lines": _I,
     "events": QUEUE, "levels": QUEUE, "messages": MESSAGE, "followers": _I, "runs": RUN,
     "waits": _I, "numbers": _F,
 }  # fmt: skip
-"""All tables in the order in which the kernel takes them. `ways`: the lines of all paths, `events`:
-FLOWs by the time of what comes next, `levels`: see `sharing._fill`, `followers`: of all messages,
-`waits`, `numbers`: what the RUNs point into."""
+"""All tables in the order in which the kernel takes them. `path_lines`: the lines of all paths;
+`events`: FLOWs by the time of their next event; `levels`: see `sharing._fill`; `followers`: of all
+messages; `waits`, `numbers`: what the RUNs point into."""
 
 
 class Tables:
-    """The tables of one fabric, which grow. `all`: as the kernel takes them."""
+    """The tables of one fabric, which grow. `all`: the tuple that the kernel takes."""
 
     state: Array
     flows: Array
     lines: Array
     hops: Array
     paths: Array
-    ways: Array
+    path_lines: Array
     events: Array
     levels: Array
     messages: Array
@@ -115,7 +116,7 @@ class Tables:
         self.more_room()
 
     def append(self, name: str, rows: int) -> int:
-        """Take rows of a table into use; return the first of them."""
+        """Use so many more rows of a table; return the index of the first."""
         table: Array = getattr(self, name)
         first = self._used[name]
         self._used[name] = first + rows

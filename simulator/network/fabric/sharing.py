@@ -1,10 +1,10 @@
 """Rates of flows that share lines max-min fairly, for compiled loops.
 
 Rates are weighted max-min fair with a cap per flow (Bertsekas & Gallager, Data Networks, 6.5.2): a
-flow is held back by its cap, or by a saturated line on which no flow has a higher level (rate per
-weight). Only flows that an event may concern are worked out anew, by water-filling with all others
-as they are; where the condition then fails for another flow, it joins them. What holds at last is
-the condition itself, for all, so the rates are exact.
+flow is held back by its cap, or by a saturated line on which no flow has a higher *level* (rate per
+weight). Only the flows that an event may concern, the *crew*, are solved anew, by water-filling
+with all other rates fixed; a flow for which the condition then fails joins the crew, and the crew
+is solved again. In the end the condition holds for all flows, so the rates are exact.
 """
 
 # mypy: allow-untyped-defs
@@ -16,13 +16,13 @@ from numba import njit
 from paceline.simulator.network.fabric.heap import drop, move, put
 from paceline.simulator.network.fabric.lines import add, bind, join, touch
 
-TINY = 1e-12  # rates, relative: what rounding may do to a sum
-INSTANT = 1e-15  # times, relative: a few units in the last place are one instant
+TINY = 1e-12  # relative tolerance of rates, for the rounding of sums
+INSTANT = 1e-15  # relative tolerance of times: a few units in the last place are one instant
 
 
 @njit
 def _cap(state, flow, path):
-    """Let a flow's own cap grow as slow start does; return it."""
+    """Double a flow's cap as often as slow start has by now; return the cap."""
     while flow.doubles <= state.clock * (1 + INSTANT):
         flow.cap = min(2 * flow.cap, path.limit)
         flow.doubles = flow.doubles + path.rtt if flow.cap < path.limit else np.inf
@@ -31,7 +31,7 @@ def _cap(state, flow, path):
 
 @njit
 def _settle(state, flow, weight, lines, hops, levels, count, rate, bound):
-    """Give a flow its rate; return how many levels are left."""
+    """Set a flow's rate; return the number of levels left."""
     flow.rate, flow.level, flow.open = rate, rate / weight, 0
     bind(lines, flow, bound)
     for place in range(flow.hop, flow.hop + flow.hops):
@@ -50,10 +50,11 @@ def _settle(state, flow, weight, lines, hops, levels, count, rate, bound):
 
 @njit
 def _fill(state, flows, lines, hops, paths, levels):  # noqa: PLR0912, PLR0915
-    """Work out the rates of the crew by water-filling, all other rates being what they are.
+    """Work out the rates of the crew by water-filling, with all other rates fixed.
 
-    `levels`: a heap of lines by level, and behind them flows by the level of their cap. Levels of
-    lines only rise while flows are settled, so that one is looked at again when it comes up.
+    `levels`: a heap of items by level: lines, and, numbered behind them, flows by the level of
+    their cap. A line's level only rises while flows are settled, so it is checked again when it
+    comes to the top.
     """
     count = 0
     for member in range(state.crew):
@@ -107,7 +108,7 @@ def _fill(state, flows, lines, hops, paths, levels):  # noqa: PLR0912, PLR0915
                 count = _settle(state, flow, weight, lines, hops, levels, count, rate, number)
     for member in range(state.crew):
         flow = flows[flows[member].crew]
-        if flow.open:  # nothing limits it: it is through at once
+        if flow.open:  # nothing limits it: it ends at once
             _settle(state, flow, paths[flow.path].weight, lines, hops, levels, count, 0.0, -1)
             flow.left = 0.0
     state.solved += state.crew
@@ -115,7 +116,7 @@ def _fill(state, flows, lines, hops, paths, levels):  # noqa: PLR0912, PLR0915
 
 @njit
 def _enlarge(state, flows, lines, hops):
-    """Let the flows join for which the condition of fairness fails; return whether any."""
+    """Add to the crew the flows for which fairness fails; return whether there are any."""
     before = state.crew
     for place in range(state.touched):
         number = lines[place].touched
@@ -145,7 +146,7 @@ def _enlarge(state, flows, lines, hops):
 
 @njit
 def _schedule(state, flow, number, events):
-    """Let a flow go on at its new rate: until it ends, or its cap grows if that holds it back."""
+    """Schedule a flow's next event at its new rate: its end, or the growth of its binding cap."""
     if flow.rate != flow.pace:
         flow.left = max(0.0, flow.left - flow.pace * (state.clock - flow.since))
         flow.pace, flow.since = flow.rate, state.clock
@@ -167,7 +168,7 @@ def _schedule(state, flow, number, events):
 
 @njit
 def solve(state, flows, lines, hops, paths, events, levels):
-    """Work out the rates that the events of this instant concern."""
+    """Work out all rates that the events of this instant may change."""
     for place in range(state.touched):
         number = lines[place].touched
         hop = lines[number].first if lines[number].bound else -1
@@ -176,7 +177,7 @@ def solve(state, flows, lines, hops, paths, events, levels):
                 join(state, flows, hops[hop].flow)
             hop = hops[hop].after
     crew = 0
-    for member in range(state.crew):  # but for those that were cancelled just now
+    for member in range(state.crew):  # without those that were cancelled at this instant
         number = flows[member].crew
         if flows[number].flowing:
             flows[crew].crew = number

@@ -14,8 +14,8 @@ from paceline.simulator.network.fabric.lines import join, link, touch, unlink
 from paceline.simulator.network.fabric.sharing import INSTANT, solve
 
 DONE, ROOM, ORDER = 0, -1, -2
-"""What the loop returns: the time is over, it needs larger tables, it is time for an order of the
-caller's; or how many tickets ended."""
+"""Why the loop returned: it has reached the given time, it needs larger tables, or a change that the
+caller has ordered is due. A positive value: so many tickets ended."""
 
 
 _TABLES = types.Tuple(
@@ -31,14 +31,14 @@ _SET_CAPACITY = types.void(_TABLES, _NUMBER, _BYTES)
 
 @njit
 def _lacks_room(state, flows, hops, more):
-    """Whether the tables might be too small for so many more transfers."""
+    """Return whether the tables might be too small for so many more transfers."""
     return state.slots + more > len(flows) or state.hops + more * state.longest > len(hops)
 
 
 @njit
 def _transfer(tables, at, number, size, latency, ticket):
-    """Let a transfer start on a path at `at`; return its row of FLOW. There must be room."""
-    run, flows, _, hops, paths, ways, events = tables[:7]
+    """Start a transfer on a path at `at`; return its row of FLOW. There must be room."""
+    run, flows, _, hops, paths, path_lines, events = tables[:7]
     state, path = run[0], paths[number]
     row = path.free
     if row >= 0:
@@ -49,7 +49,7 @@ def _transfer(tables, at, number, size, latency, ticket):
         flow = flows[row]
         flow.path, flow.hop, flow.hops = number, state.hops, path.lines
         for hop in range(path.lines):
-            hops[state.hops + hop].line = ways[path.line + hop]
+            hops[state.hops + hop].line = path_lines[path.line + hop]
             hops[state.hops + hop].flow = row
         state.hops += path.lines
     flow = flows[row]
@@ -60,7 +60,7 @@ def _transfer(tables, at, number, size, latency, ticket):
 
 @njit
 def _message(tables, at, run, number):
-    """Let a message of a collective start at `at`."""
+    """Start a message of a collective at `at`."""
     _, flows, _, _, paths, _, _, _, messages, _, runs, _, numbers = tables
     own = runs[run]
     message = messages[own.message + number]
@@ -72,7 +72,7 @@ def _message(tables, at, run, number):
 
 @njit
 def _begin(state, flows, lines, hops, paths, number):
-    """Let the bytes of a transfer begin to flow."""
+    """Let a transfer, which has paid its latency, begin to flow."""
     flow = flows[number]
     path = paths[flow.path]
     flow.flowing, flow.bound = 1, -1
@@ -86,14 +86,14 @@ def _begin(state, flows, lines, hops, paths, number):
 
 @njit
 def _comes_first(flows, a, b):
-    """Whether transfer `a` of a serial path, which has come as early as `b`, goes before it."""
+    """Return whether `a` goes before `b`, both queued on a serial path at the same time."""
     one, other = flows[a], flows[b]
     return one.ticket < other.ticket or (one.ticket == other.ticket and one.message < other.message)
 
 
 @njit
-def _look_after(state, paths, number):
-    """Let a serial path start its next transfer at the end of this instant."""
+def _list_path(state, paths, number):
+    """List a serial path, to start its next transfer at the end of this instant."""
     if not paths[number].listed:
         paths[number].listed = 1
         paths[state.starting].start = number
@@ -102,7 +102,7 @@ def _look_after(state, paths, number):
 
 @njit
 def _queue(state, flows, paths, number):
-    """A transfer of a serial path has paid its latency; of one instant they go in their order."""
+    """Queue a transfer of a serial path, which has paid its latency: by time, then by ticket."""
     flow = flows[number]
     path = paths[flow.path]
     flow.since = state.clock
@@ -118,12 +118,12 @@ def _queue(state, flows, paths, number):
         flows[before].next = number
     if after < 0:
         path.tail = number
-    _look_after(state, paths, flow.path)
+    _list_path(state, paths, flow.path)
 
 
 @njit
 def _start_queues(state, flows, lines, hops, paths):
-    """Let the first go where nobody flows: no more come at this instant."""
+    """Start the first of each listed queue whose path is free; call it when an instant ends."""
     for place in range(state.starting):
         path = paths[paths[place].start]
         path.listed = 0
@@ -138,16 +138,16 @@ def _start_queues(state, flows, lines, hops, paths):
 
 @njit
 def _free_path(state, flows, paths, number):
-    """A transfer has flowed: the next one of a serial path may."""
+    """Free a serial path whose transfer has flowed."""
     path = paths[flows[number].path]
     if path.serial and path.busy == number:
         path.busy = -1
-        _look_after(state, paths, flows[number].path)
+        _list_path(state, paths, flows[number].path)
 
 
 @njit
 def _leave_queue(flows, paths, number):
-    """Take a transfer out of those that wait on its path, if it is one of them."""
+    """Remove a transfer from the queue of its path, if it is in it."""
     path = paths[flows[number].path]
     before, here = -1, path.head
     while here >= 0 and here != number:
@@ -164,7 +164,7 @@ def _leave_queue(flows, paths, number):
 
 @njit
 def _release(flows, paths, number):
-    """Let the row of a transfer that is over be used again."""
+    """Free the row of a transfer that has ended."""
     flow = flows[number]
     flow.flowing, flow.ticket = 0, -1
     flow.next = paths[flow.path].free
@@ -173,7 +173,7 @@ def _release(flows, paths, number):
 
 @njit
 def _count_stages(numbers, own):
-    """Add up what each stage of a collective took from the end of those before it."""
+    """Add up the seconds of each stage of a collective, from the end of the stages before it."""
     before = numbers[own.ended]
     for stage in range(own.stages):
         end = max(before, numbers[own.ended + 1 + stage])
@@ -183,10 +183,10 @@ def _count_stages(numbers, own):
 
 @njit(_ADVANCE, cache=True, nogil=True)
 def _advance(tables, until, order):  # noqa: PLR0912, PLR0915
-    """Run to `until`, or to `order` if that is no later, or until tickets end.
+    """Run to `until`, or to the time `order` if that is no later, or until tickets end.
 
-    Rates are worked out once for an instant: when all its events have happened, and when what
-    comes next is asked for.
+    Rates are worked out once per instant: after all its events, and only when the next event is
+    needed, so that transfers which the caller starts at the same instant are included.
     """
     run, flows, lines, hops, paths, _, events, levels = tables[:8]
     messages, followers, runs, waits, numbers = tables[8:]
@@ -253,7 +253,7 @@ def _advance(tables, until, order):  # noqa: PLR0912, PLR0915
 
 @njit(_SEND, cache=True, nogil=True)
 def _send(tables, at, path, size, latency, ticket):
-    """Let one transfer start at `at`; a latency below zero: that of the path."""
+    """Start one transfer at `at`; a latency below zero stands for that of the path."""
     if _lacks_room(tables[0][0], tables[1], tables[3], 1):
         return ROOM
     if latency < 0:
@@ -264,7 +264,7 @@ def _send(tables, at, path, size, latency, ticket):
 
 @njit(_START, cache=True, nogil=True)
 def _start(tables, at, run, firsts):
-    """Let the first messages of a collective start at `at`."""
+    """Start the first messages of a collective at `at`."""
     if _lacks_room(tables[0][0], tables[1], tables[3], len(firsts)):
         return ROOM
     for message in firsts:
@@ -274,7 +274,7 @@ def _start(tables, at, run, firsts):
 
 @njit(_CANCEL, cache=True, nogil=True)
 def _cancel(tables, ticket):
-    """Let the transfers of a ticket vanish now, with the bytes that they have carried."""
+    """Remove the transfers of a ticket now; the bytes that they have moved stay counted."""
     run, flows, lines, hops, paths, _, events = tables[:7]
     state = run[0]
     for number in range(state.slots):
@@ -292,7 +292,7 @@ def _cancel(tables, ticket):
 
 @njit(_SET_CAPACITY, cache=True, nogil=True)
 def _set_capacity(tables, number, capacity):
-    """Give a line another capacity now. Its flows are concerned if they no longer fit."""
+    """Change a line's capacity now. Its flows join the crew if they no longer fit."""
     run, flows, lines, hops = tables[:4]
     state, line = run[0], lines[number]
     line.capacity = capacity
@@ -304,7 +304,7 @@ def _set_capacity(tables, number, capacity):
             hop = hops[hop].after
 
 
-# past the types' dispatch, twice as fast
+# called without numba's dispatch on types: twice as fast
 advance: Any = _advance.get_overload(_ADVANCE)
 send: Any = _send.get_overload(_SEND)
 start: Any = _start.get_overload(_START)
