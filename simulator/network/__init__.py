@@ -1,6 +1,7 @@
-"""What communication costs: closed form, graph, and links that transfers share.
+"""The cost of communication: in closed form, or by transfers that share the lines of a graph.
 
-Import `closed_form` for seconds and bytes of collectives and messages, `mean_cost` for one average
-on either kind of network, `flow_network` for a run's transfers on the graph. SimPy is not known
-here: the engines decide when a transfer starts.
+Import `closed_form` for seconds and bytes of collectives and messages, `flow_network` for a run's
+transfers on the graph, `mean_cost` for one mean with either model, `collectives` for the table of
+collectives, to which new ones are added. Nothing here knows SimPy: the engines decide when a
+transfer starts.
 """

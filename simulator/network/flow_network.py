@@ -1,4 +1,9 @@
-"""What a run's transfers do on the graph of its network: tickets of the fabric, and bytes."""
+"""A run's transfers on the graph of its network: start them on a fabric, and count their bytes.
+
+`SharedNetwork` is the graph and its fabric, which several jobs may share; `FlowNetwork` is one
+run's own side: its draws, its payloads, its bytes. A *ticket* is the fabric's number of a transfer
+under way; a *line* is one direction of a link or network card.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -23,11 +28,11 @@ Team = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class PreparedTransfer:
-    """A collective on the graph: its plan, what is random of its latencies, and what it moves.
+    """A collective of n messages on the graph.
 
-    `fixed`: seconds of each message, shape (n,), where any is random; `random`: laws, and which
-    messages draw from them. `moved`: payloads, by the ends of each hop and the worker whose they
-    are. `lines`: all that it uses.
+    `fixed` (n,): the constant part of each message's latency in seconds, used where any is random;
+    `random`: by laws, the messages that draw from them. `moved`: by "from->to" of each hop, the
+    payloads that pass it, by the worker whose payload it is. `lines`: all that it uses.
     """
 
     messages: Messages
@@ -39,12 +44,12 @@ class PreparedTransfer:
 
 
 class SharedNetwork:
-    """What one run, or several on one network, share: the graph, devices, and their fabric.
+    """The graph, the shared devices and the fabric of one run, or of several jobs on one network.
 
-    `topology`: None where only devices are shared; `others`: those of jobs beside it, whose
-    lines are the same ones but for their network cards. `lines`: of all graphs; devices' come after
-    them. `offered`: per line whose capacity changes, the bytes that it could have carried up to a
-    time, that time, and its capacity from then on.
+    `topology`: None where only devices are shared; `others`: the graphs of further jobs, which use
+    the same lines except for their network cards. `lines`: of all graphs; the devices' follow
+    them. `offered`: by line of changing capacity, the bytes that it could have carried up to a
+    time, that time, and its capacity since then.
     """
 
     def __init__(
@@ -62,14 +67,14 @@ class SharedNetwork:
         self._changes = {number: lines[number].capacities(seed) for number in self.changing}
         first = {number: next(each)[1] for number, each in self._changes.items()}
         self.offered = {number: (0.0, 0.0, capacity) for number, capacity in first.items()}
-        self._down = dict.fromkeys(first, 0.0)  # seconds without any capacity, up to then
+        self._down = dict.fromkeys(first, 0.0)  # seconds without capacity, up to that time
         self.devices = len(lines)
         capacities = [first.get(number, line.capacity) for number, line in enumerate(lines)]
         per_flow = [number for number, line in enumerate(lines) if line.per_flow]
         self.fabric = Fabric([*capacities, *[1.0] * devices], per_flow)
 
     def next_change(self, line: int) -> tuple[float, float]:
-        """When a line's capacity changes next, and to what; never: (inf, what it is now)."""
+        """Return the time of a line's next change (inf: none) and its capacity from then on."""
         return next(self._changes[line], (inf, self.offered[line][2]))
 
     def change(self, at: float, line: int, capacity: float) -> None:
@@ -80,7 +85,7 @@ class SharedNetwork:
         self.fabric.set_capacity(at, line, capacity)
 
     def usage(self, end: float) -> list[dict[str, Any]]:
-        """What each line has carried up to the `end`, as `Run.lines`: not those of others alone."""
+        """Return each own line's traffic up to the time `end`, as `Run.lines`."""
         moved, saturated = self.fabric.usage()
         found = []
         for number, line in enumerate(self.lines[: self._own]):
@@ -105,7 +110,7 @@ class SharedNetwork:
 
 
 class FlowNetwork:
-    """One run's transfers: its random draws, and the bytes it moves. Counts as `Traffic` does."""
+    """One run's transfers: its random draws, and the bytes it moves, counted as `Traffic` does."""
 
     def __init__(self, scenario: Scenario, topology: Topology, fabric: Fabric, seed: int) -> None:
         self.topology, self.fabric = topology, fabric
@@ -119,48 +124,48 @@ class FlowNetwork:
         self._transits: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self._latencies: dict[tuple[int, int], Iterator[float]] = {}
         self._rng = generator(seed, Purpose.COLLECTIVE)
-        self._charged: set[str] = set()  # whose bytes are egress
+        self._charged: set[str] = set()  # hops whose bytes are egress
 
     def path(self, ranks: Team) -> int:
-        """The path of a transfer from the first rank (through others) to the last."""
+        """Return the fabric's path from the first rank, through those between, to the last."""
         if ranks not in self._paths:
-            way, settings = self.topology.way(ranks), self._settings
-            latency = sum(law.expectation for law in way.laws)
+            route, settings = self.topology.route(ranks), self._settings
+            latency = sum(law.expectation for law in route.laws)
             first = inf
-            if settings.slow_start is not None and way.rtt:
-                first = settings.slow_start / way.rtt
-            weight = 1 / way.rtt if settings.fairness == "rtt" and way.rtt else 1.0
+            if settings.slow_start is not None and route.rtt:
+                first = settings.slow_start / route.rtt
+            weight = 1 / route.rtt if settings.fairness == "rtt" and route.rtt else 1.0
             self._paths[ranks] = self.fabric.path(
-                tuple(dict.fromkeys(way.lines)), latency, limit=way.limit, weight=weight,
-                first=first, rtt=way.rtt, serial=True,
+                tuple(dict.fromkeys(route.lines)), latency, limit=route.limit, weight=weight,
+                first=first, rtt=route.rtt, serial=True,
             )  # fmt: skip
         return self._paths[ranks]
 
     def lines(self, ranks: Team) -> frozenset[int]:
-        """The lines that a transfer passes."""
-        return frozenset(self.topology.way(ranks).lines)
+        """Return the lines that a transfer passes."""
+        return frozenset(self.topology.route(ranks).lines)
 
     def send(self, at: float, source: int, to: int, size: float) -> int:
         """Start a message; return its ticket."""
         self._sent[source, to] += size
         path = self.path((source, to))
-        way = self.topology.way((source, to))
-        if all(law.is_constant for law in way.laws):
+        route = self.topology.route((source, to))
+        if all(law.is_constant for law in route.laws):
             return self.fabric.send(at, path, size)
         if (source, to) not in self._latencies:
-            self._latencies[source, to] = self._draw(way, source * (self._workers + 1) + to)
+            self._latencies[source, to] = self._draw(route, source * (self._workers + 1) + to)
         return self.fabric.send(at, path, size, next(self._latencies[source, to]))
 
-    def _draw(self, way: Route, key: int) -> Iterator[float]:
+    def _draw(self, route: Route, key: int) -> Iterator[float]:
         own = generator(self._seed, Purpose.MESSAGE, key)
 
         def draw(n: int) -> Array:
-            return np.array([sum(law.sample(own, 1)[0] for law in way.laws) for _ in range(n)])
+            return np.array([sum(law.sample(own, 1)[0] for law in route.laws) for _ in range(n)])
 
         return blocks(draw)
 
     def arrived(self, source: int, to: int, seconds: float) -> None:
-        """Count a message that has arrived, and how long it was on its way."""
+        """Count a message that has arrived after `seconds` in transit."""
         count = self._transits[self._kind(source, to)]
         count[0] += 1
         count[1] += seconds
@@ -184,7 +189,7 @@ class FlowNetwork:
         return self.fabric.start(at, prepared.plan, sizes, latencies)
 
     def prepared(self, kind: str, team: Team) -> PreparedTransfer:
-        """A collective of a team, on its paths."""
+        """Return a collective of a team, prepared once."""
         if (kind, team) not in self._prepared:
             self._prepared[kind, team] = self._prepare(kind, team)
         return self._prepared[kind, team]
@@ -195,9 +200,11 @@ class FlowNetwork:
             if kind == "gather"
             else collectives.messages(self._settings.collective, team, self._regions)
         )
-        ways = [self.topology.way(ranks) for ranks in made.routes]
-        fixed = np.array([sum(law.expectation for law in way.laws) for way in ways])
-        laws = [way.laws if not all(law.is_constant for law in way.laws) else () for way in ways]
+        routes = [self.topology.route(ranks) for ranks in made.routes]
+        fixed = np.array([sum(law.expectation for law in route.laws) for route in routes])
+        laws = [
+            route.laws if not all(law.is_constant for law in route.laws) else () for route in routes
+        ]
         random = {
             each: np.flatnonzero(
                 np.isin(made.route, [n for n, own in enumerate(laws) if own == each])
@@ -212,19 +219,19 @@ class FlowNetwork:
             mine = made.route == number
             for source, to in pairwise(ranks):
                 np.add.at(moved[self._hop(source, to)], made.origin[mine], made.share[mine])
-        used = frozenset(line for way in ways for line in way.lines)
+        used = frozenset(line for route in routes for line in route.lines)
         plan = made.plan([self.path(ranks) for ranks in made.routes])
         return PreparedTransfer(made, plan, fixed[made.route], random, dict(moved), used)
 
     def _hop(self, source: int, to: int) -> str:
-        """The ends of a hop."""
+        """Return the "from->to" of a hop, noting whether its bytes are egress."""
         name = self.topology.hop(source, to)
         if self.topology.charged(source, to):
             self._charged.add(name)
         return name
 
     def links(self) -> dict[str, float]:
-        """Bytes so far from place to place, by "from->to"."""
+        """Return the bytes so far from place to place, by "from->to"."""
         total: defaultdict[str, float] = defaultdict(float)
         for (kind, team), payloads in self._payloads.items():
             for name, shares in self.prepared(kind, team).moved.items():
@@ -234,7 +241,7 @@ class FlowNetwork:
         return {name: total[name] for name in sorted(total)}
 
     def phases(self) -> dict[str, dict[str, float]]:
-        """What stages of collectives and messages have taken, as `Run.phases`."""
+        """Return the seconds and bytes of collectives' stages and of messages, as `Run.phases`."""
         found: dict[str, dict[str, float]] = {}
         for (kind, team), payloads in self._payloads.items():
             prepared = self.prepared(kind, team)
@@ -256,7 +263,7 @@ class FlowNetwork:
         return found
 
     def totals(self) -> tuple[float, float]:
-        """Bytes so far in all, and those that are charged as egress."""
+        """Return the bytes so far in all, and those charged as egress."""
         links = self.links()
         charged = (size for name, size in links.items() if name in self._charged)
         return sum(links.values()), sum(charged)

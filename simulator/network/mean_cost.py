@@ -1,4 +1,4 @@
-"""What one mean of the whole model costs, on either kind of network."""
+"""Cost of one mean of the whole model, with either network model."""
 
 from math import inf
 
@@ -7,10 +7,10 @@ from paceline.simulator.scenario.scenario import Scenario
 
 
 def mean_cost(scenario: Scenario) -> CollectiveCost:
-    """Expected cost of averaging the whole model, with nobody else on the network.
+    """Return the expected cost of averaging the whole model, with no other traffic.
 
-    Where every transfer is simulated, so is this one, at the start of a run and with the expected
-    latencies.
+    With `model = "flows"` the mean is simulated, at time 0 and with the expected latencies: once
+    without bytes, which leaves the latency, and once with them.
     """
     if scenario.network.model == "closed-form" or scenario.cluster.workers == 1:
         return ClosedForm(scenario).mean_cost()
@@ -21,10 +21,10 @@ def mean_cost(scenario: Scenario) -> CollectiveCost:
     ends = []
     for size in (0.0, scenario.model.bytes):
         topology = Topology(scenario)
-        ground = SharedNetwork(topology, seed=0, devices=0)
-        carrier = FlowNetwork(scenario, topology, ground.fabric, seed=0)
-        plan = carrier.prepared("mean", tuple(range(workers))).plan
-        ground.fabric.start(0.0, plan, [size] * workers)
-        found = ground.fabric.advance(inf)
+        shared = SharedNetwork(topology, seed=0, devices=0)
+        flows = FlowNetwork(scenario, topology, shared.fabric, seed=0)
+        plan = flows.prepared("mean", tuple(range(workers))).plan
+        shared.fabric.start(0.0, plan, [size] * workers)
+        found = shared.fabric.advance(inf)
         ends.append(inf if found is None else found[0])
     return CollectiveCost(ends[1] - ends[0] if ends[0] < inf else inf, ends[0])

@@ -83,8 +83,8 @@ def _others(scenario: Scenario, runs: Sequence[Run]) -> dict[str, bool]:
     topology, nodes = Topology(scenario), range(scenario.cluster.workers + 1)
     used = {name for run in runs for name in run.links}
     ways = {topology.hop(*ends): ends for ends in permutations(nodes, 2)}
-    passed = {line for name in used & {*ways} for line in topology.way(ways[name]).lines}
-    full = {line for greedy in topology.greedy() for line in greedy.way.lines}
+    passed = {line for name in used & {*ways} for line in topology.route(ways[name]).lines}
+    full = {line for greedy in topology.greedy() for line in greedy.route.lines}
     return {topology.lines[line].name: line in passed for line in full}
 
 

@@ -48,15 +48,15 @@ def topology(*args, **more):
 
 
 def names(graph, ranks):
-    return [graph.lines[number].name for number in graph.way(ranks).lines]
+    return [graph.lines[number].name for number in graph.route(ranks).lines]
 
 
 def link(*ends, **more):
     return {"between": list(ends)} | more
 
 
-def latency(way):
-    return sum(law.expectation for law in way.laws)
+def latency(route):
+    return sum(law.expectation for law in route.laws)
 
 
 # lines and ways
@@ -65,19 +65,19 @@ def latency(way):
 def test_inside_a_place_a_transfer_passes_two_network_cards():
     graph = topology()
     assert names(graph, (0, 1)) == ["worker 0 out", "worker 1 in"]
-    way = graph.way((0, 1))
-    assert [graph.lines[number].capacity for number in way.lines] == [1e9, 1e9]
-    assert (latency(way), way.rtt, way.limit) == (0.001, 0.002, inf)
+    route = graph.route((0, 1))
+    assert [graph.lines[number].capacity for number in route.lines] == [1e9, 1e9]
+    assert (latency(route), route.rtt, route.limit) == (0.001, 0.002, inf)
     assert (graph.hop(0, 1), graph.charged(0, 1)) == ("a->a", False)
 
 
 def test_between_regions_it_passes_one_line_that_all_share():
     graph = topology({"link": [link("b", "a", latency="40 ms", bandwidth="800 Mbit/s")]})
     assert names(graph, (0, 2)) == ["worker 0 out", "a->b", "worker 2 in"]
-    assert graph.way((0, 2)).lines[1] == graph.way((1, 3)).lines[1]
+    assert graph.route((0, 2)).lines[1] == graph.route((1, 3)).lines[1]
     assert names(graph, (3, 0)) == ["worker 3 out", "b->a", "worker 0 in"]
-    assert graph.lines[graph.way((0, 2)).lines[1]].capacity == 1e8
-    assert graph.way((0, 2)).rtt == pytest.approx(0.08)
+    assert graph.lines[graph.route((0, 2)).lines[1]].capacity == 1e8
+    assert graph.route((0, 2)).rtt == pytest.approx(0.08)
     assert (graph.hop(3, 0), graph.charged(3, 0)) == ("b->a", True)
 
 
@@ -85,7 +85,7 @@ def test_regions_that_nothing_joins_have_the_line_that_network_describes():
     graph = topology()
     assert names(graph, (0, 2)) == ["worker 0 out", "a->b", "worker 2 in"]
     assert names(graph, (4, 0)) == ["server out", "server->a", "worker 0 in"]
-    assert graph.lines[graph.way((4, 0)).lines[0]].capacity == inf
+    assert graph.lines[graph.route((4, 0)).lines[0]].capacity == inf
 
 
 def test_nodes_without_a_region_meet_at_their_cards_and_are_places_of_their_own():
@@ -97,7 +97,7 @@ def test_nodes_without_a_region_meet_at_their_cards_and_are_places_of_their_own(
 
 def test_a_pipelined_chain_is_one_flow_over_the_lines_of_all_its_hops():
     graph = topology({"tcp_window": "64 kB", "link": [link("a", "b", latency="9 ms")]})
-    first, second, chain = graph.way((0, 1)), graph.way((1, 2)), graph.way((0, 1, 2))
+    first, second, chain = graph.route((0, 1)), graph.route((1, 2)), graph.route((0, 1, 2))
     assert chain.lines == first.lines + second.lines
     assert chain.laws == first.laws + second.laws
     assert chain.limit == min(first.limit, second.limit) == pytest.approx(64e3 / 0.018)
@@ -122,7 +122,7 @@ def test_half_duplex_is_one_line_for_both_directions_and_per_flow_is_shared_by_n
     graph = topology({"link": [*kinds, link("b", "b", sharing="per-flow")]})
     assert names(graph, (0, 2)) == ["worker 0", "a<->b", "worker 2 in"]
     assert names(graph, (3, 1)) == ["worker 3 out", "a<->b", "worker 1"]
-    assert graph.way((0, 2)).lines[1] == graph.way((2, 0)).lines[1]
+    assert graph.route((0, 2)).lines[1] == graph.route((2, 0)).lines[1]
     shared = {line.name: line.per_flow for line in graph.lines}
     assert shared["worker 2 out"]
     assert not shared["a<->b"]
@@ -130,17 +130,17 @@ def test_half_duplex_is_one_line_for_both_directions_and_per_flow_is_shared_by_n
 
 def test_jitter_adds_to_every_hop_and_halves_the_rate_of_a_window():
     graph = topology({"jitter": {"dist": "exponential", "mean": "1 ms"}, "tcp_window": "1 MB"})
-    way = graph.way((0, 1))
-    assert len(way.laws) == 2
-    assert way.rtt == pytest.approx(0.004)
-    assert way.limit == pytest.approx(1e6 / 0.004)
+    route = graph.route((0, 1))
+    assert len(route.laws) == 2
+    assert route.rtt == pytest.approx(0.004)
+    assert route.limit == pytest.approx(1e6 / 0.004)
 
 
 def test_a_router_joins_places_and_a_link_of_their_own_comes_first():
     star = [link(end, "hub", latency="5 ms") for end in ("a", "b", "c")]
     graph = topology({"link": star}, groups={"a": 1, "b": 1, "c": 1})
     assert names(graph, (0, 2)) == ["worker 0 out", "a->hub", "hub->c", "worker 2 in"]
-    assert latency(graph.way((0, 2))) == pytest.approx(0.01)
+    assert latency(graph.route((0, 2))) == pytest.approx(0.01)
     own = [*star, link("a", "c", latency="30 ms")]
     graph = topology({"link": own}, groups={"a": 1, "b": 1, "c": 1})
     assert names(graph, (0, 2)) == ["worker 0 out", "a->c", "worker 2 in"]
@@ -178,8 +178,8 @@ def test_routes_are_as_short_as_any(data):
     for source, to in permutations(range(3), 2):
         ends = places[source], places[to]
         expected = direct.get(frozenset(ends), best[ends])
-        way = graph.way((source, to))
-        assert latency(way) == pytest.approx(0.001 if expected == inf else expected, abs=1e-9)
+        route = graph.route((source, to))
+        assert latency(route) == pytest.approx(0.001 if expected == inf else expected, abs=1e-9)
         hops = [name.split("->") for name in names(graph, (source, to))[1:-1]]
         assert hops[0][0] == ends[0]
         assert hops[-1][1] == ends[1]
@@ -199,7 +199,7 @@ def test_each_way_costs_what_its_link_does_in_closed_form(data):
             more = {key: f"{data.draw(st.integers(1, 99))} {units[key]}" for key in keys}
             links.append(link(*pair, **more))
     joined = {frozenset(each["between"]) for each in links}
-    for pair in permutations(regions, 2):  # no way leads through a third place
+    for pair in permutations(regions, 2):  # no path leads through a third place
         if frozenset(pair) not in joined:
             joined.add(frozenset(pair))
             links.append(link(*pair))
@@ -209,11 +209,11 @@ def test_each_way_costs_what_its_link_does_in_closed_form(data):
     closed["network"]["model"] = "closed-form"
     network = ClosedForm(parse(closed))
     for source, to in permutations(range(6), 2):
-        way, one = graph.way((source, to)), network.link(source, to)
-        inside = [number for number in way.lines if "->" in graph.lines[number].name]
-        lines = inside if graph.charged(source, to) else way.lines
-        rate = min([way.limit, *(graph.lines[number].capacity for number in lines)])
-        assert (latency(way), rate) == (one.latency, one.bandwidth)
+        route, one = graph.route((source, to)), network.link(source, to)
+        inside = [number for number in route.lines if "->" in graph.lines[number].name]
+        lines = inside if graph.charged(source, to) else route.lines
+        rate = min([route.limit, *(graph.lines[number].capacity for number in lines)])
+        assert (latency(route), rate) == (one.latency, one.bandwidth)
         assert graph.hop(source, to) == one.name
         assert graph.charged(source, to) == (one.name in network.charged)
 
@@ -243,9 +243,9 @@ def at(steps, time):
     return list(takewhile(lambda step: step[0] <= time, steps))[-1][1]
 
 
-def inside(spells, time):
+def inside(times, time):
     """Whether a spell holds at `time`, with seed 3."""
-    begun = takewhile(lambda spell: spell[0] <= time, spells.of(3))
+    begun = takewhile(lambda each: each[0] <= time, times.of(3))
     return any(start <= time < end for start, end in begun)
 
 
@@ -254,9 +254,9 @@ def test_capacity_is_what_profile_outages_and_traffic_leave():
     number = graph.changing[0]
     line = graph.lines[number]
     for time in np.random.default_rng(0).uniform(0, 60, 300):
-        down = any(inside(spells, time) for spells in line.outages)
+        down = any(inside(times, time) for times in line.outages)
         factor = 0.0 if down else (1.0 if time % 7 < 3 else 0.5)
-        load = sum(rate for rate, spells in line.loads if inside(spells, time))
+        load = sum(rate for rate, times in line.loads if inside(times, time))
         expected = max(0.0, 1e8 * factor - load)
         assert at(graph.capacities(number, 3), time) == pytest.approx(expected, abs=1e-3)
 
@@ -305,14 +305,14 @@ def test_greedy_flows_are_between_places_and_come_in_spells():
     traffic = [link("a", "b", flows=3, **BURSTS), link("b", "a", flows=1)]
     graph = topology({"background": traffic})
     flows = graph.greedy()
-    assert [graph.lines[n].name for flow in flows for n in flow.way.lines] == ["a->b"] * 3 + [
+    assert [graph.lines[n].name for flow in flows for n in flow.route.lines] == ["a->b"] * 3 + [
         "b->a"
     ]
-    assert flows[0].way.rtt == 0.002
-    assert list(flows[3].spells.of(0)) == [(0.0, inf)]
-    spells = list(islice(flows[0].spells.of(0), 400))
-    assert all(end - start == pytest.approx(1) for start, end in spells)
-    assert spells[-1][1] / 400 == pytest.approx(3, rel=0.2)
+    assert flows[0].route.rtt == 0.002
+    assert list(flows[3].times.of(0)) == [(0.0, inf)]
+    times = list(islice(flows[0].times.of(0), 400))
+    assert all(end - start == pytest.approx(1) for start, end in times)
+    assert times[-1][1] / 400 == pytest.approx(3, rel=0.2)
     assert not any(line.changes for line in graph.lines)
 
 
@@ -337,7 +337,7 @@ def from_csv(folder, text=CSV, network=None, **more):
 def test_a_table_gives_each_direction_its_own_and_no_detours(tmp_path):
     graph = Topology(from_csv(tmp_path))
     assert names(graph, (0, 1)) == ["worker 0 out", "a->b", "worker 1 in"]
-    assert [latency(graph.way(way)) for way in permutations(range(3), 2)] == [
+    assert [latency(graph.route(route)) for route in permutations(range(3), 2)] == [
         0.02, 0.01, 0.03, 0.005, 0.01, 0.005,
     ]  # fmt: skip
     capacity = {line.name: line.capacity for line in graph.lines}
@@ -355,7 +355,7 @@ def test_a_link_adds_to_a_table_what_it_does_not_say(tmp_path):
     wifi = {"link": [link("a", "c", sharing="half-duplex", tcp_window="64 kB")]}
     graph = Topology(from_csv(tmp_path, network=wifi))
     assert names(graph, (0, 2)) == ["worker 0 out", "a<->c", "worker 2 in"]
-    assert graph.way((0, 2)).limit == 64e3 / 0.02
+    assert graph.route((0, 2)).limit == 64e3 / 0.02
 
 
 @pytest.mark.parametrize(
@@ -482,7 +482,7 @@ def test_workers_take_the_hosts_of_their_region_in_turn(tmp_path):
     graph = Topology(from_xml(tmp_path, cluster={"workers": 3}))
     assert names(graph, (0, 2)) == ROUTES["e0", "e2"]
     assert (graph.hop(0, 3), graph.charged(0, 3)) == ("e0->u-0", True)
-    assert graph.way((0, 3)).rtt == pytest.approx(2 * 0.04365)
+    assert graph.route((0, 3)).rtt == pytest.approx(2 * 0.04365)
     groups = {"as": 3, "e1": 1}
     graph = Topology(from_xml(tmp_path, groups=groups, server={"region": "us"}))
     assert names(graph, (0, 1)) == ROUTES["a-0", "a-1"]
@@ -501,7 +501,7 @@ def test_a_platform_takes_a_window_jitter_background_and_a_servers_card(tmp_path
     graph = Topology(from_xml(tmp_path, network=own, server={"bandwidth": "8 Gbit/s"}))
     assert names(graph, (0, 3)) == ["l01", "l12_UP", "l2r", "sea_UP", "us_backbone",
                                     "us_link_0_DOWN", "server in"]  # fmt: skip
-    assert graph.way((0, 1)).limit == pytest.approx(1e6 / 0.004)
+    assert graph.route((0, 1)).limit == pytest.approx(1e6 / 0.004)
     assert {graph.lines[n].name for n in graph.changing} == {
         "l12_UP", "l2r", "sea_UP", "us_backbone", "us_link_0_DOWN",
     }  # fmt: skip
@@ -572,7 +572,7 @@ def test_the_shipped_platform_is_read():
         "leased_UP",
         "nancy_link_0_DOWN",
     ]
-    assert pickle.loads(pickle.dumps(graph)).way((8, 1)) == graph.way((8, 1))
+    assert pickle.loads(pickle.dumps(graph)).route((8, 1)) == graph.route((8, 1))
 
 
 # what is refused: network, cluster, what the message must hold
@@ -705,7 +705,7 @@ def test_a_server_may_stand_in_a_region_in_both_models():
         latencies = (
             [ClosedForm(read).link(rank, 4).latency for rank in (0, 2)]
             if closed
-            else [latency(Topology(read).way((rank, 4))) for rank in (0, 2)]
+            else [latency(Topology(read).route((rank, 4))) for rank in (0, 2)]
         )
         assert latencies == [0.04, 0.001]
     with pytest.raises(InputError, match=r'between\[1\] = "server": no worker is in this region'):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from paceline.simulator.engines import payloads
-from paceline.simulator.engines.lockstep.replay import Told
+from paceline.simulator.engines.lockstep.replay import ReplayLog
 from paceline.simulator.engines.observer import BYTES_PER_GB, SECONDS_PER_HOUR
 from paceline.simulator.load.load import known_programs
 from paceline.simulator.objectives import build
@@ -46,10 +46,10 @@ class MeasuredRun:
         return np.concatenate([each.events for each in self.records])
 
     @property
-    def told(self) -> list[Told]:
+    def told(self) -> list[ReplayLog]:
         """What each node's run came to, by rank, from which it can be repeated."""
         accounts = [each.account or Account() for each in self.records]
-        return [Told(each.outcomes, each.gradients, each.marks) for each in accounts]
+        return [ReplayLog(each.outcomes, each.gradients, each.marks) for each in accounts]
 
 
 def measure(task: TrainingTask, scenario: Scenario, programs: Any = None) -> MeasuredRun | None:

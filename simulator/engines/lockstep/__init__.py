@@ -1,5 +1,5 @@
 """The engine without time: values, and the order of collectives and messages.
 
-Import `run.run` in tests, and `replay` to repeat a measured run from what was recorded of it.
+Import `run.run` in tests, and `replay` to replay a measured run from its log.
 Nothing here knows a cluster or a network.
 """

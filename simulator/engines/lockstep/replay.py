@@ -1,7 +1,7 @@
-"""Repeat a run that was measured: what depended on time is told, the rest follows.
+"""Replay a measured run from its log: outcomes that depended on time are read, the rest follows.
 
-Which message came first, whether a mean was there, what a clock said: a real run notes these
-outcomes, and the same program, given them again, must come to the same parameters.
+A real run logs which message came first, whether a mean was ready, what a clock said. The same
+program, given these outcomes again, must compute the same parameters.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from paceline.simulator.programs.effects import ANY, Handle, Payload, Vector
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
 
-class Told(NamedTuple):
-    """What a node's run came to.
+class ReplayLog(NamedTuple):
+    """One node's log of all that depended on time.
 
-    `outcomes`: in order, what came of `receive` (who sent), `receive_before` (who sent, or None),
-    `finished` and `clock`; `gradients` and `marks`: how many there were.
+    `outcomes`: in order, those of `receive` (the sender's rank), `receive_before` (the same, or
+    None), `finished` and `clock`. `gradients`, `marks`: their numbers.
     """
 
     outcomes: Sequence[Any]
@@ -27,65 +27,65 @@ class Told(NamedTuple):
     marks: int
 
 
-def run(  # noqa: PLR0913, PLR0917 - what was run, and what is told of it
+def run(  # noqa: PLR0913, PLR0917 - the run, and its logs
     program: Program,
     algorithm: Algorithm,
     scenario: Scenario,
     objective: Objective,
     seed: int,
-    told: Sequence[Told],
+    logs: Sequence[ReplayLog],
 ) -> list[Vector]:
-    """Repeat a run; return what each node marked last, by rank.
+    """Replay a run; return each node's last mark, by rank.
 
-    `told`: by rank. Raises DeadlockError where no such run is possible.
+    `logs`: by rank. Raises DeadlockError where no run can have these outcomes.
     """
     endless = scenario.run.model_copy(update={"steps": None})  # each node ends where it did
     world = scenario.model_copy(update={"run": endless})
     repeated = Replay(program, algorithm.parameters, world, objective, seed)
-    for node, each in zip(repeated.nodes, told, strict=True):
+    for node, log in zip(repeated.nodes, logs, strict=True):
         assert isinstance(node, ReplayNode)
-        node.listen(each)
+        node.load(log)
     return repeated.run()
 
 
 class ReplayNode(LockstepNode):
-    """A node that is told what depended on time."""
+    """A node that reads from its log what depended on time."""
 
     __slots__ = ("_gradients", "_marks", "_outcomes")
 
-    def listen(self, told: Told) -> None:
-        """Take in what is told."""
-        self._outcomes = iter(told.outcomes)
-        self._gradients, self._marks = told.gradients, told.marks
+    def load(self, log: ReplayLog) -> None:
+        """Set the log to follow."""
+        self._outcomes = iter(log.outcomes)
+        self._gradients, self._marks = log.gradients, log.marks
 
-    async def _told(self) -> Any:
-        """What came of this effect; after the last one nothing does."""
+    async def _outcome(self) -> Any:
+        """Return the logged outcome of this effect; after the last one, wait for ever."""
         for outcome in self._outcomes:
             return outcome
         self._run.over = True
         await pass_turn()  # for ever
 
     async def _go_or_stop(self) -> None:
-        """As many gradients as were computed."""
+        """Count a gradient; after the last one of the log, wait for ever."""
         if self.step >= self._gradients:
             self._run.over = True
             await pass_turn()  # for ever
         self.step += 1
 
     async def start_backward(self, x: Vector, pieces: int) -> Sequence[Handle]:
-        """A gradient in pieces, which are there at once."""
+        """Compute a gradient in pieces, all ready at once."""
         await self._go_or_stop()
         parts = self.cut(self._source.gradient(x), pieces)
         return [GradientPiece(part, self.now) for part in parts]
 
     async def receive(self, source: int = ANY) -> tuple[int, Payload]:
-        """The next message of whoever was first."""
-        sender = await self._told()
+        """Receive the next message of the sender that was first in the log."""
+        sender = await self._outcome()
         return await super().receive(sender)
 
     async def receive_before(self, handle: Handle, source: int = ANY) -> tuple[int, Payload] | None:
-        """The next message of whoever was first, or nothing."""
-        sender = await self._told()
+        """Receive the next message of the logged sender, or return None."""
+        sender = await self._outcome()
         return None if sender is None else await super().receive(sender)
 
     async def request(self, to: int, value: Payload) -> Payload:
@@ -95,21 +95,21 @@ class ReplayNode(LockstepNode):
         return answer
 
     async def finished(self, handle: Handle) -> bool:
-        """What all were told."""
-        return bool(await self._told())
+        """Return the logged answer, the same for all workers."""
+        return bool(await self._outcome())
 
     def clock(self) -> float:
-        """What the clock said."""
+        """Return the logged time."""
         return float(next(self._outcomes, self.now))
 
     def mark(self, x: Vector) -> None:
-        """Up to where the run ended."""
+        """Keep the parameters, up to the last mark of the log."""
         if self._marks:
             self._marks -= 1
             super().mark(x)
 
 
 class Replay(Lockstep):
-    """A run of such nodes."""
+    """A run whose nodes follow their logs."""
 
     node = ReplayNode

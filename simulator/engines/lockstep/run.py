@@ -1,8 +1,8 @@
-"""The interpreter for tests: values, and the order of collectives and messages.
+"""The engine for tests: values, and the order of collectives and messages, without times.
 
 Every gradient takes one tick and everything else takes none. Nodes run in turn, each until it must
 wait, the first released going first: the order that equal, constant compute times and a free
-network give. A node that computes while others may act on it is resumed when nobody else is ready.
+network give. A node that computes while others may act on it resumes when no other node is ready.
 """
 
 import sys
@@ -26,26 +26,26 @@ from paceline.simulator.scenario.scenario import Algorithm, Scenario
 def run(
     program: Program, algorithm: Algorithm, scenario: Scenario, objective: Objective, seed: int
 ) -> list[Vector]:
-    """Run every worker for `run.steps` local steps; return what each node marked last, by rank.
+    """Run every worker for `run.steps` local steps; return each node's last mark, by rank.
 
-    A server's last update is its first one after as many gradients as all workers' steps. Raises
-    DeadlockError when nodes wait for each other.
+    The server's last update is the first one after as many gradients as all workers have steps.
+    Raises DeadlockError when nodes wait for each other.
     """
     return Lockstep(program, algorithm.parameters, scenario, objective, seed).run()
 
 
 Message = tuple[float, int, Payload]
-"""At which tick it was sent, who sent it, what it holds."""
+"""The tick at which it was sent, its sender, its payload."""
 
 
 @types.coroutine
 def pass_turn() -> Generator[None, Any, Any]:
-    """Let other nodes run until this one is released; return what it is released with."""
+    """Let other nodes run until this one is released; return the value that releases it."""
     return (yield)
 
 
 class LockstepNode(EngineNode):
-    """One node. `x`: what it marked last; `step`: gradients computed (by the server: received)."""
+    """One node. `x`: its last mark; `step`: gradients computed, by the server: received."""
 
     __slots__ = ("_box", "_computing", "_served", "_sought", "_source", "x")
 
@@ -67,17 +67,17 @@ class LockstepNode(EngineNode):
             self._source = objective.source(rank)
 
     async def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
-        """One tick, the loss and the gradient."""
+        """Take one tick; return the loss and the gradient."""
         await self._go_or_stop()
         return self._source.loss_and_gradient(x)
 
     async def gradient(self, x: Vector) -> Vector:
-        """One tick, and the gradient."""
+        """Take one tick; return the gradient."""
         await self._go_or_stop()
         return self._source.gradient(x)
 
     async def start_backward(self, x: Vector, pieces: int) -> Sequence[Handle]:
-        """Begin one tick, and the gradient in pieces; after the last step, one without end."""
+        """Begin one tick and a gradient in pieces; after the last step, one that never ends."""
         if self.step >= self._run.limit:
             self._run.over = True
             return [GradientPiece(None, inf)] * pieces
@@ -101,12 +101,12 @@ class LockstepNode(EngineNode):
             if type(handle) is GradientPiece:
                 if handle.done < inf:
                     self._run.resume_at(handle.done, self)
-                await pass_turn()  # nobody runs ahead; after the last step, for ever
+                await pass_turn()  # in step with the others; after the last step, for ever
             self.now = handle.done
         return handle.collect(self.rank)
 
     def send(self, to: int, value: Payload) -> None:
-        """Hand a message over."""
+        """Deliver a message at once."""
         node = self._run.nodes[to]
         message = self.now, self.rank, value
         if node._sought in (ANY, self.rank):
@@ -131,7 +131,7 @@ class LockstepNode(EngineNode):
         return sender, value
 
     async def receive_before(self, handle: Handle, source: int = ANY) -> tuple[int, Payload] | None:
-        """Take a message that is sent before the tick of `handle` is over."""
+        """Take a message that is sent before the tick of `handle` ends, or return None."""
         message = self._pick(source)
         if message is None:
             self._sought, self._computing = source, handle
@@ -148,7 +148,7 @@ class LockstepNode(EngineNode):
         return None
 
     def computes(self, handle: Handle) -> bool:
-        """Whether it still computes this gradient, in `receive_before`."""
+        """Return whether it still computes this gradient, in `receive_before`."""
         return self._computing is handle
 
     def _pick(self, source: int) -> Message | None:
@@ -165,18 +165,18 @@ class LockstepNode(EngineNode):
         return answer
 
     def discard(self) -> None:
-        """Take the gradient received last out of the count."""
+        """Leave the gradient received last out of the count of steps."""
         self.step -= 1
 
     def work(self, seconds: float) -> None:
-        """Nothing: no time passes."""
+        """Do nothing: no time passes."""
 
     def clock(self) -> float:
-        """The tick."""
+        """Return the tick."""
         return self.now
 
     def mark(self, x: Vector) -> None:
-        """Note the parameters."""
+        """Keep the parameters."""
         self.x = x
         self._served = self.step >= self._run.limit
         self._run.marks += 1
@@ -185,7 +185,7 @@ class LockstepNode(EngineNode):
 
 
 class Lockstep:
-    """One run: its nodes, and who is ready to go on."""
+    """One run: its nodes, and the queue of those ready to go on."""
 
     node: ClassVar[type[LockstepNode]] = LockstepNode
 
@@ -219,7 +219,7 @@ class Lockstep:
             self._coroutines.append(program.start(program.server, self.nodes[-1], parameters))
 
     def run(self) -> list[Vector]:
-        """Run to the end of the steps; return what each node marked last."""
+        """Run to the end of the steps; return each node's last mark, by rank."""
         try:
             while (self.ready or self._later) and not self.complete:
                 if not self.ready:
@@ -241,16 +241,16 @@ class Lockstep:
         return [node.x for node in self.nodes]
 
     def release_at(self, tick: float, nodes: Sequence[LockstepNode]) -> None:
-        """Let nodes go on that have waited for others until `tick`, which is now."""
+        """Release nodes that have waited for others until now, `tick`."""
         self.ready.extend((node, None) for node in nodes)
 
     def resume_at(self, tick: float, node: LockstepNode, gradient: Handle = None) -> None:
-        """Let a node go on when nobody is ready before `tick`."""
+        """Release a node at `tick`, once no node is ready before it."""
         self._delayed += 1
         heappush(self._later, (tick, self._delayed, node, gradient))
 
     def collective(self, index: int, kind: str) -> Collective:
-        """The `index`-th collective of the run; the first worker to come opens it."""
+        """Return the `index`-th collective of the run; the first worker to join opens it."""
         if index not in self._open:
             self._open[index] = Collective(index, kind, self.workers, self._guard)
         return self._open[index]
@@ -258,7 +258,7 @@ class Lockstep:
     def enter(
         self, collective: Collective, rank: int, step: int, value: Payload, at: float
     ) -> None:
-        """Let a worker join; with the last one the result is there."""
+        """Let a worker join; the last one completes the collective."""
         collective.join(rank, step, value)
         collective.begins = done = max(collective.begins, at)
         if not collective.missing:

@@ -45,12 +45,12 @@ class NetworkEvents:
 
     def add_competing_flow(self, greedy: Greedy, seed: int) -> None:
         """Schedule a competing flow, which comes and goes by its scenario."""
-        lines = tuple(dict.fromkeys(greedy.way.lines))
-        path = self._fabric.path(lines, 0.0, limit=greedy.way.limit)
-        self._next_spell(path, greedy.spells.of(seed))
+        lines = tuple(dict.fromkeys(greedy.route.lines))
+        path = self._fabric.path(lines, 0.0, limit=greedy.route.limit)
+        self._next_interval(path, greedy.times.of(seed))
 
-    def _next_spell(self, path: int, spells: Iterator[tuple[float, float]]) -> None:
-        start, end = next(spells, (inf, inf))
+    def _next_interval(self, path: int, intervals: Iterator[tuple[float, float]]) -> None:
+        start, end = next(intervals, (inf, inf))
 
         def begin(at: float) -> None:
             number = self._fabric.send(at, path, ENDLESS)
@@ -58,7 +58,7 @@ class NetworkEvents:
 
         def over(at: float, number: int) -> None:
             self._fabric.cancel(at, number)
-            self._next_spell(path, spells)
+            self._next_interval(path, spells)
 
         self.at(start, begin)
 

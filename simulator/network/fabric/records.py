@@ -32,18 +32,18 @@ LINE = np.dtype(
     + [(name, _I) for name in ("first", "flows", "bound", "per_flow", "open", "full", "stamp")]
     + [("touched", _I)]
 )
-"""A line. `used` + `carry`: the sum of its flows' rates, compensated (Neumaier); `first`: the HOP of
-its first flow; `bound`: number of flows that this line holds back; `full`: saturated, from `since`
-on; `weight` and `open`: sum of the weights, and number, of its flows without a rate while rates are
-worked out. `touched[i]`: the i-th line touched."""
+"""A line. `used` + `carry`: the sum of its flows' rates, compensated (Neumaier); `first`: the HOP
+of its first flow; `bound`: number of flows that this line holds back; `full`: saturated, from
+`since` on; `weight` and `open`: sum of the weights, and number, of its flows without a rate while
+rates are worked out. `touched[i]`: the i-th line touched."""
 
 FLOW = np.dtype(
     [(name, _F) for name in ("size", "left", "rate", "pace", "since", "level", "cap", "doubles")]
     + [(name, _I) for name in ("path", "hop", "hops", "next", "ticket", "run", "message")]
     + [(name, _I) for name in ("flowing", "ends", "bound", "open", "stamp", "crew", "ended")]
 )
-"""A row for one transfer on one path, used again and again; `next`: the next free, or waiting, row of
-the path; `hop`, `hops`: its rows of HOP. At `since`, `left` bytes were left, flowing at `pace`;
+"""A row for one transfer on one path, used again and again; `next`: the next free, or waiting, row
+of the path; `hop`, `hops`: its rows of HOP. At `since`, `left` bytes were left, flowing at `pace`;
 `rate`: as worked out last, `level`: rate per weight, `bound`: the line that determined it, -1 for
 its own `cap`, which grows next at `doubles`. `ends`: its next event is its end. `crew[i]`,
 `ended[i]`: the i-th flow concerned, the i-th ticket that ended."""

@@ -14,8 +14,8 @@ from paceline.simulator.network.fabric.lines import join, link, touch, unlink
 from paceline.simulator.network.fabric.sharing import INSTANT, solve
 
 DONE, ROOM, ORDER = 0, -1, -2
-"""Why the loop returned: it has reached the given time, it needs larger tables, or a change that the
-caller has ordered is due. A positive value: so many tickets ended."""
+"""Why the loop returned: it has reached the given time, it needs larger tables, or a change that
+the caller has ordered is due. A positive value: so many tickets ended."""
 
 
 _TABLES = types.Tuple(

@@ -1,8 +1,9 @@
-"""Lines between places and those of network cards, and which of them lie between two places.
+"""Lines between places and lines of network cards, and the path from one place to another.
 
-Two places with a link of their own, or a row in the table, use that. Others are joined by the
-shortest way over links, in expected latency; those that no link connects by a line of their own, as
-[network] says. Nodes without a region are joined by nothing but their network cards.
+A line is one direction of a link or of a network card (both, where a half-duplex link shares it).
+Two places with a link of their own, or a row in the table of regions, use it. Others use the path
+over links with the shortest expected latency; those that no links connect, a line of their own with
+the numbers of [network]. Between nodes without a region there are only their network cards.
 """
 
 from collections.abc import Iterator
@@ -27,15 +28,18 @@ from paceline.simulator.network.topology.traffic_shape import (
 from paceline.simulator.scenario.network import Link
 from paceline.simulator.scenario.scenario import Scenario
 
-PICOSECONDS = 1e12  # per second; a hop counts as one, so that of equal ways the fewest hops win
-FOREVER = 1e9  # seconds: as good as a latency without a mean
+PICOSECONDS = 1e12  # per second; each hop adds one, so that of equal paths the fewest hops win
+FOREVER = 1e9  # seconds: stands for a latency without a mean
 
 
 Pair = tuple[str, str]
 
 
-class Stretch(NamedTuple):
-    """From place to place: lines, the laws whose sum is the latency, the TCP window (bytes)."""
+class PlacePath(NamedTuple):
+    """A path from place to place: its lines, its latency as the sum of `laws`, its TCP window.
+
+    `window`: bytes in flight on one connection at most, inf where unlimited.
+    """
 
     lines: tuple[int, ...]
     laws: tuple[Law, ...]
@@ -47,50 +51,50 @@ class Stretch(NamedTuple):
         return sum(law.expectation for law in self.laws)
 
 
-def spells(scenario: Scenario, index: int) -> TimesInForce:
-    """When the background traffic of that number is on."""
+def background_times(scenario: Scenario, index: int) -> TimesInForce:
+    """Return the times at which the background traffic of that number is on."""
     traffic = scenario.network.background[index]
     if traffic.on is None or traffic.off is None:
         return Once()
     return Alternating(Purpose.BACKGROUND, (index,), traffic.off, traffic.on)
 
 
-class Cards(NamedTuple):
-    """The lines by which a node sends, and by which it receives."""
+class NicLines(NamedTuple):
+    """The lines of a node's network card, by which it sends (`out`) and receives (`into`)."""
 
     out: tuple[int, ...] = ()
     into: tuple[int, ...] = ()
 
 
 def nics(scenario: Scenario) -> list[float | None]:
-    """Per worker, the bandwidth of its network card where the cluster says one (bytes/s)."""
+    """Return each worker's network-card bandwidth in bytes/s, None where the cluster has none."""
     cluster = scenario.cluster
     found = [group.nic or cluster.nic for group in cluster.group for _ in range(group.workers)]
     return found + [cluster.nic] * (cluster.workers - len(found))
 
 
 class Lines(Protocol):
-    """Lines, and which of them lie between two places."""
+    """A graph: its lines, and the path between two places."""
 
     lines: list[Line]
 
-    def between(self, source: str, to: str) -> Stretch:
-        """What lies between two places."""
+    def between(self, source: str, to: str) -> PlacePath:
+        """Return the path from one place to another."""
         ...
 
 
-def add_loads(scenario: Scenario, ways: Lines) -> None:
-    """Take the rates of [[network.background]] away from the lines that the traffic passes."""
+def add_loads(scenario: Scenario, graph: Lines) -> None:
+    """Add the rates of [[network.background]] to the loads of the lines that the traffic passes."""
     for index, traffic in enumerate(scenario.network.background):
         if traffic.rate is not None:
-            load = traffic.rate, spells(scenario, index)
-            for number in ways.between(*traffic.between).lines:
-                line = ways.lines[number]
-                ways.lines[number] = replace(line, loads=(*line.loads, load))
+            load = traffic.rate, background_times(scenario, index)
+            for number in graph.between(*traffic.between).lines:
+                line = graph.lines[number]
+                graph.lines[number] = replace(line, loads=(*line.loads, load))
 
 
 class NetworkGraph:
-    """Places joined by links. `lines`: all there are; `sites`: the place of every node."""
+    """Places joined by links. `lines`: all lines; `sites`: the place of every node, by rank."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.lines: list[Line] = []
@@ -116,8 +120,8 @@ class NetworkGraph:
         self.cards = [self._card(rank, nic) for rank, nic in enumerate(nics(scenario))]
         self.cards.append(self._card(len(self.cards), scenario.server.bandwidth or inf))
 
-    def _card(self, rank: int, nic: float | None) -> Cards:
-        """Add the lines of a card, which shares and fails as the link inside its place does."""
+    def _card(self, rank: int, nic: float | None) -> NicLines:
+        """Add the lines of a network card, whose sharing and outages are those inside its place."""
         site = self.sites[rank]
         name = "server" if rank == len(self.places.regions) else f"worker {rank}"
         link = self.places.link(site, site)
@@ -127,7 +131,7 @@ class NetworkGraph:
         for each in [name] if half else [f"{name} out", f"{name} in"]:
             self.lines.append(self._line(each, capacity, (site, site), link, (index, rank)))
         last = len(self.lines) - 1
-        return Cards((last if half else last - 1,), (last,))
+        return NicLines((last if half else last - 1,), (last,))
 
     def _join(self, source: str, to: str, link: Link | None = None, index: int = -1) -> None:
         half = link is not None and link.sharing == "half-duplex"
@@ -141,7 +145,7 @@ class NetworkGraph:
     def _line(
         self, name: str, capacity: float, ends: Pair, link: Link | None, key: tuple[int, ...]
     ) -> Line:
-        """A line as its link says; `key`: of what fails at random, both directions together."""
+        """Make a line of a link; `key`: of its random outages, common to both directions."""
         outages: list[TimesInForce] = [
             Once(outage.at, outage.at + (outage.lasts or inf))
             for outage in self.network.outage
@@ -154,24 +158,24 @@ class NetworkGraph:
         return Line(name, capacity, link.sharing == "per-flow", link.profile, tuple(outages))
 
     def pairs(self) -> Iterator[Pair]:
-        """Pairs of the places of nodes between which there may be lines, once each."""
+        """Yield once each pair of places of nodes between which there may be lines."""
         meeting = set(self.meeting)
         for place, source in enumerate(self.meeting):
             yield from ((source, to) for to in self.meeting[place + 1 :])
             yield from ((source, to) for to in self.homes if to not in meeting)
 
-    def between(self, source: str, to: str) -> Stretch:
-        """What lies between two places; inside a place only the latency of a hop."""
+    def between(self, source: str, to: str) -> PlacePath:
+        """Return the path between two places; inside a place it has no line, only a latency."""
         path = [(source, to)]
         if source != to and (source, to) not in self.direct:
             path = self._path(source, to) or path
         lines = tuple(self.direct[hop] for hop in path if hop in self.direct)
         laws = tuple(law for hop in path for law in self.places.laws(*hop))
         windows = [self.places.setting(*hop, "tcp_window") for hop in path]
-        return Stretch(lines, laws, min([each for each in windows if each is not None] or [inf]))
+        return PlacePath(lines, laws, min([each for each in windows if each is not None] or [inf]))
 
     def _path(self, source: str, to: str) -> list[Pair]:
-        """The hops from one place to another, over links alone; none where there is no way."""
+        """Return the hops between two places over links alone; none where no links connect them."""
         if (source, to) in self._linked:
             return [(source, to)]
         if source not in self._number or to not in self._number:
@@ -198,7 +202,7 @@ class NetworkGraph:
 
     @cached_property
     def _before(self) -> np.ndarray:
-        """The place before the last one on the shortest way, shape (places, places)."""
+        """For each pair, the last place but one on the shortest path, shape (places, places)."""
         from scipy.sparse.csgraph import floyd_warshall  # noqa: PLC0415 - 0.1 s
 
         times = np.full((len(self._names), len(self._names)), inf)
@@ -210,9 +214,9 @@ class NetworkGraph:
         return before
 
     def idle(self) -> list[int]:
-        """Numbers of the [[network.link]] that lie on no way between two places of nodes."""
-        ways = (self.between(*ends) for pair in self.pairs() for ends in (pair, pair[::-1]))
-        used = {number for way in ways for number in way.lines}
+        """Return the numbers of the [[network.link]] on no path between two places of nodes."""
+        paths = (self.between(*ends) for pair in self.pairs() for ends in (pair, pair[::-1]))
+        used = {number for path in paths for number in path.lines}
         found = []
         for index, link in enumerate(self.network.link):
             source, to = link.between

@@ -1,21 +1,21 @@
-"""The hosts of a SimGrid platform as the places of nodes, and the lines between them."""
+"""The graph of a SimGrid platform: its hosts are the places of nodes, its links the lines."""
 
 from collections import Counter
 from math import inf
 
 from paceline.simulator.distributions.law import Law
 from paceline.simulator.distributions.parametric import Constant
-from paceline.simulator.network.topology.graph import Cards, Stretch, add_loads
+from paceline.simulator.network.topology.graph import NicLines, PlacePath, add_loads
 from paceline.simulator.network.topology.places import Places
 from paceline.simulator.network.topology.traffic_shape import Line
 from paceline.simulator.scenario.scenario import Scenario
 
 
 class Hosts:
-    """As `routes.Graph`; places are hosts, and their network cards are links of the platform.
+    """The same interface as `graph.NetworkGraph`, on a platform, whose links include the cards.
 
-    A node takes the next host of its region (a host, cluster or zone), in turn; one without a
-    region the host of its rank.
+    The nodes of a region (a host, cluster or zone) take its hosts in turn; a node without a region
+    takes the host of its rank.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -30,21 +30,21 @@ class Hosts:
             place = rank if region is None else turn[region]
             self.sites.append(hosts[place % len(hosts)])
             turn[region or ""] += 1
-        self.lines = [Line(wire.name, wire.capacity, wire.per_flow) for wire in platform.wires]
+        self.lines = [Line(link.name, link.capacity, link.per_flow) for link in platform.wires]
         add_loads(scenario, self)
-        self.cards = [Cards()] * len(self.sites)
+        self.cards = [NicLines()] * len(self.sites)
         if scenario.server.bandwidth is not None:
             last = len(self.lines)
-            self.cards[-1] = Cards((last,), (last + 1,))
+            self.cards[-1] = NicLines((last,), (last + 1,))
             names = ("server out", "server in")
             self.lines += [Line(name, scenario.server.bandwidth) for name in names]
 
-    def between(self, source: str, to: str) -> Stretch:
-        """What lies between two hosts, or between the first hosts of two zones."""
+    def between(self, source: str, to: str) -> PlacePath:
+        """Return the path between two hosts, or between the first hosts of two zones."""
         ends = (self.platform.hosts_of(place)[0] for place in (source, to))
         lines = self.platform.route(*ends)
         latency = sum(self.platform.wires[number].latency for number in lines)
         laws: list[Law] = [Constant.model_validate({"value": f"{latency!r} s"})]
         if self.network.jitter is not None and lines:
             laws.append(self.network.jitter)
-        return Stretch(lines, tuple(laws), self.network.tcp_window or inf)
+        return PlacePath(lines, tuple(laws), self.network.tcp_window or inf)

@@ -1,4 +1,4 @@
-"""Where the nodes are, and what [network] says of the way from one place to another."""
+"""The place of each node, and the settings of [network] from one place to another."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from paceline.simulator.scenario.scenario import Scenario
 
 
 class Places:
-    """The places of a scenario's nodes: regions, or the nodes themselves where they have none."""
+    """The places of a scenario's nodes: regions; a node without a region is its own place."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.settings = scenario.network
@@ -18,19 +18,19 @@ class Places:
         self._links = {frozenset(link.between): link for link in self.settings.link}
 
     def of(self, rank: int) -> str:
-        """The place of a worker; rank `workers` is the server."""
+        """Return the place of a node; the rank after the workers' is the server."""
         if rank == len(self.regions):
             return self.server or "server"
         return self.regions[rank] or f"worker {rank}"
 
     def link(self, source: str, to: str) -> Link | None:
-        """The link between two places, either way, or that inside one."""
+        """Return the [[network.link]] between two places, in either order, or inside one."""
         return self._links.get(frozenset((source, to)))
 
     def setting(self, source: str, to: str, key: str) -> Any:
-        """What the link, the table of regions or else [network] says of `key` between two places.
+        """Return setting `key` between two places: their link's, the region table's or [network]'s.
 
-        A table may say it of each direction.
+        The table of regions may have a value for each direction. None where none of them sets it.
         """
         table = self.settings.regions
         said = [self.link(source, to), table and table.row(source, to)]
@@ -38,6 +38,6 @@ class Places:
         return next((value for value in found if value is not None), None)
 
     def laws(self, source: str, to: str) -> tuple[Law, ...]:
-        """What the latency of one hop is the sum of."""
+        """Return the laws whose sum is the latency of one hop."""
         laws = (self.setting(source, to, key) for key in ("latency", "jitter"))
         return tuple(law for law in laws if law is not None)

@@ -1,4 +1,4 @@
-"""What takes capacity away from a line for a while: outages and background traffic."""
+"""The capacity of a line over time: its profile, its outages and background traffic."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,41 +12,41 @@ from paceline.simulator.distributions.parametric import Exponential
 from paceline.simulator.distributions.random_streams import Purpose, blocks, generator
 from paceline.simulator.distributions.time_profile import TimeProfile
 
-Spell = tuple[float, float]
-"""From when to when (seconds) something holds."""
+Interval = tuple[float, float]
+"""Start and end, in seconds."""
 
 
 class TimesInForce(Protocol):
-    """When something holds, with each seed."""
+    """The intervals in which an outage or a load is in force, by seed."""
 
-    def of(self, seed: int) -> Iterator[Spell]:
-        """Yield the spells in order of time; perhaps without end."""
+    def of(self, seed: int) -> Iterator[Interval]:
+        """Yield the intervals in order of time; there may be infinitely many."""
         ...
 
 
 @dataclass(frozen=True)
 class Once:
-    """From one time to another, with every seed."""
+    """One interval, the same for every seed."""
 
     start: float = 0.0
     end: float = inf
 
-    def of(self, seed: int) -> Iterator[Spell]:
-        """Yield the one spell."""
+    def of(self, seed: int) -> Iterator[Interval]:
+        """Yield the one interval."""
         yield self.start, self.end
 
 
 @dataclass(frozen=True)
 class Alternating:
-    """A pause, a spell, a pause, ...: lasting `off` and `on`, drawn by `purpose` and `key`."""
+    """Pauses and intervals in turn, of lengths `off` and `on`, drawn by `purpose` and `key`."""
 
     purpose: Purpose
     key: tuple[int, ...]
     off: Law
     on: Law
 
-    def of(self, seed: int) -> Iterator[Spell]:
-        """Yield spell after spell, without end."""
+    def of(self, seed: int) -> Iterator[Interval]:
+        """Yield interval after interval, without end."""
         pauses, lengths = self._draws(seed, 0, self.off), self._draws(seed, 1, self.on)
         end = 0.0
         for pause, length in zip(pauses, lengths, strict=False):
@@ -60,18 +60,18 @@ class Alternating:
 
 
 def failing(key: tuple[int, ...], between: float, repair: float) -> Alternating:
-    """Outages at exponential times: `between` and `repair` are means (seconds)."""
+    """Return outages at exponential times; `between` and `repair`: means in seconds."""
     laws = [Exponential.model_validate({"mean": f"{mean!r} s"}) for mean in (between, repair)]
     return Alternating(Purpose.OUTAGE, key, *laws)
 
 
 @dataclass(frozen=True)
 class Line:
-    """One direction of a link or of a network card, or both where they share it.
+    """One direction of a link or network card, or both where it is half-duplex.
 
-    capacity: bytes/s, inf where it is never a limit. per_flow: every flow gets all of it. The
-    profile is a factor of the capacity over time; in an outage it is zero; `loads` (bytes/s, when)
-    are taken away from what is left.
+    `capacity`: bytes/s, inf where it limits nothing. `per_flow`: every flow gets all of it.
+    `profile`: factor of the capacity over time, None for 1. During `outages` the capacity is zero.
+    `loads`: bytes/s, and the times at which they are subtracted from the capacity.
     """
 
     name: str
@@ -83,14 +83,14 @@ class Line:
 
     @property
     def changes(self) -> bool:
-        """Whether its capacity is not the same all the time."""
+        """Whether its capacity may change with time."""
         return self.profile is not None or bool(self.outages or self.loads)
 
     def capacities(self, seed: int) -> Iterator[tuple[float, float]]:
-        """Yield (time, capacity from then on), the first at 0, as far as anybody asks."""
+        """Yield (time, capacity from then on), lazily, the first at time 0."""
         factors = [] if self.profile is None else [self.profile.segments()]
-        factors += [_steps(spells.of(seed), 0.0, 1.0) for spells in self.outages]
-        loads = [_steps(spells.of(seed), rate, 0.0) for rate, spells in self.loads]
+        factors += [_steps(times.of(seed), 0.0, 1.0) for times in self.outages]
+        loads = [_steps(times.of(seed), rate, 0.0) for rate, times in self.loads]
         state = [1.0] * len(factors) + [0.0] * len(loads)
         sources = [_numbered(*each) for each in enumerate([*factors, *loads])]
         once = [each for each in self.outages if isinstance(each, Once)]
@@ -99,7 +99,7 @@ class Line:
         for time, together in groupby(merge([(0.0, -1, 0.0)], *sources), lambda step: step[0]):
             if time == inf and gone == inf:
                 return
-            if time >= gone and last is not None:  # whatever else comes and goes
+            if time >= gone and last is not None:  # a permanent outage: nothing else matters
                 if last:
                     yield gone, 0.0
                 return
@@ -114,11 +114,11 @@ class Line:
             last = now
 
 
-def _steps(spells: Iterator[Spell], inside: float, outside: float) -> Iterator[Spell]:
-    for start, end in spells:
+def _steps(times: Iterator[Interval], inside: float, outside: float) -> Iterator[Interval]:
+    for start, end in times:
         yield start, inside
         yield end, outside
 
 
-def _numbered(index: int, steps: Iterator[Spell]) -> Iterator[tuple[float, int, float]]:
+def _numbered(index: int, steps: Iterator[Interval]) -> Iterator[tuple[float, int, float]]:
     return ((time, index, value) for time, value in steps)
