@@ -26,7 +26,7 @@ Regions = Sequence[object]
 
 
 class Links(Protocol):
-    """What a closed formula may ask of a network."""
+    """The part of a network that a closed formula uses."""
 
     @property
     def regions(self) -> Regions:
@@ -316,10 +316,10 @@ COLLECTIVES: dict[CollectiveName, Collective] = {
     "halving-doubling": _in_rounds(_halving_doubling),
     "given": Collective(lambda _links, _team: NOTHING_SENT, None),
 }
-"""How a mean can be carried out, by its name in `network.collective`."""
+"""The collectives of a mean, by their names in `network.collective`."""
 
 GATHER = Collective(_gather_plan, gather)
-"""How every worker's payload comes to every worker, whatever carries out the means."""
+"""The collective that brings every payload to every worker, whichever carries out the means."""
 
 
 def messages(name: CollectiveName, team: Team, regions: Regions = ()) -> Messages:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.simulator.engines.compiled import run as served
+from paceline.simulator.engines.compiled import run as compiled
 from paceline.simulator.engines.compiled import seed_run
 from paceline.simulator.engines.unsupported import Unsupported
 from paceline.simulator.engines.virtual import run as virtual
@@ -32,7 +32,7 @@ PROGRAMS = [
 
 def run(world, seeds=(0,), index=0, **options):
     algorithm = world.algorithm[index]
-    return served.run(catalogue()[algorithm.name], algorithm, world, seeds, **options)
+    return compiled.run(catalogue()[algorithm.name], algorithm, world, seeds, **options)
 
 
 def assert_equal(ours, theirs):
@@ -175,7 +175,7 @@ def test_all_equals_the_reference_engine(world, seed):
 @pytest.mark.parametrize("case", PROGRAMS, ids=lambda case: case["name"])
 @pytest.mark.parametrize("place", ["free", "far and busy"])
 def test_long_runs_equal_the_reference_engine(case, place, monkeypatch):
-    """Several chunks of script, rings filled again and again, points thinned out, rare visitors."""
+    """Several pieces of the trace, rings filled again and again, thinned points, rare visitors."""
     monkeypatch.setattr("paceline.simulator.engines.compiled.shared.RING", (64, 64))
     far = {
         "network": {"latency": {"dist": "gamma", "mean": "400 ms", "shape": 3}},
@@ -210,7 +210,7 @@ def test_a_bound_equals_the_reference_engine():
     programs = {"asgd": replace(catalogue()["asgd"], bound_covers=True)}
     bound = {"kind": "bound", "initial_gap": 1.0, "smoothness": 1.0, "gradient_variance": 1.0}
     world = scenario(ASGD, compute=EXPONENTIAL, objective=bound, programs=programs)
-    ours = served.run(programs["asgd"], world.algorithm[0], world, [3])[0]
+    ours = compiled.run(programs["asgd"], world.algorithm[0], world, [3])[0]
     assert_equal(ours, virtual.run(world.algorithm[0], world, 3, programs=programs))
     assert np.isfinite(ours.curve["loss"][1:]).all()
 
@@ -330,7 +330,7 @@ LOOKS = {
 def handed(program, world, **parameters):
     algorithm = world.algorithm[0].model_copy(update={"parameters": parameters})
     with pytest.raises(Unsupported) as caught:
-        served.run(program, algorithm, world, [0])
+        compiled.run(program, algorithm, world, [0])
     return str(caught.value)
 
 
@@ -371,7 +371,7 @@ async def _scalars(me):
 def test_work_may_be_anywhere():
     programs = {"asgd": replace(catalogue()["asgd"], worker=_pausing)}
     world = scenario(ASGD, compute=EXPONENTIAL, programs=programs)
-    ours = served.run(programs["asgd"], world.algorithm[0], world, [3])[0]
+    ours = compiled.run(programs["asgd"], world.algorithm[0], world, [3])[0]
     assert_equal(ours, virtual.run(world.algorithm[0], world, 3, programs=programs))
 
 

@@ -213,12 +213,12 @@ def worlds(draw):
     lost = draw(st.lists(st.tuples(times, st.integers(0, len(sends) - 1)), max_size=3))
     team = draw(st.integers(2, 5))
     kind = draw(st.sampled_from(["ring", "tree", "halving-doubling"]))
-    ways = draw(st.lists(number, min_size=40, max_size=40))
-    return lines, own, paths, sends, changes, lost, collectives.messages(kind, range(team)), ways
+    chosen = draw(st.lists(number, min_size=40, max_size=40))
+    return lines, own, paths, sends, changes, lost, collectives.messages(kind, range(team)), chosen
 
 
 def played(kind, world):
-    lines, own, paths, sends, changes, lost, collective, ways = world
+    lines, own, paths, sends, changes, lost, collective, chosen = world
     fabric = kind(lines, own)
     numbers = []
     for path in paths:
@@ -227,7 +227,7 @@ def played(kind, world):
         numbers.append(fabric.path(**options, first=first, rtt=rtt))
     for at, path, size in sends:
         fabric.send(at, numbers[path], size)
-    plan = collective.plan([numbers[way] for way in ways[: len(collective.routes)]])
+    plan = collective.plan([numbers[way] for way in chosen[: len(collective.routes)]])
     fabric.start(2.0, plan, [30.0] * 5)
     for at, line, capacity in changes:
         fabric.set_capacity(at, line, capacity)
@@ -253,13 +253,13 @@ def test_every_end_and_every_byte_is_as_defined(world):
 @settings(max_examples=50, deadline=None)
 @given(worlds())
 def test_lines_carry_what_was_sent(world):
-    lines, own, paths, sends, changes, _, collective, ways = world
-    carried = played(Fabric, (lines, own, paths, sends, changes, [], collective, ways))[2][0]
+    lines, own, paths, sends, changes, _, collective, chosen = world
+    carried = played(Fabric, (lines, own, paths, sends, changes, [], collective, chosen))[2][0]
     sent = np.zeros(len(lines))
     for _, path, size in sends:
         sent[paths[path]["lines"]] += size
     for way, share in zip(collective.route, collective.share, strict=True):
-        sent[paths[ways[way]]["lines"]] += 30.0 * share
+        sent[paths[chosen[way]]["lines"]] += 30.0 * share
     np.testing.assert_allclose(carried, sent, rtol=1e-12)
 
 

@@ -1,4 +1,4 @@
-"""The network as a graph: places, lines, ways, tables, platforms, and what is refused."""
+"""The network as a graph: places, lines, routes, tables, platforms, and what is refused."""
 
 import copy
 import pickle
@@ -59,7 +59,7 @@ def latency(route):
     return sum(law.expectation for law in route.laws)
 
 
-# lines and ways
+# lines and routes
 
 
 def test_inside_a_place_a_transfer_passes_two_network_cards():

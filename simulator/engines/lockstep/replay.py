@@ -40,8 +40,8 @@ def run(  # noqa: PLR0913, PLR0917 - the run, and its logs
     `logs`: by rank. Raises DeadlockError where no run can have these outcomes.
     """
     endless = scenario.run.model_copy(update={"steps": None})  # each node ends where it did
-    world = scenario.model_copy(update={"run": endless})
-    repeated = Replay(program, algorithm.parameters, world, objective, seed)
+    unbounded = scenario.model_copy(update={"run": endless})
+    repeated = Replay(program, algorithm.parameters, unbounded, objective, seed)
     for node, log in zip(repeated.nodes, logs, strict=True):
         assert isinstance(node, ReplayNode)
         node.load(log)

@@ -58,7 +58,7 @@ class NetworkEvents:
 
         def over(at: float, number: int) -> None:
             self._fabric.cancel(at, number)
-            self._next_interval(path, spells)
+            self._next_interval(path, intervals)
 
         self.at(start, begin)
 
