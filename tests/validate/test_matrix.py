@@ -15,7 +15,7 @@ from paceline.validate.matrix import cells as matrix_cells
 from paceline.validate.matrix import conditions, statistics
 from paceline.validate.matrix import page as matrix_report
 from paceline.validate.matrix.conditions import CONDITIONS
-from paceline.validate.matrix.matrix import Matrix
+from paceline.validate.matrix.results import Matrix
 
 MACHINE = {"processor": "Some CPU (R)", "cores": 2, "system": "Linux"}
 

@@ -10,26 +10,25 @@ from paceline.simulator.results.figures.style import COLOURS, DASHES, GREY, one_
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import time_unit
 from paceline.validate.comparison.quantities import PACE, TARGET, Row
+from paceline.validate.comparison.statistics import ComparisonStatistics
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from paceline.validate.comparison.compare import Comparison
 
 POINTS = 400  # more than a figure can show
 DOTS = 15  # that mark a measured curve
 NEAR = 0.1  # relative error of the scatter's band
 
 
-def figures(result: "Comparison") -> dict[str, bytes]:
+def figures(result: ComparisonStatistics) -> dict[str, bytes]:
     """Return every figure by file name; the same numbers give the same bytes."""
     with style():
         drawn = {"comparison": curves(result), "scatter": scatter(result)}
         return plot.files(drawn)
 
 
-def curves(result: "Comparison") -> "Figure":
+def curves(result: ComparisonStatistics) -> "Figure":
     """Draw the loss, or without one the steps, against wall-clock time.
 
     A line per prediction and dots of its colour for the measurement; hollow where those runs are
@@ -100,7 +99,7 @@ def _visible(shown: Sequence[np.ndarray], column: str) -> list[float]:
     return list(values)
 
 
-def scatter(result: "Comparison") -> "Figure | None":
+def scatter(result: ComparisonStatistics) -> "Figure | None":
     """Draw predicted against measured: seconds per step and, where there are any, times to target.
 
     None where no algorithm has both, above zero.
@@ -128,7 +127,7 @@ def scatter(result: "Comparison") -> "Figure | None":
 
 
 def _panel(
-    figure: "Figure", axes: "Axes", name: str, rows: Mapping[str, Row], result: "Comparison"
+    figure: "Figure", axes: "Axes", name: str, rows: Mapping[str, Row], result: ComparisonStatistics
 ) -> None:
     values = np.array([[row["measured"], row["predicted"]] for row in rows.values()])
     size, unit = time_unit(float(values.min()))
@@ -168,7 +167,7 @@ def _panel(
     plot.label_ends(figure, axes, ends)
 
 
-def _fill(result: "Comparison", label: str) -> str:
+def _fill(result: ComparisonStatistics, label: str) -> str:
     """Dots are hollow where the measured runs are no evidence."""
     colour = COLOURS[result.labels.index(label) % len(COLOURS)]
     return "white" if label in result.not_counted else colour
@@ -179,7 +178,7 @@ def _bar(ci95: Sequence[float] | None, middle: float, size: float) -> list[list[
     return None if ci95 is None else [[middle - ci95[0] / size], [ci95[1] / size - middle]]
 
 
-def _caption(axes: "Axes", said: str, result: "Comparison") -> None:
+def _caption(axes: "Axes", said: str, result: ComparisonStatistics) -> None:
     hollow = "; hollow: not counted" if result.not_counted else ""
     axes.annotate(said + hollow, (0, 1), (0, 6), "axes fraction", "offset points", color=GREY)
     axes.set_title(result.title, pad=22)

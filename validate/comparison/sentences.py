@@ -1,20 +1,17 @@
 """A comparison in words."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from paceline.simulator.results.read import RunDirectory
 from paceline.simulator.results.statistics import human
 from paceline.validate.comparison.quantities import PACE, TARGET, median
-
-if TYPE_CHECKING:
-    from paceline.validate.comparison.compare import Comparison
+from paceline.validate.comparison.statistics import ComparisonStatistics
 
 # tables that are told apart by labels, if so, or that only a prediction has
 UNCOMPARED = ("title", "algorithm", "tune", "theory", "overhead", "calibration")
 
 
-def summary(result: "Comparison") -> str:
+def summary(result: ComparisonStatistics) -> str:
     """Errors, excess, ranks and blame, in a few sentences."""
     if not result.counted:
         return "No measured run counts as evidence, so nothing is said of errors."
@@ -22,7 +19,7 @@ def summary(result: "Comparison") -> str:
     return " ".join(filter(None, [*(say(result) for say in said), result.overall["sentence"]]))
 
 
-def _pace(result: "Comparison") -> str:
+def _pace(result: ComparisonStatistics) -> str:
     rows = result.of(PACE).values()
     found = {row["algorithm"]: row["error"] for row in rows if row["error"] is not None}
     middle = result.medians.get(PACE)
@@ -37,7 +34,7 @@ def _pace(result: "Comparison") -> str:
     )
 
 
-def _excess(result: "Comparison") -> str:
+def _excess(result: ComparisonStatistics) -> str:
     """Say how much of a step is not built in: a small error on the whole may hide a large one."""
     known = [result.excess[label] for label in result.of(PACE)]
     shares = [row["share"] for row in known if row["share"] is not None]
@@ -56,7 +53,7 @@ def _excess(result: "Comparison") -> str:
     return said + f"and on that the prediction errs by {100 * error:.0f} %."
 
 
-def _covered(result: "Comparison") -> str:
+def _covered(result: ComparisonStatistics) -> str:
     """Say how many measured values lie where the prediction said, if it did."""
     rows = [*result.of(PACE).values(), *result.of(TARGET).values()]
     known = [row["covered"] for row in rows if row["covered"] is not None]
@@ -65,7 +62,7 @@ def _covered(result: "Comparison") -> str:
     return f"{sum(known)} of {len(known)} measured values are within their 90 % intervals."
 
 
-def _ranks(result: "Comparison") -> str:
+def _ranks(result: ComparisonStatistics) -> str:
     said, tau, regret = [], result.kendall_tau, result.regret
     if tau is not None:
         said.append(f"Kendall's tau over {result.kendall_over.replace('_', ' ')}: {tau:.2f}.")
@@ -82,12 +79,12 @@ def _ranks(result: "Comparison") -> str:
     return " ".join(said)
 
 
-def notes(result: "Comparison") -> list[str]:
+def notes(result: ComparisonStatistics) -> list[str]:
     """What a reader of the numbers should know: what was left out, and why."""
     return [*_differences(result.predicted, result.measured), *_odd(result)]
 
 
-def _odd(result: "Comparison") -> Iterator[str]:
+def _odd(result: ComparisonStatistics) -> Iterator[str]:
     for label, why in result.not_counted.items():
         yield f"{label}: not counted: {', '.join(why)}"
     for label, row in result.of(TARGET, counted=False).items():

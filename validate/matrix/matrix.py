@@ -7,7 +7,7 @@ of local-sgd. Everything else is predicted, then measured: held-out programs, he
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,11 @@ from paceline.validate.comparison.quantities import PACE, TARGET, pace
 from paceline.validate.host import machine
 from paceline.validate.host.device import find_device
 from paceline.validate.matrix import cells as matrix_cells
-from paceline.validate.matrix import conditions, statistics
+from paceline.validate.matrix import conditions
 from paceline.validate.matrix.cells import Cell, Sides
 from paceline.validate.matrix.conditions import CONDITIONS, REPEATED, REPEATS, Condition
 from paceline.validate.matrix.page import write
+from paceline.validate.matrix.results import Matrix
 from paceline.validate.probe import probe
 from paceline.validate.validation import validate
 
@@ -39,34 +40,6 @@ START = 10.0  # seconds until processes have joined
 ROUNDS = 2  # attempts at a condition whose runs others have disturbed
 
 Say = Callable[[str], None]
-
-
-@dataclass
-class Matrix:
-    """What has been found so far. `failed`: why a condition says nothing, by its name.
-
-    `equal` and `apart`: values of equal runs, and of runs that differ in their seed alone.
-    """
-
-    machine: dict[str, Any]
-    versions: dict[str, str]
-    cells: list[Cell] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)
-    equal: list[dict[str, Any]] = field(default_factory=list)
-    apart: list[dict[str, Any]] = field(default_factory=list)
-
-    def json(self) -> dict[str, Any]:
-        """The document `<machine>.json`."""
-        return {
-            "machine": self.machine,
-            "versions": self.versions,
-            "aims": [aim.json() for aim in statistics.aims(self.cells)],
-            "conditions": statistics.conditions(self.cells),
-            "failed": self.failed,
-            "noise": statistics.noise(self.equal, self.apart),
-            "terms": statistics.by_term(self.cells),
-            "cells": self.cells,
-        }
 
 
 def matrix(  # noqa: PLR0913 - the options of the command

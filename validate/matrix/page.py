@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paceline.simulator.results import store
 from paceline.simulator.results.statistics import human
@@ -13,9 +13,7 @@ from paceline.validate.matrix import cells as matrix_cells
 from paceline.validate.matrix import conditions, figures, statistics
 from paceline.validate.matrix.cells import Cell
 from paceline.validate.matrix.conditions import CONDITIONS, REPEATED, REPEATS, Condition
-
-if TYPE_CHECKING:
-    from paceline.validate.matrix.matrix import Matrix
+from paceline.validate.matrix.results import Matrix
 
 FIGURES = {
     "scatter": "Predicted against measured seconds per step, and times to target",
@@ -24,7 +22,7 @@ FIGURES = {
 }
 
 
-def write(found: "Matrix", folder: Path) -> Path:
+def write(found: Matrix, folder: Path) -> Path:
     """Write the page, its figures and its JSON twin to `folder`; return the page's path.
 
     Raises InputError where they cannot be written.
@@ -44,7 +42,7 @@ def called(machine: dict[str, Any]) -> str:
     return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
 
 
-def _page(found: "Matrix", name: str, drawn: Sequence[str]) -> Iterator[str]:
+def _page(found: Matrix, name: str, drawn: Sequence[str]) -> Iterator[str]:
     machine = found.machine
     yield f"# The validation matrix: {machine['processor']}, {machine['cores']} cores\n"
     versions = ", ".join(
@@ -78,7 +76,7 @@ def _page(found: "Matrix", name: str, drawn: Sequence[str]) -> Iterator[str]:
     yield from _terms(found.cells)
 
 
-def _aims(found: "Matrix") -> Iterator[str]:
+def _aims(found: Matrix) -> Iterator[str]:
     yield "## Aims\n"
     yield "| | aim | found | | of |\n|---|---|---|---|---|"
     for aim in statistics.aims(found.cells):
@@ -143,7 +141,7 @@ def _error(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:+.1f} %"
 
 
-def _noise(found: "Matrix") -> Iterator[str]:
+def _noise(found: Matrix) -> Iterator[str]:
     rows = statistics.noise(found.equal, found.apart)
     if not rows:
         return

@@ -4,7 +4,7 @@ from rich.table import Table
 
 from paceline.simulator.reports.terminal import headed
 from paceline.validate.matrix import statistics
-from paceline.validate.matrix.matrix import Matrix
+from paceline.validate.matrix.results import Matrix
 
 
 def aims(found: Matrix) -> Table:
