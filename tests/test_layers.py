@@ -26,7 +26,7 @@ ORDER = {
         errors inputs | distributions programs | scenario | cluster | network | results theory
         | objectives | load | engines | studies | reports""",
     "validate": """
-        checks host torch_objective | training | launch | measurement | comparison | validation
+        checks host | torch_objective | training | launch | measurement | comparison | validation
         | calibration | probe | matrix""",
 }
 MOST = {"simulator": 14, "validate": 11}  # entries of a folder that a newcomer can take in

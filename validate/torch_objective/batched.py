@@ -8,20 +8,23 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
 
 from paceline.simulator.engines.batched.arrays import PerWorker, Stack, array
-from paceline.simulator.engines.batched.node import SeedsDiffer
-from paceline.simulator.engines.unsupported import Unsupported
 from paceline.simulator.programs.effects import Vector
+from paceline.validate.torch_objective.batches import DeviceData
 from paceline.validate.torch_objective.determinism import one_thread
-from paceline.validate.torch_objective.objective import TorchObjective
+from paceline.validate.torch_objective.flat import Flat
+from paceline.validate.torch_objective.gradients import TorchSource
 
 
 class TorchGradients:
-    """The next mini-batch of every worker of one seed: the same samples as one by one."""
+    """Gradients of one seed's workers, of the mini-batches that `sources` would give one by one.
 
-    def __init__(self, objective: TorchObjective, workers: int, decay: float) -> None:
-        self._objective, self._decay = objective, decay
-        self._sources = [objective.source(rank) for rank in range(workers)]
-        flat = objective.flat
+    `flat` is the model that they share; `decay` times the parameters is added to each gradient.
+    """
+
+    def __init__(
+        self, flat: Flat, samples: DeviceData, sources: Sequence[TorchSource], decay: float
+    ) -> None:
+        self._flat, self._samples, self._sources, self._decay = flat, samples, sources, decay
 
         def loss(x: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
             scores = functional_call(flat.module, flat.named(x), (inputs,))
@@ -40,10 +43,9 @@ class TorchGradients:
         return PerWorker(losses.double().cpu().numpy()), Stack(gradients)
 
     def _next(self, x: Vector) -> tuple[Tensor, np.ndarray]:
-        goal = self._objective
-        at = goal.flat.tensor(array(x)[0])
-        inputs, labels = goal.samples.train(np.stack([each.next_rows() for each in self._sources]))
-        with one_thread(goal.device):
+        at = self._flat.tensor(array(x)[0])
+        inputs, labels = self._samples.train(np.stack([each.next_rows() for each in self._sources]))
+        with one_thread(at.device):
             if len(at) == 1:
                 gradients, losses = self._at_one(at[0], inputs, labels)
             else:
@@ -51,19 +53,3 @@ class TorchGradients:
             if self._decay:
                 gradients = gradients + self._decay * at
         return losses, gradients.cpu().numpy()[None]
-
-
-def together(objectives: Sequence[TorchObjective], workers: int) -> TorchGradients:
-    """Gradients of the objective of one seed.
-
-    Raises Unsupported for models that `vmap` does not take as they are, and SeedsDiffer for several
-    seeds: they start from different parameters.
-    """
-    first = objectives[0]
-    if first.random:
-        raise Unsupported("its model draws random numbers in training")
-    if first.buffered:
-        raise Unsupported("its model has buffers, which each worker's steps change")
-    if len(objectives) > 1:
-        raise SeedsDiffer
-    return TorchGradients(first, workers, first.weight_decay)

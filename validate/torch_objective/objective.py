@@ -18,13 +18,17 @@ from torch.nn import functional
 
 from paceline.simulator.distributions.random_streams import Purpose, generator
 from paceline.simulator.engines.batched.gradients import Gradients
+from paceline.simulator.engines.batched.node import SeedsDiffer
+from paceline.simulator.engines.unsupported import Unsupported
 from paceline.simulator.objectives.evaluation import Evaluation
 from paceline.simulator.objectives.plugins import ObjectiveError
 from paceline.simulator.objectives.softmax import deal
 from paceline.simulator.programs.effects import Vector
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.scenario.tables import Torch
+from paceline.validate.host.device import numbered_device
 from paceline.validate.torch_objective import data, models
+from paceline.validate.torch_objective.batched import TorchGradients
 from paceline.validate.torch_objective.batches import DeviceData, Epochs
 from paceline.validate.torch_objective.determinism import one_thread, seeded
 from paceline.validate.torch_objective.flat import Buffers, Flat
@@ -51,7 +55,7 @@ class TorchObjective:
 
     def __init__(self, spec: Torch, workers: int, seed: int) -> None:
         self._batch, self._seed, self.weight_decay = spec.batch, seed, spec.weight_decay
-        self.device = find_device(spec.device)
+        self.device = _device(spec.device)
         found = data.load_named(spec.data, spec.folder)
         samples = len(found.train_y)
         check_workers(workers, samples)
@@ -131,13 +135,19 @@ class TorchObjective:
             module.train()
 
     def together(self, objectives: Sequence["TorchObjective"], workers: int) -> Gradients:
-        """Gradients of all workers at once, for the batched engine.
+        """Return the gradients of all workers at once, for the batched engine.
 
-        Raises HandOver for models that `torch.func.vmap` does not take, SeedsDiffer for several.
+        Raises Unsupported for models that `torch.func.vmap` cannot take as they are, and
+        SeedsDiffer for several seeds, which start from different parameters.
         """
-        from paceline.validate.torch_objective.batched import together  # noqa: PLC0415 - it builds on this module
-
-        return together(objectives, workers)
+        if self.random:
+            raise Unsupported("its model draws random numbers in training")
+        if self.buffered:
+            raise Unsupported("its model has buffers, which each worker's steps change")
+        if len(objectives) > 1:
+            raise SeedsDiffer
+        sources = [self.source(rank) for rank in range(workers)]
+        return TorchGradients(self.flat, self.samples, sources, self.weight_decay)
 
 
 def _try(module: nn.Module, samples: Tensor, classes: int) -> bool:
@@ -160,20 +170,11 @@ def _try(module: nn.Module, samples: Tensor, classes: int) -> bool:
     return not torch.equal(before, torch.get_rng_state())
 
 
-def find_device(name: str) -> torch.device:
-    """The device of that name, with its number. Raises ObjectiveError where there is none."""
-    here = "cpu, cuda" if torch.cuda.is_available() else "cpu (torch sees no CUDA device here)"
+def _device(name: str) -> torch.device:
     try:
-        device = torch.device(name)
-        if device.type == "cuda":
-            torch.cuda.get_device_properties(device)
-            if name == "cuda":
-                device = torch.device("cuda", torch.cuda.current_device())
-    except (RuntimeError, AssertionError):
-        raise ObjectiveError(("objective", "device"), f"not found; write one of: {here}") from None
-    if device.type not in ("cpu", "cuda"):
-        raise ObjectiveError(("objective", "device"), f"not supported; write one of: {here}")
-    return device
+        return numbered_device(name)
+    except LookupError as error:
+        raise ObjectiveError(("objective", "device"), str(error)) from None
 
 
 def check_workers(workers: int, samples: int) -> None:
