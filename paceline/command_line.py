@@ -413,7 +413,7 @@ def _matrix(  # noqa: PLR0913, PLR0917 - as the command
     else:
         from paceline.validate.matrix.terminal import aims
 
-        page = _torch("paceline.validate.matrix.page").called(found.machine)
+        page = _torch("paceline.validate.matrix.page").file_stem(found.machine)
         _show(aims(found), f"{FILES}{report / page}.md")
 
 
@@ -548,7 +548,7 @@ def _probe(  # noqa: PLR0913, PLR0917 - what may be measured
         raise InputError(f"--workers {workers}: not whole numbers; write some such as 2,4,8")
     counts = [int(each) for each in parts]
     module = _torch("paceline.validate.probe.probe")
-    _torch("paceline.validate.calibration.profile").demand(out)
+    _torch("paceline.validate.calibration.profile").require_writable(out)
     with _progress("probing", "teams, left") as progress:
         profile = module.probe(
             model=model,
@@ -596,7 +596,7 @@ def _calibrate(
     extends = "PROFILE.toml"; its predictions then have error intervals. One short run of ssgd and
     one of local-sgd are enough.
     """
-    _torch("paceline.validate.calibration.profile").demand(profile)
+    _torch("paceline.validate.calibration.profile").require_writable(profile)
     module = _torch("paceline.validate.calibration.calibrate")
     with _progress("calibrating", "stages, left") as progress:
         result = module.calibrate(runs, base=base, allow_paths=allow_paths, progress=progress)

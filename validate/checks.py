@@ -1,4 +1,4 @@
-"""What of a scenario cannot be run for real. Refused, never ignored."""
+"""Refusal of what a real run cannot do: such settings are never ignored silently."""
 
 from collections.abc import Iterator
 
@@ -8,8 +8,8 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.scenario.scenario import Scenario
 
 
-def demand(scenario: Scenario, launched: bool) -> None:
-    """Raise InputError for a scenario that cannot be run for real: every reason, a line each.
+def require_runnable(scenario: Scenario, launched: bool) -> None:
+    """Raise InputError for a scenario that cannot be run for real, with one line per reason.
 
     `launched`: each process has been started by a launcher.
     """

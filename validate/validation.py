@@ -1,4 +1,4 @@
-"""Predict, measure, compare: what `paceline validate` does."""
+"""`paceline validate`: predict a scenario, measure it by training for real, and compare."""
 
 import hashlib
 import os
@@ -23,8 +23,8 @@ from paceline.validate.comparison import quantities
 from paceline.validate.comparison.compare import Comparison, compare
 from paceline.validate.host import machine
 from paceline.validate.host.device import find_device
-from paceline.validate.launch import job as planned
 from paceline.validate.launch import launch
+from paceline.validate.launch.job import READING
 from paceline.validate.measurement import evidence
 from paceline.validate.measurement.measure import MeasuredRun, measure, surveys
 from paceline.validate.training import events
@@ -37,8 +37,8 @@ MEASURING = ("torch_objective", "training", "launch", "host", "measurement")  # 
 class Validation:
     """A scenario predicted and measured with the same seeds, and how well the two agree.
 
-    `evidence`: by label, whether its runs count; `machine`: what they were measured on; `resumed`:
-    how many real runs were kept from before.
+    `evidence`: by label, whether its runs count; `machine`: the hardware they were measured on;
+    `resumed`: number of real runs kept from an earlier call.
     """
 
     predicted: Result
@@ -50,8 +50,8 @@ class Validation:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader of the numbers should know."""
-        found = [*launch.exposed(), *self.measured.notes, *self.comparison.notes]
+        """Return warnings, and what was left out and why, in sentences."""
+        found = [*launch.exposure_warnings(), *self.measured.notes, *self.comparison.notes]
         return list(dict.fromkeys(found))
 
     def json(self) -> dict[str, Any]:
@@ -82,10 +82,10 @@ def validate(  # noqa: PLR0913 - the options of the command
     catalogue's, and are functions of a module, or of a script whose work is under
     `if __name__ == "__main__":`. `out` gets two run directories, `predicted` and `measured`, and
     the comparison. Finished real runs are kept there at once, so that the same call resumes after
-    an interruption, but for those of own programs. Raises InputError for what cannot be run,
-    RunError when a process dies: what was measured is kept in `measured`, marked as cut short.
+    an interruption, except those of `programs`. Raises InputError for what cannot be run, RunError
+    when a process dies: what was measured is kept in `measured`, marked as cut short.
     """
-    if planned.READING in os.environ:
+    if READING in os.environ:
         raise InputError(
             "a script that trains for real is imported by its processes: start its work under "
             '`if __name__ == "__main__":`'
@@ -94,7 +94,7 @@ def validate(  # noqa: PLR0913 - the options of the command
     if not isinstance(scenario, Scenario):
         scenario = load(scenario, programs=programs)
     joins = launch.launched()
-    checks.demand(scenario, joins)
+    checks.require_runnable(scenario, joins)
     device = find_device(device)
     count = scenario.validation.seeds if seeds is None else seeds
     simulate.check(scenario, count, seed, "auto", 1, programs)
@@ -102,7 +102,7 @@ def validate(  # noqa: PLR0913 - the options of the command
     if joins and not launch.is_first():
         with tempfile.TemporaryDirectory() as folder:
             launch.join(_job(scenario, numbers, device, programs, Path(folder), joins))
-    if not joins:  # it is sooner done, and finds what is wrong; under a launcher, others wait
+    if not joins:  # first, as it is fast and finds errors; under a launcher others would wait
         predicted = _predict(scenario, count, seed, programs, out)
     directory = store.Directory(out / "measured")
     job = _job(scenario, numbers, device, programs, directory.scratch, joins)
@@ -127,7 +127,7 @@ def validate(  # noqa: PLR0913 - the options of the command
 
 
 def _predict(scenario: Scenario, seeds: int, seed: int, programs: Programs, out: Path) -> Result:
-    """Simulate, with the seeds of the real runs; with a profile also what is nominal."""
+    """Simulate with the seeds of the real runs; with a profile, add the nominal pace."""
     run = partial(simulate.simulate, seeds=seeds, seed=seed, programs=programs, paired=True)
     result = run(scenario, out=out / "predicted")
     if scenario.overhead:
@@ -149,10 +149,10 @@ def _job(  # noqa: PLR0913, PLR0917
     folder: Path,
     joins: bool,
 ) -> Job:
-    """Every algorithm with every seed; equal runs have equal folders, and are not repeated.
+    """Return the job of every algorithm with every seed; equal runs share a folder across calls.
 
-    But for those of own programs, which have no version, and of ranks that a launcher has started,
-    who must agree on the folders, wherever they are.
+    Except runs of the user's `programs`, which have no version, and those under a launcher, whose
+    ranks must agree on the folders' names.
     """
     pairs = [(algorithm, seed) for algorithm in scenario.algorithm for seed in seeds]
     if joins:
@@ -166,24 +166,30 @@ def _job(  # noqa: PLR0913, PLR0917
 
 
 def _key(scenario: Scenario, algorithm: Algorithm, seed: int, device: str) -> str:
-    """Hash of all that a real run depends on, but for chance."""
+    """Hash all that a real run depends on, except chance."""
     simulated = simulate.Task(algorithm, seed, 0, "real").key(scenario.nominal)
-    where = [scenario.table.get("validation"), device, machine.boot(), executors.cores(), _code()]
+    where = [
+        scenario.table.get("validation"),
+        device,
+        machine.boot_id(),
+        executors.cores(),
+        _code(),
+    ]
     text = store.dump([simulated, where, str(torch.__version__)])
     return hashlib.sha256(text).hexdigest()[:32]
 
 
 @cache
 def _code() -> str:
-    """Hash of the sources that real runs depend on."""
+    """Hash the sources that real runs depend on."""
     here = Path(__file__).parent
     ours = (path for room in MEASURING for path in sorted((here / room).glob("*.py")))
     return hashlib.sha256(b"".join(path.read_bytes() for path in ours)).hexdigest()
 
 
 def _is_whole(task: TrainingTask, job: Job) -> bool:
-    """Whether all nodes of a task have come to their end before."""
-    nodes = launch.processes(job.scenario, [task], job.programs)
+    """Whether an earlier call has finished all nodes of a task."""
+    nodes = launch.process_count(job.scenario, [task], job.programs)
     return all((task.folder / f"rank-{rank}.json").is_file() for rank in range(nodes))
 
 
@@ -216,7 +222,7 @@ def _save(
     )
     more = {"evidence": judged, "machine": about}
     outcomes = {
-        label: {each.run.seed: [told._asdict() for told in each.told] for each in found}
+        label: {each.run.seed: [log._asdict() for log in each.replay_logs] for each in found}
         for label, found in groups.items()
     }
     did = {(each.run.label, each.run.seed): each.events for each in runs}

@@ -68,7 +68,7 @@ def world(table: dict[str, Any], steps: int, workers: int, algorithms: list[Any]
 
 
 def survey(scenario: Scenario, workers: int, seed: int) -> dict[str, Any]:
-    """A landscape along ssgd, whose snapshots a measured run would have left."""
+    """A curvature survey along ssgd, whose snapshots a measured run would have left."""
     make = partial(build.build, scenario, scenario.algorithm[0], seed)
     goal = make()
     sources = [goal.source(rank) for rank in range(workers)]
@@ -107,7 +107,7 @@ def rank(real: np.ndarray, predicted: np.ndarray) -> float:
 def study(name: str, table: dict[str, Any], steps: int) -> None:
     fitted = world(table, steps, 4, FITTED)
     simulated(fitted, f"{name}/fitted", 0, 1)
-    (RUNS / name / "fitted" / error_model.LANDSCAPE).write_bytes(
+    (RUNS / name / "fitted" / error_model.SURVEYS).write_bytes(
         store.dump(survey(fitted, 4, 0))
     )  # fmt: skip
     model = error_model.fit([RUNS / name / "fitted"])

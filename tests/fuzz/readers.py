@@ -20,8 +20,8 @@ from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep import points
 from paceline.simulator.studies.sweep.sweep import sweep
 from paceline.simulator.studies.tune.tune import tune
-from paceline.validate.calibration import profile as profiles
 from paceline.validate.calibration import sources
+from paceline.validate.calibration.profile import read as read_profile
 from paceline.validate.comparison.compare import compare
 from paceline.validate.training import events
 from tests import corpus
@@ -57,7 +57,7 @@ def profile(data: bytes, folder: Path) -> None:
     try:
         load(folder / "my.toml")
     except InputError:
-        profiles.read(file)
+        read_profile(file)
     few(folder / "my.toml")
 
 

@@ -75,7 +75,7 @@ def telemetry(folder: Path, rows: int = ROWS) -> str:
 
 def kineto(folder: Path, events: int = ROWS) -> str:
     """Read a profiler's trace: 100 operations a step, and an all-reduce that half of them hide."""
-    from paceline.validate.measurement import kineto as reader
+    from paceline.validate.measurement import kineto
     from paceline.validate.training.events import WAIT
 
     steps = events // 102
@@ -90,7 +90,7 @@ def kineto(folder: Path, events: int = ROWS) -> str:
                 event = {"ph": "X", "cat": kind, "name": name, "ts": start, "dur": lasted}
                 file.write(json.dumps(event) + ",\n")
         file.write('{"ph": "M", "name": "process_name"}]}')
-    found = reader.read(folder / "trace.json").events[reader.KEY]
+    found = kineto.read(folder / "trace.json").events[kineto.KEY]
     waits = found[found["kind"] == WAIT]
     assert len(waits) == steps
     assert abs((waits["end"] - waits["start"]) - 0.01).max() < 1e-6

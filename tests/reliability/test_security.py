@@ -262,10 +262,10 @@ def test_the_command_line_says_how(folder, capsys, monkeypatch):
 
 
 def test_calibrate_copies_no_file_from_elsewhere(folder):
-    profiles = pytest.importorskip("paceline.validate.calibration.profile")
+    profile = pytest.importorskip("paceline.validate.calibration.profile")
     (folder / "p.toml").write_text(PROFILE % "../secret.csv")
     with pytest.raises(InputError, match="outside the folder of that file; put a copy beside it"):
-        profiles.read(folder / "p.toml")
+        profile.read(folder / "p.toml")
 
 
 # what is shown
@@ -446,36 +446,36 @@ def test_a_real_run_is_private(folder):
 
 
 def test_a_job_that_others_may_have_written_is_not_opened(folder):
-    planned = pytest.importorskip("paceline.validate.launch.job")
+    job = pytest.importorskip("paceline.validate.launch.job")
     bomb = folder / "job"
     bomb.write_bytes(pickle.dumps(Bomb(folder / "boom")))
     bomb.chmod(0o666)
     with pytest.raises(InputError, match="others can write or read it"):
-        planned.read(bomb)
+        job.read_job(bomb)
     bomb.chmod(0o600)
     (folder / "link").symlink_to(bomb)
     with pytest.raises(OSError, match=r"."):
-        planned.read(folder / "link")
+        job.read_job(folder / "link")
     assert not (folder / "boom").exists()
 
 
 def test_a_job_is_written_anew(folder, monkeypatch):
     """Whatever lies there, a link to somewhere else for instance."""
-    planned = pytest.importorskip("paceline.validate.launch.job")
+    job = pytest.importorskip("paceline.validate.launch.job")
     from paceline.validate.training.task import Job
 
     elsewhere = folder.parent / "secret.csv"
     (folder / "job").symlink_to(elsewhere)
     scenario = load("quickstart")
-    path = planned.write(Job(scenario, (), folder, "cpu", None))
+    path = job.write_job(Job(scenario, (), folder, "cpu", None))
     assert elsewhere.read_text() == "0.1\n0.2\n"
     assert not path.is_symlink()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert planned.read(path).scenario == scenario
+    assert job.read_job(path).scenario == scenario
 
 
 def test_a_rank_hands_in_nothing_elsewhere(folder):
-    stores = pytest.importorskip("paceline.validate.training.rendezvous")
+    rendezvous = pytest.importorskip("paceline.validate.training.rendezvous")
     from paceline.simulator.errors import RunError
 
     class Store(dict):
@@ -483,7 +483,7 @@ def test_a_rank_hands_in_nothing_elsewhere(folder):
             return {"files 1": b'{"../../evil": 3}'}.get(key, b"bad")
 
     with pytest.raises(RunError, match="outside"):
-        stores.collect(Store(), 1, folder)
+        rendezvous.collect(Store(), 1, folder)
     assert not (folder.parent / "evil").exists()
 
 
@@ -491,10 +491,10 @@ def test_ranks_on_several_machines_come_with_a_warning(monkeypatch):
     launch = pytest.importorskip("paceline.validate.launch.launch")
     for key, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1"}.items():
         monkeypatch.setenv(key, value)
-    (said,) = launch.exposed()
+    (said,) = launch.exposure_warnings()
     assert "a network that you trust" in said
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    assert launch.exposed() == []
+    assert launch.exposure_warnings() == []
 
 
 def test_nothing_has_a_place_in_tmp_that_others_can_foresee(texts):

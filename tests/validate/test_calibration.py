@@ -320,4 +320,4 @@ def test_a_real_run_is_told_by_its_profile(tmp_path):
     ],
 )
 def test_a_machine_is_called_by_what_is_known_of_it(hardware, said):
-    assert machine.called(hardware) == said
+    assert machine.describe(hardware) == said

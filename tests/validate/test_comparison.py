@@ -200,7 +200,7 @@ SCALED = 'cluster.compute={ dist = "shifted-exponential", shift = "60 ms", mean 
 
 
 @pytest.mark.parametrize(
-    ("change", "blamed"),
+    ("change", "causes"),
     [
         (SCALED, dict.fromkeys(LABELS, "contention")),
         (TAIL, {"ssgd": "compute tail"}),
@@ -210,14 +210,14 @@ SCALED = 'cluster.compute={ dist = "shifted-exponential", shift = "60 ms", mean 
     ],
 )
 @pytest.mark.parametrize("seeds", [1, 3])
-def test_what_was_changed_is_blamed(world, change, blamed, seeds):
+def test_what_was_changed_explains_the_error(world, change, causes, seeds):
     result = compare(world(seeds=seeds), world(change, seeds=seeds))
-    for label, cause in blamed.items():
+    for label, cause in causes.items():
         found = result.attribution[label]
         assert found["to_blame"] == cause
         assert found["sentence"].startswith(f"{cause}: ")
-    if set(blamed) == set(LABELS):
-        assert result.overall["to_blame"] in blamed.values()
+    if set(causes) == set(LABELS):
+        assert result.overall["to_blame"] in causes.values()
 
 
 def test_one_curve_tells_its_own_noise(world):
@@ -417,7 +417,7 @@ def test_the_command_prints_tables_or_json_and_writes_only_when_told(
     assert status == 0
     assert max(map(len, out.splitlines())) <= 80
     assert "not counted: own" in out
-    assert "to blame" in out
+    assert "explained by" in out
     assert "not counted" in err
     assert {*tmp_path.rglob("*")} == before
     for folder in ("a", "b"):

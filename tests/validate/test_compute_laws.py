@@ -1,4 +1,4 @@
-"""Compute-time laws from samples: families, slow workers, slow spells, and chance left alone."""
+"""Compute-time laws from samples: families, slow workers, slow periods, and chance left alone."""
 
 import math
 from functools import partial
@@ -170,7 +170,7 @@ def test_two_humps_are_empirical(tmp_path):
 
 
 @pytest.mark.parametrize("law", [LAWS[1], LAWS[2], LAWS[6]], ids=str)
-def test_chance_makes_no_groups_and_no_spells(law):
+def test_chance_makes_no_groups_and_no_slow_periods(law):
     trials = [draw(law, seed, n=100) for seed in range(40)]
     assert sum(len(independence.alike(x)) > 1 for x in trials) <= 2
     assert sum(independence.correlated(x) for x in trials) <= 1
@@ -207,7 +207,7 @@ def bursty(law, bursts, seed, worker, n=300):
 
 
 @pytest.mark.parametrize("law", [LAWS[0], LAWS[4], LAWS[7]], ids=str)
-def test_spells_are_found(law, tmp_path):
+def test_slow_periods_are_found(law, tmp_path):
     """Fitted to what the simulator itself makes of bursts; the law of the steps outside of them."""
     pace = law.expectation
     bursts = Bursts.model_construct(factor=3.0, on=20 * pace, off=60 * pace)
@@ -219,11 +219,11 @@ def test_spells_are_found(law, tmp_path):
     assert not fitted.group
     slowest = expected_max([(each,) for each in told(fitted, 8, tmp_path)])
     assert slowest == pytest.approx(expected_max([(law,)] * 8), rel=0.05)
-    assert "slow spells" in fitted.notes[0]
+    assert "slow periods" in fitted.notes[0]
 
 
-def test_spells_are_timed_by_when_steps_begin():
-    """A worker that waits as long as it computes has spells and pauses twice as long."""
+def test_slow_periods_are_timed_by_when_steps_begin():
+    """A worker that waits as long as it computes has slow periods and pauses twice as long."""
     law, bursts = LAWS[4], Bursts.model_construct(factor=3.0, on=1.0, off=3.0)
     x = [bursty(law, bursts, 3, w) for w in range(4)]
     close = fit(x).bursts

@@ -13,7 +13,7 @@ from paceline.simulator.objectives import build
 from paceline.simulator.programs.pieces.transform import Identity, Momentum, Nesterov
 from paceline.validate.calibration import error_model
 from paceline.validate.calibration.error_model_modes import Noise, noise
-from paceline.validate.calibration.mean_dynamics import Observation, responses
+from paceline.validate.calibration.mean_dynamics import Observation, squared_distances
 from paceline.validate.measurement.measure import MeasuredRun, surveys
 from paceline.validate.torch_objective import curvature
 from tests.helpers.worlds import DIGITS, scenario, simulate
@@ -41,7 +41,7 @@ def observe(table, algorithm, *, seed=0, workers=4, lr=0.1, steps=400, momentum=
 
 
 def survey(table, *, seed=0, workers=4, lr=0.1, steps=400):
-    """A landscape along gradient descent on the workers' mean gradient."""
+    """A curvature survey along gradient descent on the workers' mean gradient."""
     world = scenario({"name": "ssgd"}, objective=table, workers=workers, lr=lr)
     make = partial(build.build, world, world.algorithm[0], seed)
     goal = make()
@@ -63,11 +63,11 @@ def test_responses_are_those_of_the_simulator(momentum, algorithm):
     decay = {"schedule": "steps", "start": 0.1, "factor": 0.5, "at": [50]}
     seen = observe(APART, algorithm, lr=decay, steps=96, momentum=mu)
     assert seen.momentum == momentum
-    expected = responses(seen, np.array(GAPS["curvature"]), 0.4, 1.5) @ GAPS["gap"] + 0.1
+    expected = squared_distances(seen, np.array(GAPS["curvature"]), 0.4, 1.5) @ GAPS["gap"] + 0.1
     np.testing.assert_allclose(seen.losses[0], expected, rtol=1e-9)
 
 
-# The landscape
+# Curvature surveys
 
 
 def test_a_survey_without_noise_is_exact():
@@ -110,7 +110,7 @@ def test_long_gradients_are_fewer():
     assert slowest == (4, 2)
 
 
-def test_a_real_run_leaves_its_landscape():
+def test_a_real_run_leaves_its_curvature_survey():
     """One of each label of ssgd, along snapshots of its first seed."""
     world = scenario({"name": "ssgd"}, {"name": "asgd"}, objective=APART, steps=8)
     runs = []
@@ -131,7 +131,10 @@ def test_a_known_quadratic_is_found_again():
     seen = [observe(APART, {"name": "ssgd"}), observe(APART, LOCAL)]
     model = error_model.calibrate(seen, survey(APART)["points"])
     table = model.objective
-    found = responses(seen[0], np.array(table["spectrum"]["curvature"])) @ table["spectrum"]["gap"]
+    found = (
+        squared_distances(seen[0], np.array(table["spectrum"]["curvature"]))
+        @ table["spectrum"]["gap"]
+    )
     np.testing.assert_allclose(found[1:] + table["floor"], seen[0].losses[0, 1:], rtol=0.005)
     assert table["heterogeneity"]["share"] == pytest.approx(0.4, abs=0.1)
     assert table["heterogeneity"]["curvature"] == pytest.approx(1.5, rel=0.3)
@@ -177,7 +180,7 @@ def test_steps_vary_as_seeds_do():
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """Softmax on skewed digits, short: ssgd and one local-sgd, with a landscape."""
+    """Softmax on skewed digits, short: ssgd and one local-sgd, with a curvature survey."""
     table = {**DIGITS, "partition": {"dirichlet": 0.3}}
     world = scenario(
         {"name": "ssgd"}, LOCAL, {"name": "asgd"}, objective=table, steps=400,
@@ -186,7 +189,7 @@ def measured(tmp_path_factory):
     out = tmp_path_factory.mktemp("measured") / "run"
     paceline.simulate(world, out=out)
     found = {"ssgd": survey(table, steps=400)}
-    (out / error_model.LANDSCAPE).write_text(json.dumps(found))
+    (out / error_model.SURVEYS).write_text(json.dumps(found))
     return out, table
 
 
@@ -223,16 +226,16 @@ def test_several_runs_are_fitted_together(measured):
     assert twice.sd[share] < once.sd[share]
 
 
-def test_without_a_landscape_it_says_so(measured, tmp_path):
+def test_without_a_curvature_survey_it_says_so(measured, tmp_path):
     out, _ = measured
     for path in out.iterdir():
-        if path.name != error_model.LANDSCAPE:
+        if path.name != error_model.SURVEYS:
             (tmp_path / path.name).write_bytes(path.read_bytes())
     model = error_model.fit([tmp_path])
     assert model.bound is None
     assert model.objective["noise"] == 0
-    assert any("no landscape" in note for note in model.notes)
-    (tmp_path / error_model.LANDSCAPE).write_text("[1]")
+    assert any("no curvature survey" in note for note in model.notes)
+    (tmp_path / error_model.SURVEYS).write_text("[1]")
     with pytest.raises(InputError, match="repeat the run"):
         error_model.fit([tmp_path])
 

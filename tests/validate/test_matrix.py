@@ -11,10 +11,10 @@ pytest.importorskip("torch")
 from paceline import InputError, load
 from paceline.command_line import run
 from paceline.validate.comparison.quantities import PACE, TARGET
-from paceline.validate.matrix import cells as matrix_cells
 from paceline.validate.matrix import conditions, statistics
-from paceline.validate.matrix import page as matrix_report
+from paceline.validate.matrix.cells import regret
 from paceline.validate.matrix.conditions import CONDITIONS
+from paceline.validate.matrix.page import write
 from paceline.validate.matrix.results import Matrix
 
 MACHINE = {"processor": "Some CPU (R)", "cores": 2, "system": "Linux"}
@@ -86,17 +86,15 @@ def programs(**times):
 
 
 def test_regret_is_measured_and_ties_are_those_that_overlap():
-    cost = matrix_cells.regret(
-        programs(a=(10, 9, 11, 12.0), b=(11, 10.5, 12, 11.0), c=(20, 19, 21, 10.0))
-    )
+    cost = regret(programs(a=(10, 9, 11, 12.0), b=(11, 10.5, 12, 11.0), c=(20, 19, 21, 10.0)))
     assert (cost["picked"], cost["best"]) == ("a", "c")
     assert cost["value"] == pytest.approx(0.2)
     assert cost["ties"] == ["a", "b"]
     assert not cost["among"]
-    right = matrix_cells.regret(programs(a=(10, 9, 11, 10.0), b=(11, 10.5, 12, 11.0)))
+    right = regret(programs(a=(10, 9, 11, 10.0), b=(11, 10.5, 12, 11.0)))
     assert (right["value"], right["among"]) == (0.0, True)
-    assert matrix_cells.regret(programs(a=(10, 9, 11, 10.0))) is None
-    never = matrix_cells.regret(programs(a=(10, 9, 11, None), b=(12, 11, 13, 12.0)))
+    assert regret(programs(a=(10, 9, 11, 10.0))) is None
+    never = regret(programs(a=(10, 9, 11, None), b=(12, 11, 13, 12.0)))
     assert never["value"] is None
 
 
@@ -106,7 +104,7 @@ def test_the_page_says_all_of_it(tmp_path):
     row = {"program": "ssgd", "quantity": PACE}
     found.equal = [row | {"value": value} for value in (1.0, 1.01)]
     found.apart = [row | {"value": value} for value in (1.0, 1.1)]
-    page = matrix_report.write(found, tmp_path / "new").read_text()
+    page = write(found, tmp_path / "new").read_text()
     assert page.startswith("# The validation matrix: Some CPU (R), 2 cores\n")
     assert "3 cells (programs under conditions), 2 of which count" in page
     assert "| a | 90.0 ms | 99.0 ms | 100 ms | -1.0 % | 90 % | 9.90 s | 10.0 s |" in page

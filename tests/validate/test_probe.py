@@ -20,7 +20,7 @@ from paceline.validate.calibration.profile import Profile
 from paceline.validate.measurement import alpha_beta
 from paceline.validate.probe import probe
 from paceline.validate.probe import profile as probe_profile
-from paceline.validate.probe.read import Team, _shortest
+from paceline.validate.probe.read import TeamMeasurement, _shortest
 from paceline.validate.training.clock import REPEATS
 from paceline.validate.training.events import EVENT
 
@@ -155,14 +155,14 @@ def test_what_is_no_profile_is_refused(tmp_path):
 
 def team(workers=4, cpu=3e-3, foreign=0.0, shortest=0.002):
     line = alpha_beta.fit([1000, 2000], np.array([[1e-3], [2e-3]]))
-    return Team(
+    return TeamMeasurement(
         workers, (0.02, 0.06), np.full(9, 4e-4), np.full(9, 4e-4), {"mean": line, "gather": line},
         {"step": Term(-1e-5, 1e-6, 9), "issue": Term(3e-4, 3e-5, 9)}, shortest, 0.9, cpu, 1e-4,
         foreign,
     )  # fmt: skip
 
 
-ABOUT = probe_profile.Machine("mlp", "digits", 16, 2410, "cpu", "emulated", 0.02)
+ABOUT = probe_profile.ProbeSettings("mlp", "digits", 16, 2410, "cpu", "emulated", 0.02)
 
 
 def test_what_is_sustained_is_what_evidence_allows():

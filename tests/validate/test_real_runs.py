@@ -87,5 +87,5 @@ def simulated(task, made, measured):
         if task.algorithm.name in TIMELESS:
             found = run.run(program, task.algorithm, made, goal, SEED)
         else:
-            found = replay.run(program, task.algorithm, made, goal, SEED, measured.told)
+            found = replay.run(program, task.algorithm, made, goal, SEED, measured.replay_logs)
     return found if program.averages else found[:1]

@@ -1,4 +1,4 @@
-"""From measured runs to a profile: compute times, overheads, error model, and how sure they are."""
+"""From measured runs to a profile: compute times, overheads, error model, standard errors."""
 
 import math
 from collections.abc import Sequence
@@ -19,10 +19,8 @@ from paceline.validate.calibration import (
     compute_laws,
     error_model,
     overhead_tables,
+    profile,
     sources,
-)
-from paceline.validate.calibration import (
-    profile as profiles,
 )
 from paceline.validate.calibration.compute_laws import Fitted
 from paceline.validate.calibration.overhead_tables import OverheadTables
@@ -36,12 +34,12 @@ HEAD = (
     'A profile of measured runs. A scenario takes it in by extends = "THIS FILE"; what the',
     "scenario says itself counts more.",
 )
-STAGES = 5  # reading, costs, laws, the error model, and how well all that predicts
+STAGES = 5  # reading, overheads, laws, error model, checks
 COMMENTS = {
     "calibration": "where the numbers come from",
     "calibration.overlap": "share of the collectives' time that computing hid; the rest is exposed",
     "calibration.collective": "what half of the collectives took at most, hidden time included",
-    "calibration.run_to_run": "relative, of the pace that no other number tells",
+    "calibration.run_to_run": "relative, of pace variation that no other number explains",
     "calibration.sd": "relative standard errors, by key",
     "calibration.measured": "least and most; predictions beyond say so",
     "cluster": "compute times, as drawn or measured",
@@ -50,7 +48,7 @@ COMMENTS = {
 
 @dataclass(frozen=True)
 class Check:
-    """How well a profile tells the pace of a run that it was fitted to: seconds per step."""
+    """The pace of a run, predicted by a profile that it was fitted to: seconds per step."""
 
     label: str
     workers: int
@@ -59,13 +57,13 @@ class Check:
 
     @property
     def error(self) -> float:
-        """Relative."""
+        """Return the relative error of the prediction."""
         return self.predicted / self.measured - 1
 
 
 @dataclass(frozen=True)
 class Calibrated:
-    """A profile, and what it was fitted to. `laws`: of compute times."""
+    """A profile, the fitted `laws` of compute times, and `checks` against the runs."""
 
     profile: Profile
     laws: Fitted
@@ -73,31 +71,31 @@ class Calibrated:
 
     @property
     def notes(self) -> list[str]:
-        """What was assumed, in sentences."""
+        """Return the assumptions, in sentences."""
         return list(self.profile.tables["calibration"]["notes"])
 
     @property
     def sentence(self) -> str:
-        """How well the profile tells what it was fitted to."""
+        """Say how well the profile predicts the runs that it was fitted to."""
         if not self.checks:
-            unsure = "Nothing here can be repeated in simulation, so nothing says how well it fits."
+            unsure = "These runs cannot be repeated in simulation, so the fit cannot be checked."
             return f"{self.overlap} {unsure}".lstrip()
         worst = max(self.checks, key=lambda each: abs(each.error))
         return (
-            f"Of the {len(self.checks)} runs that it was fitted to, the profile tells the pace "
+            f"Of the {len(self.checks)} runs that it was fitted to, the profile predicts the pace "
             f"within {abs(worst.error):.2%} ({worst.label}, {worst.workers} workers). That is no "
-            "test of it: predict a run that it has not seen."
+            "independent test: predict a run that it has not seen."
         )
 
     @property
     def overlap(self) -> str:
-        """What of the collectives' time computing hid, in a sentence; empty where nobody knows."""
-        told = self.profile.tables["calibration"]
-        if "overlap" not in told:
+        """Say what share of the collectives' time computing hid; empty if unknown."""
+        table = self.profile.tables["calibration"]
+        if "overlap" not in table:
             return ""
         return (
-            f"Of the time of the collectives (median {told['collective']}), {told['overlap']:.0%} "
-            "is hidden behind computing; [network] has what is exposed."
+            f"Of the time of the collectives (median {table['collective']}), "
+            f"{table['overlap']:.0%} is hidden behind computing; [network] has what is exposed."
         )
 
     def json(self) -> dict[str, Any]:
@@ -123,12 +121,13 @@ def calibrate(
     allow_paths: bool = False,
     progress: Progress | None = None,
 ) -> Calibrated:
-    """Fit a profile to what is at `paths`.
+    """Fit a profile to the runs at `paths`.
 
-    Run directories of `paceline validate`, a job's telemetry, or traces of torch.profiler. What
-    they do not show is taken from the profile `base`, such as that of `paceline probe`. Files that
-    the runs' scenarios name must lie in these' folders, unless `allow_paths`. `progress` is told
-    how many of the stages are done. Raises InputError where there is nothing to fit to.
+    Paths are run directories of `paceline validate`, a job's telemetry, or traces of
+    torch.profiler. Numbers that they do not show come from the profile `base`, such as that of
+    `paceline probe`. Files that a run's scenario names must lie in its folder, unless
+    `allow_paths`. `progress` receives the number of stages done. Raises InputError if there is
+    nothing to fit to.
     """
 
     def done(stage: int) -> None:
@@ -144,7 +143,7 @@ def calibrate(
             f"{', '.join(map(str, paths))}: networks of several kinds ({', '.join(networks)}); "
             "calibrate each kind by itself"
         )
-    below = profiles.read(base) if base else overhead_tables.NOTHING
+    below = profile.read(base) if base else overhead_tables.NOTHING
     fitted = overhead_tables.fit(_teams(found), below)
     done(2)
     times, starts = sources.steps(found)
@@ -170,10 +169,10 @@ def calibrate(
         "overhead": fitted.tables,
     }
     done(STAGES)
-    told = next((source.collectives for source in found if source.collectives), None)
-    if told:
-        whole["calibration"]["overlap"] = round(told.overlap, 4)
-        whole["calibration"]["collective"] = profiles.seconds(told.median)
+    collectives = next((source.collectives for source in found if source.collectives), None)
+    if collectives:
+        whole["calibration"]["overlap"] = round(collectives.overlap, 4)
+        whole["calibration"]["collective"] = profile.seconds(collectives.median)
     if network := next((source.network for source in found if source.network), None):
         whole["network"] = network
     if model:
@@ -186,7 +185,7 @@ def calibrate(
 
 
 def _teams(found: Sequence[Source], but: str | None = None) -> dict[int, list[RunEvents]]:
-    """Runs by their number of workers; without those of one label."""
+    """Group runs by number of workers, leaving out the label `but`."""
     teams: dict[int, list[RunEvents]] = {}
     for source in found:
         runs = [run for run in source.runs if run.algorithm.label != but]
@@ -196,7 +195,7 @@ def _teams(found: Sequence[Source], but: str | None = None) -> dict[int, list[Ru
 
 
 def _held_out(found: Sequence[Source], below: Profile) -> list[Check]:
-    """Predict each algorithm's runs from those of the others."""
+    """Predict each algorithm's runs from the runs of the others."""
     labels = {run.algorithm.label for source in found for run in source.runs}
     checks = []
     for label in sorted(labels) if len(labels) > 1 else ():
@@ -206,13 +205,13 @@ def _held_out(found: Sequence[Source], below: Profile) -> list[Check]:
 
 
 def _spread(checks: Sequence[Check]) -> float:
-    """Root mean square of relative errors: what equal runs differ by, and what no term tells."""
+    """Return the root mean square of relative errors: run-to-run and unmodelled variation."""
     squares = [math.log1p(each.error) ** 2 for each in checks]
     return math.sqrt(sum(squares) / len(squares)) if squares else 0.0
 
 
 def _error_model(found: Sequence[Source], notes: list[str]) -> "error_model.ErrorModel | None":
-    """The error model, where losses are known; else a note says why there is none."""
+    """Fit the error model; without losses, return None and add a note that says why."""
     try:
         return error_model.fit([source.path for source in found])
     except InputError as error:
@@ -221,7 +220,7 @@ def _error_model(found: Sequence[Source], notes: list[str]) -> "error_model.Erro
 
 
 def _check(source: Source, fitted: OverheadTables, only: str | None = None) -> list[Check]:
-    """Predict the pace of a source's runs, of one label if `only` that, with their own draws."""
+    """Predict the pace of a source's runs (of the label `only`) with their own draws."""
     scenario = source.scenario.model_copy(update={"overhead": fitted.parsed, "calibration": None})
     found = []
     for run in source.runs:
@@ -240,21 +239,21 @@ def _check(source: Source, fitted: OverheadTables, only: str | None = None) -> l
 
 
 def _hardware(found: Sequence[Source]) -> str:
-    said = [machine.called(source.summary.get("machine") or {}) for source in found]
+    said = [machine.describe(source.summary.get("machine") or {}) for source in found]
     return "; ".join(filter(None, dict.fromkeys(said)))
 
 
 def _measured(
     found: Sequence[Source], times: Sequence[np.ndarray], model: error_model.ErrorModel | None
 ) -> dict[str, Any]:
-    """What was measured, from the least to the most."""
+    """Return the measured ranges, each from least to most."""
     workers = [source.scenario.cluster.workers for source in found]
     means = [float(each.mean()) for each in times]
     every = np.concatenate([run.events["bytes"] for source in found for run in source.runs])
     sizes = every[~np.isnan(every)]
     limits: dict[str, Any] = {
         "workers": [min(workers), max(workers)],
-        "step": [profiles.seconds(min(means)), profiles.seconds(max(means))],
+        "step": [profile.seconds(min(means)), profile.seconds(max(means))],
     }
     if len(sizes):
         limits["bytes"] = [float(sizes.min()), float(sizes.max())]

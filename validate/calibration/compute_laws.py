@@ -1,4 +1,4 @@
-"""The laws of compute times, from measured steps: families, lastingly slow workers, slow spells."""
+"""Laws of compute times from measured steps: distributions, slow workers, slow periods."""
 
 import math
 from collections.abc import Sequence
@@ -13,17 +13,17 @@ from paceline.simulator.errors import InputError
 from paceline.validate.calibration import distribution_fits, independence, slow_periods
 from paceline.validate.calibration.distribution_fits import FittedLaw
 
-FEW = 20  # steps, below which families cannot be told apart
+FEW = 20  # steps, below which families of distributions cannot be distinguished
 SEED = 0
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a scenario's [cluster] says of the measured steps.
+    """The tables of [cluster] that describe the measured steps.
 
-    `compute`, `bursts` and `group` (without those of `compute`) are its tables; `samples` has, by
-    file name, times (seconds) that an empirical law refers to; `members` the measured ranks of each
-    group, "" being all others. `ranking`: every family that was tried, best first, for each group.
+    `compute`, `bursts` and `group` (without those of `compute`) are its tables; `samples`: by
+    file name, the times (seconds) that an empirical law refers to; `members`: the measured ranks of
+    each group, "" standing for all others. `ranking`: every family tried, best first, by group.
     `sd`: standard error of the mean step, relative to it. `notes`: what was found, in sentences.
     """
 
@@ -38,7 +38,7 @@ class Fitted:
 
     @property
     def tables(self) -> dict[str, Any]:
-        """What of [cluster] is not left out."""
+        """Return the tables that are not empty."""
         every = {"compute": self.compute, "bursts": self.bursts, "group": self.group}
         return {key: value for key, value in every.items() if value}
 
@@ -46,18 +46,18 @@ class Fitted:
 def fit(
     times: Sequence[Array], *, starts: Sequence[Array] | None = None, name: str = "compute"
 ) -> Fitted:
-    """Return the laws of compute times, one array per worker (seconds, in order, warm-up left out).
+    """Fit the laws of compute times; `times`: seconds of each worker's steps in order, no warm-up.
 
-    `starts`: when each step began (seconds), by which spells are timed; left out: each began when
-    the last one ended. `name`: how the files of samples are to be called. Raises InputError for
-    times that are none, or no steps at all.
+    `starts`: when each step began (seconds), to time slow periods; by default each began when the
+    last one ended. `name`: prefix of sample files. Raises InputError for times that are negative or
+    not finite, or if there are no steps.
     """
     series = _checked(times)
     notes: list[str] = []
     slow = None
     if independence.correlated(series):
-        slow = slow_periods.find(series, _lasts(series, starts))
-        notes.append(_of_spells(slow))
+        slow = slow_periods.find(series, _intervals(series, starts))
+        notes.append(_slow_period_note(slow))
     usual = series
     if slow:
         usual = [each[fast] for each, fast in zip(series, slow.fast, strict=True)]
@@ -73,7 +73,7 @@ def fit(
             samples[file] = found
         ranking += [{"group": group, **row} for row in rows]
         notes += [f"{group} workers: {each}" if group else each for each in said]
-    notes += _of_groups(groups, usual)
+    notes += _group_notes(groups, usual)
     return Fitted(
         compute=laws[""],
         bursts=_bursts(slow) if slow else None,
@@ -101,8 +101,8 @@ def _checked(times: Sequence[Array]) -> list[Array]:
     return series
 
 
-def _lasts(series: Sequence[Array], starts: Sequence[Array] | None) -> list[Array]:
-    """Seconds from each step's beginning to the next one's; of the last one, its own time."""
+def _intervals(series: Sequence[Array], starts: Sequence[Array] | None) -> list[Array]:
+    """Return seconds from each step's beginning to the next one's; for the last, its own time."""
     if starts is None:
         return list(series)
     return [
@@ -113,10 +113,10 @@ def _lasts(series: Sequence[Array], starts: Sequence[Array] | None) -> list[Arra
 def _law(
     times: Array, workers: int, index: int, file: str
 ) -> tuple[dict[str, Any], list[dict[str, Any]], list[str]]:
-    """The law of independent times as a table, the families tried, and what is to be said."""
+    """Fit independent times: return the law as a table, the families tried, and notes."""
     n, mean, sd = len(times), float(times.mean()), float(times.std())
     if n < 3 or sd <= independence.NEARLY * mean:
-        few = [f"only {_steps(n)}: too few for more than their mean"] if n < 3 else []
+        few = [f"only {_steps(n)}: too few to fit more than their mean"] if n < 3 else []
         law = _table(Constant.model_construct(value=mean))
         return law, [{"family": "constant", "parameters": law, "chosen": True}], few
     rng = np.random.default_rng(np.random.SeedSequence(SEED, spawn_key=(index,)))
@@ -124,22 +124,22 @@ def _law(
     notes = []
     if n < FEW:
         chosen: FittedLaw | None = tried[0]
-        notes.append(f"only {_steps(n)}: too few for more than their mean and a rough spread")
+        notes.append(f"only {_steps(n)}: too few to fit more than their mean and a rough spread")
     else:
         chosen = next((each for each in tried if each.fits), None)
     if chosen is None:
-        notes.append(f"no family fits {n} steps: their own times are used (empirical)")
+        notes.append(f"no family fits {n} steps: the measured times are used (empirical)")
     elif chosen.p <= distribution_fits.REJECTED:
         notes.append(
-            f"{chosen.law.model_dump()['dist']} is not quite the law (p = {chosen.p:.2g}), but "
-            f"near enough: the slowest of {workers} is within {abs(chosen.slowest - 1):.1%}"
+            f"{chosen.law.model_dump()['dist']} is not exactly the law (p = {chosen.p:.2g}), but "
+            f"close enough: the slowest of {workers} is within {abs(chosen.slowest - 1):.1%}"
         )
     law = {"dist": "empirical", "file": file} if chosen is None else _table(chosen.law)
     return law, [_row(each, each is chosen) for each in tried], notes
 
 
 def _table(law: Distribution) -> dict[str, str | float]:
-    """A law as a scenario writes it."""
+    """Write a law as a scenario does."""
     values = law.model_dump()
     found: dict[str, str | float] = {"dist": values.pop("dist")}
     for key, value in values.items():
@@ -151,7 +151,7 @@ def _table(law: Distribution) -> dict[str, str | float]:
 
 
 def _quantity(seconds: float) -> str:
-    """A time as a scenario writes it."""
+    """Write a time as a scenario does."""
     return f"{seconds * 1e3:.6g} ms"
 
 
@@ -174,7 +174,7 @@ def _row(candidate: FittedLaw, chosen: bool) -> dict[str, Any]:
 
 
 def _named(clusters: Sequence[Sequence[int]], series: Sequence[Array]) -> dict[str, list[int]]:
-    """Name the groups: the largest has no name, and who has too few steps to tell is in it."""
+    """Name the groups; the largest is "", and workers with too few steps join it."""
     common = max(clusters, key=len)
     place = list(clusters).index(common)
     slow = {f"slow-{k + 1}": [*each] for k, each in enumerate(clusters[place + 1 :])}
@@ -189,7 +189,7 @@ def _bursts(found: slow_periods.SlowPeriods) -> dict[str, Any]:
     return {"factor": factor, "on": _quantity(found.on), "off": _quantity(found.off)}
 
 
-def _of_groups(groups: dict[str, list[int]], series: Sequence[Array]) -> list[str]:
+def _group_notes(groups: dict[str, list[int]], series: Sequence[Array]) -> list[str]:
     means = {
         group: float(np.concatenate([series[rank] for rank in ranks]).mean())
         for group, ranks in groups.items()
@@ -203,20 +203,20 @@ def _of_groups(groups: dict[str, list[int]], series: Sequence[Array]) -> list[st
     ]
 
 
-def _of_spells(found: slow_periods.SlowPeriods | None) -> str:
+def _slow_period_note(found: slow_periods.SlowPeriods | None) -> str:
     if found is None:
         return (
-            "slow steps follow slow steps more often than chance has it, but not in spells of one "
-            "speed: a drift, perhaps; taken as independent"
+            "slow steps follow slow steps more often than chance explains, but not in periods of "
+            "one speed: perhaps a drift; treated as independent"
         )
     return (
-        f"{found.count} slow spells: steps take {found.factor:.3g} times as long in them; "
+        f"{found.count} slow periods: steps take {found.factor:.3g} times as long in them; "
         f"{_quantity(found.on)} each, {_quantity(found.off)} apart"
     )
 
 
 def _standard_error(series: Sequence[Array]) -> float:
-    """Of the mean over all steps, relative to it; inf for a single step of a worker."""
+    """Return the relative standard error of the mean step; inf if no worker has two steps."""
     n, mean = sum(map(len, series)), float(np.mean(np.concatenate(series)))
     deviations = [each - each.mean() for each in series if len(each) > 1]
     freedom = sum(len(each) - 1 for each in deviations)

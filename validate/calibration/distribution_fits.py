@@ -26,25 +26,25 @@ from paceline.simulator.distributions.parametric import (
 )
 
 BOOTSTRAP = 199
-REJECTED = 1 / (1 + BOOTSTRAP)  # the smallest p-value there is
-HOPELESS = 2.0  # KS distance times sqrt(n), beyond all that p-value may come from
-SMALL = 0.075  # a KS distance that hardly matters, if
-NEAR = 0.03  # the expected slowest of all workers is so near, relatively
+REJECTED = 1 / (1 + BOOTSTRAP)  # the smallest p-value that the bootstrap can give
+HOPELESS = 2.0  # KS distance times sqrt(n) above which the p-value is the smallest
+SMALL = 0.075  # a KS distance that is accepted if also
+NEAR = 0.03  # the expected slowest worker is within this relative error
 WIDEST = 20.0  # sd of a logarithm; beyond about 26 a float has no room for the variance
-FOLDED = 4.0  # sds of a normal law between its mean and zero, from which folding is not seen
+FOLDED = 4.0  # sds between the mean of a normal law and zero, above which folding is negligible
 
 Fit = tuple[Distribution, float]  # a law, and the log-likelihood of the times under it
 Rng = np.random.Generator
 
 
 def exponential(times: Array) -> Fit:
-    """The mean."""
+    """Fit the mean."""
     mean = float(times.mean())
     return Exponential.model_construct(mean=mean), -len(times) * (math.log(mean) + 1)
 
 
 def shifted_exponential(times: Array) -> Fit:
-    """The shift is the minimum, less its bias."""
+    """Fit the shift by the minimum, less its bias."""
     n, mean, low = len(times), float(times.mean()), float(times.min())
     shift = max(0.0, low - (mean - low) / (n - 1))
     law = ShiftedExponential.model_construct(shift=shift, mean=mean)
@@ -52,7 +52,7 @@ def shifted_exponential(times: Array) -> Fit:
 
 
 def uniform(times: Array) -> Fit:
-    """The extremes, less their bias."""
+    """Fit both ends by the extremes, less their bias."""
     n, low, high = len(times), float(times.min()), float(times.max())
     beyond = (high - low) / (n - 1)
     law = Uniform.model_construct(low=max(0.0, low - beyond), high=high + beyond)
@@ -60,7 +60,7 @@ def uniform(times: Array) -> Fit:
 
 
 def normal(times: Array) -> Fit:
-    """Mean and sd; where folding at zero is seen, by EM over the unknown signs."""
+    """Fit mean and sd; if folding at zero matters, by EM over the unknown signs."""
     n, mean, sd = len(times), float(times.mean()), float(times.std())
     if mean >= FOLDED * sd:
         return Normal.model_construct(mean=mean, sd=sd), -n * (math.log(sd) + _HALF_LOG + 0.5)
@@ -77,7 +77,7 @@ _HALF_LOG = 0.5 * math.log(2 * math.pi)
 
 
 def lognormal(times: Array) -> Fit:
-    """Mean and sd of the logarithm."""
+    """Fit mean and sd of the logarithm."""
     logs = np.log(times)
     center, spread = float(logs.mean()), min(float(logs.std()), WIDEST)
     mean = math.exp(center + 0.5 * spread**2)
@@ -86,7 +86,7 @@ def lognormal(times: Array) -> Fit:
 
 
 def _gamma_shape(gap: float) -> float:
-    """The shape k with log k - digamma(k) = `gap`, which is log E[x] - E[log x] (Minka 2002)."""
+    """Solve log k - digamma(k) = `gap` = log E[x] - E[log x] for the shape k (Minka 2002)."""
     from scipy.special import digamma, polygamma  # noqa: PLC0415
 
     gap = max(gap, 1e-12)
@@ -99,7 +99,7 @@ def _gamma_shape(gap: float) -> float:
 
 
 def gamma(times: Array) -> Fit:
-    """The mean, and the shape by Newton's method."""
+    """Fit the mean, and the shape by Newton's method."""
     n, mean, log = len(times), float(times.mean()), float(np.log(times).mean())
     shape = _gamma_shape(math.log(mean) - log)
     each = shape * math.log(shape / mean) - math.lgamma(shape) + (shape - 1) * log - shape
@@ -107,7 +107,7 @@ def gamma(times: Array) -> Fit:
 
 
 def weibull(times: Array) -> Fit:
-    """The shape by Newton's method."""
+    """Fit the shape by Newton's method, then the scale."""
     n, logs = len(times), np.log(times / times.max())
     center = float(logs.mean())
     shape = math.pi / math.sqrt(6) / float(logs.std())  # by moments of the logarithm
@@ -126,7 +126,7 @@ def weibull(times: Array) -> Fit:
 
 
 def pareto(times: Array) -> Fit:
-    """The minimum and the mean logarithm above it, less their bias."""
+    """Fit the minimum and the mean logarithm above it, less their bias."""
     n, low = len(times), float(times.min())
     over = float(np.log(times / low).sum())
     alpha = (n - 2) / over
@@ -136,9 +136,10 @@ def pareto(times: Array) -> Fit:
 
 @dataclass(frozen=True)
 class Family:
-    """`fit`: by maximum likelihood; `charge`: parameters, end points counted twice.
+    """A family of distributions. `fit`: maximum likelihood; `charge`: parameters for BIC.
 
-    `positive`: a time of zero is impossible. `ended`: it has an end point.
+    An end point counts as two parameters. `positive`: zero is impossible; `ended`: the support has
+    an estimated end point.
     """
 
     fit: Callable[[Array], Fit]
@@ -161,11 +162,10 @@ FAMILIES = (
 
 @dataclass(frozen=True)
 class FittedLaw:
-    """A fitted law: its log-likelihood and BIC, its Kolmogorov-Smirnov distance and what that says.
+    """A fitted law with its log-likelihood, BIC and Kolmogorov-Smirnov distance `ks`.
 
-    `p`: how often times from this very law, fitted anew, are as far from it (parametric bootstrap,
-    at least `REJECTED`).
-    `slowest`: the expected slowest of the workers, relative to that of the times themselves.
+    `p`: share of parametric bootstrap samples that, fitted anew, are as far from their law (at
+    least `REJECTED`). `slowest`: expected slowest worker under the law, over that of the times.
     """
 
     law: Distribution
@@ -177,14 +177,14 @@ class FittedLaw:
 
     @property
     def fits(self) -> bool:
-        """Whether nothing speaks against the law, or nothing that matters."""
+        """Whether the law is not rejected, or close enough anyway."""
         return self.p > REJECTED or (self.ks <= SMALL and abs(self.slowest - 1) <= NEAR)
 
 
 def candidates(times: Array, workers: int, rng: Rng, *, ended: bool = True) -> list[FittedLaw]:
-    """All families that `times` (seconds, not all the same) may come from, the best BIC first.
+    """Fit all families that `times` (seconds, not all equal) can come from, the best BIC first.
 
-    `ended`: those with end points, too, which few samples say little about.
+    `ended`: include families with end points, which few samples determine badly.
     """
     found = []
     for family in FAMILIES:
@@ -203,14 +203,14 @@ def candidates(times: Array, workers: int, rng: Rng, *, ended: bool = True) -> l
 
 
 def _allowed(law: Distribution) -> bool:
-    """Whether a scenario may say so, and a run of it has an expected end."""
+    """Whether a scenario accepts the law, and its expectation is finite."""
     values = law.model_dump()
     shape = min(values.get("shape", 1.0), values.get("alpha", 1.0))
     return shape >= 0.1 and math.isfinite(law.expectation)
 
 
 def distance(law: Distribution, times: Array) -> float:
-    """The Kolmogorov-Smirnov distance between a law and times."""
+    """Return the Kolmogorov-Smirnov distance between a law and times."""
     with np.errstate(over="ignore"):
         below = law.cdf(np.sort(times))
     steps = np.arange(len(times) + 1) / len(times)
@@ -218,7 +218,7 @@ def distance(law: Distribution, times: Array) -> float:
 
 
 def _chance(family: Family, law: Distribution, n: int, ks: float, rng: Rng) -> float:
-    """The p-value of a distance, parameters having been estimated (Stute et al. 1993)."""
+    """Return the p-value of a distance to a law with estimated parameters (Stute et al. 1993)."""
     if ks * math.sqrt(n) > HOPELESS:
         return REJECTED
     samples = law.sample(rng, BOOTSTRAP * n).reshape(BOOTSTRAP, n)
@@ -227,6 +227,6 @@ def _chance(family: Family, law: Distribution, n: int, ks: float, rng: Rng) -> f
 
 
 def slowest_of(times: Array, workers: int) -> float:
-    """Expected slowest of so many times drawn from `times` (seconds)."""
+    """Return the expected largest of `workers` draws from `times` (seconds)."""
     below = (np.arange(len(times) + 1) / len(times)) ** workers
     return float(np.sort(times) @ np.diff(below))

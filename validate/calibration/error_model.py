@@ -3,7 +3,7 @@
 The expected loss of synchronous SGD on a quadratic is linear in the gaps of its modes:
 loss(n) = floor + sum_i gap_i r_i(n), with r_i(n) = (1 - lr h_i)^(2n) for plain SGD, so that
 non-negative least squares over a grid of curvatures h finds the few that matter (Lawson and Hanson
-1974). Noise and how far workers differ come from the landscape along the run, and from local-sgd.
+1974). Noise and heterogeneity come from surveys of curvature along the run, and from local-sgd.
 """
 
 from collections.abc import Sequence
@@ -31,20 +31,20 @@ from paceline.validate.calibration.error_model_modes import (
 )
 from paceline.validate.calibration.mean_dynamics import Observation
 
-LANDSCAPE = "landscape.json"
+SURVEYS = "landscape.json"
 BLOCK = 16  # coordinates of a mode
-ROUNDS = 3  # noise is told by the gap above the floor, and the floor without noise
+ROUNDS = 3  # noise is fitted given the floor, and the floor given the noise
 LEAST = 0.05  # share below which workers count as alike
 LEVELS = 20  # of loss, at which steps are compared
 
 
 @dataclass(frozen=True)
 class ErrorModel:
-    """What predicts error. `objective` and `bound` are tables for [objective].
+    """A fitted error model. `objective` and `bound` are tables for [objective].
 
     `sd`: relative standard errors by dotted key; that of `objective.spectrum.curvature` is of all
-    curvatures together, and so of all numbers of steps. `range`: losses that were fitted, lowest
-    and highest; nothing is known below. `fit`: root mean square error of log losses by label.
+    curvatures together, and so of all numbers of steps. `range`: lowest and highest loss that was
+    fitted; nothing is known below. `fit`: root mean square error of log losses by label.
     """
 
     objective: dict[str, Any]
@@ -56,10 +56,10 @@ class ErrorModel:
 
 
 def fit(runs: Sequence[Path]) -> ErrorModel:
-    """Fit what the run directories hold of ssgd and of local-sgd.
+    """Fit the runs of ssgd and local-sgd in the run directories.
 
-    Landscapes (`landscape.json`) are used where there are some. Raises InputError where there is
-    no loss, or no ssgd.
+    Curvature surveys (`landscape.json`) are used if there are any. Raises InputError without
+    losses, or without ssgd.
     """
     found = [read.read(path) for path in runs]
     observations = [each for directory in found for each in _observe(directory)]
@@ -72,7 +72,7 @@ def fit(runs: Sequence[Path]) -> ErrorModel:
 
 
 def calibrate(seen: Sequence[Observation], points: Points = ()) -> ErrorModel:
-    """Fit curves, and the points of landscapes. Raises InputError where there is no ssgd."""
+    """Fit loss curves and points of curvature surveys. Raises InputError without ssgd."""
     together = [each for each in seen if each.tau is None]
     apart = [each for each in seen if each.tau is not None]
     if not together:
@@ -120,13 +120,13 @@ def _short(value: float) -> float:
 
 
 def _largest(points: Points) -> float:
-    """The largest curvature that a landscape has seen; infinite where there is none."""
+    """Return the largest surveyed curvature, inf without a survey."""
     found = [each[key] or 0.0 for each in points for key in ("smoothness", "curvature", "apart")]
     return max(found, default=0.0) or np.inf
 
 
 def _bound(points: Points, initial_gap: float) -> dict[str, Any] | None:
-    """Theorem 2's constants, which must hold everywhere: the largest met."""
+    """Return Theorem 2's constants, which must hold everywhere: the largest surveyed."""
     smoothness = _largest(points)
     if not np.isfinite(smoothness):
         return None
@@ -147,7 +147,7 @@ def _misfit(
 
 
 def _pace(seen: Sequence[Observation], found: FittedModes, noise: Noise) -> float:
-    """By how much, relatively, the steps of a run to a loss miss those of the model."""
+    """Return the relative error of the model's number of steps to a loss."""
     wrong: list[float] = []
     for each in seen:
         predicted = np.minimum.accumulate(found.loss(each, noise))
@@ -170,37 +170,37 @@ def _notes(
 ) -> list[str]:
     notes = ["the curvature is that of a quadratic, the same along the whole run"]
     if sum(len(each.losses) for each in together) == 1:
-        notes.append("one seed: standard errors do not know what another deal of the data changes")
+        notes.append("one seed: standard errors do not cover other splits of the data")
     if points:
         notes.append(
-            f"the largest curvature met is {_largest(points):.3g}: a learning rate, times the "
+            f"the largest curvature surveyed is {_largest(points):.3g}: a learning rate, times the "
             "gradients applied at once, above its reciprocal trains more slowly than predicted"
         )
     else:
-        notes.append("no landscape: gradients count as free of noise")
+        notes.append("no curvature survey: gradients count as noise-free")
     if differ is None:
-        notes.append("neither landscape nor local-sgd: the workers' data count as alike")
+        notes.append("neither curvature survey nor local-sgd: the workers' data count as alike")
     elif differ.share < LEAST:
-        notes.append("the workers' data count as alike: what differs is less than can be told")
+        notes.append("the workers' data count as alike: their differences are too small to measure")
     elif not apart:
-        notes.append("no local-sgd: what local steps cost is told from the landscape alone")
+        notes.append("no local-sgd: the cost of local steps comes from the curvature survey alone")
     return notes
 
 
 def _points(path: Path) -> list[dict[str, Any]]:
-    """All points of a directory's landscapes, but where gradients were not finite."""
+    """Read the points of a directory's curvature surveys, except those with infinite gradients."""
     try:
-        document = untrusted.loads((path / LANDSCAPE).read_text(encoding="utf-8"))
+        document = untrusted.loads((path / SURVEYS).read_text(encoding="utf-8"))
         points = [point for survey in document.values() for point in survey["points"]]
         return [each for each in points if None not in (each["noise"], each["between"])]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise InputError(f"{path / LANDSCAPE}: cannot be read; repeat the run") from None
+        raise InputError(f"{path / SURVEYS}: cannot be read; repeat the run") from None
 
 
 def _observe(directory: RunDirectory) -> list[Observation]:
-    """The curves of ssgd and plain local-sgd that have losses."""
+    """Read the loss curves of ssgd and plain local-sgd."""
     table = directory.table
     wanted = [each for each in table["algorithm"] if each["name"] in ("ssgd", "local-sgd")]
     if not wanted:

@@ -1,4 +1,4 @@
-"""The parts of an error model: modes of the loss, noise, and how far workers differ."""
+"""Parts of an error model: modes of the loss, gradient noise, heterogeneity of workers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-from paceline.validate.calibration.mean_dynamics import Array, Observation, responses
+from paceline.validate.calibration.mean_dynamics import Array, Observation, squared_distances
 
 Points = Sequence[Mapping[str, Any]]
-"""Of a landscape, as `torch_objective.curvature.survey` has them."""
+"""Points of a curvature survey, as `torch_objective.curvature.survey` returns them."""
 
 CURVATURES = 60  # of the grid of modes
-FEWEST = 1e-3  # of the whole gap: what a mode has at least
+FEWEST = 1e-3  # least share of the whole gap that a mode has
 SHARES, APARTS = np.linspace(0.0, 0.95, 39), np.geomspace(0.01, 100.0, 41)
-MISFIT = 0.03  # of a curve's losses, relative: what a quadratic is not
-SPREAD = 0.3, 0.5  # least uncertainty of what a landscape says of heterogeneity: relative, and log
+MISFIT = 0.03  # relative error of losses that is expected of a quadratic
+SPREAD = 0.3, 0.5  # least uncertainty of surveyed heterogeneity: relative, and of the logarithm
 ENOUGH = 30  # points of a curve that heterogeneity is fitted to
 
 
@@ -29,13 +29,13 @@ class Noise:
     sd: float = 0.0
 
     def excess(self, seen: Observation, gap: Array) -> Array:
-        """What noise adds to the loss: lr sigma^2 / (4 workers), in balance along steep modes."""
+        """Return the loss that noise adds: lr sigma^2 / (4 workers), stationary in steep modes."""
         excess: Array = seen.rates * (self.fixed + 2 * self.growth * gap) / (4 * seen.workers)
         return excess
 
 
 def noise(points: Points, floor: float) -> Noise:
-    """Fit how the noise of mini-batches changes with the loss, by relative least squares."""
+    """Fit mini-batch noise as a function of the loss, by relative least squares."""
     if not points:
         return Noise()
     loss, variance = (np.array([each[key] for each in points]) for key in ("loss", "noise"))
@@ -50,16 +50,16 @@ def noise(points: Points, floor: float) -> Noise:
 
 @dataclass(frozen=True)
 class FittedModes:
-    """`floor`, and a few modes (modes,) of the gap above it."""
+    """A loss `floor`, and the `curvature` and `gap` of a few modes above it (modes,)."""
 
     floor: float
     curvature: Array
     gap: Array
 
     def loss(self, seen: Observation, noise: Noise, share: Any = 0.0, apart: Any = 1.0) -> Array:
-        """Expected loss at the steps of an observation, shape (points, *shape of `share`)."""
+        """Return the expected loss at an observation's steps, shape (points, *shape of `share`)."""
         s, k = np.broadcast_arrays(share, apart)
-        found = responses(seen, self.curvature, s[..., None], k[..., None]) @ self.gap
+        found = squared_distances(seen, self.curvature, s[..., None], k[..., None]) @ self.gap
         excess = np.array([noise.excess(seen, each) for each in found.reshape(len(found), -1).T])
         loss: Array = self.floor + found + excess.T.reshape(found.shape)
         return loss
@@ -80,20 +80,20 @@ def modes(seen: Sequence[Observation], noise: Noise, floor: float, steepest: flo
 
 
 def _all_rates(seen: Observation) -> Array:
-    """What each of the steps moves."""
+    """Return the effective learning rate of every step."""
     return np.interp(np.arange(1, int(seen.steps[-1]) + 1), seen.steps, seen.rates)
 
 
 def _weigh(
     seen: Sequence[Observation], noise: Noise, floor: float, curvature: Array
 ) -> FittedModes:
-    """The gaps of modes that fit best: relative errors, equal weight to each factor of steps."""
+    """Fit the gaps of modes: relative errors, equal weight to each factor of steps."""
     rows, targets = [], []
     for each in seen:
         loss = each.mean
         target = loss - noise.excess(each, np.maximum(0, loss - floor))
         weight = np.sqrt(np.diff(np.log1p(each.steps), prepend=0.0) + 1e-3) / loss
-        basis = np.column_stack([np.ones(len(loss)), responses(each, curvature)])
+        basis = np.column_stack([np.ones(len(loss)), squared_distances(each, curvature)])
         rows.append(np.nan_to_num(basis, nan=1e9, posinf=1e9) * weight[:, None])
         targets.append(target * weight)
     (level, *gaps), _ = nnls(np.concatenate(rows), np.concatenate(targets))
@@ -101,7 +101,7 @@ def _weigh(
 
 
 def _merged(curvature: Array, gaps: Array) -> tuple[Array, Array]:
-    """Neighbours of a grid as one mode, of their mean curvature."""
+    """Merge neighbours on the grid into one mode of their mean curvature."""
     used = np.flatnonzero(gaps)
     groups = np.split(used, np.flatnonzero(np.diff(used) > 1) + 1)
     at = [np.exp(np.average(np.log(curvature[each]), weights=gaps[each])) for each in groups]
@@ -110,7 +110,7 @@ def _merged(curvature: Array, gaps: Array) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class FittedHeterogeneity:
-    """As a scenario has it; `sd`: relative standard errors."""
+    """Heterogeneity as in a scenario; `sd`: relative standard errors."""
 
     share: float
     curvature: float
@@ -120,10 +120,10 @@ class FittedHeterogeneity:
 def heterogeneity(
     seen: Sequence[Observation], points: Points, found: FittedModes, noise: Noise
 ) -> FittedHeterogeneity | None:
-    """The mean over all that is likely, on a grid, given local-sgd runs and a landscape.
+    """Return the posterior mean on a grid, given local-sgd runs and a curvature survey.
 
     On the quadratic zeta^2 = share curvature 2 (F - F*), and the curvature is that of a worker's
-    loss along its own deviation from the mean gradient. None where neither tells anything.
+    loss along its own deviation from the mean gradient. None if neither is informative.
     """
     share, apart = np.meshgrid(SHARES, APARTS, indexing="ij")
     misfit = np.zeros(share.shape)

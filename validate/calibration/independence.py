@@ -1,6 +1,6 @@
-"""Whether steps are independent draws of one law: correlated in time, or lastingly slow workers.
+"""Tests of whether steps are independent draws of one law: correlation, lastingly slow workers.
 
-Workers are compared by logarithms, where a heavy tail does not hide them.
+Workers are compared by logarithms, so that a heavy tail does not mask differences.
 """
 
 import math
@@ -15,20 +15,20 @@ Series = Sequence[Array]
 
 LAGS = 1, 4, 16
 CORRELATED = 3.4  # standard errors of the sum of so many autocorrelations: p = 0.001 in all
-LEAST = 40  # steps, to look for spells in
-NEARLY = 0.002  # relative sd of times that are as good as constant
-DIFFERENT = 0.01  # p-value
-RELEVANT = 0.005  # of the time of a step
+LEAST = 40  # fewest steps in which slow periods are sought
+NEARLY = 0.002  # relative sd below which times count as constant
+DIFFERENT = 0.01  # p-value below which workers differ
+RELEVANT = 0.005  # relative difference below which workers count as alike
 
 
 def logs(series: Series) -> list[Array]:
-    """The logarithms of each worker's times; of those near zero, of a thousandth of the mean."""
+    """Return the logarithms of each worker's times, clipped at a thousandth of the mean."""
     floor = 1e-3 * float(np.mean(np.concatenate(series)))
     return [np.log(np.maximum(times, floor)) for times in series]
 
 
 def autocorrelation(series: Series, lags: int) -> Array:
-    """Of deviations from the workers' own means, over all workers, at lags 1, 2, ... (lags,)."""
+    """Return the pooled autocorrelation of deviations from each worker's mean, lags 1, 2, ..."""
     deviations = [each - each.mean() for each in series if len(each) > 1]
     whole = sum(float(each @ each) for each in deviations)
     if whole == 0:
@@ -39,7 +39,7 @@ def autocorrelation(series: Series, lags: int) -> Array:
 
 
 def inflation(series: Series) -> float:
-    """How many times larger the variance of a mean is than that of independent times."""
+    """Return how many times larger correlation makes the variance of a mean."""
     n = sum(map(len, series))
     found = autocorrelation(series, 50)
     enough = 2 / math.sqrt(n)
@@ -48,9 +48,9 @@ def inflation(series: Series) -> float:
 
 
 def correlated(series: Series) -> bool:
-    """Whether slow steps follow slow steps more often than chance has it.
+    """Whether slow steps follow slow steps more often than chance explains.
 
-    By ranks within each worker, which no tail disturbs, over a few lags and over many.
+    Tested on ranks within each worker, which tails do not disturb, over few lags and many.
     """
     n = sum(map(len, series))
     if n < LEAST or max(float(each.std()) for each in logs(series) if len(each)) <= NEARLY:
@@ -60,18 +60,18 @@ def correlated(series: Series) -> bool:
 
 
 def _ranks(times: Array) -> Array:
-    """Ties share their mean rank."""
+    """Return twice the ranks; ties share their mean rank."""
     ordered = np.sort(times)
     before = np.searchsorted(ordered, times, "left")
     return (before + np.searchsorted(ordered, times, "right")).astype(float)
 
 
 def alike(series: Series) -> list[list[int]]:
-    """Workers by the mean logarithm of their times: those together that chance may have parted.
+    """Group workers by the mean logarithm of their times: only significant differences separate.
 
     Welch's test over all workers (1951), its variances inflated by the autocorrelation; then
     neighbours in the order of their means are merged until all differ. Workers with fewer than 5
-    steps say nothing, and are in none.
+    steps are in no group.
     """
     ranks = [rank for rank, times in enumerate(series) if len(times) >= 5]
     if len(ranks) < 2:
@@ -87,7 +87,7 @@ def alike(series: Series) -> list[list[int]]:
 
 
 def _welch(means: Array, variances: Array, sizes: Array) -> float:
-    """The p-value of equal means, variances being unequal."""
+    """Return the p-value of equal means with unequal variances."""
     from scipy.special import fdtrc  # noqa: PLC0415
 
     k, weights = len(means), 1 / variances

@@ -1,4 +1,4 @@
-"""What the mean model does along a quadratic's modes, in expectation and without noise."""
+"""Dynamics of the mean model along a quadratic's modes, in expectation and without noise."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True)
 class Observation:
-    """Losses (seeds, points), after `steps` (points,), of ssgd (`tau` None) or local-sgd.
+    """Loss curves of ssgd (`tau` None) or local-sgd: `losses` (seeds, points) at `steps` (points,).
 
     `lr` and `tau` are functions of the local step.
     """
@@ -28,19 +28,19 @@ class Observation:
 
     @property
     def mean(self) -> Array:
-        """Losses (points,), the geometric mean over seeds."""
+        """Return the geometric mean of the losses over seeds (points,)."""
         found: Array = np.exp(np.log(self.losses).mean(axis=0))
         return found
 
     @property
     def rates(self) -> Array:
-        """How far the gradients of the steps to each point move the model in the end (points,)."""
+        """Return the effective learning rates lr / (1 - mu) at the points (points,)."""
         kept = self.momentum.mu if isinstance(self.momentum, Momentum | Nesterov) else 0.0
         found: Array = np.array([self.lr(max(1, int(step))) for step in self.steps]) / (1 - kept)
         return found
 
     def take(self, most: int) -> "Observation":
-        """As many of the points, at most, evenly spread."""
+        """Return the observation at no more than `most` points, evenly spread."""
         kept = np.unique(np.linspace(0, len(self.steps) - 1, most).astype(int))
         return Observation(
             self.label, self.workers, self.steps[kept], self.losses[:, kept],
@@ -48,12 +48,14 @@ class Observation:
         )  # fmt: skip
 
 
-def responses(seen: Observation, curvature: Array, share: Any = 0.0, apart: Any = 1.0) -> Array:
-    """Squared distance from the optimum, of the first one, at the steps of an observation.
+def squared_distances(
+    seen: Observation, curvature: Array, share: Any = 0.0, apart: Any = 1.0
+) -> Array:
+    """Return squared distances from the optimum, relative to the first, at an observation's steps.
 
-    Along modes of `curvature`, for workers whose curvatures differ by `share` at `apart`, as
-    `objectives.quadratic` has them; all are broadcast. Shape (points, *modes). Half of the workers
-    go one way along the second coordinate of a mode, half the other, so that one of them tells all.
+    Along modes of `curvature`, for workers whose curvatures differ by `share` at `apart`, as in
+    `objectives.quadratic`; all are broadcast. Shape (points, *modes). Half of the workers move one
+    way along the second coordinate of a mode, half the other, so simulating one is enough.
     """
     h, s, k = np.broadcast_arrays(*(np.asarray(each, float) for each in (curvature, share, apart)))
     coupling = np.sqrt(s * h * k) * (seen.tau is not None)

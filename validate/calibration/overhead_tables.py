@@ -1,4 +1,4 @@
-"""The [[overhead]] tables of a profile, from events of runs and what another profile knows."""
+"""[[overhead]] tables of a profile, from events of runs and a base profile."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,16 +31,16 @@ class OverheadTables:
 
     @property
     def parsed(self) -> tuple[Overhead, ...]:
-        """The tables as a scenario has them."""
+        """Return the tables as a scenario parses them."""
         return _tables.validate_python(tuple(self.tables))
 
 
 def fit(teams: Mapping[int, Sequence[RunEvents]], base: Profile = NOTHING) -> OverheadTables:
-    """Fit the runs of each number of workers; what they do not show is as `base` has it."""
+    """Fit the runs of each number of workers; take what they do not show from `base`."""
     found = OverheadTables()
     for index, (workers, runs) in enumerate(sorted(teams.items())):
         terms = overheads.fit(runs)
-        known, doubts = at(base.overheads, workers), _doubts(base, workers)
+        known, errors = at(base.overheads, workers), _standard_errors(base, workers)
         step = terms["step"]
         table = {"workers": workers, "step": profile.law(step.mean, step.spread)}
         sd = {"step": _relative(step)}
@@ -49,12 +49,12 @@ def fit(teams: Mapping[int, Sequence[RunEvents]], base: Profile = NOTHING) -> Ov
                 table[name], sd[name] = profile.seconds(terms[name].mean), _relative(terms[name])
             elif getattr(known, name):
                 table[name] = profile.seconds(getattr(known, name))
-                sd[name] = doubts.get(name, 0.0)
+                sd[name] = errors.get(name, 0.0)
         if "collective" in terms and runs[0].scenario.validation.network != "emulated":
             nominal = Nominal(runs[0].scenario)
             if nominal.latency:
                 _latencies(nominal, terms["collective"], known, table, sd)
-                sd["collective"] = doubts.get("collective", 0.0)
+                sd["collective"] = errors.get("collective", 0.0)
         found.tables.append(table)
         for name in list(table)[1:]:
             key = f"overhead.{index}.{name}"
@@ -68,10 +68,10 @@ def fit(teams: Mapping[int, Sequence[RunEvents]], base: Profile = NOTHING) -> Ov
 def _latencies(
     nominal: Nominal, term: Term, known: Overhead, table: dict[str, Any], sd: dict[str, float]
 ) -> None:
-    """On links that have a latency: how many of it a hop of a collective takes, and a question.
+    """Express the excess of a collective as a number of link latencies per hop, and per question.
 
-    What a collective takes beyond the prescribed is latency, but for what it takes without any,
-    which only another profile can tell.
+    Its excess over the prescribed time is latency, except what it takes without any latency, which
+    only another profile can provide.
     """
     factor = 1 + max(0.0, term.mean - known.collective) / nominal.latency
     table["collective"] = profile.seconds(known.collective)
@@ -84,8 +84,8 @@ def _relative(term: Term) -> float:
     return term.se / term.mean if term.mean > 0 else 0.0
 
 
-def _doubts(base: Profile, workers: int) -> dict[str, float]:
-    """Relative standard errors of a profile's costs: with so many workers, else all together."""
+def _standard_errors(base: Profile, workers: int) -> dict[str, float]:
+    """Return relative standard errors of a profile: for `workers` if measured, else combined."""
     known: Mapping[str, float] = base.tables.get("calibration", {}).get("sd", {})
     tables = base.tables.get("overhead", ())
     found: dict[str, float] = {}

@@ -1,8 +1,8 @@
-"""From what the nodes of real runs did to what a real system adds: the terms of [[overhead]].
+"""From events of real runs to what a real system adds: the terms of [[overhead]].
 
-Every term is a mean over events of one kind: of the time since the node's last event, and of what
-the event itself took beyond what was prescribed. So nothing is fitted to how long a run was as a
-whole, and that can test the terms.
+Every term is a mean over events of one kind: of the time since the node's last event, and of the
+event's own time beyond what was prescribed. So nothing is fitted to the duration of whole runs,
+which remains a test of the terms.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,9 +17,9 @@ from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.validate.training.events import AGREE, COLLECT, ISSUE, SEND, SERVE, STEP, TAKE, WAIT
 
 WARM_UP = 0.1  # share of the steps that come first and are left out
-AT_ONCE = 1e-4  # seconds: a result that takes no longer was there
-TELLING = 0.1  # collectives a step: programs that differ by less tell nothing apart
-BLOCKS = 8  # of a node's events in order: their means are nearly independent, as events are not
+AT_ONCE = 1e-4  # seconds: a wait that takes no longer found its result ready
+TELLING = 0.1  # collectives per step: the least difference between algorithms that separates terms
+BLOCKS = 8  # of a node's events in order, whose means are nearly independent, unlike events
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ Array = np.ndarray[Any, Any]
 
 
 def fit(runs: Sequence[RunEvents]) -> dict[str, Term]:
-    """The terms that these runs, all with as many workers, show: by the keys of [[overhead]].
+    """Fit the terms of [[overhead]], by key, to runs with the same number of workers.
 
-    Terms of which they say nothing are left out.
+    Terms that the runs do not show are left out.
     """
     nodes = [each for run in runs for each in _nodes(run)]
     prescribed = [each for each in nodes if not each.is_real]
@@ -65,16 +65,16 @@ def fit(runs: Sequence[RunEvents]) -> dict[str, Term]:
         "agree": _term(nodes, _Node.questions),
         "send": _term(servers, lambda node: node.own(SEND)),
         "receive": _term(servers, _Node.services),
-        "message": _term(bare, _Node.ways),
+        "message": _term(bare, _Node.transits),
     }
     late = _term(prescribed or bare, _Node.late)
     collect = found["collect"]
     if late is not None and collect is not None:
-        # who finds a result there takes it over afterwards, who waits meanwhile
+        # a worker that finds its result ready collects it afterwards, one that waits meanwhile
         rest = late.mean - collect.mean
         errors = [late.se, collect.se]
         awake = _term(nodes, _Node.after_waits)
-        if awake is not None and plain is not None:  # all wake up at once, and share the cores
+        if awake is not None and plain is not None:  # all wake at once and share the cores
             rest += awake.mean - plain.mean
             errors += [awake.se, plain.se]
         found["collective"] = Term(max(0.0, rest), hypot(*errors), late.samples)
@@ -82,12 +82,12 @@ def fit(runs: Sequence[RunEvents]) -> dict[str, Term]:
 
 
 def _between(nodes: Sequence["_Node"], plain: float | None) -> dict[str, Term | None]:
-    """Of steps, and of starting collectives: their own excess, and what lies between events.
+    """Fit the terms of steps and of starting collectives: own excess, and gaps between events.
 
-    A program does its arithmetic now before a collective and now after it, so that gaps cannot be
-    told apart by what they come before. Programs that average more and less often tell them: their
-    gaps are those of so many steps and so many collectives, by least squares. After a wait only
-    `plain` is counted, what lies between two steps, if any do: the rest has only who waits.
+    Programs do their arithmetic before a collective or after it, so gaps cannot be assigned by the
+    event that follows. Least squares over programs that average more and less often separate them:
+    total gaps = steps and collectives times their terms. After a wait only `plain`, the gap between
+    two steps, is counted if known: the rest affects only nodes that wait.
     """
     late = _term(nodes, _Node.lateness)
     issued = _term(nodes, lambda node: node.lasted(ISSUE))
@@ -105,10 +105,9 @@ def _between(nodes: Sequence["_Node"], plain: float | None) -> dict[str, Term | 
 
 
 def _solved(rows: Array, gaps: Array) -> tuple[Array, Array]:
-    """Seconds between events for each step and each collective, with their standard errors.
+    """Solve for seconds of gap per step and per collective, with standard errors (jackknife).
 
-    All of it is the steps' where nobody averages more often than another. Errors by leaving out
-    one node after another.
+    All of it goes to steps if all nodes average equally often.
     """
     alike = np.ptp(rows[:, 1] / rows[:, 0]) < TELLING
 
@@ -130,7 +129,7 @@ def _solved(rows: Array, gaps: Array) -> tuple[Array, Array]:
 
 
 class _Node:
-    """The events of one node in one run, without the warm-up, in order."""
+    """Events of one node in one run, in order, without the warm-up."""
 
     def __init__(self, run: RunEvents, events: np.ndarray, costs: "Nominal") -> None:
         self.is_real = run.scenario.validation.network != "emulated"
@@ -147,51 +146,51 @@ class _Node:
         return self._events[chosen], self._gaps[chosen]
 
     def count(self, kind: int) -> int:
-        """How many events of a kind there are."""
+        """Return the number of events of a kind."""
         return len(self._of(kind)[0])
 
     def pauses(self, plain: float | None) -> float:
-        """Seconds before steps and collectives, all together; after a wait `plain`, if known."""
+        """Return total seconds before steps and collectives, `plain` each after a wait if known."""
         mine = np.isin(self._events["kind"], (STEP, ISSUE, WAIT)) & ~np.isnan(self._gaps)
         gaps = self._gaps if plain is None else np.where(self._waited, plain, self._gaps)
         return float(gaps[mine].sum())
 
     @property
     def _waited(self) -> Array:
-        """Whether the event before each was a wait for what was not there yet."""
+        """Whether the event before each was a wait for a result that was not ready."""
         waits = self._events["kind"] == WAIT
         waits &= self._events["end"] - self._events["start"] > AT_ONCE
         return np.append(False, waits[:-1])
 
     def between_steps(self) -> Array:
-        """What lies between two steps that follow each other."""
+        """Return seconds between consecutive steps."""
         steps = self._events["kind"] == STEP
         return np.asarray(self._gaps[1:][steps[1:] & steps[:-1]])
 
     def after_waits(self) -> Array:
-        """What lies between the end of a wait and the next event."""
+        """Return seconds between the end of a wait and the next event."""
         return np.asarray(self._gaps[self._waited])
 
     def own(self, kind: int) -> Array:
-        """All of an event, and the time before it."""
+        """Return seconds of events and of the gaps before them."""
         events, gaps = self._of(kind)
         return np.asarray(gaps + events["end"] - events["start"])
 
     def lasted(self, kind: int) -> Array:
-        """What an event took, also one within another."""
+        """Return seconds of events, including those within others."""
         events = np.concatenate([self._inside, self._events])
         events = events[events["kind"] == kind]
         return np.asarray(events["end"] - events["start"])
 
     def lateness(self) -> Array:
-        """What steps took beyond what was drawn."""
+        """Return seconds of steps beyond what was drawn."""
         events, _ = self._of(STEP)
         return np.asarray(np.nan_to_num(events["end"] - events["due"]))
 
     def late(self) -> Array:
-        """How much later than prescribed collectives were there, for those who waited for them.
+        """Return by how many seconds collectives were later than prescribed, for nodes that waited.
 
-        Where nobody emulates delays, all of it is real, and whoever came last waited, too.
+        Without emulated delays all of it is real, and the last node to join waited, too.
         """
         events, _ = self._of(WAIT)
         if not self.is_real:
@@ -201,25 +200,25 @@ class _Node:
         return np.asarray((events["end"] - events["due"] - prescribed)[waited])
 
     def _landed(self, waits: Array) -> Array:
-        """When the results of waits were there; their start where they had been before."""
+        """Return when the results of waits were ready, or the start of the wait if before it."""
         landings = np.sort(self._inside["start"])
         following = np.searchsorted(landings, waits["start"])
         known = np.append(landings, np.inf)[following]
         return np.where(known <= waits["end"], known, waits["start"])
 
     def questions(self) -> Array:
-        """What answers took since the last node had asked."""
+        """Return seconds from the last node's question to the answer."""
         events, gaps = self._of(AGREE)
         return np.asarray(gaps + events["end"] - events["joined"])
 
-    def ways(self) -> Array:
-        """What messages took on their way, beyond what is prescribed."""
+    def transits(self) -> Array:
+        """Return seconds of messages in transit, beyond what is prescribed."""
         events, _ = self._of(TAKE)
         prescribed = [self._costs.message(size) for size in events["bytes"]]
         return np.asarray(events["due"] - events["joined"] - np.array(prescribed))
 
     def services(self) -> Array:
-        """What taking a message over and serving it took the server beyond what is prescribed."""
+        """Return the server's seconds per message received and served, beyond those prescribed."""
         events, gaps = self._of(TAKE)
         taken = gaps + events["end"] - np.fmax(events["start"], events["due"])
         served, pauses = self._of(SERVE)
@@ -228,9 +227,9 @@ class _Node:
 
 
 class Nominal:
-    """What a scenario prescribes where nothing emulates it: expected seconds by bytes.
+    """Expected seconds that a scenario prescribes without emulation, by bytes.
 
-    `latency`: what a mean takes however small it is; `hops`: latencies that are in it.
+    `latency`: seconds of an all-reduce of 0 bytes; `hops`: the number of link latencies in it.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -239,15 +238,15 @@ class Nominal:
         path = network.mean_plan.path
         self.latency = sum(link.latency * hops for link, hops in path.items())
         self.hops = sum(path.values())
-        self._way = network.link(0, network.workers)
+        self._link = network.link(0, network.workers)
 
     def mean(self, size: float) -> float:
-        """Of a mean."""
+        """Return seconds of an all-reduce of `size` bytes."""
         return self._held * size + self.latency
 
     def message(self, size: float) -> float:
-        """Of a message to the server."""
-        return self._way.latency + size / self._way.bandwidth
+        """Return seconds of a message of `size` bytes to the server."""
+        return self._link.latency + size / self._link.bandwidth
 
 
 def _nodes(run: RunEvents) -> Iterator[_Node]:
@@ -258,7 +257,7 @@ def _nodes(run: RunEvents) -> Iterator[_Node]:
 
 
 def _term(nodes: Sequence[_Node], samples: Callable[[_Node], np.ndarray]) -> Term | None:
-    """The mean of samples of all nodes; its error from the means of blocks of neighbours."""
+    """Average samples over all nodes; the error comes from means of blocks of neighbours."""
     each = [found for found in map(samples, nodes) if len(found)]
     if not each:
         return None

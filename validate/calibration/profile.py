@@ -1,4 +1,4 @@
-"""Profiles: what was measured of a machine, as a commented TOML file that scenarios extend."""
+"""Profiles: measurements of a machine as a commented TOML file that scenarios extend."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from paceline.simulator.load import load
 from paceline.simulator.results import store
 from paceline.simulator.scenario.overhead import Overhead
 
-INLINE = "dist"  # a table with this key is a law, and takes one line
+INLINE = "dist"  # a table with this key is a law, written on one line
 DIGITS = 4  # significant ones of a number
 STEADY = 0.05  # relative standard deviation below which a time is constant
 TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
@@ -28,11 +28,11 @@ _overheads = TypeAdapter(tuple[Overhead, ...])
 
 @dataclass(frozen=True)
 class Profile:
-    """The tables of a profile, and what the file says beside them.
+    """The tables of a profile, with comments and files.
 
-    `tables`: as TOML has them, quantities with units; `comments`: a line about a key, by its dotted
-    path ("overhead.0.issue", "calibration"); `head`: lines of comment that come first; `files`:
-    those that tables name (`file = ...`), by name. `folder`: where they are.
+    `tables`: as in TOML, quantities with units; `comments`: one line per key, by its dotted path
+    ("overhead.0.issue", "calibration"); `head`: lines of comment that come first; `files`: contents
+    of files that tables name (`file = ...`), by name; `folder`: where these are.
     """
 
     tables: Mapping[str, Any]
@@ -43,7 +43,7 @@ class Profile:
 
     @property
     def overheads(self) -> tuple[Overhead, ...]:
-        """What a real system adds, by the number of workers. Raises InputError."""
+        """Parse the [[overhead]] tables, one per number of workers. Raises InputError."""
         try:
             return _overheads.validate_python(
                 self.tables.get("overhead", ()), context={"folder": self.folder}
@@ -59,7 +59,7 @@ class Profile:
             raise InputError(f"{messages.dotted(path)}{shown}: {what}") from None
 
     def text(self) -> str:
-        """The file, with comments."""
+        """Return the text of the file, with comments."""
         document = _tomlkit().document()
         self._fill(document, self.tables, ())
         head = "".join(f"# {line}".rstrip() + "\n" for line in self.head)
@@ -68,7 +68,7 @@ class Profile:
         return f"{head}\n{body}" if head else body
 
     def write(self, path: Path | str) -> None:
-        """Write the file, and beside it those that it names. Raises InputError."""
+        """Write the file, and the files that it names beside it. Raises InputError."""
         path = Path(path)
         try:
             store.write(path, self.text().encode())
@@ -110,18 +110,15 @@ class Profile:
         return " ".join(self.comments.get(".".join(path), "").split())
 
 
-def demand(path: Path) -> None:
-    """Refuse a file that cannot be written, before a minute is spent on what it is to hold.
-
-    Raises InputError.
-    """
+def require_writable(path: Path) -> None:
+    """Raise InputError for a file that cannot be written, before a minute of measuring."""
     folder = next(each for each in path.absolute().parents if each.exists())
     if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
         raise InputError(f"{path}: cannot be written; choose another file with --out")
 
 
 def read(path: Path | str) -> Profile:
-    """Read what `Profile.write` wrote, or a user has since. Raises InputError."""
+    """Read a profile that `Profile.write` or a user wrote. Raises InputError."""
     path = Path(path)
     tables = load.read(path)
     if not tables.keys() & {"overhead", "calibration", "probe"}:
@@ -130,7 +127,7 @@ def read(path: Path | str) -> Profile:
             "make one by `paceline probe` or `paceline calibrate`"
         )
     if wrong := refusals(tables, str(path), path.parent, "put a copy beside it"):
-        raise InputError("\n".join(wrong.values()))  # they are copied beside the new profile
+        raise InputError("\n".join(wrong.values()))  # files are copied beside the new profile
     text = path.read_text("utf-8-sig")
     lines = text.splitlines()
     first = next((n for n, line in enumerate(lines) if not line.startswith("#")), len(lines))
@@ -152,29 +149,29 @@ def read(path: Path | str) -> Profile:
 
 
 def seconds(value: float) -> str:
-    """A time as people write it: "0.412 ms"."""
+    """Format a time (seconds): "0.412 ms"."""
     return _quantity(value, TIMES, 0.1)
 
 
 def size(value: float) -> str:
-    """Bytes as people write them: "64 kB"."""
+    """Format a size (bytes): "64 kB"."""
     return _quantity(value, SIZES)
 
 
 def rate(value: float) -> str:
-    """Bytes per second as people write them: "3.1 Gbit/s"."""
+    """Format a bandwidth (bytes per second): "3.1 Gbit/s"."""
     return _quantity(8 * value, RATES)
 
 
 def law(mean: float, spread: float) -> dict[str, Any]:
-    """A time (seconds) with this mean and standard deviation, as a scenario writes its law."""
+    """Return the law of a time with this mean and standard deviation (seconds), as a scenario's."""
     if mean <= 0 or spread < STEADY * mean:
         return {"dist": "constant", "value": seconds(max(mean, 0.0))}
     return {"dist": "gamma", "mean": seconds(mean), "shape": rounded((mean / spread) ** 2)}
 
 
 def rounded(value: float) -> float:
-    """A number with as many digits as a profile has."""
+    """Round a number to the digits of a profile."""
     return float(f"{value:.{DIGITS}g}")
 
 
@@ -194,7 +191,7 @@ def _are_tables(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """A value as TOML has it on one line, numbers rounded."""
+    """Return a value as TOML writes it on one line, numbers rounded."""
     if isinstance(value, Mapping):
         table = _tomlkit().inline_table()
         table.update({key: _plain(each) for key, each in value.items()})
@@ -205,7 +202,7 @@ def _plain(value: Any) -> Any:
 
 
 def _names(value: Any) -> Iterator[str]:
-    """All files that tables name."""
+    """Yield the names of all files in tables."""
     if isinstance(value, Mapping):
         for key, each in value.items():
             if key == "file" and isinstance(each, str):
@@ -217,7 +214,7 @@ def _names(value: Any) -> Iterator[str]:
 
 
 def _comments(body: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Of a parsed table: each key's comment, which stands in the line before, or in its own."""
+    """Yield each key's comment in a parsed table, from the line before or its own."""
     above = ""
     for key, item in body:
         if key is None:
@@ -237,7 +234,7 @@ def _comments(body: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 
 
 def _tomlkit() -> Any:
-    """The library that keeps comments; loaded where it is used."""
+    """Import tomlkit, which keeps comments, on first use."""
     try:
         import tomlkit  # noqa: PLC0415
     except ModuleNotFoundError:

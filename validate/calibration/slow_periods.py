@@ -1,4 +1,4 @@
-"""Slow spells in the times of steps: how much slower, how long, how far apart."""
+"""Slow periods in the times of steps: how much slower, how long, how far apart."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,19 +9,19 @@ import numpy as np
 from paceline.simulator.distributions.distribution import Array
 from paceline.validate.calibration.independence import NEARLY, Series, logs
 
-SLOWER = 1.15  # the least factor of a spell that is told from chance
-SPELLS = 3  # of them, to tell how long they last
-SEEN = 2  # steps that a spell lasts at least if it is surely seen
+SLOWER = 1.15  # the least factor of a slow period that is distinguished from chance
+PERIODS = 3  # fewest, to estimate how long they last
+SEEN = 2  # steps above which a slow period is surely detected
 MOST = 0.9
 ROUNDS = 40  # of EM
-STRAY = 0.01  # share of times that may be anything: those that a spell begins or ends in
+STRAY = 0.01  # share of outliers: times within which a slow period begins or ends
 
 
 @dataclass(frozen=True)
 class SlowPeriods:
-    """Slow spells: `factor`, mean durations `on` and `off` (seconds), how many began.
+    """Slow periods: `factor`, mean durations `on` and `off` (seconds), `count` of beginnings.
 
-    `fast`: per worker, which of its steps are wholly outside of spells.
+    `fast`: per worker, a mask of its steps wholly outside slow periods.
     """
 
     factor: float
@@ -32,10 +32,10 @@ class SlowPeriods:
 
 
 def find(series: Series, lasts: Series) -> SlowPeriods | None:
-    """Find slow spells in correlated times; None where two speeds do not describe them.
+    """Find slow periods in correlated times; None if two speeds do not describe them.
 
-    A hidden Markov chain of two states (Rabiner 1989): the logarithm of a time is the worker's own,
-    plus log `factor` in the slow state, plus a deviation of any law, which is estimated, too.
+    A hidden Markov chain of two states (Rabiner 1989): the logarithm of a time is the worker's own
+    level, plus log `factor` in the slow state, plus a deviation whose law is estimated, too.
     `lasts`: seconds from the beginning of each step to that of the next.
     """
     begun_from = (_Chain(series, window) for window in (1, 3, 9, 27))
@@ -45,7 +45,7 @@ def find(series: Series, lasts: Series) -> SlowPeriods | None:
     slow = [p > 0.5 for p in found.slow]
     begun = [int(np.sum(each[1:] & ~each[:-1])) for each in slow]
     factor = _factor(series, slow)
-    if factor < SLOWER or sum(begun) < SPELLS or max(begun) < 2:
+    if factor < SLOWER or sum(begun) < PERIODS or max(begun) < 2:
         return None
     fast = [_steady(times, _inner(~each)) for times, each in zip(series, slow, strict=True)]
     if not any(each.any() for each in fast):
@@ -56,9 +56,9 @@ def find(series: Series, lasts: Series) -> SlowPeriods | None:
 
 
 def _length(series: Series, lasts: Series, slow: Sequence[np.ndarray]) -> float:
-    """Mean duration of a spell: what those that last for some steps last beyond them.
+    """Return the mean duration of a slow period: of those longer than some steps, the rest.
 
-    Shorter ones may not be seen, and it does not matter: durations have no memory.
+    Shorter ones may be missed, which does no harm: durations are memoryless.
     """
     found = []
     for seconds, each in zip(lasts, slow, strict=True):
@@ -67,13 +67,13 @@ def _length(series: Series, lasts: Series, slow: Sequence[np.ndarray]) -> float:
         found += (whole[edges[1::2]] - whole[edges[::2]]).tolist()
     seen = SEEN * float(np.median(np.concatenate(series)))
     long = [each - seen for each in found if each > seen]
-    return float(np.mean(long if len(long) >= SPELLS else found))
+    return float(np.mean(long if len(long) >= PERIODS else found))
 
 
 def _share(series: Series, fast: Sequence[np.ndarray], factor: float) -> float:
-    """Share of the time that is in spells, by what steps take beyond their work.
+    """Return the share of time in slow periods, from what steps take beyond their work.
 
-    So the ends of spells count by how much of a step they are.
+    So a period that ends within a step counts by its share of that step.
     """
     usual = float(np.concatenate([x[each] for x, each in zip(series, fast, strict=True)]).mean())
     over = 0.0
@@ -85,14 +85,14 @@ def _share(series: Series, fast: Sequence[np.ndarray], factor: float) -> float:
 
 
 def _inner(state: np.ndarray) -> np.ndarray:
-    """Steps whose neighbours are in the same state: no spell begins or ends in them."""
+    """Return steps whose neighbours share their state: no period begins or ends in them."""
     padded = np.pad(state, 1, constant_values=True)
     inner: np.ndarray = state & padded[:-2] & padded[2:]
     return inner
 
 
 def _steady(times: Array, fast: np.ndarray) -> np.ndarray:
-    """Where nearly all steps take the same time, only those: others had a spell within them."""
+    """If nearly all steps take the same time, keep only those: others contain a slow period."""
     if not fast.any():
         return fast
     usual = float(np.median(times[fast]))
@@ -101,7 +101,7 @@ def _steady(times: Array, fast: np.ndarray) -> np.ndarray:
 
 
 def _factor(series: Series, slow: Sequence[np.ndarray]) -> float:
-    """How many times as long steps take inside of spells, by workers that have both kinds."""
+    """Return how many times as long slow steps take, over workers that have both kinds."""
     ratios, weights = [], []
     for times, each in zip(series, slow, strict=True):
         inside, outside = times[_inner(each)], times[_inner(~each)]
@@ -135,10 +135,10 @@ class _Chain:
         self._first = 0.5
         self.likely, self.shift = -math.inf, 0.0
         for _ in range(8):
-            self.improve(_mean)  # the median could jump to nothing, as long as states are rough
+            self.improve(_mean)  # the median could jump to 0 while states are rough
 
     def improve(self, center: Callable[[Array, Array], float]) -> None:
-        """One round of EM; `center` of weighted values says how far apart the states are."""
+        """Do one round of EM; `center`: the location of weighted values, compared by state."""
         shift = self._apart(self._logs, center)
         for _ in range(2):
             bases = [
@@ -157,7 +157,7 @@ class _Chain:
         return center(every, p) - center(every, 1 - p)
 
     def _pass(self, usual: Series, slower: Series) -> None:
-        """Forward and backward (E step), then the chain's own chances."""
+        """Run forward-backward (E step), then update the transition probabilities."""
         likely, moves, stays, first = 0.0, [0.0, 0.0], [0.0, 0.0], []
         for index, (fast, slow) in enumerate(zip(usual, slower, strict=True)):
             p, total, gone, stayed = _smooth(fast, slow, self._leave, self._first)
@@ -176,7 +176,7 @@ class _Chain:
 
 
 def _density(values: Array, weights: Array) -> Callable[[Array], Array]:
-    """The logarithm of a density, from weighted values: a kernel estimate on a grid."""
+    """Return a log density: a kernel estimate of weighted values on a grid."""
     low, high = float(values.min()), float(values.max())
     total = float(weights.sum())
     center = float(values @ weights) / total
@@ -202,7 +202,7 @@ def _median(values: Array, weights: Array) -> float:
 
 
 def _quantiles(values: Array, weights: Array, at: Sequence[float]) -> list[float]:
-    """Of weighted values."""
+    """Return quantiles of weighted values."""
     order = np.argsort(values)
     below = np.cumsum(weights[order])
     found: list[float] = values[order][np.searchsorted(below, np.array(at) * below[-1])].tolist()
@@ -212,9 +212,7 @@ def _quantiles(values: Array, weights: Array, at: Sequence[float]) -> list[float
 def _smooth(
     usual: Array, slower: Array, leave: Sequence[float], first: float
 ) -> tuple[Array, float, list[float], list[float]]:
-    """Forward-backward of one worker: P(slow), log-likelihood, expected moves and stays of each
-    state.
-    """
+    """Smooth one worker: P(slow), log-likelihood, each state's expected moves and stays."""
     top = np.maximum(usual, slower)
     a, b = np.exp(usual - top).tolist(), np.exp(slower - top).tolist()
     up, down = leave

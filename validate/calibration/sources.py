@@ -1,4 +1,4 @@
-"""What a profile is fitted to: measured run directories, a job's telemetry, or profiler traces."""
+"""Sources of a calibration: measured run directories, a job's telemetry, profiler traces."""
 
 import math
 from collections.abc import Sequence
@@ -22,16 +22,16 @@ from paceline.validate.training.events import STEP, WAIT
 
 TRACES = (".json", ".gz")
 EVENTS = "events.csv"
-LIKE = 1.5  # times as many bytes: sizes that differ less tell nothing of a bandwidth
+LIKE = 1.5  # ratio of sizes below which they do not determine a bandwidth
 
 
 @dataclass(frozen=True)
 class Source:
     """Runs of one scenario.
 
-    `paces`: seconds per step by label and seed, where a run can be repeated; `summary`: what their
-    directory says of them; `network`: the table of [network] that they show, where nobody
-    prescribed one; `notes`: in sentences; `collectives`: how long they lasted, if that is known.
+    `paces`: seconds per step by label and seed, of runs that can be repeated; `summary`: of their
+    run directory; `network`: the fitted table of [network] if none was prescribed; `notes`: in
+    sentences; `collectives`: their durations, if known.
     """
 
     path: Path
@@ -45,7 +45,7 @@ class Source:
 
 
 def read(paths: Sequence[Path], *, allow_paths: bool = False) -> list[Source]:
-    """Read what is at `paths`; traces among them are the ranks of one job.
+    """Read the runs at `paths`; traces among them are the ranks of one job.
 
     Files that a run's scenario names must lie in its folder, unless `allow_paths`. Raises
     InputError.
@@ -92,16 +92,16 @@ def _directory(path: Path, allow_paths: bool) -> Source:
 
 
 def _evidence(path: Path, found: directories.RunDirectory) -> list[str]:
-    """What speaks against the runs as evidence."""
+    """Say which runs are not evidence, and why."""
     return [
-        f"{path}: {label}: fitted to runs that are no evidence: {'; '.join(each['reasons'])}"
+        f"{path}: {label}: fitted to runs that are not evidence: {'; '.join(each['reasons'])}"
         for label, each in (found.summary.get("evidence") or {}).items()
         if not each["admitted"]
     ]
 
 
 def _recorded(path: Path, found: Recorded) -> Source:
-    """A job of which only what was recorded is known: nothing of it was prescribed."""
+    """Return the source of a recorded job, in which nothing was prescribed."""
     every = np.concatenate(list(found.events.values()))
     workers = max(int(found.head.get("workers", 0)), len(np.unique(every["node"])))
     sizes = every["bytes"][(every["kind"] == WAIT) & (every["bytes"] > 0)]
@@ -126,10 +126,10 @@ def _recorded(path: Path, found: Recorded) -> Source:
 
 
 def _network(every: np.ndarray, workers: int) -> tuple[dict[str, Any] | None, list[str]]:
-    """The ring whose collectives take as long as those that were waited for."""
+    """Fit a ring whose collectives take as long as the recorded waits; also return notes."""
     waits = every[(every["kind"] == WAIT) & (every["bytes"] > 0)]
     if not len(waits) or workers < 2:
-        return None, ["no collectives with their bytes: nothing is known of the network"]
+        return None, ["no collectives with known bytes: the network cannot be fitted"]
     begun = np.fmax(waits["start"], np.nan_to_num(waits["joined"], nan=-math.inf))
     lasted = waits["end"] - begun
     sizes = np.unique(waits["bytes"])
@@ -139,7 +139,7 @@ def _network(every: np.ndarray, workers: int) -> tuple[dict[str, Any] | None, li
     alpha, beta, said = fitted.alpha, fitted.beta, []
     if sizes.max() < LIKE * sizes.min():
         alpha, beta = 0.0, float(np.median(lasted)) / float(sizes.mean())
-        said.append("all collectives are of one size: their whole time counts as bandwidth")
+        said.append("all collectives have one size: their whole time counts as bandwidth")
     hops, share = 2 * (workers - 1), 2 * (workers - 1) / workers
     table = {"collective": "ring", "latency": profile.seconds(alpha / hops)}
     if beta:
@@ -148,10 +148,10 @@ def _network(every: np.ndarray, workers: int) -> tuple[dict[str, Any] | None, li
 
 
 def steps(sources: Sequence[Source]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Seconds of each worker's steps, and when they began, one run after the other.
+    """Return each worker's step times and when they began (seconds), runs concatenated.
 
-    As drawn where they were stretched, else as measured. What is drawn is the same for all
-    algorithms with a seed, and counts once. Without the first tenth.
+    Times are those drawn if steps were stretched, else measured; the first tenth is left out. Draws
+    are the same for all algorithms with one seed, and count once.
     """
     workers = max(source.scenario.cluster.workers for source in sources)
     lasted: list[list[np.ndarray]] = [[] for _ in range(workers)]

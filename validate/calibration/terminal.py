@@ -1,4 +1,4 @@
-"""Tables of a calibration for a terminal."""
+"""Tables of a calibration for the terminal."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -34,5 +34,5 @@ def overheads(tables: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _cost(value: Any) -> str:
-    """Write a cost as a profile does; a random one as its mean."""
+    """Format a cost; a random one by its mean."""
     return str(value.get("mean", value.get("value"))) if isinstance(value, dict) else str(value)

@@ -1,4 +1,4 @@
-"""Who is to blame: what makes a measured run differ from its prediction."""
+"""Attribution: which cause explains most of what a measured run differs from its prediction by."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,24 +9,25 @@ from paceline.simulator.results.statistics import human, number
 
 Row = Mapping[str, Any]
 
-NEGLIGIBLE = 0.01  # relative errors below this are nobody's fault
-LOOSE = 0.05  # those of a loss below this, where nothing tells what its noise is
+NEGLIGIBLE = 0.01  # relative errors below this need no explanation
+LOOSE = 0.05  # the same for a loss whose noise is unknown
 MEANS = {
     "contention": "computing, and waiting in proportion to it, takes {}",
     "compute tail": "waiting for the slowest, beyond what computing explains, takes {}",
     "link": "communicating takes {}",
     "overlap": "communication that computing should hide takes {}",
-    "failures": "being down, or computing in vain, takes {}",
+    "failures": "downtime and lost work take {}",
 }
 
 
 def attribute(predicted: Row, measured: Row, pace: Row, loss: Row | None) -> dict[str, Any]:
-    """Return what is `to_blame` for the errors of one algorithm, and the sizes of all causes.
+    """Return the main cause (`to_blame`) of one algorithm's errors, and the sizes of all causes.
 
     `predicted`, `measured`: the algorithm's summaries; `pace`, `loss`: the rows of its seconds per
     step and of its loss at equal steps. The causes' `seconds_per_step` (measured - predicted) add
-    up to the whole difference. `sizes` are relative to the measured step, or loss; the largest is
-    to blame, unless the whole error is within noise, or below 1 % (a loss's of unknown noise: 5 %).
+    up to the whole difference. `sizes` are relative to the measured step or loss; the largest is
+    the main cause, or "none" if the whole error is within noise or below 1 % (5 % for a loss of
+    unknown noise).
     """
     seconds = causes(predicted, measured, pace)
     sizes: dict[str, float] = {}
@@ -45,10 +46,10 @@ def attribute(predicted: Row, measured: Row, pace: Row, loss: Row | None) -> dic
 
 
 def causes(predicted: Row, measured: Row, pace: Row) -> dict[str, float]:
-    """Return the seconds per step that each cause adds to the prediction; none where unknown.
+    """Return the seconds per step that each cause adds to the prediction, {} if unknown.
 
-    Waiting for the slowest grows in proportion to the compute time where all of its distribution
-    does; so much of it is contention's, and only the rest is the tail's.
+    If the whole distribution of compute times is scaled, waiting for the slowest worker scales with
+    it: that part is attributed to contention, only the rest to the tail.
     """
     shares = predicted["breakdown"], measured["breakdown"]
     if pace["error"] is None or any(None in each.values() for each in shares):
@@ -70,7 +71,7 @@ def causes(predicted: Row, measured: Row, pace: Row) -> dict[str, float]:
 
 
 def _hidden(measured: Row) -> str:
-    """Name what longer communication means: programs that act late on means overlap it."""
+    """Name the cause of longer communication: algorithms with stale averages overlap it."""
     stale = measured["staleness"]
     return "overlap" if stale and stale["unit"] == "steps" and stale["mean"] > 0 else "link"
 
@@ -93,23 +94,27 @@ def _sentence(to_blame: str, seconds: Mapping[str, float], pace: Row, loss: Row 
 
 
 def overall(found: Mapping[str, Row]) -> dict[str, Any]:
-    """Return the cause that is to blame for most, of all algorithms together, by their `sizes`.
+    """Return the cause that explains most over all algorithms together, by their `sizes`.
 
-    `sizes` here: the mean over the algorithms, where a cause that is not to blame counts nothing.
+    `sizes`: the mean over the algorithms, counting each one's main cause only.
     """
-    blamed = {label: row for label, row in found.items() if row["to_blame"] != "none"}
+    explained = {label: row for label, row in found.items() if row["to_blame"] != "none"}
     sizes: dict[str, float] = {}
-    for row in blamed.values():
+    for row in explained.values():
         cause = row["to_blame"]
         sizes[cause] = sizes.get(cause, 0.0) + row["sizes"][cause] / len(found)
     to_blame = max(sizes, key=sizes.__getitem__) if sizes else "none"
-    who = [label for label, row in blamed.items() if row["to_blame"] == to_blame]
-    if not who:
-        return {"to_blame": to_blame, "sizes": sizes, "sentence": "Nobody is to blame."}
-    typical = float(np.median([blamed[label]["sizes"][to_blame] for label in who]))
+    labels = [label for label, row in explained.items() if row["to_blame"] == to_blame]
+    if not labels:
+        return {
+            "to_blame": to_blame,
+            "sizes": sizes,
+            "sentence": "All errors are within noise, or negligible.",
+        }
+    typical = float(np.median([explained[label]["sizes"][to_blame] for label in labels]))
     of = "loss" if to_blame == "error model" else "step"
     sentence = (
-        f"To blame: {to_blame}, for {', '.join(who)} ({100 * typical:.1f} % of a {of}"
-        f"{', median' if len(who) > 1 else ''})."
+        f"Main cause: {to_blame}, for {', '.join(labels)} ({100 * typical:.1f} % of a {of}"
+        f"{', median' if len(labels) > 1 else ''})."
     )
     return {"to_blame": to_blame, "sizes": sizes, "sentence": sentence}

@@ -17,12 +17,12 @@ class Comparison(ComparisonStatistics):
 
     @cached_property
     def notes(self) -> list[str]:
-        """What a reader of the numbers should know."""
+        """Return what was left out and why, in sentences."""
         return sentences.notes(self)
 
     @cached_property
     def sentence(self) -> str:
-        """All of it in a few sentences."""
+        """Return errors, excess, ranks and main cause in a few sentences."""
         return sentences.summary(self)
 
     def json(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class Comparison(ComparisonStatistics):
 def compare(predicted: Path | str, measured: Path | str) -> Comparison:
     """Compare two run directories by the labels of their algorithms.
 
-    Raises InputError where one of them is no run directory, or they have no algorithm in common.
+    Raises InputError if one of them is not a run directory, or they have no algorithm in common.
     """
     one, other = read.read(predicted), read.read(measured)
     labels = [label for label in other.runs if label in one.runs]

@@ -16,8 +16,8 @@ if TYPE_CHECKING:  # matplotlib takes half a second to import
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-POINTS = 400  # more than a figure can show
-DOTS = 15  # that mark a measured curve
+POINTS = 400  # more than a figure can resolve
+DOTS = 15  # markers on a measured curve
 NEAR = 0.1  # relative error of the scatter's band
 
 
@@ -31,8 +31,8 @@ def figures(result: ComparisonStatistics) -> dict[str, bytes]:
 def curves(result: ComparisonStatistics) -> "Figure":
     """Draw the loss, or without one the steps, against wall-clock time.
 
-    A line per prediction and dots of its colour for the measurement; hollow where those runs are
-    no evidence.
+    A line per prediction, dots of its colour for the measurement; dots are hollow if those runs
+    are not evidence.
     """
     figure, axes = one_panel()
     sides = [(result.predicted.runs[label], result.measured.runs[label]) for label in result.labels]
@@ -91,7 +91,7 @@ def _band(
 
 
 def _visible(shown: Sequence[np.ndarray], column: str) -> list[float]:
-    """Return the values that the axis must hold: what diverges leaves the picture."""
+    """Return the values that the axis must cover; diverging curves may leave it."""
     values = np.concatenate([each.ravel() for each in shown])
     values = values[np.isfinite(values)]
     if column == "loss":
@@ -102,7 +102,7 @@ def _visible(shown: Sequence[np.ndarray], column: str) -> list[float]:
 def scatter(result: ComparisonStatistics) -> "Figure | None":
     """Draw predicted against measured: seconds per step and, where there are any, times to target.
 
-    None where no algorithm has both, above zero.
+    None if no algorithm has both, above zero.
     """
     from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -168,7 +168,7 @@ def _panel(
 
 
 def _fill(result: ComparisonStatistics, label: str) -> str:
-    """Dots are hollow where the measured runs are no evidence."""
+    """Return the fill of a dot: hollow if the measured runs are not evidence."""
     colour = COLOURS[result.labels.index(label) % len(COLOURS)]
     return "white" if label in result.not_counted else colour
 

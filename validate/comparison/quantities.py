@@ -11,7 +11,7 @@ from paceline.simulator.results import statistics
 from paceline.simulator.results.run import TIMES, Run
 
 WARM_UP = 0.1  # of a run's steps: connections open, caches fill
-RECENT = 0.2  # of a run's steps, whose losses tell how much these fluctuate
+RECENT = 0.2  # last share of a run's steps, from which fluctuations of the loss are estimated
 LOSS_TIMES = {"quarter": 0.25, "half": 0.5, "three_quarters": 0.75, "end": 1.0}
 PACE, TARGET, EQUAL_STEPS = "seconds_per_step", "time_to_target", "loss_at_equal_steps"
 
@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 
 def pace(run: Run) -> float:
-    """Return seconds per step without the first tenth of the steps; nan without two evaluations.
+    """Return the pace: seconds per step after the first tenth of them; nan below two evaluations.
 
     From the first evaluation after that tenth, but at least over the last interval.
     """
@@ -34,8 +34,8 @@ def rows(label: str, pair: tuple[Row, Row], runs: tuple[Sequence[Run], Sequence[
          target: float | None) -> list[Row]:  # fmt: skip
     """Return every quantity of the algorithm `label`, of which `pair` are the summaries.
 
-    Predicted comes before measured. What neither of them has is left out. `target`: the loss to
-    reach.
+    Pairs are (predicted, measured). Quantities that neither has are left out. `target`: the loss
+    to reach.
     """
     seeds = [[run.seed for run in each] for each in runs]
     found = []
@@ -52,7 +52,7 @@ def rows(label: str, pair: tuple[Row, Row], runs: tuple[Sequence[Run], Sequence[
 
 
 def _quantities(runs: Sequence[Run], target: float | None) -> dict[str, Callable[[Run], float]]:
-    """What is asked of each run; times and steps end where the shortest of the runs does."""
+    """Return the quantities as functions of a run, up to the end of the shortest run."""
     end, step = min(run.duration for run in runs), min(run.steps for run in runs)
     found: dict[str, Callable[[Run], float]] = {PACE: pace}
     if target is not None:
@@ -114,10 +114,11 @@ def difference(predicted: float | None, measured: float | None) -> float | None:
 def within_noise(
     predicted: Sequence[float], measured: Sequence[float], *, paired: bool
 ) -> bool | None:
-    """Whether seeds alone may explain the difference of the means; None where nobody can tell.
+    """Whether seeds alone can explain the difference of the means; None if unknown.
 
-    `paired`: both have the same seeds, hence the same draws, so that what counts is the 95 %
-    interval of the differences seed by seed. Otherwise the two means' intervals must overlap.
+    `paired`: both have the same seeds, hence the same draws, so the test is whether the 95 %
+    interval of the differences per seed contains zero. Otherwise the
+    intervals of the two means must overlap.
     """
     if not np.isfinite([*predicted, *measured]).all():
         return None
@@ -131,9 +132,9 @@ def within_noise(
 
 
 def _fluctuates(row: Row, predicted: Run, measured: Run) -> bool | None:
-    """Whether the fluctuations of two single curves, twice, may explain that their losses differ.
+    """Whether twice the fluctuations of two single curves can explain that their losses differ.
 
-    What depends on who comes first, as a server's model does, is never the same twice.
+    A result that depends on the order of arrival, as a server's model does, never repeats.
     """
     if not complete(row):
         return None
@@ -156,7 +157,7 @@ def fluctuation(run: Run, until: float) -> float:
 
 
 def _reached(values: Sequence[Sequence[float]]) -> str | None:
-    """Say who reached the target, unless both did with every seed."""
+    """Say which side reached the target, unless both did with every seed."""
     names = ("predicted", "measured")
     reached = [statistics.reached(each) for each in values]
     if reached == [len(each) for each in values]:
@@ -171,10 +172,10 @@ def _reached(values: Sequence[Sequence[float]]) -> str | None:
 
 
 def excess(nominal: float | None, row: Row) -> Row:
-    """Return what is beyond the `nominal` seconds per step, in the `PACE` row's two worlds.
+    """Return the excess over the `nominal` seconds per step, of both sides of the `PACE` row.
 
-    Seconds per step; `share` is that of the nominal. `error` is that of the prediction on the
-    excess; None where the prediction is the nominal one, and so has no excess of its own.
+    Seconds per step; `share`: of the nominal. `error`: of the predicted excess; None if the
+    prediction is the nominal one and so has no excess of its own.
     """
     own = nominal is not None
     nominal = row["predicted"] if nominal is None else nominal
@@ -189,10 +190,10 @@ def excess(nominal: float | None, row: Row) -> Row:
 
 
 def expected(row: Row, intervals: Row | None) -> Row:
-    """Where the prediction said that a measured run may be expected, and whether it was there.
+    """Return the predicted 90 % interval, and whether it covers the measured value.
 
-    `intervals`: `interval90` of the predicted summary; None without a profile, and nothing follows.
-    That of the pace is of the whole run, and is taken in proportion.
+    `intervals`: `interval90` of the predicted summary, None without a profile. The interval of the
+    pace is for the whole run, and is scaled to the pace without warm-up.
     """
     interval = (intervals or {}).get(row["quantity"])
     if interval is None or interval[0] is None:
@@ -218,14 +219,14 @@ def medians(found: Sequence[Row]) -> dict[str, float | None]:
 
 
 def median(values: Sequence[float]) -> float | None:
-    """Return the median; None of nothing."""
+    """Return the median, None of an empty sequence."""
     return float(np.median(values)) if values else None
 
 
 def ranks(found: Mapping[str, Row]) -> float | None:
     """Return Kendall's tau (Kendall, 1938; tau-b) of predicted and measured, by label.
 
-    None for fewer than two algorithms that have both, or where one side tells none apart.
+    None if fewer than two algorithms have both values, or all values of one side are tied.
     """
     from scipy.stats import kendalltau  # noqa: PLC0415 - half a second
 
@@ -236,10 +237,10 @@ def ranks(found: Mapping[str, Row]) -> float | None:
 
 
 def regret(found: Mapping[str, Row]) -> Row | None:
-    """Return what it costs to trust the prediction.
+    """Return the cost of trusting the prediction.
 
-    `value`: that measured with `picked`, which was predicted to be best, over that of `best`,
-    minus 1; None where the picked one never got there. None at all where one side has nothing.
+    `value`: measured value of `picked`, the predicted best, over that of `best`, minus 1; None if
+    the picked one never reached the target. None altogether if one side has no values.
     """
     predicted = {k: row["predicted"] for k, row in found.items() if row["predicted"] is not None}
     measured = {k: row["measured"] for k, row in found.items() if row["measured"] is not None}

@@ -1,4 +1,4 @@
-"""A comparison in words."""
+"""Sentences about a comparison: its summary, and notes on what was left out."""
 
 from collections.abc import Iterator
 
@@ -7,14 +7,14 @@ from paceline.simulator.results.statistics import human
 from paceline.validate.comparison.quantities import PACE, TARGET, median
 from paceline.validate.comparison.statistics import ComparisonStatistics
 
-# tables that are told apart by labels, if so, or that only a prediction has
+# tables that labels already distinguish, or that only predictions contain
 UNCOMPARED = ("title", "algorithm", "tune", "theory", "overhead", "calibration")
 
 
 def summary(result: ComparisonStatistics) -> str:
-    """Errors, excess, ranks and blame, in a few sentences."""
+    """Summarize errors, excess, ranks and main cause in a few sentences."""
     if not result.counted:
-        return "No measured run counts as evidence, so nothing is said of errors."
+        return "No measured run counts as evidence, so errors are not reported."
     said = _pace, _excess, _covered, _ranks
     return " ".join(filter(None, [*(say(result) for say in said), result.overall["sentence"]]))
 
@@ -35,7 +35,7 @@ def _pace(result: ComparisonStatistics) -> str:
 
 
 def _excess(result: ComparisonStatistics) -> str:
-    """Say how much of a step is not built in: a small error on the whole may hide a large one."""
+    """Say how much of a step is beyond the nominal: its error may hide in a small total error."""
     known = [result.excess[label] for label in result.of(PACE)]
     shares = [row["share"] for row in known if row["share"] is not None]
     seconds = median([row["measured"] for row in known if row["measured"] is not None])
@@ -54,7 +54,7 @@ def _excess(result: ComparisonStatistics) -> str:
 
 
 def _covered(result: ComparisonStatistics) -> str:
-    """Say how many measured values lie where the prediction said, if it did."""
+    """Say how many measured values lie in the predicted intervals, if there are any."""
     rows = [*result.of(PACE).values(), *result.of(TARGET).values()]
     known = [row["covered"] for row in rows if row["covered"] is not None]
     if not known:
@@ -70,7 +70,7 @@ def _ranks(result: ComparisonStatistics) -> str:
         picking = f"Picking {regret['picked']}, the predicted best,"
         share = regret["value"]
         said.append(
-            f"{picking} never gets there."
+            f"{picking} never reaches the target."
             if share is None
             else f"{picking} costs {100 * share:.1f} % more than {regret['best']}."
             if share
@@ -80,7 +80,7 @@ def _ranks(result: ComparisonStatistics) -> str:
 
 
 def notes(result: ComparisonStatistics) -> list[str]:
-    """What a reader of the numbers should know: what was left out, and why."""
+    """Return what was left out and why, in sentences."""
     return [*_differences(result.predicted, result.measured), *_odd(result)]
 
 
@@ -100,7 +100,7 @@ def _differences(predicted: RunDirectory, measured: RunDirectory) -> Iterator[st
         if alone := [label for label in one.rows if label not in other.rows]:
             yield f"{', '.join(alone)}: only {name}, so not compared"
         if one.stalled:
-            yield f"{', '.join(one.stalled)}: {name} to stand still for good, so not compared"
+            yield f"{', '.join(one.stalled)}: {name} to stall for good, so not compared"
     if predicted.seeds != measured.seeds:
         yield "predicted and measured have different seeds, hence different draws"
     tables = predicted.table, measured.table

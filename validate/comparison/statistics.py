@@ -13,7 +13,7 @@ RANKED = 3  # algorithms whose order is worth a rank correlation
 
 @dataclass(frozen=True)
 class ComparisonStatistics:
-    """Two run directories, algorithm by algorithm; `labels` are those that both have."""
+    """Numbers from two run directories; `labels`: the algorithms that both contain."""
 
     predicted: RunDirectory
     measured: RunDirectory
@@ -21,30 +21,30 @@ class ComparisonStatistics:
 
     @property
     def title(self) -> str:
-        """The title of what was measured."""
+        """Return the title of the measured scenario."""
         return str(self.measured.summary["scenario"]["title"])
 
     @property
     def target(self) -> float | None:
-        """The loss to reach; that of the measured run holds for both."""
+        """Return the loss to reach, as the measured scenario states it."""
         target: float | None = self.measured.table["run"].get("target_loss")
         return target
 
     @cached_property
     def not_counted(self) -> dict[str, list[str]]:
-        """Why algorithms' measured runs are no evidence, by label; statistics leave them out."""
+        """Return, by label, why measured runs are not evidence; statistics leave these out."""
         evidence = self.measured.summary.get("evidence") or {}
         found = {label: evidence.get(label, {"admitted": True}) for label in self.labels}
         return {label: each["reasons"] for label, each in found.items() if not each["admitted"]}
 
     @property
     def counted(self) -> list[str]:
-        """The labels whose runs are evidence."""
+        """Return the labels whose measured runs are evidence."""
         return [label for label in self.labels if label not in self.not_counted]
 
     @cached_property
     def rows(self) -> list[Row]:
-        """One row per algorithm and quantity; `error` is null where there is none."""
+        """Return one row per algorithm and quantity; `error` is None if it cannot be computed."""
         return [
             {
                 **row,
@@ -70,14 +70,14 @@ class ComparisonStatistics:
 
     @cached_property
     def excess(self) -> dict[str, Row]:
-        """What is beyond the nominal seconds per step, by label; see `quantities.excess`."""
+        """Return, by label, the seconds per step beyond the nominal; see `quantities.excess`."""
         nominal = self.predicted.summary.get("nominal") or {}
         paces = self.of(PACE, counted=False)
         return {label: quantities.excess(nominal.get(label), row) for label, row in paces.items()}
 
     @cached_property
     def attribution(self) -> dict[str, dict[str, Any]]:
-        """What is to blame for each algorithm's errors, by label; see `blame.attribute`."""
+        """Return, by label, what explains the errors; see `attribution.attribute`."""
         losses = self.of(EQUAL_STEPS, counted=False)
         return {
             label: attribution.attribute(
@@ -88,34 +88,34 @@ class ComparisonStatistics:
 
     @cached_property
     def overall(self) -> dict[str, Any]:
-        """What is to blame for most of all errors."""
+        """Return what explains most of all errors; see `attribution.overall`."""
         return attribution.overall({k: v for k, v in self.attribution.items() if k in self.counted})
 
     @cached_property
     def medians(self) -> dict[str, float | None]:
-        """The median absolute error of each quantity, and of the excess, over what counts."""
+        """Return the median absolute error of each quantity and of the excess, over evidence."""
         found = quantities.medians([row for row in self.rows if row["counted"]])
         beyond = [self.excess[label]["error"] for label in self.of(PACE)]
         return {**found, "excess": quantities.median([abs(e) for e in beyond if e is not None])}
 
     def over(self, least: int) -> str:
-        """The quantity that ranks: time to target, where at least so many algorithms have it."""
+        """Return the ranking quantity: time to target if `least` algorithms have it, else pace."""
         reached = sum(map(quantities.complete, self.of(TARGET).values()))
         return TARGET if reached >= least else PACE
 
     @property
     def kendall_over(self) -> str:
-        """What the algorithms are ranked by."""
+        """Return the quantity by which algorithms are ranked."""
         return self.over(RANKED)
 
     @cached_property
     def kendall_tau(self) -> float | None:
-        """How far predicted and measured agree on the order of the algorithms, from -1 to 1."""
+        """Return the rank correlation of predicted and measured, from -1 to 1."""
         return quantities.ranks(self.of(self.kendall_over))
 
     @cached_property
     def regret(self) -> Row | None:
-        """What picking the predicted best costs; see `quantities.regret`."""
+        """Return the cost of picking the predicted best; see `quantities.regret`."""
         over = self.over(2)
         found = quantities.regret(self.of(over))
         return found and {"over": over, **found}

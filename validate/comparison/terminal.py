@@ -1,7 +1,6 @@
 """Tables of a comparison for a terminal."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from rich.table import Table
 
@@ -9,17 +8,15 @@ from paceline.simulator.reports.terminal import headed
 from paceline.simulator.results.run import TIMES
 from paceline.simulator.results.statistics import human, number
 from paceline.validate.comparison.quantities import EQUAL_STEPS, LOSS_TIMES, PACE, TARGET, Row
-
-if TYPE_CHECKING:
-    from paceline.validate.comparison.compare import Comparison
+from paceline.validate.comparison.statistics import ComparisonStatistics
 
 PAIR = "predicted\nmeasured"
 
 
-def comparison(result: "Comparison") -> list[Table]:
-    """Pace, with what is beyond the nominal delays; error against time; where the time goes.
+def comparison(result: ComparisonStatistics) -> list[Table]:
+    """Tabulate pace and excess over nominal, error against time, and the breakdown of the time.
 
-    Each algorithm has a line of the prediction and one of the measurement.
+    Each algorithm has a line for the prediction and one for the measurement.
     """
     tables = [_pace(result)]
     if result.of(TARGET, counted=False) or result.of(EQUAL_STEPS, counted=False):
@@ -27,9 +24,14 @@ def comparison(result: "Comparison") -> list[Table]:
     return [*tables, _spent(result)]
 
 
-def _pace(result: "Comparison") -> Table:
+def _pace(result: ComparisonStatistics) -> Table:
     table = headed(
-        "algorithm", "s/step\n" + PAIR, "error\n%", "excess\n" + PAIR, "its error\n%", "to blame"
+        "algorithm",
+        "s/step\n" + PAIR,
+        "error\n%",
+        "excess\n" + PAIR,
+        "its error\n%",
+        "explained by",
     )
     for label, row in result.of(PACE, counted=False).items():
         beyond = result.excess[label]
@@ -46,7 +48,7 @@ def _pace(result: "Comparison") -> Table:
     return table
 
 
-def _loss(result: "Comparison") -> Table:
+def _loss(result: ComparisonStatistics) -> Table:
     wanted = {name: result.of(f"loss_at_{name}", counted=False) for name in LOSS_TIMES}
     times = result.of(TARGET, counted=False)
     heading = [f"to loss {result.target:g}\n" + PAIR, "error\n%"] if times else []
@@ -65,7 +67,7 @@ def _loss(result: "Comparison") -> Table:
     return table
 
 
-def _spent(result: "Comparison") -> Table:
+def _spent(result: ComparisonStatistics) -> Table:
     rows = {kind: result.of(f"{kind}_share", counted=False) for kind in TIMES}
     kinds = [kind for kind, found in rows.items() if found]
     table = headed("algorithm", "/".join(kinds) + " %\n" + PAIR, "bytes/step\n" + PAIR, "error\n%")
@@ -85,7 +87,7 @@ def _spent(result: "Comparison") -> Table:
     return table
 
 
-def _name(result: "Comparison", label: str) -> str:
+def _name(result: ComparisonStatistics, label: str) -> str:
     why = result.not_counted.get(label)
     return f"{label}\nnot counted: {', '.join(why)}" if why else label
 
@@ -101,7 +103,7 @@ def _pair(row: Row | None, say: Callable[[float], str]) -> str:
 
 
 def _error(row: Row | None) -> str:
-    """An error in percent; in brackets where it is within noise."""
+    """Format an error in percent, in brackets if it is within noise."""
     if row is None or row["error"] is None:
         return "-"
     said = f"{100 * row['error']:+.1f}"

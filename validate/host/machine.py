@@ -15,12 +15,12 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 STAT = Path("/proc/stat")
 
 
-def boot() -> str:
+def boot_id() -> str:
     """What processes that share a monotonic clock have in common."""
     return BOOT.read_text().strip() if BOOT.is_file() else socket.gethostname()
 
 
-def busy() -> float:
+def machine_cpu_seconds() -> float:
     """CPU seconds that all processes have used since the machine started; 0 if nobody says."""
     if not STAT.is_file():
         return 0.0
@@ -28,7 +28,7 @@ def busy() -> float:
     return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
 
 
-def of(process: int) -> float:
+def process_cpu_seconds(process: int) -> float:
     """CPU seconds that a process has used; 0 where nobody says."""
     stat = Path(f"/proc/{process}/stat")
     if not stat.is_file():
@@ -54,7 +54,7 @@ def hardware(device: str) -> dict[str, Any]:
     return found
 
 
-def called(found: Mapping[str, Any]) -> str:
+def describe(found: Mapping[str, Any]) -> str:
     """What `hardware` has found, or as much of it as is known, in a line."""
     parts = [str(found["processor"])] if "processor" in found else []
     if "cores" in found:
@@ -72,7 +72,7 @@ def _processor() -> str:
     return next(names, platform.processor() or platform.machine())
 
 
-class Use:
+class ResourceUse:
     """CPU time from now on: this process's, the relay's of the run, and everybody's.
 
     Of a network namespace of its own also what came and went.
@@ -80,8 +80,12 @@ class Use:
 
     def __init__(self) -> None:
         self._relay = int(os.environ.get("PACELINE_RELAY", "0"))
-        self._since, self._own, self._all = time.monotonic(), time.process_time(), busy()
-        self._of_relay, self._passed = of(self._relay), self._interface()
+        self._since, self._own, self._all = (
+            time.monotonic(),
+            time.process_time(),
+            machine_cpu_seconds(),
+        )
+        self._of_relay, self._passed = process_cpu_seconds(self._relay), self._interface()
 
     def own(self) -> float:
         """Seconds of this process."""
@@ -93,9 +97,9 @@ class Use:
             now - then for now, then in zip(self._interface(), self._passed, strict=True)
         )
         return {
-            "host": boot(),
-            "busy": busy() - self._all,
-            "relay": of(self._relay) - self._of_relay,
+            "host": boot_id(),
+            "busy": machine_cpu_seconds() - self._all,
+            "relay": process_cpu_seconds(self._relay) - self._of_relay,
             "received_bytes": received,
             "sent_bytes": sent,
             "elapsed": time.monotonic() - self._since,

@@ -23,7 +23,7 @@ ENDED = "ended"
 def main(path: str, nodes: int) -> None:
     """Start a process for each node, and stay until all have ended, or the parent has."""
     clock.die_with_parent()
-    clock.be_exact()
+    clock.use_precise_timers()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that started this
     from paceline.validate.launch import worker  # noqa: PLC0415 - where it fails, that is said in the log
 
@@ -47,7 +47,7 @@ def _fork(path: str, rank: int) -> int:
     status = 1
     try:
         clock.die_with_parent()
-        clock.call_it(f"rank {rank}")
+        clock.name_process(f"rank {rank}")
         if os.getppid() != parent:
             os._exit(1)
         log = os.open(Path(path).parent / f"rank-{rank}.log", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)

@@ -39,7 +39,7 @@ class Watch:
         return next((r for r, at in self._since.items() if now - at > self._patience), None)
 
 
-def silent(folder: Path, ended: Callable[[], Collection[int]]) -> dict[int, str]:
+def find_hung(folder: Path, ended: Callable[[], Collection[int]]) -> dict[int, str]:
     """Ranks that neither end nor wait though another one has ended, and what is known of each.
 
     Those that can are asked to write where they stand to their logs.

@@ -18,14 +18,14 @@ from paceline.validate.torch_objective.data import DATA
 from paceline.validate.torch_objective.models import MODELS
 from paceline.validate.training.task import Job
 
-PLANNED = "job"
+JOB = "job"
 READING = "PACELINE_READING"  # set while a script is imported to read a job
 SCRIPT = ("init_main", "sys_path")  # what of multiprocessing's preparation is about a script
 
 
-def write(job: Job) -> Path:
+def write_job(job: Job) -> Path:
     """Write a job into its folder; return the file. Raises InputError for what cannot go there."""
-    path = job.folder / PLANNED
+    path = job.folder / JOB
     own = job.programs, MODELS.added, DATA.added
     about = spawn.get_preparation_data("rank") if any(own) else {}
     script = {key: value for key, value in about.items() if key.startswith(SCRIPT)}
@@ -42,7 +42,7 @@ def write(job: Job) -> Path:
     return path
 
 
-def read(path: Path | str) -> Job:
+def read_job(path: Path | str) -> Job:
     """Read a job, and let this process know what it needs. Raises InputError for others' files."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
         about = os.fstat(file.fileno())

@@ -19,8 +19,8 @@ from paceline.simulator.studies.processes import how
 from paceline.validate.host.namespaces import Links, available
 from paceline.validate.host.relay import Path as LinkPath
 from paceline.validate.launch import hangs, worker
-from paceline.validate.launch import job as planned
 from paceline.validate.launch.fork import ENDED
+from paceline.validate.launch.job import write_job
 from paceline.validate.launch.worker import DONE, REASON, REFUSED
 from paceline.validate.training import clock, rendezvous
 from paceline.validate.training.task import Job, TrainingTask
@@ -39,7 +39,7 @@ def launched() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
-def exposed() -> list[str]:
+def exposure_warnings() -> list[str]:
     """A warning where a launcher has the ranks listen to more than this machine."""
     address = os.environ.get("MASTER_ADDR", "")
     if not launched() or address == "localhost" or address.startswith("127.") or address == "::1":
@@ -61,7 +61,7 @@ def run(job: Job, progress: Progress | None = None) -> None:
     Raises InputError where the machine refuses the job, RunError when a process dies: then, as on
     Ctrl-C, all others are ended before this returns.
     """
-    nodes = processes(job.scenario, job.tasks, job.programs)
+    nodes = process_count(job.scenario, job.tasks, job.programs)
     folder = job.folder
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)  # the processes meet in it, and the job is code
@@ -70,7 +70,7 @@ def run(job: Job, progress: Progress | None = None) -> None:
         stack.enter_context(_alone(folder))
         for name in (REASON, DONE, ENDED, STORE, hangs.STARTED):
             (folder / name).unlink(missing_ok=True)
-        path = planned.write(job)
+        path = write_job(job)
         environment = {
             "WORLD_SIZE": str(nodes),
             "PACELINE_STORE": str((folder / STORE).absolute()),
@@ -87,7 +87,7 @@ def run(job: Job, progress: Progress | None = None) -> None:
         _watch(started, links, nodes, job, progress)
 
 
-def processes(scenario: Scenario, tasks: Sequence[TrainingTask], programs: Programs) -> int:
+def process_count(scenario: Scenario, tasks: Sequence[TrainingTask], programs: Programs) -> int:
     """How many processes tasks need: the workers, and a server where an algorithm has one."""
     known = known_programs(programs)
     served = any(known[each.algorithm.name].server for each in tasks)
@@ -100,7 +100,7 @@ def join(job: Job) -> None:
     Others end here, and so does this process where anything fails: the launcher ends the rest.
     """
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    needed = processes(job.scenario, job.tasks, job.programs)
+    needed = process_count(job.scenario, job.tasks, job.programs)
     if size != needed:
         raise InputError(
             f"WORLD_SIZE={size}: {job.scenario.file} needs {needed} processes, one for each worker "
@@ -108,7 +108,7 @@ def join(job: Job) -> None:
         )
     job.folder.mkdir(parents=True, exist_ok=True)
     try:
-        clock.be_exact()
+        clock.use_precise_timers()
         store = worker.work(job)
         if rank == 0:
             for other in range(1, size):
@@ -205,7 +205,7 @@ def _done(folder: Path) -> int:
 def _obituary(rank: int, state: int, job: Job) -> str:
     """Which process died, of what, and the last lines of its log; or whom it waited for."""
     words = _last_words(job.folder / f"rank-{rank}.log")
-    if TIMED_OUT in words and (hung := hangs.silent(job.folder, lambda: _ended(job.folder))):
+    if TIMED_OUT in words and (hung := hangs.find_hung(job.folder, lambda: _ended(job.folder))):
         waited = f"{_who(rank, job)}, which waited for that, said last:\n{words}"
         return f"{_hangs(hung, job)}\n{waited}"
     return (

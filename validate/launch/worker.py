@@ -14,7 +14,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.objectives import build, softmax
 from paceline.simulator.scenario.tables import Softmax, Torch
 from paceline.simulator.studies import executors
-from paceline.validate.launch import job as planned
+from paceline.validate.launch.job import read_job
 from paceline.validate.torch_objective import data
 from paceline.validate.training import clock, learner, rendezvous, task
 from paceline.validate.training.task import Job, Place
@@ -25,7 +25,7 @@ REASON, DONE = "refused", "done"  # files of a job's folder
 
 def preload(path: str) -> None:
     """Load what all processes of a pickled job need, once: its data set."""
-    job = planned.read(path)
+    job = read_job(path)
     torch.set_num_threads(1)
     spec = job.scenario.objective
     if isinstance(spec, Torch):
@@ -36,7 +36,7 @@ def preload(path: str) -> None:
 
 def main(path: str) -> int:
     """Do this process's part of a pickled job; return its exit status."""
-    job = planned.read(path)
+    job = read_job(path)
     try:
         work(job)
     except InputError as error:
@@ -63,7 +63,7 @@ def work(job: Job) -> Any:
     for number, each in enumerate(job.tasks):
         if number:  # who had no part in the last one does not wait for the others on a time-out
             rendezvous.wait_for(store, f"{DONE} {number}")
-        own = replace(place, store=rendezvous.part(store, f"task {number}"))
+        own = replace(place, store=rendezvous.sub_store(store, f"task {number}"))
         task.run(each, job, own)
         gc.collect()  # what is left of a run has threads and sockets
         if rank == 0:

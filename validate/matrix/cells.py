@@ -1,6 +1,6 @@
-"""One condition of the validation matrix in numbers: what was predicted, measured, and why not.
+"""Cells of the validation matrix: one algorithm under one condition, predicted and measured.
 
-Read from run directories alone, so that a report can be made again without a measurement.
+They are read from run directories alone, so that a report can be remade without measuring.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,8 +26,8 @@ Cell = dict[str, Any]
 class Sides:
     """The run directories of one condition.
 
-    `paired`: predicted with the delays of what was `measured`; `independent`: with those of other
-    seeds; `quadratic`: that with the calibrated quadratic, None where the data are uneven.
+    `paired`: predicted with the seeds of `measured`, hence the same delays; `independent`: with
+    other seeds; `quadratic`: likewise, with the calibrated quadratic; None if data are uneven.
     """
 
     measured: Path
@@ -37,14 +37,15 @@ class Sides:
 
 
 def cells(name: str, sides: Sides, costs: Overhead, loss: float | None = None) -> list[Cell]:
-    """Every program of the condition `name`.
+    """Return a cell for every algorithm of the condition `name`.
 
-    `costs`: the profile's, with as many workers; `loss`: the lowest that the quadratic was fitted
-    to. Each cell has `counted` and `reasons`; errors are relative, times in seconds;
+    `costs`: overheads of the profile for this number of workers; `loss`: the lowest that the
+    quadratic was fitted to. Each cell has `counted` and `reasons`; errors are relative, times in
+    seconds;
     `seconds_per_step` and `time_to_target` of the paired prediction, with `nominal` and the share
     of the excess over it that is `explained`; both again under `independent`, with the stated
     interval and whether the measured value is `inside`; `quadratic`; `terms`, of which
-    `attribution` names the one that is off by most per step.
+    `attribution` names the one with the largest error per step.
     """
     paired, apart = (compare(each, sides.measured) for each in (sides.paired, sides.independent))
     quadratic = compare(sides.quadratic, sides.measured) if sides.quadratic else None
@@ -75,7 +76,7 @@ def cells(name: str, sides: Sides, costs: Overhead, loss: float | None = None) -
 
 
 def explained(found: Sequence[Cell]) -> float | None:
-    """Share of what is measured beyond the nominal that the prediction has, too.
+    """Return the share of the measured excess over nominal that is predicted.
 
     1 - sum |measured - predicted| / sum |measured - nominal|, of seconds per step.
     """
@@ -90,10 +91,10 @@ def explained(found: Sequence[Cell]) -> float | None:
 
 
 def terms(run: RunEvents, costs: Overhead) -> dict[str, dict[str, float]]:
-    """What a held-out run shows of each term against the profile: seconds per event, and per step.
+    """Compare each overhead term of a held-out run with the profile: seconds per event and step.
 
-    `per_step`: how much more the run had than the profile knows, by a worker's step; of all nodes,
-    whether or not others waited for it.
+    `per_step`: seconds of a term beyond the profile's, over all nodes, per worker's step, whether
+    or not other nodes waited for them.
     """
     shown = overheads.fit([run])
     steps = shown["step"].samples if "step" in shown else 0
@@ -121,7 +122,7 @@ def _known(name: str, costs: Overhead, run: RunEvents) -> float:
 
 
 def attribution(cell: Cell) -> str | None:
-    """The term that is off by most per step; None where none is known."""
+    """Return the term with the largest error per step, None if no term is known."""
     sizes = {name: abs(term["per_step"]) for name, term in cell["terms"].items()}
     return max(sizes, key=sizes.__getitem__) if sizes else None
 
@@ -131,7 +132,7 @@ def _brief(row: Row | None) -> dict[str, Any]:
 
 
 def _interval(apart: Comparison, label: str, quantity: str) -> dict[str, Any]:
-    """Of independent seeds: the prediction, and whether what was measured is where it may be."""
+    """Return what independent seeds predict, with its interval, and whether that covers it."""
     row = apart.of(quantity, counted=False).get(label)
     measured = (apart.measured.rows[label].get(quantity) or {}).get("mean")
     stated = (apart.predicted.rows[label].get("interval90") or {}).get(quantity)
@@ -143,7 +144,7 @@ def _interval(apart: Comparison, label: str, quantity: str) -> dict[str, Any]:
 
 
 def _quadratic(found: Comparison | None, label: str, lowest: float | None) -> dict[str, Any]:
-    """The prediction of time to target without gradients; `why` there is none."""
+    """Return the time to target predicted by the quadratic, or `why` there is none."""
     if found is None or lowest is None:
         why = "uneven data, or no error model"
     elif found.target is None or found.target < lowest:
@@ -154,7 +155,7 @@ def _quadratic(found: Comparison | None, label: str, lowest: float | None) -> di
 
 
 def kendall(found: Sequence[Cell], *where: str) -> float | None:
-    """Kendall's tau over times to target of what counts; `where` the prediction is in a cell."""
+    """Return Kendall's tau over times to target; `where`: keys of the prediction in a cell."""
     rows = {}
     for cell in (each for each in found if each["counted"]):
         row: Any = cell
@@ -165,11 +166,11 @@ def kendall(found: Sequence[Cell], *where: str) -> float | None:
 
 
 def regret(found: Sequence[Cell]) -> dict[str, Any] | None:
-    """What trusting the prediction of independent seeds costs, of those cells that count.
+    """Return the cost of trusting the prediction of independent seeds, over cells that count.
 
     `value`: the measured time to target of `picked`, predicted to be first, over that of `best`,
-    minus 1; None where the picked one never gets there. `ties`: whose stated intervals overlap
-    that of the picked one; `top`: the first two. None where nothing can be picked.
+    minus 1; None if the picked one never reaches it. `ties`: labels whose stated intervals overlap
+    that of the picked one; `top`: the first two. None if there is nothing to pick from.
     """
     goal = {cell["program"]: cell["independent"][TARGET] for cell in found if cell["counted"]}
     ranked = sorted(

@@ -1,7 +1,7 @@
-"""The conditions of the validation matrix: texts as `--set` takes them, so that each is a command.
+"""Conditions of the validation matrix: overrides as `--set` takes them, so each is a command.
 
-What is calibrated has as many workers and the same kind of network, and is else always alike:
-shifted-exponential steps, 20 ms (kernel's links: 10 ms), seeds of its own.
+A calibration run has as many workers and the same kind of network as its condition; all else is
+fixed: shifted-exponential steps, 20 ms latency (kernel's links: 10 ms), seeds of its own.
 """
 
 import shlex
@@ -17,16 +17,16 @@ from paceline.simulator.scenario.scenario import Scenario
 FILE = "validation/matrix"
 """The shipped scenario that conditions change."""
 CALIBRATED = ({"name": "ssgd"}, {"name": "local-sgd", "tau": 8})
-"""All that a profile is fitted to."""
+"""The only algorithms that a profile is fitted to."""
 REPEATED = (
     {"name": "ssgd"},
     {"name": "local-sgd", "tau": 2, "lr": 0.2},
     {"name": "dts", "delay": 4},
     {"name": "asgd", "lr": 0.05},
 )
-"""What tells by how much equal runs differ."""
+"""The algorithms that are repeated, to measure by how much equal runs differ."""
 REPEATS = "repeats"
-"""Under this name: equal runs, and runs that differ in their seed alone."""
+"""Name of the repeated runs: equal ones, and ones that differ in their seed alone."""
 
 
 @dataclass(frozen=True)
@@ -37,22 +37,22 @@ class Condition:
     sets: tuple[str, ...]
 
     def scenario(self, *more: str) -> Scenario:
-        """The scenario, with more overrides. Raises InputError."""
+        """Load the scenario with the overrides and `more`. Raises InputError."""
         return load(FILE, [*self.sets, *more])
 
     @property
     def seed(self) -> int:
-        """Of its real runs: its own, so that conditions do not share draws."""
+        """Return the seed of its real runs, distinct so that conditions do not share draws."""
         return [each.name for each in CONDITIONS].index(self.name)
 
     @property
     def group(self) -> tuple[int, str]:
-        """Number of workers, and kind of network: what is calibrated by itself."""
+        """Return (workers, kind of network): each such group has a profile of its own."""
         scenario = self.scenario()
         return scenario.cluster.workers, scenario.validation.network
 
     def command(self, *more: str, verb: str = "validate", options: str = "") -> str:
-        """What a shell takes to run it alone."""
+        """Return the shell command that runs this condition alone."""
         sets = " ".join(f"--set {shlex.quote(text)}" for text in (*self.sets, *more))
         return " ".join(filter(None, (f"paceline {verb} {FILE}", sets, options)))
 
@@ -62,7 +62,7 @@ def _workers(count: int) -> str:
 
 
 EIGHT = (_workers(8), "algorithm.asgd.lr=0.025", "algorithm.ssp.lr=0.025")
-"""Twice the workers, twice the staleness: at the rate of four the loss rises now and then."""
+"""Overrides for 8 workers: staleness doubles, so the learning rate for 4 would be unstable."""
 
 
 def _compute(**law: Any) -> str:
@@ -99,11 +99,11 @@ CONDITIONS = (
     Condition("kernel-2-distant", (*KERNEL, _workers(2), _latency("100 ms"))),
     Condition("constant", (CONSTANT,)),
 )
-"""The matrix, in an order such that its beginning already says something about each question."""
+"""The matrix, ordered so that the first few conditions already cover every question."""
 
 
 def calibration(workers: int, network: str) -> Condition:
-    """What a profile for so many workers and this kind of network is fitted to."""
+    """Return the condition that the profile of `workers` and this kind of network is fitted to."""
     links = {
         "emulated": (_latency("20 ms"),),
         "kernel": (*KERNEL, _latency("10 ms")),
@@ -115,12 +115,12 @@ def calibration(workers: int, network: str) -> Condition:
 
 
 def only(*programs: Mapping[str, Any]) -> str:
-    """The override that leaves these algorithms."""
+    """Return the override that keeps only these algorithms."""
     return f"algorithm={toml(list(programs))}"
 
 
 def chosen(names: Sequence[str] | None) -> list[str]:
-    """The names of what is to be done, in the matrix's order. Raises InputError."""
+    """Return the names to run, in the matrix's order; None means all. Raises InputError."""
     known = [REPEATS, *(each.name for each in CONDITIONS)]
     for name in names or ():
         if name not in known:

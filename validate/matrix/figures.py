@@ -1,4 +1,4 @@
-"""Figures of the validation matrix: what was predicted, against what was measured."""
+"""Figures of the validation matrix: predicted against measured."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KINDS = {"emulated": "emulated delays", "kernel": "links of the kernel", "real": "no delays"}
-LARGEST = 10.0  # percent of error that is shown
+LARGEST = 10.0  # percent: larger errors are drawn at this limit
 
 
 def figures(cells: Sequence[Cell]) -> dict[str, bytes]:
-    """Return PNG files by name; those of which there is nothing to show are left out."""
+    """Return PNG files by name, without those that would be empty."""
     counted = [cell for cell in cells if cell["counted"]]
     draw = {"scatter": _scatter, "errors": _errors, "excess": _excess}
     with style.style():
@@ -27,7 +27,7 @@ def figures(cells: Sequence[Cell]) -> dict[str, bytes]:
 
 
 def _scatter(cells: Sequence[Cell]) -> "Figure | None":
-    """Predicted against measured, and hollow what is nominal."""
+    """Draw predicted against measured, nominal values hollow."""
     panels = {"seconds per step": PACE, "time to target, s": TARGET}
     known = {name: [c for c in cells if _is_whole(c[key])] for name, key in panels.items()}
     known = {name: found for name, found in known.items() if found}
@@ -50,7 +50,7 @@ def _scatter(cells: Sequence[Cell]) -> "Figure | None":
 
 
 def _errors(cells: Sequence[Cell]) -> "Figure | None":
-    """The error of each cell's pace, by program."""
+    """Draw the error of each cell's pace, by algorithm."""
     whole = [cell for cell in cells if cell[PACE]["error"] is not None]
     if not whole:
         return None
@@ -70,7 +70,7 @@ def _errors(cells: Sequence[Cell]) -> "Figure | None":
 
 
 def _excess(cells: Sequence[Cell]) -> "Figure | None":
-    """What real systems add to a step, in milliseconds."""
+    """Draw the excess over nominal, in milliseconds per step."""
     whole = [c for c in cells if _is_whole(c[PACE]) and c[PACE]["nominal"] is not None]
     if not whole:
         return None
@@ -99,14 +99,14 @@ def _figure(panels: int) -> tuple["Figure", Any]:
 
 
 def _by_network(cells: Sequence[Cell]) -> list[tuple[str, str, list[Cell]]]:
-    """Cells by the kind of their network, each with a colour and a name."""
+    """Group cells by kind of network, each with a colour and a name."""
     present = [kind for kind in KINDS if any(cell["network"] == kind for cell in cells)]
     of: Callable[[str], list[Cell]] = lambda kind: [c for c in cells if c["network"] == kind]  # noqa: E731
     return [(style.COLOURS[index], KINDS[kind], of(kind)) for index, kind in enumerate(present)]
 
 
 def _diagonal(axes: "Axes") -> None:
-    """Logarithmic axes with plain numbers, and where both are equal."""
+    """Draw the diagonal on logarithmic axes with plain numbers."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: PLC0415
 
     axes.axline((1, 1), slope=1, color="0.6", linewidth=0.8, zorder=0)

@@ -19,25 +19,24 @@ from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies import simulate
 from paceline.simulator.studies.executors import cores
 from paceline.simulator.studies.simulate import Progress
-from paceline.validate.calibration import profile as profiles
+from paceline.validate.calibration import profile
 from paceline.validate.calibration.calibrate import calibrate
 from paceline.validate.comparison.quantities import PACE, TARGET, pace
 from paceline.validate.host import machine
 from paceline.validate.host.device import find_device
-from paceline.validate.matrix import cells as matrix_cells
 from paceline.validate.matrix import conditions
-from paceline.validate.matrix.cells import Cell, Sides
+from paceline.validate.matrix.cells import Cell, Sides, cells
 from paceline.validate.matrix.conditions import CONDITIONS, REPEATED, REPEATS, Condition
 from paceline.validate.matrix.page import write
 from paceline.validate.matrix.results import Matrix
 from paceline.validate.probe import probe
 from paceline.validate.validation import validate
 
-CALIBRATION_SEED, INDEPENDENT_SEED = 100, 1000  # apart from those of conditions
-SEEDS = 4  # independent ones that a prediction is the mean of
-EQUAL = 3  # equal runs, and seeds, that tell what noise is
-START = 10.0  # seconds until processes have joined
-ROUNDS = 2  # attempts at a condition whose runs others have disturbed
+CALIBRATION_SEED, INDEPENDENT_SEED = 100, 1000  # distinct from the conditions' seeds
+SEEDS = 4  # independent seeds that a prediction averages
+EQUAL = 3  # equal runs, and runs with different seeds, to measure noise
+START = 10.0  # seconds to start the processes of a run
+ROUNDS = 2  # attempts at a condition whose runs other processes have disturbed
 
 Say = Callable[[str], None]
 
@@ -53,10 +52,10 @@ def matrix(  # noqa: PLR0913 - the options of the command
 ) -> Matrix:
     """Run the conditions named by `only` (default: all), and write the report after each.
 
-    `out` keeps all runs: the same call resumes, and what has been measured there is not measured
-    again as long as its scenario is the same; predictions are made anew where profile or code have
-    changed. `progress` is told of real runs, `say` of what is being done. A condition that cannot
-    be run here is left out, and said. Raises InputError.
+    `out` keeps all runs: the same call resumes, and nothing is measured again unless its scenario
+    has changed; predictions are remade if profile or code have changed. `progress` reports real
+    runs, `say` each activity. A condition that cannot be run here is reported and left out. Raises
+    InputError.
     """
     names = conditions.chosen(only)
     work = _Work(Path(out), find_device(device), progress, say or (lambda _: None))
@@ -77,7 +76,7 @@ def matrix(  # noqa: PLR0913 - the options of the command
 
 
 def _estimate(chosen: Sequence[Condition], repeats: bool, out: Path) -> str:
-    """How long it may take."""
+    """Say how many runs there are, and estimate how long they take."""
     groups = {condition.group for condition in chosen}
     runs = sum(len(condition.scenario().algorithm) for condition in chosen)
     runs += len(groups) * len(conditions.CALIBRATED) + 2 * EQUAL * len(REPEATED) * repeats
@@ -92,7 +91,7 @@ def _estimate(chosen: Sequence[Condition], repeats: bool, out: Path) -> str:
 
 @dataclass
 class _Work:
-    """What is done for each condition; runs go to `out`."""
+    """Runs calibrations, measurements and predictions, all kept in `out`."""
 
     out: Path
     device: str
@@ -100,26 +99,26 @@ class _Work:
     say: Say
 
     def cells(self, condition: Condition) -> list[Cell]:
-        """Calibrate where that has not been done, measure, predict, and count."""
-        profile = self._profile(*condition.group)
+        """Calibrate unless that is done, measure, predict, and return the cells."""
+        fitted = self._profile(*condition.group)
         folder = self.out / condition.name
         self._measure(condition.scenario(), folder, condition.seed)
         self.say(f"{condition.name}: predicting")
         nominal = {
             label: pace(runs[0]) for label, runs in read.read(folder / "predicted").runs.items()
         }
-        scenario = condition.scenario(f"extends={profile.absolute()}")
+        scenario = condition.scenario(f"extends={fitted.absolute()}")
         certain = scenario.model_copy(update={"calibration": None})
         sides = Sides(folder / "measured", folder / "paired", folder / "independent")
         _predict(certain, sides.paired, condition.seed, 1, nominal)
         _predict(scenario, sides.independent, INDEPENDENT_SEED, SEEDS, nominal)
-        if (quadratic := _quadratic(condition, profile)) is not None:
+        if (quadratic := _quadratic(condition, fitted)) is not None:
             sides = replace(sides, quadratic=folder / "quadratic")
             _predict(quadratic, folder / "quadratic", INDEPENDENT_SEED, SEEDS, nominal)
-        return matrix_cells.cells(condition.name, sides, scenario.costs, _lowest(scenario))
+        return cells(condition.name, sides, scenario.costs, _lowest(scenario))
 
     def repeats(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Equal runs, and runs that differ in their seed alone: values of each."""
+        """Measure equal runs, and runs that differ in their seed alone; return both values."""
         scenario = Condition(REPEATS, (conditions.only(*REPEATED),)).scenario()
         equal, apart = [], []
         for number in range(EQUAL):
@@ -132,7 +131,7 @@ class _Work:
         return equal, apart
 
     def _measure(self, scenario: Scenario, folder: Path, seed: int) -> None:
-        """Train for real, unless the folder has just that; again where others disturbed it."""
+        """Train for real unless the folder has this run; once more if it was disturbed."""
         for attempt in range(ROUNDS):
             there = _is_measured(scenario, folder, seed, machine.hardware(self.device))
             if there and (attempt or _is_evidence(folder)):
@@ -145,7 +144,7 @@ class _Work:
                 return
 
     def _profile(self, workers: int, network: str) -> Path:
-        """The profile for so many workers and such a network: of two runs, and the probe's."""
+        """Return the profile for a group, fitted to its two runs on top of the probe's."""
         folder = self.out / "profiles"
         path = folder / f"{workers}-{network}.toml"
         condition = conditions.calibration(workers, network)
@@ -157,14 +156,14 @@ class _Work:
             counts = sorted({each.group[0] for each in CONDITIONS})
             probe.probe(workers=counts, device=self.device, network=kind).write(base)
         fitted = calibrate([folder / f"{workers}-{network}"], base=base, allow_paths=True).profile
-        # a condition says itself how long its steps take
+        # each condition states its own compute times
         tables = {key: table for key, table in fitted.tables.items() if key != "cluster"}
         replace(fitted, tables=tables, files={}).write(path)
         return path
 
 
 def _is_measured(scenario: Scenario, folder: Path, seed: int, machine: dict[str, Any]) -> bool:
-    """Whether a folder has all runs of this scenario, with this seed, of this machine."""
+    """Whether a folder has all runs of this scenario, with this seed, on this machine."""
     try:
         there = read.read(folder / "measured")
     except InputError:
@@ -184,7 +183,7 @@ def _is_evidence(folder: Path) -> bool:
 def _predict(
     scenario: Scenario, folder: Path, seed: int, seeds: int, nominal: dict[str, float]
 ) -> None:
-    """Simulate, unless the folder has just that; note what is nominal."""
+    """Simulate unless the folder has this run; record the nominal seconds per step."""
     tasks = [simulate.Task(each, seed, 0, "auto") for each in scenario.algorithm]
     keys = [task.key(scenario) for task in tasks]
     known = hashlib.sha256(store.dump([keys, seeds, nominal])).hexdigest()
@@ -192,32 +191,32 @@ def _predict(
         if store.read(folder)["summary"].get("key") == known:
             return
     except InputError:
-        pass  # there is nothing yet
+        pass  # nothing is there yet
     result = simulate.simulate(scenario, seeds=seeds, seed=seed, jobs=cores())
     simulate.save(result, store.Directory(folder), summary={"nominal": nominal, "key": known})
 
 
-def _quadratic(condition: Condition, profile: Path) -> Scenario | None:
-    """The condition with the profile's error model in the place of real gradients.
+def _quadratic(condition: Condition, fitted: Path) -> Scenario | None:
+    """Return the condition with the profile's error model in place of real gradients.
 
-    None where there is none, or the data are dealt unevenly: it was fitted to even ones.
+    None without an error model, or if data are uneven: it was fitted to even ones.
     """
     table = condition.scenario().table["objective"]
-    objective = profiles.read(profile).tables.get("objective")
+    objective = profile.read(fitted).tables.get("objective")
     if objective is None or table.get("partition", "iid") != "iid":
         return None
-    sets = f"extends={profile.absolute()}", f"objective={toml(objective)}"
+    sets = f"extends={fitted.absolute()}", f"objective={toml(objective)}"
     return condition.scenario(*sets).model_copy(update={"calibration": None})
 
 
 def _lowest(scenario: Scenario) -> float | None:
-    """The lowest loss that a scenario's profile was fitted to."""
+    """Return the lowest loss that a scenario's profile was fitted to."""
     measured = scenario.calibration.measured.loss if scenario.calibration else ()
     return min(measured, default=None)
 
 
 def _values(folder: Path, scenario: Scenario) -> list[dict[str, Any]]:
-    """Pace and time to target of every run of a folder."""
+    """Return pace and time to target of every run of a folder."""
     found = []
     target = scenario.run.target_loss
     for label, runs in read.read(folder / "measured").runs.items():

@@ -1,4 +1,4 @@
-"""The validation matrix as a page: what was aimed at and found, cell by cell, and why not."""
+"""The validation matrix as a Markdown page: its aims, whether they were met, and every cell."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -9,9 +9,8 @@ from typing import Any
 from paceline.simulator.results import store
 from paceline.simulator.results.statistics import human
 from paceline.validate.comparison.quantities import PACE, TARGET
-from paceline.validate.matrix import cells as matrix_cells
 from paceline.validate.matrix import conditions, figures, statistics
-from paceline.validate.matrix.cells import Cell
+from paceline.validate.matrix.cells import Cell, explained
 from paceline.validate.matrix.conditions import CONDITIONS, REPEATED, REPEATS, Condition
 from paceline.validate.matrix.results import Matrix
 
@@ -23,11 +22,11 @@ FIGURES = {
 
 
 def write(found: Matrix, folder: Path) -> Path:
-    """Write the page, its figures and its JSON twin to `folder`; return the page's path.
+    """Write the page, its figures and its JSON document to `folder`; return the page's path.
 
-    Raises InputError where they cannot be written.
+    Raises InputError if they cannot be written.
     """
-    name = called(found.machine)
+    name = file_stem(found.machine)
     files = {f"{name}.json": store.dump(found.json())}
     drawn = figures.figures(found.cells)
     files |= {f"{name}-{figure}.png": data for figure, data in drawn.items()}
@@ -36,8 +35,8 @@ def write(found: Matrix, folder: Path) -> Path:
     return folder / f"{name}.md"
 
 
-def called(machine: dict[str, Any]) -> str:
-    """A machine's name, as a file's."""
+def file_stem(machine: dict[str, Any]) -> str:
+    """Return the name of a machine's files, without suffix."""
     words = f"{machine.get('gpu') or machine['processor']} {machine['cores']} cores"
     return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
 
@@ -115,13 +114,13 @@ def _cells(cells: Sequence[Cell]) -> Iterator[str]:
     )
     for cell in cells:
         pace, target = cell[PACE], cell[TARGET]
-        explained = matrix_cells.explained([cell])
+        share = explained([cell])
         inside = (cell["independent"][each]["inside"] for each in (PACE, TARGET))
         row = (
             cell["program"],
             *(human(pace[key]) for key in ("nominal", "predicted", "measured")),
             _error(pace["error"]),
-            "-" if explained is None else f"{100 * explained:.0f} %",
+            "-" if share is None else f"{100 * share:.0f} %",
             human(target["predicted"]),
             human(target["measured"]),
             _error(target["error"]),
@@ -132,7 +131,7 @@ def _cells(cells: Sequence[Cell]) -> Iterator[str]:
     for cell in cells:
         if not cell["counted"]:
             yield f"Not counted: {cell['program']}: {'; '.join(cell['reasons'])}.\n"
-    middle = matrix_cells.explained([cell for cell in cells if cell["counted"]])
+    middle = explained([cell for cell in cells if cell["counted"]])
     if middle is not None:
         yield f"Of all that the real system added, {100 * middle:.0f} % is explained.\n"
 

@@ -9,7 +9,7 @@ from paceline.validate.matrix.cells import Cell
 
 @dataclass
 class Matrix:
-    """What has been found so far. `failed`: why a condition says nothing, by its name.
+    """The results so far. `failed`: why a condition has none, by its name.
 
     `equal` and `apart`: values of equal runs, and of runs that differ in their seed alone.
     """
@@ -22,7 +22,7 @@ class Matrix:
     apart: list[dict[str, Any]] = field(default_factory=list)
 
     def json(self) -> dict[str, Any]:
-        """The document `<machine>.json`."""
+        """Return the document `<machine>.json`."""
         return {
             "machine": self.machine,
             "versions": self.versions,

@@ -1,4 +1,4 @@
-"""What the cells of the validation matrix come to, against what was aimed at."""
+"""Statistics of the validation matrix: aims and whether they were met, ranks, noise, terms."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,19 +12,16 @@ from paceline.validate.comparison.quantities import PACE, TARGET, median
 from paceline.validate.matrix import cells
 from paceline.validate.matrix.cells import Cell, explained
 
-LOW, HIGH = 0.80, 0.98  # coverage that 90 % intervals may have
+LOW, HIGH = 0.80, 0.98  # acceptable coverage of 90 % intervals
 REGRET = 0.05
-OFTEN = 0.9  # share of the conditions in which the pick is to be good
+OFTEN = 0.9  # required share of the conditions with a good pick
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Aim:
-    """A figure that was aimed at, and what was found; `of`: how many values are behind it.
-
-    `least`, `most`: between which it is to be.
-    """
+    """A number with a required range, `least` to `most`; `of`: the values that it summarizes."""
 
     what: str
     value: float | None
@@ -35,12 +32,12 @@ class Aim:
 
     @property
     def met(self) -> bool | None:
-        """Whether it was met; None where nothing can be said."""
+        """Whether the value is in its range; None without a value."""
         return None if self.value is None else self.least <= self.value <= self.most
 
     @property
     def limits(self) -> str:
-        """What it is to be, in words."""
+        """Return the range in words."""
         low, high = (self._text(each) for each in (self.least, self.most))
         if low and high:
             return f"{low} to {high}"
@@ -48,7 +45,7 @@ class Aim:
 
     @property
     def shown(self) -> str:
-        """What was found."""
+        """Return the value in words."""
         return "-" if self.value is None else self._text(self.value)
 
     def _text(self, value: float) -> str:
@@ -57,7 +54,7 @@ class Aim:
         return f"{100 * value:.3g} %" if self.percent else f"{value:.2f}"
 
     def json(self) -> Row:
-        """Its row of the document."""
+        """Return its row of the document."""
         limits = [each if math.isfinite(each) else None for each in (self.least, self.most)]
         return {
             "what": self.what,
@@ -69,9 +66,9 @@ class Aim:
 
 
 def conditions(found: Sequence[Cell]) -> list[Row]:
-    """One row per condition: how well the order of its programs was told, and what picking costs.
+    """Return one row per condition: rank correlations of its algorithms, and regret of the pick.
 
-    `kendall` by the paired prediction, the independent one, and with the quadratic.
+    `kendall`: of the paired prediction, the independent one, and the one with the quadratic.
     """
     rows = []
     for name in dict.fromkeys(cell["condition"] for cell in found):
@@ -99,7 +96,7 @@ def _is_good(cost: Row) -> bool:
 
 
 def aims(found: Sequence[Cell]) -> list[Aim]:
-    """Every figure that was aimed at, over the cells that count."""
+    """Return every aim, over the cells that count."""
     counted = [cell for cell in found if cell["counted"]]
     near = [cell for cell in counted if cell["network"] != "kernel"]
     kernel = [cell for cell in counted if cell["network"] == "kernel"]
@@ -134,7 +131,7 @@ def aims(found: Sequence[Cell]) -> list[Aim]:
 
 
 def _times(what: str, found: Sequence[Cell]) -> list[Aim]:
-    """Times to target with real gradients and the same delays."""
+    """Return the aims for times to target with real gradients and the same delays."""
     alike = [cell for cell in found if not cell["server"]]
     served = [cell for cell in found if cell["server"]]
     return [
@@ -146,7 +143,7 @@ def _times(what: str, found: Sequence[Cell]) -> list[Aim]:
 
 
 def errors(found: Sequence[Cell], where: Callable[[Cell], Row]) -> list[float]:
-    """The absolute relative errors that there are."""
+    """Return the absolute relative errors, leaving out cells without one."""
     return [abs(where(cell)["error"]) for cell in found if where(cell)["error"] is not None]
 
 
@@ -175,9 +172,9 @@ def _explained(what: str, found: Sequence[Cell]) -> Aim:
 
 def _coverage(what: str, found: Sequence[Cell], quantity: str) -> Aim:
     inside = [cell["independent"][quantity]["inside"] for cell in found]
-    told = [each for each in inside if each is not None]
-    value = sum(told) / len(told) if told else None
-    return Aim(what, value, _cells(len(told)), least=LOW, most=HIGH)
+    known = [each for each in inside if each is not None]
+    value = sum(known) / len(known) if known else None
+    return Aim(what, value, _cells(len(known)), least=LOW, most=HIGH)
 
 
 def _tau(what: str, values: Sequence[float], least: float) -> Aim:
@@ -189,10 +186,10 @@ def _cells(count: int) -> str:
 
 
 def by_term(found: Sequence[Cell]) -> list[Row]:
-    """Of each kind of network and term: how far the profile is from what held-out runs show.
+    """Return, by kind of network and term, the profile's error on held-out runs.
 
-    `off`: median difference, seconds per event; `per_step`: median of its size by a worker's step;
-    `largest`: in how many cells it is off by most.
+    `off`: median difference, seconds per event; `per_step`: median absolute seconds per worker's
+    step; `largest`: in how many cells this term has the largest error.
     """
     rows = []
     counted = [cell for cell in found if cell["counted"]]
@@ -217,10 +214,10 @@ def by_term(found: Sequence[Cell]) -> list[Row]:
 
 
 def noise(equal: Sequence[Row], apart: Sequence[Row]) -> list[Row]:
-    """Relative standard deviations of equal runs, and of runs that differ in their seed.
+    """Return relative standard deviations of equal runs, and of runs that differ in their seed.
 
-    Each row: `program`, `quantity`, `value` of one run. Where a run has no value its program says
-    nothing of that quantity.
+    Each row of the arguments: `program`, `quantity`, `value` of one run. If any run lacks a value,
+    the deviation is None.
     """
     rows = []
     for program, quantity in dict.fromkeys((row["program"], row["quantity"]) for row in equal):

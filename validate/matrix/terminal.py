@@ -8,7 +8,7 @@ from paceline.validate.matrix.results import Matrix
 
 
 def aims(found: Matrix) -> Table:
-    """Tabulate what the validation matrix was to show, and what it showed; a miss is bold."""
+    """Tabulate the aims of the validation matrix and the values found; misses are bold."""
     table = headed("", "aim", "found", "of")
     for aim in statistics.aims(found.cells):
         table.add_row(

@@ -1,4 +1,4 @@
-"""Times over sizes as a latency and a bandwidth."""
+"""Fit of a latency and a bandwidth (the alpha-beta model) to times by size."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ Array = np.ndarray
 class AlphaBeta:
     """A transfer of s bytes takes `alpha` + `beta` s seconds (Hockney, 1994).
 
-    `error`: relative root mean square of what it misses at the sizes measured; `sizes` (bytes) and
-    `times` (seconds, medians) are those.
+    `error`: relative root mean square error at the measured `sizes` (bytes) and `times` (seconds,
+    medians).
     """
 
     alpha: float
@@ -25,15 +25,15 @@ class AlphaBeta:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes per second in the limit; infinite where size does not matter."""
+        """Return the asymptotic bytes per second; inf if time does not depend on size."""
         return 1 / self.beta if self.beta else inf
 
 
 def fit(sizes: Sequence[float], samples: Sequence[Array]) -> AlphaBeta:
     """Fit the samples (seconds) of each size (bytes).
 
-    Least squares of relative errors, neither number negative; of each size the median, since a
-    crowded machine delays some samples much.
+    Least squares of relative errors, neither number negative; medians per size, since a
+    busy machine delays some samples a lot.
     """
     from scipy.optimize import nnls  # noqa: PLC0415
 

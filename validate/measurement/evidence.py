@@ -1,7 +1,7 @@
-"""Whether a real run is evidence: on a crowded machine it says nothing about a cluster.
+"""Evidence: whether a real run counts; on a busy machine it says nothing about a cluster.
 
-The limits come from runs of known delays: below them seconds per step repeat within 1 %; where a
-run's own CPU use is above 50 % errors reach 31 %.
+The limits come from runs with known delays: below them seconds per step repeat within 1 %; with a
+run's own CPU use above 50 %, errors reach 31 %.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,9 +21,10 @@ LATE = 0.05  # share of collectives and messages that really took longer than em
 
 
 def evidence(runs: Sequence[MeasuredRun], scenario: Scenario) -> dict[str, Any]:
-    """What the runs of one algorithm say about their machine, and whether they count.
+    """Return the machine's load during the runs of one algorithm, and whether they count.
 
-    `own_cpu`, `foreign_cpu`: shares of its cores; `late`: share of the collectives; `observing`:
+    `own_cpu`, `foreign_cpu`: shares of the cores; `late`: share of collectives and messages that
+    took longer than emulated; `observing`:
     share of the time that snapshots took; `sent_bytes`: in all, by the interfaces of network
     namespaces; `admitted`, and if not the `reasons`.
     """
@@ -78,9 +79,9 @@ def _of_run(run: MeasuredRun) -> dict[str, float]:
 
 
 def _shares(team: Sequence[Account]) -> tuple[float, float]:
-    """Of one machine's CPU: what its processes of the run used, and what others did."""
+    """Return the CPU shares that one machine's processes of the run, and others, used."""
     whole = max(each.machine.get("elapsed", 0.0) * each.machine.get("cores", 1) for each in team)
-    relay = max(each.machine.get("relay", 0.0) for each in team)  # all have seen the same one
+    relay = max(each.machine.get("relay", 0.0) for each in team)  # all report the same relay
     own = sum(each.busy for each in team) + relay
     busy = max(each.machine.get("busy", 0.0) for each in team)
     return (own / whole, max(0.0, busy - own) / whole) if whole else (0.0, 0.0)

@@ -1,4 +1,4 @@
-"""A trace of torch.profiler (Kineto's Chrome trace) as events, for calibration without a rerun."""
+"""Traces of torch.profiler (Kineto) as events, for calibration without a rerun."""
 
 import gzip
 import math
@@ -27,15 +27,15 @@ SIZES = {
     "char": 1, "byte": 1, "signed char": 1, "unsigned char": 1, "bool": 1,
 }  # fmt: skip
 KEY: Key = ("measured", 0)
-LARGEST = 1_000_000_000  # bytes, unpacked; what a few hundred steps leave has some ten million
+LARGEST = 1_000_000_000  # bytes, unpacked; a few hundred steps take some ten million
 MOST = 65_535  # workers, as in a scenario
 
 Interval = tuple[float, float]
 
 
 class Traced(NamedTuple):
-    """Of one rank: its events; how long each collective `lasted`; seconds in which any was
-    `under_way`, and in which such was `exposed`, as nothing else was computed."""
+    """One rank's events; seconds that each collective `lasted`, that any was `under_way`, and that
+    any was `exposed`: under way while nothing else was computed."""
 
     events: np.ndarray
     lasted: list[float]
@@ -44,14 +44,14 @@ class Traced(NamedTuple):
 
 
 def read(*paths: Path | str) -> Recorded:
-    """Return the steps and collectives in `paths`, one trace (.json or .json.gz) for each rank.
+    """Read steps and collectives from `paths`, one trace (.json or .json.gz) for each rank.
 
-    A step is a span `ProfilerStep#N`, which `profiler.step()` makes. Of a collective only what is
-    exposed counts: while it runs and nothing else does, on the CPU, or, where there are NCCL
-    kernels, on the GPU. What is left of the step is computing. The order within a step is not kept:
-    it is told as computing first, then each collective's exposed time. Times count from each
-    rank's first step. `bytes` are known where the profiler recorded shapes. How long collectives
-    lasted, and what share of that was hidden, is told apart. Raises InputError.
+    A step is a span `ProfilerStep#N`, which `profiler.step()` makes. A collective counts by its
+    exposed time: while it runs and nothing else does, on the CPU or, if there are NCCL kernels, on
+    the GPU. The rest of the step is computing. Order within a step is lost: computing comes first,
+    then each collective's exposed time. Times count from each rank's first step. `bytes` are known
+    if the profiler recorded shapes. Durations of collectives and the hidden share are returned
+    separately. Raises InputError.
     """
     if not paths:
         raise InputError("no trace; give the file of each rank")
@@ -61,10 +61,10 @@ def read(*paths: Path | str) -> Recorded:
     for index, path in enumerate(paths):
         document = _document(Path(path))
         try:
-            told = document.get("distributedInfo") or {}
-            rank = int(told.get("rank", index))
-            workers = int(told.get("world_size", len(paths)))
-            if not 0 <= rank < workers <= MOST and "rank" in told and "world_size" in told:
+            about = document.get("distributedInfo") or {}
+            rank = int(about.get("rank", index))
+            workers = int(about.get("world_size", len(paths)))
+            if not 0 <= rank < workers <= MOST and "rank" in about and "world_size" in about:
                 raise ValueError("no such rank")
             gpus = [each.get("name") for each in document.get("deviceProperties") or []]
             traced.append(_events(Path(path), rank, document["traceEvents"]))
@@ -82,7 +82,7 @@ def read(*paths: Path | str) -> Recorded:
     ranks = [head["rank"] for head in heads]
     if len({*ranks}) < len(ranks):
         raise InputError(f"{', '.join(map(str, paths))}: traces of the same rank; give one of each")
-    notes = ["from a profiler's trace, which slows steps down: see how fast the job is without it"]
+    notes = ["from a profiler's trace, which slows steps down: compare with the pace without it"]
     if missing := sorted({*range(heads[0]["workers"])} - {*ranks}):
         notes.append(f"no trace of rank {', '.join(map(str, missing))}")
     order = np.argsort(ranks)
@@ -147,7 +147,7 @@ def _events(path: Path, rank: int, trace: Sequence[dict[str, Any]]) -> Traced:
         start, end = _interval(step)
         exposed = []
         first, last = bisect_left(begins, start), bisect_left(begins, end)
-        # of a long trace only what this step can meet
+        # of a long trace only what overlaps this step
         taken = others[bisect_right(computed, start) : bisect_left(computing, end)]
         inside: list[Interval] = []
         for (begin, over), size in (collectives[each] for each in sorted(order[first:last])):
@@ -178,7 +178,7 @@ def _once(spans: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _interval(span: dict[str, Any]) -> Interval:
-    """In seconds."""
+    """Return start and end in seconds."""
     start, lasted = float(span["ts"]), float(span["dur"])
     if not (math.isfinite(start) and 0 <= lasted < math.inf):
         raise ValueError("not a time")
@@ -186,7 +186,7 @@ def _interval(span: dict[str, Any]) -> Interval:
 
 
 def _split(spans: Sequence[dict[str, Any]]) -> tuple[list[tuple[Interval, float]], list[Interval]]:
-    """The collectives, with their bytes, and when anything else was computed."""
+    """Return the collectives with their bytes, and the intervals in which anything else ran."""
     kernels = [each for each in spans if each.get("cat") == "kernel"]
     ours = [each for each in kernels if KERNEL.match(each["name"])]
     if ours:
@@ -209,11 +209,11 @@ def _split(spans: Sequence[dict[str, Any]]) -> tuple[list[tuple[Interval, float]
 
 
 def _bytes(span: dict[str, Any]) -> float:
-    """Of a collective's payload; nan where the trace does not say."""
-    told = span.get("args", {})
-    if "In msg nelems" in told:
-        return _finite(float(told["In msg nelems"])) * _size(str(told.get("dtype", "")))
-    shapes, types = told.get("Input Dims") or [[]], told.get("Input type") or [""]
+    """Return the bytes of a collective's payload, nan if unknown."""
+    about = span.get("args", {})
+    if "In msg nelems" in about:
+        return _finite(float(about["In msg nelems"])) * _size(str(about.get("dtype", "")))
+    shapes, types = about.get("Input Dims") or [[]], about.get("Input type") or [""]
     if not shapes[0] or not all(isinstance(each, int) for each in shapes[0]):
         return math.nan
     return float(math.prod(shapes[0])) * _size(str(types[0]))
@@ -230,7 +230,7 @@ def _size(kind: str) -> float:
 
 
 def _merged(intervals: Iterable[Interval]) -> list[Interval]:
-    """Their union, in order, without overlaps."""
+    """Return the union of intervals, in order, without overlaps."""
     found: list[Interval] = []
     for start, end in sorted(intervals):
         if found and start <= found[-1][1]:
@@ -241,7 +241,7 @@ def _merged(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def _minus(interval: Interval, taken: Sequence[Interval]) -> list[Interval]:
-    """What of an interval is in none of those `taken`, which are in order."""
+    """Return the parts of an interval outside those `taken`, which are in order."""
     at, end = interval
     found = []
     for start, stop in taken:

@@ -1,4 +1,4 @@
-"""From what the nodes of a real run have left to a `Run`: losses are computed here, offline."""
+"""From the files that nodes of a real run wrote to a `Run`; losses are computed here, offline."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -29,10 +29,9 @@ from paceline.validate.training.task import TrainingTask
 
 @dataclass
 class MeasuredRun:
-    """One task, measured. `whole`: whether all nodes came to their end.
+    """One measured task. `whole`: whether all nodes finished.
 
-    `path`: a few snapshots of a run of ssgd, from the start on, along which its objective can be
-    surveyed.
+    `path`: a few snapshots of a run of ssgd, from the start on, for the survey of curvature.
     """
 
     run: Run
@@ -42,20 +41,20 @@ class MeasuredRun:
 
     @property
     def events(self) -> np.ndarray:
-        """What all nodes did and when, of dtype `training.events.EVENT`."""
+        """Return the events of all nodes, of dtype `training.events.EVENT`."""
         return np.concatenate([each.events for each in self.records])
 
     @property
-    def told(self) -> list[ReplayLog]:
-        """What each node's run came to, by rank, from which it can be repeated."""
+    def replay_logs(self) -> list[ReplayLog]:
+        """Return each node's replay log by rank, from which lockstep repeats the run."""
         accounts = [each.account or Account() for each in self.records]
         return [ReplayLog(each.outcomes, each.gradients, each.marks) for each in accounts]
 
 
 def measure(task: TrainingTask, scenario: Scenario, programs: Any = None) -> MeasuredRun | None:
-    """Read what a task has left, and compute its losses; None where there is nothing to read.
+    """Read a task's records and compute its losses; None if any record is missing.
 
-    A task that was cut short is measured up to there, and says so.
+    A task that was cut short is measured up to that point, with a note.
     """
     program = known_programs(programs)[task.algorithm.name]
     workers = scenario.cluster.workers
@@ -98,13 +97,13 @@ def measure(task: TrainingTask, scenario: Scenario, programs: Any = None) -> Mea
         staleness_unit=_unit(program),
     )
     if not whole:
-        run.notes.append("cut short: measured up to where it was ended")
+        run.notes.append("cut short: measured up to where it ended")
     path = _path(goal, points, curve) if program.name == "ssgd" else []
     return MeasuredRun(run, kept, whole, path)
 
 
 def surveys(scenario: Scenario, runs: Sequence[MeasuredRun]) -> dict[str, dict[str, Any]]:
-    """What the objective is like along the first run of each label that has a path, by label."""
+    """Survey curvature along the first run of each label that has a path; return by label."""
     algorithms = {each.label: each for each in scenario.algorithm}
     found: dict[str, dict[str, Any]] = {}
     for run, path in ((each.run, each.path) for each in runs if each.path):
@@ -123,7 +122,7 @@ def _unit(program: Program) -> str:
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """What all were at the same step."""
+    """State of all nodes at the same step."""
 
     step: float
     time: float
@@ -151,18 +150,18 @@ def _points(program: Program, kept: Sequence[Record], scenario: Scenario) -> lis
         if step % every == 0 or step == last or program.server:
             same = [each[step] for each in rows]
             time = max(row["time"] for row in same)
-            points.append(_together(step / scale, same, time, _beside(kept, watched, time)))
+            points.append(_curve_point(step / scale, same, time, _beside(kept, watched, time)))
     return points
 
 
 def _beside(kept: Sequence[Record], watched: Sequence[Record], time: float) -> list[Any]:
-    """The last rows before `time` of those nodes that only have buffers to show."""
+    """Return the last rows before `time` of nodes that record only buffers."""
     others = [each.rows[each.rows["time"] <= time] for each in kept if each not in watched]
     return [rows[-1] for rows in others if len(rows)]
 
 
 def _pooled(watched: Sequence[Record], scenario: Scenario) -> list[CurvePoint]:
-    """A point after as many steps as all workers take in one, with what all have just then."""
+    """Return a point after every `workers` marks of any workers, with the latest of each."""
     workers, every = len(watched), scenario.run.evaluate_every or 1
     limit = (scenario.run.steps or inf) * workers
     marks = sorted(
@@ -176,13 +175,13 @@ def _pooled(watched: Sequence[Record], scenario: Scenario) -> list[CurvePoint]:
         due = number % (every * workers) == 0 or number == limit
         if due and len(latest) == workers:
             rows = [latest[each] for each in range(workers)]
-            points.append(_together(number / workers, rows, time))
+            points.append(_curve_point(number / workers, rows, time))
         if number == limit:
             break
     return points
 
 
-def _together(
+def _curve_point(
     step: float, rows: Sequence[Any], time: float, beside: Sequence[Any] = ()
 ) -> CurvePoint:
     return CurvePoint(
@@ -205,8 +204,8 @@ def _curve(
     node_second = nodes * (cost.node_hour or 0.0) / SECONDS_PER_HOUR
     egress = (cost.egress_per_gb or 0.0) / BYTES_PER_GB
 
-    nobody = np.empty(0)
-    first = CurvePoint(0.0, 0.0, nan, 0.0, 0.0, 0.0, goal.start, nobody)
+    no_buffers = np.empty(0)
+    first = CurvePoint(0.0, 0.0, nan, 0.0, 0.0, 0.0, goal.start, no_buffers)
     for point in [first, *points]:
         if point.time <= (scenario.run.duration or inf):
             loss, accuracy = _evaluate(goal, point)
@@ -220,7 +219,7 @@ def _curve(
 def _path(
     goal: Objective, points: Sequence[CurvePoint], curve: dict[str, list[float]]
 ) -> list[Snapshot]:
-    """As many snapshots as a survey takes, for they are as large as the model."""
+    """Return only as many snapshots as a survey needs: each is as large as the model."""
     if isinstance(goal.start, complex):
         return []
     at = {0.0: goal.start, **{point.step: point.x for point in points}}
@@ -229,7 +228,7 @@ def _path(
 
 
 def _evaluate(goal: Objective, point: CurvePoint) -> Evaluation:
-    """What an observer sees; with the workers' buffers, where their models have any."""
+    """Evaluate a point, with the workers' buffers if their models have any."""
     if isinstance(goal.start, complex):
         return goal.evaluate(goal.start, point.step)
     if len(point.buffers):
@@ -239,7 +238,7 @@ def _evaluate(goal: Objective, point: CurvePoint) -> Evaluation:
 
 
 def _timeline(task: TrainingTask, nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """The spans, and the arrows, of those nodes that came to their end."""
+    """Read spans and arrows of the nodes that finished."""
     spans, arrows = [np.empty(0, SPAN)], [np.empty(0, ARROW)]
     for rank in range(nodes):
         path = task.folder / f"rank-{rank}.npz"

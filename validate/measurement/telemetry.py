@@ -1,7 +1,7 @@
-"""A few lines for an own training loop: what its ranks did and when, for calibration.
+"""Telemetry of a user's own training loop: each rank records its events, for calibration.
 
-Importing this needs no torch. An event costs a reading of the clock before and after, and five
-numbers in memory; they go to the rank's file at most once a second, so a killed job loses no more.
+Importing this needs no torch. An event costs two readings of the clock and five numbers in memory;
+they are written to the rank's file about once a second, so a killed job loses no more.
 """
 
 import json
@@ -33,7 +33,7 @@ class Telemetry:
 
     `rank` of `workers`; `model_bytes`: of all parameters; `label` and `seed`: name and number of
     the run. `synchronize`: called before every reading of the clock; with CUDA, whose kernels run
-    behind the program's back, `torch.cuda.synchronize`. Raises InputError for a rank that is not
+    asynchronously, `torch.cuda.synchronize`. Raises InputError for a rank that is not
     one of the workers, or a directory that cannot be written.
     """
 
@@ -53,7 +53,7 @@ class Telemetry:
             raise InputError(f"rank {rank} of {workers} workers; ranks are 0 to {workers - 1}")
         head = {
             "schema": SCHEMA, "title": title, "label": label, "seed": seed, "rank": rank,
-            "workers": workers, "model_bytes": model_bytes, "boot": machine.boot(),
+            "workers": workers, "model_bytes": model_bytes, "boot": machine.boot_id(),
             "date": datetime.now(UTC).isoformat(timespec="seconds"), **_environment(),
         }  # fmt: skip
         try:
@@ -71,24 +71,24 @@ class Telemetry:
             self.clock = lambda: (synchronize(), _now())[1]
 
     def step(self) -> "Span":
-        """Return a context for what one gradient takes: forward and backward."""
+        """Return a context that times one gradient: forward and backward pass."""
         self._step += 1
         return Span(self, STEP)
 
     def collective(self, *, bytes: float = math.nan) -> "Span":  # noqa: A002
-        """Return a context for a collective that blocks; `bytes`: of its payload."""
+        """Return a context that times a blocking collective; `bytes`: of its payload."""
         return Span(self, COLLECTIVE, bytes)
 
     def issue(self) -> "Span":
-        """Return a context for starting an asynchronous collective."""
+        """Return a context that times the start of an asynchronous collective."""
         return Span(self, ISSUE)
 
     def wait(self, *, bytes: float = math.nan) -> "Span":  # noqa: A002
-        """Return a context for waiting for the earliest collective that was issued."""
+        """Return a context that times the wait for the earliest collective that was issued."""
         return Span(self, WAIT, bytes)
 
     def loss(self, value: float) -> None:
-        """Record a loss, after the steps so far."""
+        """Record a loss after the steps so far."""
         now = _now()
         self.add(LOSS, now, now, float(value))
 
@@ -119,7 +119,7 @@ class Telemetry:
 
 
 class Span:
-    """From entering to leaving it is one event; none if it is left by an exception."""
+    """A context that records one event, unless it is left by an exception."""
 
     __slots__ = ("_bytes", "_kind", "_start", "_telemetry")
 
@@ -141,7 +141,7 @@ class Span:
 
 
 def _environment() -> dict[str, Any]:
-    """Versions and hardware, of torch only what is loaded anyway."""
+    """Return versions and hardware, those of torch only if it is already imported."""
     versions, hardware = {"python": platform.python_version()}, {"cores": os.cpu_count()}
     found: dict[str, Any] = {"versions": versions, "hardware": hardware}
     found["hardware"]["processor"] = platform.processor() or platform.machine()

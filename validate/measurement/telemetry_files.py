@@ -1,4 +1,4 @@
-"""What the ranks of a user's own job have recorded, read back as events."""
+"""Telemetry files of a user's own job, read back as events."""
 
 import math
 import statistics
@@ -14,10 +14,10 @@ from paceline.simulator.inputs import untrusted
 from paceline.validate.training.events import EVENT, ISSUE, STEP, WAIT, Key
 
 FILE = "rank-{}.telemetry"
-"""Of one rank: a line of JSON, then rows of `ROW` doubles, in the machine's byte order: kind, step,
-start, end (seconds of a monotonic clock), bytes (of a loss: its value)."""
+"""File of one rank: a line of JSON, then rows of `ROW` doubles, in the machine's byte order: kind,
+step, start, end (seconds of a monotonic clock), bytes (of a loss: its value)."""
 ROW = 5
-LOSS, COLLECTIVE = -1, -2  # in such a file, beside the kinds of `training.events`
+LOSS, COLLECTIVE = -1, -2  # kinds in such a file, besides those of `training.events`
 KNOWN = (LOSS, COLLECTIVE, STEP, ISSUE, WAIT)
 SCHEMA = 1
 HEAD = 1_000_000  # bytes of the first line, at most
@@ -26,11 +26,11 @@ MOST = 65_535  # workers, as in a scenario
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """What a job has left. `events`: by label and seed, of dtype `training.events.EVENT`.
+    """A recorded job. `events`: by label and seed, of dtype `training.events.EVENT`.
 
-    `losses`: likewise, rows of (seconds since the beginning, step, loss), all ranks', in order of
-    time. `head`: that of rank 0. `notes`: what is to be known of it, in sentences. `collectives`:
-    where it is known how long each lasted, hidden behind computing or not.
+    `losses`: likewise, rows of (seconds since the beginning, step, loss) of all ranks, by time.
+    `head`: of rank 0. `notes`: caveats, in sentences. `collectives`: their durations, hidden time
+    included, if known.
     """
 
     events: dict[Key, np.ndarray]
@@ -42,10 +42,10 @@ class Recorded:
 
 @dataclass(frozen=True)
 class RecordedCollectives:
-    """How long a job's collectives lasted (seconds), and what share of that was hidden.
+    """Durations of a job's collectives.
 
-    `lasted`: each of them, of all ranks; `overlap`: the share of the time in which any was under
-    way while something else was computed, too.
+    `lasted`: seconds of each, of all ranks; `overlap`: the share of the time with any under way in
+    which something else was computed, too.
     """
 
     lasted: tuple[float, ...]
@@ -53,15 +53,15 @@ class RecordedCollectives:
 
     @property
     def median(self) -> float:
-        """Half of them lasted longer."""
+        """Return the median duration (seconds)."""
         return statistics.median(self.lasted)
 
 
 def read(directory: Path | str) -> Recorded:
-    """Return what the ranks of one job have recorded; raises InputError.
+    """Read what the ranks of one job have recorded. Raises InputError.
 
     Clocks of different machines do not agree, so each rank's times then count from its own first
-    event and nobody knows when the last one joined a collective. Ranks that share a boot share a
+    event, and `joined` is unknown. Ranks that share a boot share a
     clock: `joined` is the latest of the times at which they started the same one.
     """
     paths = sorted(Path(directory).glob(FILE.format("*")))
@@ -103,7 +103,7 @@ def read(directory: Path | str) -> Recorded:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], np.ndarray]:
-    """A rank's head and rows; a row that was cut short is left out."""
+    """Read a rank's head and rows; an incomplete last row is left out."""
     try:
         with path.open("rb") as file:
             head = untrusted.loads(file.readline(HEAD))
@@ -128,7 +128,7 @@ def _read(path: Path) -> tuple[dict[str, Any], np.ndarray]:
 
 
 def _check(head: dict[str, Any]) -> None:
-    """Raise ValueError for a head that no Telemetry writes."""
+    """Raise ValueError for a head that Telemetry never writes."""
     numbers = [head[key] for key in ("rank", "workers", "seed")]
     texts = [head["label"], head["boot"], head.get("title", "")]
     tables = [head.get("hardware", {}), head.get("versions", {})]
@@ -142,7 +142,7 @@ def _check(head: dict[str, Any]) -> None:
 
 
 def _events(rank: int, rows: np.ndarray, zero: float) -> np.ndarray:
-    """Rows as events; a collective that blocks is started, and waited for at once."""
+    """Convert rows to events; a blocking collective is a start and an immediate wait."""
     found = []
     for kind, step, start, end, size in rows.tolist():
         times = start - zero, end - zero
@@ -155,7 +155,7 @@ def _events(rank: int, rows: np.ndarray, zero: float) -> np.ndarray:
 
 
 def _join(ranks: Sequence[np.ndarray]) -> None:
-    """Enter when the last rank started each collective that all have waited for."""
+    """Set `joined`: when the last rank started each collective that all have waited for."""
     issued = [each["start"][each["kind"] == ISSUE] for each in ranks]
     waits = [np.flatnonzero(each["kind"] == WAIT) for each in ranks]
     common = min(map(len, [*issued, *waits]))

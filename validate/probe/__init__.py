@@ -1,4 +1,4 @@
 """`paceline probe`: measure compute and links of this machine in a minute, as a profile.
 
-Import `probe.probe`. Its `programs` are real runs of known order; `read` takes them apart.
+Import `probe.probe`. Its `programs` run phases in a known order, which `read` separates.
 """

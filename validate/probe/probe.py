@@ -1,4 +1,4 @@
-"""Measure this machine in a minute, by small real programs: what `paceline probe` does."""
+"""`paceline probe`: measure this machine in a minute, with small real programs."""
 
 import tempfile
 from collections.abc import Sequence
@@ -19,26 +19,26 @@ from paceline.validate.calibration.profile import Profile, seconds
 from paceline.validate.host.device import find_device
 from paceline.validate.launch import launch
 from paceline.validate.probe import read
-from paceline.validate.probe.profile import Machine, profile
+from paceline.validate.probe.profile import ProbeSettings, profile
 from paceline.validate.probe.programs import PROGRAMS
-from paceline.validate.probe.read import Team
+from paceline.validate.probe.read import TeamMeasurement
 from paceline.validate.torch_objective import determinism
 from paceline.validate.training import clock, learner
 from paceline.validate.training.task import Job, TrainingTask
 
 SIZES = [2**k for k in range(10, 23, 2)]  # bytes: 1 KiB ... 4 MiB
-GATHERED = 2**20  # bytes of the largest that is gathered
-COMPRESSED = 2**20  # bytes, besides the model's
-LARGEST = 2 * 10**6  # bytes of a model above which there is no second size
+GATHERED = 2**20  # bytes of the largest payload that is gathered
+COMPRESSED = 2**20  # bytes that codecs are timed on, besides the model's
+LARGEST = 2 * 10**6  # bytes of a model above which codecs are timed on no second size
 REPEATS = 9  # of each size; the first is warm-up
 STEPS = 20  # of each of three kinds
 DELAY = 0.020  # seconds of an emulated mean; of a message, half of it
 SHORTEST = 0.025  # seconds of a stretched step
-BUSY = 0.25  # share of the cores that gradients may use in it
-LONG = 3  # times as long is every fourth step
+BUSY = 0.25  # share of the cores that gradients may use in a stretched step
+LONG = 3  # every fourth step is so many times longer
 NEVER = 1e6  # seconds of a step that is never computed
 PER_CORE = 16  # workers
-TRIALS = 3  # of steps that are to hold, each twice as long
+TRIALS = 3  # attempts at stretched steps, each twice as long
 COMPUTING = 0.5  # seconds
 
 
@@ -54,43 +54,43 @@ def probe(  # noqa: PLR0913 - the options of the command
 ) -> Profile:
     """Measure what computing, collectives, messages, codecs and observing cost on this machine.
 
-    `workers`: numbers of processes, each measured. `network`: whether what a collective and a
-    message cost is what they add to an emulated delay, or ("real") all that they take here. Raises
+    `workers`: the numbers of processes to measure. `network`: "emulated" measures what collectives
+    and messages add to an emulated delay, "real" their whole time here. Raises
     InputError for what cannot be measured here, RunError when a process dies.
     """
     _check(workers, network)
     device = find_device(device)
     base = {"kind": "torch", "model": model, "data": data, "batch": batch}
     parameters, once = _gradient(base, device)
-    teams: list[Team] = []
+    teams: list[TeamMeasurement] = []
     notes: list[str] = []
     counts = sorted(set(workers))
     stages = 1 + len(counts)
 
-    def tell(done: int) -> None:
+    def report(done: int) -> None:
         if progress:
             progress(done, stages)
 
-    tell(0)
+    report(0)
     with tempfile.TemporaryDirectory(prefix="paceline-") as name:
         folder = Path(name)
         pair = _pair(4 * parameters, device, folder / "pair")
-        ways, codecs = read.messages(pair), read.codecs(pair)
+        transits, codecs = read.messages(pair), read.codecs(pair)
         for done, count in enumerate(counts, 1):
-            tell(done)
+            report(done)
             found = _team(base, parameters, count, once, device, network, folder / f"{count}")
             if found is None:
-                notes.append(f"with {count} workers no steps could be held: nothing is said of it")
+                notes.append(f"with {count} workers no steps could be held, so they are left out")
             else:
                 teams.append(found)
-    tell(stages)
+    report(stages)
     if not teams:
         raise InputError(
             "workers: no steps could be held with any of these numbers; is the machine busy? Try "
             "again, or take fewer workers"
         )
-    about = Machine(model, data, batch, parameters, device, network, DELAY)
-    return profile(about, teams, ways, codecs, notes)
+    about = ProbeSettings(model, data, batch, parameters, device, network, DELAY)
+    return profile(about, teams, transits, codecs, notes)
 
 
 def _check(workers: Sequence[int], network: str) -> None:
@@ -114,7 +114,7 @@ def _scenario(table: dict[str, Any], folder: Path) -> Scenario:
 
 
 def _gradient(base: dict[str, Any], device: str) -> tuple[int, float]:
-    """Parameters of the model; about how many seconds a gradient takes."""
+    """Return the number of parameters, and roughly the seconds of a gradient."""
     scenario = _scenario(
         {
             "model": {"parameters": 1},
@@ -139,7 +139,7 @@ def _gradient(base: dict[str, Any], device: str) -> tuple[int, float]:
 
 
 def _pair(bytes_of_model: int, device: str, folder: Path) -> TrainingTask:
-    """Two workers: messages, and codecs."""
+    """Run two workers, to time messages and codecs."""
     sizes = [bytes_of_model]
     if bytes_of_model <= LARGEST:
         sizes.append(COMPRESSED)
@@ -163,11 +163,11 @@ def _team(  # noqa: PLR0913, PLR0917 - what is to be measured
     device: str,
     network: str,
     folder: Path,
-) -> Team | None:
-    """So many workers: all the rest; None where no steps can be held."""
+) -> TeamMeasurement | None:
+    """Measure everything else with `workers` workers; None if no steps can be held."""
     crowd = max(1.0, workers / executors.cores())
     step = max(SHORTEST, once * crowd / BUSY)
-    slow = {"collective": "star", "latency": seconds(DELAY / 2)}  # whatever the size
+    slow = {"collective": "star", "latency": seconds(DELAY / 2)}  # independent of the size
     steps = max(6, min(STEPS, round(STEPS * SHORTEST / step)))
     algorithm = {
         "name": "team",
@@ -199,16 +199,16 @@ def _team(  # noqa: PLR0913, PLR0917 - what is to be measured
         scenario = _scenario(table, folder)
         try:
             return read.team(_run(scenario, device, folder), scenario)
-        except InputError:  # such steps cannot be held
+        except InputError:  # steps this short cannot be held
             step *= 2
     return None
 
 
 def _write_steps(file: Path, step: float, count: int) -> None:
-    """Steps that are stretched, then as many as wanted that are not.
+    """Write compute times: `count` stretched steps, then as many unstretched ones as needed.
 
-    The last one is never computed: it makes the mean so long that the shortest step that can be
-    held here does not matter.
+    The last one is never computed: it makes the mean so long that the check of the shortest step
+    that can be held here passes.
     """
     stretched = [f"{step * (LONG if k % 4 == 3 else 1):.6g}" for k in range(count)]
     file.write_text("\n".join([*stretched, *["0"] * 10**4, f"{NEVER:g}"]))

@@ -1,4 +1,4 @@
-"""What a probe has measured as a profile."""
+"""The profile that a probe writes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,20 +11,19 @@ import numpy as np
 from paceline.simulator.results import store
 from paceline.simulator.scenario.overhead import Overhead
 from paceline.simulator.studies import executors
-from paceline.validate.calibration import profile as profiles
 from paceline.validate.calibration.overhead_tables import TERMS
-from paceline.validate.calibration.profile import Profile, rate, rounded, seconds, size
+from paceline.validate.calibration.profile import Profile, law, rate, rounded, seconds, size
 from paceline.validate.host import machine
 from paceline.validate.measurement import evidence
 from paceline.validate.measurement.alpha_beta import AlphaBeta
-from paceline.validate.probe.read import CodecTime, Team
+from paceline.validate.probe.read import CodecTime, TeamMeasurement
 
 SUSTAINED = (0.02, 0.05, 0.1)  # seconds of steps
 
 
 @dataclass(frozen=True)
-class Machine:
-    """What was probed, with which model, how. `delay`: seconds of an emulated mean."""
+class ProbeSettings:
+    """The settings of a probe. `delay`: seconds of an emulated all-reduce."""
 
     model: str
     data: str
@@ -36,23 +35,23 @@ class Machine:
 
 
 def profile(
-    about: Machine,
-    teams: Sequence[Team],
-    ways: AlphaBeta,
+    about: ProbeSettings,
+    teams: Sequence[TeamMeasurement],
+    transits: AlphaBeta,
     codecs: Sequence[CodecTime],
     notes: Sequence[str],
 ) -> Profile:
-    """The profile of a machine: `teams` by number of workers, `ways` of messages."""
+    """Return the profile of a machine; `teams`: by number of workers; `transits`: of messages."""
     found = _Writer()
     notes = [*notes, *_notes(teams)]
     found.calibration(about, teams, notes)
     found.overheads(teams)
-    found.probe(about, teams, ways, codecs)
+    found.probe(about, teams, transits, codecs)
     return Profile(found.tables, found.comments, _head(about, teams, codecs))
 
 
 class _Writer:
-    """Tables, and what is said of their keys."""
+    """Builds the tables, and the comments on their keys."""
 
     def __init__(self) -> None:
         self.tables: dict[str, Any] = {}
@@ -62,13 +61,15 @@ class _Writer:
         table[key] = value
         self.comments[f"{path}.{key}"] = about
 
-    def calibration(self, about: Machine, teams: Sequence[Team], notes: Sequence[str]) -> None:
-        """Where the numbers come from, and how sure they are."""
+    def calibration(
+        self, about: ProbeSettings, teams: Sequence[TeamMeasurement], notes: Sequence[str]
+    ) -> None:
+        """Write [calibration]: where the numbers come from, and their standard errors."""
         steps = [t.stretched for t in teams]
         travels = 4.0 * about.parameters
         self.tables["calibration"] = {
             "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-            "hardware": machine.called(machine.hardware(about.device)),
+            "hardware": machine.describe(machine.hardware(about.device)),
             "notes": list(notes),
             "versions": store.versions("torch"),
             "sd": {
@@ -86,13 +87,13 @@ class _Writer:
         self.comments |= {
             "calibration": "where these numbers come from",
             "calibration.sd": "relative standard errors",
-            "calibration.measured": "the range within which they hold",
+            "calibration.measured": "the range within which the numbers hold",
             "calibration.measured.step": "steps were stretched to lengths from one to the other",
             "calibration.measured.bytes": f"the payload of the costs below: {about.model}",
         }
 
-    def overheads(self, teams: Sequence[Team]) -> None:
-        """What a real system adds."""
+    def overheads(self, teams: Sequence[TeamMeasurement]) -> None:
+        """Write the [[overhead]] tables."""
         self.tables["overhead"] = []
         for index, team in enumerate(teams):
             path, table = f"overhead.{index}", {"workers": team.workers}
@@ -100,7 +101,7 @@ class _Writer:
             for name in ("step", *TERMS):
                 if (term := team.terms.get(name)) is not None:
                     value = (
-                        profiles.law(term.mean, term.spread)
+                        law(term.mean, term.spread)
                         if name == "step"
                         else seconds(max(0.0, term.mean))
                     )
@@ -109,9 +110,13 @@ class _Writer:
             self.tables["overhead"].append(table)
 
     def probe(
-        self, about: Machine, teams: Sequence[Team], ways: AlphaBeta, codecs: Sequence[CodecTime]
+        self,
+        about: ProbeSettings,
+        teams: Sequence[TeamMeasurement],
+        transits: AlphaBeta,
+        codecs: Sequence[CodecTime],
     ) -> None:
-        """What a scenario has no place for."""
+        """Write [probe]: what a scenario has no keys for."""
         snapshots = float(np.median([team.snapshot for team in teams]))
         table: dict[str, Any] = {
             "model": about.model, "data": about.data, "batch": about.batch,
@@ -131,7 +136,7 @@ class _Writer:
         table["compute"] = [_times(1, first.alone), *(_times(t.workers, t.compute) for t in teams)]
         fits = [(kind, t.workers, fit) for t in teams for kind, fit in t.collectives.items()]
         table["transfer"] = [
-            _transfer(kind, workers, fit) for kind, workers, fit in [*fits, ("send", 2, ways)]
+            _transfer(kind, workers, fit) for kind, workers, fit in [*fits, ("send", 2, transits)]
         ]
         table["team"] = [_team(each) for each in teams]
         table["codec"] = [
@@ -144,7 +149,7 @@ class _Writer:
         self.comments |= {
             "probe.compute.0": "one gradient; of one worker alone, and of all at once",
             "probe.transfer.0": "alpha + bytes / bandwidth; error: relative rms of the fit",
-            "probe.team.0": "what so many workers came to",
+            "probe.team.0": "results by number of workers",
             "probe.team.0.shortest_step": "held by all, with their CPU use at most 40 %",
             "probe.team.0.cpu": "of one core, per worker and stretched step",
             "probe.team.0.hidden": f"share of a mean of {seconds(about.delay)} that a step hides",
@@ -177,7 +182,7 @@ def _transfer(kind: str, workers: int, fit: AlphaBeta) -> dict[str, Any]:
     }
 
 
-def _team(team: Team) -> dict[str, Any]:
+def _team(team: TeamMeasurement) -> dict[str, Any]:
     shortest = max(team.shortest, evidence.SHORTEST, shortest_by_cpu(team))
     return {
         "workers": team.workers,
@@ -188,17 +193,17 @@ def _team(team: Team) -> dict[str, Any]:
     }
 
 
-def shortest_by_cpu(team: Team) -> float:
-    """The step (seconds) at which a team's own CPU use is as much as evidence may have."""
+def shortest_by_cpu(team: TeamMeasurement) -> float:
+    """Return the step (seconds) at which a team's CPU use reaches the limit of evidence."""
     return team.workers * team.cpu / (evidence.OWN * executors.cores())
 
 
-def sustained(team: Team, step: float) -> int:
-    """How many workers, each as costly as one of this team, steps of so many seconds allow."""
+def sustained(team: TeamMeasurement, step: float) -> int:
+    """Return the workers, each as costly as this team's, that steps of `step` seconds allow."""
     return int(evidence.OWN * executors.cores() * step / team.cpu)
 
 
-def _notes(teams: Sequence[Team]) -> list[str]:
+def _notes(teams: Sequence[TeamMeasurement]) -> list[str]:
     busiest = max(team.foreign for team in teams)
     if busiest <= evidence.FOREIGN:
         return []
@@ -208,8 +213,10 @@ def _notes(teams: Sequence[Team]) -> list[str]:
     ]
 
 
-def _head(about: Machine, teams: Sequence[Team], codecs: Sequence[CodecTime]) -> tuple[str, ...]:
-    """What the file is, and tables that a scenario may have from it."""
+def _head(
+    about: ProbeSettings, teams: Sequence[TeamMeasurement], codecs: Sequence[CodecTime]
+) -> tuple[str, ...]:
+    """Return the head: what the file is, and tables that a scenario can copy from it."""
     team = teams[-1]
     times = team.compute
     ring = team.collectives["mean"]
@@ -220,7 +227,7 @@ def _head(about: Machine, teams: Sequence[Team], codecs: Sequence[CodecTime]) ->
     return (
         "A machine as `paceline probe` has measured it. A scenario takes it in by",
         '    extends = "profile.toml"',
-        "and may have more of it, for real runs without stretched steps and emulated delays:",
+        "and can copy more of it, for real runs without stretched steps and emulated delays:",
         "",
         f"[cluster]                # {m} at once, {len(times)} steps",
         f"workers = {m}",

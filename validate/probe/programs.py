@@ -1,6 +1,6 @@
-"""What a probe runs for real: small programs of known order, told apart afterwards by their steps.
+"""Programs that a probe runs for real: phases in a known order, separated afterwards by step.
 
-Unlike those of the catalogue they know that they are on torch.
+Unlike those of the catalogue they rely on torch.
 """
 
 from statistics import median
@@ -13,11 +13,11 @@ from paceline.simulator.programs.codecs.codec import KINDS
 from paceline.simulator.programs.effects import Node, Vector
 from paceline.validate.training import clock
 
-PAUSE = 1e-3  # seconds that set repetitions apart
+PAUSE = 1e-3  # seconds between repetitions
 
 
 def vector(size: int, like: Vector) -> Vector:
-    """A vector of so many bytes, its entries normal."""
+    """Return a vector of `size` bytes with normal entries."""
     own = torch.Generator().manual_seed(0)
     return torch.randn(max(1, size // 4), generator=own).to(like.device)
 
@@ -33,7 +33,7 @@ async def team(  # noqa: PLR0913 - what is to be measured
     candidates: list[float],
     alone: float,
 ) -> None:
-    """Collectives of all sizes before step 1; blocking, overlapped and asked-for ones, `steps`
+    """Run collectives of all sizes before step 1; blocking, overlapped and polled ones, `steps`
     each; then gradients as fast as they come: `together`, stretched to each of the `candidates`
     (seconds) until one is held, and `alone` on the first worker for so many seconds."""
     some = [size for size in sizes if size <= gathered]
@@ -95,8 +95,8 @@ async def client(me: Node, *, steps: int) -> None:
 
 
 async def pair(me: Node, *, sizes: list[int], compressed: list[int], repeats: int) -> None:
-    """Two workers: messages of all sizes to and fro; then every codec on vectors of the sizes
-    `compressed`, with a pause before each, and after the last."""
+    """Exchange messages of all sizes between two workers; then time every codec on vectors of
+    the sizes `compressed`, with a pause before each, and after the last."""
     other = 1 - me.rank
     for size in sizes[:1] + sizes:
         payload = vector(size, me.start)

@@ -1,4 +1,4 @@
-"""From what the programs of a probe did to what they were to measure."""
+"""From events of a probe's programs to the numbers that they measure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,14 +25,14 @@ Array = np.ndarray
 
 
 @dataclass(frozen=True)
-class Team:
-    """What so many workers showed. Times in seconds.
+class TeamMeasurement:
+    """Measurements with one number of workers. Times in seconds.
 
-    `stretched`: shortest and longest step drawn; `compute`: steps of all at once, `alone`:
+    `stretched`: shortest and longest step drawn; `compute`: steps of all workers at once, `alone`:
     of the first one while the others slept; `collectives` by kind; `terms` of [[overhead]];
-    `shortest`: step that can be held (inf: none); `hidden`: share of a mean's delay that steps hid;
-    `cpu`: seconds of a core per worker and stretched step; `snapshot`: of one; `foreign`: share of
-    the CPU that others used.
+    `shortest`: step that can be held (inf: none); `hidden`: share of an all-reduce's delay that steps
+    hid; `cpu`: seconds of a core per worker and stretched step; `snapshot`: of taking one;
+    `foreign`: share of the CPU that other processes used.
     """
 
     workers: int
@@ -58,8 +58,8 @@ class CodecTime:
     decompress: float
 
 
-def team(tasks: Sequence[TrainingTask], scenario: Scenario) -> Team:
-    """Read the tasks "team" and "served" of so many workers."""
+def team(tasks: Sequence[TrainingTask], scenario: Scenario) -> TeamMeasurement:
+    """Read the tasks "team" and "served" of one number of workers."""
     workers = scenario.cluster.workers
     own, served = ([*_read(task, workers + (task is not tasks[0]))] for task in tasks)
     events = np.concatenate([each.events for each in own])
@@ -78,7 +78,7 @@ def team(tasks: Sequence[TrainingTask], scenario: Scenario) -> Team:
     alone = _computing(_steps(events, last, np.inf))
     seen = [*map(_evidence, (own, served), (scenario, scenario))]
     accounts = [each.account or Account() for each in own]
-    return Team(
+    return TeamMeasurement(
         workers=workers,
         stretched=_stretched(runs[0].events),
         compute=computed,
@@ -94,19 +94,19 @@ def team(tasks: Sequence[TrainingTask], scenario: Scenario) -> Team:
 
 
 def messages(task: TrainingTask) -> AlphaBeta:
-    """Read what messages took, from the task "pair"."""
+    """Read the times of messages from the task "pair"."""
     parameters = task.algorithm.parameters
-    ways = []
+    transits = []
     for each in _read(task, 2):
         taken = each.events[each.events["kind"] == TAKE]
-        ways.append(taken["due"] - taken["joined"])
+        transits.append(taken["due"] - taken["joined"])
     shape = -1, parameters["repeats"]
-    samples = np.concatenate([each.reshape(shape)[1:, FIRST:] for each in ways], axis=1)
+    samples = np.concatenate([each.reshape(shape)[1:, FIRST:] for each in transits], axis=1)
     return alpha_beta.fit(parameters["sizes"], [*samples])
 
 
 def codecs(task: TrainingTask) -> list[CodecTime]:
-    """Read what codecs took beyond no codec, from the task "pair"."""
+    """Read the times of codecs beyond the raw one from the task "pair"."""
     parameters = task.algorithm.parameters
     repeats = parameters["repeats"]
     costs = np.array([_blocks(each.events) for each in _read(task, 2)])
@@ -122,9 +122,9 @@ def codecs(task: TrainingTask) -> list[CodecTime]:
 
 
 def _blocks(events: Array) -> list[tuple[float, float]]:
-    """Between two pauses: seconds until the mean was issued, and after it was there.
+    """Return, between pauses, seconds until the all-reduce was issued, and after its result.
 
-    What is computed between the rounds of a codec with two counts as after.
+    Computing between the two rounds of a codec counts as after.
     """
     inside = events[np.isin(events["kind"], (SERVE, ISSUE, WAIT, COLLECT))]
     inside = np.sort(inside, order="start")
@@ -147,19 +147,19 @@ def _read(task: TrainingTask, nodes: int) -> list[Record]:
 
 
 def _steps(events: Array, after: float, until: float) -> Array:
-    """Events of certain steps."""
+    """Return events of steps in (after, until]."""
     return events[(events["step"] > after) & (events["step"] <= until)]
 
 
 def _stretched(events: Array) -> tuple[float, float]:
-    """The shortest and the longest step that was drawn."""
+    """Return the shortest and the longest step drawn (seconds)."""
     steps = events[events["kind"] == STEP]
     drawn = steps["due"] - steps["start"]
     return float(drawn.min()), float(drawn.max())
 
 
 def _computing(events: Array) -> Array:
-    """How long steps took, without the first tenth."""
+    """Return seconds of steps, without the first tenth."""
     rows = events[events["kind"] == STEP]
     lasted = rows["end"] - rows["start"]
     found: Array = lasted[rows["step"] > np.quantile(rows["step"], overheads.WARM_UP)]
@@ -167,7 +167,7 @@ def _computing(events: Array) -> Array:
 
 
 def _collectives(events: Array, parameters: dict[str, Any]) -> dict[str, AlphaBeta]:
-    """From when the last worker joined until they were there, on average of the workers."""
+    """Fit the time from the last worker's joining to the result, averaged over workers."""
     sizes, repeats = parameters["sizes"], parameters["repeats"]
     some = [each for each in sizes if each <= parameters["gathered"]]
     lasted = []
@@ -183,7 +183,7 @@ def _collectives(events: Array, parameters: dict[str, Any]) -> dict[str, AlphaBe
 
 
 def _shortest(events: Array, before: int, candidates: Sequence[float]) -> float:
-    """The first of the candidates that all workers held; the program stops at it."""
+    """Return the first candidate that all workers held, at which the program stops."""
     rows = events[events["kind"] == STEP]
     tried = -(-(int(rows["step"].max()) - before) // clock.REPEATS)
     for number, duration in enumerate(candidates[:tried]):
@@ -197,8 +197,8 @@ def _shortest(events: Array, before: int, candidates: Sequence[float]) -> float:
 
 
 def _hidden(within: Sequence[Array], terms: dict[str, Term]) -> float:
-    """By how much steps that overlap a mean are shorter than those that wait for one, of all by
-    which they could be."""
+    """Return how much shorter steps that overlap an all-reduce are than those that wait for it, as
+    a share of the most possible."""
     blocking, overlapped = (_pace(each) for each in within[:2])
     rows = within[1][within[1]["kind"] == STEP]
     bare = float(np.mean(rows["due"] - rows["start"])) + terms["step"].mean

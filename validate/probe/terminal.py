@@ -1,4 +1,4 @@
-"""What a probe has found, for a terminal."""
+"""Tables of a probe for the terminal."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from paceline.validate.calibration.terminal import overheads
 
 
 def summary(profile: Profile) -> list[Table]:
-    """By number of workers: computing and collectives; what the framework adds."""
+    """Tabulate computing and collectives by number of workers, and what the framework adds."""
     found = profile.tables["probe"]
     teams = {each["workers"]: each for each in found["team"]}
     computing = headed(

@@ -38,7 +38,7 @@ def prctl(option: int, value: int) -> bool:
     return bool(ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0)
 
 
-def be_exact() -> bool:
+def use_precise_timers() -> bool:
     """Let timers of this process end on time, not 50 microseconds late; before threads start."""
     return prctl(PR_SET_TIMERSLACK, 1)
 
@@ -48,7 +48,7 @@ def die_with_parent() -> None:
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def call_it(name: str) -> None:
+def name_process(name: str) -> None:
     """Name this process, as `ps` shows it (15 bytes)."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode(), 0, 0, 0)

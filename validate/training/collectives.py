@@ -19,7 +19,7 @@ from paceline.simulator.errors import ProgramError
 from paceline.simulator.programs.effects import Payload
 from paceline.validate.training import packing
 from paceline.validate.training.clock import Clock
-from paceline.validate.training.emulated_network import Real
+from paceline.validate.training.emulated_network import RealNetwork
 from paceline.validate.training.packing import EXACT, PARTS, Packed, TensorMeter
 from paceline.validate.training.transport import DeviceGroup, Pending
 
@@ -38,14 +38,16 @@ Landed = tuple[Payload, list[list[float]]]
 """The result of a mean, and the numbers of every rank."""
 
 
-class Started:
+class Collective:
     """A collective under way, as `Node.start_mean` returns it.
 
     `step`: the worker's when it started; `last`: who joined last, and when; `begins`, `done`:
     seconds, and `size`: bytes of a payload, once it is settled; `chained`: others follow from it.
     """
 
-    def __init__(self, number: int, kind: str, step: int, first: "Started | None" = None) -> None:
+    def __init__(
+        self, number: int, kind: str, step: int, first: "Collective | None" = None
+    ) -> None:
         self.number, self.kind, self.step, self.first = number, kind, step, first
         self.chained = self.settled = False
         self.begins = self.done = inf
@@ -86,7 +88,7 @@ class Collectives:
     def __init__(  # noqa: PLR0913, PLR0917
         self,
         transport: DeviceGroup,
-        network: Real,
+        network: RealNetwork,
         meter: TensorMeter,
         rank: int,
         ranks: int,
@@ -97,25 +99,27 @@ class Collectives:
         self._transport, self._network, self._meter = transport, network, meter
         self._rank, self._ranks, self._clock, self._device = rank, ranks, clock, device
         self._deadline = deadline
-        self._unsettled: deque[Started] = deque()
+        self._unsettled: deque[Collective] = deque()
         self.started = self.settled = 0
         self.ending = False  # whether somebody's clock was past the end of the run
 
-    def mean(self, payload: Payload, step: int) -> Started:
+    def mean(self, payload: Payload, step: int) -> Collective:
         """Start an average."""
         handle = self._next("mean", step)
         self._network.starts("mean", self._meter(payload))
         self._start_mean(handle, lambda: payload)
         return handle
 
-    def mean_after(self, first: Started, value: Callable[[Payload], Payload], step: int) -> Started:
+    def mean_after(
+        self, first: Collective, value: Callable[[Payload], Payload], step: int
+    ) -> Collective:
         """Start an average of what `value` makes of a result, as soon as that is there."""
         first.chained = True
         handle = self._next("mean", step, first)
         self._start_mean(handle, lambda: value(self._result(first)[0]), lambda: self._wait(first))
         return handle
 
-    def gather(self, payload: Payload, step: int) -> Started:
+    def gather(self, payload: Payload, step: int) -> Collective:
         """Start gathering. Sizes may differ, so everyone says its own first."""
         handle = self._next("gather", step)
         message = packing.to_bytes(handle.hold(payload))
@@ -133,16 +137,16 @@ class Collectives:
         handle.pending = [lengths, self._transport.gather(padded, after=lambda: _wait(lengths))]
         return handle
 
-    def question(self, handle: Started, step: int) -> Started:
+    def question(self, handle: Collective, step: int) -> Collective:
         """Start asking everyone whether `handle` is finished there."""
-        asked = Started(self.started, "question", step, handle)
+        asked = Collective(self.started, "question", step, handle)
         self.started += 1
         known = float(all(each.done() for each in handle.pending))
         like = torch.empty(0, dtype=torch.float64)
         asked.pending = [self._transport.total(lambda: self._own(asked, [known], like))]
         return asked
 
-    def answer(self, asked: Started) -> bool:
+    def answer(self, asked: Collective) -> bool:
         """Wait until everybody has asked; whether it was finished, and due, on every rank then."""
         handle = asked.first
         assert handle is not None
@@ -153,13 +157,13 @@ class Collectives:
         self.settle(handle)
         return handle.done <= asked.done
 
-    def _next(self, kind: str, step: int, first: Started | None = None) -> Started:
-        handle = Started(self.started, kind, step, first)
+    def _next(self, kind: str, step: int, first: Collective | None = None) -> Collective:
+        handle = Collective(self.started, kind, step, first)
         self.started += 1
         self._unsettled.append(handle)
         return handle
 
-    def _own(self, handle: Started, numbers: list[float], like: Tensor) -> Tensor:
+    def _own(self, handle: Collective, numbers: list[float], like: Tensor) -> Tensor:
         """This rank's numbers, and its word on the collective itself."""
         now = self._clock.now()
         own = [float(handle.line), handle.about(), now, float(now > self._deadline), *numbers]
@@ -167,7 +171,7 @@ class Collectives:
 
     def _start_mean(
         self,
-        handle: Started,
+        handle: Collective,
         payload: Callable[[], Payload],
         after: Callable[[], None] | None = None,
     ) -> None:
@@ -187,7 +191,7 @@ class Collectives:
 
             handle.pending.append(self._transport.total(buffer, after if index == 0 else None))
 
-    def _buffer(self, handle: Started, dtype: torch.dtype, first: bool) -> Tensor:
+    def _buffer(self, handle: Collective, dtype: torch.dtype, first: bool) -> Tensor:
         packed = handle.packed
         parts = [each.detach().reshape(-1) for each in packed.tensors if each.dtype == dtype]
         if not first:
@@ -202,18 +206,18 @@ class Collectives:
         """Entries that everybody's numbers take."""
         return self._ranks * PARTS * (OWN + len(packed.numbers))
 
-    def _wait(self, handle: Started) -> None:
+    def _wait(self, handle: Collective) -> None:
         for each in handle.pending:
             each.wait()
 
-    def _result(self, handle: Started) -> Landed:
+    def _result(self, handle: Collective) -> Landed:
         """A mean that is really there, though it may not be due yet; and everyone's numbers."""
         with handle.lock:  # a thread may ask for it, too, to start what follows from it
             if handle.landed is None:
                 handle.landed = self._land(handle)
             return handle.landed
 
-    def _land(self, handle: Started) -> Landed:
+    def _land(self, handle: Collective) -> Landed:
         found, m = [each.wait() for each in handle.pending], self._ranks
         packed = handle.packed  # known by now, also of what had to wait for another result
         totals = dict(zip(_dtypes(packed), found, strict=True))
@@ -232,14 +236,14 @@ class Collectives:
     def _read(self, pending: Pending) -> list[list[float]]:
         return packing.read_numbers(pending.wait(), self._ranks)
 
-    def land(self, handle: Started) -> None:
+    def land(self, handle: Collective) -> None:
         """Wait until `handle`, and all before it, are really there."""
         for each in self._unsettled:
             self._wait(each)
             if each is handle:
                 break
 
-    def settle(self, handle: Started) -> None:
+    def settle(self, handle: Collective) -> None:
         """Wait until `handle`, and all before it, are really there; find out when they are due.
 
         Raises ProgramError when ranks mean different collectives, or a payload was changed.
@@ -247,7 +251,7 @@ class Collectives:
         while not handle.settled:
             self._settle(self._unsettled.popleft())
 
-    def _settle(self, handle: Started) -> None:
+    def _settle(self, handle: Collective) -> None:
         if handle.kind == "mean":
             handle.result, everyone = self._result(handle)
             sizes = [self._meter(packing.put_together(handle.packed))]
@@ -266,7 +270,7 @@ class Collectives:
         handle.settled = True
         self.settled += 1
 
-    def _agree(self, handle: Started, everyone: list[list[float]]) -> float:
+    def _agree(self, handle: Collective, everyone: list[list[float]]) -> float:
         """When the last rank joined. Raises ProgramError if the ranks mean different collectives.
 
         Also notes who that was, and that somebody is past the end of the run.
@@ -284,7 +288,7 @@ class Collectives:
         handle.last = rank, at
         return at
 
-    def _gathered(self, handle: Started, everyone: list[list[float]]) -> Payload:
+    def _gathered(self, handle: Collective, everyone: list[list[float]]) -> Payload:
         rows = handle.pending[1].wait().cpu()
         return tuple(
             packing.put_together(packing.from_bytes(row[: int(own[OWN])], self._device))

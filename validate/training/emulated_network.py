@@ -11,7 +11,7 @@ from paceline.simulator.network.closed_form import ClosedForm, Nic, Traffic
 from paceline.simulator.scenario.scenario import Scenario
 
 
-class Real:
+class RealNetwork:
     """The network as it is: things are done when they are; bytes are counted as in simulation.
 
     `traffic` counts what this rank sends, and on rank 0 all collectives; `heard`: what it receives.
@@ -56,7 +56,7 @@ class Real:
         return moved + more, charged + paid
 
 
-class Emulated(Real):
+class EmulatedNetwork(RealNetwork):
     """Delays of [network] in closed form."""
 
     def __init__(self, scenario: Scenario, seed: int, rank: int) -> None:

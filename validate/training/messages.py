@@ -41,7 +41,7 @@ class Message(NamedTuple):
     payload: Payload
 
 
-class Post:
+class Mailbox:
     """One node's messages to and from `peers`.
 
     `capacity`: bytes of the longest message; `receives`: what the network card of this node makes

@@ -23,13 +23,13 @@ from paceline.simulator.results.run import Cause, Kind, Spans
 from paceline.validate.training import events
 from paceline.validate.training.clock import Clock
 from paceline.validate.training.collectives import Collectives
-from paceline.validate.training.emulated_network import Real
+from paceline.validate.training.emulated_network import RealNetwork
 from paceline.validate.training.learner import Learner
-from paceline.validate.training.messages import Message, Post
+from paceline.validate.training.messages import Mailbox, Message
 from paceline.validate.training.packing import TensorMeter
 
 
-class Over(BaseException):
+class RunOver(BaseException):
     """The run is long enough for this node. Not an error, and nothing a program may catch."""
 
 
@@ -82,9 +82,9 @@ class RealNode(SeededNode):
         clock: Clock,
         limits: Limits,
         meter: TensorMeter,
-        network: Real,
+        network: RealNetwork,
         collectives: Collectives | None,
-        post: Post | None,
+        post: Mailbox | None,
         learner: Learner | None,
         spans: Spans,
         see: Callable[["RealNode", Tensor], None],
@@ -126,7 +126,7 @@ class RealNode(SeededNode):
 
     def execute(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a program until it returns, or the run is over for this node."""
-        with suppress(StopIteration, Over):
+        with suppress(StopIteration, RunOver):
             coroutine.send(None)
             raise ProgramError("a program awaits something that is no effect of its node")
         coroutine.close()
@@ -154,7 +154,7 @@ class RealNode(SeededNode):
             self._coast(begins)
             return begins, 0.0
         if self._stopped or self.step >= limits.step or past or self._nobody_needs_more():
-            raise Over
+            raise RunOver
         self.step += 1
         duration = 0.0 if self._durations is None else next(self._durations)
         return begins, duration
@@ -302,7 +302,7 @@ class RealNode(SeededNode):
         if not handle.chained:
             self.staleness[self.step - handle.step] += 1
         if team.ending:
-            raise Over
+            raise RunOver
         return handle.result
 
     async def finished(self, handle: Handle) -> bool:
@@ -314,13 +314,13 @@ class RealNode(SeededNode):
         self._spans.met(asked.last, self.rank, begin)
         self._stand(begin, asked.done)
         if team.ending:
-            raise Over
+            raise RunOver
         self.outcomes.append(answer)
         return answer
 
     # Messages
 
-    def _mail(self) -> Post:
+    def _mail(self) -> Mailbox:
         if self._post is None:
             raise ProgramError(
                 "it sends messages, but is not declared to: Program.gossips says that workers "
@@ -340,7 +340,7 @@ class RealNode(SeededNode):
     async def receive(self, source: int = ANY) -> tuple[int, Payload]:
         """Take the first message of `source`, or wait for it."""
         if self._stopped:
-            raise Over
+            raise RunOver
         serves = self.rank == self.server
         begin = self.now
         message = self._take(source, self._limits.deadline if serves else inf)
@@ -361,7 +361,7 @@ class RealNode(SeededNode):
         message = self._mail().take(source, until, lambda: True, self._limits.patience)
         if message is None:
             self._stand(begin, self.now)
-            raise Over
+            raise RunOver
         return message
 
     async def receive_before(self, handle: Handle, source: int = ANY) -> tuple[int, Payload] | None:
@@ -370,7 +370,7 @@ class RealNode(SeededNode):
             self._heard = 0
         message = self._mail().take(source, handle.due, handle.computed.done)
         if message is None and not (handle.computed.done() and self.now >= handle.due):
-            raise Over  # nobody is left who could send one
+            raise RunOver  # nobody is left who could send one
         self.outcomes.append(None if message is None else message.sender)
         if message is None:
             return None

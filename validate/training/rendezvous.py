@@ -30,10 +30,10 @@ def open_store(rank: int, size: int, timeout: float) -> Any:
         return store
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun's agent has it
-    return part(_torch.TCPStore(host, port, size, rank == 0 and not served, limit), "paceline")
+    return sub_store(_torch.TCPStore(host, port, size, rank == 0 and not served, limit), "paceline")
 
 
-def part(store: Any, name: str) -> Any:
+def sub_store(store: Any, name: str) -> Any:
     """A part of a store, with keys of its own."""
     return _torch.PrefixStore(name, store)
 

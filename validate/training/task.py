@@ -23,9 +23,9 @@ from paceline.validate.host import machine
 from paceline.validate.training import learner, rendezvous, transport
 from paceline.validate.training.clock import Clock
 from paceline.validate.training.collectives import Collectives
-from paceline.validate.training.emulated_network import Emulated, Real
+from paceline.validate.training.emulated_network import EmulatedNetwork, RealNetwork
 from paceline.validate.training.learner import WatchedGradients
-from paceline.validate.training.messages import HEAD, SKELETON, Post
+from paceline.validate.training.messages import HEAD, SKELETON, Mailbox
 from paceline.validate.training.node import Limits, RealNode
 from paceline.validate.training.packing import TensorMeter
 from paceline.validate.training.records import Account, Recorder
@@ -75,10 +75,12 @@ def run(task: TrainingTask, job: Job, place: Place) -> None:
     """
     program = known_programs(job.programs)[task.algorithm.name]
     if place.rank < job.scenario.cluster.workers + (program.server is not None):
-        Part(task, job.scenario, place, program).run()  # the others serve other programs only
+        TaskProcess(
+            task, job.scenario, place, program
+        ).run()  # the others serve other programs only
 
 
-class Part:
+class TaskProcess:
     """One process's part in a task: its node, and all that the node stands on."""
 
     def __init__(
@@ -91,7 +93,7 @@ class Part:
         self._clock, self._limits = Clock(), _limits(program, scenario)
         goal = self._goal = build.build(scenario, task.algorithm, task.seed)
         self._start = learner.start(goal, scenario.model.parameters, place.device)
-        network = Emulated if scenario.validation.network == "emulated" else Real
+        network = EmulatedNetwork if scenario.validation.network == "emulated" else RealNetwork
         self._network = network(scenario, task.seed, self.rank)
         self._meter = TensorMeter(scenario.model.bytes, self._start.numel())
         own = learner.learner(goal, self.rank) if self.rank < self.workers else None
@@ -145,7 +147,7 @@ class Part:
     def _team(self) -> DeviceGroup:
         """The workers' process group."""
         place, timeout = self._place, self._scenario.validation.timeout
-        store = rendezvous.part(place.store, "team")
+        store = rendezvous.sub_store(place.store, "team")
         if place.nccl:
             group = transport.nccl(store, self.rank, self.workers, timeout)
             return transport.OnDevice(group, place.device)
@@ -158,14 +160,14 @@ class Part:
             self._place.device, self._limits.deadline,
         )  # fmt: skip
 
-    def _mail(self) -> Post:
+    def _mail(self) -> Mailbox:
         """Messages, which travel by gloo, through the host's memory."""
-        store = rendezvous.part(self._place.store, "post")
+        store = rendezvous.sub_store(self._place.store, "post")
         start = self._start
         group = transport.gloo(store, self.rank, self.size, transport.FOREVER)
         capacity = 8 * HEAD + SKELETON + VECTORS * start.numel() * start.element_size()
         peers = _peers(self._program, self.rank, self.workers)
-        return Post(
+        return Mailbox(
             group, self.rank, peers, capacity, self._clock, self._place.device,
             self._network.receives,
         )  # fmt: skip
@@ -195,7 +197,7 @@ class Part:
         self._rehearse()
         self._clock.origin = self._agree_on_start()
         self._clock.sleep_until(0.0)
-        used = machine.Use()
+        used = machine.ResourceUse()
         with self._counter.counting() if self._limits.pooled else nullcontext():
             self.node.execute(coroutine)
             account = _account(self.node, used)
@@ -206,7 +208,7 @@ class Part:
             account.collectives += self._post.received
             account.late += self._post.late
         account.links = self._network.traffic.links()
-        account.machine["calm"] = transport.calm_sockets()
+        account.machine["calm"] = transport.deprioritise_socket_threads()
         until = account.duration
         self._recorder.timeline(self._spans.array(until), self._spans.arrows(until))
         self._recorder.events(self.node.events)
@@ -230,9 +232,9 @@ class Part:
         store = self._place.store
         rendezvous.meet(store, "ready", self.size)
         if self.rank == 0:
-            store.set("start", f"{machine.boot()} {time.monotonic() + HEADSTART}")
+            store.set("start", f"{machine.boot_id()} {time.monotonic() + HEADSTART}")
         boot, start = store.get("start").decode().split()
-        return float(start) if boot == machine.boot() else time.monotonic() + HEADSTART
+        return float(start) if boot == machine.boot_id() else time.monotonic() + HEADSTART
 
 
 def _limits(program: Program, scenario: Scenario) -> Limits:
@@ -272,7 +274,7 @@ def _interval(program: Program, scenario: Scenario, rank: int) -> tuple[int, boo
     return every * (scenario.cluster.workers if rank == scenario.cluster.workers else 1), adaptive
 
 
-def _account(node: RealNode, used: machine.Use) -> Account:
+def _account(node: RealNode, used: machine.ResourceUse) -> Account:
     duration, waited, communicated = node.now, node.waited, node.communicated
     return Account(
         duration=duration,

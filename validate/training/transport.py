@@ -173,7 +173,7 @@ def gloo(store: Any, rank: int, size: int, timeout: float) -> Any:
     options._threads = THREADS
     options._devices = [_device(kind)]
     group = kind(store, rank, size, options)
-    calm_sockets()
+    deprioritise_socket_threads()
     return group
 
 
@@ -193,7 +193,7 @@ def nccl(store: Any, rank: int, size: int, timeout: float) -> Any:
     return kind(store, rank, size, options)
 
 
-def calm_sockets() -> bool:
+def deprioritise_socket_threads() -> bool:
     """Let gloo's socket threads, which spin, give way to those that compute; whether they all do.
 
     SCHED_BATCH, where that is permitted.
