@@ -66,7 +66,7 @@ def over(
 
 
 def rank_struck(folder: Path, sent: int, *more: str) -> None:
-    """A worker that is killed, or stopped: the message says which, how, and its last words."""
+    """A worker that is killed, or stopped: the message says which, how, and the end of its log."""
     process = begun(folder, *more)
     there = ranks(folder)
     before = ports([*there.values()])
@@ -75,7 +75,7 @@ def rank_struck(folder: Path, sent: int, *more: str) -> None:
     how = "hangs (stopped)" if sent == signal.SIGSTOP else f"died by signal {sent}"
     assert process.returncode == 1
     assert said.startswith(f"paceline: error: worker 1 {how} during "), said
-    assert "last words:" in said
+    assert "log ends with:" in said
 
 
 def server_stopped(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""This machine: what it is, its devices, network namespaces and the relay of emulated links.
+"""This machine: its hardware and devices, network namespaces, and the relay of emulated links.
 
 Import from any file. Nothing here knows an algorithm or a task.
 """

@@ -1,4 +1,4 @@
-"""The machine that a run is measured on: what it is, and who uses it meanwhile."""
+"""The machine that a run is measured on: its hardware, and the use of it meanwhile."""
 
 import os
 import platform
@@ -16,12 +16,12 @@ STAT = Path("/proc/stat")
 
 
 def boot_id() -> str:
-    """What processes that share a monotonic clock have in common."""
+    """Return an id of this boot, which processes with the same monotonic clock share."""
     return BOOT.read_text().strip() if BOOT.is_file() else socket.gethostname()
 
 
 def machine_cpu_seconds() -> float:
-    """CPU seconds that all processes have used since the machine started; 0 if nobody says."""
+    """Return CPU seconds of all processes since the machine started; 0 if unknown."""
     if not STAT.is_file():
         return 0.0
     user, nice, system, _, _, irq, soft, steal, *_ = map(int, STAT.read_text().split()[1:11])
@@ -29,7 +29,7 @@ def machine_cpu_seconds() -> float:
 
 
 def process_cpu_seconds(process: int) -> float:
-    """CPU seconds that a process has used; 0 where nobody says."""
+    """Return CPU seconds that a process has used; 0 if unknown."""
     stat = Path(f"/proc/{process}/stat")
     if not stat.is_file():
         return 0.0
@@ -38,7 +38,7 @@ def process_cpu_seconds(process: int) -> float:
 
 
 def hardware(device: str) -> dict[str, Any]:
-    """What runs were measured on."""
+    """Return processor, cores, system, torch and GPU of this machine."""
     import torch  # noqa: PLC0415 - a second
 
     found: dict[str, Any] = {
@@ -55,7 +55,7 @@ def hardware(device: str) -> dict[str, Any]:
 
 
 def describe(found: Mapping[str, Any]) -> str:
-    """What `hardware` has found, or as much of it as is known, in a line."""
+    """Describe what `hardware` returned, or the part of it that is known, in a line."""
     parts = [str(found["processor"])] if "processor" in found else []
     if "cores" in found:
         parts.append(f"{found['cores']} cores")
@@ -73,9 +73,9 @@ def _processor() -> str:
 
 
 class ResourceUse:
-    """CPU time from now on: this process's, the relay's of the run, and everybody's.
+    """Use of the machine from now on: CPU seconds of this process, the relay and all processes.
 
-    Of a network namespace of its own also what came and went.
+    In a network namespace of its own, also the bytes received and sent.
     """
 
     def __init__(self) -> None:
@@ -88,11 +88,11 @@ class ResourceUse:
         self._of_relay, self._passed = process_cpu_seconds(self._relay), self._interface()
 
     def own(self) -> float:
-        """Seconds of this process."""
+        """Return CPU seconds of this process."""
         return time.process_time() - self._own
 
     def machine(self) -> dict[str, Any]:
-        """Seconds of all processes of this machine, of how many cores; bytes of this process."""
+        """Return CPU seconds of all processes and the relay, cores, and bytes of this process."""
         received, sent = (
             now - then for now, then in zip(self._interface(), self._passed, strict=True)
         )
@@ -107,5 +107,5 @@ class ResourceUse:
         }
 
     def _interface(self) -> tuple[int, int]:
-        """Bytes that came and went, where this process has a network of its own."""
+        """Return bytes received and sent if this process has a network of its own, else zeros."""
         return namespaces.counters(namespaces.INTERFACE) if self._relay else (0, 0)

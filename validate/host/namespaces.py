@@ -1,8 +1,8 @@
 """Real links between processes of one host: a network namespace for each node.
 
-TCP of the kernel runs over them as it is, and `host.relay` makes latency and bandwidth. Only
-namespaces and TUN are asked of the kernel, as veth, tbf and netem are often missing. Namespaces
-have no names and devices are not persistent, so all of them vanish with their processes.
+The kernel's own TCP runs over them, and `host.relay` adds latency and bandwidth. Only namespaces
+and TUN devices are needed, as veth, tbf and netem are often missing. Namespaces have no names and
+devices are not persistent, so all of them vanish with their processes.
 """
 
 import ctypes
@@ -43,7 +43,7 @@ _SYSCTLS = {
 
 
 class Links:
-    """The links of a run, there while the context lasts; entered in the launching process.
+    """The links of a run while the context lasts; entered in the launching process.
 
     `paths` maps ordered pairs (from, to) of ranks below `nodes`; a pair without a path is joined
     without latency or limit. `socket` is where node processes report, for `join`; `relay` is the
@@ -95,10 +95,10 @@ class Links:
 def join(rank: int, socket: str, timeout: float = 60.0) -> tuple[str, str]:
     """Move this process to a network of its own, linked to the other nodes of `Links`.
 
-    Call it in the main thread before there are others: they would stay where they were. It waits
-    until all nodes are there, at most `timeout` seconds. Returns this node's address and
+    Call it in the main thread before there are others, which would keep the old network. It waits
+    until all nodes have joined, at most `timeout` seconds. Returns this node's address and
     interface; for gloo the latter goes to GLOO_SOCKET_IFNAME, and rank 0 has address 10.77.0.1.
-    Raises OSError where it is not possible (see `available`), TimeoutError and ConnectionError.
+    Raises OSError if that is not possible (see `available`), TimeoutError and ConnectionError.
     """
     address = f"{NETWORK}.{rank + 1}"
     device = _isolate()
@@ -108,7 +108,7 @@ def join(rank: int, socket: str, timeout: float = 60.0) -> tuple[str, str]:
     _configure("lo", _SIOCSIFFLAGS, struct.pack("h", _IFF_UP))
     _configure(INTERFACE, _SIOCSIFADDR, _address(address))
     _configure(INTERFACE, _SIOCSIFNETMASK, _address("255.255.255.0"))
-    with suppress(PermissionError):  # in a user namespace: a large burst may lose packets
+    with suppress(PermissionError):  # in a user namespace: a large burst can lose packets
         _configure(INTERFACE, _SIOCSIFTXQLEN, struct.pack("i", 10000))
     _configure(INTERFACE, _SIOCSIFFLAGS, struct.pack("h", _IFF_UP))
     relay = sockets.socket(sockets.AF_UNIX, sockets.SOCK_SEQPACKET)
@@ -125,7 +125,7 @@ def join(rank: int, socket: str, timeout: float = 60.0) -> tuple[str, str]:
         if not answer:
             raise ConnectionError(f"the relay refused node {rank} or has ended; see its last lines")
         _configure(INTERFACE, _SIOCSIFMTU, answer)
-        relay.detach()  # open as long as this process lives: so the relay learns of its end
+        relay.detach()  # stays open until this process ends, which tells the relay
     return address, INTERFACE
 
 
@@ -141,7 +141,7 @@ def counters(interface: str = INTERFACE) -> tuple[int, int]:
 
 @cache
 def available() -> str:
-    """Return "" if nodes can join here, else why not and what would help; tried in a process."""
+    """Return "" if nodes can join here, else why not and what would help; tries it in a process."""
     if sys.platform != "linux":
         return "network namespaces need Linux; leave the links to the real network"
     command = [sys.executable, "-P", "-m", "paceline.validate.host.namespaces"]
@@ -154,7 +154,7 @@ def _isolate() -> int:
     user, group = os.getuid(), os.getgid()
     try:
         _unshare(_CLONE_NEWNET)
-    except PermissionError:  # in a user namespace everybody may
+    except PermissionError:  # in a user namespace every user is allowed to
         _unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
         Folder("/proc/self/setgroups").write_text("deny")
         Folder("/proc/self/uid_map").write_text(f"{user} {user} 1")
@@ -184,7 +184,7 @@ def _configure(interface: str, request: int, value: bytes) -> None:
 
 
 def _try() -> str:
-    """Try it in this process, and say in a sentence what is missing."""
+    """Try to isolate this process; return a sentence about what is missing, or ""."""
     try:
         os.close(_isolate())
     except FileNotFoundError:

@@ -1,8 +1,19 @@
-"""Carries packets between the nodes' TUN devices, each as late as its link makes it.
+"""Relay: carries packets between the nodes' TUN devices, with the latency and bandwidth of links.
 
-A process of its own, `python -m paceline.validate.host.relay`,
-started by `host.namespaces.Links`. It
-imports nothing but the standard library: it starts fast and its garbage collector has no work.
+A process of its own, `python -m paceline.validate.host.relay`, started by `host.namespaces.Links`.
+It imports only the standard library, so that it starts fast and leaves no work for the garbage
+collector.
+
+One thread, one `select` loop. A node's process sends its rank and the descriptor of its TUN device
+over a Unix socket; from then on the relay reads IP packets from the device, computes when each
+leaves its link (`RelayedPath`: a bounded queue at the bandwidth, then the latency), keeps it in a
+heap by that time, and writes it to the receiver's device when the time has come. TCP itself runs
+in the kernels' stacks of the nodes; congestion is signalled by ECN marks before packets are
+dropped.
+
+Precision: a sleeping core wakes about 0.1 ms late. The relay measures that (`late`), sleeps for so
+much less and polls the rest; a packet that ends a sleep counts as that much older (`credit`). It
+asks for real-time priority, as busy nodes would delay it by milliseconds.
 """
 
 import ctypes
@@ -25,22 +36,22 @@ from time import monotonic
 from typing import NamedTuple, NoReturn
 
 NETWORK = "10.77.0"  # node r is NETWORK.(r + 1)
-QUEUE = 1e6  # bytes that wait for a link, at least, before it drops
-LATEST = 2e-4  # seconds; what is later is due to other processes, not to waking
-BATCH = 64  # packets read from a device before others have their turn
+QUEUE = 1e6  # least bytes that wait for a link before it drops packets
+LATEST = 2e-4  # seconds; greater lateness is due to other processes, not to waking
+BATCH = 64  # packets read from a device before the others have their turn
 MTU = (1500, 65000)  # bytes; small packets for slow links, few for fast ones
 _PR_SET_PDEATHSIG, _PR_SET_TIMERSLACK = 1, 29
 
 
 class Path(NamedTuple):
-    """What the way from one node to another costs."""
+    """The latency and bandwidth from one node to another."""
 
     latency: float  # one way, seconds
     bandwidth: float = math.inf  # bytes/s
 
 
 def mtu(bandwidth: float) -> int:
-    """Return the packet size in bytes for a link: what passes in 1 ms, within limits.
+    """Return the packet size for a link: the bytes that pass in 1 ms, within limits.
 
     Larger packets cost the relay less, but one in transmission holds up those behind it.
     """
@@ -48,7 +59,7 @@ def mtu(bandwidth: float) -> int:
 
 
 class RelayedPath:
-    """A path at work: a bounded queue, served at the bandwidth, and then the latency.
+    """The state of a path: a bounded queue, served at the bandwidth, followed by the latency.
 
     Beyond twice the bandwidth-delay product it marks packets, so that TCP slows down before any is
     dropped and yet keeps the link busy.
@@ -61,10 +72,10 @@ class RelayedPath:
         self.long = max(2 * round_trip, 20 * mtu(path.bandwidth) / path.bandwidth)
         self.room = max(4 * self.long, QUEUE / path.bandwidth)
         self.free = 0.0
-        self.congested = False  # as the last packet found it
+        self.congested = False  # whether the last packet found a long queue
 
     def release(self, size: int, now: float) -> float:
-        """Return when a packet of `size` bytes that enters now comes out; never if dropped."""
+        """Return when a packet of `size` bytes that enters `now` comes out; inf if dropped."""
         start = max(now, self.free)
         self.congested = start - now > self.long
         if start - now > self.room:
@@ -74,7 +85,7 @@ class RelayedPath:
 
 
 def marked(packet: bytes) -> bytes:
-    """Return an IPv4 packet with ECN's mark, where its transport understands it (RFC 3168)."""
+    """Return an IPv4 packet with ECN's mark if its transport supports it (RFC 3168)."""
     if packet[1] & 3 != 2:
         return packet
     # the mark adds 1 to a 16-bit word, which takes 1 from the header's checksum (RFC 1624)
@@ -98,8 +109,8 @@ class Relay:
         self.members: dict[int, socket.socket] = {}
         self.flying: list[tuple[float, int, int, bytes]] = []  # release, tie-break, to, packet
         self.number = count()
-        # an idle core wakes some 0.1 ms late; measured, so that it wakes early and polls the rest,
-        # and takes a packet that woke it for as old
+        # seconds that a sleeping core wakes late, a running mean; `credit`: the age of a packet
+        # that ended a sleep
         self.late = 1e-4
         self.credit = 0.0
         self.listener = listener
@@ -118,27 +129,27 @@ class Relay:
             if wait and not ready:
                 self.late += (min(now - wake, LATEST) - self.late) / 8
             for source in ready:
-                if source in self.sources:  # else closed a moment ago
+                if source in self.sources:  # else just closed
                     self.sources[source]()
             while flying and flying[0][0] <= monotonic():
                 _, _, to, packet = heappop(flying)
                 if to in self.devices:
-                    # only a broken packet is refused, and the network may lose those
+                    # only a broken packet is refused, and a network can lose those
                     with suppress(OSError):
                         os.write(self.devices[to], packet)
 
     def accept(self) -> None:
-        """A node's process connects."""
+        """Accept the connection of a node's process."""
         connection, _ = self.listener.accept()
         connection.setblocking(False)
         self.sources[connection.fileno()] = partial(self.hear, connection)
 
     def hear(self, connection: socket.socket) -> None:
-        """A node's process sends its rank and its device, or has ended."""
+        """Take the rank and device that a node's process sends, or drop it if it has ended."""
         message, files = b"", list[int]()
         try:
             message, files, *_ = socket.recv_fds(connection, 4, 1)
-        except BlockingIOError:  # it was ready under a number that this connection has got since
+        except BlockingIOError:  # the descriptor was ready, then reused by this connection
             return
         except OSError:
             pass
@@ -156,7 +167,7 @@ class Relay:
         connection.close()
 
     def join(self, rank: int, device: int, connection: socket.socket) -> None:
-        """Take a node's device; when all are there, tell every node its packet size."""
+        """Take a node's device; when all have joined, send every node its packet size."""
         os.set_blocking(device, False)
         links = {}
         for to in range(self.nodes):
@@ -171,11 +182,11 @@ class Relay:
                     (path.bandwidth for pair, path in self.paths.items() if member in pair),
                     default=math.inf,
                 )
-                with suppress(OSError):  # it has just ended, as `hear` is about to find
+                with suppress(OSError):  # it has just ended, which `hear` finds next
                     each.send(struct.pack("i", mtu(slowest)))
 
     def receive(self, device: int, links: Mapping[bytes, RelayedPath]) -> None:
-        """Take packets that a node sends."""
+        """Read packets that a node sends, and schedule their release."""
         for _ in range(BATCH):
             try:
                 packet = os.read(device, 65536)
@@ -194,7 +205,7 @@ def _stop(*_: object) -> NoReturn:
 
 
 def main(listener: socket.socket, nodes: int, parent: int) -> None:
-    """Relay until told to end or until the parent process has died; leave no folder behind."""
+    """Relay until terminated or the parent process has died; leave no folder behind."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
     signal.signal(signal.SIGTERM, _stop)
     libc = ctypes.CDLL(None)

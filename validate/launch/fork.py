@@ -1,9 +1,9 @@
-"""The processes of a real run: imports once and forks each, as a process of its own:
-`python -m paceline.validate.launch.fork JOB NODES`.
+"""Fork server of a real run: imports torch once, then forks a process for each node.
 
-Importing torch takes seconds, which are thus paid once, and memory for it, too. It has no threads
-yet, so that each process may still go into a network namespace of its own. How each one ends is
-written, a line each, to a file of the job's folder.
+Run as `python -m paceline.validate.launch.fork JOB NODES`. The seconds and the memory of importing
+torch are thus spent once. This process has no threads when it forks, so that each child can still
+enter a network namespace of its own. The exit status of each is written as a line to a file of the
+job's folder.
 """
 
 import faulthandler
@@ -24,8 +24,8 @@ def main(path: str, nodes: int) -> None:
     """Start a process for each node, and stay until all have ended, or the parent has."""
     clock.die_with_parent()
     clock.use_precise_timers()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that started this
-    from paceline.validate.launch import worker  # noqa: PLC0415 - where it fails, that is said in the log
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent
+    from paceline.validate.launch import worker  # noqa: PLC0415 - a failure goes to the log
 
     worker.preload(path)
     ranks = {_fork(path, rank): rank for rank in range(nodes)}
@@ -53,7 +53,7 @@ def _fork(path: str, rank: int) -> int:
         log = os.open(Path(path).parent / f"rank-{rank}.log", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
         for stream in (1, 2):
             os.dup2(log, stream)
-        faulthandler.register(signal.SIGUSR1, all_threads=False)  # says where it stands
+        faulthandler.register(signal.SIGUSR1, all_threads=False)  # writes the stack to the log
         os.environ["RANK"] = str(rank)
         if "PACELINE_LINKS" in os.environ:
             _, interface = namespaces.join(rank, os.environ["PACELINE_LINKS"])
@@ -63,7 +63,7 @@ def _fork(path: str, rank: int) -> int:
         status = worker.main(path)
     except BaseException:
         traceback.print_exc()
-    os._exit(status)  # not through torch's destructors, which wait for what may never come
+    os._exit(status)  # skips torch's destructors, which can wait for ever
 
 
 if __name__ == "__main__":

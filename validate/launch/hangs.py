@@ -1,4 +1,4 @@
-"""Processes of a real run that no longer answer: which they are, and where they stand."""
+"""Hangs: finding processes of a real run that no longer answer, and where they stand."""
 
 import os
 import re
@@ -11,17 +11,17 @@ from pathlib import Path
 import psutil
 
 STARTED = "started"  # a file of a job's folder: a line for each rank, with its process id
-LOOK = 0.5  # seconds between looks: each costs the run some microseconds
-LINGER = 3.0  # seconds in which all who wait for one that is gone have noticed
-ANSWER = 0.5  # seconds for a process to say where it stands
+LOOK = 0.5  # seconds between checks, each of which costs the run some microseconds
+LINGER = 3.0  # seconds until every process that waits for a dead one has noticed
+ANSWER = 0.5  # seconds for a process to write its stack
 PATIENT = re.compile(
     r'rendezvous\.py", line \d+ in wait_for'
-)  # has no part in this, or has done it
+)  # stack of a process that waits without being needed
 STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
 
 class Watch:
-    """Looks, now and then, whether a rank has been stopped for longer than `patience` seconds."""
+    """Checks now and then whether a rank has been stopped for more than `patience` seconds."""
 
     def __init__(self, folder: Path, patience: float) -> None:
         self._folder, self._patience = folder, patience
@@ -29,7 +29,7 @@ class Watch:
         self._next = 0.0
 
     def stopped(self) -> int | None:
-        """The rank that is."""
+        """Return a rank that has been stopped for too long, or None."""
         now = time.monotonic()
         if now < self._next:
             return None
@@ -40,9 +40,9 @@ class Watch:
 
 
 def find_hung(folder: Path, ended: Callable[[], Collection[int]]) -> dict[int, str]:
-    """Ranks that neither end nor wait though another one has ended, and what is known of each.
+    """Return ranks that neither end nor wait though another one has ended: "stopped" or "silent".
 
-    Those that can are asked to write where they stand to their logs.
+    Those that are not stopped are signalled to write their stack to their log.
     """
     processes = _processes(folder)
     deadline = time.monotonic() + LINGER

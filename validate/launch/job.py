@@ -1,11 +1,11 @@
-"""A job as it goes to the processes that do it, with what a user's script has defined.
+"""The job file: a pickled job on its way to the processes of a run, with the user's own functions.
 
-Programs, models and data sets may be functions of a script: as multiprocessing does, its module is
-then imported there, so that it must start its work under `if __name__ == "__main__":`.
+Programs, models and data sets can be functions of a script. As with multiprocessing, its module is
+imported in each process, so it must start its work under `if __name__ == "__main__":`.
 
 Pickles run code when they are read. So only the user who started a run can have written its job:
-it is a file that nobody else may write or read, made anew by every command, and of another owner
-or mode it is not opened. Nothing that a scenario, profile, trace or run directory holds is one.
+the file is readable and writable by its owner alone, made anew by every command, and refused if
+owner or mode differ. No scenario, profile, trace or run directory contains a pickle.
 """
 
 import os
@@ -20,11 +20,11 @@ from paceline.validate.training.task import Job
 
 JOB = "job"
 READING = "PACELINE_READING"  # set while a script is imported to read a job
-SCRIPT = ("init_main", "sys_path")  # what of multiprocessing's preparation is about a script
+SCRIPT = ("init_main", "sys_path")  # keys of multiprocessing's preparation that concern the script
 
 
 def write_job(job: Job) -> Path:
-    """Write a job into its folder; return the file. Raises InputError for what cannot go there."""
+    """Write a job to its folder; return the file. Raises InputError for what cannot be pickled."""
     path = job.folder / JOB
     own = job.programs, MODELS.added, DATA.added
     about = spawn.get_preparation_data("rank") if any(own) else {}
@@ -36,14 +36,14 @@ def write_job(job: Job) -> Path:
         raise InputError(
             f"programs, models and data sets of a real run must be functions of a module: {error}"
         ) from None
-    path.unlink(missing_ok=True)  # or links would lead elsewhere
+    path.unlink(missing_ok=True)  # an old link could lead elsewhere
     with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
         file.write(data)
     return path
 
 
 def read_job(path: Path | str) -> Job:
-    """Read a job, and let this process know what it needs. Raises InputError for others' files."""
+    """Read a job, and register its models and data sets. Raises InputError for others' files."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
         about = os.fstat(file.fileno())
         if about.st_uid != os.getuid() or about.st_mode & 0o077:

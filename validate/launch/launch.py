@@ -1,4 +1,18 @@
-"""The processes of a real run on this machine: started, watched, and ended, whatever happens."""
+"""Launch: start the processes of a real run on this machine, watch them, and end them.
+
+`run` starts one process, the fork server (`launch.fork`), which imports torch and forks a process
+for each node; `join` instead makes this process a node, where a launcher such as torchrun started
+all of them.
+
+Parent and children share the job's folder, no pipe: the pickled job, a store file in which the
+processes meet, a log for each rank, and small files of status. The parent polls them and stops at
+the first of: all ranks have ended well; a rank has died (its log's last lines are the message); a
+rank has refused the scenario; a rank hangs (`launch.hangs`); the fork server or the relay is gone.
+
+No process outlives the run. Each asks the kernel to be killed with its parent
+(`clock.die_with_parent`), so that killing the fork server, in the `finally` of `_processes`, ends
+all nodes, and so does a parent that is itself killed. A lock keeps a second command out.
+"""
 
 import fcntl
 import os
@@ -26,9 +40,9 @@ from paceline.validate.training import clock, rendezvous
 from paceline.validate.training.task import Job, TrainingTask
 
 STORE, LOG = "store", "launch.log"  # files of a job's folder
-LOOK = 0.05  # seconds between looks at the processes
-LAST_LINES = 12  # of a log that are shown
-TIMED_OUT = "no answer came within validation.timeout; is that too short, or one hung?"
+LOOK = 0.05  # seconds between checks of the processes
+LAST_LINES = 12  # lines of a log that are shown
+TIMED_OUT = "no answer came within validation.timeout; is it too short, or did a process hang?"
 ERROR = re.compile(r"[\w.]+(Error|Exception|Interrupt)\b")
 
 Progress = Callable[[int, int], None]
@@ -40,13 +54,13 @@ def launched() -> bool:
 
 
 def exposure_warnings() -> list[str]:
-    """A warning where a launcher has the ranks listen to more than this machine."""
+    """Return a warning if a launcher has the ranks listen beyond this machine, else nothing."""
     address = os.environ.get("MASTER_ADDR", "")
     if not launched() or address == "localhost" or address.startswith("127.") or address == "::1":
         return []
     return [
-        f"warning: the ranks meet at {address} without passwords or encryption: whoever reaches "
-        "them can run code there; use a network that you trust"
+        f"warning: the ranks meet at {address} without passwords or encryption: anyone who can "
+        "reach them can run code there; use a network that you trust"
     ]
 
 
@@ -56,18 +70,18 @@ def is_first() -> bool:
 
 
 def run(job: Job, progress: Progress | None = None) -> None:
-    """Run a job with a process for each node; return when all have done their part.
+    """Run a job with a process for each node; return when all have finished.
 
-    Raises InputError where the machine refuses the job, RunError when a process dies: then, as on
+    Raises InputError if this machine cannot run the job, RunError if a process dies; then, as on
     Ctrl-C, all others are ended before this returns.
     """
     nodes = process_count(job.scenario, job.tasks, job.programs)
     folder = job.folder
     folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o700)  # the processes meet in it, and the job is code
+    folder.chmod(0o700)  # the processes meet in it, and reading the job runs code
     links: Links | None = None
     with ExitStack() as stack:
-        stack.enter_context(_alone(folder))
+        stack.enter_context(_locked(folder))
         for name in (REASON, DONE, ENDED, STORE, hangs.STARTED):
             (folder / name).unlink(missing_ok=True)
         path = write_job(job)
@@ -81,23 +95,23 @@ def run(job: Job, progress: Progress | None = None) -> None:
             links = stack.enter_context(Links(_paths(job.scenario, nodes), nodes))
             environment["PACELINE_LINKS"] = links.socket
             environment["PACELINE_RELAY"] = str(links.relay.pid)
-        else:  # as gloo does, NCCL listens on this machine alone
+        else:  # NCCL, like gloo, is to listen on this machine alone
             environment["NCCL_SOCKET_IFNAME"] = os.environ.get("NCCL_SOCKET_IFNAME", "lo")
         started = stack.enter_context(_processes(path, nodes, environment))
         _watch(started, links, nodes, job, progress)
 
 
 def process_count(scenario: Scenario, tasks: Sequence[TrainingTask], programs: Programs) -> int:
-    """How many processes tasks need: the workers, and a server where an algorithm has one."""
+    """Return the number of processes: the workers, and a server if an algorithm has one."""
     known = known_programs(programs)
     served = any(known[each.algorithm.name].server for each in tasks)
     return scenario.cluster.workers + served
 
 
 def join(job: Job) -> None:
-    """Take the part in a job that a launcher has given this process; rank 0 gets all records.
+    """Do this process's part of a job under a launcher; rank 0 returns with all records.
 
-    Others end here, and so does this process where anything fails: the launcher ends the rest.
+    Other ranks exit here, and rank 0 too if anything fails: the launcher ends the rest.
     """
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     needed = process_count(job.scenario, job.tasks, job.programs)
@@ -119,13 +133,13 @@ def join(job: Job) -> None:
         raise
     except BaseException:
         traceback.print_exc()
-        os._exit(1)  # not through torch's destructors, which wait for what may never come
+        os._exit(1)  # skips torch's destructors, which can wait for ever
     os._exit(0)
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keep other commands out of a folder. Raises InputError if one is there."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock a folder against other commands. Raises InputError if one has locked it."""
     with (folder / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -141,7 +155,7 @@ def _alone(folder: Path) -> Iterator[None]:
 def _processes(
     path: Path, nodes: int, environment: dict[str, str]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the process that forks one for each node; in the end none of them is left."""
+    """Start the fork server; when the context ends, no process is left."""
     # -P: modules of the current folder are the user's, not ours
     command = [sys.executable, "-P", "-m", "paceline.validate.launch.fork", str(path), str(nodes)]
     with (path.parent / LOG).open("wb") as log:
@@ -155,7 +169,7 @@ def _processes(
         try:
             yield started
         finally:
-            started.kill()  # which ends those that it has forked
+            started.kill()  # which ends its children
             started.wait()
 
 
@@ -166,7 +180,7 @@ def _watch(
     job: Job,
     progress: Progress | None,
 ) -> None:
-    """Wait until all have ended well."""
+    """Wait until all ranks have ended well. Raises InputError, RunError."""
     folder = job.folder
     watch = hangs.Watch(folder, job.scenario.validation.timeout)
     while True:
@@ -178,20 +192,20 @@ def _watch(
             raise InputError((folder / REASON).read_text())
         for rank, status in ended.items():
             if status:
-                raise RunError(_obituary(rank, status, job))
+                raise RunError(_death_report(rank, status, job))
         if len(ended) == nodes:
             return
         if (stopped := watch.stopped()) is not None:
-            raise RunError(_hangs({stopped: "stopped"}, job))
+            raise RunError(_hang_report({stopped: "stopped"}, job))
         if links is not None and links.relay.poll() is not None:
             raise RunError("the relay of the kernel's links has died; all processes were ended")
         if over is not None:
-            raise RunError(f"the processes could not be started:\n{_last_words(folder / LOG)}")
+            raise RunError(f"the processes could not be started:\n{_log_tail(folder / LOG)}")
         time.sleep(LOOK)
 
 
 def _ended(folder: Path) -> dict[int, int]:
-    """Exit statuses of the ranks that have ended; negative ones are signals."""
+    """Return exit statuses of the ranks that have ended; negative ones are signals."""
     path = folder / ENDED
     lines = path.read_text().split("\n")[:-1] if path.exists() else []
     return {int(rank): int(status) for rank, status in map(str.split, lines)}
@@ -202,29 +216,29 @@ def _done(folder: Path) -> int:
     return int(done.read_text() or 0) if done.exists() else 0
 
 
-def _obituary(rank: int, state: int, job: Job) -> str:
-    """Which process died, of what, and the last lines of its log; or whom it waited for."""
-    words = _last_words(job.folder / f"rank-{rank}.log")
+def _death_report(rank: int, state: int, job: Job) -> str:
+    """Say which process died, how, and the last lines of its log; or which one it waited for."""
+    words = _log_tail(job.folder / f"rank-{rank}.log")
     if TIMED_OUT in words and (hung := hangs.find_hung(job.folder, lambda: _ended(job.folder))):
-        waited = f"{_who(rank, job)}, which waited for that, said last:\n{words}"
-        return f"{_hangs(hung, job)}\n{waited}"
+        waited = f"{_node_name(rank, job)}, which waited for it, ends its log with:\n{words}"
+        return f"{_hang_report(hung, job)}\n{waited}"
     return (
-        f"{_who(rank, job)} died {how(state)} during {_during(job)}; all others were ended. "
-        f"Its last words:\n{words}"
+        f"{_node_name(rank, job)} died {how(state)} during {_during(job)}; all others were ended. "
+        f"Its log ends with:\n{words}"
     )
 
 
-def _hangs(ranks: dict[int, str], job: Job) -> str:
-    """Who hangs, what is known of it, and the last lines of its log."""
+def _hang_report(ranks: dict[int, str], job: Job) -> str:
+    """Say which ranks hang, in which state, and the last lines of their logs."""
     said = [
-        f"{_who(rank, job)} hangs ({known}) during {_during(job)}; all were ended. "
-        f"Its last words:\n{_last_words(job.folder / f'rank-{rank}.log')}"
+        f"{_node_name(rank, job)} hangs ({known}) during {_during(job)}; all were ended. "
+        f"Its log ends with:\n{_log_tail(job.folder / f'rank-{rank}.log')}"
         for rank, known in ranks.items()
     ]
     return "\n".join(said)
 
 
-def _who(rank: int, job: Job) -> str:
+def _node_name(rank: int, job: Job) -> str:
     return "the server" if rank == job.scenario.cluster.workers else f"worker {rank}"
 
 
@@ -233,8 +247,8 @@ def _during(job: Job) -> str:
     return f"{task.algorithm.label} (seed {task.seed})"
 
 
-def _last_words(log: Path) -> str:
-    """The end of a log: of a traceback only what it came to, and what a time-out means."""
+def _log_tail(log: Path) -> str:
+    """Return the end of a log: of a traceback only the error, and an explanation of time-outs."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     lines = lines[-LAST_LINES:]
     errors = [number for number, line in enumerate(lines) if ERROR.match(line)]
@@ -242,12 +256,12 @@ def _last_words(log: Path) -> str:
     if any("imed out" in line or "imeout" in line for line in said):
         said.append(TIMED_OUT)
     if any("EnforceNotMet" in line for line in lines):
-        said.append("the workers start different collectives, or payloads of different sizes")
-    return "\n".join(f"  {line}" for line in said or ["nothing"]) + f"\n  ({log} has all of it)"
+        said.append("the workers start different collectives, or send payloads of different sizes")
+    return "\n".join(f"  {line}" for line in said or ["nothing"]) + f"\n  (all of it: {log})"
 
 
 def _paths(scenario: Scenario, nodes: int) -> dict[tuple[int, int], LinkPath]:
-    """What the kernel's links are to be like: expected latency and bandwidth of each way."""
+    """Return the expected latency and bandwidth of each ordered pair, for the kernel's links."""
     if why := available():
         raise InputError(
             f'{scenario.file}: validation.network = "kernel": {why}; or write "emulated"'

@@ -1,4 +1,4 @@
-"""What one process of a real run does: its part of every task, after a look at its machine."""
+"""One process of a real run: checks its machine, then does its part of every task."""
 
 import gc
 import os
@@ -19,12 +19,12 @@ from paceline.validate.torch_objective import data
 from paceline.validate.training import clock, learner, rendezvous, task
 from paceline.validate.training.task import Job, Place
 
-REFUSED = 3  # exit status: the scenario asks for what this machine cannot do; a file says what
+REFUSED = 3  # exit status: this machine cannot run the scenario; the file REASON says why
 REASON, DONE = "refused", "done"  # files of a job's folder
 
 
 def preload(path: str) -> None:
-    """Load what all processes of a pickled job need, once: its data set."""
+    """Load the data set of a pickled job, once for all processes."""
     job = read_job(path)
     torch.set_num_threads(1)
     spec = job.scenario.objective
@@ -42,7 +42,7 @@ def main(path: str) -> int:
     except InputError as error:
         unfinished = job.folder / f"{REASON}.{os.getpid()}"
         unfinished.write_text(str(error))
-        unfinished.replace(job.folder / REASON)  # whole, or not there
+        unfinished.replace(job.folder / REASON)  # complete, or not there
         return REFUSED
     return 0
 
@@ -50,7 +50,7 @@ def main(path: str) -> int:
 def work(job: Job) -> Any:
     """Do this process's part of a job, as RANK and WORLD_SIZE of the environment say.
 
-    Returns the store of all processes. Raises InputError for steps that are too short for this
+    Return the store of all processes. Raises InputError for steps that are too short for this
     machine.
     """
     torch.set_num_threads(1)
@@ -59,13 +59,13 @@ def work(job: Job) -> Any:
     place = _place(job, rank, size, store)
     job = _on(job, place.device)
     if job.scenario.validation.compute == "stretched":
-        _demand_steps_that_hold(job, place, size)
+        _require_stretchable_steps(job, place, size)
     for number, each in enumerate(job.tasks):
-        if number:  # who had no part in the last one does not wait for the others on a time-out
+        if number:  # a rank without a part in the last task waits without a time limit
             rendezvous.wait_for(store, f"{DONE} {number}")
         own = replace(place, store=rendezvous.sub_store(store, f"task {number}"))
         task.run(each, job, own)
-        gc.collect()  # what is left of a run has threads and sockets
+        gc.collect()  # objects of a finished run hold threads and sockets
         if rank == 0:
             (job.folder / DONE).write_text(f"{number + 1}")
             rendezvous.announce(store, f"{DONE} {number + 1}")
@@ -73,7 +73,7 @@ def work(job: Job) -> Any:
 
 
 def _place(job: Job, rank: int, size: int, store: object) -> Place:
-    """What this rank computes on, and whether each worker has a GPU of its own."""
+    """Return this rank's place: its device, and whether each worker has a GPU of its own."""
     if job.device != "cuda":
         return Place(rank, store, torch.device("cpu"))
     local = int(os.environ.get("LOCAL_RANK", rank))
@@ -85,7 +85,7 @@ def _place(job: Job, rank: int, size: int, store: object) -> Place:
 
 
 def _on(job: Job, device: torch.device) -> Job:
-    """The job, its objective on this device."""
+    """Return the job with its objective on this device."""
     scenario = job.scenario
     if not isinstance(scenario.objective, Torch):
         return job
@@ -93,7 +93,7 @@ def _on(job: Job, device: torch.device) -> Job:
     return replace(job, scenario=scenario.model_copy(update={"objective": goal}))
 
 
-def _demand_steps_that_hold(job: Job, place: Place, size: int) -> None:
+def _require_stretchable_steps(job: Job, place: Place, size: int) -> None:
     """Refuse steps shorter than this machine can stretch a gradient to, all ranks at once."""
     scenario, first = job.scenario, job.tasks[0]
     wanted, shortest = min(mean_compute(scenario)), 0.0

@@ -30,8 +30,8 @@ class TeamMeasurement:
 
     `stretched`: shortest and longest step drawn; `compute`: steps of all workers at once, `alone`:
     of the first one while the others slept; `collectives` by kind; `terms` of [[overhead]];
-    `shortest`: step that can be held (inf: none); `hidden`: share of an all-reduce's delay that steps
-    hid; `cpu`: seconds of a core per worker and stretched step; `snapshot`: of taking one;
+    `shortest`: step that can be held (inf: none); `hidden`: share of a mean's delay that steps hid;
+    `cpu`: seconds of a core per worker and stretched step; `snapshot`: of taking one;
     `foreign`: share of the CPU that other processes used.
     """
 

@@ -30,15 +30,15 @@ class TorchGradients:
             scores = functional_call(flat.module, flat.named(x), (inputs,))
             return functional.cross_entropy(scores, labels)
 
-        apart = grad_and_value(loss)
-        self._at_own, self._at_one = vmap(apart), vmap(apart, in_dims=(None, 0, 0))
+        gradient = grad_and_value(loss)
+        self._at_own, self._at_one = vmap(gradient), vmap(gradient, in_dims=(None, 0, 0))
 
     def gradient(self, x: Vector) -> Vector:
-        """Gradients at `x`, shape (1, workers or 1, dimension)."""
+        """Return gradients at `x`, shape (1, workers or 1, dimension)."""
         return Stack(self._next(x)[1])
 
     def loss_and_gradient(self, x: Vector) -> tuple[PerWorker, Vector]:
-        """Losses and gradients at `x`."""
+        """Return losses and gradients at `x`."""
         losses, gradients = self._next(x)
         return PerWorker(losses.double().cpu().numpy()), Stack(gradients)
 

@@ -1,4 +1,4 @@
-"""Which samples are in a mini-batch, and those samples as tensors on a device."""
+"""Mini-batches: the choice of samples, and the samples as tensors on a device."""
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -31,18 +31,18 @@ class Epochs:
         self._common = lru_cache(4)(self._order)  # workers are in about the same epoch
 
     def epoch(self, rank: int, number: int) -> np.ndarray:
-        """Numbers of the samples of worker `rank` in an epoch, in order."""
+        """Return the indices of the samples of worker `rank` in an epoch, in order."""
         if self._shares is None:
             return self._common(number)[rank :: self._workers]
         own = generator(self._seed, Purpose.BATCH, rank, number)
         return own.permutation(self._shares[rank])
 
     def _order(self, number: int) -> np.ndarray:
-        shared = generator(self._seed, Purpose.BATCH, self._workers, number)  # nobody's rank
+        shared = generator(self._seed, Purpose.BATCH, self._workers, number)  # no worker's rank
         return shared.permutation(self._samples)
 
     def batches(self, rank: int, size: int) -> Iterator[np.ndarray]:
-        """Mini-batches of worker `rank`, all of `size`: one may end in the next epoch."""
+        """Yield mini-batches of worker `rank`, all of `size`: one can end in the next epoch."""
         number, rows = 0, self.epoch(rank, 0)
         while True:
             while len(rows) < size:
@@ -53,7 +53,7 @@ class Epochs:
 
 
 class DeviceData:
-    """A data set on a device: stored as it is, standardised batch by batch."""
+    """A data set on a device: stored unchanged, standardised batch by batch."""
 
     def __init__(self, data: Data, dtype: torch.dtype, device: torch.device) -> None:
         self._dtype, self._device = dtype, device
@@ -66,15 +66,15 @@ class DeviceData:
         )
 
     def train(self, rows: np.ndarray) -> Pairs:
-        """Training samples (..., *shape), and labels (...), of numbers `rows` (...)."""
+        """Return training samples (..., *shape) and labels (...) with indices `rows` (...)."""
         return self._pick(self._train, self._put(rows))
 
     def train_chunks(self, rows: np.ndarray) -> Iterator[Pairs]:
-        """Those training samples, `CHUNK` at a time."""
+        """Yield the training samples with indices `rows`, `CHUNK` at a time."""
         return self._chunks(self._train, rows)
 
     def test_chunks(self) -> Iterator[Pairs]:
-        """All samples of the test set, `CHUNK` at a time."""
+        """Yield all samples of the test set, `CHUNK` at a time."""
         return self._chunks(self._test, np.arange(len(self._test[1])))
 
     def _chunks(self, samples: Pairs, rows: np.ndarray) -> Iterator[Pairs]:

@@ -1,7 +1,7 @@
-"""What an objective is like along a run: noise, differences between workers, curvature.
+"""Survey of an objective along a run: noise, heterogeneity of workers, curvature.
 
-Computed after the run, from its snapshots, by mini-batches that are drawn anew: worker w's first
-ones, the same at every point, so that differences of gradients are not those of samples.
+Computed after the run from its snapshots, with each worker's first mini-batches, the same ones at
+every point, so that differences of gradients do not come from different samples.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,9 +14,9 @@ import numpy as np
 from paceline.simulator.objectives.objective import Objective
 
 POINTS = 8  # along a run
-BATCHES = 16, 4  # of each worker at each point: as many, or fewer where a gradient takes long
-SECONDS = 2.0  # to be spent on it, about
-STEP = 1e-2  # how far gradients are differenced, by the norm of the parameters
+BATCHES = 16, 4  # of each worker at each point: most and least; fewer if gradients are slow
+SECONDS = 2.0  # approximate budget of a survey
+STEP = 1e-2  # distance of gradient differences, relative to the norm of the parameters
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -37,18 +37,18 @@ def survey(
 ) -> dict[str, Any] | None:
     """Measure the objective at up to `POINTS` snapshots of a run, evenly spread over its steps.
 
-    `objective` makes it, as one run met it. None where there is no loss, or no snapshot. Of each
-    point: `step`, `loss` and, squared norms being those of whole gradients,
+    `objective` makes it afresh, as at the start of a run. None without losses or snapshots. Each
+    point has `step`, `loss` and, with squared norms of whole gradients,
 
     - `squared_gradient`: ||grad F||^2, `noise`: sigma^2 = E||g - grad F_w||^2 of one mini-batch of
       a worker, `between`: zeta^2, the mean of ||grad F_w - grad F||^2 over workers, all without
       bias by the analysis of variance (Scheffe 1959, section 7.2);
     - `curvature`: u' H u of the mean loss along u = grad F; `apart`: the mean over workers of
-      u' H_w u along u = grad F_w - grad F, by differences (nan where there is one worker);
+      u' H_w u along u = grad F_w - grad F, by differences (nan with one worker);
     - `smoothness`: ||g(x) - g(y)|| / ||x - y|| of the mean gradient, y being the point before.
 
-    `batches`: mini-batches of each worker at each point; `seconds`: what it took. When gradients
-    take long there are fewer batches and then fewer points.
+    `batches`: mini-batches of each worker at each point; `seconds`: duration of the survey. If
+    gradients are slow there are fewer batches, then fewer points.
     """
     goal = objective()
     path = [each for each in path if np.isfinite(each.loss) and np.isfinite(each.x).all()]
@@ -75,12 +75,12 @@ def survey(
 
 
 def chosen(path: Sequence[T], most: int = POINTS) -> list[T]:
-    """So many of a path, at most, evenly spread from the first to the last."""
+    """Return at most `most` items of a path, evenly spread from the first to the last."""
     return [path[index] for index in np.unique(np.linspace(0, len(path) - 1, most).astype(int))]
 
 
 def afford(seconds: float, workers: int) -> tuple[int, int]:
-    """Mini-batches at a point, and points, where a gradient takes so long."""
+    """Return mini-batches per point, and points, that fit the budget at `seconds` per gradient."""
     most, least = BATCHES
     gradients = SECONDS / max(seconds, 1e-6) / (3 * workers)  # each point takes them thrice
     batches = int(np.clip(gradients / POINTS, least, most))
@@ -104,7 +104,7 @@ class SurveyPoint:
         return np.array([source.gradient(x) for _ in range(self._batches)], dtype=float)
 
     def estimates(self) -> dict[str, float]:
-        """What is known of this point alone."""
+        """Return the estimates at this point, without smoothness."""
         workers, of_mean = len(self.each), self.noise / self._batches
         apart = self.each - self.mean
         between = (apart**2).sum() / (workers - 1) - of_mean if workers > 1 else 0.0
@@ -119,7 +119,7 @@ class SurveyPoint:
         }
 
     def _differences(self, rank: int, direction: Array) -> float:
-        """Curvature of one worker's loss along a direction."""
+        """Return the curvature of one worker's loss along a direction, nan if that is zero."""
         length = float(np.linalg.norm(direction))
         if not length:
             return nan

@@ -1,4 +1,4 @@
-"""Data sets by name: those that scikit-learn ships, and files as MNIST and CIFAR come in."""
+"""Data sets by name: those of scikit-learn, and files in the formats of MNIST and CIFAR."""
 
 import gzip
 import zlib
@@ -21,10 +21,10 @@ FOLDER = ("objective", "folder")
 
 @dataclass(frozen=True)
 class Data:
-    """Samples (samples, *shape) as they are stored, and their labels (samples,) from 0 on.
+    """Samples (samples, *shape) as stored, and their labels (samples,), from 0.
 
-    `centre` and `spread`: what standardises a sample, x -> (x - centre) / spread, by the training
-    set: per channel of images (channels, height, width), per feature of vectors.
+    `centre` and `spread` standardise a sample, x -> (x - centre) / spread, by the training set: per
+    channel of images (channels, height, width), per feature of vectors.
     """
 
     train_x: np.ndarray
@@ -42,16 +42,16 @@ class Data:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one sample."""
+        """Return the shape of one sample."""
         return tuple(self.train_x.shape[1:])
 
 
 Load = Callable[[Path | None], Data]
-"""From `objective.folder`, if there is one, to the data. Raises ObjectiveError."""
+"""Loads the data, given `objective.folder` or None. Raises ObjectiveError."""
 
 
 def _moments(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation per channel or feature, to be broadcast over one sample."""
+    """Return mean and standard deviation per channel or feature, broadcastable to a sample."""
     if samples.ndim == 2:
         return samples.mean(axis=0), samples.std(axis=0)
     rest = (1,) * (samples.ndim - 2)
@@ -88,7 +88,7 @@ def _random_classification(folder: Path | None) -> Data:
 
 
 def _idx(name: str) -> Load:
-    """MNIST and those in its format: http://yann.lecun.com/exdb/mnist has it."""
+    """Return the loader of a data set in MNIST's format (http://yann.lecun.com/exdb/mnist)."""
 
     def load(folder: Path | None) -> Data:
         place = folder or DEBIAN / name
@@ -127,7 +127,9 @@ def _read_idx(folder: Path, name: str, axes: int, hint: str) -> np.ndarray:
 
 
 def _cifar(name: str, train: tuple[str, ...], test: str, subfolder: str, label_bytes: int) -> Load:
-    """CIFAR's binary version: per image its labels, the last one the finest, then 3 x 32 x 32."""
+    """Return the loader of CIFAR's binary format: per image its labels, the finest last, then
+    3 x 32 x 32 bytes.
+    """
     classes = int(name.removeprefix("cifar-"))
     hint = f"the binary version of {name} (https://www.cs.toronto.edu/~kriz/cifar.html)"
 
@@ -199,7 +201,7 @@ DATA = Registry("paceline.datasets", _OURS)
 
 
 def register_data(name: str, load: Load) -> None:
-    """Let `objective.data = name` mean what `load` returns, here and in real runs.
+    """Register `load` as `objective.data = name`, here and in real runs.
 
     For pools of processes as well (`--jobs`, Dask), offer `load` from an installed package, as an
     entry point of the group `paceline.datasets`.
@@ -208,7 +210,7 @@ def register_data(name: str, load: Load) -> None:
 
 
 def find(name: str) -> Load:
-    """Find what loads the data set `name`. Raises ObjectiveError."""
+    """Return the loader of the data set `name`. Raises ObjectiveError."""
     if found := DATA.find(name):
         return found
     raise ObjectiveError(

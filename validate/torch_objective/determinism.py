@@ -1,4 +1,4 @@
-"""Torch's settings while something is computed; they are put back afterwards."""
+"""Determinism: seeds and threads of torch within a context, restored afterwards."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,10 +10,10 @@ CPU = torch.device("cpu")
 
 @contextmanager
 def seeded(key: int, device: torch.device = CPU) -> Iterator[None]:
-    """Let torch's random numbers on the CPU, and on `device`, follow from `key` alone."""
+    """Seed torch's random numbers on the CPU and on `device` with `key`."""
     devices = [device.index] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
-        # not torch.manual_seed, which seeds every device there is
+        # not torch.manual_seed, which seeds every device
         torch.default_generator.manual_seed(key)
         for index in devices:
             torch.cuda.default_generators[index].manual_seed(key)
@@ -22,7 +22,7 @@ def seeded(key: int, device: torch.device = CPU) -> Iterator[None]:
 
 @contextmanager
 def one_thread(device: torch.device) -> Iterator[None]:
-    """Compute on one core, so that sums do not depend on how many there are."""
+    """Compute on one core, so that sums do not depend on the number of cores."""
     before = torch.get_num_threads()
     if device.type != "cpu" or before == 1:
         yield

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from paceline.simulator.programs.effects import Vector
 
 Freed = Callable[[int, Tensor], None]
-"""Told of a piece of a gradient: its number, and the piece."""
+"""Receives a complete piece of a gradient: its number, and the piece."""
 
 
 class Flat:
@@ -26,11 +26,11 @@ class Flat:
         self.start = torch.cat([each.detach().reshape(-1) for each in self._parameters])
 
     def tensor(self, x: Vector) -> Tensor:
-        """A vector where the parameters are; an array of the same numbers shares its memory."""
+        """Return a vector as a tensor on the parameters' device; a CPU array shares its memory."""
         return torch.as_tensor(x, dtype=self.start.dtype, device=self.start.device)
 
     def named(self, x: Tensor) -> dict[str, Tensor]:
-        """The parameters at `x`, shape (dimension,), for `torch.func.functional_call`."""
+        """Return `x` (dimension,) as named parameters for `torch.func.functional_call`."""
         return dict(zip(self._names, self._views(x), strict=True))
 
     def _views(self, vector: Tensor) -> list[Tensor]:
@@ -39,7 +39,7 @@ class Flat:
         return [part.view(own.shape) for part, own in zip(parts, self._parameters, strict=True)]
 
     def go_to(self, x: Tensor) -> None:
-        """Let the parameters be views of `x`, which training reads and never changes."""
+        """Make the parameters views of `x`, which training reads and never changes."""
         for parameter, view in zip(self._parameters, self._views(x), strict=True):
             parameter.data = view
 
@@ -56,9 +56,9 @@ class Flat:
     def backward_in_pieces(
         self, loss: Tensor, gradient: Tensor, sizes: Sequence[int], freed: Freed
     ) -> None:
-        """As `backward`; tell of each piece, in their order, once it and those before are complete.
+        """Run `backward`; call `freed` for each piece in order, once it and all before are complete.
 
-        `sizes`: lengths of the pieces, which begin at the end of the vector. `freed` is called on
+        `sizes`: lengths of the pieces, from the end of the vector on. `freed` is called on
         the thread of the backward pass.
         """
         pieces = gradient.split_with_sizes(list(sizes[::-1]))[::-1]
@@ -67,19 +67,19 @@ class Flat:
         for places in inside:
             for place in places:
                 missing[place] += 1
-        told = 0
+        freed_count = 0
 
-        def tell() -> None:
-            nonlocal told
-            while told < len(pieces) and not missing[told]:
-                told += 1
-                freed(told - 1, pieces[told - 1])
+        def free() -> None:
+            nonlocal freed_count
+            while freed_count < len(pieces) and not missing[freed_count]:
+                freed_count += 1
+                freed(freed_count - 1, pieces[freed_count - 1])
 
         def arrived(places: Sequence[int]) -> Callable[[Tensor], None]:
             def hook(_: Tensor) -> None:
                 for place in places:
                     missing[place] -= 1
-                tell()
+                free()
 
             return hook
 
@@ -94,12 +94,12 @@ class Flat:
         finally:
             for each in hooks:
                 each.remove()
-        missing = [0] * len(pieces)  # parameters that the loss does not depend on never arrive
-        tell()
+        missing = [0] * len(pieces)  # parameters without influence on the loss never arrive
+        free()
 
 
 def _overlaps(parameters: Sequence[int], pieces: Sequence[int]) -> list[list[int]]:
-    """For each parameter, by its length, the numbers of the pieces that it lies in."""
+    """Return, for each parameter (given by length), the numbers of the pieces that it overlaps."""
     found, below = [], sum(parameters)
     edges = []
     for size in pieces:
@@ -116,7 +116,7 @@ def _overlaps(parameters: Sequence[int], pieces: Sequence[int]) -> list[list[int
 class Buffers:
     """One worker's buffers of a module that all workers share, such as BatchNorm's statistics.
 
-    `flat`: those of floating point as one vector, perhaps empty.
+    `flat`: the floating-point ones as one vector, perhaps empty.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -132,6 +132,6 @@ class Buffers:
         self._own = own
 
     def use(self) -> None:
-        """Let the module read and update these."""
+        """Make the module read and update these buffers."""
         for theirs, own in zip(self._theirs, self._own, strict=True):
             theirs.data = own

@@ -16,12 +16,12 @@ from paceline.validate.torch_objective.flat import Buffers, Flat, Freed
 class TorchSource:
     """One worker's stream of mini-batches, `batches`; its gradients are exact at each of them.
 
-    `flat` is the model, which all workers share, `buffers` the worker's own. `key(k)`: what the
-    random numbers of the k-th step follow from, where the model draws some; None where it does not.
+    `flat` is the model, which all workers share, `buffers` the worker's own. `key(k)`: seed of the
+    k-th step's random numbers; None if the model draws none.
     `weight_decay` times the parameters is added to every gradient, and not to the losses.
     """
 
-    def __init__(  # noqa: PLR0913 - what a worker shares, and what it has
+    def __init__(  # noqa: PLR0913 - shared and own parts
         self,
         flat: Flat,
         samples: DeviceData,
@@ -38,11 +38,11 @@ class TorchSource:
     # For the simulator
 
     def gradient(self, x: Vector) -> np.ndarray:
-        """Gradient of the next mini-batch at the array `x` (dimension,)."""
+        """Return the gradient of the next mini-batch at the array `x` (dimension,)."""
         return self._arrays(x)[1]
 
     def loss_and_gradient(self, x: Vector) -> tuple[float, np.ndarray]:
-        """Loss and gradient of the next mini-batch at the array `x` (dimension,)."""
+        """Return loss and gradient of the next mini-batch at the array `x` (dimension,)."""
         loss, gradient = self._arrays(x)
         return float(loss), gradient
 
@@ -51,22 +51,22 @@ class TorchSource:
         if at.device.type != "cpu":
             loss, gradient = self.tensors(at)
             return loss, gradient.cpu().numpy().copy()
-        found = np.zeros(self._flat.dimension, dtype=x.dtype)  # whose memory torch writes into
+        found = np.zeros(self._flat.dimension, dtype=x.dtype)  # torch writes into its memory
         with one_thread(at.device):
             return self._write(at, torch.from_numpy(found)), found
 
     # For real workers
 
     def tensors(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss (a number) and gradient (dimension,) of the next mini-batch at the tensor `x`."""
+        """Return loss (a scalar) and gradient (dimension,) of the next mini-batch at tensor `x`."""
         gradient = torch.zeros_like(x)
         return self._write(x, gradient), gradient
 
     def backward(self, x: Tensor, sizes: Sequence[int], freed: Freed) -> None:
-        """The gradient of the next mini-batch at `x`, piece by piece.
+        """Compute the gradient of the next mini-batch at `x`, piece by piece.
 
         `freed(i, piece)` is called from the backward pass, on its thread, for one piece after the
-        other, as soon as it and those before it are complete. Piece 0 is the end of the vector (the
+        other, once it and those before it are complete. Piece 0 is the end of the vector (the
         last layers); `sizes` are the pieces' lengths, in that order.
         """
         parameters = x.split_with_sizes(list(sizes[::-1]))[::-1]
@@ -79,11 +79,11 @@ class TorchSource:
         self._flat.backward_in_pieces(self._loss(x), torch.zeros_like(x), sizes, decay)
 
     def buffers(self) -> Tensor:
-        """Copy of this worker's buffers of floating point as one vector, perhaps empty."""
+        """Return a copy of this worker's floating-point buffers as one vector, perhaps empty."""
         return self._own.flat.clone()
 
     def next_rows(self) -> np.ndarray:
-        """The next mini-batch, as numbers of training samples (batch,)."""
+        """Return the next mini-batch as indices of training samples (batch,)."""
         self._step += 1
         return next(self._batches)
 

@@ -1,4 +1,4 @@
-"""Models by name: two small ones, torchvision's adapted to 32 x 32, and what packages offer."""
+"""Models by name: two small ones, torchvision's adapted to 32 x 32, and those of packages."""
 
 import importlib
 from collections.abc import Callable
@@ -17,19 +17,19 @@ MODEL = ("objective", "model")
 SIDE = 32  # of the images that torchvision's models are adapted to
 
 Make = Callable[[tuple[int, ...], int], nn.Module]
-"""From the shape of a sample and the number of classes to a module: (batch, *shape) -> scores
-(batch, classes). Its parameters are initialised from torch's global generator."""
+"""Makes a module (batch, *shape) -> scores (batch, classes), given the shape of a sample and the
+number of classes. Parameters are initialised from torch's global generator."""
 
 
 def _mlp(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """One hidden layer of 32."""
+    """Return a perceptron with one hidden layer of 32."""
     return nn.Sequential(
         nn.Flatten(), nn.Linear(prod(shape), 32), nn.ReLU(), nn.Linear(32, classes)
     )
 
 
 def _cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Two 3 x 3 convolutions, each with a pooling, and a linear layer."""
+    """Return a network of two 3 x 3 convolutions, each with pooling, and a linear layer."""
     channels, height, width = _image(shape)
     return nn.Sequential(
         nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
@@ -50,7 +50,7 @@ MODELS: Registry[Make] = Registry("paceline.models", {"mlp": _mlp, "cnn": _cnn})
 
 
 def register_model(name: str, make: Make) -> None:
-    """Let `objective.model = name` mean what `make(shape, classes)` returns, here and in real runs.
+    """Register `make(shape, classes)` as `objective.model = name`, here and in real runs.
 
     For pools of processes as well (`--jobs`, Dask), offer `make` from an installed package, as an
     entry point of the group `paceline.models`.
@@ -59,9 +59,9 @@ def register_model(name: str, make: Make) -> None:
 
 
 def find(name: str) -> Make:
-    """Find what makes the model `name`: ours or a registered one, a package's, or torchvision's.
+    """Return the maker of the model `name`: built in, registered, a package's, or torchvision's.
 
-    `torchvision:NAME` is torchvision's, whatever others there are. Raises ObjectiveError.
+    `torchvision:NAME` always means torchvision's. Raises ObjectiveError.
     """
     return MODELS.find(name) or _torchvision(name, tuple(MODELS.names))
 
@@ -114,7 +114,7 @@ def adapt(model: Any, classes: int) -> nn.Module:
 
 
 class Fit(nn.Module):
-    """Images as torchvision's models take them: three channels, at least 32 x 32, zeros around."""
+    """Adapts images to torchvision's models: three channels, at least 32 x 32, zero padding."""
 
     def __init__(self, channels: int, height: int, width: int) -> None:
         super().__init__()
@@ -123,5 +123,5 @@ class Fit(nn.Module):
         self._around = (wide // 2, wide - wide // 2, tall // 2, tall - tall // 2)
 
     def forward(self, images: Tensor) -> Tensor:
-        """From (batch, 1 or 3, height, width) to (batch, 3, 32 or more, 32 or more)."""
+        """Map (batch, 1 or 3, height, width) to (batch, 3, 32 or more, 32 or more)."""
         return functional.pad(images.repeat(1, self._repeat, 1, 1), self._around)

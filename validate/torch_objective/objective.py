@@ -35,11 +35,11 @@ from paceline.validate.torch_objective.flat import Buffers, Flat
 from paceline.validate.torch_objective.gradients import TorchSource
 
 PACKAGES = ("torch", "torchvision")
-EVALUATED = 10_000  # training samples that the loss is computed over, at most
+EVALUATED = 10_000  # most training samples that the loss is computed over
 # Keys of streams of Purpose.OBJECTIVE, whose stream 0 deals out the data
 PARAMETERS, SUBSET = 1, 2
 
-with warnings.catch_warnings():  # once for all: a protected array stays so, as nobody writes to it
+with warnings.catch_warnings():  # once, to silence it: torch never writes to read-only arrays
     warnings.simplefilter("ignore")
     torch.from_numpy(np.broadcast_to(np.zeros(1), 1))
 
@@ -89,7 +89,7 @@ class TorchObjective:
         self._sources: dict[int, TorchSource] = {}
 
     def source(self, rank: int) -> TorchSource:
-        """The gradients of worker `rank`, from its first step on."""
+        """Return the gradients of worker `rank`, from its first step on."""
         self._first.use()
 
         def key(step: int) -> int:
@@ -107,10 +107,10 @@ class TorchObjective:
         return self._sources[rank]
 
     def evaluate(self, x: Vector, step: float, buffers: Vector | None = None) -> Evaluation:
-        """Loss on the training set (`EVALUATED` of its samples, at most), accuracy on the test set.
+        """Return loss on at most `EVALUATED` training samples, and accuracy on the test set.
 
-        In evaluation mode at `x` (dimension,), an array or a tensor, with the flat `buffers`, by
-        default the average of those of all sources.
+        In evaluation mode at `x` (dimension,), an array or a tensor, with flat `buffers`, by
+        default the average of all sources' buffers.
         """
         if buffers is None:
             own = [each.buffers() for each in self._sources.values()] or [self._first.flat]
@@ -151,7 +151,7 @@ class TorchObjective:
 
 
 def _try(module: nn.Module, samples: Tensor, classes: int) -> bool:
-    """Whether a module draws random numbers in training. Raises ObjectiveError."""
+    """Try a batch; return whether training draws random numbers. Raises ObjectiveError."""
     if not any(each.requires_grad for each in module.parameters()):
         raise ObjectiveError(models.MODEL, "has no parameters to train; choose another model")
     before = torch.get_rng_state()
@@ -178,13 +178,13 @@ def _device(name: str) -> torch.device:
 
 
 def check_workers(workers: int, samples: int) -> None:
-    """Raise ObjectiveError where some workers would have no data."""
+    """Raise ObjectiveError if some workers would have no data."""
     if workers > samples:
         what = f"more than the {samples} training samples to share out; use fewer"
         raise ObjectiveError(("cluster", "workers"), what)
 
 
-# What `objectives.plugins.ObjectivePlugin` asks for
+# The interface `objectives.plugins.ObjectivePlugin`
 
 
 def make(scenario: Scenario, seed: int) -> TorchObjective:
@@ -201,25 +201,25 @@ def make(scenario: Scenario, seed: int) -> TorchObjective:
 
 
 def check(scenario: Scenario) -> None:
-    """Raise ObjectiveError for a scenario whose model, data or device cannot be had here."""
+    """Raise ObjectiveError for a scenario whose model, data or device is not available here."""
     spec: Any = scenario.objective
     dimension(spec)
     check_workers(scenario.cluster.workers, len(data.load_named(spec.data, spec.folder).train_y))
 
 
 def dimension(spec: Torch) -> int:
-    """Entries of the parameters. Raises ObjectiveError."""
+    """Return the number of parameters. Raises ObjectiveError."""
     return _dimension(spec, models.find(spec.model), data.find(spec.data))
 
 
 @cache
 def _dimension(spec: Torch, *found: Any) -> int:
-    """As `dimension`, of what its names stand for now."""
+    """Cache `dimension` by the loaders that the names stand for now."""
     return TorchObjective(spec, 1, 0).dimension
 
 
 def sources(spec: Torch) -> list[Path]:
-    """Files of code that the numbers depend on, besides the simulator's."""
+    """Return files of code that the numbers depend on, besides the simulator's."""
     ours = sorted(Path(__file__).parent.glob("*.py"))
     modules = {each.__module__ for each in (models.find(spec.model), data.find(spec.data))}
     files = [getattr(sys.modules.get(name), "__file__", None) for name in sorted(modules)]

@@ -1,4 +1,4 @@
-"""What scenarios name and packages, or scripts, may add to: models and data sets."""
+"""Registry of models and data sets that scenarios name, and packages and scripts extend."""
 
 from importlib.metadata import entry_points
 from typing import Generic, TypeVar
@@ -7,15 +7,15 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Things by name: `ours`, those that were `added` in this process, and those that installed
-    packages offer as entry points of a `group`."""
+    """Objects by name: built in (`ours`), `added` in this process, or offered by installed
+    packages as entry points of a `group`."""
 
     def __init__(self, group: str, ours: dict[str, T]) -> None:
         self._group, self._ours = group, ours
         self.added: dict[str, T] = {}
 
     def find(self, name: str) -> T | None:
-        """What goes by a name, if anything does."""
+        """Return the object of a name, None if there is none."""
         if name in self.added or name in self._ours:
             return self.added.get(name) or self._ours[name]
         offered = entry_points(group=self._group)
@@ -24,6 +24,6 @@ class Registry(Generic[T]):
 
     @property
     def names(self) -> list[str]:
-        """All names."""
+        """Return all names."""
         offered = entry_points(group=self._group).names
         return [*dict.fromkeys([*self._ours, *self.added, *sorted(offered)])]

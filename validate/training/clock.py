@@ -1,4 +1,4 @@
-"""Time on this machine: a clock from the start of a run, and waits that end when they should."""
+"""Time on this machine: a clock that starts with a run, and waits that end on time."""
 
 import ctypes
 import signal
@@ -10,8 +10,8 @@ from statistics import median
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_TIMERSLACK = 1, 15, 29
 CANDIDATES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)  # seconds
 REPEATS = 20  # of each candidate
-TOO_LONG = 2  # times as long as asked for: no more repeats are needed
-HOLDS = 0.03  # a duration is held if steps take at most that much longer, in the median
+TOO_LONG = 2  # times as long as asked for: give up on the candidate
+HOLDS = 0.03  # relative excess of the median step up to which a duration counts as held
 
 
 class Clock:
@@ -21,44 +21,44 @@ class Clock:
         self.origin = time.monotonic()
 
     def now(self) -> float:
-        """Seconds since the origin."""
+        """Return seconds since the origin."""
         return time.monotonic() - self.origin
 
     def sleep_until(self, at: float) -> None:
-        """Return at `at` seconds since the origin, or at once if that is over."""
+        """Sleep until `at` seconds since the origin; return at once if that has passed."""
         left = at - self.now()
         if left > 0:
             time.sleep(left)
 
 
 def prctl(option: int, value: int) -> bool:
-    """Set an attribute of this process, where the system has it: on Linux."""
+    """Set an attribute of this process, on Linux only; return whether that succeeded."""
     if not sys.platform.startswith("linux"):
         return False
     return bool(ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0)
 
 
 def use_precise_timers() -> bool:
-    """Let timers of this process end on time, not 50 microseconds late; before threads start."""
+    """Make timers end on time, not 50 microseconds late; call before threads start."""
     return prctl(PR_SET_TIMERSLACK, 1)
 
 
 def die_with_parent() -> None:
-    """End this process as soon as the one that has started it is gone."""
+    """Have the kernel kill this process as soon as its parent is gone."""
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def name_process(name: str) -> None:
-    """Name this process, as `ps` shows it (15 bytes)."""
+    """Name this process for `ps` (at most 15 bytes)."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def smallest_step(work: Callable[[], object], wanted: float) -> float:
-    """The shortest duration (seconds) that steps with `work` in them can be stretched to here.
+    """Return the shortest duration (seconds) that steps containing `work` can be stretched to here.
 
-    All processes of a run measure at the same time, since they will compute at the same time.
-    Candidates up to `wanted` are tried; infinite if none of them is held.
+    All processes of a run measure at once, since they will compute at once. Candidates up to
+    `wanted` are tried; inf if none of them is held.
     """
     longest = min(wanted, CANDIDATES[-1])
     begin = time.monotonic()

@@ -1,8 +1,8 @@
-"""Collectives of one run: payloads in, results out, and when they began and were done.
+"""Collectives of one run: start them, wait for results, and agree on when they began and ended.
 
-With every payload travel the line of the program that started it, a hash of its kind and sizes,
-when each rank issued it, and whether its clock is past the end of the run: so all ranks see that
-they mean the same collective, know when the last one joined, and stop after the same one.
+Every payload carries the line of the program that started it, a hash of its kind and sizes, when
+each rank issued it, and whether that rank's clock is past the end of the run. So all ranks check
+that they run the same collective, know when the last one joined, and stop after the same one.
 """
 
 import sys
@@ -23,26 +23,27 @@ from paceline.validate.training.emulated_network import RealNetwork
 from paceline.validate.training.packing import EXACT, PARTS, Packed, TensorMeter
 from paceline.validate.training.transport import DeviceGroup, Pending
 
-# Numbers of our own before those of a payload: at which line of the program, a hash of what, when
-# it was issued, whether that is past the end of the run
+# Numbers added before those of a payload: line of the program, hash, time of issue, whether that is
+# past the end of the run
 OWN = 4
 BENEATH = (
     "paceline.validate.",
     "paceline.simulator.programs.effects",
     "paceline.simulator.programs.codecs.",
-)  # a program
-HASH = 0xFFFFFF  # bits of a hash that float32 holds
+)  # packages whose frames lie between a program and this file
+HASH = 0xFFFFFF  # bits of a hash that float32 holds exactly
 
 
 Landed = tuple[Payload, list[list[float]]]
-"""The result of a mean, and the numbers of every rank."""
+"""The result of a mean, and the numbers of each rank."""
 
 
 class Collective:
-    """A collective under way, as `Node.start_mean` returns it.
+    """A collective under way, the handle that `Node.start_mean` returns.
 
-    `step`: the worker's when it started; `last`: who joined last, and when; `begins`, `done`:
-    seconds, and `size`: bytes of a payload, once it is settled; `chained`: others follow from it.
+    `step`: the worker's at the start; `last`: rank that joined last, and when; `begins`, `done`
+    (seconds) and `size` (bytes of a payload): known once settled; `chained`: another collective
+    averages what is computed from its result.
     """
 
     def __init__(
@@ -62,13 +63,13 @@ class Collective:
         self.lock = Lock()
 
     def hold(self, payload: Payload) -> Packed:
-        """Take a payload apart, and note its state: it must not change until the end."""
+        """Take a payload apart, and record its version: it must not change until the end."""
         self.packed = packing.take_apart(payload)
         self.versions = [each._version for each in self.packed.tensors]
         return self.packed
 
     def about(self) -> float:
-        """A hash of what is averaged or gathered."""
+        """Return a hash of the kind, dtypes and sizes of what is averaged or gathered."""
         sizes = [(str(each.dtype), each.numel()) for each in self.packed.tensors]
         alike = sizes if self.kind == "mean" else ()  # gathered ones may differ in size
         return float(crc32(repr((self.kind, alike)).encode()) & HASH)
@@ -101,7 +102,7 @@ class Collectives:
         self._deadline = deadline
         self._unsettled: deque[Collective] = deque()
         self.started = self.settled = 0
-        self.ending = False  # whether somebody's clock was past the end of the run
+        self.ending = False  # whether any rank's clock was past the end of the run
 
     def mean(self, payload: Payload, step: int) -> Collective:
         """Start an average."""
@@ -113,14 +114,14 @@ class Collectives:
     def mean_after(
         self, first: Collective, value: Callable[[Payload], Payload], step: int
     ) -> Collective:
-        """Start an average of what `value` makes of a result, as soon as that is there."""
+        """Start an average of `value(result of first)` as soon as that result is there."""
         first.chained = True
         handle = self._next("mean", step, first)
         self._start_mean(handle, lambda: value(self._result(first)[0]), lambda: self._wait(first))
         return handle
 
     def gather(self, payload: Payload, step: int) -> Collective:
-        """Start gathering. Sizes may differ, so everyone says its own first."""
+        """Start gathering. Sizes can differ, so ranks exchange their sizes first."""
         handle = self._next("gather", step)
         message = packing.to_bytes(handle.hold(payload))
         self._network.starts("gather", self._meter(payload))
@@ -138,7 +139,7 @@ class Collectives:
         return handle
 
     def question(self, handle: Collective, step: int) -> Collective:
-        """Start asking everyone whether `handle` is finished there."""
+        """Start asking all ranks whether `handle` is finished there."""
         asked = Collective(self.started, "question", step, handle)
         self.started += 1
         known = float(all(each.done() for each in handle.pending))
@@ -147,12 +148,12 @@ class Collectives:
         return asked
 
     def answer(self, asked: Collective) -> bool:
-        """Wait until everybody has asked; whether it was finished, and due, on every rank then."""
+        """Wait until all ranks have asked; return whether it was then finished, and due, on all."""
         handle = asked.first
         assert handle is not None
-        everyone = self._read(asked.pending[0])
-        asked.begins = asked.done = self._agree(asked, everyone)
-        if not all(own[OWN] for own in everyone):
+        by_rank = self._read(asked.pending[0])
+        asked.begins = asked.done = self._agree(asked, by_rank)
+        if not all(own[OWN] for own in by_rank):
             return False
         self.settle(handle)
         return handle.done <= asked.done
@@ -164,7 +165,7 @@ class Collectives:
         return handle
 
     def _own(self, handle: Collective, numbers: list[float], like: Tensor) -> Tensor:
-        """This rank's numbers, and its word on the collective itself."""
+        """Write this rank's `numbers`, preceded by those that describe the collective."""
         now = self._clock.now()
         own = [float(handle.line), handle.about(), now, float(now > self._deadline), *numbers]
         return packing.write_numbers(own, self._rank, self._ranks, like)
@@ -175,11 +176,11 @@ class Collectives:
         payload: Callable[[], Payload],
         after: Callable[[], None] | None = None,
     ) -> None:
-        """One sum for each dtype; our numbers travel in the first that holds them exactly."""
+        """Start one sum for each dtype; numbers travel in the first that holds them exactly."""
         if after is None:
             packed = handle.hold(payload())
             dtypes = _dtypes(packed)
-        else:  # known once the first result is there: of the same dtypes as that one
+        else:  # its payload depends on the first result, and has the same dtypes
             assert handle.first is not None
             dtypes = _dtypes(handle.first.packed)
         for index, dtype in enumerate(dtypes):
@@ -199,11 +200,13 @@ class Collectives:
         length = self._length(packed)
         parts.insert(0, torch.empty(length, dtype=dtype, device=self._device))
         buffer = torch.cat(parts)
-        buffer[:length] = self._own(handle, packed.numbers, buffer)  # last: it says when
+        buffer[:length] = self._own(
+            handle, packed.numbers, buffer
+        )  # written last, as it holds the time of issue
         return buffer
 
     def _length(self, packed: Packed) -> int:
-        """Entries that everybody's numbers take."""
+        """Return the entries that the numbers of all ranks take."""
         return self._ranks * PARTS * (OWN + len(packed.numbers))
 
     def _wait(self, handle: Collective) -> None:
@@ -211,55 +214,55 @@ class Collectives:
             each.wait()
 
     def _result(self, handle: Collective) -> Landed:
-        """A mean that is really there, though it may not be due yet; and everyone's numbers."""
-        with handle.lock:  # a thread may ask for it, too, to start what follows from it
+        """Return a mean that has arrived, perhaps not due yet, and the numbers of all ranks."""
+        with handle.lock:  # a thread that starts a chained collective may need it, too
             if handle.landed is None:
                 handle.landed = self._land(handle)
             return handle.landed
 
     def _land(self, handle: Collective) -> Landed:
         found, m = [each.wait() for each in handle.pending], self._ranks
-        packed = handle.packed  # known by now, also of what had to wait for another result
+        packed = handle.packed  # known by now, also for chained collectives
         totals = dict(zip(_dtypes(packed), found, strict=True))
         offsets = dict.fromkeys(totals, 0)
         first = next(iter(totals))
         offsets[first] = length = self._length(packed)
-        everyone = packing.read_numbers(totals[first][:length], m)
+        by_rank = packing.read_numbers(totals[first][:length], m)
         tensors = []
         for one in packed.tensors:
             start = offsets[one.dtype]
             offsets[one.dtype] = end = start + one.numel()
             tensors.append(totals[one.dtype][start:end].div_(m).reshape(one.shape))
-        own = [sum(column) / m for column in zip(*everyone, strict=True)][OWN:]
-        return packing.put_together(Packed(packed.skeleton, tensors, packed.places, own)), everyone
+        own = [sum(column) / m for column in zip(*by_rank, strict=True)][OWN:]
+        return packing.put_together(Packed(packed.skeleton, tensors, packed.places, own)), by_rank
 
     def _read(self, pending: Pending) -> list[list[float]]:
         return packing.read_numbers(pending.wait(), self._ranks)
 
     def land(self, handle: Collective) -> None:
-        """Wait until `handle`, and all before it, are really there."""
+        """Wait until `handle` and all before it have arrived."""
         for each in self._unsettled:
             self._wait(each)
             if each is handle:
                 break
 
     def settle(self, handle: Collective) -> None:
-        """Wait until `handle`, and all before it, are really there; find out when they are due.
+        """Wait until `handle` and all before it have arrived, and compute when they are due.
 
-        Raises ProgramError when ranks mean different collectives, or a payload was changed.
+        Raises ProgramError if ranks run different collectives, or a payload was changed.
         """
         while not handle.settled:
             self._settle(self._unsettled.popleft())
 
     def _settle(self, handle: Collective) -> None:
         if handle.kind == "mean":
-            handle.result, everyone = self._result(handle)
+            handle.result, by_rank = self._result(handle)
             sizes = [self._meter(packing.put_together(handle.packed))]
         else:
-            everyone = self._read(handle.pending[0])
-            handle.result = self._gathered(handle, everyone)
+            by_rank = self._read(handle.pending[0])
+            handle.result = self._gathered(handle, by_rank)
             sizes = [self._meter(each) for each in handle.result]
-        joined = self._agree(handle, everyone)
+        joined = self._agree(handle, by_rank)
         handle.check()
         if handle.first is not None:
             joined = max(joined, handle.first.done)
@@ -270,13 +273,13 @@ class Collectives:
         handle.settled = True
         self.settled += 1
 
-    def _agree(self, handle: Collective, everyone: list[list[float]]) -> float:
-        """When the last rank joined. Raises ProgramError if the ranks mean different collectives.
+    def _agree(self, handle: Collective, by_rank: list[list[float]]) -> float:
+        """Return when the last rank joined; record which, and whether any is past the run's end.
 
-        Also notes who that was, and that somebody is past the end of the run.
+        Raises ProgramError if the ranks run different collectives.
         """
         mine = handle.line, handle.about()
-        for rank, (line, about, _, past, *_) in enumerate(everyone):
+        for rank, (line, about, _, past, *_) in enumerate(by_rank):
             self.ending = self.ending or past > 0
             if (line, about) != mine:
                 raise ProgramError(
@@ -284,31 +287,31 @@ class Collectives:
                     f"{handle.line} of its program, worker {rank} another one, at line {line:.0f}: "
                     "all workers must start the same ones in one order"
                 )
-        at, rank = max((issued, rank) for rank, (_, _, issued, *_) in enumerate(everyone))
+        at, rank = max((issued, rank) for rank, (_, _, issued, *_) in enumerate(by_rank))
         handle.last = rank, at
         return at
 
-    def _gathered(self, handle: Collective, everyone: list[list[float]]) -> Payload:
+    def _gathered(self, handle: Collective, by_rank: list[list[float]]) -> Payload:
         rows = handle.pending[1].wait().cpu()
         return tuple(
             packing.put_together(packing.from_bytes(row[: int(own[OWN])], self._device))
-            for row, own in zip(rows, everyone, strict=True)
+            for row, own in zip(rows, by_rank, strict=True)
         )
 
     def drain(self) -> None:
-        """Wait until all that was started has really ended: others wait for it."""
+        """Wait until every collective started has ended, as other ranks need them."""
         for handle in self._unsettled:
             self._wait(handle)
 
 
 def _dtypes(packed: Packed) -> list[torch.dtype]:
-    """The dtypes of a payload's sums, one that holds numbers exactly first."""
+    """Return the dtypes of a payload's sums, first one that holds numbers exactly."""
     found = sorted({each.dtype for each in packed.tensors}, key=lambda each: each not in EXACT)
     return found if found and found[0] in EXACT else [torch.float64, *found]
 
 
 def _line() -> int:
-    """The line of the program that starts a collective."""
+    """Return the line of the program that starts a collective."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(BENEATH):
         frame = frame.f_back

@@ -1,8 +1,8 @@
-"""What the nodes of a real run did and when: the record that calibration reads.
+"""Events of a real run: what each node did and when, the record that calibration reads.
 
-One row for each thing that a program asked of its node. What a real system adds to a scenario is
-in three places: between two events (the framework's own time), after `due` (what was prescribed has
-come, and the node has not noticed), and, where nothing is prescribed, the whole of an event.
+One row for each effect that a program awaited. What a real system adds to a scenario shows in
+three places: between two events (the framework's own time), after `due` (the prescribed time has
+passed and the node has not noticed yet), and, if nothing is prescribed, in the whole event.
 """
 
 import csv
@@ -18,8 +18,8 @@ from paceline.simulator.errors import InputError
 STEP, ISSUE, WAIT, AGREE, SEND, TAKE, SERVE, COLLECT = range(8)
 KINDS = ("step", "issue", "wait", "agree", "send", "take", "serve", "collect")
 """Computing a gradient; starting a collective; waiting for one; asking whether one is finished;
-sending a message; waiting for one; the server's work; within a wait, taking the result over once it
-is really there."""
+sending a message; waiting for one; the server's work; within a wait, collecting a result that has
+arrived."""
 
 EVENT = np.dtype(
     [
@@ -29,7 +29,7 @@ EVENT = np.dtype(
 )  # fmt: skip
 """`node`: rank, the server last; `step`: gradients computed so far. Times in seconds since the run
 began: `joined`, when the last worker joined the collective (a message: when it was sent); `due`,
-when the scenario wants it to be over. `bytes`: of the payload. nan where it is not known."""
+when it should end by the scenario. `bytes`: of the payload. nan if unknown."""
 
 Key = tuple[str, int]
 """Label and seed of a run."""
@@ -42,14 +42,14 @@ def write(runs: Mapping[Key, np.ndarray]) -> bytes:
     writer.writerow(("label", "seed", *(EVENT.names or ())))
     for (label, seed), events in runs.items():
         for node, kind, step, *times in events.tolist():
-            # a tenth of a microsecond is far below what any clock here tells
+            # a tenth of a microsecond is far below the resolution of any clock here
             row = ("" if isnan(each) else f"{each:.7f}".rstrip("0").rstrip(".") for each in times)
             writer.writerow((label, seed, node, KINDS[kind], step, *row))
     return text.getvalue().encode()
 
 
 def read(path: Path) -> dict[Key, np.ndarray]:
-    """Read what `write` wrote. Raises InputError."""
+    """Read events from the CSV of `write`. Raises InputError."""
     found: dict[Key, list[tuple[float, ...]]] = {}
     codes = {kind: code for code, kind in enumerate(KINDS)}
     try:
@@ -72,7 +72,7 @@ def read(path: Path) -> dict[Key, np.ndarray]:
 
 
 def _possible(events: np.ndarray) -> bool:
-    """Whether nothing ends before it begins, and no number is below zero, or beyond all bounds."""
+    """Whether no event ends before it begins, and all numbers are finite and not negative."""
     lasts = np.isfinite(events["start"]) & np.isfinite(events["end"])
     lasts &= events["start"] <= events["end"]
     known = [~np.isinf(events[name]) for name in ("joined", "due", "bytes")]

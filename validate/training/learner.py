@@ -1,4 +1,4 @@
-"""A worker's gradients as tensors on its device, whatever the objective."""
+"""A worker's gradients as tensors on its device, for every kind of objective."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -16,16 +16,16 @@ class Learner(Protocol):
     """One worker's stream of mini-batches."""
 
     def tensors(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss and gradient of the next mini-batch at `x`."""
+        """Return loss and gradient of the next mini-batch at `x`."""
 
     def backward(self, x: Tensor, sizes: Sequence[int], freed: Freed) -> None:
-        """The next mini-batch's gradient, piece by piece as they are freed, the last entries first.
+        """Compute the next mini-batch's gradient; call `freed` piece by piece, last entries first.
 
         `sizes`: entries of the pieces, in that order.
         """
 
     def buffers(self) -> Tensor:
-        """What the worker's model keeps beside its parameters, flat; it may be empty."""
+        """Return the model's buffers as one flat vector, perhaps empty."""
 
 
 class OnHost:
@@ -35,12 +35,12 @@ class OnHost:
         self._source = source
 
     def tensors(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """As the simulator computes them, to the last bit."""
+        """Return what the simulator computes, to the last bit."""
         loss, gradient = self._source.loss_and_gradient(x.cpu().numpy())
         return torch.tensor(loss), torch.from_numpy(gradient).to(x.device)
 
     def backward(self, x: Tensor, sizes: Sequence[int], freed: Freed) -> None:
-        """All pieces at once."""
+        """Compute the gradient, then free all pieces at once."""
         _, gradient = self.tensors(x)
         end = len(gradient)
         for number, size in enumerate(sizes):
@@ -48,7 +48,7 @@ class OnHost:
             end -= size
 
     def buffers(self) -> Tensor:
-        """None."""
+        """Return an empty vector."""
         return torch.empty(0)
 
 
@@ -59,41 +59,41 @@ class NoGradient(OnHost):
         super().__init__(None)
 
     def tensors(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Zeros."""
+        """Return nan and zeros."""
         return torch.tensor(torch.nan), torch.zeros_like(x)
 
 
 class WatchedGradients:
-    """Gradients of another, after each of which its buffers are shown: nobody else marks them."""
+    """Wraps a learner to record its buffers after each gradient, as no mark shows them."""
 
     def __init__(self, learner: Learner, see: Callable[[Tensor], None]) -> None:
         self._learner, self._see = learner, see
 
     def tensors(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The other's."""
+        """Return the wrapped learner's, and record its buffers."""
         found = self._learner.tensors(x)
         self._see(self.buffers())
         return found
 
     def backward(self, x: Tensor, sizes: Sequence[int], freed: Freed) -> None:
-        """The other's."""
+        """Run the wrapped learner's, and record its buffers."""
         self._learner.backward(x, sizes, freed)
         self._see(self.buffers())
 
     def buffers(self) -> Tensor:
-        """The other's."""
+        """Return the wrapped learner's."""
         return self._learner.buffers()
 
 
 def start(objective: Objective, parameters: int, device: torch.device) -> Tensor:
-    """The initial parameters; in time-only runs, zeros of the size of the model that travels."""
+    """Return the initial parameters; in time-only runs, zeros of the size of the model."""
     if isinstance(objective.start, complex):
         return torch.zeros(parameters, dtype=torch.float32, device=device)
     return torch.from_numpy(np.array(objective.start)).to(device)
 
 
 def learner(objective: Objective, rank: int) -> Learner:
-    """The gradients of one worker."""
+    """Return the learner of worker `rank`."""
     if isinstance(objective.start, complex):
         return NoGradient()
     source: Any = objective.source(rank)

@@ -1,8 +1,8 @@
 """Messages between nodes: sent without waiting, kept until they are asked for.
 
-A thread for each peer always has a receive posted, so that a message is on its way as soon as it is
-sent. Each message says when it is due, which an emulated network has decided; nobody sees it before
-then. A last message of every node says that it has come to its end.
+A thread for each peer always has a receive posted, so that a message travels as soon as it is sent.
+Each message carries the time at which it is due, which an emulated network decides; the program
+does not see it before then. The last message of every node says that it has finished.
 """
 
 import threading
@@ -21,15 +21,18 @@ from paceline.simulator.programs.effects import ANY, Payload
 from paceline.validate.training import packing
 from paceline.validate.training.clock import Clock
 
-HEAD = 5  # doubles before a message: its length in bytes, when it was sent, how long it is on its
-# way (nan: as long as it takes), the bytes it stands for, how long the last one from there took
-SKELETON = 64 * 1024  # bytes for what is no tensor in a message
+HEAD = (
+    5  # doubles before a message: its length in bytes, when it was sent, its transit time (nan: as
+)
+# long as it takes), the bytes it stands for, the transit time of the last one from the receiver
+SKELETON = 64 * 1024  # bytes for the parts of a message that are not tensors
 
 
 class Message(NamedTuple):
-    """What has come: when it is `due`, its number, seconds on its way, from whom, bytes, what.
+    """A message that has arrived, ordered by `due` (seconds), then `number`.
 
-    `there`: seconds on its way of the last message to its sender, as far as that one knows.
+    `transit`: seconds in transit; `there`: seconds in transit of this node's last message to the
+    sender; `size`: bytes that it stands for.
     """
 
     due: float
@@ -44,8 +47,8 @@ class Message(NamedTuple):
 class Mailbox:
     """One node's messages to and from `peers`.
 
-    `capacity`: bytes of the longest message; `receives`: what the network card of this node makes
-    of (size, due).
+    `capacity`: bytes of the longest message; `receives`: maps (size, due) to when a message is
+    through this node's network card.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917
@@ -61,11 +64,11 @@ class Mailbox:
         self._group, self.rank, self._clock = group, rank, clock
         self._capacity, self._device, self._receives = capacity, device, receives
         self._changed = threading.Condition()
-        self._arriving: list[Message] = []  # a heap, by when they come to this node's card
+        self._arriving: list[Message] = []  # a heap, by arrival at this node's network card
         self._come: list[Message] = []
         self.received = self.late = 0  # messages; those that gloo brought after they were due
         self._number = 0
-        self._ways: dict[int, float] = {}  # how long the last message of each was on its way
+        self._transits: dict[int, float] = {}  # of each peer's last message, seconds
         self._sent: deque[tuple[Any, Tensor]] = deque()
         self.failure: Exception | None = None
         self.ended: set[int] = set()
@@ -88,7 +91,7 @@ class Mailbox:
                 "gossip (Program.gossips), exchange messages"
             )
         body = packing.to_bytes(packing.take_apart(payload))
-        self._send(to, [len(body), sent, transit, size, self._ways.get(to, 0.0)], body)
+        self._send(to, [len(body), sent, transit, size, self._transits.get(to, 0.0)], body)
 
     def _send(self, to: int, head: list[float], body: Tensor) -> None:
         message = torch.cat([torch.tensor(head, dtype=torch.float64).view(torch.uint8), body])
@@ -111,7 +114,7 @@ class Mailbox:
                     break
                 body = buffer[8 * HEAD : 8 * HEAD + int(length)]
                 payload = packing.put_together(packing.from_bytes(body, self._device))
-            except Exception as error:  # whoever waits for a message raises it
+            except Exception as error:  # raised where a message is awaited
                 self.failure = error
                 break
             with self._changed:
@@ -119,7 +122,7 @@ class Mailbox:
                     transit = max(0.0, self._clock.now() - sent)
                 elif self._clock.now() > sent + transit:
                     self.late += 1
-                self._ways[peer] = transit
+                self._transits[peer] = transit
                 at = sent + transit
                 heappush(
                     self._arriving,
@@ -135,11 +138,11 @@ class Mailbox:
     def take(
         self, source: int, until: float, computed: Callable[[], bool], patience: float = inf
     ) -> Message | None:
-        """Wait for the first message of `source` that is due; return it.
+        """Wait for the first message of `source` that is due, and return it.
 
-        None as soon as `until` (seconds) is over and what is `computed` is there, or once nothing
-        can come from `source` any more. `wake` makes it look anew. Raises what a thread has met;
-        TimeoutError if no message is on its way for `patience` seconds.
+        None once `until` (seconds) has passed and `computed()` holds, or if `source` has finished.
+        `wake` has the conditions checked again. Raises the error of a listening thread, and
+        TimeoutError if no message is in transit for `patience` seconds.
         """
         given_up = self._clock.now() + patience
         with self._changed:
@@ -163,19 +166,19 @@ class Mailbox:
                 at = min(at, self._arriving[0].due if self._arriving else inf)
                 if first is None and not self._arriving:
                     if now >= given_up:
-                        raise TimeoutError(f"no message {_of(source)} in {patience:g} s")
+                        raise TimeoutError(f"no message {_from(source)} in {patience:g} s")
                     at = min(at, given_up)
                 self._changed.wait(None if at == inf else max(at - now, 0.0))
 
     def _let_through(self, now: float) -> None:
-        """Take messages through the card, in the order in which they come to it."""
+        """Pass messages through the network card, in order of arrival."""
         while self._arriving and self._arriving[0].due <= now:
             message = heappop(self._arriving)
             due = self._receives(message.size, message.due)
             self._come.append(message._replace(due=due))
 
     def wake(self) -> None:
-        """Let whoever waits look anew: something is computed."""
+        """Have `take` check its conditions again, as a result has been computed."""
         with self._changed:
             self._changed.notify_all()
 
@@ -184,30 +187,30 @@ class Mailbox:
 
     @property
     def any_ended(self) -> bool:
-        """Whether a peer has come to its end."""
+        """Whether any peer has finished."""
         return bool(self.ended)
 
     def end(self) -> None:
-        """Tell all peers that this node has come to its end."""
+        """Tell all peers that this node has finished."""
         for peer in self.peers:
             self._send(peer, [-1.0] + [0.0] * (HEAD - 1), _EMPTY)
 
     def close(self, patience: float) -> None:
-        """Wait until all peers have come to their end, and all that was sent has arrived.
+        """Wait until all peers have finished, and all messages sent have arrived.
 
-        Raises TimeoutError where that takes a peer longer than `patience` seconds.
+        Raises TimeoutError if a peer takes longer than `patience` seconds.
         """
         given_up = time.monotonic() + patience
         for thread in self._threads:
             thread.join(max(given_up - time.monotonic(), 0.0))
         if late := sorted(self.peers - self.ended):
-            raise TimeoutError(f"no end {_of(late[0])} in {patience:g} s")
+            raise TimeoutError(f"no end of run {_from(late[0])} in {patience:g} s")
         for work, _ in self._sent:
             work.wait()
 
 
-def _of(node: int) -> str:
-    return "of anybody" if node == ANY else f"of node {node}"
+def _from(node: int) -> str:
+    return "from any node" if node == ANY else f"from node {node}"
 
 
 _EMPTY = torch.empty(0, dtype=torch.uint8)

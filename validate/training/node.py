@@ -1,8 +1,18 @@
-"""The vocabulary for real: collectives and messages of torch.distributed, time by the wall clock.
+"""Effects for real: collectives and messages of torch.distributed, time by the wall clock.
 
-A node is a process. Whatever a program awaits has happened when the call returns, so its coroutine
-is never suspended. What depends on time (who sent first, whether a mean was there) is noted, so
-that the run can be repeated without any clock.
+A node is a process, and every effect blocks: whatever a program awaits has happened when the call
+returns, so its coroutine is never suspended, and `execute` resumes it exactly once.
+
+- Computing: a real gradient, then sleep until the drawn duration has passed (`stretch`). Pieces of
+  a backward pass come from a thread, each with a time at which it is due.
+- Collectives run on torch.distributed as soon as they are started. `wait` first waits for the real
+  result, then sleeps until the emulated network says that it is due.
+- Messages are received by threads (`messages.Mailbox`) and become visible when they are due.
+- The end: past the deadline a node that others may wait for in collectives goes on with zero
+  gradients (`_coast`) until a collective tells all ranks to stop after it; others stop at once.
+- Records: `events` for calibration, spans for the timeline, and `outcomes`: every result that
+  depends on time (which sender came first, whether a mean was there), in order, so that lockstep
+  can repeat the run without a clock.
 """
 
 from collections import Counter
@@ -30,17 +40,16 @@ from paceline.validate.training.packing import TensorMeter
 
 
 class RunOver(BaseException):
-    """The run is long enough for this node. Not an error, and nothing a program may catch."""
+    """Ends the program because the run is over for this node; programs do not catch it."""
 
 
 @dataclass
 class Limits:
     """When a run is over: at a node's `step`, or at `deadline` seconds by its own clock.
 
-    `meets`: others wait for this node in collectives, so that it stops where all agree to, and
-    within `patience` seconds.
-    `pooled`: workers' steps are counted together; `enough` says whether they are enough.
-    `served`: it computes for a server, and in vain once that has ended.
+    `meets`: other nodes wait for this one in collectives, so that it stops where all agree to, and
+    within `patience` seconds. `pooled`: workers' steps are counted together, `enough` says whether
+    there are enough. `served`: gradients are useless once the server has finished.
     """
 
     step: float = inf
@@ -53,7 +62,7 @@ class Limits:
 
 
 class PieceUnderWay:
-    """A piece of a gradient under way: there at `due` seconds, once it is computed."""
+    """A piece of a gradient under way: visible at `due` seconds, once it is computed."""
 
     def __init__(self, due: float) -> None:
         self.due, self.computed = due, Future[Tensor]()
@@ -63,8 +72,8 @@ class RealNode(SeededNode):
     """One process as its program sees it.
 
     `step`: gradients computed (by the server: received); `updates`: marks; `waited` and
-    `communicated`: seconds it stood still for others, and for the network; `outcomes`: what
-    depended on time, in order; `events`: what it did and when, as `training.events.EVENT`.
+    `communicated`: seconds of waiting for other nodes, and for the network; `outcomes`: results
+    that depended on time, in order; `events`: rows of `training.events.EVENT`.
     """
 
     def __init__(  # noqa: PLR0913 - what a node is made of
@@ -84,7 +93,7 @@ class RealNode(SeededNode):
         meter: TensorMeter,
         network: RealNetwork,
         collectives: Collectives | None,
-        post: Mailbox | None,
+        mailbox: Mailbox | None,
         learner: Learner | None,
         spans: Spans,
         see: Callable[["RealNode", Tensor], None],
@@ -97,7 +106,7 @@ class RealNode(SeededNode):
         self._forward_share = forward_share
         self._clock, self._limits = clock, limits
         self._meter, self._network = meter, network
-        self._collectives, self._post, self._learner = collectives, post, learner
+        self._collectives, self._mailbox, self._learner = collectives, mailbox, learner
         self._see, self._spans = see, spans
         self._backward = ThreadPoolExecutor(1, thread_name_prefix="backward")
         self._durations: Iterator[float] | None = None
@@ -110,18 +119,18 @@ class RealNode(SeededNode):
         self.late = 0
         self._versions = [0] * (workers + 1)
         self._stale = 0
-        self._sent = [0.0] * (workers + 1)  # when its last message to each left
-        self._heard: int | None = None  # messages since it began a gradient others average into
+        self._sent = [0.0] * (workers + 1)  # when the last message to each node left
+        self._heard: int | None = None  # messages received since the current gradient began
         self._stopped = False
-        self._coasting = False  # whether it only goes on because others may wait for it
+        self._coasting = False  # past the end, only to complete collectives
 
     @property
     def now(self) -> float:
-        """Seconds since the run began."""
+        """Return seconds since the run began."""
         return self._clock.now()
 
     def stretch(self, durations: Iterator[float]) -> None:
-        """Let steps take as long as these say (seconds)."""
+        """Stretch steps to these durations (seconds)."""
         self._durations = durations
 
     def execute(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -130,21 +139,21 @@ class RealNode(SeededNode):
             coroutine.send(None)
             raise ProgramError("a program awaits something that is no effect of its node")
         coroutine.close()
-        self._show(self.now, self.now, self.now)  # what it did since it stood still last
+        self._show(self.now, self.now, self.now)  # the last span
 
     def end(self) -> None:
-        """Leave in peace: others may still need what this node has begun."""
+        """Finish: complete what this node has begun, as other nodes may need it."""
         self._backward.shutdown()
         if self._collectives is not None:
             self._collectives.drain()
-        if self._post is not None:
-            self._post.end()
-            self._post.close(self._limits.patience)
+        if self._mailbox is not None:
+            self._mailbox.end()
+            self._mailbox.close(self._limits.patience)
 
     # Computing
 
     def _begin(self) -> tuple[float, float]:
-        """Count a step; return when it begins, and how long it is to take."""
+        """Count a step; return when it begins, and its duration (0 if not stretched)."""
         if self._learner is None:
             raise ProgramError("the server has no data to compute gradients on")
         limits = self._limits
@@ -153,7 +162,7 @@ class RealNode(SeededNode):
         if past and limits.meets:
             self._coast(begins)
             return begins, 0.0
-        if self._stopped or self.step >= limits.step or past or self._nobody_needs_more():
+        if self._stopped or self.step >= limits.step or past or self._has_enough():
             raise RunOver
         self.step += 1
         duration = 0.0 if self._durations is None else next(self._durations)
@@ -165,17 +174,17 @@ class RealNode(SeededNode):
         self.events.append((self.rank, kind, self.step, start, end, joined, due, size))
 
     def _coast(self, now: float) -> None:
-        """Past the end others may wait for this node, so it hurries to the next collective."""
+        """Go on without computing, past the end, to a collective that others may wait in."""
         self._coasting = True
         if now > self._limits.deadline + self._limits.patience:
             raise ProgramError(
-                "past the end of the run no average came any more: the period is longer than the "
-                "run; write a shorter period, or run.steps"
+                "past the end of the run no average followed: the communication period is longer "
+                "than the run; write a shorter period, or run.steps"
             )
 
-    def _nobody_needs_more(self) -> bool:
+    def _has_enough(self) -> bool:
         alone = self._limits.pooled or self._limits.served
-        if alone and self._post is not None and self._post.any_ended:
+        if alone and self._mailbox is not None and self._mailbox.any_ended:
             return True
         return self._limits.pooled and self._limits.enough()
 
@@ -184,11 +193,11 @@ class RealNode(SeededNode):
         self._note(events.STEP, begins, self.now, nan, self._due(begins, duration))
 
     def _due(self, begins: float, duration: float) -> float:
-        """When a step is to end; nan where nothing says so."""
+        """Return when a step is to end; nan if steps are not stretched."""
         return nan if self._durations is None else begins + duration
 
     async def gradient(self, x: Vector) -> Vector:
-        """One real gradient, stretched to the time that it is to take."""
+        """Compute a real gradient, stretched to its drawn duration."""
         begins, duration = self._begin()
         assert self._learner is not None
         if self._coasting:
@@ -199,7 +208,7 @@ class RealNode(SeededNode):
         return gradient
 
     async def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
-        """As `gradient`, with the loss."""
+        """Compute a loss and gradient, as `gradient` does."""
         begins, duration = self._begin()
         assert self._learner is not None
         if self._coasting:
@@ -210,7 +219,7 @@ class RealNode(SeededNode):
         return value, gradient
 
     async def start_backward(self, x: Vector, pieces: int) -> Sequence[Handle]:
-        """Begin a gradient on a thread, whose backward pass frees the pieces one by one."""
+        """Begin a gradient on a thread; its backward pass frees the pieces one by one."""
         begins, duration = self._begin()
         learner = self._learner
         assert learner is not None
@@ -227,10 +236,10 @@ class RealNode(SeededNode):
             if number == pieces - 1:
                 end = max(self.now, begins + duration)
                 self._note(events.STEP, begins, end, nan, self._due(begins, duration))
-            # .data: autograd still writes the other pieces of what this is a view of
+            # .data: autograd still writes the other pieces of the vector behind this view
             handles[number].computed.set_result(piece.data)
-            if self._post is not None:
-                self._post.wake()
+            if self._mailbox is not None:
+                self._mailbox.wake()
 
         def compute() -> None:
             try:
@@ -278,7 +287,7 @@ class RealNode(SeededNode):
         return handle
 
     async def wait(self, handle: Handle) -> Any:
-        """Wait until it is really there, and due."""
+        """Wait until a result has arrived, and is due."""
         begin = self.now
         if isinstance(handle, PieceUnderWay):
             piece = handle.computed.result()
@@ -298,7 +307,7 @@ class RealNode(SeededNode):
         self._note(events.WAIT, begin, self.now, handle.begins, handle.done, handle.size)
         if not there or begin < handle.done:
             self._spans.met(handle.last, self.rank, begin)
-            self._stand(begin, handle.begins)
+            self._account_idle(begin, handle.begins)
         if not handle.chained:
             self.staleness[self.step - handle.step] += 1
         if team.ending:
@@ -306,13 +315,13 @@ class RealNode(SeededNode):
         return handle.result
 
     async def finished(self, handle: Handle) -> bool:
-        """Ask as all others do: one flag of each, added up."""
+        """Ask whether a mean is finished on all ranks: the sum of one flag of each."""
         begin, team = self.now, self._team()
         asked = team.question(handle, self.step)
         answer = team.answer(asked)
         self._note(events.AGREE, begin, self.now, asked.done, asked.done)
         self._spans.met(asked.last, self.rank, begin)
-        self._stand(begin, asked.done)
+        self._account_idle(begin, asked.done)
         if team.ending:
             raise RunOver
         self.outcomes.append(answer)
@@ -320,31 +329,31 @@ class RealNode(SeededNode):
 
     # Messages
 
-    def _mail(self) -> Mailbox:
-        if self._post is None:
+    def _declared_mailbox(self) -> Mailbox:
+        if self._mailbox is None:
             raise ProgramError(
-                "it sends messages, but is not declared to: Program.gossips says that workers "
-                "exchange them"
+                "the program sends messages without declaring it: set Program.gossips, which says "
+                "that workers exchange them"
             )
-        return self._post
+        return self._mailbox
 
     def send(self, to: int, value: Payload) -> None:
-        """Hand a message to gloo."""
-        post, size = self._mail(), self._meter(value)
+        """Hand a message to gloo, without waiting."""
+        mailbox, size = self._declared_mailbox(), self._meter(value)
         begin = self.now
         self._sent[to], transit = self._network.sends(to, size, begin)
-        post.send(to, value, size, self._sent[to], transit)
+        mailbox.send(to, value, size, self._sent[to], transit)
         self._note(events.SEND, begin, self.now, nan, nan, size)
         self._versions[to] = self.updates
 
     async def receive(self, source: int = ANY) -> tuple[int, Payload]:
-        """Take the first message of `source`, or wait for it."""
+        """Wait for the first message of `source`."""
         if self._stopped:
             raise RunOver
         serves = self.rank == self.server
         begin = self.now
         message = self._take(source, self._limits.deadline if serves else inf)
-        self._answered(message, begin)
+        self._account_wait(message, begin)
         if serves:
             self._network.hears(message.sender, message.size)
             self._stale = self.updates - self._versions[message.sender]
@@ -358,69 +367,69 @@ class RealNode(SeededNode):
 
     def _take(self, source: int, until: float) -> Message:
         begin = self.now
-        message = self._mail().take(source, until, lambda: True, self._limits.patience)
+        message = self._declared_mailbox().take(source, until, lambda: True, self._limits.patience)
         if message is None:
-            self._stand(begin, self.now)
+            self._account_idle(begin, self.now)
             raise RunOver
         return message
 
     async def receive_before(self, handle: Handle, source: int = ANY) -> tuple[int, Payload] | None:
-        """Take a message of `source` that comes before the gradient is there."""
+        """Wait for a message of `source` that comes before a piece of the gradient."""
         if self._heard is None and self._limits.pooled:
             self._heard = 0
-        message = self._mail().take(source, handle.due, handle.computed.done)
+        message = self._declared_mailbox().take(source, handle.due, handle.computed.done)
         if message is None and not (handle.computed.done() and self.now >= handle.due):
-            raise RunOver  # nobody is left who could send one
+            raise RunOver  # no peer is left that could send one
         self.outcomes.append(None if message is None else message.sender)
         if message is None:
             return None
         if self._heard is not None:
             self._heard += 1
-        self._taken(message)
+        self._draw_arrow(message)
         return message.sender, message.payload
 
     async def request(self, to: int, value: Payload) -> Payload:
-        """Send, and wait for the answer."""
+        """Send a message, and wait for the answer."""
         self.send(to, value)
         begin = self.now
         message = self._take(to, inf)
-        self._answered(message, begin)
+        self._account_wait(message, begin)
         return message.payload
 
-    def _answered(self, message: Message, begin: float) -> None:
-        """Account for a wait since `begin`: what is on its way, there and back, communicates."""
+    def _account_wait(self, message: Message, begin: float) -> None:
+        """Account for a wait since `begin`: transit both ways counts as communication."""
         sent = message.due - message.transit
         self._note(events.TAKE, begin, self.now, sent, message.due, message.size)
         there = max(0.0, self._sent[message.sender] + message.there - begin)
-        self._stand(begin, sent - there)
-        self._taken(message)
+        self._account_idle(begin, sent - there)
+        self._draw_arrow(message)
 
-    def _taken(self, message: Message) -> None:
-        """Note an arrow of the timeline, from when the message left."""
+    def _draw_arrow(self, message: Message) -> None:
+        """Record an arrow of the timeline, from when the message left."""
         sent = message.due - message.transit
         self._spans.arrow(message.sender, self.rank, Cause.MESSAGE, sent, self.now)
 
     def discard(self) -> None:
-        """Take the gradient received last out of the count."""
+        """Remove the gradient received last from the count."""
         self.step -= 1
         self.staleness[self._stale] -= 1
 
     # Time
 
     def work(self, seconds: float) -> None:
-        """Be busy."""
+        """Be busy for `seconds`."""
         begin = self.now
         self._clock.sleep_until(begin + seconds)
         if seconds:
             self._note(events.SERVE, begin, self.now, nan, begin + seconds)
 
     def clock(self) -> float:
-        """This process's clock."""
+        """Return this process's clock (seconds)."""
         self.outcomes.append(self.now)
         return float(self.outcomes[-1])
 
     def mark(self, x: Vector) -> None:
-        """Show the parameters to the observer."""
+        """Show the parameters `x` to the observer."""
         if self._coasting:
             return
         self.updates += 1
@@ -428,8 +437,8 @@ class RealNode(SeededNode):
         if self.rank == self.server and self.step >= self._limits.step:
             self._stopped = True
 
-    def _stand(self, begin: float, joined: float) -> None:
-        """Account for having stood still since `begin`: for others until all had `joined`."""
+    def _account_idle(self, begin: float, joined: float) -> None:
+        """Account for a wait since `begin`: for nodes until all had `joined`, then the network."""
         now = self.now
         joined = min(max(joined, begin), now)
         self.waited += joined - begin
@@ -437,13 +446,13 @@ class RealNode(SeededNode):
         self._show(begin, joined, now)
 
     def _show(self, begin: float, joined: float, now: float) -> None:
-        """Keep what the timeline shows since the last time."""
+        """Add spans to the timeline since the last one."""
         busy = Kind.SERVE if self.rank == self.server else Kind.COMPUTE
         self._spans.add(self.rank, int(busy), self._since, begin, joined, now, self.step)
         self._since = now
 
 
 def _synchronise(tensor: Tensor) -> None:
-    """Wait for a GPU: before that, the host's clock says nothing."""
+    """Wait for a GPU, so that the host's clock is meaningful."""
     if tensor.is_cuda:
         torch.cuda.current_stream(tensor.device).synchronize()

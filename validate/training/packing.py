@@ -1,13 +1,13 @@
-"""Payloads as flat buffers: what travels, and how a payload is put together again.
+"""Payloads as flat buffers: taking them apart to travel, and putting them together again.
 
 A payload's skeleton has a `Slot` in the place of each tensor and number. Numbers (losses, clocks)
-must be averaged exactly and in rank order, as the simulator does, or ranks that decide by them
-would differ from it: every rank writes its own into places of its own, zeros elsewhere, each as
-three parts that a sum of such buffers leaves exact.
+must be averaged exactly and in rank order, as the simulator does, or decisions based on them would
+differ: every rank writes its own into places of its own, zeros elsewhere, each number as three
+parts that a sum of such buffers leaves exact.
 
 A message's head is a pickle, which may run code where it is read. It comes from a rank of the same
 run, over a group that only the processes with the run's own store have joined: on one machine by
-loopback, on several as a launcher says, in a network that its user must trust
+loopback, on several as a launcher says, over a network that the user must trust
 (docs/concepts/trust.md).
 """
 
@@ -25,18 +25,18 @@ from paceline.simulator.programs.effects import Encoded, Payload
 
 PARTS = 3  # of a number: 3 x 24 bits hold the 53 of a double
 EXACT = (torch.float32, torch.float64)  # dtypes that hold the parts
-PLACES = torch.int32  # dtype of places on the wire, as codecs count them
+PLACES = torch.int32  # dtype of places in messages, as codecs count their bytes
 
 
 class Slot(NamedTuple):
-    """Where a tensor ("tensor", "places") or number ("number") belongs: the `place`-th of them."""
+    """Stands for the `place`-th tensor ("tensor", "places") or number ("number") of a payload."""
 
     kind: str
     place: int
 
 
 class Packed(NamedTuple):
-    """A payload taken apart. `places`: which entries of the model sparse tensors are."""
+    """A payload taken apart. `places`: indices of sparse tensors' entries in the model."""
 
     skeleton: Any
     tensors: list[Tensor]
@@ -94,7 +94,7 @@ def _fill(skeleton: Any, packed: Packed) -> Payload:
 
 
 def split(number: float, dtype: torch.dtype) -> list[float]:
-    """A number as `PARTS` numbers of `dtype` whose sum it is, exactly."""
+    """Split a number into `PARTS` numbers of `dtype` whose sum is exact."""
     if dtype == torch.float64 or not np.isfinite(np.float32(number)):
         return [number, 0.0, 0.0]
     parts = []
@@ -106,7 +106,7 @@ def split(number: float, dtype: torch.dtype) -> list[float]:
 
 
 def write_numbers(numbers: Sequence[float], rank: int, ranks: int, like: Tensor) -> Tensor:
-    """One rank's numbers in its places of a buffer whose sum over the ranks has everybody's."""
+    """Write one rank's numbers to its places of a buffer, to be summed over the ranks."""
     parts = [part for number in numbers for part in split(number, like.dtype)]
     buffer = torch.zeros((ranks, len(parts)), dtype=like.dtype)
     buffer[rank] = torch.tensor(parts, dtype=like.dtype)
@@ -114,7 +114,7 @@ def write_numbers(numbers: Sequence[float], rank: int, ranks: int, like: Tensor)
 
 
 def read_numbers(buffer: Tensor, ranks: int) -> list[list[float]]:
-    """The numbers of every rank, from the sum of what `write_numbers` made."""
+    """Read the numbers of each rank from the sum of the buffers of `write_numbers`."""
     parts = buffer.to("cpu", torch.float64).reshape(ranks, -1, PARTS)
     return [[_sum(each) for each in own] for own in parts.tolist()]
 
@@ -124,7 +124,7 @@ def _sum(parts: Sequence[float]) -> float:
 
 
 def to_bytes(packed: Packed) -> Tensor:
-    """A payload as a message: its skeleton, then its tensors, as a tensor of bytes on the host."""
+    """Encode a payload as a tensor of bytes on the host: its skeleton, then its tensors."""
     tensors = [each.detach().cpu().contiguous() for each in (*packed.tensors, *packed.places)]
     about = [(each.dtype, tuple(each.shape)) for each in tensors]
     head = pickle.dumps((packed.skeleton, len(packed.tensors), packed.numbers, about))
@@ -151,10 +151,10 @@ def _bytes(data: bytes) -> Tensor:
 
 
 class TensorMeter(payloads.Meter):
-    """Bytes that a payload of tensors stands for, by the scenario's size of the model."""
+    """Counts the bytes that a payload of tensors stands for, by the scenario's model size."""
 
     def __call__(self, payload: Payload) -> float:
-        """As the simulator's meter counts them."""
+        """Return bytes as the simulator's meter does."""
         if isinstance(payload, Tensor):
             return payload.numel() * self._entry
         return super().__call__(payload)

@@ -1,7 +1,7 @@
-"""What a node leaves of one run: snapshots of its parameters, written by a thread as they come.
+"""Records of one node in one run: snapshots of its parameters, written by a thread, and an account.
 
-A mark costs the program the time of handing a tensor over; losses are computed afterwards, from the
-snapshots. The file can be read up to where a killed process has got.
+A mark costs the program only the time of queueing a tensor; losses are computed afterwards, from
+the snapshots. If the process is killed, the file can be read up to that point.
 """
 
 import json
@@ -22,19 +22,19 @@ from paceline.simulator.results import store
 from paceline.validate.training.events import EVENT
 
 COLUMNS = ("step", "time", "period", "updates", "bytes", "charged")
-WAITING = 8  # snapshots that wait to be written, at most: they are as large as the model
+WAITING = 8  # most snapshots that wait to be written: each is as large as the model
 DTYPES = {"torch.float32": "<f4", "torch.float64": "<f8"}
 
 
 @dataclass
 class Account:
-    """What a node knows at the end of a run. Times in seconds.
+    """A node's account of a run, written at its end. Times in seconds.
 
-    `seconds`: by what they were spent on; `outcomes`: what its effects came to wherever that
-    depends on time, in order, from which `engines.lockstep.replay` repeats the run; `gradients`
-    and `marks`: how many there were; `late`: collectives and messages that really came after the
-    emulated network's time, of `collectives`; `busy`: CPU seconds of the process; `observing`:
-    seconds spent on handing snapshots over, and on writing them.
+    `seconds`: by activity; `outcomes`: the replay log: results of effects that depend on time, in
+    order, from which `engines.lockstep.replay` repeats the run; `gradients` and `marks`: their
+    numbers; `late`: how many of `collectives` (and messages) arrived after their emulated time;
+    `busy`: CPU seconds of the process; `observing`: seconds spent on queueing and writing
+    snapshots.
     """
 
     duration: float = 0.0
@@ -54,9 +54,9 @@ class Account:
 class Recorder:
     """Writes one node's snapshots to `rank-N.bin` and, in the end, its account to `rank-N.json`.
 
-    It takes every `every`-th step and the `last`; where it is `adaptive`, because nobody knows how
-    many there will be, it begins with every one and takes half as many whenever there are twice
-    `POINTS`. `like`: what a snapshot's parameters are like; `buffers`: entries beside them.
+    Records every `every`-th step and the `last`. If `adaptive`, since the number of steps is
+    unknown, the interval doubles whenever there are more than twice `POINTS` snapshots. `like`: a
+    tensor of a snapshot's dtype and dimension; `buffers`: entries of the buffers beside it.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917
@@ -80,7 +80,7 @@ class Recorder:
         self._file = (folder / f"rank-{rank}.bin").open("wb")
         head = {"dtype": DTYPES[str(like.dtype)], "dimension": like.numel(), "buffers": buffers}
         self._file.write(f"{json.dumps(head)}\n".encode())
-        self._file.flush()  # so that it can be read though no snapshot ever comes
+        self._file.flush()  # so that the file can be read even without snapshots
         self._failure: Exception | None = None
         self._writer = threading.Thread(target=self._write, daemon=True)
         self._writer.start()
@@ -90,9 +90,9 @@ class Recorder:
         return step >= self._next
 
     def see(self, step: int, row: Sequence[float], x: Tensor, buffers: Tensor) -> None:
-        """Take a snapshot, which must not be changed afterwards; `row`: the other `COLUMNS`.
+        """Queue a snapshot, which must not be changed afterwards; `row`: the other `COLUMNS`.
 
-        Raises RunError where an earlier one is not finite, OSError where it could not be written.
+        Raises RunError if an earlier one is not finite, OSError if it could not be written.
         """
         begin = time.monotonic()
         if self._failure is not None:
@@ -112,7 +112,7 @@ class Recorder:
             try:
                 if self._failure is None:
                     self._keep(*item)
-            except (OSError, RunError) as error:  # the program's thread raises it
+            except (OSError, RunError) as error:  # raised again in the program's thread
                 self._failure = error
             self.observing += time.thread_time() - begin
 
@@ -128,15 +128,15 @@ class Recorder:
             )
 
     def timeline(self, spans: np.ndarray, arrows: np.ndarray) -> None:
-        """Keep the node's timeline, of dtypes `results.run.SPAN` and `ARROW`."""
+        """Write the node's timeline, of dtypes `results.run.SPAN` and `ARROW`."""
         np.savez(self._whole.with_suffix(".npz"), spans=spans, arrows=arrows)
 
     def events(self, events: Sequence[tuple[Any, ...]]) -> None:
-        """Keep what the node did, of dtype `training.events.EVENT`."""
+        """Write the node's events, of dtype `training.events.EVENT`."""
         np.save(events_file(self._whole), np.array(list(events), EVENT))
 
     def close(self, account: Account) -> None:
-        """Write what is left, and the account: the node's part of the run is whole."""
+        """Write the rest and the account, which marks the node's part of the run as finished."""
         self._queue.put(None)
         self._writer.join()
         if self._failure is not None:
@@ -144,14 +144,16 @@ class Recorder:
         self._file.close()
         account.observing = self.observing
         document = asdict(account) | {"every": self._every}
-        store.write(self._whole, json.dumps(document).encode())  # whole: it says that all is
+        store.write(
+            self._whole, json.dumps(document).encode()
+        )  # its existence says that the node finished
 
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """What `Recorder` wrote. `rows`: by `COLUMNS`, "x" (n, dimension) and "buffers".
+    """The records of one node. `rows`: by `COLUMNS`, "x" (n, dimension) and "buffers".
 
-    `events`: what the node did and when. `account` is None where the node did not come to its end.
+    `events`: of dtype `training.events.EVENT`. `account` is None if the node did not finish.
     """
 
     rows: np.ndarray
@@ -161,12 +163,12 @@ class Record:
 
 
 def events_file(whole: Path) -> Path:
-    """Where a node's events are, beside its account."""
+    """Return the path of a node's events, beside its account."""
     return whole.with_name(f"{whole.stem}-events.npy")
 
 
 def read(folder: Path, rank: int) -> Record | None:
-    """What a node has left in a folder; None if nothing."""
+    """Read the records of a node in a folder; None if there are none."""
     try:
         with (folder / f"rank-{rank}.bin").open("rb") as file:
             head = json.loads(file.readline())

@@ -1,4 +1,4 @@
-"""Where processes of a run meet before they have a connection, and in its pauses."""
+"""Rendezvous of a run's processes: a shared store, barriers, and transfer of their files."""
 
 import json
 import os
@@ -15,11 +15,11 @@ from paceline.simulator.inputs.paths import leaves
 LOOK = 0.02  # seconds between looks
 CHUNK = 4 * 2**20  # bytes of a file that a store takes at once
 
-_torch: Any = dist  # it exports them all the same
+_torch: Any = dist  # stores are missing from its type stubs
 
 
 def open_store(rank: int, size: int, timeout: float) -> Any:
-    """The store of all processes: a file (PACELINE_STORE) on one machine, else that of a launcher.
+    """Open the store of all processes: a file (PACELINE_STORE) on one machine, else a launcher's.
 
     A launcher sets MASTER_ADDR and MASTER_PORT, as torchrun does.
     """
@@ -29,17 +29,17 @@ def open_store(rank: int, size: int, timeout: float) -> Any:
         store.set_timeout(limit)
         return store
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun's agent has it
+    served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun's agent serves it
     return sub_store(_torch.TCPStore(host, port, size, rank == 0 and not served, limit), "paceline")
 
 
 def sub_store(store: Any, name: str) -> Any:
-    """A part of a store, with keys of its own."""
+    """Return a store within a store, with keys of its own."""
     return _torch.PrefixStore(name, store)
 
 
 def meet(store: Any, name: str, size: int, patient: bool = False) -> None:
-    """Wait until so many processes have come here; the `patient`, however long that takes."""
+    """Wait until `size` processes have called this; if `patient`, without a time limit."""
     everyone = f"{name}, all"
     if store.add(name, 1) == size:
         announce(store, everyone)
@@ -49,18 +49,18 @@ def meet(store: Any, name: str, size: int, patient: bool = False) -> None:
 
 
 def wait_for(store: Any, name: str) -> None:
-    """Wait, however long it takes, until somebody has `announced` something."""
+    """Wait without a time limit until a process has called `announce(store, name)`."""
     while not store.check([name]):
         time.sleep(LOOK)
 
 
 def announce(store: Any, name: str) -> None:
-    """Let those go on that wait for it."""
+    """Let processes in `wait_for(store, name)` go on."""
     store.set(name, "")
 
 
 def hand_in(store: Any, rank: int, folder: Path) -> None:
-    """Send all files below a folder of this rank to whoever collects them."""
+    """Send all files of this rank below a folder to the process that calls `collect`."""
     paths = [path for path in sorted(folder.rglob(f"rank-{rank}.*")) if path.is_file()]
     sizes = {str(path.relative_to(folder)): path.stat().st_size for path in paths}
     store.set(f"files {rank}", json.dumps(sizes))
@@ -68,11 +68,11 @@ def hand_in(store: Any, rank: int, folder: Path) -> None:
         with (folder / name).open("rb") as file:
             for number, chunk in enumerate(iter(lambda: file.read(CHUNK), b"")):
                 store.set(f"file {rank} {name} {number}", chunk)
-    store.get(f"collected {rank}")  # it may hang on this process
+    store.get(f"collected {rank}")  # this process may serve the store until then
 
 
 def collect(store: Any, rank: int, folder: Path) -> None:
-    """Take in the files that a rank hands in, into a folder."""
+    """Write the files that a rank hands in to a folder. Raises RunError for paths outside it."""
     for name, size in json.loads(store.get(f"files {rank}")).items():
         if leaves(name, folder):
             raise RunError(f"rank {rank} hands in {name!r}, which is outside {folder}")

@@ -1,4 +1,4 @@
-"""One algorithm with one seed, for real, in one of its processes."""
+"""One process's part of a real run: one algorithm with one seed."""
 
 import threading
 import time
@@ -32,7 +32,7 @@ from paceline.validate.training.records import Account, Recorder
 from paceline.validate.training.transport import DeviceGroup
 
 HEADSTART = 0.05  # seconds from agreeing on the start to the start
-COUNTING = 0.02  # seconds between looks at how many steps all have made together
+COUNTING = 0.02  # seconds between updates of the workers' common step count
 REHEARSALS = 3  # collectives of the warm-up
 VECTORS = 2  # in the longest message
 
@@ -48,7 +48,7 @@ class TrainingTask:
 
 @dataclass(frozen=True)
 class Job:
-    """What all processes of a run do, task after task; `device`: "cpu" or "cuda"."""
+    """The tasks that all processes of a run do in order; `device`: "cpu" or "cuda"."""
 
     scenario: Scenario
     tasks: tuple[TrainingTask, ...]
@@ -59,7 +59,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Place:
-    """Which of the processes of a run this is, and what it computes on."""
+    """Identity of one process of a run: its rank, store and device."""
 
     rank: int
     store: Any
@@ -68,10 +68,10 @@ class Place:
 
 
 def run(task: TrainingTask, job: Job, place: Place) -> None:
-    """Take this process's part in a task, whose store is `place.store`; write its record.
+    """Run this process's part of a task, whose store is `place.store`; write its records.
 
-    Raises ProgramError where the program breaks the vocabulary's rules, RuntimeError where another
-    process is gone or does not answer in time.
+    Raises ProgramError if the program breaks the rules of effects, RuntimeError if another process
+    has died or does not answer in time.
     """
     program = known_programs(job.programs)[task.algorithm.name]
     if place.rank < job.scenario.cluster.workers + (program.server is not None):
@@ -81,12 +81,12 @@ def run(task: TrainingTask, job: Job, place: Place) -> None:
 
 
 class TaskProcess:
-    """One process's part in a task: its node, and all that the node stands on."""
+    """One process of a task: builds its node with network, recorder and learner, and runs it."""
 
     def __init__(
         self, task: TrainingTask, scenario: Scenario, place: Place, program: Program
     ) -> None:
-        scenario = scenario.nominal  # a real system adds what it adds
+        scenario = scenario.nominal  # overheads are real here
         self._task, self._scenario, self._place, self._program = task, scenario, place, program
         self.rank, self.workers = place.rank, scenario.cluster.workers
         self.size = self.workers + (program.server is not None)
@@ -98,7 +98,7 @@ class TaskProcess:
         self._meter = TensorMeter(scenario.model.bytes, self._start.numel())
         own = learner.learner(goal, self.rank) if self.rank < self.workers else None
         nothing = self._nothing = self._start[:0]
-        self._learns = not isinstance(goal.start, complex)  # else its parameters say nothing
+        self._learns = not isinstance(goal.start, complex)  # else there are no parameters to record
         self._buffers: Callable[[], Tensor] = own.buffers if own else lambda: nothing
         watched = _watched(program, self.rank, self.workers)
         every, adaptive = _interval(program, scenario, self.rank)
@@ -118,7 +118,7 @@ class TaskProcess:
             self._limits.enough = self._counter.enough
         self._group = self._team() if self.rank < self.workers else None
         self._collectives = self._collect(self._group) if self._group else None
-        self._post = self._mail() if program.server or program.gossips else None
+        self._mailbox = self._open_mailbox() if program.server or program.gossips else None
         self._spans = Spans(scenario.run.timeline_spans)
         self.node = RealNode(
             rank=self.rank,
@@ -135,7 +135,7 @@ class TaskProcess:
             meter=self._meter,
             network=self._network,
             collectives=self._collectives,
-            post=self._post,
+            mailbox=self._mailbox,
             learner=own,
             spans=self._spans,
             see=self._see if watched else self._count,
@@ -160,8 +160,8 @@ class TaskProcess:
             self._place.device, self._limits.deadline,
         )  # fmt: skip
 
-    def _mail(self) -> Mailbox:
-        """Messages, which travel by gloo, through the host's memory."""
+    def _open_mailbox(self) -> Mailbox:
+        """Open the mailbox; messages travel by gloo, through the host's memory."""
         store = rendezvous.sub_store(self._place.store, "post")
         start = self._start
         group = transport.gloo(store, self.rank, self.size, transport.FOREVER)
@@ -189,7 +189,7 @@ class TaskProcess:
             self._recorder.see(node.step, (node.now, node.period, 0, 0, 0), self._nothing, buffers)
 
     def run(self) -> None:
-        """Rehearse, begin with the others, run the program to its end, and write the record."""
+        """Rehearse, begin with the other nodes, run the program to its end, write the records."""
         program, store = self._program, self._place.store
         function = program.server if self.rank == self.workers else program.worker
         assert function is not None
@@ -204,31 +204,33 @@ class TaskProcess:
             self.node.end()
         if self._collectives is not None:
             account.collectives = self._collectives.settled
-        if self._post is not None:
-            account.collectives += self._post.received
-            account.late += self._post.late
+        if self._mailbox is not None:
+            account.collectives += self._mailbox.received
+            account.late += self._mailbox.late
         account.links = self._network.traffic.links()
         account.machine["calm"] = transport.deprioritise_socket_threads()
         until = account.duration
         self._recorder.timeline(self._spans.array(until), self._spans.arrows(until))
         self._recorder.events(self.node.events)
-        rendezvous.meet(store, "end", self.size, patient=True)  # nobody's sockets go before
+        rendezvous.meet(
+            store, "end", self.size, patient=True
+        )  # sockets stay open until all have finished
         if self._group is not None:
             self._group.close()
         self._recorder.close(account)
 
     def _rehearse(self) -> None:
-        """Gradients and collectives that do not count: first ones are slow, and draw no numbers."""
+        """Run uncounted gradients and collectives, as the first ones are slow."""
         if self._group is None:
             return
-        own = learner.learner(self._goal, self.rank)  # the same mini-batches, once more
+        own = learner.learner(self._goal, self.rank)  # the run repeats these mini-batches
         for _ in range(self._scenario.validation.warm_up):
             own.tensors(self._start)
         for _ in range(REHEARSALS):
             self._group.total(lambda: torch.zeros_like(self._start)).wait()
 
     def _agree_on_start(self) -> float:
-        """When all begin, by this process's monotonic clock."""
+        """Return when all begin, by this process's monotonic clock."""
         store = self._place.store
         rendezvous.meet(store, "ready", self.size)
         if self.rank == 0:
@@ -250,26 +252,26 @@ def _limits(program: Program, scenario: Scenario) -> Limits:
 
 
 def _peers(program: Program, rank: int, workers: int) -> list[int]:
-    """Whom a node exchanges messages with."""
+    """Return the nodes with which a node exchanges messages."""
     if program.server is not None:
         server = [workers] if rank < workers else list(range(workers))
         if not program.gossips:
             return server
-    everyone = workers + (program.server is not None)
-    return [other for other in range(everyone) if other != rank]
+    nodes = workers + (program.server is not None)
+    return [other for other in range(nodes) if other != rank]
 
 
 def _watched(program: Program, rank: int, workers: int) -> bool:
-    """Whether a node's parameters are what is evaluated."""
+    """Whether a node's parameters are evaluated."""
     if program.server is not None:
         return rank == workers
     return program.averages or rank == 0
 
 
 def _interval(program: Program, scenario: Scenario, rank: int) -> tuple[int, bool]:
-    """Steps of a node between snapshots, and whether that grows with the run."""
+    """Return a node's steps between snapshots, and whether that interval adapts."""
     if program.pooled:
-        return 1, False  # a point is what all have just then, whenever that is
+        return 1, False  # a point combines the latest snapshot of each worker
     every, adaptive = evaluation_interval(scenario)
     return every * (scenario.cluster.workers if rank == scenario.cluster.workers else 1), adaptive
 
@@ -294,25 +296,25 @@ def _account(node: RealNode, used: machine.ResourceUse) -> Account:
 
 
 class StepCounter:
-    """How many steps all workers have made together, looked up beside the program.
+    """Counts the steps of all workers together, on a thread beside the program.
 
-    `count`: this worker's.
+    `count`: steps of this worker.
     """
 
     def __init__(self, store: Any, steps: int | None, workers: int) -> None:
         self._store, self._limit = store, (steps or inf) * workers
-        self.count = self._told = 0
+        self.count = self._reported = 0
         self._full = threading.Event()
         self._over = threading.Event()
 
     def enough(self) -> bool:
-        """Whether they are enough."""
+        """Whether the workers have made enough steps."""
         return self._full.is_set()
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Keep counting meanwhile."""
-        thread = threading.Thread(target=self._look, daemon=True)
+        """Count while the context lasts."""
+        thread = threading.Thread(target=self._count_steps, daemon=True)
         thread.start()
         try:
             yield
@@ -320,9 +322,9 @@ class StepCounter:
             self._over.set()
             thread.join()
 
-    def _look(self) -> None:
+    def _count_steps(self) -> None:
         while not self._over.wait(COUNTING):
             count = self.count
-            if self._store.add("steps", count - self._told) >= self._limit:
+            if self._store.add("steps", count - self._reported) >= self._limit:
                 self._full.set()
-            self._told = count
+            self._reported = count

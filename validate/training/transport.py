@@ -1,8 +1,13 @@
-"""The processes of one run: collectives of torch.distributed on plain buffers.
+"""Transport: collectives of torch.distributed on plain buffers, between the processes of one run.
 
-Collectives start in the order of the calls, on every rank the same; any number may be under way.
-gloo works on the host's memory, so buffers of a GPU are copied there by a stream of their own, and
-their collective starts once they have arrived. NCCL takes them where they are.
+Collectives start in the order of the calls, the same on every rank, as torch.distributed matches
+them by order alone; any number can be under way. A collective that must wait (for a copy from a
+GPU, or for the result that it is computed from) is queued on one thread, and so is every later one
+until the queue is empty: one thread keeps the order, and the program never blocks in a start.
+
+gloo works on the host's memory: buffers of a GPU are copied there on a CUDA stream of their own,
+and their collective starts once the copy is complete (`Staged`). NCCL takes tensors where they are
+(`OnDevice`).
 """
 
 import os
@@ -17,16 +22,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-THREADS = 8  # of gloo: collectives of one group under way at once; the rest queue
+THREADS = 8  # of gloo: collectives of one group that run at once; the rest queue
 TASKS = Path("/proc/self/task")
-FOREVER = 1e7  # seconds: silence of a peer is no failure, as whoever dies ends all
+FOREVER = 1e7  # seconds: a quiet peer is no failure, and a dead process ends the run anyway
 
 Make = Callable[[], Tensor]
 Works = list[Any]
 
 
 class Pending:
-    """A collective under way: its works, or the future of them, and what brings its result."""
+    """A collective under way: its works, or a future of them, and a function for its result."""
 
     def __init__(self, works: "Works | Future[Works]", result: Make) -> None:
         self._works, self._result = works, result
@@ -40,7 +45,7 @@ class Pending:
         return all(work.is_completed() for work in self._works)
 
     def wait(self) -> Tensor:
-        """The result, once it is there. Raises RuntimeError when a peer is gone, or too late."""
+        """Return the result when it is there. Raises RuntimeError if a peer is gone or too late."""
         works = self._works.result() if isinstance(self._works, Future) else self._works
         for work in works:
             work.wait()
@@ -56,14 +61,14 @@ class DeviceGroup:
         self._last: Future[Works] | None = None
 
     def total(self, buffer: Make, after: Callable[[], None] | None = None) -> Pending:
-        """Start the sum over all ranks of what `buffer()` makes, which is overwritten.
+        """Start the sum over all ranks of the buffer that `buffer()` returns, which is overwritten.
 
-        `buffer` is called, on a thread, once `after` has returned; if there is none, at once.
+        `buffer` is called at once or, with `after`, on a thread once `after()` has returned.
         """
         return self._start(buffer, after, lambda mine, _: [self._group.allreduce([mine])])
 
     def gather(self, buffer: Make, after: Callable[[], None] | None = None) -> Pending:
-        """Start gathering everybody's buffer, all of one length: shape (ranks, length)."""
+        """Start gathering the buffers of all ranks, of one length: shape (ranks, length)."""
 
         def begin(mine: Tensor, found: list[Tensor]) -> Works:
             found[:] = [torch.empty_like(mine) for _ in range(self._size)]
@@ -90,7 +95,7 @@ class DeviceGroup:
     def _in_order(
         self, start: Callable[[], Works], after: Callable[[], None] | None
     ) -> "Works | Future[Works]":
-        """Start at once, unless this one must wait, or another one before it does."""
+        """Start at once, unless this collective or an earlier one must wait."""
         if after is None and (self._last is None or self._last.done()):
             return start()
 
@@ -105,7 +110,7 @@ class DeviceGroup:
     def _ready(
         self, buffer: Make, after: Callable[[], None] | None
     ) -> tuple[Make, Callable[[], None] | None]:
-        """What to call for the buffer, and after what."""
+        """Return the function that makes the buffer, and the one to wait for first."""
         return buffer, after
 
     def _bring(self, buffer: Tensor) -> Tensor:
@@ -115,7 +120,7 @@ class DeviceGroup:
         return result
 
     def close(self) -> None:
-        """End the thread, after what it has been given."""
+        """End the thread after its queue."""
         self._thread.shutdown()
 
 
@@ -141,7 +146,7 @@ class Staged(DeviceGroup):
     def _ready(
         self, buffer: Make, after: Callable[[], None] | None
     ) -> tuple[Make, Callable[[], None] | None]:
-        """Begin to copy the buffer to the host, unless what it is made of is not there yet."""
+        """Begin to copy the buffer to the host, unless it must wait for another result."""
         if after is not None:
             return buffer, after
         made = buffer()
@@ -163,9 +168,9 @@ class Staged(DeviceGroup):
 
 
 def gloo(store: Any, rank: int, size: int, timeout: float) -> Any:
-    """A gloo group of processes: by the interface GLOO_SOCKET_IFNAME where that is set.
+    """Return a gloo group of processes, on the interface GLOO_SOCKET_IFNAME if that is set.
 
-    `timeout`: seconds that one of its operations may take.
+    `timeout`: seconds that one of its operations can take.
     """
     kind: Any = dist.ProcessGroupGloo
     options = kind._Options()
@@ -186,7 +191,7 @@ def _device(kind: Any) -> Any:
 
 
 def nccl(store: Any, rank: int, size: int, timeout: float) -> Any:
-    """An NCCL group of processes, each of which has a GPU of its own."""
+    """Return an NCCL group of processes, each of which has a GPU of its own."""
     kind: Any = dist.ProcessGroupNCCL
     options = kind.Options()
     options._timeout = timedelta(seconds=timeout)
@@ -194,19 +199,19 @@ def nccl(store: Any, rank: int, size: int, timeout: float) -> Any:
 
 
 def deprioritise_socket_threads() -> bool:
-    """Let gloo's socket threads, which spin, give way to those that compute; whether they all do.
+    """Let gloo's spinning socket threads give way to computing ones; return whether all do.
 
-    SCHED_BATCH, where that is permitted.
+    By SCHED_BATCH, if that is permitted.
     """
     found = []
     for task in TASKS.iterdir() if TASKS.is_dir() else ():
         with suppress(OSError):  # a thread has ended
             if (task / "comm").read_text().startswith("gloo"):
-                found.append(_calm(int(task.name)))
+                found.append(_use_batch_scheduling(int(task.name)))
     return bool(found) and all(found)
 
 
-def _calm(thread: int) -> bool:
+def _use_batch_scheduling(thread: int) -> bool:
     try:
         os.sched_setscheduler(thread, os.SCHED_BATCH, os.sched_param(0))
     except PermissionError:
