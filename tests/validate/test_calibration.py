@@ -1,4 +1,4 @@
-"""Profiles of measured runs: what is put into events is found in the profile."""
+"""Calibration: the costs that are put into events are found in the profile."""
 
 import json
 
@@ -36,7 +36,7 @@ MEAN = 0.050
 
 
 def worker(rank, steps=200, *, tau=1, hidden=False, asks=False, slow=0.0):
-    """The events of a worker that averages every `tau` steps, or finds each mean there.
+    """Make events of a worker that averages every `tau` steps, or finds each mean ready.
 
     `slow`: after a wait it takes so much longer to go on.
     """
@@ -109,7 +109,7 @@ def test_every_term_is_found():
 
 
 def test_on_real_links_what_is_prescribed_is_taken_off():
-    """2 hops of 5 ms, and 4,000 bytes over 8 Mbit/s; when the last one joined is all one knows."""
+    """2 hops of 5 ms, and 4,000 bytes over 8 Mbit/s; only the time of the last joining is known."""
     link = {"collective": "ring", "latency": "5 ms", "bandwidth": "8 Mbit/s"}
     rows = [
         (*each[:6], each[5], each[7]) if each[1] == WAIT else each for each in worker(0) + worker(1)
@@ -136,7 +136,7 @@ def test_what_runs_do_not_show_is_as_the_base_has_it():
 
 
 def test_latencies_of_real_links():
-    """What a mean takes beyond the prescribed, less what it takes without links, is latency."""
+    """The excess of a mean over the prescribed, less its excess without links, is latency."""
     link = {"collective": "ring", "latency": "5 ms"}
     rows = [
         (*each[:6], each[5], each[7]) if each[1] == WAIT else each for each in worker(0) + worker(1)
@@ -158,7 +158,7 @@ def test_warm_up_does_not_count():
 
 
 def test_errors_are_those_of_correlated_samples():
-    """Slow quarters of an hour are not many independent samples."""
+    """Steps of one slow quarter of an hour are not independent samples."""
     rng = np.random.default_rng(0)
     quiet = measured(worker(0, 800)).events
     together, apart = (np.array(quiet) for _ in range(2))
@@ -215,7 +215,7 @@ def job(tmp_path):
 
 
 def test_a_job_calibrates_what_would_be_if(job, tmp_path):
-    """What the loop cost, its network, and with it what averaging every tenth step would bring."""
+    """The loop's costs and network, and the predicted gain of averaging every tenth step."""
     found = calibrate([job])
     network, (overhead_tables,) = found.profile.tables["network"], found.profile.tables["overhead"]
     assert network == {"collective": "ring", "latency": "1 ms", "bandwidth": "800 Mbit/s"}
@@ -270,7 +270,7 @@ TRIES = 3  # others' work on this machine may spoil one
 
 @pytest.mark.alone
 def test_a_real_run_is_told_by_its_profile(tmp_path):
-    """Not from how long it took, but from its events; and what it adds is most of the error."""
+    """Fitted to events, not durations; and the overheads explain most of the error."""
     table = {
         "model": {"parameters": 2410},
         "objective": {"kind": "torch", "model": "mlp", "data": "digits", "batch": 8},

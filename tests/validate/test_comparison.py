@@ -1,4 +1,4 @@
-"""Predicted against measured: every number by hand, and the cause that was put in is found."""
+"""Comparison: every number checked by hand, and injected causes are found."""
 
 import csv
 import json
@@ -88,7 +88,7 @@ def edited(world, tmp_path):
 
 
 def curves(directory, label):
-    """Each seed's columns of curves.csv, read without Paceline."""
+    """Return each seed's columns of curves.csv, read without Paceline."""
     with open(directory / "curves.csv", newline="") as file:
         lines = [line for line in csv.DictReader(file) if line["label"] == label]
     return [
@@ -221,7 +221,7 @@ def test_what_was_changed_explains_the_error(world, change, causes, seeds):
 
 
 def test_one_curve_tells_its_own_noise(world):
-    """Other times let other workers come first: asgd's loss is another, for no fault of a model."""
+    """With other times other workers come first: asgd's loss differs by no model error."""
     result = compare(world(seeds=1), world(TAIL, seeds=1))
     row = result.of("loss_at_equal_steps")["asgd"]
     assert abs(row["error"]) > attribution.LOOSE
@@ -256,7 +256,7 @@ def test_the_causes_add_up_to_the_whole_difference(world, change):
     st.floats(1e-3, 1e3),
 )
 def test_slower_computing_explains_waiting_in_proportion(spent, slower, unit):
-    """Were all compute times longer by a factor, waiting for the slowest would be, too."""
+    """If all compute times grow by a factor, so does waiting for the slowest."""
     compute, wait, communicate = spent
 
     def world(*seconds):

@@ -1,4 +1,4 @@
-"""Compute-time laws from samples: families, slow workers, slow periods, and chance left alone."""
+"""Compute-time laws from samples: families, slow workers, slow periods, and no false positives."""
 
 import math
 from functools import partial
@@ -51,7 +51,7 @@ def draw(law, seed=0, team=4, n=300):
 
 
 def told(fitted, team, folder):
-    """The laws that a scenario has which says what was fitted."""
+    """Return the laws of a scenario that contains the fitted tables."""
     for file, times in fitted.samples.items():
         np.savetxt(folder / file, times)
     scenario = parse(
@@ -96,7 +96,7 @@ def test_the_family_is_found(law, seed, tmp_path):
     ],
 )
 def test_likelihoods_are_the_largest_there_are(family, times):
-    """Those of SciPy's own fits, and no less."""
+    """The likelihoods equal or exceed those of SciPy's own fits."""
     x = times.rvs(400, random_state=np.random.default_rng(3))
     law, likely = next(
         each
@@ -114,7 +114,7 @@ def test_likelihoods_are_the_largest_there_are(family, times):
 
 @pytest.mark.parametrize("law", LAWS[1:], ids=str)
 def test_likelihoods_are_those_of_the_laws(law):
-    """Of every family, by the density that the simulator's CDF has."""
+    """Checked for every family by the density of the simulator's CDF."""
     x = law.sample(generator(1, Purpose.COMPUTE), 200)
     for family in distribution_fits.FAMILIES:
         if family.ended:
@@ -208,7 +208,7 @@ def bursty(law, bursts, seed, worker, n=300):
 
 @pytest.mark.parametrize("law", [LAWS[0], LAWS[4], LAWS[7]], ids=str)
 def test_slow_periods_are_found(law, tmp_path):
-    """Fitted to what the simulator itself makes of bursts; the law of the steps outside of them."""
+    """Fitted to bursts that the simulator draws; the law is that of steps outside them."""
     pace = law.expectation
     bursts = Bursts.model_construct(factor=3.0, on=20 * pace, off=60 * pace)
     fitted = fit([bursty(law, bursts, 3, w) for w in range(8)])

@@ -37,7 +37,7 @@ def images():
 
 @pytest.fixture(params=["", ".gz"])
 def mnist(request, tmp_path, images):
-    """A folder with the four files, plain or compressed."""
+    """Make a folder with the four files, plain or compressed."""
     for part, (x, y) in images.items():
         for name, array in ((f"{part}-images-idx3-ubyte", x), (f"{part}-labels-idx1-ubyte", y)):
             content = idx(array)
@@ -160,7 +160,7 @@ def test_a_truncated_cifar_file_is_named(content, tmp_path):
     ("name", "shape"), [("digits", (1, 8, 8)), ("random-classification", (20,))]
 )
 def test_sets_of_scikit_learn_are_those_of_softmax(name, shape):
-    """The same samples in the same parts; the column of ones is left out."""
+    """Samples and parts equal the simulator's; the column of ones is left out."""
     found, theirs = load(name), load_data(name)
     assert found.shape == shape
     scale = 16 if name == "digits" else 1

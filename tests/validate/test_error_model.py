@@ -1,4 +1,4 @@
-"""Calibration of the error model: known quadratics are found again, and others are predicted."""
+"""Calibration of the error model: known quadratics are recovered, and other runs predicted."""
 
 import json
 from dataclasses import replace
@@ -28,7 +28,7 @@ LOCAL = {"name": "local-sgd", "tau": 8}
 
 
 def observe(table, algorithm, *, seed=0, workers=4, lr=0.1, steps=400, momentum=0.0):
-    """A simulated run as what a directory would give."""
+    """Simulate a run, as an observation."""
     world = scenario(
         {**algorithm, "momentum": momentum}, objective=table, workers=workers, lr=lr, steps=steps,
         run={"evaluate_every": 8},
@@ -41,7 +41,7 @@ def observe(table, algorithm, *, seed=0, workers=4, lr=0.1, steps=400, momentum=
 
 
 def survey(table, *, seed=0, workers=4, lr=0.1, steps=400):
-    """A curvature survey along gradient descent on the workers' mean gradient."""
+    """Make a curvature survey along gradient descent on the workers' mean gradient."""
     world = scenario({"name": "ssgd"}, objective=table, workers=workers, lr=lr)
     make = partial(build.build, world, world.algorithm[0], seed)
     goal = make()
@@ -111,7 +111,7 @@ def test_long_gradients_are_fewer():
 
 
 def test_a_real_run_leaves_its_curvature_survey():
-    """One of each label of ssgd, along snapshots of its first seed."""
+    """There is one for each label of ssgd, along snapshots of its first seed."""
     world = scenario({"name": "ssgd"}, {"name": "asgd"}, objective=APART, steps=8)
     runs = []
     for index, seed in ((0, 3), (0, 4), (1, 3)):

@@ -1,4 +1,4 @@
-"""The processes of a real run: that they end, whatever happens, and what is kept and said then."""
+"""Processes of a real run: they always end, with the right message, and results are kept."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def start(folder, *arguments, command=(sys.executable, "-m", "paceline")):
 
 
 def ranks(folder):
-    """Process ids of the run's processes, by rank; of the one that forks them, -1."""
+    """Return process ids of the run by rank; -1 is the fork server."""
     found = {}
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -60,14 +60,14 @@ def ranks(folder):
 
 
 def relays(of):
-    """Process ids of the relays of links that a process has started, itself or through others."""
+    """Return process ids of the relays among a process's descendants."""
     command = "paceline.validate.host.relay"
     found = [process for process in Path("/proc").glob("[0-9]*") if command in _words(process)]
     return {int(process.name) for process in found if of in _ancestors(process)}
 
 
 def _ancestors(process):
-    """Process ids of those that a process comes from."""
+    """Return process ids of a process's ancestors."""
     found = []
     while process.name != "0":
         try:
@@ -95,7 +95,7 @@ def wait_until(happens, process):
 
 
 def trains(folder, tasks=0, since=0.0):
-    """Whether so many tasks are done, and another one has been under way `since` then."""
+    """Whether `tasks` are done, and another one has been under way `since` then."""
     parts = folder / "out" / "measured" / ".parts"
     done = {each for each in parts.glob("*/") if len([*each.glob("rank-*.json")]) >= 2}
     begun = [each.stat() for each in parts.glob("*/rank-0.bin") if each.parent not in done]
@@ -167,7 +167,7 @@ def test_steps_too_short_for_this_machine_are_refused(folder):
 
 @pytest.mark.slow
 def test_a_server_without_work_waits_as_long_as_it_takes(folder):
-    """Longer than the time-out: it has no part in the first run."""
+    """The server waits longer than the time-out, having no part in the first run."""
     process = start(
         folder, "--set", "validation.timeout=10 s", "--set", "run.steps=350", "--set",
         'algorithm=[{ name = "ssgd" }, { name = "asgd" }]',

@@ -1,4 +1,4 @@
-"""The validation matrix: what it says of numbers that are known, and how it goes about them."""
+"""The validation matrix: its statistics of known numbers, its page and its conditions."""
 
 import json
 import shlex
@@ -21,7 +21,7 @@ MACHINE = {"processor": "Some CPU (R)", "cores": 2, "system": "Linux"}
 
 
 def cell(program, condition="exponential", **changes):
-    """A cell whose prediction is 1 % too low, of whose excess of 10 % a tenth is missing."""
+    """Make a cell whose prediction is 1 % too low: a tenth of the excess of 10 % is missing."""
     pace = {"nominal": 0.090, "predicted": 0.099, "measured": 0.100, "error": -0.01}
     target = {"predicted": 9.9, "measured": 10.0, "error": -0.01}
     apart = {"predicted": 10.2, "measured": 10.0, "error": 0.02,
@@ -78,7 +78,7 @@ def test_intervals_that_always_hold_are_too_wide():
 
 
 def programs(**times):
-    """Cells by their independent (predicted, low, high, measured) times to target."""
+    """Make cells by their independent (predicted, low, high, measured) times to target."""
     return [
         cell(name, apart={"predicted": predicted, "interval90": [low, high], "measured": measured})
         for name, (predicted, low, high, measured) in times.items()
@@ -122,7 +122,7 @@ def test_the_page_says_all_of_it(tmp_path):
 
 @pytest.mark.parametrize("condition", CONDITIONS, ids=lambda each: each.name)
 def test_a_condition_is_its_command(condition):
-    """And what it is calibrated by shares its workers and its kind of network, not its seeds."""
+    """Its calibration shares its workers and kind of network, not its seeds."""
     line = shlex.split(condition.command())
     sets = [text for flag, text in pairwise(line) if flag == "--set"]
     assert line[:2] == ["paceline", "validate"]

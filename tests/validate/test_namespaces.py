@@ -35,7 +35,7 @@ def linked():
 
 
 def retried(test):
-    """Machines are noisy: once in three times is enough."""
+    """Retry up to three times, as machines are noisy."""
 
     @functools.wraps(test)
     def retry(*args, **kwargs):
@@ -263,7 +263,7 @@ with Links({}, 2) as links:
 
 
 def left(pids, spaces, folder):
-    """Which of these there still are."""
+    """Return which of these still exist."""
     found = {folder} if os.path.exists(folder) else set()
     for process in Folder("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended, or is none of ours
@@ -315,7 +315,7 @@ def test_a_node_that_cannot_join_says_why(linked, rank, sentence):
 
 
 def test_the_relay_lets_go_of_a_node_that_ends(linked):
-    """Or its network would stay, and its rank be refused."""
+    """Otherwise its network would remain, and its rank be refused."""
     with Links({}, 1) as links:
         for _ in range(2):
             with ProcessPoolExecutor(1, get_context("spawn")) as pool:
@@ -365,7 +365,7 @@ def test_counting_before_joining_is_refused():
 
 
 def test_links_load_neither_torch_nor_numpy():
-    """They would start threads before a node joins."""
+    """Importing these would start threads before a node joins."""
     code = (
         "import sys, paceline.validate.host.namespaces; print({'torch', 'numpy'} & {*sys.modules})"
     )

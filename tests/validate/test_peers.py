@@ -1,4 +1,4 @@
-"""Real runs agree with others' code for the same algorithms, and their overlap is real."""
+"""Real runs agree with independent implementations, and their overlap is real."""
 
 from contextlib import suppress
 from math import inf
@@ -45,7 +45,7 @@ def run(made, folder, programs=None):
 
 @pytest.fixture(scope="module", params=[2, 4], ids="{} workers".format)
 def world(request, tmp_path_factory):
-    """The objective; by label the parameters (workers, steps, dimension): ours, and the peers'."""
+    """Return the objective; by label parameters (workers, steps, dimension): ours and peers'."""
     workers = request.param
     programs = {"fed-diloco": peers.fed_diloco}
     made = scenario(
@@ -118,7 +118,7 @@ OVERLAPPING = {
 
 
 def pace(times):
-    """Seconds per step, without the first tenth."""
+    """Return seconds per step, without the first tenth."""
     first = len(times) // 10
     return (times[-1] - times[first]) / (len(times) - 1 - first)
 

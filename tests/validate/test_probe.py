@@ -1,4 +1,4 @@
-"""Probing this machine: its numbers, its profile, and what scenarios make of that."""
+"""Probing this machine: its numbers, its profile, and scenarios that extend it."""
 
 import json
 
@@ -52,7 +52,7 @@ sentences = st.lists(
 
 
 def paths(table, path=()):
-    """Dotted paths of all that may have a comment."""
+    """Return the dotted paths of keys that can have a comment."""
     for key, value in table.items():
         here = (*path, key)
         inner = value if isinstance(value, list) else [value]
@@ -100,7 +100,7 @@ def test_quantities_are_written_as_people_do():
 
 @given(st.floats(1e-4, 1e-2), st.floats(1e-9, 1e-7), st.integers(0, 2**32 - 1), st.integers(20, 40))
 def test_latency_and_bandwidth_are_recovered_from_noisy_times(alpha, beta, seed, repeats):
-    """Where each of the two is seen: the least size takes alpha, the greatest takes beta."""
+    """Sizes that reveal each parameter: the least takes alpha, the greatest takes beta."""
     rng = np.random.default_rng(seed)
     sizes = [2**k for k in range(10, 25, 2)]
     noise = rng.lognormal(0, 0.02, (len(sizes), repeats))

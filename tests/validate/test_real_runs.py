@@ -27,7 +27,7 @@ INSTEAD = {"kind": "random-k", "ratio": 0.4}
 
 
 def tables(workers, dtype):
-    """Every program as [[algorithm]] tables; in one of the worlds every variant and codec, too."""
+    """Return every program as [[algorithm]] tables; for one case with all variants and codecs."""
     found = [{"name": row.name, **row.variants[-1]} for row in ROWS]
     if (workers, dtype) == (4, "float64"):
         found = [*cases(), *CODECS]
@@ -49,7 +49,7 @@ def tables(workers, dtype):
     ],
 )
 def test_real_processes_end_with_the_simulated_parameters(workers, dtype, tmp_path):
-    """For every program; told what came first, where that matters."""
+    """Checked for every program; the replay log gives the order of arrival."""
     made = scenario(
         *tables(workers, dtype),
         workers=workers,
@@ -80,7 +80,7 @@ def test_real_processes_end_with_the_simulated_parameters(workers, dtype, tmp_pa
 
 
 def simulated(task, made, measured):
-    """What each node marks last, without any clock."""
+    """Each node's last mark is repeated without a clock."""
     program = catalogue()[task.algorithm.name]
     goal = build.build(made, task.algorithm, SEED)
     with np.errstate(over="ignore"):

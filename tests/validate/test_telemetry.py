@@ -1,4 +1,4 @@
-"""What users' own jobs record, and what profilers' traces say, as events."""
+"""Telemetry of users' own jobs, and profilers' traces, as events."""
 
 import gzip
 import json
@@ -28,7 +28,7 @@ KEY = "measured", 0
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that shows what is told."""
+    """A clock that is set by hand."""
 
     class Clock:
         now = 100.0
@@ -42,7 +42,7 @@ def clock(monkeypatch):
 
 
 def train(folder, rank, clock, *, late=0.0, steps=3, **options):
-    """Steps of 2 s and all-reduces of 1 s, from 100 s on; `late`: by so much later."""
+    """Steps of 2 s and all-reduces of 1 s, from 100 s on; `late`: later by these seconds."""
     with Telemetry(folder, rank=rank, workers=2, **options) as told:
         for k in range(steps):
             clock.now = 100.0 + 4 * k
@@ -182,7 +182,7 @@ def test_what_is_no_telemetry_is_refused(tmp_path, clock):
 
 
 def span(name, start, end, cat="cpu_op", **args):
-    """Milliseconds."""
+    """Make a span from milliseconds."""
     return {
         "ph": "X", "cat": cat, "name": name, "ts": 1e9 + start * 1e3, "dur": (end - start) * 1e3,
         "args": args,
@@ -294,7 +294,7 @@ dist.destroy_process_group()
 
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory):
-    """Those of two ranks, the second one slower, of torch's own profiler."""
+    """Record traces of two ranks with torch's own profiler, the second one slower."""
     pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("traces")
     paths = [folder / "rank-0.json", folder / "rank-1.json.gz"]
@@ -343,7 +343,7 @@ def test_a_real_trace_is_read(traces):
 
 
 def test_a_profile_says_what_computing_hid(tmp_path):
-    """Of 30 ms of each collective 20 are hidden, whatever the trace is packed in."""
+    """Of each collective's 30 ms, 20 are hidden, whether the trace is packed or not."""
     paths = []
     for rank in range(2):
         events = []
@@ -383,7 +383,7 @@ def _extending(folder):
 
 
 def test_real_traces_make_a_profile(traces, tmp_path):
-    """With compute times, collectives and their overlap, in a file that a scenario extends."""
+    """The profile has compute times, collectives and their overlap; a scenario extends it."""
     found = calibrate(traces)
     told = found.profile.tables["calibration"]
     recorded = kineto.read(*traces)
@@ -397,7 +397,7 @@ def test_real_traces_make_a_profile(traces, tmp_path):
 
 
 def test_the_manual_is_true(tmp_path, monkeypatch):
-    """Its snippets run, one after the other, under what torchrun gives a single rank."""
+    """The page's snippets run in order, in the environment of a single rank of torchrun."""
     pytest.importorskip("torch")
     with closing(socket.socket()) as free:
         free.bind(("localhost", 0))

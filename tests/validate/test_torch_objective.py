@@ -70,7 +70,7 @@ class Tied(nn.Module):
 
 @pytest.fixture(autouse=True)
 def own_models(monkeypatch):
-    """Models of the tests, by name, and no trace of them afterwards."""
+    """Register the tests' models, and remove them afterwards."""
     monkeypatch.setattr(models.MODELS, "added", {})
     for name, make in (("normalised", Normalised), ("dropped", Dropped), ("tied", Tied)):
         models.register_model(name, make)
@@ -92,7 +92,7 @@ def points(goal, count, seed=1):
 
 
 def plainly(goal, module, x, rows, decay=0.0):
-    """Loss and gradient by a plain module whose parameters are set to `x`."""
+    """Return loss and gradient by a plain module whose parameters are set to `x`."""
     trained = [each for each in module.parameters() if each.requires_grad]
     nn.utils.vector_to_parameters(torch.tensor(x), trained)
     inputs, labels = goal.samples.train(rows)
@@ -137,7 +137,7 @@ def test_vectors_are_of_the_objectives_numbers_and_may_be_read_only(dtype):
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 900), max_size=12), st.sampled_from(["mlp", "tied"]))
 def test_pieces_make_up_the_gradient_and_come_in_order(cuts, model):
-    """Whatever the cuts; each piece is complete when it is told of."""
+    """For any cuts, each piece is complete when it is freed."""
     goal = make(model=model, weight_decay=0.1)
     edges = [0, *sorted(min(each, goal.dimension) for each in cuts), goal.dimension]
     sizes = np.diff(edges).tolist()
@@ -386,7 +386,7 @@ def test_a_vgg_is_adapted_to_small_images():
 
 
 class ResNet(nn.Module):
-    """As torchvision's, but for what is between its first and its last layer."""
+    """Equal to torchvision's, except for layers between the first and the last."""
 
     def __init__(self, num_classes):
         super().__init__()
@@ -441,7 +441,7 @@ def test_images_are_brought_to_three_channels_of_32(shape):
 
 
 class Flattened(nn.Sequential):
-    """Cannot normalise a batch of one."""
+    """A model that cannot normalise a batch of one."""
 
     def __init__(self, shape, classes):
         super().__init__(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, classes))
@@ -560,7 +560,7 @@ def test_a_folder_lies_beside_the_scenario(tmp_path):
 
 
 def test_a_part_depends_on_the_files_of_its_data(tmp_path, monkeypatch):
-    """On their names, sizes and times of modification: they may hold gigabytes."""
+    """They depend on names, sizes and times of modification, as files can hold gigabytes."""
     digits = data.load_named("digits", None)
     monkeypatch.setattr(data.DATA, "added", {"filed": lambda folder: digits})
 

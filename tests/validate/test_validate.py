@@ -1,4 +1,4 @@
-"""`paceline validate` as a whole: what it writes and says, with a user's own model and program."""
+"""`paceline validate` as a whole, also with a user's own model and program."""
 
 import json
 import time
@@ -55,7 +55,7 @@ def normed(shape, classes):
 
 
 async def twice(me, *, lr: Annotated[float, "learning rate"] = 0.1):
-    """Two gradients, averaged over all workers, a step."""
+    """Two gradients per step, averaged over all workers."""
     x = me.start
     for _ in count():
         total = await me.gradient(x) + await me.gradient(x)
@@ -69,7 +69,7 @@ def run(world, out, **options):
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """A validation, and its folder."""
+    """Run a validation; return it and its folder."""
     out = tmp_path_factory.mktemp("out")
     return run(WORLD, out), out
 
@@ -92,7 +92,7 @@ def test_two_run_directories_and_their_comparison(found):
 
 
 def test_measured_runs_are_like_the_predicted_ones(found):
-    """Same draws, same bytes, about the same times; synchronous ones have the same losses."""
+    """Draws and bytes are equal, times about equal, and losses of synchronous algorithms equal."""
     result, _ = found
     for predicted, measured in zip(result.predicted.runs, result.measured.runs, strict=True):
         assert measured.steps == predicted.steps == 40
@@ -125,7 +125,7 @@ def test_both_timelines_are_in_one_file(found):
 
 
 def test_delays_are_the_simulators(found):
-    """Worker 1's 17th step was to take the same time in both."""
+    """Worker 1's 17th step is drawn equally long in both."""
     result, out = found
     outcomes = json.loads((out / "measured" / "outcomes.json").read_text())
     server = outcomes["asgd"]["0"][2]
@@ -169,7 +169,7 @@ def test_a_run_by_time_ends_for_all_at_once(tmp_path):
 
 
 def account(**changes):
-    """An account of a quiet run of 10 s on two cores."""
+    """Make an account of a quiet run of 10 s on two cores."""
     machine = {"host": "a", "busy": 1.0, "elapsed": 10.0, "cores": 2}
     fields = {"duration": 10.0, "busy": 0.5, "collectives": 100, "machine": machine}
     return records.Account(**fields | changes)
@@ -234,7 +234,7 @@ async def careless(me, *, lr: Annotated[float, "learning rate"] = 0.1):
     [(crossed, "must start the same ones in one order"), (careless, "changed before its wait")],
 )
 def test_programs_that_corrupt_silently_are_found(program, said, tmp_path):
-    """By the processes themselves: `simulate` would have refused the second one before."""
+    """Checked in the processes: `simulate` would refuse the second one earlier."""
     world = WORLD | {"algorithm": [{"name": "bad"}], "validation": {"compute": "real"}}
     made = parse(world, programs={"bad": program})
     task = TrainingTask(made.algorithm[0], 0, tmp_path / "task")
@@ -243,7 +243,7 @@ def test_programs_that_corrupt_silently_are_found(program, said, tmp_path):
 
 
 async def stuck(me):
-    """Worker 1 never comes back from a gradient, which neither dies nor stops its process."""
+    """Worker 1 never returns from a gradient; its process neither dies nor is stopped."""
     x = me.start
     for step in count():
         g = await me.gradient(x)

@@ -22,7 +22,7 @@ from paceline.validate.calibration import (
     profile,
     sources,
 )
-from paceline.validate.calibration.compute_laws import Fitted
+from paceline.validate.calibration.compute_laws import FittedLaws
 from paceline.validate.calibration.overhead_tables import OverheadTables
 from paceline.validate.calibration.overheads import RunEvents
 from paceline.validate.calibration.profile import Profile
@@ -47,7 +47,7 @@ COMMENTS = {
 
 
 @dataclass(frozen=True)
-class Check:
+class PaceCheck:
     """The pace of a run, predicted by a profile that it was fitted to: seconds per step."""
 
     label: str
@@ -62,12 +62,12 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Calibrated:
+class Calibration:
     """A profile, the fitted `laws` of compute times, and `checks` against the runs."""
 
     profile: Profile
-    laws: Fitted
-    checks: list[Check]
+    laws: FittedLaws
+    checks: list[PaceCheck]
 
     @property
     def notes(self) -> list[str]:
@@ -120,7 +120,7 @@ def calibrate(
     base: Path | str | None = None,
     allow_paths: bool = False,
     progress: Progress | None = None,
-) -> Calibrated:
+) -> Calibration:
     """Fit a profile to the runs at `paths`.
 
     Paths are run directories of `paceline validate`, a job's telemetry, or traces of
@@ -181,7 +181,7 @@ def calibrate(
         name: "\n".join(f"{each:.9g}" for each in own.tolist()).encode()
         for name, own in law.samples.items()
     }
-    return Calibrated(Profile(whole, fitted.comments | COMMENTS, HEAD, files), law, checks)
+    return Calibration(Profile(whole, fitted.comments | COMMENTS, HEAD, files), law, checks)
 
 
 def _teams(found: Sequence[Source], but: str | None = None) -> dict[int, list[RunEvents]]:
@@ -194,7 +194,7 @@ def _teams(found: Sequence[Source], but: str | None = None) -> dict[int, list[Ru
     return teams
 
 
-def _held_out(found: Sequence[Source], below: Profile) -> list[Check]:
+def _held_out(found: Sequence[Source], below: Profile) -> list[PaceCheck]:
     """Predict each algorithm's runs from the runs of the others."""
     labels = {run.algorithm.label for source in found for run in source.runs}
     checks = []
@@ -204,7 +204,7 @@ def _held_out(found: Sequence[Source], below: Profile) -> list[Check]:
     return checks
 
 
-def _spread(checks: Sequence[Check]) -> float:
+def _spread(checks: Sequence[PaceCheck]) -> float:
     """Return the root mean square of relative errors: run-to-run and unmodelled variation."""
     squares = [math.log1p(each.error) ** 2 for each in checks]
     return math.sqrt(sum(squares) / len(squares)) if squares else 0.0
@@ -219,7 +219,7 @@ def _error_model(found: Sequence[Source], notes: list[str]) -> "error_model.Erro
         return None
 
 
-def _check(source: Source, fitted: OverheadTables, only: str | None = None) -> list[Check]:
+def _check(source: Source, fitted: OverheadTables, only: str | None = None) -> list[PaceCheck]:
     """Predict the pace of a source's runs (of the label `only`) with their own draws."""
     scenario = source.scenario.model_copy(update={"overhead": fitted.parsed, "calibration": None})
     found = []
@@ -234,7 +234,7 @@ def _check(source: Source, fitted: OverheadTables, only: str | None = None) -> l
         (simulated,) = run_seeds(timed, run.algorithm, [run.seed])
         predicted = quantities.pace(simulated)
         if math.isfinite(predicted):
-            found.append(Check(label, scenario.cluster.workers, predicted, measured))
+            found.append(PaceCheck(label, scenario.cluster.workers, predicted, measured))
     return found
 
 

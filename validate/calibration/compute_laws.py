@@ -18,7 +18,7 @@ SEED = 0
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedLaws:
     """The tables of [cluster] that describe the measured steps.
 
     `compute`, `bursts` and `group` (without those of `compute`) are its tables; `samples`: by
@@ -45,7 +45,7 @@ class Fitted:
 
 def fit(
     times: Sequence[Array], *, starts: Sequence[Array] | None = None, name: str = "compute"
-) -> Fitted:
+) -> FittedLaws:
     """Fit the laws of compute times; `times`: seconds of each worker's steps in order, no warm-up.
 
     `starts`: when each step began (seconds), to time slow periods; by default each began when the
@@ -74,7 +74,7 @@ def fit(
         ranking += [{"group": group, **row} for row in rows]
         notes += [f"{group} workers: {each}" if group else each for each in said]
     notes += _group_notes(groups, usual)
-    return Fitted(
+    return FittedLaws(
         compute=laws[""],
         bursts=_bursts(slow) if slow else None,
         group=[

@@ -56,7 +56,7 @@ class Flat:
     def backward_in_pieces(
         self, loss: Tensor, gradient: Tensor, sizes: Sequence[int], freed: Freed
     ) -> None:
-        """Run `backward`; call `freed` for each piece in order, once it and all before are complete.
+        """Run `backward`; call `freed` for each piece in order, once complete with all before.
 
         `sizes`: lengths of the pieces, from the end of the vector on. `freed` is called on
         the thread of the backward pass.
