@@ -215,7 +215,7 @@ def test_numbers_of_workers_whose_steps_cannot_be_held_are_left_out(monkeypatch)
     found = paceline.probe(workers=[4, 2], progress=lambda *each: told.append(each))
     assert [each.workers for each in found.overheads] == [2]
     assert found.tables["calibration"]["notes"] == [
-        "with 4 workers no steps could be held: nothing is said of it"
+        "with 4 workers no steps could be held, so they are left out"
     ]
     assert told == [(0, 3), (1, 3), (2, 3), (3, 3)]
     with pytest.raises(InputError, match="no steps could be held with any"):
