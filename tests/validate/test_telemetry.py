@@ -94,7 +94,7 @@ def test_asynchronous_collectives_are_issued_and_waited_for(tmp_path, clock):
 
 def test_clocks_of_several_machines_are_not_compared(tmp_path, clock, monkeypatch):
     train(tmp_path, 0, clock)
-    monkeypatch.setattr(machine, "boot", lambda: "another")
+    monkeypatch.setattr(machine, "boot_id", lambda: "another")
     train(tmp_path, 1, clock, late=0.5)
     found = telemetry.read(tmp_path)
     events = found.events[KEY]
@@ -106,7 +106,7 @@ def test_clocks_of_several_machines_are_not_compared(tmp_path, clock, monkeypatc
 def test_a_killed_job_leaves_what_it_did(tmp_path):
     code = f"""
 import os, signal
-from validate import telemetry
+from paceline.validate.measurement import telemetry
 telemetry.FLUSH = 0.0
 told = telemetry.Telemetry({str(tmp_path)!r})
 for _ in range(5):
