@@ -4,8 +4,10 @@ PYTHON ?= python3
 PIP_ARGS ?= -c constraints.txt
 SECONDS ?= 3600
 BIN := .venv/bin
+PARALLEL := -n 2 --dist worksteal
+LEFT_OUT := not slow and not gpu and not alone
 
-.PHONY: demo docs site test test-slow test-gpu bench compat audit reliability mutants soak lint clean
+.PHONY: demo docs site test test-all test-slow test-gpu explore-properties bench compat audit reliability mutants soak lint clean
 
 demo: .venv/core           ## simulate a real scenario; show its curves and its pick
 	$(BIN)/paceline simulate scenarios/quickstart.toml --jobs 2
@@ -16,15 +18,20 @@ docs: .venv/core           ## the generated part of docs/programs: parameters, r
 site: .venv/dev build/types            ## the documentation as a site that needs no network: site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-test: .venv/dev            ## the whole test suite
-	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu and not alone"
-	$(BIN)/python -m pytest -m alone
+test: .venv/dev            ## most tests, every program on every engine among them: some 4 minutes
+	$(BIN)/python -m pytest $(PARALLEL) -m "not long and not browser and $(LEFT_OUT)"
+
+test-all: .venv/dev        ## those, fuzzing, kills, browsers, ...; what fails runs once more, alone
+	$(BIN)/python -m tests.helpers.again '$(PARALLEL) -m "$(LEFT_OUT)"' "-m alone"
 
 test-slow: .venv/dev       ## what takes minutes
 	$(BIN)/python -m pytest -m slow
 
 test-gpu: .venv/dev        ## what needs a CUDA device
 	$(BIN)/python -m pytest -m gpu
+
+explore-properties: .venv/dev ## the property tests, with new random inputs: what they find is a defect
+	$(BIN)/python -m pytest $(PARALLEL) -m "hypothesis and $(LEFT_OUT)" --hypothesis-profile explore
 
 bench: .venv/dev           ## how fast we are, side by side with others; writes docs/benchmarks.md
 	$(BIN)/python -m tests.bench

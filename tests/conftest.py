@@ -1,12 +1,22 @@
-"""What holds for every test."""
+"""Hypothesis, made repeatable: `make test` and CI try the same inputs whenever they run.
 
-from hypothesis import Phase, settings
+`make explore-properties` tries new ones; an input that fails there becomes an @example.
+"""
 
-settings.register_profile("no clocks", deadline=None)  # machines are shared and noisy
+from hypothesis import HealthCheck, Phase, settings
+
 settings.register_profile(
-    "first failure",  # whether there is one: nobody reads the smallest example
-    parent=settings.get_profile("no clocks"),
-    phases=[Phase.explicit, Phase.generate],
+    "ci",
     derandomize=True,
+    database=None,
+    deadline=None,  # machines are shared and noisy
+    suppress_health_check=[HealthCheck.too_slow],  # as are its clocks
+    print_blob=True,
 )
-settings.load_profile("no clocks")
+settings.register_profile("explore", parent=settings.get_profile("ci"), derandomize=False)
+settings.register_profile(
+    "first failure",  # for mutants: whether there is one, without a search for the smallest
+    parent=settings.get_profile("ci"),
+    phases=[Phase.explicit, Phase.generate],
+)
+settings.load_profile("ci")

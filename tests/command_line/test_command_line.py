@@ -226,6 +226,7 @@ def wait_for_parts(process, out, count=2):
 LONG = ("simulate", "test.toml", "--set", "run.steps=3000", "--seeds", 6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_killed_run_resumes_to_the_same_bytes(folder, capsys, jobs):
     assert run(capsys, *LONG, "--out", "whole")[0] == 0
@@ -260,6 +261,7 @@ def wait_for_the_end(process):
             time.sleep(0.05)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_ctrl_c_says_how_to_resume(folder, jobs):
     process = command(*LONG, "--seeds", 100, "--out", "cut", "--jobs", jobs)

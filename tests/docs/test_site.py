@@ -110,6 +110,7 @@ def test_a_reader_without_a_network_reads_and_searches(site):
         page.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", COMMANDS)
 def test_commands_run_as_written(name, tmp_path):
     page = (DOCS / name).read_text("utf-8")

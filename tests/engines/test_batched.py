@@ -244,6 +244,7 @@ def test_the_company_a_seed_keeps_changes_nothing(objective, run, monkeypatch):
             np.testing.assert_equal(asdict(ours), asdict(theirs))
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_steps():
     @cache
     def peak(steps: int) -> int:

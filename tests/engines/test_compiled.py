@@ -248,6 +248,7 @@ def test_a_run_does_not_depend_on_how_many_marks_wait(waiting, end, place, monke
     np.testing.assert_equal(vars(run(world)[0]), vars(before))
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_steps():
     def peak(steps):
         world = scenario(SSP, workers=8, compute=EXPONENTIAL, steps=steps, server={"apply": "1 ms"})

@@ -530,6 +530,7 @@ def peak(world):
 TIMED = [row for row in ROWS if row.name != "adacomm"]  # which needs a loss
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("row", TIMED, ids=lambda row: row.name)
 def test_memory_does_not_grow_with_the_steps(row):
     """By less than a byte for each step of each worker."""

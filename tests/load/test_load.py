@@ -996,6 +996,7 @@ def read_or_refused(data: dict, *overrides: str) -> None:
         assert "type=" not in text
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(st.dictionaries(KEYS, VALUES, max_size=5))
 def test_junk_is_refused_and_never_crashes(data):
@@ -1009,6 +1010,7 @@ def places(data, path=()):
             yield from places(data[key], (*path, key))
 
 
+@pytest.mark.long
 @settings(max_examples=500, deadline=None)
 @given(place=st.sampled_from(list(places(table()))), key=st.none() | KEYS, value=VALUES)
 def test_junk_in_one_place_is_refused_and_never_crashes(place, key, value):
@@ -1024,6 +1026,7 @@ def test_junk_in_one_place_is_refused_and_never_crashes(place, key, value):
     read_or_refused(data)
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(st.text(max_size=30) | st.builds("{}.{}={}".format, KEYS, KEYS, st.text(max_size=8)))
 def test_junk_overrides_are_refused_and_never_crash(text):

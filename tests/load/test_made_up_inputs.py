@@ -17,6 +17,8 @@ from tests.fuzz.readers import CURVES, READERS, SCENARIOS, few, seeds
 from tests.load.test_load import KEYS, VALUES, places
 from tests.load.test_load import table as base
 
+pytestmark = pytest.mark.long
+
 SHIPPED = sorted(SCENARIOS.rglob("*.toml"))
 ODD = st.sampled_from(
     [0, -1, 1e308, 1e-308, 5e-324, 10**30, float("nan"), float("inf"), "1e300 s", "1e-300 s", "0 s",

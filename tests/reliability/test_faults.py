@@ -21,6 +21,8 @@ from tests.reliability.dying import deadly, does
 from tests.reliability.faults import CASES, WHAT
 from tests.studies.test_sweep import CHEAP
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def whole():

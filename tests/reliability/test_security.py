@@ -26,6 +26,8 @@ from paceline.simulator.load.load import load, parse
 from paceline.simulator.results import store
 from tests.command_line.test_command_line import ROOT, SCENARIO
 
+pytestmark = pytest.mark.long
+
 OURS = [
     ROOT / "paceline/command_line.py",
     *(ROOT / "simulator").rglob("*.py"),

@@ -124,6 +124,7 @@ def clean(perfetto):
     assert perfetto.ask(bad) == []
 
 
+@pytest.mark.long
 @pytest.mark.browser
 def test_perfetto_finds_every_span_and_every_arrow(runs, perfetto):
     document = json.loads(store.dump(timeline.events(group(runs)), indent=None))

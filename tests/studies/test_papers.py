@@ -146,6 +146,7 @@ def test_the_command(made, tmp_path, capsys):
     assert "holds" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_killed_at_any_moment_it_resumes_to_the_same_bytes(tmp_path, capsys):
     arguments = ("reproduce", "adacomm", "--timing", "--report", tmp_path / "docs", "--out")
     assert run([*map(str, arguments), str(tmp_path / "whole"), "--jobs", "2"]) == 0

@@ -408,6 +408,7 @@ def wait_for_lines(process, out, count):
         time.sleep(0.002)
 
 
+@pytest.mark.long
 def test_500_points_killed_three_times_are_computed_once(folder, capsys):
     arguments = grid(20)
     assert run(capsys, *arguments, "--jobs", 1, "--out", "whole")[0] == 0
@@ -424,6 +425,7 @@ def test_500_points_killed_three_times_are_computed_once(folder, capsys):
         assert Path("cut", name).read_bytes() == Path("whole", name).read_bytes()
 
 
+@pytest.mark.long
 def test_a_client_of_dask_killed_three_times(folder, capsys, address):
     arguments, dask = grid(4), ("--dask", address)
     assert run(capsys, *arguments, "--jobs", 1, "--out", "whole")[0] == 0

@@ -598,6 +598,7 @@ def stopped_by(sent, folder, journal, grown):
     return process
 
 
+@pytest.mark.long
 def test_a_killed_search_ends_as_one_never_killed(tmp_path):
     (tmp_path / "killed.toml").write_text(TOML)
     journal = tmp_path / "a" / ".tune" / "journal"

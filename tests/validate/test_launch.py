@@ -110,6 +110,7 @@ def nothing_is_left(folder):
         time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_interrupted_killed_and_resumed(folder):
     process = start(folder)
     wait_until(lambda: trains(folder, 1), process)
@@ -146,6 +147,7 @@ def test_interrupted_killed_and_resumed(folder):
     nothing_is_left(folder)
 
 
+@pytest.mark.long
 def test_all_end_when_the_command_is_killed(folder):
     process = start(folder)
     wait_until(lambda: trains(folder), process)
@@ -154,6 +156,7 @@ def test_all_end_when_the_command_is_killed(folder):
     nothing_is_left(folder)
 
 
+@pytest.mark.long
 def test_steps_too_short_for_this_machine_are_refused(folder):
     process = start(
         folder, "--set", "validation.compute=stretched", "--set", "cluster.compute=50 us"
@@ -193,6 +196,7 @@ def test_what_cannot_be_run_for_real_is_refused(folder, change, said):
     assert not ranks(folder)
 
 
+@pytest.mark.long
 def test_two_launchers(folder):
     """torchrun twice, as on two machines; the second one's records travel to the first."""
     with socket.socket() as free:
@@ -212,6 +216,7 @@ def test_two_launchers(folder):
     assert len(document["summary"]["algorithms"]) == 3
 
 
+@pytest.mark.long
 @pytest.mark.skipif(namespaces.available() != "", reason=namespaces.available())
 def test_the_kernels_links(folder):
     """Packets are held for the latency: gloo's ring takes at least the simulated one's hops."""

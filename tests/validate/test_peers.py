@@ -75,6 +75,7 @@ def world(request, tmp_path_factory):
     return goal, ours, {name: each.numpy() for name, each in theirs.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", OURS)
 def test_real_runs_take_the_steps_that_peers_take(world, name):
     goal, ours, theirs = world

@@ -42,9 +42,9 @@ def tables(workers, dtype):
 @pytest.mark.parametrize(
     ("workers", "dtype"),
     [
-        (2, "float32"),
+        pytest.param(2, "float32", marks=pytest.mark.long),
         (2, "float64"),
-        (4, "float32"),
+        pytest.param(4, "float32", marks=pytest.mark.long),
         pytest.param(4, "float64", marks=pytest.mark.slow),
     ],
 )

@@ -536,6 +536,7 @@ name = "asgd"
 """
 
 
+@pytest.mark.long
 def test_a_scenario_runs_from_the_command_line_on_any_number_of_processes(tmp_path, capsys):
     file = tmp_path / "mine.toml"
     file.write_text(SCENARIO)

@@ -134,6 +134,7 @@ def test_delays_are_the_simulators(found):
     assert result.evidence["ssgd"]["observing"] < 0.2
 
 
+@pytest.mark.long
 def test_a_users_own_model_and_program(tmp_path, monkeypatch):
     """Buffers of a model stay with its workers, and are averaged to evaluate."""
     monkeypatch.setitem(models.MODELS.added, "normed", normed)
@@ -153,6 +154,7 @@ def test_a_users_own_model_and_program(tmp_path, monkeypatch):
     assert server.curve["loss"][-1] < server.curve["loss"][0]
 
 
+@pytest.mark.long
 def test_a_run_by_time_ends_for_all_at_once(tmp_path):
     """Workers that meet stop after the same average; the others at their own deadline."""
     world = WORLD | {
@@ -252,6 +254,7 @@ async def stuck(me):
         x = await me.request(me.server, g)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     [
