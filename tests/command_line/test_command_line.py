@@ -1,13 +1,11 @@
 """The command line, end to end: its JSON contract, its files, its exit statuses."""
 
-import contextlib
 import csv
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
@@ -19,6 +17,7 @@ import paceline
 import paceline.command_line
 from paceline.simulator.results import store
 from paceline.simulator.studies.simulate import Task
+from tests.helpers.waiting import PATIENCE, wait_until
 
 ROOT = Path(paceline.__file__).parents[1]
 SCENARIO = """
@@ -216,11 +215,7 @@ def parts(out):
 
 
 def wait_for_parts(process, out, count=2):
-    deadline = time.monotonic() + 120
-    while len(parts(out)) < count:
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: len(parts(out)) >= count, process)
 
 
 LONG = ("simulate", "test.toml", "--set", "run.steps=3000", "--seeds", 6)
@@ -253,12 +248,15 @@ INTERRUPTED = 130, -signal.SIGINT
 
 def wait_for_the_end(process):
     """Wait until no process of the command's group is left."""
-    deadline = time.monotonic() + 60
-    with contextlib.suppress(ProcessLookupError):
-        while True:
+
+    def is_over():
+        try:
             os.killpg(process.pid, 0)
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        except ProcessLookupError:
+            return True
+        return False
+
+    wait_until(is_over)
 
 
 @pytest.mark.long
@@ -267,7 +265,7 @@ def test_ctrl_c_says_how_to_resume(folder, jobs):
     process = command(*LONG, "--seeds", 100, "--out", "cut", "--jobs", jobs)
     wait_for_parts(process, folder / "cut")
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode in INTERRUPTED
     assert out == ""
     assert "repeat the command to resume" in err
@@ -384,7 +382,7 @@ def test_a_stream_closed_from_the_start_is_no_failure(folder, closed):
 
 def test_a_terminal_without_unicode_gets_a_table(folder):
     process = command("simulate", "test.toml", env={"PYTHONIOENCODING": "ascii"})
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
     assert "ssgd" in out
 
@@ -525,7 +523,7 @@ def test_a_script_without_a_guard_is_told_once(folder):
     process = subprocess.Popen(
         [sys.executable, "script.py"], env=environment, stderr=subprocess.PIPE, text=True
     )
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     assert err.count("Traceback") == 1
     last = err.splitlines()[-1]

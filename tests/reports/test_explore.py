@@ -40,6 +40,7 @@ from paceline.simulator.reports.explore.controls import changed, controls
 from paceline.simulator.reports.explore.views import Explorer
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.theory import tabulate
+from tests.helpers.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]
 QUICK = "adacomm/figure3"
@@ -298,7 +299,7 @@ def test_only_loopback_is_local():
 def run(*arguments, **more):
     command = [sys.executable, "-m", "paceline", "explore", *arguments]
     return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False, **more
+        command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False, **more
     )
 
 
@@ -335,7 +336,7 @@ def served(*arguments):
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
             try:
-                process.wait(20)
+                process.wait(PATIENCE)
             except subprocess.TimeoutExpired:
                 process.kill()
         process.stdout.close()
@@ -348,12 +349,18 @@ def test_it_ends_when_told_to_and_nothing_is_left(number):
         port = int(url.rsplit(":", 1)[1].strip("/"))
         children = _children(process.pid)
         process.send_signal(number)
-        assert process.wait(20) == 130
+        assert process.wait(PATIENCE) == 130
         assert process.stderr.read() == ""
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port))
-    assert not [pid for pid in children if Path(f"/proc/{pid}/cmdline").exists()
-                and b"spawn" in Path(f"/proc/{pid}/cmdline").read_bytes()]  # fmt: skip
+    wait_until(lambda: not any(map(_is_worker, children)))
+
+
+def _is_worker(pid):
+    try:
+        return b"spawn" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has ended
+        return False
 
 
 def _children(pid):
@@ -368,11 +375,11 @@ def test_a_host_that_others_reach_is_warned_of_and_other_names_are_refused():
     with served(QUICK) as (_, url):
         request = urllib.request.Request(url, headers={"Host": "elsewhere.example"})
         with pytest.raises(urllib.error.HTTPError, match="403"):
-            urllib.request.urlopen(request, timeout=20)
-        assert urllib.request.urlopen(url, timeout=20).status == 200
+            urllib.request.urlopen(request, timeout=PATIENCE)
+        assert urllib.request.urlopen(url, timeout=PATIENCE).status == 200
     with served(QUICK, "--host", "0.0.0.0") as (process, _):
         process.send_signal(signal.SIGINT)
-        process.wait(20)
+        process.wait(PATIENCE)
         assert "warning: 0.0.0.0 is not this machine alone" in process.stderr.read()
 
 
@@ -381,7 +388,8 @@ def test_a_host_that_others_reach_is_warned_of_and_other_names_are_refused():
 
 def settled(page):
     page.wait_for_function(
-        "document.querySelector('#shown')?.innerText.startsWith('Complete')", timeout=90_000
+        "document.querySelector('#shown')?.innerText.startsWith('Complete')",
+        timeout=1000 * PATIENCE,
     )
 
 
@@ -555,6 +563,6 @@ def test_a_figure_is_redrawn_within_a_few_times_of_what_a_bare_dash_page_takes(n
             theirs = redraws(page, "s", lambda page: page.wait_for_timeout(500))
     finally:
         bare.terminate()
-        bare.wait(20)
+        bare.wait(PATIENCE)
     print(f"{name}: a redraw {ours:.0f} ms; a bare Dash page's {theirs:.0f} ms")
     assert ours < 8 * theirs

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import time
 
 import pytest
 
@@ -15,6 +14,7 @@ from paceline.simulator.studies.papers import reproduce as reproducing
 from paceline.simulator.studies.papers.claim import Assumption, Claim, Finding, Paper, Verdict
 from paceline.simulator.studies.papers.lab import Lab
 from tests.command_line.test_command_line import command, wait_for_the_end
+from tests.helpers.waiting import wait_until
 
 ALL = [(name, each) for name in papers.NAMES for each in papers.paper(name).claims]
 
@@ -153,11 +153,7 @@ def test_killed_at_any_moment_it_resumes_to_the_same_bytes(tmp_path, capsys):
     out, runs = tmp_path / "cut", tmp_path / "cut" / ".runs"
     for count in (1, 6):
         process = command(*arguments, out, "--jobs", 2)
-        deadline = time.monotonic() + 120
-        while len([*runs.glob("*.npz")]) < count:
-            assert process.poll() is None, process.stderr.read()
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
+        wait_until(lambda count=count: len([*runs.glob("*.npz")]) >= count, process)
         os.kill(process.pid, signal.SIGKILL)
         process.communicate()
         wait_for_the_end(process)

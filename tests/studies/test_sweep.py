@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import time
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
@@ -32,6 +31,7 @@ from tests.command_line.test_command_line import (
     run,
     wait_for_the_end,
 )
+from tests.helpers.waiting import PATIENCE, wait_until
 
 InputError = paceline.InputError
 CHEAP = """
@@ -401,11 +401,8 @@ def killed(arguments, out, total, options):
 
 
 def wait_for_lines(process, out, count):
-    deadline = time.monotonic() + 120
-    while not (Path(out) / ".sweep" / "points.jsonl").exists() or len(lines(out)) < count:
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
+    kept = Path(out) / ".sweep" / "points.jsonl"
+    wait_until(lambda: kept.exists() and len(lines(out)) >= count, process)
 
 
 @pytest.mark.long
@@ -477,7 +474,7 @@ def test_ctrl_c_says_how_to_resume(folder):
     )
     wait_for_lines(process, "cut", 2)
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode in INTERRUPTED
     assert out == ""
     assert "repeat the command to resume" in err

@@ -15,6 +15,7 @@ pytest.importorskip("torch")
 
 from paceline.validate.host import namespaces
 from tests.command_line.test_command_line import INTERRUPTED, ROOT
+from tests.helpers.waiting import PATIENCE, wait_until
 
 TOML = """
 title = "to be ended"
@@ -27,7 +28,6 @@ run = { steps = 60 }
 validation = { compute = "real", timeout = "30 s" }
 algorithm = [{ name = "ssgd" }, { name = "local-sgd", tau = 2 }, { name = "asgd" }]
 """
-PATIENCE = 60  # seconds
 
 
 @pytest.fixture
@@ -86,14 +86,6 @@ def _words(process):
         return []
 
 
-def wait_until(happens, process):
-    deadline = time.monotonic() + PATIENCE
-    while not happens():
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def trains(folder, tasks=0, since=0.0):
     """Whether `tasks` are done, and another one has been under way `since` then."""
     parts = folder / "out" / "measured" / ".parts"
@@ -104,10 +96,7 @@ def trains(folder, tasks=0, since=0.0):
 
 
 def nothing_is_left(folder):
-    deadline = time.monotonic() + 10
-    while left := ranks(folder):
-        assert time.monotonic() < deadline, left
-        time.sleep(0.05)
+    wait_until(lambda: not ranks(folder), seconds=60)
 
 
 @pytest.mark.long
@@ -175,7 +164,7 @@ def test_a_server_without_work_waits_as_long_as_it_takes(folder):
         folder, "--set", "validation.timeout=10 s", "--set", "run.steps=350", "--set",
         'algorithm=[{ name = "ssgd" }, { name = "asgd" }]',
     )  # fmt: skip
-    _, notes = process.communicate(timeout=2 * PATIENCE)
+    _, notes = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, notes
 
 
@@ -209,7 +198,7 @@ def test_two_launchers(folder):
     first = (*command[:3], "--nproc-per-node=2", *command[3:])
     second = (*command[:3], "--nproc-per-node=1", *command[3:])
     processes = [start(folder, command=each) for each in (first, second)]
-    said = [process.communicate(timeout=2 * PATIENCE) for process in processes]
+    said = [process.communicate(timeout=PATIENCE) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], said
     assert sum("Seconds per step" in out or "counts as evidence" in out for out, _ in said) == 1
     document = json.loads((folder / "out" / "measured" / "run.json").read_text())

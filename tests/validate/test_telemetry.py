@@ -21,6 +21,7 @@ from paceline.validate.host import machine
 from paceline.validate.measurement import kineto, telemetry
 from paceline.validate.measurement.telemetry import Telemetry
 from paceline.validate.training.events import ISSUE, STEP, WAIT
+from tests.helpers.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 KEY = "measured", 0
@@ -114,7 +115,7 @@ for _ in range(5):
         pass
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, timeout=60)
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, timeout=PATIENCE)
     assert len(telemetry.read(tmp_path).events[KEY]) == 5
     path = tmp_path / "rank-0.telemetry"
     path.write_bytes(path.read_bytes()[:-3])
@@ -307,7 +308,7 @@ def traces(tmp_path_factory):
     ]  # fmt: skip
     try:
         for job in jobs:
-            said = job.communicate(timeout=120)[1]
+            said = job.communicate(timeout=PATIENCE)[1]
             assert job.returncode == 0, said.decode()
     finally:
         for job in jobs:

@@ -154,7 +154,7 @@ def test_a_users_own_model_and_program(tmp_path, monkeypatch):
     assert server.curve["loss"][-1] < server.curve["loss"][0]
 
 
-@pytest.mark.long
+@pytest.mark.alone
 def test_a_run_by_time_ends_for_all_at_once(tmp_path):
     """Workers that meet stop after the same average; the others at their own deadline."""
     world = WORLD | {
@@ -266,7 +266,7 @@ def test_a_worker_of_a_server_that_hangs_is_named(name, tmp_path):
     parameters = {"staleness": 1} if name == "ssp" else {}
     world = WORLD | {
         "algorithm": [{"name": "stuck", **parameters}],
-        "validation": {"compute": "real", "timeout": "2 s"},
+        "validation": {"compute": "real", "timeout": "5 s"},
     }
     programs = {"stuck": replace(catalogue()[name], name="stuck", worker=stuck)}
     made = parse(world, programs=programs)
