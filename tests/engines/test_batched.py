@@ -21,7 +21,7 @@ from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.load.load import known_programs
 from paceline.simulator.programs import catalogue
 from paceline.simulator.results.run import Kind, Run
-from tests.helpers.delays import STEPS, delays
+from tests.helpers.compute_times import STEPS, delays
 from tests.helpers.programs import called, cases
 from tests.helpers.worlds import DIGITS, EXPONENTIAL, QUADRATIC, RING, TIME_ONLY, scenario
 

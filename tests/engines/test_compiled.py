@@ -16,7 +16,7 @@ from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.programs import catalogue
 from paceline.simulator.programs.pieces.gate import bounded_lead
 from paceline.simulator.results.run import COLUMNS
-from tests.helpers.delays import OVERHEAD
+from tests.helpers.compute_times import OVERHEAD
 from tests.helpers.worlds import EXPONENTIAL, QUADRATIC, scenario
 
 ASGD = {"name": "asgd"}

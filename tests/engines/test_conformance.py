@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from paceline.simulator.errors import DeadlockError, ProgramError
 from paceline.simulator.objectives.build import build
 from paceline.simulator.programs import Program, catalogue
-from tests.helpers.delays import STEPS, delays
+from tests.helpers.compute_times import STEPS, delays
 from tests.helpers.programs import ROWS, called, cases
 from tests.helpers.worlds import (
     DIGITS,

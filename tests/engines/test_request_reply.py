@@ -19,7 +19,7 @@ from paceline.simulator.programs import catalogue
 from paceline.simulator.programs.program import Program
 from paceline.simulator.programs.server import push_and_pull
 from tests.engines.test_compiled import ASGD, PROGRAMS, worlds
-from tests.helpers.delays import OVERHEAD
+from tests.helpers.compute_times import OVERHEAD
 from tests.helpers.worlds import EXPONENTIAL, QUADRATIC, scenario
 
 FAR = {

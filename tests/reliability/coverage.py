@@ -33,7 +33,7 @@ exponential times: such sums are skewed, and Student's intervals of five of them
 with 94 %, whoever computes them; those of twenty steps with 95 %."""
 HOW = (
     "python -m tests.reliability coverage; "
-    "with fewer intervals tests/results/test_divergence_and_coverage.py"
+    "with fewer intervals tests/results/test_interval_coverage.py"
 )
 
 Row = dict[str, Any]

@@ -10,7 +10,7 @@ from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.results import store, timeline
 from paceline.simulator.results.run import ARROW, SPAN, Cause, Kind
 from paceline.simulator.results.statistics import group
-from tests.helpers.processor import processor
+from tests.helpers.trace_processor import processor
 from tests.helpers.worlds import QUADRATIC, scenario, simulate
 
 EXPONENTIAL = {"dist": "exponential", "mean": "1 s"}
