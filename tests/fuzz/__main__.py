@@ -20,7 +20,7 @@ MEMORY = 4 << 30  # bytes of address space, libraries among them
 SLOW = 10  # seconds of one input: a hang
 LONGEST = 1 << 16  # bytes of an input
 
-with atheris.instrument_imports(include=["simulator", "validate", "tomllib"]):
+with atheris.instrument_imports(include=["paceline", "tomllib"]):
     from paceline.simulator.errors import InputError
     from paceline.simulator.scenario.scenario import json_schema
     from tests.fuzz.readers import READERS, seeds

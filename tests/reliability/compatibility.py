@@ -19,8 +19,10 @@ ROOT = Path(__file__).parent.parent.parent
 EARLY = ROOT / "tests" / "data" / "run-0.1-early"
 ENVIRONMENTS = ROOT / ".compat"
 QUICK = (
-    "scenario", "theory", "conformance", "streams", "store", "cli", "report", "plot", "tune",
-    "sweep", "codecs",
+    "test_theory", "load/test_load", "engines/test_conformance", "programs/test_codecs",
+    "distributions/test_random_streams", "results/test_store", "results/test_statistics",
+    "results/test_figures", "studies/test_tune", "studies/test_sweep",
+    "command_line/test_command_line",
 )  # fmt: skip
 MARKED = "not slow and not gpu and not alone and not browser"
 ABOUT = """
@@ -102,7 +104,7 @@ def later(out: Path) -> Row:
 def suite(python: Path, seconds: float) -> Row:
     """Run the quick part of the suite under another Python, or other versions."""
     about = subprocess.run([python, "-c", ABOUT], capture_output=True, text=True, check=True)
-    tests = [f"tests/test_{name}.py" for name in QUICK]
+    tests = [f"tests/{name}.py" for name in QUICK]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [python, "-m", "pytest", "-q", "-m", MARKED, f"--junitxml={report}", *tests]
