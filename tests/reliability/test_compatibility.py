@@ -35,6 +35,11 @@ def test_later_schemas_are_refused_by_every_command(tmp_path):
     assert row["handled"] == row["tried"] == 3
 
 
+@pytest.mark.parametrize("name", compatibility.QUICK)
+def test_the_tests_for_other_versions_exist(name):
+    assert (compatibility.ROOT / "tests" / f"{name}.py").is_file()
+
+
 @pytest.mark.parametrize("name", ["sweep.json", "tune.json", "comparison.json"])
 def test_later_schemas_of_other_results_are_refused(tmp_path, name):
     from paceline.simulator.reports.page import reading
