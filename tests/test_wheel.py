@@ -29,7 +29,7 @@ print(paceline.__file__, len(found.runs))
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """One that is built from a source distribution of the working tree."""
+    """Wheel built from a source distribution of the working tree."""
     folder = tmp_path_factory.mktemp("build")
     ignored = shutil.ignore_patterns(".*", "build", "site", "runs", "*.egg-info", "__pycache__")
     tree = shutil.copytree(ROOT, folder / "tree", ignore=ignored)
@@ -44,7 +44,7 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def python(wheel, tmp_path_factory):
-    """That of an environment with the wheel, which finds all else where it is installed here.
+    """Python of a new environment with the wheel, and the libraries of this one.
 
     An installation of the working tree is not found there: Python reads the .pth files of its own
     site-packages only.
@@ -68,7 +68,7 @@ def folder(tmp_path):
 
 
 def checked(*command, cwd):
-    """What a command prints, which must end well, and without the paths of this process."""
+    """Run a command without this process's PYTHONPATH; return what it prints."""
     surroundings = {name: each for name, each in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [*map(str, command)], cwd=cwd, env=surroundings, capture_output=True, text=True, check=False

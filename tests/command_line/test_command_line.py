@@ -201,7 +201,7 @@ def test_without_dask_the_remedy_is_said(folder, capsys, monkeypatch):
     assert 'pip install "paceline[cluster]"' in err
 
 
-def test_another_algorithm_changes_nobody_elses_numbers(folder, capsys):
+def test_another_algorithm_changes_no_other_numbers(folder, capsys):
     assert run(capsys, "simulate", "test.toml", "--out", "few")[0] == 0
     (folder / "test.toml").write_text(SCENARIO.replace("[[algorithm]]", MORE + "[[algorithm]]", 1))
     assert run(capsys, "simulate", "test.toml", "--out", "more")[0] == 0

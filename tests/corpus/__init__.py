@@ -51,7 +51,7 @@ measured = { workers = [2, 8] }
 
 @dataclass(frozen=True)
 class Case:
-    """One wrong input, as cases.toml has it; `long` is what LONG in the command stands for."""
+    """One wrong input of cases.toml; `long` replaces LONG in its command."""
 
     name: str
     kind: str
@@ -69,14 +69,14 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """All of cases.toml."""
+    """Read cases.toml."""
     tables = tomllib.loads((HERE / "cases.toml").read_text("utf-8"))["case"]
     return [Case(**{k: tuple(v) if k in ("says", "needs") else v for k, v in each.items()})
             for each in tables]  # fmt: skip
 
 
 def world(folder: Path) -> Path:
-    """Fill a folder with what cases may need, all of it right; return it."""
+    """Fill a folder with valid files that cases need; return it."""
     import paceline
     from paceline.simulator.load.load import load
     from paceline.simulator.results.figures import style
@@ -112,7 +112,7 @@ def world(folder: Path) -> Path:
 
 
 def kineto() -> dict[str, Any]:
-    """A trace of torch.profiler, of one rank."""
+    """Return a trace of torch.profiler, of one rank."""
     spans = []
     for number in range(12):
         at = 1000.0 * number
@@ -129,7 +129,7 @@ def kineto() -> dict[str, Any]:
 
 
 def prepare(case: Case, there: Path, folder: Path) -> None:
-    """Make `folder` what a case finds, from the world that is `there`."""
+    """Prepare `folder` for a case, from the valid files in `there`."""
     folder.mkdir(exist_ok=True)
     for name in ("my.toml", *case.needs):
         copy = shutil.copytree if (there / name).is_dir() else shutil.copy
@@ -147,7 +147,7 @@ def prepare(case: Case, there: Path, folder: Path) -> None:
 
 
 def content(table: Any, path: Path, folder: Path) -> bytes:
-    """What a file of a case holds."""
+    """Return the bytes of a file of a case."""
     if isinstance(table, str):
         return table.encode()
     if isinstance(table, list):
@@ -188,13 +188,13 @@ def put(document: Any, path: str, value: Any) -> None:
 
 
 def change(file: Path, path: str, value: Any) -> None:
-    """The same in a file."""
+    """Set a value of a JSON file at a dotted path."""
     document = json.loads(file.read_text())
     put(document, path, value)
     file.write_text(json.dumps(document))
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """Every file in a folder."""
+    """Return every file in a folder, by path."""
     paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}

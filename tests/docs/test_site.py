@@ -1,5 +1,5 @@
-"""The documentation as a site: it builds without a warning, asks nobody for anything, and its
-commands do what it says."""
+"""The documentation as a site: it builds without a warning, needs no network, and its commands
+print what it shows."""
 
 import doctest
 import importlib

@@ -1,1 +1,1 @@
-"""Inputs nobody would think of: what reads them, and a fuzzer that makes them up."""
+"""A coverage-guided fuzzer, and the readers of files that it tries."""

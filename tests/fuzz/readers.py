@@ -69,7 +69,7 @@ def trace(data: bytes, folder: Path) -> None:
 
 
 def telemetry(data: bytes, folder: Path) -> None:
-    """What a rank has recorded."""
+    """The telemetry of a rank."""
     (folder / "job").mkdir(exist_ok=True)
     (folder / "job/rank-0.telemetry").write_bytes(data)
     steps(sources.read([folder / "job"]))
@@ -137,12 +137,12 @@ def timeline(data: bytes, folder: Path) -> None:
 
 
 def search(data: bytes, folder: Path) -> None:
-    """What tune has written."""
+    """The document of a `tune`."""
     page({"tune.json": data}, folder)
 
 
 def swept(data: bytes, folder: Path) -> None:
-    """What sweep has written."""
+    """The document of a `sweep`."""
     page({"sweep.json": data, "sweep.csv": written()["sweep.csv"]}, folder)
 
 
@@ -152,7 +152,7 @@ def table(data: bytes, folder: Path) -> None:
 
 
 def comparison(data: bytes, folder: Path) -> None:
-    """What compare has written."""
+    """The document of a `compare`."""
     page({"comparison.json": data}, folder)
 
 
@@ -217,9 +217,9 @@ CURVES = "label,seed,time,step,loss,accuracy,tau,bytes,cost\n" + "".join(
 schema.demand(DOCUMENT["summary"], DOCUMENT["scenario"]["table"])
 
 
-@cache  # and not at import: whoever collects tests would wait for it
+@cache  # not at import, which would slow the collection of tests
 def written() -> dict[str, bytes]:
-    """What commands write, by file name; a kept run has no name."""
+    """Return files that commands write, by name; a kept run has no name."""
     world = tomllib.loads(corpus.SCENARIO)
     world["run"] = {"steps": 4, "seeds": 2, "evaluate_every": 1, "target_loss": 0.9}
     world["tune"] = {"ssgd": {"lr": [0.1, 0.2]}, "local-sgd": {"lr": [0.1], "tau": [1, 2]}}
@@ -237,7 +237,7 @@ def written() -> dict[str, bytes]:
 
 @cache
 def seeds() -> dict[str, list[bytes]]:
-    """Inputs that are right, of every reader."""
+    """Return valid inputs of every reader, from which the fuzzer starts."""
     shipped = {kind: sorted(SCENARIOS.rglob(f"*.{kind}")) for kind in ("toml", "csv", "xml")}
     text = {kind: [path.read_bytes() for path in paths] for kind, paths in shipped.items()}
     head = {"schema": 1, "title": "", "label": "measured", "seed": 0, "rank": 0, "workers": 1,

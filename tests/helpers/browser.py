@@ -1,4 +1,4 @@
-"""A real headless browser for tests of pages: Chromium, wherever it is."""
+"""A headless browser for tests of pages: Chromium of the system, or playwright's own."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ PHONE = {"width": 390, "height": 844}
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Start a browser; skips the test where there is none, unless CI says that there must be."""
+    """Start a browser; skip the test if none is installed, unless CI is set: then fail."""
     path = next(filter(None, map(shutil.which, NAMES)), None)
     with sync_playwright() as playwright:
         try:
@@ -30,7 +30,7 @@ def chromium() -> Iterator[Browser]:
 
 
 class Watched:
-    """What a page has said and asked for since it was watched."""
+    """Collect a page's warnings and errors, and the addresses that it requests."""
 
     def __init__(self, page: Page) -> None:
         self.said: list[str] = []

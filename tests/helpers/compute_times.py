@@ -1,4 +1,4 @@
-"""Scenarios that differ in how long things take: strategies for hypothesis."""
+"""Hypothesis strategies: scenarios whose compute and network times differ."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ laws = st.one_of(
 
 @st.composite
 def delays(draw: st.DrawFn) -> dict[str, Any]:
-    """The tables of a scenario that decide how long things take, and when one looks."""
+    """Draw the tables of a scenario that set its times, and how often it is evaluated."""
     workers = draw(st.integers(1, 6))
     groups, left = [], workers
     for region in draw(st.sampled_from([(), ("a",), ("a", "b")])):

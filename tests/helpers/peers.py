@@ -1,4 +1,4 @@
-"""The same training by others: plain PyTorch in processes of its own, and gradients made up."""
+"""Reference implementations in plain PyTorch, in processes of their own, to compare runs with."""
 
 import os
 from collections.abc import Callable
@@ -31,11 +31,11 @@ TIMEOUT = timedelta(seconds=60)
 START = "forkserver"  # which imports torch once, and has no threads yet
 
 Peer = Callable[[nn.Module], tuple[nn.Module, Callable[[], None]]]
-"""From a network to what computes its scores, and what to do after each backward pass."""
+"""Map a network to the module that computes its scores, and to what each step does in the end."""
 
 
 def local_sgd(net):
-    """It averages at the first step after its warm-up."""
+    """Average from the first step after the warm-up."""
     optimizer = SGD(net.parameters(), LR)
     averager = PeriodicModelAverager(TAU, warmup_steps=TAU - 1)
 
@@ -108,9 +108,9 @@ PEERS: dict[str, Peer] = {
 
 
 def train(start: Tensor, inputs: Tensor, labels: Tensor, folder: Path) -> dict[str, Tensor]:
-    """What all peers come to: by name, every worker's parameters (workers, steps, dimension).
+    """Return every worker's parameters (workers, steps, dimension), by peer.
 
-    From parameters `start` (dimension,) of an MLP, with mini-batches `inputs` (workers, steps,
+    They start from `start` (dimension,) of an MLP, with mini-batches `inputs` (workers, steps,
     batch, 1, 8, 8) and their `labels` (workers, steps, batch). Raises
     torch.multiprocessing.ProcessRaisedException where a process fails; none is left.
     """
@@ -130,7 +130,7 @@ def _process(rank: int, size: int, folder: Path) -> None:
     start, inputs, labels = torch.load(folder / "lesson")
     batches = list(zip(inputs[rank], labels[rank], strict=True))
     torch.save({name: _steps(PEERS[name], start, batches) for name in PEERS}, folder / f"{rank}")
-    dist.barrier()  # nobody's sockets go while others use them
+    dist.barrier()  # a process that ends closes sockets that others may still use
     dist.destroy_process_group()
 
 

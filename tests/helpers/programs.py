@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 class Row(NamedTuple):
     """A program of the catalogue.
 
-    `variants`: parameters to run it with, beside the scenario's learning rate. `timeless`: how long
-    anything takes never changes its parameters, as it reads no clock and takes no message from
-    whoever comes first. `batches`: its server updates with several gradients at once, so that an
+    `variants`: parameters to run it with, beside the scenario's learning rate. `timeless`:
+    durations never change its parameters, as it reads no clock and never takes the message that
+    arrives first. `batches`: its server updates with several gradients at once, so that an
     update need not come at a whole step.
     """
 

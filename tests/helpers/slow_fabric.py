@@ -1,4 +1,4 @@
-"""The fabric as it is defined, and no faster: all rates anew at every event, by water-filling."""
+"""A slow reference for the fabric: every rate is recomputed at each event, by water-filling."""
 
 from dataclasses import dataclass
 from math import inf

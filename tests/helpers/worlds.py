@@ -1,7 +1,7 @@
-"""Small worlds to run programs in, and recordings of what a program does there.
+"""Small scenarios ("worlds") to run programs in, and recordings of the effects that they use.
 
-A `Recorder` stands between a program and any interpreter's node, so that a recording says the same
-whatever is behind it.
+A `Recorder` stands between a program and an interpreter's node, so that recordings of different
+interpreters can be compared.
 """
 
 from collections import Counter
@@ -61,10 +61,10 @@ def simulate(world: Scenario, index: int = 0, seed: int = 0, **options: Any) -> 
 
 @dataclass
 class Recording:
-    """What every node did, by rank (the server's comes last).
+    """The effects of every node, by rank (the server's come last).
 
-    `effects`: each effect's name and, where it has one, its subject. `marks`: what was marked.
-    `durations`: by the node's clock, what each gradient took. `begun`: collectives in the order in
+    `effects`: each effect's name and, where it has one, its subject. `marks`: marked parameters.
+    `durations`: seconds of each gradient, by the node's clock. `begun`: collectives in the order in
     which the last worker joined them.
     """
 
@@ -76,15 +76,15 @@ class Recording:
 
     @classmethod
     def of(cls, nodes: int) -> "Recording":
-        """Make an empty one."""
+        """Return an empty recording."""
         return cls(*([[] for _ in range(nodes)] for _ in range(3)))
 
     def sources(self, rank: int) -> list[int]:
-        """Who sent the messages that a node received, in order."""
+        """Return the senders of the messages that a node received, in order."""
         return [subject for name, *subject in self.effects[rank] if name == "receive"]
 
     def schedule(self, rank: int, steps: int) -> list[tuple[Any, ...]]:
-        """A node's effects, up to its `steps`-th gradient and what follows from that one."""
+        """Return a node's effects up to its `steps`-th gradient, and those that follow from it."""
         effects, computed = [], 0
         for effect in self.effects[rank]:
             computed += effect[0] in ("gradient", "loss_and_gradient", "start_backward")

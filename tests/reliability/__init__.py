@@ -1,1 +1,1 @@
-"""What is thrown at Paceline, and how much of it is handled: `python -m tests.reliability`."""
+"""Faults and wrong inputs, and how many of them are handled: `python -m tests.reliability`."""

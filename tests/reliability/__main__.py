@@ -26,7 +26,7 @@ section; `make reliability` runs them, except `make mutants` and `make soak`, an
 
 
 def sections() -> dict[str, Any]:
-    """The modules of this package that measure something, by name."""
+    """Return the modules of this package that measure something, by name."""
     names = sorted(each.name for each in pkgutil.iter_modules(reliability.__path__))
     modules = {
         name: importlib.import_module(f"tests.reliability.{name}")
@@ -37,7 +37,7 @@ def sections() -> dict[str, Any]:
 
 
 def measured(name: str, module: Any, seconds: float) -> dict[str, Any]:
-    """What a section finds, with what that depends on."""
+    """Run a section; return its rows, with the date, machine and versions that they depend on."""
     begin = datetime.now(UTC)
     rows = module.measure(seconds)
     return {
@@ -53,7 +53,7 @@ def measured(name: str, module: Any, seconds: float) -> dict[str, Any]:
 
 
 def page(known: dict[str, dict[str, Any]]) -> str:
-    """The page: every number is from what was kept."""
+    """Return the page of docs; every number on it is from docs/reliability.json."""
     parts = [PREFACE, "| section | tried | handled | on |\n|---|--:|--:|---|"]
     for each in known.values():
         tried, handled = (sum(row[key] for row in each["rows"]) for key in ("tried", "handled"))

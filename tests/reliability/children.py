@@ -20,7 +20,7 @@ PATIENCE = 120.0  # seconds after which a command hangs
 
 @dataclass
 class Ended:
-    """How a command has ended: its status (negative: a signal), what it said, who it left."""
+    """The end of a command: status (negative: a signal), output, and processes still running."""
 
     status: int
     out: str
@@ -74,7 +74,7 @@ def _command(
     file_size: int | None,
     prepare: Callable[[], None] | None,
 ) -> None:
-    """What the process does."""
+    """Run the command; this is the process that `run` starts."""
     os.setsid()
     os.chdir(folder)
     for stream, kind in enumerate(KINDS, 1):
@@ -93,8 +93,8 @@ def _command(
 
 
 def _left(session: int | None) -> list[int]:
-    """Processes of a session that are still there after a while."""
-    deadline = time.monotonic() + 15
+    """Return processes of a session that are still running after 60 s."""
+    deadline = time.monotonic() + 60
     while found := [each for each in psutil.pids() if _session(each) == session]:
         if time.monotonic() > deadline:
             break
@@ -110,12 +110,12 @@ def _session(process: int) -> int | None:
 
 
 def _fifo(path: Path) -> int:
-    """A pipe with a name, and its end for reading: unlike a file it has no size to limit."""
+    """Make a named pipe and open it for reading; unlike a file's, its size has no limit."""
     os.mkfifo(path)
     return os.open(path, os.O_RDONLY | os.O_NONBLOCK)
 
 
 def _taken(end: int) -> str:
-    """What has been written to a pipe (64 KiB at most)."""
+    """Return what has been written to a pipe (64 KiB at most)."""
     with open(end, "rb") as file:
         return (file.read() or b"").decode(errors="replace")

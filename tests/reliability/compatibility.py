@@ -55,7 +55,7 @@ def command(*arguments: object) -> tuple[int, str]:
 
 
 def _opened(run: Path, out: Path) -> dict[str, tuple[int, str]]:
-    """What the commands that open run directories make of one."""
+    """Run each command that opens run directories; return its status and output."""
     return {
         "report": command("report", run, "--out", out / "report.html"),
         "compare": command("compare", run, run, "--figure", "svg", "--out", out / "compared"),
@@ -64,9 +64,9 @@ def _opened(run: Path, out: Path) -> dict[str, tuple[int, str]]:
 
 
 def older(out: Path) -> Row:
-    """Open what the first version wrote: `report` and `compare` do, `calibrate` says what it lacks.
+    """Open a run of the first version: `report` and `compare` work, `calibrate` says what it lacks.
 
-    (It is a simulated run, and there were no real ones yet.)
+    (The first version had simulated runs only.)
     """
     found = _opened(EARLY, out)
     right = [

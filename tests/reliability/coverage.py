@@ -1,4 +1,4 @@
-"""Whether intervals hold what they say, by simulation where the truth is known."""
+"""Coverage of confidence intervals, by simulation where the truth is known."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -46,19 +46,19 @@ def measure(seconds: float) -> list[Row]:
 
 
 def bounds(row: Row, share: float, sure: float = 1e-4) -> tuple[float, float]:
-    """Between how many intervals hold the truth if each does with probability `share`."""
+    """Return bounds of the number of intervals that hold the truth, if each does with `share`."""
     low, high = binom.ppf([sure, 1 - sure], row["tried"], share)
     return float(low), float(high)
 
 
 def figure2(steps: int) -> Scenario:
-    """AdaComm's figure 2, whose paces Theorem 1 gives, but for fewer steps."""
+    """Load AdaComm's figure 2, whose paces Theorem 1 gives, with fewer steps."""
     changes = [f"cluster.workers={WORKERS}", f"run.steps={steps}", "run.evaluate_every=10"]
     return load("adacomm/figure2", changes)
 
 
 def truths(world: Scenario) -> dict[str, float]:
-    """Expected seconds per step of ssgd and of each period, by theory."""
+    """Return expected seconds per step of ssgd and of each period, by theory."""
     found = tabulate(world)
     paces = {f"local-sgd tau={row['tau']}": row["seconds_per_step"] for row in found["periods"]}
     return paces | {"ssgd": found["sync_seconds_per_step"]}
@@ -71,7 +71,7 @@ def run(world: Scenario, index: int, seeds: int) -> list[Run]:
 
 
 def cut(values: Sequence[float]) -> np.ndarray:
-    """Values of runs as blocks of `SEEDS`, each what one user would have seen."""
+    """Cut values of runs into blocks of `SEEDS`: each is what one user would have run."""
     return np.asarray(values).reshape(-1, SEEDS)
 
 

@@ -77,7 +77,7 @@ CASES = {
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """What a command leaves when nothing happens to it, and how long it takes."""
+    """The files that a command leaves when nothing disturbs it, and its seconds."""
 
     case: Case
     files: dict[str, bytes]
@@ -85,7 +85,7 @@ class Undisturbed:
 
 
 def fresh(case: Case) -> Path:
-    """A new folder with what the command needs."""
+    """Return a new folder with what the command needs."""
     folder = Path(tempfile.mkdtemp(prefix="paceline-faults-"))
     (folder / "tiny.toml").write_text(TINY)
     if case.needs:
@@ -94,7 +94,7 @@ def fresh(case: Case) -> Path:
 
 
 def undisturbed(case: Case) -> Undisturbed:
-    """Run a command to its end."""
+    """Run a command to its end; return its files and seconds."""
     folder = fresh(case)
     begin = time.monotonic()
     ended = children.run(case.arguments, folder)
@@ -106,14 +106,14 @@ def undisturbed(case: Case) -> Undisturbed:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """What the commands have written to a folder, but for what is measured or hidden."""
+    """Return the files that commands wrote to a folder, except hidden ones and measured values."""
     paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     shown = [path for path in paths if not any(part.startswith(".") for part in path.parts)]
     return {str(path): masked(folder / path) for path in sorted(shown)}
 
 
 def masked(path: Path) -> bytes:
-    """The bytes of a file, without what is measured."""
+    """Return the bytes of a file, without measured values."""
     data = path.read_bytes()
     if path.suffix != ".json":
         return data
@@ -122,9 +122,9 @@ def masked(path: Path) -> bytes:
 
 
 def struck(whole: Undisturbed, folder: Path, draw: random.Random) -> None:
-    """Send a command a signal at a random moment, then demand what a user may.
+    """Send a command a signal at a random moment; check that it ends as it should.
 
-    Nothing half-written is taken for whole, and nothing is left running.
+    No half-written file passes for a whole one, and no process keeps running.
     """
     sent = draw.choice(SIGNALS)
     moment = draw.uniform(0, whole.seconds)
@@ -140,7 +140,7 @@ def _send(sent: int, process: int) -> None:
 
 
 def half_written_is_refused(whole: Undisturbed, folder: Path) -> None:
-    """What readers accept is complete."""
+    """Check that readers accept complete directories only."""
     case, found = whole.case, files(folder)
     if case.whole.endswith(".json"):
         try:
@@ -155,7 +155,7 @@ def half_written_is_refused(whole: Undisturbed, folder: Path) -> None:
 
 
 def resumes(whole: Undisturbed, folder: Path) -> None:
-    """Repeated, the command keeps what was finished and ends with the bytes of an undisturbed."""
+    """Repeat the command: it keeps finished work, and ends with the bytes of an undisturbed run."""
     before = kept(folder / "out" / whole.case.kept)
     ended = children.run(whole.case.arguments, folder)
     assert ended.status == 0, ended.err
@@ -174,7 +174,7 @@ def resumes(whole: Undisturbed, folder: Path) -> None:
 
 
 def kept(folder: Path) -> dict[str, bytes]:
-    """What is finished there: files, of logs their whole lines."""
+    """Return the finished work in a folder: whole files, and the whole lines of logs."""
     found = {}
     for path in folder.rglob("*") if folder.is_dir() else ():
         if path.is_file() and not path.name.startswith("."):
@@ -193,7 +193,7 @@ def _is_run(data: bytes) -> bool:
 
 
 def signals(whole: Undisturbed, draw: random.Random) -> None:
-    """One command, struck once to three times, then repeated."""
+    """Strike one command once to three times, then repeat it."""
     folder = fresh(whole.case)
     for _ in range(draw.randint(1, 3)):
         struck(whole, folder, draw)
@@ -202,14 +202,14 @@ def signals(whole: Undisturbed, draw: random.Random) -> None:
 
 
 def full_by_size(whole: Undisturbed, draw: random.Random) -> None:
-    """No file may grow beyond a random size."""
+    """Run a command whose files cannot grow beyond a random size."""
     largest = max(map(len, whole.files.values()))
     size = int(largest ** draw.random())
     _full(whole, file_size=size)
 
 
 def full_by_count(whole: Undisturbed, draw: random.Random, number: int | None = None) -> None:
-    """The n-th write finds a full disk."""
+    """Run a command whose n-th write finds a full disk."""
     _full(whole, prepare=partial(fill, number or draw.randint(1, 30)))
 
 
@@ -268,7 +268,7 @@ class Full:
 
 
 def removed(whole: Undisturbed, draw: random.Random) -> None:
-    """Somebody removes the directory meanwhile: it ends well, or says which file is gone."""
+    """Remove the directory meanwhile: the command ends well, or says which file is gone."""
     folder = fresh(whole.case)
     ended = children.run(
         whole.case.arguments,
@@ -288,7 +288,7 @@ def removed(whole: Undisturbed, draw: random.Random) -> None:
 
 
 def in_the_way(whole: Undisturbed, draw: random.Random) -> None:
-    """A file is where the directory is to be."""
+    """Put a file where the directory is to be: the command refuses in one line."""
     folder = fresh(whole.case)
     shutil.rmtree(folder / "out", ignore_errors=True)
     (folder / "out").write_text("")
@@ -298,7 +298,7 @@ def in_the_way(whole: Undisturbed, draw: random.Random) -> None:
 
 
 def worker_killed(whole: Undisturbed, draw: random.Random) -> None:
-    """A process of the command's pool is killed once: its task is repeated, nobody notices."""
+    """Kill a process of the command's pool once: its task is repeated, the result is the same."""
     folder = fresh(whole.case)
     ended = children.run(
         whole.case.arguments, folder, strike=kill_a_worker, after=draw.uniform(0, whole.seconds)

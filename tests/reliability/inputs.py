@@ -21,7 +21,7 @@ from tests.fuzz.readers import READERS
 
 TITLE = "Inputs"
 LEAST = 5.0  # seconds of a reader
-SPARE = 180.0  # seconds that a fuzzer may be late, before it counts as one that hangs
+SPARE = 180.0  # seconds after its time at which a fuzzer counts as one that hangs
 HOW = "python -m tests.reliability inputs --seconds {:.0f}"
 ROOT = Path(corpus.__file__).parents[2]
 
@@ -35,7 +35,7 @@ def measure(seconds: float) -> list[dict[str, Any]]:
 
 
 def wrong() -> dict[str, Any]:
-    """How many of the wrong inputs are refused as they should be."""
+    """Count the wrong inputs that are refused as they should be."""
     cases = corpus.cases()
     with tempfile.TemporaryDirectory() as folder:
         world = corpus.world(Path(folder, "world"))

@@ -4,7 +4,7 @@
 
 Made by cosmic-ray, in a copy of the tree for each core, in an order that is random and always the
 same, a group after the other for its share of the time. Those that survive are named, to be looked
-at. Arithmetic is not replaced by operators on bits: floats refuse those, whatever the tests are.
+at. Arithmetic is not replaced by operators on bits, which floats refuse without any test.
 """
 
 import os
@@ -134,7 +134,7 @@ class Mutant(NamedTuple):
 
 
 def mutants(patterns: Sequence[str]) -> list[Mutant]:
-    """All mutants of the files, in a random order that is always the same."""
+    """Return all mutants of the files, in a random order that is always the same."""
     from cosmic_ray.ast import ast_nodes, get_ast_from_path
     from cosmic_ray.plugins import get_operator, operator_names
 
@@ -155,7 +155,7 @@ def mutants(patterns: Sequence[str]) -> list[Mutant]:
 
 
 def survives(root: Path, mutant: Mutant, tests: Sequence[str], longest: float) -> bool:
-    """Whether the tests pass with the change, which is undone again."""
+    """Return whether the tests pass with the change, which is undone again."""
     from cosmic_ray.mutating import use_mutation
     from cosmic_ray.plugins import get_operator
 

@@ -1,4 +1,4 @@
-"""What commands import, once for all of them. No threads: processes are forked from here."""
+"""Import what commands need, once: their processes are forked from here, so start no threads."""
 
 import matplotlib.backends.backend_agg
 import matplotlib.backends.backend_svg

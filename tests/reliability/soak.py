@@ -105,7 +105,7 @@ def judged(counted: Sequence[Sequence[float]]) -> list[dict[str, Any]]:
 
 
 def _counted(temporary: Path) -> tuple[float, ...]:
-    """What must not grow, by `LIMITS`: of this process and those that it has started."""
+    """Count what must not grow, in the order of `LIMITS`, for this process and its children."""
     gc.collect()
     own = psutil.Process()
     children_of_ours, entries = own.children(recursive=True), [*temporary.rglob("*")]

@@ -1,4 +1,4 @@
-"""What earlier versions wrote opens, and what later ones wrote is refused with a reason."""
+"""Runs of earlier versions open; runs of later ones are refused with a reason."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Whatever dies, hangs, fills up or is removed: small versions of `tests/reliability`."""
+"""Processes that die, full disks, removed folders: small versions of `tests/reliability`."""
 
 import ctypes
 import os
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def whole():
-    """What a simulation leaves when nothing happens to it."""
+    """The files of a simulation that nothing disturbs."""
     return faults.undisturbed(CASES["simulate"])
 
 
@@ -43,7 +43,7 @@ def test_a_disk_that_is_full_at_the_nth_write(whole, number):
 @pytest.mark.parametrize(
     "what", [each for each in WHAT if each.startswith(("disk full, by", "directory", "a file"))]
 )
-def test_whatever_is_in_the_way(whole, what):
+def test_a_directory_that_cannot_be_written(whole, what):
     WHAT[what][0](whole, random.Random(1))
 
 
@@ -57,7 +57,7 @@ def done(folder, deaths):
 def test_a_task_whose_process_dies_is_done_once_more(tmp_path):
     assert done(tmp_path, deaths=1) == [(each, each) for each in range(6)]
     tried = [path.name.partition("-")[0] for path in tmp_path.glob("?-*")]
-    assert sorted(tried) == [*"0123345"]  # nobody else's
+    assert sorted(tried) == [*"0123345"]  # no other was repeated
 
 
 def test_a_task_whose_process_dies_again_is_named(tmp_path):

@@ -1,4 +1,4 @@
-"""What others' files may do here: be read, and nothing else. See docs/concepts/trust.md."""
+"""Files of others are read, and do nothing else. See docs/concepts/trust.md."""
 
 import ast
 import contextlib
@@ -197,7 +197,7 @@ def test_every_key_that_names_a_file(folder, key):
         load(path)
 
 
-def test_whatever_opens_a_scenarios_files_is_known():
+def test_every_module_that_opens_a_scenarios_files_is_known():
     """A module that is new here names files by keys which belong into `paths.NAMING`."""
     found = {
         path.relative_to(ROOT / "simulator").as_posix()
@@ -295,7 +295,7 @@ def test_control_characters_are_refused(folder, capsys, where, change):
 
 
 def test_nothing_reaches_the_terminal_raw(folder, capsys, monkeypatch):
-    """Whatever a run directory, an XML file, a folder's name or a wrong key says."""
+    """Control characters of a run directory, an XML file, a folder's name or a wrong key."""
     monkeypatch.chdir(folder)
     (folder / "test.toml").write_text(SCENARIO)
     short = ["--set", "run.steps=20", "--out", "run"]
@@ -422,7 +422,7 @@ algorithm = [{ name = "ssgd" }]
 
 
 def test_a_real_run_is_private(folder):
-    """Its processes meet on loopback, in a folder, by files, that nobody else may read."""
+    """Its processes meet on loopback, in a folder and by files that no other user can read."""
     pytest.importorskip("torch")
     (folder / "test.toml").write_text(TRAINING)
     started = subprocess.Popen(
@@ -543,7 +543,7 @@ def certificates(folder):
 
 
 def admitted(host, port, files):
-    """Whether somebody with a certificate, or none, may talk to a scheduler."""
+    """Return whether a client with a certificate (or without: None) can talk to a scheduler."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if files:
@@ -559,7 +559,7 @@ def admitted(host, port, files):
 
 
 def test_a_dask_cluster_with_tls(folder):
-    """As docs/how-to/sweep-on-dask.md has it; without a certificate nobody comes in."""
+    """As docs/how-to/sweep-on-dask.md shows it; a client without a certificate is refused."""
     dask = pytest.importorskip("dask")
     distributed = pytest.importorskip("distributed")
     files = certificates(folder)

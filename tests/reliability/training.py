@@ -38,12 +38,12 @@ def begun(folder: Path, *more: str) -> "subprocess.Popen[str]":
 
 
 def _grows(records: Path) -> bool:
-    """Whether a node has left snapshots: workers of a server have none."""
+    """Return whether a node has left snapshots: workers of a server have none."""
     return records.stat().st_size > GROWN
 
 
 def ports(processes: list[int]) -> set[int]:
-    """Where processes listen."""
+    """Return the ports on which processes listen."""
     return _ports(each for one in processes for each in psutil.Process(one).net_connections("inet"))
 
 

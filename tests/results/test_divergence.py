@@ -45,7 +45,7 @@ def test_what_comes_back_or_never_was_there_has_not_diverged(losses):
 
 
 @pytest.mark.parametrize("losses", LOST)
-def test_nobody_is_picked_who_diverges(losses):
+def test_an_algorithm_that_diverges_is_not_picked(losses):
     groups = {
         "good": runs_of([1.0, 0.9, 0.9], [1.0, 0.9, 0.9], label="good"),
         "bad": runs_of([1.0, 0.1, 0.1], losses),

@@ -6,13 +6,13 @@ from tests.reliability import coverage
 
 
 @pytest.mark.parametrize("kind", [coverage.student, coverage.paired])
-def test_intervals_of_95_percent_hold_the_truth_that_often(kind):
+def test_95_of_100_intervals_of_95_percent_hold_the_truth(kind):
     for row in kind(300):
         low, high = coverage.bounds(row, 0.95)
         assert low <= row["handled"] <= high, row
 
 
-def test_intervals_of_90_percent_hold_a_real_run_that_often():
+def test_90_of_100_intervals_of_90_percent_hold_a_real_run():
     row = coverage.calibrated(40)
     low, high = coverage.bounds(row, 0.9)
     assert low <= row["handled"] <= high, row
