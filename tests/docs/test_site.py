@@ -95,6 +95,7 @@ def test_every_page_has_its_place_in_the_menu(site):
 def test_a_reader_without_a_network_reads_and_searches(site):
     with chromium() as browser:
         page = browser.new_page(viewport=PHONE)
+        page.set_default_timeout(1000 * PATIENCE)
         watched = Watched(page)
         page.goto((site / "programs" / "adacomm.html").as_uri())
         equation = page.locator("math[display=block]").first.bounding_box()
@@ -104,7 +105,7 @@ def test_a_reader_without_a_network_reads_and_searches(site):
         page.goto((site / "index.html").as_uri())
         page.locator("input.md-search__input").click()
         page.locator("input.md-search__input").press_sequentially("heterogeneity")
-        page.locator("a.md-search-result__link").first.wait_for(timeout=1000 * PATIENCE)
+        page.locator("a.md-search-result__link").first.wait_for()
         assert not watched.said
         assert all(each.startswith("file://") for each in watched.asked)
         page.close()

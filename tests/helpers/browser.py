@@ -9,6 +9,8 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
 from playwright.sync_api import Error as PlaywrightError
 
+from tests.helpers.waiting import PATIENCE
+
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 PHONE = {"width": 390, "height": 844}
 
@@ -19,7 +21,9 @@ def chromium() -> Iterator[Browser]:
     path = next(filter(None, map(shutil.which, NAMES)), None)
     with sync_playwright() as playwright:
         try:
-            browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+            browser = playwright.chromium.launch(
+                executable_path=path, args=["--no-sandbox"], timeout=1000 * PATIENCE
+            )
         except PlaywrightError as error:
             if os.environ.get("CI"):
                 raise

@@ -22,12 +22,13 @@ from torch.optim import SGD, AdamW
 
 from paceline.simulator.programs.diloco import Inner, Tau, diloco
 from paceline.simulator.programs.local import LearningRate
+from tests.helpers.waiting import PATIENCE
 
 LR, MOMENTUM, TAU, SWITCH = 0.1, 0.9, 4, 6
 ADAM = {"lr": 0.01, "weight_decay": 0.1}
 OUTER = {"lr": 0.7, "momentum": 0.9, "nesterov": True}
 BUCKET = 1e-6  # MB: every parameter is a bucket
-TIMEOUT = timedelta(seconds=60)
+TIMEOUT = timedelta(seconds=PATIENCE)
 START = "forkserver"  # which imports torch once, and has no threads yet
 
 Peer = Callable[[nn.Module], tuple[nn.Module, Callable[[], None]]]

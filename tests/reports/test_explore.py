@@ -387,10 +387,7 @@ def test_a_host_that_others_reach_is_warned_of_and_other_names_are_refused():
 
 
 def settled(page):
-    page.wait_for_function(
-        "document.querySelector('#shown')?.innerText.startsWith('Complete')",
-        timeout=1000 * PATIENCE,
-    )
+    page.wait_for_function("document.querySelector('#shown')?.innerText.startsWith('Complete')")
 
 
 def slider(page, name):
@@ -416,6 +413,7 @@ def opened(url, **more):
 
     with chromium() as browser:
         page = browser.new_page(**(more or {"viewport": {"width": 1280, "height": 900}}))
+        page.set_default_timeout(1000 * PATIENCE)
         watched = Watched(page)
         page.goto(url)
         settled(page)
@@ -468,7 +466,8 @@ def test_exact_values_are_written_beside_and_the_export_gives_the_pages_numbers(
             page.click("#export")
         exported = tmp_path / "exported.toml"
         download.value.save_as(exported)
-        assert page.inner_text("#pick") == simulate(load(exported)).pick["sentence"]
+        simulated = simulate(load(exported)).pick["sentence"]
+        wait_until(lambda: page.inner_text("#pick") == simulated)
         assert tomllib.loads(exported.read_text())["algorithm"][1]["tau"] == 17
         page.click("#reset-tau")
         page.wait_for_function("location.search === '?average=6.3+s'")

@@ -28,6 +28,7 @@ from paceline.simulator.studies.sweep.sweep import sweep
 from paceline.simulator.studies.tune.tune import tune
 from paceline.validate.comparison.compare import compare
 from tests.helpers.browser import PHONE, Watched, chromium
+from tests.helpers.waiting import PATIENCE, wait_until
 from tests.helpers.worlds import DIGITS, QUADRATIC, RING, TIME_ONLY, scenario
 
 ROOT = Path(__file__).parents[2]
@@ -338,6 +339,7 @@ def test_no_matplotlib_is_needed(run, tmp_path):
 def show(browser, path, **options):
     """Open a page; return it and what it says and asks for."""
     page = browser.new_page(**{"viewport": {"width": 1280, "height": 900}, **options})
+    page.set_default_timeout(1000 * PATIENCE)
     watched = Watched(page)
     page.goto(path.as_uri())
     page.wait_for_selector("html[data-ready]", state="attached")
@@ -468,12 +470,8 @@ COLOURS = """() => {
 
 def after(page, before):
     """Colours once the page has been told that they are to change, and figures have followed."""
-    for _ in range(100):
-        found = page.evaluate(COLOURS)
-        if found["axis"] != before["axis"]:
-            return found
-        page.wait_for_timeout(50)
-    raise AssertionError("figures keep their colours")
+    wait_until(lambda: page.evaluate(COLOURS)["axis"] != before["axis"])
+    return page.evaluate(COLOURS)
 
 
 @pytest.mark.browser

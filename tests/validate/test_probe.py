@@ -222,7 +222,7 @@ def test_numbers_of_workers_whose_steps_cannot_be_held_are_left_out(monkeypatch)
         paceline.probe(workers=[4])
 
 
-@pytest.mark.long
+@pytest.mark.alone
 def test_a_probe_of_two_workers(tmp_path, capsys):
     file = tmp_path / "profile.toml"
     assert paceline.command_line.run(["probe", "--workers", "2", "-o", str(file), "--json"]) == 0
