@@ -36,7 +36,7 @@ def linked():
 
 
 def retried(test):
-    """Try a test that times packets up to three times: other processes delay some of them."""
+    """Retry up to three times, as machines are noisy."""
 
     @functools.wraps(test)
     def retry(*args, **kwargs):
