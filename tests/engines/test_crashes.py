@@ -305,6 +305,22 @@ def test_a_run_cut_off_by_time_accounts_for_every_second(
     assert_accounts(result, 6.0)
 
 
+@pytest.mark.parametrize("model", ["closed-form", "flows"])
+def test_no_mean_begins_before_the_crash_of_an_absent_worker_is_noticed(model: str) -> None:
+    """Of several means under way, each waits for the timeout, not only the first."""
+    world = scenario(
+        {"name": "dts", "delay": 5, "period": 3, "codec": {"kind": "top-k", "ratio": 0.4}},
+        workers=WORKERS, steps=None, run={"duration": "8 s"}, objective=QUADRATIC,
+        network=RING | {"model": model}, compute={"dist": "exponential", "mean": "1 s"},
+        cluster={"crash": [{"worker": 2, "at": "5 s", "lasts": "1 s"}]},
+        recovery={"policy": "shrink", "timeout": "700 ms"},
+    )  # fmt: skip
+    result = simulate(world, seed=2, spans=10**5)
+    assert_accounts(result, 8.0)
+    means = result.spans[result.spans["kind"] == Kind.COMMUNICATE]
+    assert not [each for each in means if 5.0 < each["start"] < 5.7]
+
+
 def test_a_second_crash_does_not_lose_again_what_was_lost() -> None:
     """Two steps and a half, then half a step of doing them again, then all five."""
     twice = [CRASH, {"worker": 1, "at": "13 s", "lasts": "2 s"}]

@@ -46,10 +46,10 @@ class CrashingNode(VirtualNode):
 
     `calendar`: when it is down; None where nothing crashes, or all go back to a checkpoint.
     `down_since`: since when it is down while its program runs on; `gone_since`: since when it is
-    down for good; `crash_noticed`: whether the others know that it is down. `joined_at`: when it
-    last joined a collective; `shared`: seconds that it had computed when it last shared something;
-    `speed`: its own, where that changes with time; `recovery_seconds`: by time of crash, until it
-    had regained its work; `step_began`: when its last step began.
+    down for good; `joined_at`: when it last joined a collective; `shared`: seconds that it had
+    computed when it last shared something; `speed`: its own, where that changes with time;
+    `recovery_seconds`: by time of crash, until it had regained its work; `step_began`: when its
+    last step began.
     """
 
     __slots__ = (
@@ -63,7 +63,6 @@ class CrashingNode(VirtualNode):
         "_recent_waits",
         "_save_at",
         "calendar",
-        "crash_noticed",
         "down_since",
         "gone_since",
         "joined_at",
@@ -80,7 +79,6 @@ class CrashingNode(VirtualNode):
         self.speed: Speed | None = None
         self.down_since: float | None = None
         self.gone_since: float | None = None
-        self.crash_noticed = True
         self.joined_at = self.step_began = self._crashed = 0.0
         self.shared = self._down_seconds = 0.0
         self._final_attempt = 0.0  # seconds of its last step since the last crash in it
@@ -277,7 +275,7 @@ class CrashingNode(VirtualNode):
 
     def _go_down(self, since: float, crash: float) -> None:
         """Go on without weight from `crash` on; `since`: when it went down, maybe long before."""
-        self.down_since, self.crash_noticed = crash, False
+        self.down_since = crash
         self._crashed = since
         self._own_gradient, self._own_loss_and_gradient = self._gradient, self._loss_and_gradient
         self._gradient, self._loss_and_gradient = _zero_gradient, _zero_loss_and_gradient

@@ -245,30 +245,27 @@ class FaultTolerantSimulation(Simulation):
     def _present(self, collective: Collective) -> list[int]:
         """Return the workers whose contributions a collective takes; set when it begins."""
         arrivals, shrinks = collective.arrivals, self.recovery.policy == "shrink"
-        team, crash_noticed = sorted(arrivals), 0.0
+        team, noticed = sorted(arrivals), 0.0
         if shrinks and self.calendars:
             for node in self.nodes[: self.workers]:
-                if node.down_since is not None and not node.crash_noticed:
-                    node.crash_noticed, crash_noticed = (
-                        True,
-                        max(crash_noticed, node.down_since + self.recovery.timeout),
-                    )
+                if node.down_since is not None and node.rank not in arrivals:
+                    noticed = max(noticed, node.down_since + self.recovery.timeout)
             while team:
-                begins = max(crash_noticed, *(arrivals[rank] for rank in team))
+                begins = max(noticed, *(arrivals[rank] for rank in team))
                 crashes = [(self.calendars[rank].next(arrivals[rank])[0], rank) for rank in team]
                 crash, rank = min(crashes)
                 if crash >= begins:
                     break
                 team.remove(rank)
-                crash_noticed = max(crash_noticed, crash + self.recovery.timeout)
+                noticed = max(noticed, crash + self.recovery.timeout)
         if not team:  # all are down: it begins when the first is back
-            since = max([crash_noticed, *arrivals.values()])
+            since = max([noticed, *arrivals.values()])
             downs = [calendar.next(since) for calendar in self.calendars[: self.workers]]
             collective.begins = min(back if crash <= since else since for crash, back in downs)
             return []
         kept = max(1, self.workers - self.recovery.backup)
         team = sorted(sorted(team, key=lambda rank: (arrivals[rank], rank))[:kept])
-        collective.begins = max(crash_noticed, *(arrivals[rank] for rank in team))
+        collective.begins = max(noticed, *(arrivals[rank] for rank in team))
         last = max(team, key=arrivals.__getitem__)
         collective.last = last, arrivals[last]
         return team
