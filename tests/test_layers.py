@@ -23,7 +23,7 @@ PIECES = sorted((ROOT / "simulator" / "programs" / "pieces").glob("*.py"))
 
 ORDER = {
     "simulator": """
-        errors inputs | distributions programs | scenario | cluster | network | results theory
+        errors | inputs | distributions programs | scenario | cluster | network | results theory
         | objectives | load | engines | studies | reports""",
     "validate": """
         checks host | torch_objective | training | launch | measurement | comparison | validation

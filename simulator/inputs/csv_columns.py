@@ -1,4 +1,4 @@
-"""Numbers in text files: the columns of a CSV file, as people and spreadsheets write them."""
+"""Read the columns of a CSV file as numbers, as people and spreadsheets write them."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 from paceline.simulator.inputs import untrusted
 from paceline.simulator.inputs.units import to_si
 
-LARGEST = 256_000_000  # bytes; of times with nine digits, 20 million
+LARGEST = 256_000_000  # bytes: 20 million times of nine digits
 Reader = Callable[[str], float]
 
 
@@ -37,23 +37,24 @@ def _number(text: str) -> float | None:
 
 
 def rows(path: Path, readers: Sequence[Reader] | Reader, what: str) -> Iterator[list[float]]:
-    """Yield a file's lines as numbers; `what` says what a line holds ("one time").
+    """Yield a file's lines as numbers; `what` names the content of a line ("one time").
 
-    One reader per column; a single one for any number of columns, as many in every line. A first
-    line of plain words (the columns' names), blank lines and # comments are skipped. Raises
-    ValueError, which names the line, for a file that cannot be read or holds anything else.
+    `readers`: one per column, or a single one for any number of columns, the same in every line. A
+    first line of plain words (the columns' names), blank lines and # comments are skipped. Raises
+    ValueError, which names file and line, for anything else.
     """
     width = 0 if callable(readers) else len(readers)
     empty = True
-    for number, text in enumerate(_lines(path, what), start=1):
+    remedy = f"write {what} per line"
+    with untrusted.refused(path, remedy, error=ValueError):
+        lines = untrusted.text(path, LARGEST).splitlines()
+    for number, text in enumerate(lines, start=1):
         fields = [field.strip() for field in text.partition("#")[0].split(",")]
         if fields == [""] or (number == 1 and all(map(_is_name, fields))):
             continue
         width = width or len(fields)
         if len(fields) != width:
-            raise ValueError(
-                f"{path}, line {number}: {len(fields)} columns, not {width}; write {what} per line"
-            )
+            raise ValueError(f"{path}, line {number}: {len(fields)} columns, not {width}; {remedy}")
         row = []
         for field, read in zip(
             fields, [readers] * width if callable(readers) else readers, strict=True
@@ -65,19 +66,7 @@ def rows(path: Path, readers: Sequence[Reader] | Reader, what: str) -> Iterator[
         empty = False
         yield row
     if empty:
-        raise ValueError(f"{path} holds no samples; write {what} per line")
-
-
-def _lines(path: Path, what: str) -> list[str]:
-    try:
-        with path.open("rb") as file:
-            return untrusted.content(file, LARGEST).decode("utf-8-sig").splitlines()
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is not text; write {what} per line") from None
-    except ValueError as error:
-        raise ValueError(f"{path} is {error}; write {what} per line, of a part of them") from None
-    except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}") from None
+        raise ValueError(f"{path} holds no samples; {remedy}")
 
 
 def _is_name(field: str) -> bool:

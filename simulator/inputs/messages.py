@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from typing import Any
 
@@ -10,8 +10,7 @@ from pydantic_core import ErrorDetails
 
 from paceline.simulator.inputs.escaping import CONTROL_CHARACTERS, visible
 
-Path = tuple[str | int, ...]
-Schema = Mapping[str, Any]
+KeyPath = tuple[str | int, ...]
 
 # by pydantic's error type; the braces are filled from the error's context
 SENTENCES = {
@@ -50,7 +49,7 @@ def nearest(word: str, options: Iterable[str], what: str) -> str:
     return f"{guess}{what}: {', '.join(names.values()) or 'none'}"
 
 
-def sentence(error: ErrorDetails, path: Path, value: Any) -> str:
+def sentence(error: ErrorDetails, path: KeyPath, value: Any) -> str:
     """Say what is wrong with the `value` at `path`, and what would be right."""
     kind, context = error["type"], error.get("ctx", {})
     if kind in SENTENCES:
@@ -70,69 +69,8 @@ def sentence(error: ErrorDetails, path: Path, value: Any) -> str:
     return "not accepted; see what is in the output of `paceline schema`"
 
 
-def absent(key: str, places: list[Schema], root: Schema) -> str:
-    """Say what belongs under the missing `key` of a table that `places` describe."""
-    nodes = [place["properties"][key] for place in places if key in place.get("properties", {})]
-    tags = [str(node["const"]) for node in nodes if "const" in node]
-    if tags:
-        return f"missing; write one of: {', '.join(tags)}"
-    about = [
-        f": {each['description']}"
-        for node in nodes
-        for each in (node, *alternatives(root, node))
-        if "description" in each
-    ]
-    section = any("$ref" in node for node in nodes)
-    return f"missing; add {f'[{key}]' if section else 'it'}{''.join(about[:1])}"
-
-
-def unknown(path: Path, places: list[Schema], root: Schema) -> str:
-    """Say which keys may stand where `path` ends, as `places` describe it, or where it belongs."""
-    key = str(path[-1])
-    keys = {name: None for place in places for name in place.get("properties", {})}
-    sections = {name: alternatives(root, node) for name, node in root["properties"].items()}
-    homes = [
-        f"[{name}]"
-        for name, nodes in sections.items()
-        if name != path[0] and any(key in node.get("properties", {}) for node in nodes)
-    ]
-    moved = f"it belongs in {' or '.join(homes)}; " if homes else ""
-    return f"unknown key; {moved}{nearest(key, keys, 'the keys here are')}"
-
-
-def locate(error: ErrorDetails, table: Any) -> Path:
-    """Return the path, in the user's table, of an error that pydantic located in its models.
-
-    Pydantic's locations also name the members of unions, which the table does not have.
-    """
-    path: list[str | int] = []
-    tagged = False  # whether this table's union member has been named already
-    for part in _as_written(error["loc"], table):
-        union = bool(path) and isinstance(table, dict) and not tagged
-        tags = [table.get(key) for key in TAGS] if union else []
-        if part in tags:
-            tagged = True
-        elif holds(table, part):
-            path.append(part)
-            table, tagged = table[part], False
-    if error["type"] in (*MISSING, "refusal") and path[-1:] != [error["loc"][-1]]:
-        path.append(error["loc"][-1])
-    if error["type"] in ("union_tag_invalid", "union_tag_not_found"):
-        path.append(str(error["ctx"]["discriminator"]).strip("'"))
-    return tuple(path)
-
-
-def _as_written(loc: Path, table: Any) -> Path:
-    """Point at [optimizer] for what an algorithm has from there."""
-    match loc:
-        case ("algorithm", int(index), "lr" | "momentum" as key, *rest):
-            if key not in table["algorithm"][index]:
-                return ("optimizer", key, *rest)
-    return loc
-
-
-def acting(value: Any, path: Path = ()) -> Iterator[Path]:
-    """Yield where text or keys have characters that a terminal would act upon."""
+def with_control_characters(value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
+    """Yield the paths of texts and keys that hold control characters."""
     if isinstance(value, str) and CONTROL_CHARACTERS.search(value):
         yield path
     parts: Iterable[tuple[str | int, Any]] = ()
@@ -142,7 +80,7 @@ def acting(value: Any, path: Path = ()) -> Iterator[Path]:
         if isinstance(key, str) and CONTROL_CHARACTERS.search(key):
             yield (*path, key)
         else:
-            yield from acting(each, (*path, key))
+            yield from with_control_characters(each, (*path, key))
 
 
 def holds(table: Any, part: str | int) -> bool:
@@ -152,7 +90,7 @@ def holds(table: Any, part: str | int) -> bool:
     return isinstance(table, dict) and part in table
 
 
-def get(table: Any, path: Path) -> Any:
+def get(table: Any, path: KeyPath) -> Any:
     """Return the value at `path`, or None if there is none."""
     for part in path:
         if not holds(table, part):
@@ -161,36 +99,7 @@ def get(table: Any, path: Path) -> Any:
     return table
 
 
-def alternatives(root: Schema, node: Schema, value: Any = None) -> list[Schema]:
-    """Follow references; of several alternatives return those whose constants `value` has."""
-    if "$ref" in node:
-        return alternatives(root, root["$defs"][node["$ref"].removeprefix("#/$defs/")], value)
-    inner = [*node.get("anyOf", ()), *node.get("oneOf", ())]
-    nodes = [each for choice in inner for each in alternatives(root, choice, value)] or [node]
-    return [each for each in nodes if _fits(each, value)] or nodes
-
-
-def _fits(schema: Schema, value: Any) -> bool:
-    if not isinstance(value, dict):
-        return True
-    constants = {k: v["const"] for k, v in schema.get("properties", {}).items() if "const" in v}
-    return all(value.get(key, each) == each for key, each in constants.items())
-
-
-def describe(root: Schema, path: Path, table: Any) -> list[Schema]:
-    """Return what the JSON Schema `root` says of the place `path` in the user's table."""
-    nodes = alternatives(root, root, table)
-    for part in path:
-        table = table[part] if holds(table, part) else None
-        under = "items" if isinstance(part, int) else "properties"
-        inner = [node.get(under, {}) for node in nodes]
-        if isinstance(part, str):
-            inner = [each.get(part, {}) for each in inner]
-        nodes = [each for child in inner for each in alternatives(root, child, table)]
-    return nodes
-
-
-def dotted(path: Path) -> str:
+def dotted(path: KeyPath) -> str:
     """Write a path as users do: `cluster.group[0].compute.mean`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{_key(part)}" for part in path)[1:]
 

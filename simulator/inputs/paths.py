@@ -8,17 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from paceline.simulator.inputs.messages import Path as Keys
-from paceline.simulator.inputs.messages import dotted, show
+from paceline.simulator.inputs.messages import KeyPath, dotted, show
 
 NAMING = ("extends", "file", "folder", "platform", "regions")
-"""Keys whose values name files."""
+"""KeyPath whose values name files."""
 OTHERS = ("algorithm", "tune")
 """Tables whose keys are programs' own: none of them names a file."""
 REMEDY = "move it there, or allow it by --allow-paths (in Python: load(..., allow_paths=True))"
 
 
-def named(value: Any, path: Keys = ()) -> Iterator[tuple[Keys, str]]:
+def named(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
     """Yield every name of a file in a scenario's tables, with where it stands."""
     if isinstance(value, list):
         items: Any = enumerate(value)
@@ -40,7 +39,7 @@ def leaves(name: str, folder: Path) -> bool:
         return False
 
 
-def refusals(table: Any, file: str, folder: Path, remedy: str = REMEDY) -> dict[Keys, str]:
+def refusals(table: Any, file: str, folder: Path, remedy: str = REMEDY) -> dict[KeyPath, str]:
     """What is wrong with the names of files that `file` in `folder` says: a line for each."""
     return {
         path: f"{file}: {dotted(path)} = {show(name)}: outside the folder of that file; {remedy}"

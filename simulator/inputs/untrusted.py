@@ -1,17 +1,69 @@
-"""Files that somebody else may have written, or changed: their bytes, their JSON and TOML."""
+"""Files that somebody else may have written or changed: read within bounds, refused in one wording.
 
+A reader of a new format is a few lines: inside `refused`, take `text` or `content` and parse it.
+JSON and TOML are parsed here, within bounds on depth.
+"""
+
+import csv
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, BinaryIO
 
+from paceline.simulator.errors import InputError
+
+LARGEST = 10_000_000  # bytes of a file written by hand: a scenario has a few thousand
+LARGEST_WRITTEN = 1_000_000_000  # bytes of a file that a program has written
 CHUNK = 1 << 20  # bytes
 DEEPEST = 48  # tables and lists within each other: a document has a scenario's and some around it
+WRONG = (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
+"""Errors that reading a damaged file raises; `ValueError` includes text that is not UTF-8."""
+
+
+@contextmanager
+def refused(
+    path: Path | str,
+    remedy: str,
+    what: str = "cannot be read",
+    error: type[InputError | ValueError] = InputError,
+) -> Iterator[None]:
+    """Refuse the file if its reading fails: raise `error` "{path}: {what} (reason); {remedy}".
+
+    `error`: ValueError inside validators, whose messages become an InputError that names the key.
+    """
+    try:
+        yield
+    except (*WRONG, csv.Error) as found:
+        raise error(f"{path}: {what} ({reason(found)}); {remedy}") from None
+
+
+def reason(error: Exception) -> str:
+    """Say in a few words why reading has failed."""
+    match error:
+        case OSError(strerror=str(words)):
+            return words
+        case UnicodeDecodeError(object=found, start=start):
+            line = found[:start].count(b"\n") + 1
+            return f"line {line} is not UTF-8"
+        case KeyError(args=(key, *_)):
+            return f"unexpected or missing {key!r}"
+        case TypeError() | IndexError() | AttributeError():
+            return "not of the expected shape"
+        case _:
+            return str(error)
+
+
+def text(path: Path | str, largest: int = LARGEST) -> str:
+    """Return the text of a UTF-8 file without its byte-order mark. Raises OSError or ValueError."""
+    with open(path, "rb") as file:
+        return content(file, largest).decode("utf-8-sig")
 
 
 def content(file: BinaryIO, largest: int) -> bytes:
-    """Return what is in a file. Raises ValueError above so many bytes, however many there are."""
+    """Return the bytes of an open file. Raises ValueError once there are more than `largest`."""
     found = bytearray()
     while part := file.read(CHUNK):
         found += part
@@ -21,7 +73,7 @@ def content(file: BinaryIO, largest: int) -> bytes:
 
 
 def loads(text: str | bytes) -> Any:
-    """Return what a text of JSON says. Raises ValueError for anything else, whatever it is."""
+    """Parse JSON. Raises ValueError for anything else, however deeply nested."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -29,17 +81,17 @@ def loads(text: str | bytes) -> Any:
 
 
 def document(text: str | bytes) -> dict[str, Any]:
-    """Return the object that a text of JSON says. Raises ValueError for anything else."""
+    """Parse a JSON object. Raises ValueError for anything else, and above `DEEPEST` levels."""
     found = loads(text)
     if not isinstance(found, dict):
         raise ValueError("not an object")
     if not shallow(found, DEEPEST):
-        raise ValueError("nested too deeply")  # for whoever walks through it
+        raise ValueError("nested too deeply")  # for functions that walk through the document
     return found
 
 
 def shallow(value: Any, deepest: int) -> bool:
-    """Whether no more than `deepest` tables and lists are within each other."""
+    """Tell whether tables and lists nest at most `deepest` levels."""
     level = [value]
     for _ in range(deepest):
         inner = (each.values() if isinstance(each, Mapping) else each for each in level)
@@ -50,8 +102,8 @@ def shallow(value: Any, deepest: int) -> bool:
 
 
 def toml(text: str, deepest: int) -> dict[str, Any]:
-    """Return what a text of TOML says. Raises ValueError for anything else, whatever it is."""
-    # tomllib takes time as the square of a key's parts
+    """Parse TOML. Raises ValueError for anything else, and for over-deep keys."""
+    # tomllib takes time quadratic in the parts of a key
     part = r"""(?:[\w-]++|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*"""
     if re.search(rf"(?<![\w-])(?:{part}){{{deepest}}}", text):
         raise ValueError("nested too deeply")

@@ -1,34 +1,33 @@
-"""Scenarios that take in a profile: its tables, wherever the scenario does not say otherwise."""
+"""`extends`: lay a scenario's tables over those of a profile."""
 
 import os.path
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from paceline.simulator.errors import InputError
+from paceline.simulator.inputs.messages import TAGS
 from paceline.simulator.inputs.paths import refusals
+from paceline.simulator.load.toml_file import read
 
 ASIDE = ("probe",)
-"""Tables of a profile that are to be read by people."""
-WHOLE = ("dist", "kind", "schedule")
-"""Keys of tables that mean something else if one of them is another."""
+"""Tables of a profile that only people read."""
 
 
-def extended(  # noqa: PLR0913 - where it comes from, and what it may name
+def extended(
     table: dict[str, Any],
     file: str,
     folder: Path,
-    read: Callable[[Path], dict[str, Any]],
     *,
     anywhere: bool,
     allow_paths: bool,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a scenario's table with its profile's beneath, and that profile's own tables.
+    """Return a scenario's table laid over its profile's, and the profile's own tables.
 
-    `read` reads a TOML file; the profile's name is relative to `folder`, or, where it may be
-    `anywhere`, to the current one. Raises InputError, also where files that the profile names are
-    not beside it, unless `allow_paths`.
+    The profile's name is relative to `folder`, or, if it may be `anywhere`, to the working
+    directory. Raises InputError, also for a profile that names files outside its own folder, unless
+    `allow_paths`.
     """
     name = table.get("extends")
     if not isinstance(name, str) or not name:
@@ -51,7 +50,7 @@ def extended(  # noqa: PLR0913 - where it comes from, and what it may name
     whole = _merged(profile, own)
     calibration = whole.get("calibration")
     if isinstance(calibration, dict) and isinstance(calibration.get("sd"), dict):
-        # what the scenario says itself is as certain as it says
+        # a number that the scenario sets itself has no standard error
         calibration["sd"] = {
             key: sd
             for key, sd in calibration["sd"].items()
@@ -61,7 +60,7 @@ def extended(  # noqa: PLR0913 - where it comes from, and what it may name
 
 
 def _holds(table: Any, key: str) -> bool:
-    """Whether a table has a value of a dotted key."""
+    """Tell whether a table has a value at a dotted key."""
     for part in key.split("."):
         if isinstance(table, list) and part.isdecimal() and int(part) < len(table):
             table = table[int(part)]
@@ -73,8 +72,8 @@ def _holds(table: Any, key: str) -> bool:
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Both tables; `above` wins, key by key where that makes sense."""
-    if any(below.get(key) != above.get(key) for key in WHOLE if key in above):
+    """Merge two tables key by key; `above` wins, as a whole if the two are of different kinds."""
+    if any(below.get(key) != above.get(key) for key in TAGS if key in above):
         return dict(above)
     found = deepcopy(dict(below))
     for key, value in above.items():
@@ -84,7 +83,7 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 
 
 def _anchored(value: Any, folder: Path) -> Any:
-    """The same with the names of files relative to `folder` made absolute."""
+    """Return `value` with file names relative to `folder` made absolute."""
     if isinstance(value, list):
         return [_anchored(each, folder) for each in value]
     if not isinstance(value, dict):

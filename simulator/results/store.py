@@ -240,22 +240,19 @@ def read(path: Path | str, name: str = WHOLE) -> dict[str, Any]:
     Raises InputError when the directory is not a run's, is unfinished, or is of a later Paceline.
     """
     whole = Path(path) / name
-    try:
-        document = untrusted.document(whole.read_text(encoding="utf-8"))
+    with untrusted.refused(whole, "give a run directory"):
+        try:
+            text = untrusted.text(whole, untrusted.LARGEST_WRITTEN)
+        except FileNotFoundError:
+            state = (
+                "an unfinished run; repeat its command to resume"
+                if (Path(path) / PARTS).is_dir()
+                else f"not a run directory (no {name}); give one that paceline simulate has written"
+            )
+            raise InputError(f"{path}: {state}") from None
+    with untrusted.refused(whole, "give a run directory", "not written by Paceline"):
+        document = untrusted.document(text)
         schema = document["schema"]
-    except FileNotFoundError:
-        state = (
-            "an unfinished run; repeat its command to resume"
-            if (Path(path) / PARTS).is_dir()
-            else f"not a run directory (no {name}); give one that paceline simulate has written"
-        )
-        raise InputError(f"{path}: {state}") from None
-    except OSError as error:
-        raise InputError(
-            f"{path}: cannot be read ({error.strerror}); give a run directory"
-        ) from None
-    except (ValueError, TypeError, KeyError):
-        raise InputError(f"{whole}: not written by Paceline; give a run directory") from None
     demand_schema(schema, whole)
     return document
 

@@ -219,13 +219,13 @@ class Scenario(Section):
 
     _file: str = PrivateAttr(default="<scenario>")
     _table: dict[str, Any] = PrivateAttr(default_factory=dict)
-    _guest: bool = PrivateAttr(default=False)
+    _background: bool = PrivateAttr(default=False)
 
     def model_post_init(self, context: Any, /) -> None:
         """Remember where the scenario came from, if it was loaded."""
         self._file = (context or {}).get("file", self._file)
         self._table = (context or {}).get("table", self._table)
-        self._guest = (context or {}).get("guest", self._guest)
+        self._background = (context or {}).get("background", self._background)
 
     @property
     def file(self) -> str:
@@ -235,7 +235,7 @@ class Scenario(Section):
     @property
     def shares(self) -> bool:
         """Whether other jobs are on the network, so that links may be there for them."""
-        return self._guest or bool(self.job)
+        return self._background or bool(self.job)
 
     @property
     def costs(self) -> Overhead:

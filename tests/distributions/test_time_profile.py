@@ -106,7 +106,7 @@ def test_a_file_says_the_same_as_a_table(tmp_path):
         (STEPS | {"factor": [1.0, -0.5]}, "greater than or equal to 0"),
         (STEPS | {"factor": [1.0, math.inf]}, "finite"),
         (DAILY | {"low": 2}, r"low \(2\) is above high \(1\); swap them"),
-        ({"file": "gone.csv"}, "cannot read .*gone.csv: No such file"),
+        ({"file": "gone.csv"}, "gone.csv: cannot be read .No such file"),
     ],
 )
 def test_what_makes_no_profile_is_refused(table, words, tmp_path):
@@ -124,7 +124,7 @@ def test_what_makes_no_profile_is_refused(table, words, tmp_path):
         ("0,1\n1,2,3\n", "line 2: 3 columns, not 2"),
         ("0,1\n5 m,2\n", "line 2: '5 m' is not a quantity"),
         ("5,1\n", 'does not begin at "0 s"'),
-        (b"\xff\xfe", "is not text"),
+        (b"\xff\xfe", "line 1 is not UTF-8"),
     ],
 )
 def test_a_file_that_is_no_profile_is_refused_with_its_line(text, words, tmp_path):

@@ -17,7 +17,8 @@ from pydantic import ValidationError
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import messages
-from paceline.simulator.load.load import LARGEST, load, parse
+from paceline.simulator.inputs.untrusted import LARGEST
+from paceline.simulator.load.load import load, parse
 from paceline.simulator.programs import Program, catalogue
 from paceline.simulator.scenario.scenario import Scenario, json_schema
 
@@ -396,7 +397,11 @@ WRONG = {
     ),
     "samples missing": (
         (COMPUTE, 'compute = { dist = "empirical", file = "gone.csv" }'),
-        ["cluster.compute = {", "cannot read", "gone.csv"],
+        [
+            "cluster.compute = {",
+            "gone.csv: cannot be read (No such file or directory)",
+            "write one time per line",
+        ],
     ),
     "mean below shift": (
         ('mean = "300 ms"', 'mean = "200 ms"'),
@@ -958,7 +963,17 @@ def test_the_schema_refuses_wrong_input_too(name, validator):
 def test_every_key_is_documented():
     schema = json_schema()
     sections = {key: node for key, node in schema["$defs"].items() if "kind" not in node}
-    own = ("Cluster", "Group", "Model", "Network", "Link", "Run", "Server", "Theory", "Cost")
+    own = (
+        "Cluster",
+        "Group",
+        "Model",
+        "Network",
+        "Link",
+        "RunSettings",
+        "Server",
+        "Theory",
+        "Prices",
+    )
     for name in own:
         for key, node in sections[name]["properties"].items():
             assert "description" in node, f"{name}.{key}"

@@ -513,7 +513,7 @@ def test_a_platform_takes_a_window_jitter_background_and_a_servers_card(tmp_path
     [
         ('"4.1"', '"3"', 'is not <platform version="4.1">'),
         ("<platform", '<!ENTITY x "y"><platform', "declares entities"),
-        ("</platform>", "", "is not XML"),
+        ("</platform>", "", "not XML"),
         ('<router id="er"/>', '<peer id="p"/>', "<peer p>: not simulated inside <zone>"),
         ('latency="1ms"/>', 'latency="1ms" latency_file="f"/>', "<link l01>: latency_file is not"),
         ('<host id="e0" speed="1Gf"/>', '<host id="e0"><trace_connect/></host>', "<trace_connect>"),

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 import paceline
 from paceline.simulator.inputs import messages
-from paceline.simulator.load.load import load, override
+from paceline.simulator.load.load import load
+from paceline.simulator.load.overrides import override
 from paceline.simulator.reports import terminal
 from paceline.simulator.results import store
 from paceline.simulator.studies.sweep import figure as sweep_plot

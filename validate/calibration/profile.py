@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import messages
 from paceline.simulator.inputs.paths import refusals
-from paceline.simulator.load import load
+from paceline.simulator.load import toml_file
 from paceline.simulator.results import store
 from paceline.simulator.scenario.overhead import Overhead
 
@@ -120,7 +120,7 @@ def require_writable(path: Path) -> None:
 def read(path: Path | str) -> Profile:
     """Read a profile that `Profile.write` or a user wrote. Raises InputError."""
     path = Path(path)
-    tables = load.read(path)
+    tables = toml_file.read(path)
     if not tables.keys() & {"overhead", "calibration", "probe"}:
         raise InputError(
             f"{path}: no profile, for it has neither [[overhead]] nor [calibration]; "

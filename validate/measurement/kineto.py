@@ -28,6 +28,7 @@ SIZES = {
 }  # fmt: skip
 KEY: Key = ("measured", 0)
 LARGEST = 1_000_000_000  # bytes, unpacked; a few hundred steps take some ten million
+REMEDY = "give what torch.profiler's export_chrome_trace writes"
 MOST = 65_535  # workers, as in a scenario
 
 Interval = tuple[float, float]
@@ -101,26 +102,27 @@ def read(*paths: Path | str) -> Recorded:
 
 def _document(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
-            file.seek(0)
-            whole = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file
-            document = untrusted.loads(untrusted.content(whole, LARGEST))
-    except OSError as error:
-        reason = error.strerror or "not a whole gzip file"
-        raise InputError(f"{path}: cannot be read ({reason}); give a profiler's trace") from None
+        with untrusted.refused(path, REMEDY):
+            content = _unpacked(path)
+        with untrusted.refused(path, REMEDY, "not a trace"):
+            document = untrusted.loads(content)
+            if not isinstance(document, dict) or not isinstance(document.get("traceEvents"), list):
+                raise ValueError("it has no traceEvents")
+            return document
     except MemoryError:
         raise InputError(f"{path}: larger than this machine's memory; trace fewer steps") from None
-    except (ValueError, EOFError, zlib.error):
-        raise InputError(
-            f"{path}: not a trace; give what torch.profiler's export_chrome_trace writes"
-        ) from None
-    if not isinstance(document, dict) or not isinstance(document.get("traceEvents"), list):
-        raise InputError(
-            f"{path}: not a trace, as it has no traceEvents; give what torch.profiler's "
-            "export_chrome_trace writes"
-        )
-    return document
+
+
+def _unpacked(path: Path) -> bytes:
+    """Return the bytes of a file, unpacked if it is a gzip file. Raises OSError or ValueError."""
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        whole = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file
+        try:
+            return untrusted.content(whole, LARGEST)
+        except (EOFError, zlib.error, gzip.BadGzipFile):
+            raise ValueError("not a whole gzip file") from None
 
 
 def _events(path: Path, rank: int, trace: Sequence[dict[str, Any]]) -> Traced:

@@ -104,17 +104,14 @@ def read(directory: Path | str) -> Recorded:
 
 def _read(path: Path) -> tuple[dict[str, Any], np.ndarray]:
     """Read a rank's head and rows; an incomplete last row is left out."""
-    try:
+    with untrusted.refused(path, "was it written by Telemetry?", "cannot be read as telemetry"):
         with path.open("rb") as file:
             head = untrusted.loads(file.readline(HEAD))
-            numbers = np.frombuffer((data := file.read())[: len(data) // 8 * 8])
+            data = untrusted.content(file, untrusted.LARGEST_WRITTEN)
+            numbers = np.frombuffer(data[: len(data) // 8 * 8])
         if head["schema"] != SCHEMA or not {"rank", "workers", "label", "seed", "boot"} <= {*head}:
             raise ValueError("of another version")
         _check(head)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{path}: cannot be read as telemetry ({error}); was it written by Telemetry?"
-        ) from None
     whole = len(numbers) // ROW
     rows = numbers[: whole * ROW].reshape(whole, ROW)
     kinds, steps, starts, ends, _ = rows.T

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.simulator.errors import InputError
+from paceline.simulator.inputs import untrusted
 
 STEP, ISSUE, WAIT, AGREE, SEND, TAKE, SERVE, COLLECT = range(8)
 KINDS = ("step", "issue", "wait", "agree", "send", "take", "serve", "collect")
@@ -52,7 +52,7 @@ def read(path: Path) -> dict[Key, np.ndarray]:
     """Read events from the CSV of `write`. Raises InputError."""
     found: dict[Key, list[tuple[float, ...]]] = {}
     codes = {kind: code for code, kind in enumerate(KINDS)}
-    try:
+    with untrusted.refused(path, "is it from a measured run?", "cannot be read as events"):
         with path.open(newline="", encoding="utf-8") as file:
             rows = csv.DictReader(file)
             for row in rows:
@@ -63,11 +63,6 @@ def read(path: Path) -> dict[Key, np.ndarray]:
         for (label, seed), events in runs.items():
             if not _possible(events):
                 raise ValueError(f"times or numbers of {label}, seed {seed}, that cannot be")
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, csv.Error) as error:
-        reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
-        raise InputError(
-            f"{path}: cannot be read as events ({reason}); is it from a measured run?"
-        ) from None
     return runs
 
 

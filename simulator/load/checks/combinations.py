@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from paceline.simulator.inputs.messages import Path
+from paceline.simulator.inputs.messages import KeyPath
 from paceline.simulator.objectives.build import dimension_of
 from paceline.simulator.programs import Program
 from paceline.simulator.programs.pieces.transform import Identity
@@ -17,7 +17,7 @@ INSTEAD = 'write codec = { kind = "top-k", ratio = 0.01 }'
 class Problem(NamedTuple):
     """What is wrong with one key."""
 
-    path: Path
+    path: KeyPath
     what: str
 
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from math import inf
 
 from paceline.simulator.errors import InputError
-from paceline.simulator.inputs.messages import Path, nearest
+from paceline.simulator.inputs.messages import KeyPath, nearest
 from paceline.simulator.load.checks.combinations import Problem
 from paceline.simulator.load.checks.places import nics, regions
 from paceline.simulator.network.topology.graph import NetworkGraph
@@ -43,7 +43,7 @@ def graph_problems(scenario: Scenario) -> Iterator[Problem]:
 def _links(graph: NetworkGraph) -> Iterator[Problem]:
     idle = graph.idle()
     for index, link in enumerate(graph.network.link):
-        where: Path = ("network", "link", index)
+        where: KeyPath = ("network", "link", index)
         if index in idle:
             strange = [name for name in link.between if name not in graph.homes]
             yield Problem(
@@ -71,7 +71,7 @@ def _outages(graph: NetworkGraph) -> Iterator[Problem]:
 def _unused_bandwidth(scenario: Scenario, graph: NetworkGraph) -> Iterator[Problem]:
     """Bandwidths that no line has taken: with twice as much all is the same."""
     network = graph.network
-    tries: list[tuple[Path, dict[str, object]]] = []
+    tries: list[tuple[KeyPath, dict[str, object]]] = []
     if network.bandwidth is not None:
         tries.append((("network", "bandwidth"), {"bandwidth": 2 * network.bandwidth}))
     for index, link in enumerate(network.link):
@@ -91,7 +91,7 @@ def _unused_bandwidth(scenario: Scenario, graph: NetworkGraph) -> Iterator[Probl
 
 def _background(graph: NetworkGraph | Hosts, names: list[str]) -> Iterator[Problem]:
     for index, traffic in enumerate(graph.network.background):
-        where: Path = ("network", "background", index)
+        where: KeyPath = ("network", "background", index)
         strange = [name for name in traffic.between if name not in names]
         if strange:
             what = f"there is no {strange[0]}; {nearest(strange[0], names, 'places')}"

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from itertools import permutations
 from math import inf
 
-from paceline.simulator.inputs.messages import Path, dotted, nearest
+from paceline.simulator.inputs.messages import KeyPath, dotted, nearest
 from paceline.simulator.load.checks.combinations import Problem
 from paceline.simulator.load.checks.places import nics, regions
 from paceline.simulator.network.collectives import COLLECTIVES
@@ -52,7 +52,7 @@ def _settings(scenario: Scenario) -> Iterator[Problem]:
 def _windows(network: Network) -> Iterator[Problem]:
     """A window says a rate only where a round trip has a mean."""
     links = [(("network", "link", index), link) for index, link in enumerate(network.link)]
-    lines: list[tuple[Path, Network | Link]] = [(("network",), network), *links]
+    lines: list[tuple[KeyPath, Network | Link]] = [(("network",), network), *links]
     for where, line in lines:
         own = line.model_fields_set & {"tcp_window", "latency", "jitter"}
         laws = (getattr(line, key) or getattr(network, key) for key in ("latency", "jitter"))
@@ -151,7 +151,7 @@ def _flows(scenario: Scenario) -> Iterator[Problem]:
             '"ring", or write network.model = "closed-form"',
         )
     for index, traffic in enumerate(network.background):
-        where: Path = ("network", "background", index)
+        where: KeyPath = ("network", "background", index)
         if (traffic.rate is None) == (traffic.flows is None):
             yield Problem(where, 'write either rate = "200 Mbit/s" or flows = 3')
         if (traffic.on is None) != (traffic.off is None):

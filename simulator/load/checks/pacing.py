@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from paceline.simulator.inputs.messages import Path, nearest
+from paceline.simulator.inputs.messages import KeyPath, nearest
 from paceline.simulator.load.checks.combinations import Problem
 from paceline.simulator.scenario.cluster import Cluster, Group
 from paceline.simulator.scenario.scenario import Scenario
@@ -27,7 +27,7 @@ def pacing_problems(scenario: Scenario) -> Iterator[Problem]:
         seen.setdefault(name, index)
 
 
-def _device(where: Path, group: Group, cluster: Cluster) -> Iterator[Problem]:
+def _device(where: KeyPath, group: Group, cluster: Cluster) -> Iterator[Problem]:
     if group.device is None:
         return
     device, names = cluster.devices.get(group.device), [each.name for each in cluster.described]

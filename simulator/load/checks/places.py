@@ -2,23 +2,23 @@
 
 from collections.abc import Iterator
 
-from paceline.simulator.inputs.messages import Path
+from paceline.simulator.inputs.messages import KeyPath
 from paceline.simulator.scenario.scenario import Scenario
 
 
-def regions(scenario: Scenario) -> dict[str | None, Path]:
+def regions(scenario: Scenario) -> dict[str | None, KeyPath]:
     """Where the region of each group, and of the workers outside groups, is written."""
     cluster = scenario.cluster
-    found: dict[str | None, Path] = {}
+    found: dict[str | None, KeyPath] = {}
     for index, group in enumerate(cluster.group):
-        where: Path = ("cluster", "group", index) if group.region else ("cluster",)
+        where: KeyPath = ("cluster", "group", index) if group.region else ("cluster",)
         found.setdefault(group.region or cluster.region, (*where, "region"))
     if cluster.workers > sum(group.workers for group in cluster.group):
         found.setdefault(cluster.region, ("cluster", "region"))
     return found
 
 
-def nics(scenario: Scenario) -> Iterator[Path]:
+def nics(scenario: Scenario) -> Iterator[KeyPath]:
     """Where the bandwidth of network cards is written."""
     if scenario.cluster.nic is not None:
         yield ("cluster", "nic")

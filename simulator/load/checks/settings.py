@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from paceline.simulator.cluster.workers import delayed, mean_compute
-from paceline.simulator.inputs.messages import Path, nearest, sentence
+from paceline.simulator.inputs.messages import KeyPath, nearest, sentence
 from paceline.simulator.load.checks.combinations import Problem, combinations, multiplier
 from paceline.simulator.load.checks.network import network_problems
 from paceline.simulator.load.checks.pacing import pacing_problems
@@ -26,7 +26,7 @@ from paceline.simulator.scenario.scenario import Algorithm, Scenario, arguments
 from paceline.simulator.scenario.tables import LEAST, MOST, NoObjective, Range
 
 
-def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[Path, str]:
+def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[KeyPath, str]:
     """What is wrong with a scenario whose tables are each well formed, by path: the first thing."""
     found = [*_objective(scenario)]
     if found:
@@ -43,7 +43,7 @@ def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[Path, 
         *_tune(scenario, programs),
         *_calibration(scenario),
     ]
-    first: dict[Path, str] = {}
+    first: dict[KeyPath, str] = {}
     for path, what in found:
         first.setdefault(path, what)
     return first
@@ -69,7 +69,7 @@ def _calibration(scenario: Scenario) -> Iterator[Problem]:
             )
 
 
-def _nodes(scenario: Scenario) -> Iterator[tuple[Path, Cluster | Group]]:
+def _nodes(scenario: Scenario) -> Iterator[tuple[KeyPath, Cluster | Group]]:
     yield ("cluster",), scenario.cluster
     for index, group in enumerate(scenario.cluster.group):
         yield ("cluster", "group", index), group
@@ -194,12 +194,12 @@ def _algorithms(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator
             yield Problem(_written(where, algorithm, key), what)
 
 
-def _written(where: Path, algorithm: Algorithm, key: str) -> Path:
+def _written(where: KeyPath, algorithm: Algorithm, key: str) -> KeyPath:
     """The path at which a scenario says a parameter of an algorithm."""
     return (*where, key) if key in algorithm.table else ("optimizer", key)
 
 
-def _beyond_theorem_two(where: Path, algorithm: Algorithm) -> Iterator[Problem]:
+def _beyond_theorem_two(where: KeyPath, algorithm: Algorithm) -> Iterator[Problem]:
     """Parameters with which Theorem 2 does not hold."""
     plain: dict[str, Any] = {
         "lr": ConstantSchedule, "tau": FixedPeriod, "momentum": Identity, "outer": Identity,
@@ -239,7 +239,7 @@ def _tune(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Probl
             if key not in parameters:
                 yield Problem(where, f"unknown parameter; {nearest(key, parameters, 'parameters')}")
                 continue
-            tries: list[tuple[Path, Any]]
+            tries: list[tuple[KeyPath, Any]]
             if isinstance(choice, Range):
                 tries = [((*where, "low"), choice.low), ((*where, "high"), choice.high)]
                 if choice.low >= choice.high:

@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from paceline.simulator.errors import InputError
-from paceline.simulator.inputs.messages import Path, nearest, show
+from paceline.simulator.inputs.messages import KeyPath, nearest, show
 from paceline.simulator.reports.explore.controls import Control, changed
 from paceline.simulator.scenario.scenario import Scenario
 
@@ -42,9 +42,9 @@ def write(state: State) -> str:
     return f"?{urlencode(state)}" if state else ""
 
 
-def changes(state: State, knobs: Sequence[Control]) -> dict[Path, Any]:
+def changes(state: State, knobs: Sequence[Control]) -> dict[KeyPath, Any]:
     """Return what a state writes where in the scenario's table."""
-    found: dict[Path, Any] = {}
+    found: dict[KeyPath, Any] = {}
     for knob in knobs:
         if knob.name in state:
             found |= knob.changes(state[knob.name])

@@ -14,7 +14,7 @@ from typing import Any
 from paceline.simulator.distributions.law import Law
 from paceline.simulator.distributions.parametric import Constant
 from paceline.simulator.errors import InputError
-from paceline.simulator.inputs.messages import Path
+from paceline.simulator.inputs.messages import KeyPath
 from paceline.simulator.load.load import parse
 from paceline.simulator.reports.explore import scales, spread
 from paceline.simulator.reports.explore.scales import Kind
@@ -29,7 +29,7 @@ WORKERS = 256  # at most, if the scenario has no more
 class Setting:
     """One value of a scenario's table: where, how much (SI), and what to write for another."""
 
-    path: Path
+    path: KeyPath
     own: float
     write: Callable[[float, str], Any]
 
@@ -64,7 +64,7 @@ class Control:
         steps = [scales.read(each, self.kind) for each in self.texts]
         return min(range(len(steps)), key=lambda index: abs(steps[index] - value))
 
-    def changes(self, text: str) -> dict[Path, Any]:
+    def changes(self, text: str) -> dict[KeyPath, Any]:
         """Return what to write where in the scenario's table. Raises ValueError."""
         value = self.read(text)
         if not self.factor:
@@ -73,7 +73,7 @@ class Control:
         return {place.path: place.write(new, "") for place, new in moved}
 
 
-def put(table: Any, changes: Mapping[Path, Any]) -> None:
+def put(table: Any, changes: Mapping[KeyPath, Any]) -> None:
     """Write values into a table; tables that are missing are made."""
     for path, value in changes.items():
         here = table
@@ -82,7 +82,7 @@ def put(table: Any, changes: Mapping[Path, Any]) -> None:
         here[path[-1]] = deepcopy(value)
 
 
-def changed(scenario: Scenario, changes: Mapping[Path, Any], folder: Any) -> Scenario:
+def changed(scenario: Scenario, changes: Mapping[KeyPath, Any], folder: Any) -> Scenario:
     """Return the scenario with other values. Raises InputError."""
     table = deepcopy(scenario.table)
     put(table, changes)
@@ -139,7 +139,7 @@ def _around(own: float, kind: Kind) -> list[str]:
     return scales.around(own, kind, own / DECADES, own * DECADES)
 
 
-def _law(path: Path, law: Law) -> Setting | None:
+def _law(path: KeyPath, law: Law) -> Setting | None:
     """A random time by its mean, its shape as it is."""
     mean = law.expectation
     if isinstance(law, Constant):
@@ -149,7 +149,7 @@ def _law(path: Path, law: Law) -> Setting | None:
     return Setting(path, mean, lambda value, _: spread.table(law.scaled(value / mean)))
 
 
-def _lines(scenario: Scenario) -> Iterator[tuple[Path, Any]]:
+def _lines(scenario: Scenario) -> Iterator[tuple[KeyPath, Any]]:
     yield ("network",), scenario.network
     for index, link in enumerate(scenario.network.link):
         yield ("network", "link", index), link
@@ -192,7 +192,7 @@ def _rate(value: float) -> str:
 
 def _straggling(scenario: Scenario) -> Control | None:
     cluster = scenario.cluster
-    laws: list[tuple[Path, Any]] = [(("cluster", "compute"), cluster.compute)]
+    laws: list[tuple[KeyPath, Any]] = [(("cluster", "compute"), cluster.compute)]
     for index, group in enumerate(cluster.group):
         if group.compute is not None:
             laws.append((("cluster", "group", index, "compute"), group.compute))
@@ -233,15 +233,15 @@ def _count(value: float, _: str) -> int:
     return max(1, round(value))
 
 
-def _numbers(scenario: Scenario, *keys: str) -> list[tuple[Path, float]]:
+def _numbers(scenario: Scenario, *keys: str) -> list[tuple[KeyPath, float]]:
     """Where algorithms have plain numbers of these names, their own or by default."""
-    found: dict[Path, float] = {}
+    found: dict[KeyPath, float] = {}
     for index, algorithm in enumerate(scenario.algorithm):
         for key in keys:
             written = algorithm.written.get(key)
             if key in algorithm.written and isinstance(written, int | float):
                 shared = key not in algorithm.table
-                path: Path = ("optimizer", key) if shared else ("algorithm", index, key)
+                path: KeyPath = ("optimizer", key) if shared else ("algorithm", index, key)
                 found[path] = float(written)
     return list(found.items())
 

@@ -1,6 +1,7 @@
 """What RUN directories hold, whichever command wrote them."""
 
 import csv
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,33 +105,25 @@ def _read(path: Path, name: str) -> FoundRun:
 
 
 def _document(file: Path) -> dict[str, Any]:
-    try:
-        document = untrusted.document(file.read_text(encoding="utf-8"))
+    with untrusted.refused(
+        file, "repeat the command that wrote it", "not written by this Paceline"
+    ):
+        document = untrusted.document(untrusted.text(file, untrusted.LARGEST_WRITTEN))
         store.demand_schema(document.get("schema", store.SCHEMA), file)
         demand_shape(SHAPES[file.name], document)
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{file}: not written by this Paceline ({error}); repeat the command that wrote it"
-        ) from None
     return document
 
 
 def _rows(file: Path, vary: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Rows of sweep.csv: numbers where they are such, None where nothing is."""
-    try:
-        with file.open(newline="", encoding="utf-8") as lines:
-            table = list(csv.DictReader(lines))
+    with untrusted.refused(file, "repeat the command of the sweep", "not a sweep's table"):
+        lines = io.StringIO(untrusted.text(file, untrusted.LARGEST_WRITTEN), newline="")
+        table = list(csv.DictReader(lines))
         rows = [{key: _value(text) for key, text in row.items()} for row in table]
         for row in rows:
             demand_shape(SweepRow, row)
             if missing := vary.keys() - row.keys():
                 raise ValueError(f"no column {min(missing)}")
-    except FileNotFoundError:
-        raise InputError(f"{file}: missing; repeat the command of the sweep") from None
-    except (OSError, ValueError, TypeError, csv.Error) as error:
-        raise InputError(
-            f"{file}: not a sweep's table ({error}); repeat the command of the sweep"
-        ) from None
     return rows
 
 

@@ -9,11 +9,10 @@ from typing import Annotated, Any
 from pydantic import PlainValidator, ValidationInfo, WithJsonSchema
 
 from paceline.simulator.distributions.parametric import Constant
+from paceline.simulator.inputs import untrusted
 from paceline.simulator.inputs.units import to_si
 
 HEADER = ("from", "to", "latency", "bandwidth")
-LARGEST = 10_000_000  # bytes
-
 Pair = tuple[str, str]
 
 
@@ -42,28 +41,16 @@ class RegionTable:
         return list(dict.fromkeys(name for pair in self.rows for name in pair))
 
 
-def text_of(path: Path) -> str:
-    """Read a text file that a scenario names. Raises ValueError where that cannot be."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST + 1)
-        if len(content) > LARGEST:
-            raise ValueError(f"{path} is above 10 MB; is it really that file?")
-        return content.decode("utf-8-sig")
-    except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is not UTF-8 text; save it as that") from None
-
-
 def read(path: Path) -> RegionTable:
     """Read a table: a header line, then from, to, latency one way and, if known, bandwidth.
 
     Values have units. Blank lines and # comments are skipped. Raises ValueError naming the line.
     """
+    with untrusted.refused(path, "name a CSV file of regions", error=ValueError):
+        text = untrusted.text(path)
     rows: dict[Pair, RegionPair] = {}
     header: list[str] | None = None
-    for number, fields in _fields(text_of(path)):
+    for number, fields in _fields(text):
         if header is None:
             header = fields
             if header not in (list(HEADER), list(HEADER[:3])):

@@ -12,7 +12,7 @@ from xml.etree.ElementTree import Element, ParseError, fromstring
 
 from pydantic import PlainValidator, ValidationInfo, WithJsonSchema
 
-from paceline.simulator.scenario.formats.region_table import text_of
+from paceline.simulator.inputs import untrusted
 from paceline.simulator.scenario.formats.simgrid_elements import ALIASES, SILENT, Elements
 from paceline.simulator.scenario.formats.simgrid_zones import (
     ClusterZone,
@@ -172,13 +172,15 @@ class _Reader(Elements):
 
 def read(path: Path) -> Platform:
     """Read a platform file. Raises ValueError, naming the element, for what is not understood."""
-    text, file = text_of(path), str(path)
+    file = str(path)
+    with untrusted.refused(path, "name a platform file of SimGrid", error=ValueError):
+        text = untrusted.text(path)
     if "<!ENTITY" in text:  # never expanded: a few lines of them can mean gigabytes, or other files
         raise ValueError(f"{file} declares entities; write out what they stand for")
     try:
         root = fromstring(text)
     except (ParseError, ValueError) as error:
-        raise ValueError(f"{file} is not XML: {error}") from None
+        raise ValueError(f"{file}: not XML ({error}); correct it there") from None
     reader = _Reader(file)
     if root.tag != "platform" or root.get("version") not in VERSIONS:
         raise ValueError(f'{file} is not <platform version="4.1">; bring it to that version')

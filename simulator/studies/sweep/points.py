@@ -4,6 +4,7 @@ A point maps keys of a scenario, such as "network.latency", to values as texts, 
 """
 
 import csv
+import io
 import math
 import re
 import tomllib
@@ -13,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import messages
-from paceline.simulator.load.load import override
+from paceline.simulator.inputs import messages, untrusted
+from paceline.simulator.load.overrides import override
 from paceline.simulator.results.statistics import jsonable
 
 LARGEST = 100_000
@@ -110,13 +111,9 @@ def pairs(values: Axes) -> list[Point]:
 
 def read(file: Path) -> list[Point]:
     """Read points from a CSV file: a header of keys, then a point a row. Raises InputError."""
-    try:
-        with open(file, newline="", encoding="utf-8-sig") as lines:
-            rows = csv.reader(lines)
-            numbered = [(rows.line_num, row) for row in rows if row]
-    except (OSError, ValueError, csv.Error) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"{file}: cannot be read ({reason}); name a CSV file") from None
+    with untrusted.refused(file, "name a CSV file"):
+        rows = csv.reader(io.StringIO(untrusted.text(file), newline=""))
+        numbered = [(rows.line_num, row) for row in rows if row]
     if len(numbered) < 2:
         raise InputError(f"{file}: no points; write a line of keys, then a line for each point")
     keys = [key.strip() for key in numbered[0][1]]

@@ -1,0 +1,92 @@
+"""Override single keys of a scenario's table, as `--set table.key=value` does."""
+
+import re
+from typing import Any
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.inputs import untrusted
+from paceline.simulator.inputs.messages import KeyPath, dotted, holds, nearest, show
+from paceline.simulator.load.toml_file import DEEPEST, demand_shallow
+
+EXTENDS = re.compile(r"\s*extends\s*=")
+"""Matches an override of the key `extends`, which is applied before the profile is read."""
+_KEY = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|\[(\d+)\]|([^\s."'=[]+))\s*([.=]|(?=\[))""")
+
+
+def override(table: dict[str, Any], text: str) -> KeyPath:
+    """Set "table.key=value" in `table`; return the path of what is new: the key, or its table.
+
+    The value is TOML, or else plain text. A list's entries go by number (`algorithm[0].tau`), name
+    or label (`algorithm.local-sgd.tau`). Tables that are missing are made. Raises InputError naming
+    the text.
+    """
+    parts, position = [], 0
+    while (match := _KEY.match(text, position)) is not None:
+        parts.append(next(group for group in match.groups()[:4] if group is not None))
+        position = match.end()
+        if match[5] == "=":
+            break
+    if match is None:
+        raise InputError(f"--set {text}: not table.key=value; write one such as run.seeds=8")
+    if len(parts) > DEEPEST:
+        raise InputError(f"--set {text[:80]}: nested too deeply; no key has {DEEPEST} dots")
+    path: KeyPath = ()
+    new: KeyPath | None = None
+    here: Any = table
+    value = _value(text[position:].strip(), text)
+    demand_shallow({"": value}, f"--set {text[:80]}")
+    for depth, part in enumerate(parts):
+        if not isinstance(here, dict | list):
+            raise InputError(
+                f"--set {text}: {dotted(path)} = {show(here)} is not a table, so "
+                f"it has no key {part}; set {dotted(path)} as a whole"
+            )
+        key: Any = _index(here, part, dotted(path), text) if isinstance(here, list) else part
+        path = (*path, key)
+        last = depth == len(parts) - 1
+        if new is None and (last or not holds(here, key)):
+            new = path
+        if last:
+            here[key] = value
+        elif isinstance(here, dict):
+            here = here.setdefault(key, {})
+        else:
+            here = here[key]
+    return new or path
+
+
+def _index(entries: list[Any], part: str, where: str, text: str) -> int:
+    """Return the position of the entry that `part` numbers, names or labels."""
+    names = [
+        {str(entry.get(key)) for key in ("name", "label") if key in entry}
+        if isinstance(entry, dict)
+        else set()
+        for entry in entries
+    ]
+    found = [index for index, each in enumerate(names) if part in each]
+    if not found and part.isdecimal() and int(part) < len(entries):
+        return int(part)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise InputError(
+            f"--set {text}: {len(found)} entries of {where} are called {part}; "
+            f"name one by its number: {', '.join(f'{where}.{index}' for index in found)}"
+        )
+    known = sorted(set().union(*names))
+    raise InputError(
+        f"--set {text}: {where} has no entry {part}; "
+        f"{nearest(part, known, 'names')}, or numbers from 0 to {len(entries) - 1}"
+    )
+
+
+def _value(text: str, whole: str) -> Any:
+    if not text:
+        raise InputError(f'--set {whole}: no value; write "" for an empty text')
+    try:
+        table = untrusted.toml(f"value = {text}", DEEPEST)
+    except (ValueError, RecursionError) as error:
+        if text[0] in "[{\"'":
+            raise InputError(f"--set {whole}: the value is not TOML: {error}") from None
+        return text  # a shell has eaten the quotes of "20 ms"
+    return table["value"] if len(table) == 1 else text
