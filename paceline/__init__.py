@@ -10,24 +10,40 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from paceline.command_line import main
     from paceline.simulator.errors import InputError, ProgramError, RunError
+    from paceline.simulator.inputs.units import Seconds
     from paceline.simulator.load.load import load
     from paceline.simulator.objectives.evaluation import Evaluation
-    from paceline.simulator.objectives.objective import Objective
+    from paceline.simulator.objectives.objective import GradientSource, Objective
     from paceline.simulator.objectives.plugins import ObjectiveError, ObjectivePlugin
-    from paceline.simulator.programs.codecs.channel import Codec
+    from paceline.simulator.programs.codecs.channel import Channel, Codec
     from paceline.simulator.programs.codecs.codec import CodecOf, Raw
     from paceline.simulator.programs.codecs.message_codec import MessageCodec
-    from paceline.simulator.programs.effects import ANY, Handle, Node, Payload, Vector
-    from paceline.simulator.programs.pieces.graph import Graph, GraphOf, Ring
-    from paceline.simulator.programs.pieces.piece import piece
-    from paceline.simulator.programs.pieces.schedule import (
-        PeriodOfSteps,
-        Rate,
-        Schedule,
+    from paceline.simulator.programs.effects import (
+        ANY,
+        NOTHING,
+        Encoded,
+        Handle,
+        Node,
+        Payload,
+        Vector,
     )
-    from paceline.simulator.programs.pieces.transform import Identity, Transform, TransformOf
+    from paceline.simulator.programs.pieces.gate import bounded_lead
+    from paceline.simulator.programs.pieces.graph import Graph, GraphOf, Ring
+    from paceline.simulator.programs.pieces.piece import Number, piece
+    from paceline.simulator.programs.pieces.schedule import PeriodOfSteps, Rate, Schedule
+    from paceline.simulator.programs.pieces.threshold import Threshold
+    from paceline.simulator.programs.pieces.transform import (
+        AdamW,
+        Fraction,
+        Identity,
+        Momentum,
+        Nesterov,
+        Transform,
+        TransformOf,
+    )
     from paceline.simulator.programs.program import Program, doc
     from paceline.simulator.reports.page.page import report
+    from paceline.simulator.scenario.scenario import Scenario
     from paceline.simulator.studies.papers.reproduce import reproduce
     from paceline.simulator.studies.simulate import simulate
     from paceline.simulator.studies.sweep.sweep import sweep
@@ -46,7 +62,7 @@ if TYPE_CHECKING:
 
 _SIMULATOR, _VALIDATE = "paceline.simulator", "paceline.validate"
 _PIECES, _CODECS = f"{_SIMULATOR}.programs.pieces", f"{_SIMULATOR}.programs.codecs"
-_COMMANDS = {  # public name: its module, and its name there if that is another
+_COMMANDS = {  # public name: its module, and its name there if different
     "main": ("paceline.command_line",),
     "load": (f"{_SIMULATOR}.load.load",),
     "simulate": (f"{_SIMULATOR}.studies.simulate",),
@@ -65,20 +81,28 @@ _COMMANDS = {  # public name: its module, and its name there if that is another
     "ProgramError": (f"{_SIMULATOR}.errors",),
     "RunError": (f"{_SIMULATOR}.errors",),
 }
-_PLUG_INS = {  # what programs, pieces, codecs, objectives, models and data of others are made with
+_PLUG_INS = {  # for writing programs, pieces, codecs, objectives, models and data sets
     "Program": (f"{_SIMULATOR}.programs.program",),
     "doc": (f"{_SIMULATOR}.programs.program",),
     **dict.fromkeys(
-        ("ANY", "Handle", "Node", "Payload", "Vector"), (f"{_SIMULATOR}.programs.effects",)
+        ("ANY", "Encoded", "Handle", "NOTHING", "Node", "Payload", "Vector"),
+        (f"{_SIMULATOR}.programs.effects",),
     ),
-    "piece": (f"{_PIECES}.piece",),
+    "Seconds": (f"{_SIMULATOR}.inputs.units",),
+    **dict.fromkeys(("Number", "piece"), (f"{_PIECES}.piece",)),
+    "bounded_lead": (f"{_PIECES}.gate",),
+    "Threshold": (f"{_PIECES}.threshold",),
     **dict.fromkeys(("PeriodOfSteps", "Rate", "Schedule"), (f"{_PIECES}.schedule",)),
-    **dict.fromkeys(("Identity", "Transform", "TransformOf"), (f"{_PIECES}.transform",)),
+    **dict.fromkeys(
+        ("AdamW", "Fraction", "Identity", "Momentum", "Nesterov", "Transform", "TransformOf"),
+        (f"{_PIECES}.transform",),
+    ),
     **dict.fromkeys(("Graph", "GraphOf", "Ring"), (f"{_PIECES}.graph",)),
-    "Codec": (f"{_CODECS}.channel",),
+    **dict.fromkeys(("Channel", "Codec"), (f"{_CODECS}.channel",)),
     "MessageCodec": (f"{_CODECS}.message_codec",),
     **dict.fromkeys(("CodecOf", "Raw"), (f"{_CODECS}.codec",)),
-    "Objective": (f"{_SIMULATOR}.objectives.objective",),
+    "Scenario": (f"{_SIMULATOR}.scenario.scenario",),
+    **dict.fromkeys(("GradientSource", "Objective"), (f"{_SIMULATOR}.objectives.objective",)),
     "Evaluation": (f"{_SIMULATOR}.objectives.evaluation",),
     **dict.fromkeys(("ObjectivePlugin", "ObjectiveError"), (f"{_SIMULATOR}.objectives.plugins",)),
     "register_model": (f"{_VALIDATE}.torch_objective.models",),
@@ -88,17 +112,26 @@ _NAMES = _COMMANDS | _PLUG_INS
 
 __all__ = [
     "ANY",
+    "NOTHING",
+    "AdamW",
+    "Channel",
     "Codec",
     "CodecOf",
     "Data",
+    "Encoded",
     "Evaluation",
+    "Fraction",
+    "GradientSource",
     "Graph",
     "GraphOf",
     "Handle",
     "Identity",
     "InputError",
     "MessageCodec",
+    "Momentum",
+    "Nesterov",
     "Node",
+    "Number",
     "Objective",
     "ObjectiveError",
     "ObjectivePlugin",
@@ -110,13 +143,17 @@ __all__ = [
     "Raw",
     "Ring",
     "RunError",
+    "Scenario",
     "Schedule",
+    "Seconds",
     "Telemetry",
+    "Threshold",
     "Transform",
     "TransformOf",
     "TuneResult",
     "Vector",
     "__version__",
+    "bounded_lead",
     "calibrate",
     "compare",
     "doc",

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict
 
+from paceline.simulator.inputs.units import is_time
+
 Array = NDArray[np.float64]
-TIMES = ("value", "mean", "shift", "low", "high", "sd", "scale", "minimum")
-"""Those parameters of distributions that are times."""
 
 
 def _require_dist(schema: dict[str, Any]) -> None:
@@ -95,11 +95,22 @@ class Distribution(BaseModel, ABC):
         """
         return None
 
+    @classmethod
+    def times(cls) -> tuple[str, ...]:
+        """Return the names of the parameters that are times."""
+        return tuple(key for key, field in cls.model_fields.items() if is_time(field))
+
     def scaled(self, by: float) -> Self:
-        """The law of times that are `by` times as long."""
-        return self.model_copy(
-            update={key: by * getattr(self, key) for key in type(self).model_fields if key in TIMES}
-        )
+        """Return the law of times that are `by` times as long."""
+        return self.model_copy(update={key: by * getattr(self, key) for key in self.times()})
+
+    def spread(self, by: float) -> dict[str, float]:
+        """Return the parameters (SI) that change if the times spread `by` times as widely.
+
+        A law with a least time keeps that; any other keeps its mean. Empty without a spread that a
+        parameter sets (constants, samples).
+        """
+        return {}
 
     def from_uniform(self, u: Array) -> Array:
         """Turn numbers uniform on (0, 1), shape (n,), into as many draws (seconds)."""

@@ -1,10 +1,13 @@
-"""`Law`: any distribution of a random time (seconds) that a scenario file may name.
+"""`Law`: the distribution of a random time (seconds), as a scenario file names it.
 
-These are the parametric ones, the times in a file, and mixtures of both.
+Laws are parametric families, the times in a file, and mixtures of both. To add a family, write its
+class and add it to `FAMILIES`.
 """
 
 import math
-from typing import Annotated, Any, Literal, Self
+import operator
+from functools import reduce
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import (
@@ -34,18 +37,16 @@ from paceline.simulator.distributions.parametric import (
 )
 from paceline.simulator.inputs.units import EXAMPLES
 
-Simple = (
-    Constant
-    | Exponential
-    | ShiftedExponential
-    | Uniform
-    | Normal
-    | LogNormal
-    | Gamma
-    | Weibull
-    | Pareto
-    | Empirical
-)
+FAMILIES: tuple[type[Distribution], ...] = (
+    Constant, Exponential, ShiftedExponential, Uniform, Normal, LogNormal, Gamma, Weibull, Pareto,
+    Empirical,
+)  # fmt: skip
+"""The distributions that may stand alone or in a mixture: the one list of them."""
+BY_NAME = {family.model_fields["dist"].default: family for family in FAMILIES}
+if TYPE_CHECKING:
+    Simple = Distribution
+else:
+    Simple = reduce(operator.or_, FAMILIES)
 
 
 class Component(BaseModel):

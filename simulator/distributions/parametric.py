@@ -85,6 +85,10 @@ class Exponential(Distribution):
         """An Erlang time."""
         return 0.0, Gamma.model_construct(mean=n * self.mean, shape=float(n))
 
+    def spread(self, by: float) -> dict[str, float]:
+        """Scale the mean: the least time stays zero."""
+        return {"mean": self.mean * by}
+
 
 class ShiftedExponential(Distribution):
     """A fixed time plus an exponential one; `mean` is the mean of their sum."""
@@ -126,6 +130,10 @@ class ShiftedExponential(Distribution):
     def _knots(self) -> tuple[float, ...]:
         return (self.shift,)
 
+    def spread(self, by: float) -> dict[str, float]:
+        """Move the mean away from the shift."""
+        return {"mean": self.shift + (self.mean - self.shift) * by}
+
 
 class Uniform(Distribution):
     """Any time between two bounds, all equally likely."""
@@ -154,6 +162,10 @@ class Uniform(Distribution):
 
     def _knots(self) -> tuple[float, ...]:
         return (self.low, self.high)
+
+    def spread(self, by: float) -> dict[str, float]:
+        """Move the upper bound away from the lower one."""
+        return {"high": self.low + (self.high - self.low) * by}
 
 
 class Normal(Distribution):
@@ -201,6 +213,10 @@ class Normal(Distribution):
             return low
         return invert(self.cdf, q, low, self.mean + self.sd * _ndtri(0.5 + 0.5 * q))
 
+    def spread(self, by: float) -> dict[str, float]:
+        """Scale the standard deviation."""
+        return {"sd": self.sd * by}
+
 
 class LogNormal(Distribution):
     """A time whose logarithm is normal: a heavy tail. `mean` and `sd` are of the time itself."""
@@ -230,6 +246,10 @@ class LogNormal(Distribution):
     def _quantile(self, q: Array) -> Array:
         mean, sd = self._log
         return np.exp(mean + sd * _ndtri(q))
+
+    def spread(self, by: float) -> dict[str, float]:
+        """Scale the standard deviation."""
+        return {"sd": self.sd * by}
 
 
 class Gamma(Distribution):
@@ -261,6 +281,10 @@ class Gamma(Distribution):
         """A gamma of so many times the shape."""
         return 0.0, Gamma.model_construct(mean=n * self.mean, shape=n * self.shape)
 
+    def spread(self, by: float) -> dict[str, float]:
+        """Keep the mean and scale the standard deviation, mean / sqrt(shape)."""
+        return {"shape": self.shape / by**2}
+
 
 class Weibull(Distribution):
     """A power of an exponential time: heavy-tailed for a shape below one."""
@@ -281,6 +305,10 @@ class Weibull(Distribution):
     def _quantile(self, q: Array) -> Array:
         with np.errstate(divide="ignore"):
             return self.scale * (-np.log1p(-q)) ** (1 / self.shape)
+
+    def spread(self, by: float) -> dict[str, float]:
+        """Scale all times: the least time stays zero."""
+        return {"scale": self.scale * by}
 
 
 class Pareto(Distribution):
@@ -308,3 +336,7 @@ class Pareto(Distribution):
 
     def _knots(self) -> tuple[float, ...]:
         return (self.minimum,)
+
+    def spread(self, by: float) -> dict[str, float]:
+        """Scale the mean excess over the minimum, minimum / (alpha - 1), if it is finite."""
+        return {"alpha": 1 + (self.alpha - 1) / by} if self.alpha > 1 else {}

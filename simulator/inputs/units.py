@@ -10,6 +10,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema
+from pydantic.fields import FieldInfo
 
 if TYPE_CHECKING:
     from pint import UnitRegistry
@@ -102,9 +103,14 @@ def _quantity(dimension: str) -> Any:
     return BeforeValidator(partial(to_si, dimension=dimension)), WithJsonSchema(schema)
 
 
-_parse, _schema = _quantity("time")
-Seconds = Annotated[float, _parse, _schema]
+_parse_time, _schema = _quantity("time")
+Seconds = Annotated[float, _parse_time, _schema]
 _parse, _schema = _quantity("size")
 Bytes = Annotated[float, _parse, _schema]
 _parse, _schema = _quantity("bandwidth")
 BytesPerSecond = Annotated[float, _parse, _schema]
+
+
+def is_time(field: FieldInfo) -> bool:
+    """Tell whether a model's field is a time, declared as `Seconds` or a narrower type."""
+    return _parse_time in field.metadata

@@ -103,7 +103,7 @@ async def adacomm(
         if variant == "paddle"
         else PaperRule(tau0, interval, gamma, slack, lr_exponent)
     )
-    wire = codec.open(me)
+    channel = codec.open(me)
     x = anchor = me.start
     u, v = momentum.init(x), block_momentum.init(x)
     tau, rate = tau0, lr(1)
@@ -118,7 +118,7 @@ async def adacomm(
         if len(losses) == tau:
             round_loss = sum(losses) / tau
             came = (anchor - x, losses[0], round_loss, loss, me.clock())
-            displacement, *shared = await wire.mean(came)
+            displacement, *shared = await channel.mean(came)
             step, v = block_momentum.update(displacement, v, anchor)
             x = anchor = anchor - step
             u, losses = momentum.init(x), []

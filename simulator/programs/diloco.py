@@ -46,7 +46,7 @@ async def streaming_diloco(
     codec: Codec = Raw(),
 ) -> None:
     """Streaming DiLoCo: fragments of the model take turns, and train on while they are averaged."""
-    wires = [codec.open(me) for _ in range(fragments)]
+    channels = [codec.open(me) for _ in range(fragments)]
     offsets = [tau * (f + 1) // fragments for f in range(fragments)]
     outer = Nesterov(outer_momentum)
     x = anchor = me.start
@@ -56,10 +56,10 @@ async def streaming_diloco(
         direction, u = inner.update(await me.gradient(x), u, x)
         x = x - lr(k) * direction
         for f in (f for f in range(fragments) if (k - offsets[f]) % tau == 0):
-            means[f] = wires[f].start_mean(me.cut(anchor - x, fragments)[f])
+            means[f] = channels[f].start_mean(me.cut(anchor - x, fragments)[f])
         for f in [f for f in means if (k - offsets[f]) % tau == overlap]:
             shared, own = list(me.cut(anchor, fragments)), list(me.cut(x, fragments))
-            step, v[f] = outer.update(await wires[f].wait(means.pop(f)), v[f], shared[f])
+            step, v[f] = outer.update(await channels[f].wait(means.pop(f)), v[f], shared[f])
             shared[f] = shared[f] - outer_lr * step
             own[f] = shared[f] + alpha * (own[f] - shared[f])
             anchor, x = me.join(shared), me.join(own)
@@ -81,7 +81,7 @@ async def late_rounds(
     `combine` makes the outer gradient of a worker's displacements in this round and in the last,
     and of the mean of the last ones (None in the first round); None is no outer step.
     """
-    wire, outer = codec.open(me), Nesterov(outer_momentum)
+    channel, outer = codec.open(me), Nesterov(outer_momentum)
     x = anchor = me.start
     u, v = inner.init(x), outer.init(x)
     before, mean, since = 0.0 * x, None, 0
@@ -91,8 +91,8 @@ async def late_rounds(
         since += 1
         if since >= tau(k):
             came, since = anchor - x, 0
-            gradient = combine(came, before, None if mean is None else await wire.wait(mean))
-            before, mean = came, wire.start_mean(came)
+            gradient = combine(came, before, None if mean is None else await channel.wait(mean))
+            before, mean = came, channel.start_mean(came)
             if gradient is not None:
                 step, v = outer.update(gradient, v, anchor)
                 anchor = anchor - outer_lr * step

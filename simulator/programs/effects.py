@@ -37,7 +37,7 @@ class Encoded:
     """A vector as a codec sends it.
 
     `data`: arrays that an average adds up; `places`: which entries of the vector they are, where
-    not all (None); `share`: of the whole model; `bytes`: what it weighs on the wire.
+    not all (None); `share`: of the whole model; `bytes`: its size on the network.
     """
 
     data: tuple[Vector, ...]

@@ -46,11 +46,11 @@ async def ssgd(
     codec: Codec = Raw(),
 ) -> None:
     """Synchronous SGD: average every gradient before every step."""
-    wire = codec.open(me)
+    channel = codec.open(me)
     x = me.start
     u = momentum.init(x)
     for k in count(1):
-        g = await wire.mean(await me.gradient(x))
+        g = await channel.mean(await me.gradient(x))
         direction, u = momentum.update(g, u, x)
         x = x - lr(k) * direction
         me.mark(x)
@@ -65,13 +65,13 @@ async def ssgd_bucketed(
     codec: Codec = Raw(),
 ) -> None:
     """Synchronous SGD whose averages overlap the backward pass, bucket by bucket, in order."""
-    wires = [codec.open(me) for _ in range(buckets)]
+    channels = [codec.open(me) for _ in range(buckets)]
     x = me.start
     u = momentum.init(x)
     for k in count(1):
-        backward = zip(wires, await me.start_backward(x, buckets), strict=True)
-        means = [(wire, wire.start_mean(await me.wait(piece))) for wire, piece in backward]
-        g = me.join([await wire.wait(mean) for wire, mean in means])
+        backward = zip(channels, await me.start_backward(x, buckets), strict=True)
+        means = [(channel, channel.start_mean(await me.wait(piece))) for channel, piece in backward]
+        g = me.join([await channel.wait(mean) for channel, mean in means])
         direction, u = momentum.update(g, u, x)
         x = x - lr(k) * direction
         me.mark(x)
@@ -92,7 +92,7 @@ async def rounds(
     `restart` makes the state with which the inner transform begins a phase, of the new parameters
     and the state that the last phase ended with.
     """
-    wire = codec.open(me)
+    channel = codec.open(me)
     x = anchor = me.start
     u, v = inner.init(x), outer.init(x)
     since = 0
@@ -101,7 +101,7 @@ async def rounds(
         x = x - lr(k) * direction
         since += 1
         if since >= tau(k):
-            step, v = outer.update(await wire.mean(anchor - x), v, anchor)
+            step, v = outer.update(await channel.mean(anchor - x), v, anchor)
             x = anchor = anchor - outer_lr * step
             u, since = restart(x, u), 0
         me.mark(x)
@@ -166,7 +166,7 @@ async def easgd(
     codec: Codec = Raw(),
 ) -> None:
     """EASGD: every tau steps an elastic force draws the workers and their centre together."""
-    wire = codec.open(me)
+    channel = codec.open(me)
     pull = 0.9 / me.workers if alpha is None else alpha
     x = centre = me.start
     u = momentum.init(x)
@@ -177,7 +177,7 @@ async def easgd(
         since += 1
         if since >= tau(k):
             away = x - centre
-            centre = centre + me.workers * pull * await wire.mean(away)
+            centre = centre + me.workers * pull * await channel.mean(away)
             x, since = x - pull * away, 0
         me.mark(x)
 
@@ -193,7 +193,7 @@ async def bmuf(
     codec: Codec = Raw(),
 ) -> None:
     """BMUF, or SlowMo: local SGD with slow momentum, in units of the gradient, over averages."""
-    wire = codec.open(me)
+    channel = codec.open(me)
     x = anchor = me.start
     u, slow = local_momentum.init(x), 0.0 * x
     since, rates = 0, 0.0
@@ -203,7 +203,7 @@ async def bmuf(
         since, rates = since + 1, rates + lr(k)
         if since >= tau(k):
             rate = rates / since or 1.0  # at a rate of zero nobody has moved
-            slow = momentum * slow + await wire.mean(anchor - x) / rate
+            slow = momentum * slow + await channel.mean(anchor - x) / rate
             x = anchor = anchor - step * rate * slow
             u, since, rates = local_momentum.init(x), 0, 0.0
         me.mark(x)

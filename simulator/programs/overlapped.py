@@ -23,14 +23,14 @@ async def dts(
     delay: Delay,
     period: Period = 1,
     compensation: Annotated[
-        Literal["exact", "lecture", "displacement", "none"],
+        compensations.CompensationName,
         doc("how a late mean replaces the worker's own share of it"),
     ] = "exact",
     codec: Codec = Raw(),
 ) -> None:
     """DTS: every `period` steps a mean is started, `delay` steps later its effect is made up."""
     rule = compensations.KINDS[compensation](lr, momentum)
-    wire = codec.open(me)
+    channel = codec.open(me)
     zero = 0.0 * me.start
     state = me.start, zero  # parameters, and momentum buffer
     own = nothing = zero, zero
@@ -39,12 +39,12 @@ async def dts(
         state, own = rule.local(state, own, await me.gradient(state[0]), n)
         due = (n + 1) % period == 0
         if due and not delay:
-            state = rule.late(state, own, await wire.mean(rule.sent(own)), n, n)
+            state = rule.late(state, own, await channel.mean(rule.sent(own)), n, n)
         elif flying and flying[0][0] == n - delay:  # before the next start: `delay` are under way
             since, theirs, mean = flying.popleft()
-            state = rule.late(state, theirs, await wire.wait(mean), since, n)
+            state = rule.late(state, theirs, await channel.wait(mean), since, n)
         if due and delay:
-            flying.append((n, own, wire.start_mean(rule.sent(own))))
+            flying.append((n, own, channel.start_mean(rule.sent(own))))
         if due:
             own = nothing
         me.mark(state[0])
@@ -59,7 +59,7 @@ async def cocod_sgd(
     codec: Codec = Raw(),
 ) -> None:
     """CoCoD-SGD: local SGD whose averages arrive one period late; own steps since are kept."""
-    wire = codec.open(me)
+    channel = codec.open(me)
     x = snapshot = me.start
     u = momentum.init(x)
     mean: Any = None
@@ -71,8 +71,8 @@ async def cocod_sgd(
         if since >= tau(k):
             came = snapshot - x
             if mean is not None:
-                x = x + own - await wire.wait(mean)
-            own, mean = came, wire.start_mean(came)
+                x = x + own - await channel.wait(mean)
+            own, mean = came, channel.start_mean(came)
             snapshot, since = x, 0
         me.mark(x)
 
@@ -88,7 +88,7 @@ async def overlap_local_sgd(
     codec: Codec = Raw(),
 ) -> None:
     """Overlap-Local-SGD: every tau steps pull towards an anchor that was averaged meanwhile."""
-    wire = codec.open(me)
+    channel = codec.open(me)
     x = anchor = me.start
     u, v = momentum.init(x), 0.0 * x
     mean: Any = None
@@ -99,10 +99,10 @@ async def overlap_local_sgd(
         since += 1
         if since >= tau(k):
             if mean is not None:
-                anchor = anchor - await wire.wait(mean)
+                anchor = anchor - await channel.wait(mean)
             x = (1 - alpha) * x + alpha * anchor
             v = beta * v + (anchor - x)
-            mean, since = wire.start_mean(v), 0
+            mean, since = channel.start_mean(v), 0
         me.mark(x)
 
 
@@ -123,7 +123,7 @@ async def hpsgd(
 
     Published flush: what arrives at an epoch's end is lost, and its last mean is applied twice.
     """
-    wire = codec.open(me)
+    channel = codec.open(me)
     x = model = me.start
     pending = nothing = 0.0 * x
     mean: Any = None
@@ -132,18 +132,18 @@ async def hpsgd(
         step = lr(k) * await me.gradient(x)
         pending = pending + step
         if epoch and k % epoch == 0:
-            arrived = nothing if mean is None else await wire.wait(mean)
-            mean = wire.start_mean(pending)
-            model = model - await wire.wait(mean)
+            arrived = nothing if mean is None else await channel.wait(mean)
+            mean = channel.start_mean(pending)
+            model = model - await channel.wait(mean)
             if epoch_flush == "exact":
                 model, mean = model - arrived, None
             x, pending, fresh = model, nothing, True
         elif mean is None and not fresh:  # nothing can have arrived: the replica goes on
-            mean, pending = wire.start_mean(pending), nothing
+            mean, pending = channel.start_mean(pending), nothing
             x = x - step
-        elif not fresh and await wire.finished(mean):
-            x = model = model - await wire.wait(mean)
-            mean, pending, fresh = wire.start_mean(pending), nothing, True
+        elif not fresh and await channel.finished(mean):
+            x = model = model - await channel.wait(mean)
+            mean, pending, fresh = channel.start_mean(pending), nothing, True
         else:
             x, fresh = x - step, False
         me.mark(x)

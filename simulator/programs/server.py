@@ -20,10 +20,10 @@ K = Annotated[int, doc("gradients per update, at most the number of workers", "g
 
 async def push_and_pull(me: Node, *, codec: Codec = Raw()) -> None:
     """Send each gradient to the server and go on with what it answers."""
-    wire = codec.open(me)
+    channel = codec.open(me)
     x = me.start
     while True:
-        x = await wire.request(me.server, await me.gradient(x))
+        x = await channel.request(me.server, await me.gradient(x))
 
 
 async def asgd_server(
@@ -34,11 +34,11 @@ async def asgd_server(
     codec: Codec = Raw(),
 ) -> None:
     """Asynchronous SGD: a serial server applies each gradient as it arrives, however stale."""
-    wire = codec.open(me)
+    channel = codec.open(me)
     x = me.start
     u = momentum.init(x)
     for update in count(me.workers):
-        worker, g = await wire.receive()
+        worker, g = await channel.receive()
         me.work(me.apply_seconds)
         direction, u = momentum.update(g, u, x)
         x = x - lr(update // me.workers) * direction
@@ -57,12 +57,12 @@ async def ssp_server(
     codec: Codec = Raw(),
 ) -> None:
     """SSP: asynchronous SGD, but a worker that is too far ahead waits for the slowest."""
-    wire = codec.open(me)
+    channel = codec.open(me)
     x = me.start
     u = momentum.init(x)
     gate = bounded_lead(me.workers, staleness)
     for update in count(me.workers):
-        worker, g = await wire.receive()
+        worker, g = await channel.receive()
         me.work(me.apply_seconds)
         direction, u = momentum.update(g, u, x)
         x = x - lr(update // me.workers) * direction
@@ -88,13 +88,13 @@ async def collect(
     gradient goes into; else they are answered at once. `by_updates`: updates are counted, not
     arrivals.
     """
-    wire = codec.open(me)
+    channel = codec.open(me)
     x = me.start
     u = momentum.init(x)
     total, waiting, updates = 0.0 * x, list[int](), 0
     held = 0
     for arrivals in count(1):
-        worker, g = await wire.receive()
+        worker, g = await channel.receive()
         total, held = total + g, held + 1
         waiting.append(worker)
         due = held >= min(me.workers, threshold(updates if by_updates else arrivals))
@@ -147,13 +147,13 @@ async def k_batch_async_server(
 
 async def race(me: Node, *, codec: Codec = Raw()) -> None:
     """Compute until done or overtaken: a new model makes the gradient worthless."""
-    wire = codec.open(me)
+    channel = codec.open(me)
     x, number = me.start, 0.0
     while True:
         (computing,) = await me.start_backward(x, 1)
         answer = await me.receive_before(computing, me.server)
         if answer is None:
-            wire.send(me.server, (await me.wait(computing), number))
+            channel.send(me.server, (await me.wait(computing), number))
             answer = await me.receive(me.server)
         _, (x, number) = answer
 
@@ -162,13 +162,13 @@ async def k_sync_server(
     me: Node, *, lr: LearningRate, momentum: LocalMomentum = Identity(), k: K, codec: Codec = Raw()
 ) -> None:
     """K-sync SGD: apply the mean of a round's first K gradients; the others are given up."""
-    wire = codec.open(me)
+    channel = codec.open(me)
     x = me.start
     u = momentum.init(x)
     for update in count(1):
         total, held = 0.0 * x, 0
         while held < k:
-            _, (g, number) = await wire.receive()
+            _, (g, number) = await channel.receive()
             if number == update - 1:
                 total, held = total + g, held + 1
             else:

@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import tomllib
+from itertools import count
 from pathlib import Path
+from typing import Annotated
 
 import jsonschema
 import numpy as np
@@ -558,7 +560,58 @@ def test_starting_is_cheap(then):
 
 
 def test_public_names_are_there():
+    assert {*paceline.__all__} == {*paceline._NAMES, "__version__"}
     for name in paceline.__all__:
         assert getattr(paceline, name) is not None
     with pytest.raises(AttributeError, match="nonsense"):
         paceline.nonsense  # noqa: B018
+
+
+def test_importing_the_package_imports_no_other_module_of_it():
+    ours = "[name for name in sys.modules if name.partition('.')[0] == 'paceline']"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    found = subprocess.run(
+        [sys.executable, "-c", f"import sys, paceline; print({ours})"],
+        capture_output=True, text=True, env=environment, check=True,
+    )  # fmt: skip
+    assert found.stdout.splitlines()[-1] == "['paceline']"
+
+
+def test_plug_ins_need_nothing_else():
+    """A program with a codec of its own and a time for a parameter, by public names alone."""
+
+    @paceline.piece
+    class Signs(paceline.MessageCodec):
+        def encode(self, vector, state, number):
+            return (vector,), None, state
+
+        def add(self, total, data, places):
+            return total + data[0]
+
+        def bytes(self, parameters, width, number, kept):
+            return parameters / 8
+
+    signs, nesterov = Signs(), paceline.Nesterov(0.5)
+
+    async def mine(
+        me,
+        *,
+        lr: paceline.Rate,
+        momentum: paceline.TransformOf = nesterov,
+        pause: Annotated[paceline.Seconds, paceline.doc("rest after a step", "s")] = 0.0,
+        codec: paceline.CodecOf = signs,
+    ):
+        """A program of somebody else's."""
+        channel, x = codec.open(me), me.start
+        u = momentum.init(x)
+        for k in count(1):
+            direction, u = momentum.update(await channel.mean(await me.gradient(x)), u, x)
+            x = x - lr(k) * direction
+            me.work(pause)
+            me.mark(x)
+
+    programs = {"mine": paceline.Program("mine", mine, "")}
+    changes = ['algorithm=[{ name = "mine", lr = 1, pause = "1 ms" }]', "run.steps=3"]
+    scenario = paceline.load("quickstart", changes, programs=programs)
+    result = paceline.simulate(scenario, seeds=1, programs=programs)
+    assert result.algorithms[0]["steps"] == 3

@@ -240,7 +240,7 @@ def test_wrong_parameters_are_refused_with_a_remedy(table, remedy):
         ("1\nnan\n", "line 2"),
         ("1, 2\n", "line 1"),
         ("1\n3 kB\n", "line 2.*not a time"),
-        (b"\xff\xfe\x00", "not text"),
+        (b"\xff\xfe\x00", "line 1 is not UTF-8"),
     ],
 )
 def test_bad_sample_files_are_refused(tmp_path, text, remedy):

@@ -15,7 +15,7 @@ from paceline.simulator.engines import payloads
 from paceline.simulator.errors import InputError, ProgramError
 from paceline.simulator.programs import Program, catalogue
 from paceline.simulator.programs.codecs.channel import Codec
-from paceline.simulator.programs.codecs.codec import KINDS, CodecOf, Raw
+from paceline.simulator.programs.codecs.codec import CODECS, CodecOf, Raw
 from paceline.simulator.programs.codecs.dgc import DGC, about_largest
 from paceline.simulator.programs.effects import NOTHING, Encoded
 from paceline.simulator.programs.local import Codec as CodecParameter
@@ -597,8 +597,11 @@ def test_raw_is_the_node_itself():
 
 
 def test_what_a_codec_is_for_is_told_of_its_class():
-    told = {kind: (codec.needs_collective, codec.carries_momentum) for kind, codec in KINDS.items()}
-    assert all(issubclass(codec, Codec) for codec in KINDS.values())
+    told = {
+        kind: (codec.needs_collective, codec.carries_momentum)
+        for kind, codec in CODECS.kinds.items()
+    }
+    assert all(issubclass(codec, Codec) for codec in CODECS.kinds.values())
     assert {kind for kind, (collective, _) in told.items() if collective} == {"power-sgd"}
     assert {kind for kind, (_, momentum) in told.items() if momentum} == {"dgc"}
 
@@ -606,10 +609,10 @@ def test_what_a_codec_is_for_is_told_of_its_class():
 # As a scenario writes them
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CODECS.kinds)
 def test_a_name_is_the_codec_with_its_defaults(kind):
     codec = read(kind)
-    assert codec == read({"kind": kind}) == KINDS[kind]()
+    assert codec == read({"kind": kind}) == CODECS.kinds[kind]()
     assert read(codec) is codec
     assert read("raw") == Raw()
 
@@ -644,7 +647,7 @@ def test_a_codec_that_is_none_is_explained(codec, what):
 def test_the_schema_accepts_what_is_accepted():
     schema = TypeAdapter(CodecOf).json_schema()
     assert "$ref" not in str(schema)  # it is put into other schemas
-    for table in [*EVERY, *KINDS, {"kind": "fp16", "compress": "3 ms"}]:
+    for table in [*EVERY, *CODECS.kinds, {"kind": "fp16", "compress": "3 ms"}]:
         jsonschema.validate(table, schema)
     for wrong in ("fp61", {"kind": "top-k", "ratio": 2}, {"kind": "qsgd", "bits": 9}, {}, 3):
         with pytest.raises(jsonschema.ValidationError):

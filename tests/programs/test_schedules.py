@@ -25,7 +25,6 @@ from paceline.simulator.programs.pieces.threshold import (
     Monotone,
     StepsOf,
     Threshold,
-    never_decreases,
 )
 
 ADAPTERS = {
@@ -149,12 +148,12 @@ def test_step_decay_is_piecewise(start, factor, at, step):
 def test_never_decreases_says_what_the_values_do(schedule):
     values = [schedule(step) for step in range(FURTHEST)]
     ascends = all(before <= after for before, after in pairwise(values))
-    assert never_decreases(schedule) == ascends
+    assert schedule.never_decreases == ascends
 
 
 @given(schedules)
 def test_a_threshold_is_whole_and_never_falls(schedule):
-    if not never_decreases(schedule):
+    if not schedule.never_decreases:
         with pytest.raises(ValidationError, match="decreases; write a threshold"):
             read("threshold", schedule)
         return

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.distributions.distribution import TIMES, Array, Distribution
+from paceline.simulator.distributions.distribution import Array, Distribution
 from paceline.simulator.distributions.parametric import Constant
 from paceline.simulator.errors import InputError
 from paceline.validate.calibration import distribution_fits, independence, slow_periods
@@ -143,7 +143,7 @@ def _table(law: Distribution) -> dict[str, str | float]:
     values = law.model_dump()
     found: dict[str, str | float] = {"dist": values.pop("dist")}
     for key, value in values.items():
-        if key in TIMES:
+        if key in law.times():
             found[key] = _quantity(value)
         elif key != "negative":
             found[key] = float(f"{value:.6g}")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from paceline.simulator.programs import Program
-from paceline.simulator.programs.codecs.codec import KINDS
+from paceline.simulator.programs.codecs.codec import CODECS
 from paceline.simulator.programs.effects import Node, Vector
 from paceline.validate.training import clock
 
@@ -108,7 +108,7 @@ async def pair(me: Node, *, sizes: list[int], compressed: list[int], repeats: in
                 me.send(other, payload)
     for size in compressed:
         payload = vector(size, me.start)
-        for kind in KINDS.values():
+        for kind in CODECS.kinds.values():
             line: Any = kind().open(me)
             for _ in range(repeats):
                 me.work(PAUSE)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.programs.codecs.codec import KINDS
+from paceline.simulator.programs.codecs.codec import CODECS
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.validate.calibration import overheads
@@ -110,11 +110,11 @@ def codecs(task: TrainingTask) -> list[CodecTime]:
     parameters = task.algorithm.parameters
     repeats = parameters["repeats"]
     costs = np.array([_blocks(each.events) for each in _read(task, 2)])
-    shape = 2, len(parameters["compressed"]), len(KINDS), repeats, 2
+    shape = 2, len(parameters["compressed"]), len(CODECS.kinds), repeats, 2
     typical = np.median(costs.reshape(shape)[:, :, :, FIRST:], axis=(0, 3))
     found = []
     for size, rows in zip(parameters["compressed"], typical, strict=True):
-        for (kind, make), (before, after) in zip(KINDS.items(), rows - rows[0], strict=True):
+        for (kind, make), (before, after) in zip(CODECS.kinds.items(), rows - rows[0], strict=True):
             if kind != "raw":
                 arrived = 2 if getattr(make, "gathers", False) else 1
                 found.append(CodecTime(kind, size, max(before, 0.0), max(after, 0.0) / arrived))

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PlainValidator, TypeAdapter, WithJsonSchema
+from pydantic import Field, PlainValidator, WithJsonSchema
 
 from paceline.simulator.programs.codecs.channel import Channel, Opens
 from paceline.simulator.programs.codecs.dense import FP16, QSGD
@@ -16,7 +16,7 @@ from paceline.simulator.programs.codecs.message_codec import (
 from paceline.simulator.programs.codecs.power import PowerSGD
 from paceline.simulator.programs.codecs.sparse import RandomK, TopK
 from paceline.simulator.programs.effects import Node, Vector
-from paceline.simulator.programs.pieces.piece import Number, piece
+from paceline.simulator.programs.pieces.piece import Kinds, Number, piece
 
 
 @piece
@@ -47,27 +47,17 @@ class Raw(MessageCodec):
         return self.times * parameters * width
 
 
-KINDS: dict[str, type[Any]] = {
-    "raw": Raw, "top-k": TopK, "random-k": RandomK, "dgc": DGC, "qsgd": QSGD, "fp16": FP16,
-    "power-sgd": PowerSGD,
-}  # fmt: skip
-_tables: TypeAdapter[Any] = TypeAdapter(
-    Annotated[Raw | TopK | RandomK | DGC | QSGD | FP16 | PowerSGD, Field(discriminator="kind")]
-)
+CODECS = Kinds(Raw, TopK, RandomK, DGC, QSGD, FP16, PowerSGD)
 
 
-def _codec(value: Any) -> Any:
-    """A codec; its name alone is the one with its defaults."""
-    if hasattr(value, "open"):
-        return value
-    if isinstance(value, dict):
-        return _tables.validate_python(value)
-    if isinstance(value, str) and value in KINDS:
-        return KINDS[value]()
-    raise ValueError(
-        f"not a codec; write one of: {', '.join(KINDS)}; "
-        'or a table such as { kind = "top-k", ratio = 0.01 }'
-    )
+def _codec(value: Any) -> Opens:
+    found: Opens | None = value if hasattr(value, "open") else CODECS.read(value)
+    if found is None:
+        raise ValueError(
+            f"not a codec; write one of: {CODECS}; "
+            'or a table such as { kind = "top-k", ratio = 0.01 }'
+        )
+    return found
 
 
 CodecOf = Annotated[
@@ -75,13 +65,7 @@ CodecOf = Annotated[
     PlainValidator(_codec),
     WithJsonSchema(
         {
-            "anyOf": [
-                {"enum": list(KINDS)},
-                *(
-                    TypeAdapter(each).json_schema() | {"required": ["kind"]}
-                    for each in KINDS.values()
-                ),
-            ],
+            "anyOf": [{"enum": CODECS.names}, *CODECS.schemas],
             "description": "how what travels is compressed: a codec's name, or its table",
         }
     ),

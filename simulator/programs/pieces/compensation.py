@@ -6,7 +6,8 @@ mu a gradient g moves u by mu^j g and x by lr (1 + mu + ... + mu^j) g, j steps l
 hold both effects of a period's gradients at its end. D is the delay in steps.
 """
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from paceline.simulator.programs.effects import Payload, Vector
 from paceline.simulator.programs.pieces.schedule import Schedule
@@ -104,6 +105,11 @@ class Uncompensated(Lecture):
         return x - self.lr(n + 1) * u, u
 
 
-KINDS: dict[str, Any] = {
+KINDS: dict[str, Callable[[Schedule, float], Compensation]] = {
     "exact": Exact, "lecture": Lecture, "displacement": Displacement, "none": Uncompensated,
 }  # fmt: skip
+"""Compensations by the names that scenarios give: of a learning rate and a plain momentum."""
+if TYPE_CHECKING:
+    CompensationName = str
+else:
+    CompensationName = Literal[tuple(KINDS)]

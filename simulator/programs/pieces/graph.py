@@ -10,9 +10,9 @@ from hashlib import blake2b
 from math import fsum, isqrt
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, TypeAdapter, WithJsonSchema
+from pydantic import Field, PlainValidator, WithJsonSchema
 
-from paceline.simulator.programs.pieces.piece import piece, tables
+from paceline.simulator.programs.pieces.piece import Kinds, piece
 
 Ranks = tuple[int, ...]
 
@@ -194,31 +194,25 @@ def _matchings(graph: Random, workers: int) -> tuple[Ranks, ...]:
     return tuple(matchings)
 
 
-KINDS = {"ring": Ring, "torus": Torus, "complete": Complete, "random": Random}
-_tables: TypeAdapter[Ring | Torus | Complete | Random] = TypeAdapter(
-    Annotated[Ring | Torus | Complete | Random, Field(discriminator="kind")]
-)
+GRAPHS = Kinds(Ring, Torus, Complete, Random)
 
 
-def _graph(value: Any) -> Any:
-    if isinstance(value, Graph):
-        return value
-    if isinstance(value, dict):
-        return _tables.validate_python(value)
-    if isinstance(value, str) and value in KINDS:
-        return KINDS[value]()
-    raise ValueError(
-        f"not a graph; write one of: {', '.join(KINDS)}; "
-        'or a table such as { kind = "random", degree = 4 }'
-    )
+def _graph(value: Any) -> Graph:
+    found: Graph | None = value if isinstance(value, Graph) else GRAPHS.read(value)
+    if found is None:
+        raise ValueError(
+            f"not a graph; write one of: {GRAPHS}; "
+            'or a table such as { kind = "random", degree = 4 }'
+        )
+    return found
 
 
 GraphOf = Annotated[
-    Ring | Torus | Complete | Random,
-    BeforeValidator(_graph),
+    Graph,
+    PlainValidator(_graph),
     WithJsonSchema(
         {
-            "anyOf": [{"enum": list(KINDS)}, tables(*KINDS.values())],
+            "anyOf": [{"enum": GRAPHS.names}, {"anyOf": GRAPHS.schemas}],
             "description": "who gossips with whom: a graph's name, or its table",
         }
     ),

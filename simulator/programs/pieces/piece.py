@@ -1,6 +1,8 @@
-"""What pieces are made with."""
+"""Make pieces: frozen dataclasses that a scenario's tables are read into."""
 
-from typing import Annotated, Any, TypeVar, dataclass_transform
+import operator
+from functools import reduce
+from typing import Annotated, Any, TypeVar, dataclass_transform, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic.dataclasses import dataclass
@@ -12,9 +14,9 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True)
 def piece(cls: type[T]) -> type[T]:
-    """Make a frozen, validated dataclass that a scenario's table can be read into.
+    """Make a class a frozen, validated dataclass that a scenario's table can be read into.
 
-    Not a pydantic model: pieces are called at every step, and a model's attributes take nearly
+    It is no pydantic model: pieces are called at every step, and a model's attributes take nearly
     three times as long to read.
     """
     made: Any = dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))(cls)
@@ -22,31 +24,56 @@ def piece(cls: type[T]) -> type[T]:
 
 
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-"""A number that is written as one, not as text, and is finite."""
+"""A finite number, written as a number, not as text."""
 
 
 class TomlSchema(GenerateJsonSchema):
-    """JSON Schema of TOML, which has no null; a table's defaults are told key by key."""
+    """JSON Schema of TOML, which has no null; the defaults of a table are those of its keys."""
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
         """Leave null out: a key that is not set is absent."""
         return self.generate_inner(schema["schema"])
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
-        """Leave out defaults that TOML cannot write, or that their own keys tell."""
+        """Leave out defaults that TOML cannot write, or that the keys of a table have."""
         if isinstance(schema.get("default"), BaseModel | None):
             return self.generate_inner(schema["schema"])
         return super().default_schema(schema)
 
 
-def tables(*kinds: Any) -> dict[str, Any]:
-    """JSON Schema of a table that any of several kinds of pieces is read from.
+class Kinds:
+    """All kinds of one sort of piece: the one list that union, schema and refusals follow from.
 
-    The key that tells the kinds apart is required.
+    Each is a class made by `piece` whose field `tag` is a Literal, its name in scenarios. To add a
+    kind, write its class and add it to the list.
+
+    - `schemas`: JSON Schema of each kind's table; the tag is required.
+    - `names`: kinds that need no other key, so that a name may stand for the table.
     """
-    found = []
-    for kind in kinds:
-        schema = TypeAdapter(kind).json_schema(schema_generator=TomlSchema)
-        tag = "schedule" if "schedule" in schema["properties"] else "kind"
-        found.append(schema | {"required": sorted({tag, *schema.get("required", ())})})
-    return {"anyOf": found}
+
+    def __init__(self, *kinds: Any, tag: str = "kind") -> None:
+        self.kinds = {get_args(each.__dataclass_fields__[tag].type)[0]: each for each in kinds}
+        union: Any = Annotated[reduce(operator.or_, kinds), Field(discriminator=tag)]
+        self._union: TypeAdapter[Any] = TypeAdapter(union)
+        self.schemas = []
+        self.names = []
+        for name, kind in self.kinds.items():
+            schema = TypeAdapter(kind).json_schema(schema_generator=TomlSchema)
+            required = sorted({tag, *schema.get("required", ())})
+            self.schemas.append(schema | {"required": required})
+            if required == [tag]:
+                self.names.append(name)
+
+    def __str__(self) -> str:
+        return ", ".join(self.kinds)
+
+    def read(self, value: Any) -> Any:
+        """Make the piece that a table describes, or a name with all defaults; None for neither.
+
+        Raises pydantic.ValidationError for a wrong table.
+        """
+        if isinstance(value, dict):
+            return self._union.validate_python(value)
+        if isinstance(value, str) and value in self.names:
+            return self.kinds[value]()
+        return None

@@ -6,18 +6,18 @@ A plain number is a constant schedule.
 from bisect import bisect_left
 from collections.abc import Callable
 from math import pi, sin
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
-    TypeAdapter,
+    InstanceOf,
     WithJsonSchema,
     model_validator,
 )
 
-from paceline.simulator.programs.pieces.piece import Number, piece, tables
+from paceline.simulator.programs.pieces.piece import Kinds, Number, piece
 
 
 def _ascending(at: tuple[int, ...]) -> tuple[int, ...]:
@@ -35,8 +35,23 @@ Changes = Annotated[
 ]
 
 
+class TableSchedule:
+    """A schedule that a scenario writes as a number or a table; each kind is one subclass."""
+
+    __slots__ = ()
+
+    def __call__(self, step: int) -> float:
+        """Return the value at `step`."""
+        raise NotImplementedError
+
+    @property
+    def never_decreases(self) -> bool:
+        """Whether no value is below an earlier one, judged by the parameters."""
+        raise NotImplementedError
+
+
 @piece
-class ConstantSchedule:
+class ConstantSchedule(TableSchedule):
     """The same value at every step."""
 
     value: Number
@@ -46,9 +61,14 @@ class ConstantSchedule:
         """Value at `step`."""
         return self.value
 
+    @property
+    def never_decreases(self) -> bool:
+        """True."""
+        return True
+
 
 @piece
-class Steps:
+class Steps(TableSchedule):
     """Step decay: `start`, times `factor` after each of the steps `at`."""
 
     schedule: Literal["steps"]
@@ -60,9 +80,14 @@ class Steps:
         """Value at `step`: the first decay acts on the step after `at[0]`."""
         return float(self.start * self.factor ** bisect_left(self.at, step))
 
+    @property
+    def never_decreases(self) -> bool:
+        """Whether each change moves the value up, or not at all."""
+        return self.start * (self.factor - 1) >= 0
+
 
 @piece
-class Piecewise:
+class Piecewise(TableSchedule):
     """One value after another: `values[i + 1]` follows `values[i]` after step `at[i]`.
 
     Raises ValueError unless there is one value more than there are changes.
@@ -82,9 +107,14 @@ class Piecewise:
         """Value at `step`: `values[1]` acts on the step after `at[0]`."""
         return self.values[bisect_left(self.at, step)]
 
+    @property
+    def never_decreases(self) -> bool:
+        """Whether the values ascend."""
+        return list(self.values) == sorted(self.values)
+
 
 @piece
-class Linear:
+class Linear(TableSchedule):
     """A straight line from `start` at step 0 to `end` at step `steps`; `end` from there on."""
 
     schedule: Literal["linear"]
@@ -99,9 +129,14 @@ class Linear:
         # product first: a whole number on the line comes out whole, and rounds to itself
         return self.start + (self.end - self.start) * step / self.steps
 
+    @property
+    def never_decreases(self) -> bool:
+        """Whether the line does not fall."""
+        return self.start <= self.end
+
 
 @piece
-class WarmupCosine:
+class WarmupCosine(TableSchedule):
     """Linear warm-up (Goyal et al., arXiv 1706.02677, section 2.2), then half a cosine down
     (Loshchilov & Hutter, arXiv 1608.03983, eq. 5, without restarts).
 
@@ -136,12 +171,14 @@ class WarmupCosine:
         # 1 - sin^2(a) = (1 + cos(2a)) / 2; written so that the peak comes out exactly
         return self.peak - (self.peak - self.end) * sin(angle) ** 2
 
+    @property
+    def never_decreases(self) -> bool:
+        """Whether nothing decays after the warm-up."""
+        return self.end == self.peak
+
 
 Schedule = Callable[[int], float]
-Table = ConstantSchedule | Steps | Piecewise | Linear | WarmupCosine
-"""What a scenario's table with the key `schedule` is read into."""
-_tables: TypeAdapter[Table] = TypeAdapter(Annotated[Table, Field(discriminator="schedule")])
-_KINDS = "constant, steps, piecewise, linear, warmup-cosine"
+SCHEDULES = Kinds(ConstantSchedule, Steps, Piecewise, Linear, WarmupCosine, tag="schedule")
 
 
 @piece
@@ -159,7 +196,7 @@ class FixedPeriod:
 class Period:
     """A schedule rounded up to whole steps, at least 1."""
 
-    schedule: Table
+    schedule: InstanceOf[TableSchedule]
 
     def __call__(self, step: int) -> int:
         """Period in steps at `step`."""
@@ -169,20 +206,22 @@ class Period:
 def _schedule(value: Any) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return ConstantSchedule(value)
-    return _tables.validate_python(value) if isinstance(value, dict) else value
+    return SCHEDULES.read(value) if isinstance(value, dict) else value
 
 
 def _rate(value: Any) -> Any:
     schedule = _schedule(value)
     if not callable(schedule):
         example = '{ schedule = "steps", start = 0.4, factor = 0.1, at = [80] }'
-        raise ValueError(f"not a learning rate; write a number, or {example}; schedules: {_KINDS}")
+        raise ValueError(
+            f"not a learning rate; write a number, or {example}; schedules: {SCHEDULES}"
+        )
     if schedule(1) <= 0:
         raise ValueError("not above zero at the first step; write a learning rate such as 0.1")
     return schedule
 
 
-def whole(kind: Callable[[Table], Any], what: str, unit: str) -> BeforeValidator:
+def whole(kind: Callable[[TableSchedule], Any], what: str, unit: str) -> BeforeValidator:
     """Read a whole number, or a table of which `kind` makes whole numbers."""
 
     def read(value: Any) -> Any:
@@ -190,21 +229,21 @@ def whole(kind: Callable[[Table], Any], what: str, unit: str) -> BeforeValidator
             if value < 1:
                 raise ValueError(f"too small; write a {what} of 1 {unit} or more")
             return FixedPeriod(value)
-        if isinstance(value, dict | Table):
+        if isinstance(value, dict | TableSchedule):
             return kind(_schedule(value))
         if callable(value):
             return value
         example = '{ schedule = "piecewise", values = [1, 8], at = [100] }'
         raise ValueError(
             f"not a {what}; write a whole number of {unit}s, 1 or more, or {example}; "
-            f"schedules: {_KINDS}"
+            f"schedules: {SCHEDULES}"
         )
 
     return BeforeValidator(read)
 
 
 _NUMBER = {"type": "number", "exclusiveMinimum": 0}
-_TABLE = tables(*get_args(Table))
+_TABLE = {"anyOf": SCHEDULES.schemas}
 WHOLE = WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, _TABLE]})
 Rate = Annotated[
     Schedule,

@@ -3,34 +3,10 @@
 from collections.abc import Callable
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, InstanceOf, model_validator
 
 from paceline.simulator.programs.pieces.piece import piece
-from paceline.simulator.programs.pieces.schedule import (
-    WHOLE,
-    ConstantSchedule,
-    Linear,
-    Piecewise,
-    Steps,
-    Table,
-    WarmupCosine,
-    whole,
-)
-
-
-def never_decreases(schedule: Table) -> bool:
-    """Whether no value is below an earlier one, judged by the schedule's form."""
-    match schedule:
-        case ConstantSchedule():
-            return True
-        case Steps():
-            return schedule.start * (schedule.factor - 1) >= 0
-        case Piecewise():
-            return list(schedule.values) == sorted(schedule.values)
-        case Linear():
-            return schedule.start <= schedule.end
-        case WarmupCosine():
-            return schedule.end == schedule.peak
+from paceline.simulator.programs.pieces.schedule import WHOLE, TableSchedule, whole
 
 
 @piece
@@ -40,11 +16,11 @@ class Monotone:
     Raises ValueError if the schedule ever decreases or starts below 1.
     """
 
-    schedule: Table
+    schedule: InstanceOf[TableSchedule]
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if not never_decreases(self.schedule):
+        if not self.schedule.never_decreases:
             raise ValueError("decreases; write a threshold whose later values are no smaller")
         if self.schedule(0) < 1:
             raise ValueError("starts below 1; write a threshold that starts at 1 or more")

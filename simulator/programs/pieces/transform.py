@@ -7,10 +7,10 @@ round (the outer gradient), the outer ones; there heavy ball is AdaComm's block 
 
 from typing import Annotated, Any, Literal, Protocol
 
-from pydantic import Field, PlainValidator, TypeAdapter, WithJsonSchema
+from pydantic import Field, PlainValidator, WithJsonSchema
 
 from paceline.simulator.programs.effects import Vector
-from paceline.simulator.programs.pieces.piece import Number, piece, tables
+from paceline.simulator.programs.pieces.piece import Kinds, Number, piece
 
 State = Any
 Share = Annotated[Number, Field(ge=0, lt=1, description="share of the buffer that is kept")]
@@ -104,20 +104,15 @@ class AdamW:
 
 
 _FRACTION = {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
-_NAMES = {"enum": ["identity", "adamw"]}  # those whose tables need nothing else
-_tables: TypeAdapter[Any] = TypeAdapter(
-    Annotated[Identity | Momentum | Nesterov | AdamW, Field(discriminator="kind")]
-)
+TRANSFORMS = Kinds(Identity, Momentum, Nesterov, AdamW)
 
 
 def _transform(value: Any) -> Any:
-    """A transform; a number is the share that momentum keeps, and zero is the identity piece."""
-    if isinstance(value, dict):
-        return _tables.validate_python(value)
+    """Read a transform; a number is the momentum, and zero is the identity piece."""
+    if (found := TRANSFORMS.read(value)) is not None:
+        return found
     if hasattr(value, "update"):
         return value
-    if isinstance(value, str) and value in _NAMES["enum"]:
-        return _tables.validate_python({"kind": value})
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
         raise ValueError(
             "out of range; write a number from 0 (off) up to, not including, 1, or a table such "
@@ -130,13 +125,7 @@ TransformOf = Annotated[
     Transform,
     PlainValidator(_transform),
     WithJsonSchema(
-        {
-            "anyOf": [
-                _FRACTION,
-                {"enum": ["identity", "adamw"]},
-                tables(Identity, Momentum, Nesterov, AdamW),
-            ]
-        }
+        {"anyOf": [_FRACTION, {"enum": TRANSFORMS.names}, {"anyOf": TRANSFORMS.schemas}]}
     ),
 ]
 

@@ -3,7 +3,6 @@
 import math
 from typing import Any
 
-from paceline.simulator.distributions.distribution import TIMES
 from paceline.simulator.distributions.law import Law
 from paceline.simulator.distributions.parametric import (
     Constant,
@@ -65,4 +64,5 @@ def widened(law: Any, to: float) -> Any:
 def table(law: Any) -> dict[str, Any]:
     """The law as a scenario writes it."""
     fields = {key: getattr(law, key) for key in type(law).model_fields}
-    return {key: f"{value:.12g} s" if key in TIMES else value for key, value in fields.items()}
+    times = law.times()
+    return {key: f"{value:.12g} s" if key in times else value for key, value in fields.items()}

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.distributions.distribution import TIMES
+from paceline.simulator.distributions.law import BY_NAME
 from paceline.simulator.inputs.units import to_si
 from paceline.simulator.studies.tune.objective import Goal
 from paceline.simulator.studies.tune.race import Contender
@@ -18,36 +18,24 @@ LONGER = 1.35  # times the worst value in the scenario as it is: when a run is c
 INPUTS = ("latency", "bandwidth", "straggling")
 Table = dict[str, Any]
 
-# Spread of each distribution times a factor. What has a smallest time keeps it; what has not keeps
-# its mean. A constant has no spread; neither can samples in a file be spread.
-SPREAD: dict[str, Callable[[Table, float], Table]] = {
-    "exponential": lambda law, by: {"mean": _times(law["mean"], by)},
-    "shifted-exponential": lambda law, by: {"mean": _from(law["shift"], law["mean"], by)},
-    "uniform": lambda law, by: {"high": _from(law["low"], law["high"], by)},
-    "normal": lambda law, by: {"sd": _times(law["sd"], by)},
-    "lognormal": lambda law, by: {"sd": _times(law["sd"], by)},
-    "gamma": lambda law, by: {"shape": law["shape"] / by**2},
-    "weibull": lambda law, by: {"scale": _times(law["scale"], by)},
-    "pareto": lambda law, by: {"alpha": 1 + (law["alpha"] - 1) / by} if law["alpha"] > 1 else {},
-}
-
 
 def _times(quantity: str, by: float, dimension: str = "time") -> str:
     unit = "s" if dimension == "time" else "B/s"
     return f"{to_si(quantity, dimension) * by!r} {unit}"
 
 
-def _from(least: str, quantity: str, by: float) -> str:
-    low = to_si(least, "time")
-    return f"{low + (to_si(quantity, 'time') - low) * by!r} s"
-
-
 def spread(law: Any, by: float) -> Any:
     """Return a distribution, as a scenario writes it, with `by` times its spread."""
 
     def change(table: Table) -> Table:
-        kind = table["dist"]
-        return table | SPREAD[kind](table, by) if kind in SPREAD else table
+        family = BY_NAME.get(table["dist"])
+        if family is None or "file" in table:
+            return table
+        own = {key: table[key] for key in family.model_fields if key in table}
+        changed, times = family.model_validate(own).spread(by), family.times()
+        return table | {
+            key: f"{value!r} s" if key in times else value for key, value in changed.items()
+        }
 
     return _law(law, change)
 
@@ -56,9 +44,13 @@ def scaled(law: Any, by: float) -> Any:
     """Return a distribution, as a scenario writes it, of times `by` times as long."""
     if isinstance(law, str):
         return _times(law, by)
-    return _law(
-        law, lambda table: table | {key: _times(table[key], by) for key in TIMES if key in table}
-    )
+
+    def change(table: Table) -> Table:
+        family = BY_NAME.get(table["dist"])
+        times = () if family is None else family.times()
+        return table | {key: _times(table[key], by) for key in times if key in table}
+
+    return _law(law, change)
 
 
 def _law(law: Any, change: Callable[[Table], Table]) -> Any:
