@@ -1,17 +1,17 @@
-"""What goes wrong: the user's input, a program, or a run."""
+"""Errors that users meet: wrong input, a failed real run, a program that breaks its rules."""
 
 
 class InputError(Exception):
-    """The user's input is wrong: the message says where, what, and what would be right."""
+    """Raised for wrong user input; the message names place, fault and remedy."""
 
 
 class RunError(Exception):
-    """A real run has failed: the message says which process, how, and what it said last."""
+    """Raised when a real run fails; the message gives the process, its end and last output."""
 
 
 class ProgramError(Exception):
-    """A program breaks the rules of the vocabulary: the message says which."""
+    """Raised when a program breaks a rule of `effects.Node`; the message names the rule."""
 
 
 class DeadlockError(ProgramError):
-    """Every node of a run waits for another: the message says who waits for whom."""
+    """Raised when all nodes of a run wait for each other; the message lists who waits for whom."""

@@ -1,4 +1,4 @@
-"""What can be said without simulating: AdaComm's three theorems, and when a latency is hidden.
+"""Closed-form predictions: AdaComm's three theorems, and the delay that hides a latency.
 
 AdaComm: Wang and Joshi, arXiv 1810.08313. DTS: Zhu, Lu, Lin and Han, Distributed Training Across
 the World. Notation: m workers, tau local steps between two averages, D seconds that one average
@@ -44,16 +44,16 @@ __all__ = [
 ]
 
 LONGEST = 2**53
-"""The longest period in steps: of longer ones floats do not know them all."""
+"""The longest period in steps: floats represent every whole number up to it."""
 
 ROUNDING = 1e-12
-"""Relative: what a number of steps may be off by without being another."""
+"""Relative tolerance for floating-point error in a number of steps."""
 
 Workers = Sequence[Sequence[Distribution]]
 
 
 def seconds_per_step(workers: Workers, D: float, tau: int) -> float:
-    """Expected seconds per local step of periodic averaging; tau = 1 is synchronous SGD.
+    """Return expected seconds per local step of periodic averaging; tau = 1 is synchronous SGD.
 
     E[T_PAvg] = E[Ybar_m:m] + E[D]/tau: AdaComm, Theorem 1. `workers` as in `expected_max`; `D` is
     the expected duration of one average (seconds).
@@ -62,18 +62,18 @@ def seconds_per_step(workers: Workers, D: float, tau: int) -> float:
 
 
 def speedup(workers: Workers, D: float, tau: int) -> float:
-    """How many times as fast as fully synchronous SGD local steps go (AdaComm, Theorem 1)."""
+    """Return the speed of local steps relative to synchronous SGD (AdaComm, Theorem 1)."""
     return seconds_per_step(workers, D, 1) / seconds_per_step(workers, D, tau)
 
 
 def scalability(compute: float, seconds_per_step: float) -> float:
-    """Share of the time spent computing: mean compute time over seconds per step (DTS)."""
+    """Return the share of time spent computing: mean compute time over seconds per step (DTS)."""
     return compute / seconds_per_step
 
 
 @dataclass(frozen=True)
 class ErrorBound:
-    """AdaComm's Theorem 2: a bound on the smallest E||grad F||^2 met within some wall-clock time.
+    """AdaComm's Theorem 2: a bound on the smallest E||grad F||^2 within a wall-clock time.
 
     `smoothness` is L, `gradient_variance` sigma^2 of one worker's gradient, `initial_gap`
     F(x1) - Finf; `lr` is a constant learning rate.
@@ -86,26 +86,26 @@ class ErrorBound:
     initial_gap: float
 
     def __call__(self, duration: float, seconds_per_step: float, tau: int) -> float:
-        """The bound after `duration` seconds; it stands only where `valid(tau)`."""
+        """Return the bound after `duration` seconds; it holds only if `valid(tau)`."""
         return 2 * self.initial_gap * seconds_per_step / (self.lr * duration) + self.floor(tau)
 
     def floor(self, tau: int) -> float:
-        """Where the bound ends, given all the time in the world."""
+        """Return the limit of the bound for infinite time."""
         noise = self.lr * self.smoothness * self.gradient_variance / self.workers
         return noise + self.drift * (tau - 1)
 
     @property
     def drift(self) -> float:
-        """By how much each further local step between averages raises the bound."""
+        """Increase of the bound per further local step between averages."""
         return (self.lr * self.smoothness) ** 2 * self.gradient_variance
 
     def valid(self, tau: int) -> bool:
-        """Whether lr L + lr^2 L^2 tau (tau - 1) <= 1, as the theorem demands."""
+        """Tell whether lr L + lr^2 L^2 tau (tau - 1) <= 1, as the theorem requires."""
         return tau <= self.cap
 
     @property
     def cap(self) -> int:
-        """The largest tau that the theorem covers; 0 where the learning rate is too high.
+        """The largest tau that the theorem covers; 0 if the learning rate is too high.
 
         With s = lr L, 1 - s - s^2 tau (tau - 1) = (1 - s tau) (1 + s (tau - 1)).
         """
@@ -113,16 +113,16 @@ class ErrorBound:
 
 
 def tau_star_constant(bound: ErrorBound, D: float, duration: float) -> float:
-    """The best tau (real-valued) for constant compute times and delays: AdaComm, Theorem 3 (eq. 4).
+    """Return the best real tau for constant compute times and delays: AdaComm, Theorem 3 (eq. 4).
 
-    inf for gradients without noise. About a factor 2 low for exponential compute times.
+    It is inf for gradients without noise, and about a factor 2 low for exponential compute times.
     """
     drift = bound.lr * bound.drift * duration
     return math.sqrt(2 * bound.initial_gap * D / drift) if drift else math.inf
 
 
 class TauStar(NamedTuple):
-    """The integer that minimises Theorem 2's bound, under its learning-rate condition and free."""
+    """The integer tau that minimises Theorem 2's bound, with and without its rate condition."""
 
     valid: int | None
     unconstrained: int | None
@@ -131,10 +131,10 @@ class TauStar(NamedTuple):
 def tau_star_random(
     bound: ErrorBound, seconds_per_step: Callable[[int], float], duration: float
 ) -> TauStar:
-    """The best tau for random delays: Theorem 2's bound minimised over the integers.
+    """Return the best tau for random delays: Theorem 2's bound minimised over the integers.
 
-    `seconds_per_step(tau)` is Theorem 1's. Takes for granted that it falls ever more slowly with
-    tau, so that the bound has one minimum. `valid` is None where the condition allows no tau;
+    `seconds_per_step(tau)` is Theorem 1's, assumed convex and decreasing in tau, so that the bound
+    has one minimum. `valid` is None if the condition allows no tau;
     `unconstrained` is None without gradient noise, when longer is always better.
     """
     if not bound.drift:
@@ -153,9 +153,10 @@ def tau_star_random(
 def crossing(
     bound: ErrorBound, short: tuple[int, float], long: tuple[int, float]
 ) -> tuple[float, float] | None:
-    """When the bounds of two periods cross, and the bound there; before, the longer one is lower.
+    """Return the time (s) at which the bounds of two periods cross, and the bound there.
 
-    Each period is (tau, seconds per step). None where one of them is always the lower.
+    Each period is (tau, seconds per step). Before that time the longer period has the lower bound.
+    None if one bound is always the lower.
     """
     (tau, seconds), (longer, fewer) = sorted([short, long])
     if fewer >= seconds or not bound.drift:
@@ -168,10 +169,10 @@ def crossing(
 def delayed_seconds_per_step(
     compute: float, transmission: float, latency: float, delay: int, period: int = 1
 ) -> float:
-    """Steady-state seconds per step of DTS: a mean every `period` steps, needed `delay` steps on.
+    """Return steady-state seconds per step of DTS: a mean every `period` steps, `delay` steps late.
 
-    `transmission` is how long one mean holds the link, `latency` how much later it arrives
-    (seconds). One mean is needed before the next is started `rounds` periods later, and
+    `transmission`: time that one mean occupies the link; `latency`: time until it arrives after
+    that (seconds). One mean is needed before the next is started `rounds` periods later, and
     `slack` steps of these are taken with the mean already in hand. For period 1 this is
     max(compute, transmission, (latency + transmission)/delay); for delay <= period,
     max(transmission/period, compute + max(0, latency + transmission - delay compute)/period).
@@ -183,15 +184,15 @@ def delayed_seconds_per_step(
 
 
 def _ceil(ratio: float) -> int:
-    return math.ceil(ratio * (1 - ROUNDING))  # 6 s / 0.3 s is 20, whatever its rounding
+    return math.ceil(ratio * (1 - ROUNDING))  # 6 s / 0.3 s is 20 despite rounding
 
 
 def steps_to_hide(
     compute: float, transmission: float, latency: float, period: int = 1
 ) -> int | None:
-    """The smallest delay (steps) with which DTS computes all the time; arguments in seconds.
+    """Return the smallest delay (steps) with which DTS never waits; times in seconds.
 
-    None where no delay is enough, as one mean holds the link for longer than `period` steps: send
+    None if no delay is enough, as one mean occupies the link for longer than `period` steps: send
     less (compression) or less often (`smallest_period`).
     """
     if smallest_period(compute, transmission) > period:
@@ -200,15 +201,15 @@ def steps_to_hide(
 
 
 def smallest_period(compute: float, transmission: float) -> int:
-    """The fewest steps between means that the link can keep up with (seconds both)."""
+    """Return the fewest steps between means that the link can sustain; times in seconds."""
     return max(1, _ceil(transmission / compute))
 
 
 def tabulate(scenario: Scenario) -> dict[str, Any]:
-    """Everything above for one scenario, as `paceline theory --json` prints it.
+    """Return all predictions for one scenario, as `paceline theory --json` prints them.
 
-    The bound's columns are empty or None unless the objective is "bound". Raises InputError where
-    a time has no expectation, or nothing takes time.
+    The bound's columns are empty or None unless the objective is "bound". Raises InputError if a
+    time has no expectation, or nothing takes time.
     """
     workers = cluster.expected_laws(scenario)
     cost = mean_cost(scenario)
@@ -221,7 +222,7 @@ def tabulate(scenario: Scenario) -> dict[str, Any]:
             "(a pareto distribution has one for alpha above 1)"
         )
     means = [sum(law.expectation for law in laws) for laws in workers]
-    alone = len(means) / cluster.ideal_rate(scenario)  # a step, if nobody waited for anybody
+    alone = len(means) / cluster.ideal_rate(scenario)  # a step, if no worker waited
     bound = _bound(scenario, len(workers))
     return {
         "sync_seconds_per_step": step(1),

@@ -1,4 +1,4 @@
-"""When nodes are down: crashes given in the scenario, and random ones."""
+"""Compute when nodes are down: crashes given in the scenario, and random ones."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -11,13 +11,13 @@ from paceline.simulator.scenario.cluster import Failures
 from paceline.simulator.scenario.scenario import Scenario
 
 NEVER = (inf, inf)
-PATIENCE = 10_000  # crashes in the way of one thing, after which it never gets done
+PATIENCE = 10_000  # crashes that interrupt one action, after which it counts as never done
 Down = tuple[float, float]
-"""From the crash until the node goes on again, in seconds; (inf, inf): never."""
+"""Interval from a crash until the node resumes (seconds); `NEVER`: no crash."""
 
 
 class Calendar:
-    """When one node is down, in order: disjoint intervals, made as they are asked for.
+    """The intervals in which one node is down: disjoint, in order, made on demand.
 
     A node that crashes while it is down, or reloads, begins its repair anew.
     """
@@ -29,7 +29,7 @@ class Calendar:
         self._ends: list[float] = []
 
     def next(self, time: float) -> Down:
-        """The first interval that ends after `time`: the node may be in it already."""
+        """Return the first interval that ends after `time` (s), which may have begun before it."""
         if time == inf:
             return NEVER
         while not self._ends or self._ends[-1] <= time:
@@ -37,7 +37,7 @@ class Calendar:
         return self._downs[bisect_right(self._ends, time)]
 
     def during(self, start: float, end: float) -> list[Down]:
-        """The parts of [start, end] in which the node is down."""
+        """Return the parts of [start, end] (s) in which the node is down."""
         found = []
         time = start
         while time < end:
@@ -49,14 +49,14 @@ class Calendar:
         return found
 
     def walk(self) -> Iterator[Down]:
-        """All intervals, in order."""
+        """Yield all intervals, in order."""
         time = -1.0
         while (down := self.next(time)) != NEVER:
             yield down
             time = down[1]
 
     def until(self, end: float) -> Iterator[Down]:
-        """The intervals that begin before `end`."""
+        """Yield the intervals that begin before `end` (s)."""
         return takewhile(lambda down: down[0] < end, self.walk())
 
     def _append(self) -> None:
@@ -70,7 +70,7 @@ class Calendar:
 
 
 def _random(failures: Failures, seed: int, rank: int) -> Iterator[Down]:
-    """Exponential times between a repair and the next crash, and of repair."""
+    """Yield crashes at exponential times after the last repair, each with an exponential repair."""
     rng = generator(seed, Purpose.FAILURE, rank)
     time = 0.0
     while True:
@@ -80,7 +80,7 @@ def _random(failures: Failures, seed: int, rank: int) -> Iterator[Down]:
 
 
 def any_in(scenario: Scenario) -> bool:
-    """Whether nodes of the scenario can crash."""
+    """Tell whether nodes of the scenario can crash."""
     cluster = scenario.cluster
     settings = [cluster.failures, scenario.server.failures]
     settings += [group.failures for group in cluster.group]
@@ -88,12 +88,12 @@ def any_in(scenario: Scenario) -> bool:
 
 
 def troubled(scenario: Scenario) -> bool:
-    """Whether nodes of the scenario can crash, or slow ones are left out."""
+    """Tell whether nodes of the scenario can crash, or backup workers are configured."""
     return any_in(scenario) or scenario.recovery.backup > 0
 
 
 def calendars(scenario: Scenario, seed: int) -> list[Calendar]:
-    """One per node, in rank order, the server's last; the same under every algorithm.
+    """Make one calendar per node, in rank order, the server's last; equal under every algorithm.
 
     A node is down until it is repaired and has reloaded what it needs (`recovery.reload`).
     """

@@ -1,7 +1,7 @@
-"""How fast each worker computes over time: profiles and bursts of slowness.
+"""Compute the speed of each worker over time: profiles and bursts of slowness.
 
-A step is an amount of work: its seconds at full speed. How long it takes follows from the speed
-while it is done, so that a burst stretches the steps, or parts of steps, that it meets.
+A step is an amount of work: its seconds at full speed. Its duration follows from the speed during
+it, so that a burst stretches the steps, or parts of steps, that it overlaps.
 """
 
 from bisect import bisect_right
@@ -19,20 +19,20 @@ from paceline.simulator.distributions.time_profile import Segment
 from paceline.simulator.scenario.cluster import Bursts
 from paceline.simulator.scenario.scenario import Scenario
 
-KEPT = 256  # segments behind the last start, for starts that are a little out of order
+KEPT = 256  # segments kept before the last start, for starts slightly out of order
 
 
 class HasClock(Protocol):
-    """Whoever computes; `now` is its time (seconds)."""
+    """A computing node; `now` is its time (seconds)."""
 
     now: float
 
 
 class Speed:
-    """The speed of one worker over time, made as far as it is asked for.
+    """The speed of one worker over time, made on demand.
 
-    `segments` begins to yield (start in seconds, speed from then on), from time 0 on. The last
-    one stays: if it is zero, nothing ends.
+    `segments()` yields (start in seconds, speed from then on), from time 0 on. The last speed
+    stays: if it is zero, no work ends.
     """
 
     def __init__(self, segments: Callable[[], Iterator[Segment]]) -> None:
@@ -45,7 +45,7 @@ class Speed:
         self._starts, self._speeds = [start], [speed]
 
     def after(self, start: float, work: float) -> float:
-        """When `work` seconds of computing at full speed end that begin at `start` (seconds)."""
+        """Return the end (s) of `work` seconds at full speed that begin at `start` (s)."""
         if work == 0:
             return start
         place = self._place(start)
@@ -64,7 +64,7 @@ class Speed:
             place += 1
 
     def _place(self, time: float) -> int:
-        """In which of the segments kept `time` lies."""
+        """Return the index of the kept segment in which `time` (s) lies."""
         if time < self._starts[0]:
             self._begin()
         while self._starts[-1] <= time:
@@ -83,7 +83,7 @@ class Speed:
 
 
 def speeds(scenario: Scenario, seed: int) -> list[Speed | None]:
-    """Per worker its speed over time; None where it does not change.
+    """Return each worker's speed over time; None for a constant speed.
 
     Keyed by (seed, worker): the same under every algorithm.
     """
@@ -94,7 +94,7 @@ def speeds(scenario: Scenario, seed: int) -> list[Speed | None]:
 
 
 def change(scenario: Scenario) -> bool:
-    """Whether anybody's speed changes with time."""
+    """Tell whether any worker's speed changes with time."""
     return any(map(_changes, workers.workers(scenario)))
 
 
@@ -131,7 +131,7 @@ def spells(bursts: Bursts, seed: int, rank: int) -> Iterator[Segment]:
     """Yield one worker's bursts as segments of its speed: 1/factor in them, 1 between them.
 
     A two-state Markov process in time (Gilbert 1960), begun in its stationary law: bursts and
-    pauses are exponential, so that what is left of the first one is, too.
+    pauses are exponential, so that the rest of the first one is, too.
     """
     own = generator(seed, Purpose.BURST, rank)
     on, time = bool(own.random() < bursts.on / (bursts.on + bursts.off)), 0.0
@@ -142,7 +142,7 @@ def spells(bursts: Bursts, seed: int, rank: int) -> Iterator[Segment]:
 
 
 def stretched(node: HasClock, durations: Iterator[float], speed: Speed) -> Iterator[float]:
-    """Yield what steps take that begin whenever `node` asks; `durations`: at full speed."""
+    """Yield the durations (s) of steps that begin at `node.now`; `durations`: at full speed."""
     for work in durations:
         start = node.now
         yield speed.after(start, work) - start
@@ -151,10 +151,10 @@ def stretched(node: HasClock, durations: Iterator[float], speed: Speed) -> Itera
 def compute_times(
     scenario: Scenario, seed: int, nodes: Sequence[HasClock]
 ) -> list[Iterator[float]]:
-    """Per worker, what its steps 1, 2, ... take: as they are begun by the clocks of `nodes`."""
+    """Return iterators over each worker's step durations (s), begun at the clocks of `nodes`."""
     own = speeds(scenario, seed)
     steady = workers.compute_times(scenario, seed)
-    work = workers.compute_times(scenario.nominal, seed)  # what a system adds is no work
+    work = workers.compute_times(scenario.nominal, seed)  # overheads of a real system are not work
     added = workers.overheads(scenario, seed)
     return [
         steady[rank]

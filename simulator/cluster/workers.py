@@ -1,4 +1,4 @@
-"""The workers of a scenario: who computes how long, and where."""
+"""Compute times of a scenario's workers, and the workers' groups, devices and regions."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,10 +22,10 @@ NONE = Overhead().step
 
 @dataclass(frozen=True)
 class Worker:
-    """One worker: its compute-time law (on its device), the extra delay it may suffer, its region.
+    """One worker: its compute-time law (on its device), its possible extra delay, its region.
 
-    `shared`: the extra delay befalls a share of the cluster's workers, not of its own group's.
-    `profile` and `bursts`: how its speed changes with time.
+    `shared`: the extra delay hits a share of the cluster's workers, not of the group's. `profile`
+    and `bursts`: how the speed changes over time.
     """
 
     group: str
@@ -39,7 +39,7 @@ class Worker:
 
 
 def workers(scenario: Scenario) -> list[Worker]:
-    """Every worker in rank order: the groups as listed, then those that no group claims."""
+    """List the workers in rank order: the groups as listed, then workers outside groups."""
     cluster = scenario.cluster
     found: list[Worker] = []
     for group in cluster.group:
@@ -68,7 +68,7 @@ def _member(cluster: Cluster, group: Group) -> Worker:
 
 
 def _alike(worker: Worker, first: int, size: int) -> list[Worker]:
-    """So many of a worker, from rank `first` on: of a trace each replays its own column."""
+    """Repeat a worker for `size` ranks from `first` on; each replays its own column of a trace."""
     if not isinstance(worker.compute, ReplayedTimes):
         return [worker] * size
     each = [replace(worker, compute=column) for column in worker.compute.by_column]
@@ -76,15 +76,15 @@ def _alike(worker: Worker, first: int, size: int) -> list[Worker]:
 
 
 def shares_devices(scenario: Scenario) -> bool:
-    """Whether any worker computes on a device that others share."""
+    """Tell whether any worker computes on a device that others share."""
     return any(device is not None for device in devices(scenario))
 
 
 def devices(scenario: Scenario) -> list[int | None]:
-    """Per worker the number of the device that it shares; None: it has one of its own.
+    """Return the number of the device that each worker shares; None for a device of its own.
 
-    The workers of a group fill its devices in order of rank; the last one may have fewer. A
-    shared device's speed is in its workers' laws; it is that of one who computes alone.
+    The workers of a group fill its devices in order of rank; the last one may have fewer. Laws of
+    workers that share a device hold for one that computes alone.
     """
     described = scenario.cluster.devices
     found: list[int | None] = []
@@ -98,9 +98,9 @@ def devices(scenario: Scenario) -> list[int | None]:
 
 
 def _lots(team: list[Worker]) -> list[tuple[list[int], int]]:
-    """Per group, the ranks that draw lots for the extra delay, and how many of them suffer it.
+    """Return per group the ranks that may get the extra delay, and how many of them get it.
 
-    The cluster's share is rounded (half up) over all whom it concerns, not group by group.
+    The cluster's share is rounded (half up) over all its groups, not group by group.
     """
     groups: dict[str, list[int]] = {}
     for rank, worker in enumerate(team):
@@ -123,13 +123,13 @@ def _half_up(value: float) -> int:
 
 
 def delayed(scenario: Scenario) -> dict[str, int]:
-    """How many suffer the extra delay, in each group ("": those in none) that has one."""
+    """Return how many workers get the extra delay, by group ("": outside groups)."""
     team = workers(scenario)
     return {team[ranks[0]].group: count for ranks, count in _lots(team)}
 
 
 def stragglers(scenario: Scenario, seed: int) -> set[int]:
-    """Ranks that suffer the extra delay: so many of each group, chosen once per seed."""
+    """Choose the ranks that get the extra delay: a fixed number per group, once per seed."""
     chosen: set[int] = set()
     for index, (ranks, count) in enumerate(_lots(workers(scenario))):
         order = generator(seed, Purpose.PLACEMENT, index).permutation(ranks)
@@ -165,7 +165,7 @@ class Stream:
             self._draws.append(partial(overhead.sample, generator(seed, Purpose.OVERHEAD, rank)))
 
     def draw(self, n: int) -> Array:
-        """The next `n`, shape (n,)."""
+        """Return the next `n` times (seconds), shape (n,)."""
         if self.constant is not None:
             return np.full(n, self.constant)
         times = self._draws[0](n)
@@ -175,7 +175,7 @@ class Stream:
 
 
 def streams(scenario: Scenario, seed: int) -> list[Stream]:
-    """Per worker, the durations of its steps 1, 2, ...: the same for every program."""
+    """Return each worker's stream of step durations (s), the same for every program."""
     slow, overhead = stragglers(scenario, seed), scenario.costs.step
     return [
         Stream(worker, seed, rank, worker.extra if rank in slow else None, overhead)
@@ -184,7 +184,7 @@ def streams(scenario: Scenario, seed: int) -> list[Stream]:
 
 
 def compute_times(scenario: Scenario, seed: int) -> list[Iterator[float]]:
-    """`streams`, number by number."""
+    """Return iterators over the numbers of `streams`."""
     return [
         blocks(stream.draw) if stream.constant is None else repeat(stream.constant)
         for stream in streams(scenario, seed)
@@ -192,7 +192,7 @@ def compute_times(scenario: Scenario, seed: int) -> list[Iterator[float]]:
 
 
 def overheads(scenario: Scenario, seed: int) -> list[Iterator[float]]:
-    """What a real system adds to each step, as in `streams`."""
+    """Return iterators over what a real system adds to each step (s), as in `streams`."""
     law = scenario.costs.step
     return [
         blocks(partial(law.sample, generator(seed, Purpose.OVERHEAD, rank)))
@@ -201,9 +201,9 @@ def overheads(scenario: Scenario, seed: int) -> list[Iterator[float]]:
 
 
 def expected_laws(scenario: Scenario) -> list[list[Distribution]]:
-    """Per worker, the laws whose sum is its compute time at its mean speed.
+    """Return for each worker the laws whose sum is its compute time at its mean speed.
 
-    A seed chooses which of a group suffer the extra delay, not how many: here the first ones do.
+    A seed chooses which workers of a group get the extra delay, not how many: here the first do.
     """
     team, speeds = workers(scenario), mean_speeds(scenario)
     laws: list[list[Distribution]] = [[worker.compute] for worker in team]
@@ -219,10 +219,10 @@ def expected_laws(scenario: Scenario) -> list[list[Distribution]]:
 
 
 def mean_speeds(scenario: Scenario) -> list[float]:
-    """Per worker, the share of its full speed that it has in the long run, if it always computes.
+    """Return each worker's long-run speed, as a share of full speed, if it always computes.
 
-    The mean of its profile, times 1 outside bursts and 1/factor inside them, in proportion to the
-    time in each, by the number of workers on its device. As steps are work, not time, their mean
+    It is the mean of the profile times the mean over bursts (1 outside, 1/factor inside), divided
+    by the number of workers on the device. As steps are work, not time, their mean
     duration is the mean work divided by this mean speed.
     """
     shared = devices(scenario)
@@ -241,11 +241,11 @@ def _mean_speed(worker: Worker) -> float:
 
 
 def mean_compute(scenario: Scenario) -> list[float]:
-    """Per worker, the expected seconds of one step, at its mean speed."""
+    """Return the expected seconds of one step of each worker, at its mean speed."""
     return [sum(law.expectation for law in laws) for laws in expected_laws(scenario)]
 
 
 def ideal_rate(scenario: Scenario) -> float:
-    """Gradients per second of all workers computing alone (infinite if computing takes no time)."""
+    """Return gradients per second of all workers computing alone (inf if they take no time)."""
     times = mean_compute(scenario)
     return sum(1 / time for time in times) if all(times) else inf

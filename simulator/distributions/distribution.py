@@ -1,8 +1,9 @@
-"""What every distribution of a random time (seconds) can do.
+"""Define the interface of every distribution of a random time (seconds).
 
-It can be sampled, and knows its expectation, variance, survival function, CDF and quantiles. Times
-are never negative: parameters that could make them so are refused. Sampling in blocks of any size
-gives the same numbers: `sample(rng, a)` then `sample(rng, b)` are `sample(rng, a + b)`.
+A distribution can be sampled, and has an expectation, variance, survival function, CDF and
+quantiles. Times are never negative: parameters that could make them so are refused. Sampling in
+blocks of any size gives the same numbers: `sample(rng, a)` then `sample(rng, b)` are
+`sample(rng, a + b)`.
 """
 
 from abc import ABC, abstractmethod
@@ -19,7 +20,7 @@ Array = NDArray[np.float64]
 
 
 def _require_dist(schema: dict[str, Any]) -> None:
-    """A default spares Python users the tag; a scenario file must still write it."""
+    """Require the tag in scenario files; its default spares Python users from writing it."""
     schema["required"] = ["dist", *schema.get("required", [])]
 
 
@@ -33,11 +34,11 @@ class Distribution(BaseModel, ABC):
 
     @abstractmethod
     def _moments(self) -> tuple[float, float]:
-        """Expectation and variance."""
+        """Return expectation (s) and variance (s^2)."""
 
     @abstractmethod
     def _sf(self, t: Array) -> Array:
-        """Survival function at t >= 0."""
+        """Return the survival function at t >= 0 (s)."""
 
     @abstractmethod
     def _quantile(self, q: Array) -> Array: ...
@@ -51,12 +52,12 @@ class Distribution(BaseModel, ABC):
 
     @property
     def expectation(self) -> float:
-        """The mean (seconds); inf where it does not exist."""
+        """Mean (seconds); inf where it does not exist."""
         return self._moments()[0]
 
     @property
     def variance(self) -> float:
-        """The variance (seconds squared); inf where it does not exist."""
+        """Variance (seconds squared); inf where it does not exist."""
         return self._moments()[1]
 
     @property
@@ -66,20 +67,20 @@ class Distribution(BaseModel, ABC):
 
     @property
     def knots(self) -> tuple[float, ...]:
-        """Where (seconds), besides zero, the CDF jumps or bends: quadrature must stop there."""
+        """Times (seconds), besides zero, at which the CDF jumps or bends."""
         return self._knots()
 
     def sf(self, t: ArrayLike) -> Array:
-        """Probability of more than `t` seconds, accurate far into the tail; same shape as `t`."""
+        """Return P(more than `t` seconds), accurate far in the tail; shape of `t`."""
         t = np.asarray(t, dtype=float)
         return np.where(t < 0, 1.0, self._sf(np.maximum(t, 0.0)))
 
     def cdf(self, t: ArrayLike) -> Array:
-        """Probability of at most `t` seconds; same shape as `t`."""
+        """Return P(at most `t` seconds); same shape as `t`."""
         return 1.0 - self.sf(t)
 
     def quantile(self, q: ArrayLike) -> Array:
-        """Smallest t (seconds) with cdf(t) >= q; same shape as `q`.
+        """Return the smallest t (seconds) with cdf(t) >= q; same shape as `q`.
 
         Raises ValueError for a probability outside [0, 1].
         """
@@ -89,9 +90,9 @@ class Distribution(BaseModel, ABC):
         return self._quantile(q)
 
     def closed_sum(self, n: int) -> "tuple[float, Distribution | None] | None":
-        """The sum of `n` independent times as fixed seconds and a law, if there is a closed form.
+        """Return the sum of `n` independent times as fixed seconds and a law, if in closed form.
 
-        No law: nothing of it is random.
+        The law is None if the sum is not random.
         """
         return None
 
@@ -118,7 +119,7 @@ class Distribution(BaseModel, ABC):
 
 
 def invert(cdf: Callable[[Array], Array], q: Array, low: Array, high: Array) -> Array:
-    """Smallest t in [low, high] with cdf(t) >= q, by bisection down to neighbouring floats."""
+    """Find the smallest t in [low, high] with cdf(t) >= q, by bisection to neighbouring floats."""
     found = cdf(low) >= q
     for _ in range(80):
         middle = 0.5 * (low + high)

@@ -1,4 +1,4 @@
-"""Times in a file (seconds): picked at random, or replayed in their order."""
+"""Laws of the times in a file (seconds): drawn at random, or replayed in their order."""
 
 from array import array
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 from paceline.simulator.distributions.distribution import Array, Distribution
 from paceline.simulator.inputs import csv_columns
 
-# an array has a type parameter from Python 3.12 on, and pydantic looks at what is declared
+# array has a type parameter from Python 3.12 on, and pydantic evaluates the annotation
 if TYPE_CHECKING:
     Floats = array[float]
 else:
@@ -24,13 +24,13 @@ def _path(file: str, info: ValidationInfo) -> Path:
 
 
 class Samples(Distribution):
-    """Any of the times in a file, all equally likely.
+    """Times of a file, all equally likely.
 
     `file` is relative to the scenario's folder (validation context "folder").
     """
 
     file: str = Field(description="CSV of times, relative to the scenario")
-    # An array of the standard library, as pydantic must be able to compare it.
+    # an array of the standard library, which pydantic can compare
     _samples: Floats = PrivateAttr(default_factory=lambda: array("d"))
 
     @property
@@ -47,7 +47,7 @@ class Samples(Distribution):
 
     def _quantile(self, q: Array) -> Array:
         n = len(self._samples)
-        rank = np.ceil(q * n * (1 - 1e-12))  # k/n must give the k-th, whatever its rounding
+        rank = np.ceil(q * n * (1 - 1e-12))  # k/n must give the k-th despite rounding
         times: Array = self._times[np.maximum(rank.astype(int), 1) - 1]
         return times
 
@@ -70,7 +70,7 @@ class Empirical(Samples):
         return self
 
     def scaled(self, by: float) -> Self:
-        """The law of times that are `by` times as long."""
+        """Return the law of times that are `by` times as long."""
         law = self.model_copy()
         law._samples = array("d", (self._times * by).tobytes())
         return law
@@ -109,11 +109,11 @@ class ReplayedTimes(Samples):
 
     @property
     def by_column(self) -> tuple[Self, ...]:
-        """The columns, each as a trace of its own."""
+        """The columns, each as a trace on its own."""
         return tuple(self._other([column]) for column in self._columns)
 
     def scaled(self, by: float) -> Self:
-        """The trace of times that are `by` times as long."""
+        """Return the trace of times that are `by` times as long."""
         return self._other(
             [array("d", (np.frombuffer(each) * by).tobytes()) for each in self._columns]
         )
@@ -121,7 +121,7 @@ class ReplayedTimes(Samples):
     def replay(self, rng: np.random.Generator) -> Callable[[int], Array]:
         """Return a function of n that gives the next n times (seconds) of the first column.
 
-        `rng` says where a random offset is.
+        `rng` draws the offset, if it is random.
         """
         times = np.frombuffer(self._columns[0])
         place = int(rng.integers(len(times))) if self.offset == "random" else 0

@@ -69,7 +69,7 @@ class Component(BaseModel):
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """The flat table that users write, not the pair that Python holds."""
+        """Describe the flat table that users write, not the pair that Python holds."""
         pair = handler.resolve_ref_schema(handler(schema))["properties"]
         laws = [dict(handler.resolve_ref_schema(law)) for law in pair["law"]["oneOf"]]
         for law in laws:
@@ -93,7 +93,7 @@ class Mixture(Distribution):
         return shares
 
     def _draw(self, rng: np.random.Generator, n: int) -> Array:
-        # Two uniform numbers a draw, whatever the component, keep blocks of any size alike.
+        # two uniform numbers per draw, for every component, so that the block size changes nothing
         choice, rest = rng.random((n, 2)).T
         rest = rest + 2.0**-55  # inside (0, 1)
         chosen = np.searchsorted(np.cumsum(self._weights)[:-1], choice, side="right")
@@ -129,13 +129,13 @@ class Mixture(Distribution):
         return tuple(sorted({knot for part in self.components for knot in part.law.knots}))
 
     def scaled(self, by: float) -> Self:
-        """The mixture of times that are `by` times as long."""
+        """Return the mixture of times that are `by` times as long."""
         parts = [each.model_copy(update={"law": each.law.scaled(by)}) for each in self.components]
         return self.model_copy(update={"components": tuple(parts)})
 
 
 class _Shorthand:
-    """A bare quantity, "300 ms", is a constant; a table must name its distribution."""
+    """Read a bare quantity, "300 ms", as a constant; a table must name its distribution."""
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -160,4 +160,4 @@ class _Shorthand:
 
 Law = Annotated[Simple | Mixture, Field(discriminator="dist"), _Shorthand()]
 ComputeLaw = Annotated[Simple | Mixture | ReplayedTimes, Field(discriminator="dist"), _Shorthand()]
-"""A law, or a trace, whose order matters: what computing takes."""
+"""The time of one gradient: a law, or a trace, whose order matters."""

@@ -1,4 +1,4 @@
-"""Expected maximum over workers of the mean of `tau` random times, by quadrature, never sampling.
+"""Compute expected maxima over workers of the mean of `tau` random times, by quadrature.
 
 E[max] is the integral of 1 - prod F_i, where F_i is the CDF of worker i's sum of `tau` times. Where
 the family is closed under sums (constants, exponentials, gammas) F_i is exact. Elsewhere the law of
@@ -44,7 +44,7 @@ def expected_max(workers: Sequence[Sequence[Distribution]], tau: int = 1) -> flo
 
 @dataclass(frozen=True)
 class _Sum:
-    """The law of fixed + sum over `terms` of so many independent draws, on `copies` workers."""
+    """The law of `fixed` seconds plus independent draws (law, count), on `copies` workers."""
 
     fixed: float
     terms: tuple[tuple[Distribution, int], ...]
@@ -59,7 +59,7 @@ class _Sum:
         return self.fixed + sum(times * law.expectation for law, times in self.terms)
 
     def sf(self, t: Array) -> Array:
-        """P(sum > t): exact where the sum is closed, else one large draw amid average ones."""
+        """Return P(sum > t): exact in closed form, else for one large draw among average ones."""
         if not self.terms:
             return np.where(t < self.fixed, 1.0, 0.0)
         mean = self.mean
@@ -68,8 +68,8 @@ class _Sum:
 
     @property
     def reach(self) -> float:
-        """Where the lattice may end: what is beyond is rare and due to single large draws."""
-        # Ten means stand for a deviation that is infinite or hardly less.
+        """Time (s) at which the lattice may end: beyond it single large draws dominate."""
+        # ten means stand in for an infinite or huge deviation
         squares = [
             times * min(law.variance, (10 * law.expectation) ** 2) for law, times in self.terms
         ]
@@ -77,7 +77,7 @@ class _Sum:
         return self.mean + 10 * math.sqrt(sum(squares)) + max(jumps, default=0.0)
 
     def on_lattice(self, start: float, step: float) -> Array:
-        """CDF of the sum at start + step * (0, 1, ..., LATTICE - 1)."""
+        """Return the CDF of the sum at start + step * (0, 1, ..., LATTICE - 1)."""
         fixed = Constant.model_construct(value=self.fixed - start)
         transform = np.ones(LATTICE + 1, dtype=complex)
         for law, times in (*self.terms, (fixed, 1)) if fixed.value else self.terms:
@@ -100,7 +100,7 @@ def _sum(worker: Sequence[Distribution], tau: int, copies: int) -> _Sum:
 
 
 def _by_quadrature(sums: Sequence[_Sum]) -> float:
-    """Expected maximum of closed sums."""
+    """Return the expected maximum of closed sums."""
     edges = [0.0]
     for one in sums:
         edges.append(one.fixed)
@@ -111,7 +111,7 @@ def _by_quadrature(sums: Sequence[_Sum]) -> float:
 
 
 def _on_lattice(sums: Sequence[_Sum]) -> float:
-    """Expected maximum of any sums."""
+    """Return the expected maximum of any sums."""
     start = min(one.fixed for one in sums)
     reach = max(one.reach for one in sums) - start
     step = reach / LATTICE
@@ -123,10 +123,10 @@ def _on_lattice(sums: Sequence[_Sum]) -> float:
 
 
 def _spectrum(law: Distribution, step: float) -> NDArray[np.complex128]:
-    """Transform of the law moved to a lattice, each draw to its two neighbours, keeping the mean.
+    """Transform the law on a lattice, each draw split between its two neighbours: same mean.
 
     The chance to be moved beyond point k is then the mean of the survival function over the k-th
-    cell. Padded to twice the lattice: what a convolution wraps around ends up beyond it.
+    cell. Padding to twice the lattice keeps what a convolution wraps around beyond it.
     """
     lattice = step * np.arange(LATTICE + 1)
     knots = [knot for knot in law.knots if 0 < knot < lattice[-1]]
@@ -139,7 +139,7 @@ def _spectrum(law: Distribution, step: float) -> NDArray[np.complex128]:
 
 
 def _integral(sums: Sequence[_Sum], edges: Array) -> float:
-    """Integral from edges[0] to infinity of P(max > t), smooth between `edges` (ascending)."""
+    """Integrate P(max > t) from edges[0] to infinity; it is smooth between `edges` (ascending)."""
 
     def sf(t: Array) -> Array:
         with np.errstate(divide="ignore"):
@@ -150,6 +150,6 @@ def _integral(sums: Sequence[_Sum], edges: Array) -> float:
     panels = sf(middle[:, None] + half[:, None] * NODES) @ WEIGHTS
     last = edges[-1:]
     here, further = sf(last).item(), sf(2 * last).item()
-    # Only a power law is still alive out there.
+    # only a power law has mass that far out
     beyond = float(last[0]) * here / (math.log2(here / further) - 1) if here > 0 else 0.0
     return float(half @ panels) + beyond

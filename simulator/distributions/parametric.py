@@ -1,4 +1,4 @@
-"""Distributions of random times (seconds) in closed form, given by a few parameters."""
+"""Parametric families of random times (seconds), in closed form."""
 
 import math
 from typing import Annotated, Literal, Self
@@ -18,19 +18,19 @@ def _above_zero(value: float) -> float:
 
 Duration = Annotated[Seconds, AfterValidator(_above_zero)]
 Number = Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)]
-# Below 0.1 draws and moments of the power-like tails leave the range of a float.
+# below 0.1 draws and moments of power-like tails leave the range of a float
 TailIndex = Annotated[float, Field(ge=0.1, strict=True, allow_inf_nan=False)]
 
 
 def _ndtr(x: Array) -> Array:
-    """The standard normal CDF."""
+    """Return the standard normal CDF."""
     from scipy.special import ndtr  # noqa: PLC0415 - it takes 0.2 s
 
     return np.asarray(ndtr(x), dtype=float)
 
 
 def _ndtri(q: Array) -> Array:
-    """The standard normal quantile function."""
+    """Return the standard normal quantile function."""
     from scipy.special import ndtri  # noqa: PLC0415
 
     return np.asarray(ndtri(q), dtype=float)
@@ -58,7 +58,7 @@ class Constant(Distribution):
         return (self.value,)
 
     def closed_sum(self, n: int) -> tuple[float, None]:
-        """All of it is fixed."""
+        """Return fixed seconds alone."""
         return n * self.value, None
 
 
@@ -82,7 +82,7 @@ class Exponential(Distribution):
             return -self.mean * np.log1p(-q)
 
     def closed_sum(self, n: int) -> tuple[float, Distribution]:
-        """An Erlang time."""
+        """Return an Erlang time."""
         return 0.0, Gamma.model_construct(mean=n * self.mean, shape=float(n))
 
     def spread(self, by: float) -> dict[str, float]:
@@ -108,7 +108,7 @@ class ShiftedExponential(Distribution):
 
     @property
     def random_part(self) -> Exponential:
-        """What is added to the shift."""
+        """The exponential time above the shift."""
         return Exponential.model_construct(mean=self.mean - self.shift)
 
     def _draw(self, rng: np.random.Generator, n: int) -> Array:
@@ -124,7 +124,7 @@ class ShiftedExponential(Distribution):
         return self.shift + self.random_part.quantile(q)
 
     def closed_sum(self, n: int) -> tuple[float, Distribution]:
-        """The shifts, and an Erlang time."""
+        """Return the shifts, and an Erlang time."""
         return n * self.shift, self.random_part.closed_sum(n)[1]
 
     def _knots(self) -> tuple[float, ...]:
@@ -227,7 +227,7 @@ class LogNormal(Distribution):
 
     @property
     def _log(self) -> tuple[float, float]:
-        """Mean and standard deviation of the logarithm."""
+        """Mean and standard deviation of the logarithm of seconds."""
         ratio = self.sd / self.mean
         variance = math.log1p(ratio * ratio)
         return math.log(self.mean) - 0.5 * variance, math.sqrt(variance)
@@ -278,7 +278,7 @@ class Gamma(Distribution):
         return np.asarray(gammaincinv(self.shape, q) * (self.mean / self.shape), dtype=float)
 
     def closed_sum(self, n: int) -> tuple[float, Distribution]:
-        """A gamma of so many times the shape."""
+        """Return a gamma time with `n` times the mean and the shape."""
         return 0.0, Gamma.model_construct(mean=n * self.mean, shape=n * self.shape)
 
     def spread(self, by: float) -> dict[str, float]:

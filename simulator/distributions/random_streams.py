@@ -1,4 +1,4 @@
-"""Random numbers keyed by (seed, purpose, worker), never by the order of arrival.
+"""Make random streams keyed by (seed, purpose, worker), never by the order of arrival.
 
 The k-th number of a stream is the same under every algorithm and every engine: comparisons between
 algorithms are paired (common random numbers) and a rerun is bit-equal.
@@ -13,7 +13,7 @@ import numpy as np
 
 
 class Purpose(IntEnum):
-    """What a stream is for. Values are part of every published number: never renumber."""
+    """Purpose of a stream. Every published number depends on the values: never renumber."""
 
     COMPUTE = 0
     EXTRA = 1
@@ -41,7 +41,7 @@ def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
 
 
 def quick(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
-    """As `generator`, by SFC64: half the time, for numbers that are drawn by the billion."""
+    """As `generator`, by SFC64: twice as fast, for numbers that are drawn by the billion."""
     spawn_key = int(purpose), *key
     return np.random.Generator(np.random.SFC64(np.random.SeedSequence(seed, spawn_key=spawn_key)))
 
@@ -52,5 +52,5 @@ def blocks(draw: Callable[[int], np.ndarray], size: int = 256) -> Iterator[float
     `draw(a)` followed by `draw(b)` must give what `draw(a + b)` gives, as NumPy's generators do,
     so that the block size changes nothing.
     """
-    # array: 8 bytes a number until it is drawn, which keeps hundreds of workers in the cache
+    # an array takes 8 bytes per number, so that the blocks of hundreds of workers fit the cache
     return chain.from_iterable(array("d", draw(size).tobytes()) for _ in count())

@@ -1,6 +1,6 @@
-"""How something changes over time: a factor of a link's capacity, or of a worker's speed.
+"""Time profiles: how a link's capacity or a worker's speed changes over time, as a factor.
 
-A profile is piecewise constant, so that what moves at its pace can be worked out exactly.
+A profile is piecewise constant, so that transfers and steps at its pace have exact durations.
 """
 
 from abc import ABC
@@ -30,13 +30,13 @@ STEPS_OF_A_DAY = 96
 Duration = Annotated[Seconds, Field(gt=0)]
 Factor = Annotated[float, Field(ge=0)]
 Segment = tuple[float, float]
-"""When it begins (seconds), and the factor from then on."""
+"""Start (seconds), and the factor from then on."""
 
 
 class TimeProfile(BaseModel, ABC):
     """A factor, 0 or more, that is constant between certain times.
 
-    `period`: seconds after which it begins anew; None where its last value stays.
+    `period`: seconds after which it repeats; None if its last value stays.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -48,7 +48,7 @@ class TimeProfile(BaseModel, ABC):
     _factors: tuple[float, ...] = PrivateAttr(default=())
 
     def _set(self, starts: Sequence[float], factors: Sequence[float], named: str) -> None:
-        """Take over the segments of one period. Raises ValueError where they make no profile."""
+        """Set the segments of one period. Raises ValueError if they make no profile."""
         if len(starts) != len(factors):
             raise ValueError(
                 f"{len(starts)} times and {len(factors)} factors; write one factor per time"
@@ -79,7 +79,7 @@ class TimeProfile(BaseModel, ABC):
         """Return the factor at `time` >= 0 (seconds)."""
         period = self.period or 0.0
         turn = int(time // period) if period else 0
-        # the very sums that `segments` makes, so that both agree at every boundary
+        # the same sums as in `segments`, so that both agree at every boundary
         turn += bool(period) and (turn + 1) * period <= time
         turn -= turn * period > time
         place = bisect_right(self._starts, time, key=lambda start: turn * period + start)
@@ -161,7 +161,7 @@ class ProfileFile(TimeProfile):
 
 
 def _kind(value: Any) -> Any:
-    """Let a table say by its keys what it is, where it does not say so by `kind`."""
+    """Infer the kind of a table without `kind` from its keys."""
     if isinstance(value, dict) and "kind" not in value:
         return {"kind": "trace" if "file" in value else "steps"} | value
     return value

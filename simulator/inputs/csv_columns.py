@@ -12,7 +12,7 @@ Reader = Callable[[str], float]
 
 
 def seconds(text: str) -> float:
-    """Read a time: a number of seconds, or a quantity ("300 ms"). Raises ValueError otherwise."""
+    """Read a time: a number of seconds, or a quantity ("300 ms"). Raises ValueError."""
     value = _number(text)
     if value is None:
         return to_si(text, "time")

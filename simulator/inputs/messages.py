@@ -1,4 +1,4 @@
-"""What is wrong with a scenario, in words for whoever wrote it: file, key, value, remedy."""
+"""Word refusals for the author of a scenario: where, what is wrong, and what would be right."""
 
 import json
 import re
@@ -38,11 +38,12 @@ _TABLES = ("model_type", "model_attributes_type", "dict_type", "dataclass_type")
 _LISTS = ("tuple_type", "list_type")
 UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 MISSING = ("missing", "missing_argument", "missing_keyword_only_argument")
-TAGS = ("dist", "kind", "schedule")  # keys that choose between the members of a union
+TAGS = ("dist", "kind", "schedule")
+"""Keys that choose between the members of a union: with another value the table means another."""
 
 
 def nearest(word: str, options: Iterable[str], what: str) -> str:
-    """Return the option closest to `word`, if any is close, and then all of them."""
+    """Name the option closest to `word`, if any is close, and then all of them."""
     names = {option.lower().replace("_", "-"): option for option in options}
     close = get_close_matches(word.lower().replace("_", "-"), names, n=1)
     guess = f"did you mean `{names[close[0]]}`? " if close else ""
@@ -84,7 +85,7 @@ def with_control_characters(value: Any, path: KeyPath = ()) -> Iterator[KeyPath]
 
 
 def holds(table: Any, part: str | int) -> bool:
-    """Whether `table[part]` exists."""
+    """Tell whether `table[part]` exists."""
     if isinstance(table, list):
         return isinstance(part, int) and 0 <= part < len(table)
     return isinstance(table, dict) and part in table
@@ -109,13 +110,13 @@ def _key(name: str) -> str:
 
 
 def show(value: Any) -> str:
-    """Write a value as TOML does, cut where it gets long."""
+    """Write a value as TOML does, cut at 80 characters."""
     text = toml(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
 def toml(value: Any) -> str:
-    """Write a value as TOML, in a line."""
+    """Write a value as TOML, in one line."""
     if isinstance(value, dict):
         inner = ", ".join(f"{_key(key)} = {toml(each)}" for key, each in value.items())
         return f"{{ {inner} }}" if inner else "{}"

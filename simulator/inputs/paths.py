@@ -1,7 +1,7 @@
-"""Files that scenarios and profiles name: what a file says stays in its folder, unless allowed.
+"""Confine the files that a scenario or profile names to its own folder, unless allowed.
 
-Who gets a scenario from somebody else does not expect it to look elsewhere on the machine. What is
-said on the command line, or from Python, is the user's own word, and may.
+A scenario from somebody else must not read elsewhere on the machine. Overrides on the command line,
+or from Python, are the user's own words and may name any file.
 """
 
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ from paceline.simulator.inputs.messages import KeyPath, dotted, show
 NAMING = ("extends", "file", "folder", "platform", "regions")
 """KeyPath whose values name files."""
 OTHERS = ("algorithm", "tune")
-"""Tables whose keys are programs' own: none of them names a file."""
+"""Tables whose keys are those of programs: none of them names a file."""
 REMEDY = "move it there, or allow it by --allow-paths (in Python: load(..., allow_paths=True))"
 
 
 def named(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
-    """Yield every name of a file in a scenario's tables, with where it stands."""
+    """Yield the path of every key that names a file, and the name."""
     if isinstance(value, list):
         items: Any = enumerate(value)
     elif isinstance(value, dict):
@@ -32,15 +32,15 @@ def named(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
 
 
 def leaves(name: str, folder: Path) -> bool:
-    """Whether a file, relative to `folder`, is outside it: links followed, `..` worked out."""
+    """Tell whether a file, relative to `folder`, lies outside it, links and `..` resolved."""
     try:
         return not (folder / name).resolve().is_relative_to(folder.resolve())
-    except (OSError, RuntimeError, ValueError):  # no file at all, as whoever reads it will say
+    except (OSError, RuntimeError, ValueError):  # not a file at all, which its reader will say
         return False
 
 
 def refusals(table: Any, file: str, folder: Path, remedy: str = REMEDY) -> dict[KeyPath, str]:
-    """What is wrong with the names of files that `file` in `folder` says: a line for each."""
+    """Say, by path, which files that `file` in `folder` names lie outside the folder."""
     return {
         path: f"{file}: {dotted(path)} = {show(name)}: outside the folder of that file; {remedy}"
         for path, name in named(table)

@@ -1,4 +1,4 @@
-"""Quantities with units, as users write them ("300 ms", "34 Mbit/s"), turned into SI floats.
+"""Parse quantities with units, as users write them ("300 ms", "34 Mbit/s"), into SI floats.
 
 The registry is small and our own on purpose: pint's default one calls a bit dimensionless, so it
 would accept "34 MHz" as a bandwidth, and it takes a third of a second to load.
@@ -35,7 +35,7 @@ mebi- = 1048576 = Mi-
 gibi- = 1073741824 = Gi-
 """
 
-# Stricter than pint, which works out "9**9**9**9 s" and never comes back.
+# Stricter than pint, which evaluates "9**9**9**9 s" and never returns.
 WRITTEN = re.compile(
     r"\s*[+-]?(\d[\d_]*\.?[\d_]*|\.\d+)([eE][+-]?\d+)?\s*([A-Za-zµμ]+(\s*(/|\*|per)\s*[A-Za-zµμ]+)*)?\s*"
 )
@@ -53,7 +53,7 @@ DIMENSIONS = {
 
 @cache
 def registry() -> "UnitRegistry[float]":
-    """The units that a scenario may use."""
+    """Make the registry of the units that a scenario may use."""
     from pint import UnitRegistry  # noqa: PLC0415 - 60 ms, not needed for --help
 
     units: UnitRegistry[float] = UnitRegistry(None)
@@ -73,7 +73,7 @@ def to_si(value: Any, dimension: str) -> float:
     return _parsed(value, dimension, remedy)
 
 
-@lru_cache(1000)  # a search reads the same quantities again and again
+@lru_cache(1000)  # a search parses the same quantities many times
 def _parsed(value: str, dimension: str, remedy: str) -> float:
     from pint.errors import PintError  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""What a scenario may name, and the scenarios that come with Paceline: `paceline list`."""
+"""List what a scenario may name, and the shipped scenarios: `paceline list`."""
 
 import os.path
 import tomllib
@@ -11,11 +11,11 @@ from paceline.simulator.programs import catalogue
 from paceline.simulator.scenario.tables import Objective
 
 Rows = list[dict[str, Any]]
-"""Of each thing its name, a line about it, its parameters by name, and its source."""
+"""Rows of name, summary, parameters by name, and source."""
 
 
 def programs() -> Rows:
-    """The catalogue of algorithms, with papers as sources; `recovers`: see docs/failures.md."""
+    """List the catalogue of algorithms, papers as sources; `recovers`: see docs/failures.md."""
     return [
         _row(program.name, program.summary, program.describe(), program.source)
         | {"recovers": list(program.recovers)}
@@ -24,17 +24,17 @@ def programs() -> Rows:
 
 
 def distributions() -> Rows:
-    """The distributions of random times."""
+    """List the distributions of random times."""
     return _models(ComputeLaw, "dist")
 
 
 def objectives() -> Rows:
-    """The objectives: what may be minimised."""
+    """List the objectives, the functions that a run may minimise."""
     return _models(Objective, "kind")
 
 
 def scenarios() -> Rows:
-    """The shipped scenarios, with files as sources."""
+    """List the shipped scenarios, files as sources."""
     return [
         _row(name, tomllib.loads(path.read_text(encoding="utf-8")).get("title", ""), {}, str(path))
         for name, path in shipped().items()
@@ -47,13 +47,13 @@ LISTS = {each.__name__: each for each in (programs, distributions, objectives, s
 def find(scenario: str | Path) -> Path:
     """Return the file that `scenario` means: a path, or the name of a shipped scenario."""
     path = Path(scenario)
-    if os.path.exists(path):  # unlike Path.exists, it takes any text for a path
+    if os.path.exists(path):  # unlike Path.exists, it accepts any text
         return path
     return shipped().get(str(scenario), path)
 
 
 def shipped() -> dict[str, Path]:
-    """The scenarios that come with Paceline, by name ("adacomm/figure2")."""
+    """Return the files of the shipped scenarios by name ("adacomm/figure2")."""
     found = find_spec("paceline.scenarios")
     assert found is not None
     assert found.origin is not None

@@ -15,19 +15,19 @@ class Nothing:
     notes: tuple[str, ...] = ()
 
     def source(self, rank: int) -> "Nothing":
-        """Itself: every gradient is `NOTHING`."""
+        """Return itself: every gradient is `NOTHING`."""
         return self
 
     def gradient(self, x: Vector) -> Vector:
-        """`NOTHING`."""
+        """Return `NOTHING`."""
         return NOTHING
 
     def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
-        """No loss."""
+        """Return nan for the loss."""
         return nan, NOTHING
 
     def evaluate(self, x: Vector, step: float) -> Evaluation:
-        """No loss."""
+        """Return nan for the loss."""
         return Evaluation(nan, nan)
 
 
@@ -43,7 +43,7 @@ class TheoremTwo(Nothing):
             )
 
     def evaluate(self, x: Vector, step: float) -> Evaluation:
-        """The bound after `step` local steps (there is none at step 0)."""
+        """Return the bound after `step` local steps; nan at step 0."""
         if not step:
             return Evaluation(nan, nan)
         return Evaluation(self._bound(duration=step, seconds_per_step=1, tau=self._tau), nan)

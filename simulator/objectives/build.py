@@ -1,4 +1,4 @@
-"""Make the objective of a scenario."""
+"""Build the objective of a scenario."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from paceline.simulator.theory import ErrorBound
 
 
 def dimension_of(spec: Any) -> int | None:
-    """Entries of the parameters that an objective's table asks for; None if it has no loss.
+    """Return the number of parameters that an objective's table asks for; None without vectors.
 
     Raises ObjectiveError.
     """
@@ -26,7 +26,7 @@ def dimension_of(spec: Any) -> int | None:
 
 
 def build(scenario: Scenario, algorithm: Algorithm, seed: int) -> Objective:
-    """The objective of a scenario, as one algorithm with one seed meets it."""
+    """Build the objective of a scenario for one algorithm with one seed."""
     spec, workers = scenario.objective, scenario.cluster.workers
     if isinstance(spec, Bound):
         lr, tau = algorithm.parameters["lr"], algorithm.parameters.get("tau", lambda step: 1)

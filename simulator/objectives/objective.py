@@ -1,4 +1,4 @@
-"""What an objective is to an engine: gradients for workers, and an evaluation for the observer."""
+"""The protocol of objectives: gradients for workers, and an evaluation for the observer."""
 
 from typing import Protocol
 
@@ -10,17 +10,17 @@ class GradientSource(Protocol):
     """One worker's stream of stochastic gradients."""
 
     def gradient(self, x: Vector) -> Vector:
-        """Gradient of the next mini-batch at `x`."""
+        """Return the gradient of the next mini-batch at `x`, shape (dimension,)."""
 
     def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
-        """Loss and gradient of the next mini-batch at `x`."""
+        """Return the loss and gradient of the next mini-batch at `x`, shape (dimension,)."""
 
 
 class Objective(Protocol):
-    """What is minimised.
+    """A function to minimise.
 
-    `dimension`: entries of a vector; `start`: the initial parameters; `notes`: what a user of the
-    results must know.
+    `dimension`: entries of a vector; `start`: the initial parameters; `notes`: caveats for the
+    reader of the results.
     """
 
     dimension: int
@@ -28,7 +28,7 @@ class Objective(Protocol):
     notes: tuple[str, ...]
 
     def source(self, rank: int) -> GradientSource:
-        """The gradients of worker `rank`, from its first step on."""
+        """Return the gradient source of worker `rank`, at its first step."""
 
     def evaluate(self, x: Vector, step: float) -> Evaluation:
-        """What an observer sees of the parameters `x` after `step` local steps."""
+        """Evaluate the parameters `x` after `step` local steps."""

@@ -1,4 +1,4 @@
-"""Objectives of other packages: what makes them is an entry point of `paceline.objectives`."""
+"""Find objectives of other packages: entry points of `paceline.objectives`."""
 
 from functools import cache
 from importlib.metadata import entry_points
@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # they import this module
 
 
 class ObjectiveError(InputError):
-    """A scenario's objective cannot be had: `path` is the key at fault, `what` the rest."""
+    """Raised if a scenario's objective cannot be made: `path` is the key at fault, `what` why."""
 
     def __init__(self, path: tuple[str, ...], what: str) -> None:
         super().__init__(path, what)
@@ -26,31 +26,31 @@ class ObjectiveError(InputError):
 
 
 class ObjectivePlugin(Protocol):
-    """What makes objectives of one kind; a package offers it as an entry point, perhaps a module.
+    """Maker of the objectives of one kind; an entry point of a package, such as a module.
 
-    `PACKAGES`: distributions whose versions its numbers depend on, besides our own.
+    `PACKAGES`: distributions whose versions its numbers depend on, besides Paceline.
     """
 
     PACKAGES: tuple[str, ...]
 
     def make(self, scenario: "Scenario", seed: int) -> "Objective":
-        """Make the objective of a scenario, as every algorithm with one seed meets it."""
+        """Make the objective of a scenario, for every algorithm with one seed."""
 
     def dimension(self, spec: Any) -> int:
-        """Entries of the parameters. Raises ObjectiveError."""
+        """Return the number of parameters. Raises ObjectiveError."""
 
     def check(self, scenario: "Scenario") -> None:
-        """Raise ObjectiveError for a scenario whose objective could not be made."""
+        """Raise ObjectiveError for a scenario whose objective cannot be made."""
 
     def sources(self, spec: Any) -> list[Path]:
-        """Files of code that its numbers depend on, besides ours."""
+        """Return the files of code that its numbers depend on, besides Paceline's."""
 
 
 @cache
 def plugin(kind: str) -> ObjectivePlugin:
-    """Find what makes objectives of a kind that is not made here: `paceline.objectives`.
+    """Find the plug-in for objectives of a kind.
 
-    Raises ObjectiveError where it, or what it needs, is not installed.
+    Raises ObjectiveError if the plug-in, or a package that it needs, is not installed.
     """
     for entry in entry_points(group="paceline.objectives", name=kind):
         try:
@@ -64,26 +64,26 @@ def plugin(kind: str) -> ObjectivePlugin:
 
 
 def other(spec: Any) -> ObjectivePlugin | None:
-    """What makes an objective that `objectives.objective` does not. Raises ObjectiveError."""
+    """Return the plug-in of an objective; None for our own. Raises ObjectiveError."""
     ours = Bound | Quadratic | Softmax | NoObjective
     return None if isinstance(spec, ours) else plugin(spec.kind)
 
 
 def versions(*specs: Any) -> dict[str, str]:
-    """Versions of all that the numbers of objectives depend on."""
+    """Return the versions of all packages that the numbers of objectives depend on."""
     found = filter(None, map(other, specs))
     return store.versions(*sorted({package for each in found for package in each.PACKAGES}))
 
 
 def data(spec: Any) -> list[tuple[str, int, int]]:
-    """What tells the files of an objective's data from others, without reading them."""
+    """Return a fingerprint of an objective's data files, without reading them."""
     folder = getattr(spec, "folder", None)
     return [] if folder is None else _listed(Path(folder))
 
 
-@cache  # as data are read once: what is changed later is not in the numbers
+@cache  # data are read once per process: later changes affect no number
 def _listed(folder: Path) -> list[tuple[str, int, int]]:
-    """Names, sizes and times of modification (ns) of all files in a folder and in its folders."""
+    """List name, size (bytes) and time of modification (ns) of all files below a folder."""
     files = [(each, each.stat()) for each in sorted(folder.rglob("*")) if each.is_file()]
     return [
         (each.relative_to(folder).as_posix(), stat.st_size, stat.st_mtime_ns)

@@ -1,4 +1,4 @@
-"""A quadratic seen through noise: the objective whose behaviour can be worked out."""
+"""A noisy quadratic: the objective whose behaviour has a closed form."""
 
 from math import nan
 from typing import Any
@@ -12,7 +12,7 @@ from paceline.simulator.scenario.tables import Modes, Quadratic
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
-SIGNS = 1  # key of the stream of Purpose.OBJECTIVE that says who disagrees; stream 0 shifts optima
+SIGNS = 1  # key of the stream of Purpose.OBJECTIVE for couplings; stream 0 shifts the optima
 ONE_CURVATURE = (
     "on a quadratic with one curvature for all workers the mean of their models moves alike "
     "however seldom they average: compare times, and use softmax, or objective.heterogeneity, to "
@@ -23,7 +23,7 @@ ONE_CURVATURE = (
 class NoisyQuadratic:
     """F_w(x) = floor + (x - s_w)' D (x - s_w) / 2 + x' C_w x / 2, its gradient seen through noise.
 
-    The mean over workers is F(x) = floor + x' D x / 2, but for a constant: the shifts s_w of the
+    The mean over workers is F(x) = floor + x' D x / 2, up to a constant: the shifts s_w of the
     workers' optima, of norm `shift` before centring, and the C_w sum to zero.
 
     D is diagonal. Its entries `spectrum` are i ** -exponent, or those of a few modes, each of a
@@ -69,15 +69,15 @@ class NoisyQuadratic:
         self.start.flags.writeable = False
 
     def source(self, rank: int) -> "_QuadraticSource":
-        """Gradients of worker `rank`."""
+        """Return the gradient source of worker `rank`."""
         return _QuadraticSource(self, rank)
 
     def evaluate(self, x: Vector, step: float) -> Evaluation:
-        """F(x), the mean over workers but for the constant."""
+        """Return F(x), the mean over workers without the constant."""
         return Evaluation(self.floor + float(self.spectrum @ (x * x)) / 2, nan)
 
     def slope(self, x: Array, shifts: Array, couplings: Array | None) -> Array:
-        """The gradient at `x` (..., dimension) of who has these shifts and couplings."""
+        """Return the gradient at `x` (..., dimension) for these shifts and couplings."""
         slope: Array = (x - shifts) * self.spectrum
         if couplings is not None:
             half = self.dimension // 2
@@ -86,7 +86,7 @@ class NoisyQuadratic:
         return slope
 
     def loss(self, x: Array, shifts: Array, couplings: Array | None) -> float:
-        """The loss of one worker at `x` (dimension,)."""
+        """Return the loss of one worker at `x` (dimension,)."""
         away = x - shifts
         loss = self.floor + float(self.spectrum @ (away * away)) / 2
         if couplings is not None:
@@ -95,7 +95,7 @@ class NoisyQuadratic:
         return loss
 
     def deviation(self, x: Array) -> Any:
-        """Of a coordinate's noise at `x` (..., dimension): a number, or shape (..., dimension)."""
+        """Return the standard deviation of a coordinate's noise at `x` (..., dimension)."""
         if not self.growth:
             return self.noise / self.spread
         grown = self.growth * (self.spectrum * x * x).sum(axis=-1, keepdims=True)
@@ -119,12 +119,12 @@ class _QuadraticSource:
 
 
 def coordinates(spec: Quadratic) -> int:
-    """Entries of the parameters."""
+    """Return the number of parameters."""
     return spec.dimension * (1 if spec.heterogeneity is None else 2)
 
 
 def _modes(spectrum: Modes, dimension: int, initial_gap: float) -> tuple[Array, Array]:
-    """Curvature of each coordinate, and where it starts."""
+    """Return curvature and start of each coordinate, shape (dimension,) each."""
     blocks = np.array_split(np.arange(dimension), len(spectrum.curvature))
     sizes = [len(block) for block in blocks]
     curvature = np.repeat(spectrum.curvature, sizes)
@@ -133,9 +133,10 @@ def _modes(spectrum: Modes, dimension: int, initial_gap: float) -> tuple[Array, 
 
 
 def _signs(workers: int, dimension: int, seed: int, share: float) -> Array:
-    """Who pulls a coordinate up and who down, shape (workers, dimension), times sqrt(share).
+    """Return +1, -1 or 0 per worker and coordinate, times sqrt(share), shape (workers, dimension).
 
-    An odd one out pulls none; the others make up for it as far as all curvatures stay positive.
+    With an odd number of workers one has 0; the others are scaled up to make up for it, as far as
+    all curvatures stay positive.
     """
     pairs = workers // 2
     if not pairs:

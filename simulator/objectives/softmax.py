@@ -76,18 +76,18 @@ class SoftmaxRegression:
             self.shares = deal(self.data.train_y, workers, spec.partition, seed)
 
     def source(self, rank: int) -> "_SoftmaxSource":
-        """Gradients of worker `rank`."""
+        """Return the gradient source of worker `rank`."""
         return _SoftmaxSource(self, rank)
 
     def evaluate(self, x: Vector, step: float) -> Evaluation:
-        """Loss on the whole training set, accuracy on the test set."""
+        """Return the loss on the whole training set and the accuracy on the test set."""
         data, weights = self.data, x.reshape(self._shape)
         loss, _ = _log_likelihood(data.train_x @ weights, data.train_y)
         guesses = (data.test_x @ weights).argmax(axis=1)
         return Evaluation(loss, float((guesses == data.test_y).mean()))
 
     def at(self, x: Vector, rows: np.ndarray) -> tuple[Any, Array]:
-        """Loss and gradient at `x`, shape (..., dimension), over training samples (..., batch)."""
+        """Return loss and gradient at `x` (..., dimension) over training samples (..., batch)."""
         features, labels = self.data.train_x[rows], self.data.train_y[rows]
         weights = x.reshape(*x.shape[:-1], *self._shape)
         loss, residuals = _log_likelihood(features @ weights, labels)
@@ -96,7 +96,7 @@ class SoftmaxRegression:
 
 
 def _log_likelihood(scores: Array, labels: np.ndarray) -> tuple[Any, Array]:
-    """Mean negative log-likelihood, and its gradient by the scores times their number.
+    """Return the mean negative log-likelihood and its gradient by the scores, times the samples.
 
     `scores`: (..., samples, classes), overwritten; `labels`: (..., samples).
     """
@@ -125,7 +125,7 @@ class _SoftmaxSource:
         return float(loss), gradient
 
     def next_rows(self) -> np.ndarray:
-        """The next mini-batch, as numbers of training samples."""
+        """Return the next mini-batch as indices of training samples, shape (batch,)."""
         if not self._drawn:
             size = (self._AHEAD, self._objective.batch)
             self._drawn = list(self._share[self._rng.integers(len(self._share), size=size)])[::-1]
@@ -136,9 +136,9 @@ class _SoftmaxSource:
 
 
 def deal(labels: np.ndarray, workers: int, how: Dirichlet, seed: int) -> list[np.ndarray]:
-    """Split each class over the workers by Dirichlet shares; nobody is left without data.
+    """Split each class over the workers by Dirichlet shares; every worker gets data.
 
-    Returns each worker's samples, by number. `seed`: the run's, where `how` has none of its own.
+    Returns the indices of each worker's samples. `seed`: the run's, used if `how` has none.
     Raises InputError when there are fewer samples than workers.
     """
     if workers > len(labels):

@@ -18,7 +18,7 @@ __all__ = ["Program", "catalogue"]
 
 @cache
 def catalogue() -> Mapping[str, Program]:
-    """Every program by name: ours, then those of installed packages (`paceline.programs`).
+    """Return every program by name: ours, then those of installed packages (`paceline.programs`).
 
     Raises InputError when an installed package offers something else, or a name that is taken.
     """
@@ -28,9 +28,7 @@ def catalogue() -> Mapping[str, Program]:
         program = entry.load()
         where = f"entry point {entry.name} of paceline.programs ({entry.value})"
         if not isinstance(program, Program):
-            raise InputError(
-                f"{where}: not a Program; make one with paceline.simulator.programs.Program"
-            )
+            raise InputError(f"{where}: not a Program; make one with paceline.Program")
         if program.name in programs:
             raise InputError(f"{where}: the name {program.name} is taken; choose another")
         programs[program.name] = program

@@ -20,7 +20,7 @@ from paceline.simulator.programs.program import Program, doc
 
 
 class Shared(NamedTuple):
-    """What all workers know after an average: means over the workers."""
+    """Values that all workers share after an average: means over the workers."""
 
     first_loss: float  # at the first step of the round
     mean_loss: float  # over the steps of the round
@@ -65,7 +65,7 @@ class PaperRule:
 
 
 class PaddleRule:
-    """What Paddle's AdaptiveLocalSGD does: tau0 inside the root, at every average, in [1, 16]."""
+    """The rule of Paddle's AdaptiveLocalSGD: tau0 inside the root, at every average, in [1, 16]."""
 
     def __init__(self, tau0: int) -> None:
         self.tau0 = tau0
@@ -90,11 +90,15 @@ async def adacomm(
         Seconds, doc("time between adaptations (T0)", "s", shown="60 s", gt=0)
     ] = 60.0,
     gamma: Annotated[float, doc("factor of the period on a plateau", gt=0, lt=1)] = 0.5,
-    slack: Annotated[int, doc("how much the period must shrink to be none (s)", "steps", ge=0)] = 0,
+    slack: Annotated[
+        int, doc("smallest decrease that counts as no plateau (s)", "steps", ge=0)
+    ] = 0,
     lr_exponent: Annotated[Literal[1, 3], doc("power of lr0/lr in the rule")] = 1,
     block_momentum: OuterTransform = Identity(),
     gate_lr_until_tau_is_1: Annotated[bool, doc("hold the learning rate while tau > 1")] = False,
-    variant: Annotated[Literal["paper", "paddle"], doc("whose rule for the period")] = "paper",
+    variant: Annotated[
+        Literal["paper", "paddle"], doc("rule for the period: the paper's, or Paddle's")
+    ] = "paper",
     codec: Codec = Raw(),
 ) -> None:
     """AdaComm: local SGD whose period shrinks as the training loss falls."""

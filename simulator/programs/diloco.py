@@ -1,4 +1,4 @@
-"""The DiLoCo family: long local phases of AdamW, and Nesterov's momentum over what they bring."""
+"""The DiLoCo family: long local phases of AdamW, then Nesterov momentum on displacements."""
 
 from collections.abc import Callable
 from itertools import count
@@ -39,7 +39,9 @@ async def streaming_diloco(
     inner: Inner = AdamW(),
     tau: Annotated[int, doc("steps between two means of a fragment", "steps", ge=1)],
     fragments: Annotated[int, doc("pieces of the model that take turns", ge=1)] = 4,
-    overlap: Annotated[int, doc("steps that a mean may take, below tau", "steps", ge=0)] = 1,
+    overlap: Annotated[
+        int, doc("steps from starting a mean to applying it, below tau", "steps", ge=0)
+    ] = 1,
     alpha: Annotated[float, doc("share of its own progress that a worker keeps", ge=0, le=1)] = 0.5,
     outer_lr: OuterRate = 0.7,
     outer_momentum: OuterMomentum = 0.9,
@@ -76,10 +78,10 @@ async def late_rounds(
     codec: Codec,
     combine: Late,
 ) -> None:
-    """Rounds whose outer step uses a mean that was started a round ago.
+    """Run rounds whose outer step uses a mean that was started a round ago.
 
-    `combine` makes the outer gradient of a worker's displacements in this round and in the last,
-    and of the mean of the last ones (None in the first round); None is no outer step.
+    `combine` makes the outer gradient from a worker's displacements in this round and the last, and
+    the mean of the last ones (None in the first round); None means no outer step.
     """
     channel, outer = codec.open(me), Nesterov(outer_momentum)
     x = anchor = me.start

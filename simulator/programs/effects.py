@@ -1,10 +1,9 @@
-"""The closed vocabulary of effects: everything that a program may do to the world.
+"""Effects: the closed vocabulary of actions that a program may take, as the class `Node`.
 
-A program is a coroutine that is given a `Node` and never looks behind it. Each interpreter (the
-modules in `engines/`, and the real one in `validate/`) is one implementation of `Node`; a program
-cannot tell them apart. The rule for `await`: it stands exactly where other nodes may act before the
-program goes on. What is instantaneous (starting a mean, sending, reading the clock, marking) is a
-plain call.
+A program is a coroutine that gets a `Node` and nothing else. Each engine (the modules in `engines`,
+and real training in `validate`) is one implementation of `Node`; a program cannot tell them apart.
+The rule for `await`: exactly where other nodes may act before the program goes on. Instantaneous
+effects (starting a mean, sending, reading the clock, marking) are plain calls.
 """
 
 from abc import ABC, abstractmethod
@@ -15,29 +14,29 @@ from typing import Any
 import numpy as np
 
 Vector = Any
-"""What programs compute on: a NumPy array, a torch tensor, or `NOTHING` in time-only runs. Programs
-use +, -, * and / on it and never change one in place."""
+"""A vector of parameters: a NumPy array, a torch tensor, or `NOTHING` in time-only runs. Programs
+use +, -, * and / on vectors and never change one in place."""
 
 Payload = Any
-"""What travels: a vector, a float, an `Encoded` vector, or a tuple of these. Its bytes follow."""
+"""Content of a message: a vector, a float, an `Encoded` vector, or a tuple of these."""
 
 Handle = Any
-"""Something started and not yet awaited."""
+"""An operation that was started and not yet awaited."""
 
 NOTHING = 0j
-"""The vector of a time-only run. A complex zero does arithmetic at C speed and has a type that no
-scalar a program shares (a loss, a clock) can have, so payloads still tell their size."""
+"""The vector of a time-only run. A complex zero does arithmetic at C speed, and no scalar that a
+program shares (a loss, a clock) is complex, so that payloads still have the right size."""
 
 ANY = -1
-"""Receive from whoever sent first."""
+"""As a source: receive from any node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
     """A vector as a codec sends it.
 
-    `data`: arrays that an average adds up; `places`: which entries of the vector they are, where
-    not all (None); `share`: of the whole model; `bytes`: its size on the network.
+    `data`: arrays that an average adds up; `places`: indices of their entries in the vector, None
+    for all; `share`: of the whole model; `bytes`: its size on the network.
     """
 
     data: tuple[Vector, ...]
@@ -50,8 +49,8 @@ class Node(ABC):
     """One worker, or the server, as its program sees it.
 
     Attributes: `rank` (workers 0 to `workers` - 1; the server, if any, is `server`), `workers`,
-    `server` (= `workers`), `start` (the initial parameters x1, read-only), `apply_seconds` (what
-    one update costs the server), `parameters` and `bytes_per_parameter` (of the model that travels;
+    `server` (= `workers`), `start` (the initial parameters x1, read-only), `apply_seconds` (time of
+    one update on the server), `parameters` and `bytes_per_parameter` (of the model that travels;
     `start` may be a smaller stand-in for it).
     """
 
@@ -80,7 +79,7 @@ class Node(ABC):
 
         Piece 0 is the end of the vector (the last layers), each piece a contiguous slice. Awaited
         as a gradient is, because a run may end before it. Time passes while its pieces are waited
-        for, or in `receive_before`; a gradient that nobody waits for is given up.
+        for, or in `receive_before`; a gradient that is never waited for is abandoned.
         """
 
     @abstractmethod
@@ -93,7 +92,7 @@ class Node(ABC):
 
     @abstractmethod
     def start_mean(self, value: Payload) -> Handle:
-        """Start the average of `value` over all workers. `value` is read-only until its `wait`."""
+        """Start the average of `value` over all workers; `value` is read-only until its `wait`."""
 
     @abstractmethod
     def start_gather(self, value: Payload) -> Handle:
@@ -109,14 +108,14 @@ class Node(ABC):
 
     @abstractmethod
     def wait(self, handle: Handle) -> Awaitable[Any]:
-        """Wait for something started; return its result (read-only: all workers share it)."""
+        """Wait for a started operation; return its result (read-only: all workers share it)."""
 
     @abstractmethod
     def finished(self, handle: Handle) -> Awaitable[bool]:
-        """Whether the collective `handle` is finished on every worker: one answer for all of them.
+        """Tell whether the collective `handle` has finished on every worker: one answer for all.
 
-        All workers ask; the question is answered when the last one has asked it, so that what
-        follows may depend on it. The flag itself takes no time on the network.
+        All workers must ask; the answer comes when the last one has asked, so that the control flow
+        may depend on it. The flag itself takes no time on the network.
         """
 
     @abstractmethod
@@ -125,7 +124,7 @@ class Node(ABC):
 
     @abstractmethod
     def receive(self, source: int = ANY) -> Awaitable[tuple[int, Payload]]:
-        """Wait for the next message of `source`; return (who sent it, what)."""
+        """Wait for the next message of `source`; return (sender, payload)."""
 
     @abstractmethod
     def receive_before(
@@ -135,26 +134,26 @@ class Node(ABC):
 
     @abstractmethod
     def discard(self) -> None:
-        """Tell the observer that the gradient received last is not used. Free."""
+        """Tell the observer that the gradient received last is not used. Takes no time."""
 
     @abstractmethod
     def generator(self, *, shared: bool = False) -> np.random.Generator:
         """Make a source of random numbers: the n-th of this node's own, or the n-th that all share.
 
-        Keyed by the run's seed, so that the numbers are the same in every interpreter.
+        Keyed by the run's seed, so that the numbers are the same in every engine.
         """
 
     @abstractmethod
     def work(self, seconds: float) -> None:
-        """Be busy for `seconds` (the server's processing)."""
+        """Be busy for `seconds`, such as the server's processing."""
 
     @abstractmethod
     def clock(self) -> float:
-        """Seconds since the run began, on this node's own clock."""
+        """Return the seconds since the run began, on this node's own clock."""
 
     @abstractmethod
     def mark(self, x: Vector) -> None:
-        """Show the observer this node's parameters after a step. Free: it costs no time.
+        """Report this node's parameters after a step to the observer. Takes no time.
 
         A server marks each update before it sends the new parameters, so that their age is known.
         """

@@ -1,4 +1,4 @@
-"""Programs without a centre: each worker talks to its neighbours in a graph."""
+"""Gossip programs: without a centre, each worker exchanges models with its neighbours."""
 
 from collections.abc import Sequence
 from itertools import count
@@ -10,7 +10,7 @@ from paceline.simulator.programs.pieces.graph import GraphOf, Ring
 from paceline.simulator.programs.pieces.transform import Identity
 from paceline.simulator.programs.program import Program, doc
 
-Neighbours = Annotated[GraphOf, doc("who talks to whom", shown="ring")]
+Neighbours = Annotated[GraphOf, doc("graph of the workers that exchange models", shown="ring")]
 Row = Sequence[tuple[int, float]]
 CODEC = {
     "codec": "neighbours exchange whole models, of which a codec made for gradients would drop "
@@ -29,7 +29,7 @@ def tell(me: Node, x: Vector, row: Row) -> None:
 
 
 async def hear(me: Node, x: Vector, row: Row) -> Vector:
-    """Take in the neighbours' vectors; return them and `x` mixed with the weights of the row."""
+    """Receive the neighbours' vectors; return their average with `x`, weighted by the row."""
     mixed = 0.0 * x
     for other, weight in row:
         theirs = x if other == me.rank else (await me.receive(other))[1]
@@ -56,7 +56,7 @@ async def d_psgd(
 
 
 async def d2(me: Node, *, lr: LearningRate, graph: Neighbours = Ring()) -> None:
-    """D^2: D-PSGD that subtracts what its last step did, so that differing data do no harm."""
+    """D^2: D-PSGD that subtracts its last step, so that differing data do no harm."""
     row = graph.weights(me.rank, me.workers)
     x = before = me.start
     last = 0.0 * x
@@ -94,19 +94,21 @@ async def ad_psgd(
 
 
 async def ask(me: Node, x: Vector, computing: Handle, partner: int) -> Vector:
-    """Average with a partner, who answers with what it had before averaging too."""
+    """Average with a partner, who answers with its model before averaging."""
     me.send(partner, x)
     message = await me.receive_before(computing, partner)
     if message is None:
         await me.wait(computing)
         message = await me.receive(partner)
     else:
-        await me.receive_before(computing, partner)  # nothing more: until it is computed
+        await me.receive_before(
+            computing, partner
+        )  # no further message comes: wait until it is computed
     return (x + message[1]) / 2
 
 
 async def answer(me: Node, x: Vector, computing: Handle) -> Vector:
-    """Average with whoever asks while the gradient is computed."""
+    """Average with every worker that asks while the gradient is computed."""
     while (message := await me.receive_before(computing)) is not None:
         other, theirs = message
         me.send(other, x)

@@ -1,4 +1,4 @@
-"""Synchronous and periodic-averaging programs: every worker runs the same text."""
+"""Synchronous and periodic-averaging programs: every worker runs the same coroutine."""
 
 from collections.abc import Callable
 from itertools import count
@@ -23,13 +23,13 @@ OuterTransform = Annotated[
 ]
 OuterRate = Annotated[float, doc("learning rate of the outer step", gt=0)]
 Tau = Annotated[PeriodOfSteps, doc("communication period", "steps")]
-Codec = Annotated[CodecOf, doc("how what travels is compressed", shown="raw")]
+Codec = Annotated[CodecOf, doc("compression of what is sent", shown="raw")]
 
 ADACOMM = "Wang & Joshi, arXiv 1810.08313"
 
 
 async def psgd(me: Node, *, lr: LearningRate, momentum: LocalMomentum = Identity()) -> None:
-    """No communication at all: the lower bound of time, one model per worker."""
+    """No communication: the lower bound of time, with one model per worker."""
     x = me.start
     u = momentum.init(x)
     for k in count(1):
@@ -87,10 +87,10 @@ async def rounds(
     codec: Codec,
     restart: Callable[[Vector, Any], Any],
 ) -> None:
-    """Local phases of tau steps, each ended by an outer step along the mean displacement.
+    """Run local phases of tau steps, each ended by an outer step along the mean displacement.
 
-    `restart` makes the state with which the inner transform begins a phase, of the new parameters
-    and the state that the last phase ended with.
+    `restart` makes the inner transform's state at the start of a phase, from the new parameters and
+    the state at the end of the last phase.
     """
     channel = codec.open(me)
     x = anchor = me.start
@@ -117,7 +117,7 @@ async def local_sgd(
     outer_lr: OuterRate = 1.0,
     codec: Codec = Raw(),
 ) -> None:
-    """Local SGD (PASGD): tau local steps, then average how far the workers have come."""
+    """Local SGD (PASGD): tau local steps, then average the workers' displacements."""
 
     def cleared(x: Vector, state: Any) -> Any:
         return momentum.init(x)
@@ -202,7 +202,7 @@ async def bmuf(
         x = x - lr(k) * direction
         since, rates = since + 1, rates + lr(k)
         if since >= tau(k):
-            rate = rates / since or 1.0  # at a rate of zero nobody has moved
+            rate = rates / since or 1.0  # at a rate of zero no worker has moved
             slow = momentum * slow + await channel.mean(anchor - x) / rate
             x = anchor = anchor - step * rate * slow
             u, since, rates = local_momentum.init(x), 0, 0.0

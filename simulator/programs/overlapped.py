@@ -1,4 +1,4 @@
-"""Programs whose averages overlap training: a worker goes on while its mean is under way."""
+"""Programs whose averages overlap training: workers go on while a mean is in flight."""
 
 from collections import deque
 from itertools import count
@@ -24,11 +24,11 @@ async def dts(
     period: Period = 1,
     compensation: Annotated[
         compensations.CompensationName,
-        doc("how a late mean replaces the worker's own share of it"),
+        doc("correction by which a late mean replaces the worker's own share of it"),
     ] = "exact",
     codec: Codec = Raw(),
 ) -> None:
-    """DTS: every `period` steps a mean is started, `delay` steps later its effect is made up."""
+    """DTS: start a mean every `period` steps; `delay` steps later apply it with a correction."""
     rule = compensations.KINDS[compensation](lr, momentum)
     channel = codec.open(me)
     zero = 0.0 * me.start
@@ -83,7 +83,7 @@ async def overlap_local_sgd(
     lr: LearningRate,
     momentum: LocalMomentum = Identity(),
     tau: Tau,
-    alpha: Annotated[float, doc("how far workers are pulled to the anchor", gt=0, lt=1)] = 0.6,
+    alpha: Annotated[float, doc("pull of the workers towards the anchor", gt=0, lt=1)] = 0.6,
     beta: Annotated[Fraction, doc("momentum of the anchor")] = 0.7,
     codec: Codec = Raw(),
 ) -> None:
@@ -111,9 +111,11 @@ async def hpsgd(
     *,
     lr: LearningRate,
     epoch: Annotated[
-        int, doc("steps after which nothing stays pending; 0: never", "steps", ge=0)
+        int, doc("steps between flushes of pending gradients; 0: never", "steps", ge=0)
     ] = 0,
-    epoch_flush: Annotated[Literal["exact", "paper"], doc("what an epoch's end applies")] = "exact",
+    epoch_flush: Annotated[
+        Literal["exact", "paper"], doc("flush at the end of an epoch: exact, or as published")
+    ] = "exact",
     local_sgd_sync_multiplier: Annotated[
         float, doc("cost of averaging the model in each local-sgd beside it, in gradients", gt=0)
     ] = 1.0,

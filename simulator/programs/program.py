@@ -1,4 +1,4 @@
-"""What the catalogue knows of a program: its coroutines, its parameters, its paper."""
+"""Describe a program to the catalogue: its coroutines, parameters, properties and paper."""
 
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
@@ -16,9 +16,9 @@ Function = Callable[..., Coroutine[Any, Any, None]]
 
 
 def doc(description: str, unit: str = "", shown: Any = None, **limits: Any) -> Any:
-    """Describe a parameter: what it is, its unit, and its limits (pydantic's `ge`, `lt`, ...).
+    """Describe a parameter: its meaning, unit, and limits (pydantic's `ge`, `lt`, ...).
 
-    `shown` is how a scenario writes the default, where that differs from the piece it stands for.
+    `shown`: the default as a scenario writes it, if that differs from the Python value.
     """
     return Field(
         description=description, json_schema_extra={"unit": unit, "shown": shown}, **limits
@@ -29,21 +29,21 @@ def doc(description: str, unit: str = "", shown: Any = None, **limits: Any) -> A
 class Program:
     """A named algorithm.
 
-    `worker` runs on every worker; `server`, if there is one, on the parameter server. Their
-    keyword-only arguments, with annotations that pydantic understands, are the parameters a
-    scenario may set. `source`: paper and equation.
+    `worker` runs on every worker; `server`, if given, on the parameter server. Their keyword-only
+    arguments, with annotations that pydantic understands, are the parameters that a scenario may
+    set. `source`: paper and equation.
 
-    - `averages`: its workers' models are one model, seen as their mean; where they never meet, the
-      observer sees the first.
+    - `averages`: the observer evaluates the mean of the workers' models. Without it the models never
+      meet, and the observer evaluates the first.
     - `needs_loss`: it reads the training loss, so an objective must have one.
-    - `bound_covers`: AdaComm's Theorem 2 speaks of it.
+    - `bound_covers`: AdaComm's Theorem 2 covers it.
     - `gossips`: its workers send messages to each other.
     - `pooled`: its workers never wait for each other, so that their steps are counted together.
     - `linear`: without momentum it applies every gradient once, so that on a quadratic the mean of
       its models does not depend on how often they average.
     - `sends_gradients`: what it averages are gradients, not displacements of local steps.
     - `local_momentum`: the parameter that [optimizer].momentum is for.
-    - `refuses`: why it lacks parameters that one might expect.
+    - `refuses`: parameters that it lacks though a user may expect them, and the reason.
     """
 
     name: str
@@ -62,18 +62,19 @@ class Program:
 
     @property
     def summary(self) -> str:
-        """First line of the docstring of the server, which makes the algorithm, or the worker."""
+        """First line of the docstring of the server, if there is one, or of the worker."""
         return (inspect.getdoc(self.server or self.worker) or self.name).splitlines()[0]
 
     @property
     def recovers(self) -> tuple[str, ...]:
-        """What can be done when a worker crashes, as `recovery.policy` calls it."""
+        """Values of `recovery.policy` that the program supports when a worker crashes."""
         meets = self.averages and not (self.server or self.gossips)
         return ("wait", "shrink", "restart") if meets else ("wait", "restart")
 
     def moves_alike(self, parameters: Mapping[str, Any]) -> bool:
-        """Whether, with these parameters, the mean of the workers' models moves the same way on a
-        quadratic however seldom they average."""
+        """Tell whether on a quadratic the mean of the workers' models does not depend on how often
+        they average, with these parameters.
+        """
         plain = ("momentum", "outer", "block_momentum")
         return (
             self.linear
@@ -84,7 +85,7 @@ class Program:
 
     @cached_property
     def parameters(self) -> type[BaseModel]:
-        """The parameters as a model; unknown ones are refused."""
+        """The parameters as a pydantic model that refuses unknown keys."""
         fields: dict[str, Any] = {}
         for function in filter(None, (self.server, self.worker)):
             hints = get_type_hints(function, include_extras=True)
@@ -106,12 +107,12 @@ class Program:
     def start(
         self, function: Function, me: Node, parameters: Mapping[str, Any]
     ) -> Coroutine[Any, Any, None]:
-        """Begin `function` (worker or server) on a node, with those of `parameters` it takes."""
+        """Call `function` (worker or server) on a node, with the `parameters` that it takes."""
         names = _arguments(function)
         return function(me, **{k: _callable(v) for k, v in parameters.items() if k in names})
 
     def describe(self) -> dict[str, dict[str, Any]]:
-        """Each parameter's default, unit and description, as JSON-able values."""
+        """Return each parameter's default, unit and description, as JSON-able values."""
         described = {}
         for key, about in self.parameters.model_fields.items():
             extra = about.json_schema_extra if isinstance(about.json_schema_extra, dict) else {}
@@ -134,6 +135,6 @@ def _arguments(function: Function) -> frozenset[str]:
 
 
 def _callable(value: Any) -> Any:
-    """A schedule as its bound method, which CPython calls twice as fast as the object."""
-    method = getattr(value, "__call__", None)  # noqa: B004 - not whether, but how
+    """Return a schedule's bound `__call__`, which CPython calls twice as fast as the object."""
+    method = getattr(value, "__call__", None)  # noqa: B004 - the method itself
     return method if isinstance(method, MethodType) else value

@@ -1,4 +1,4 @@
-"""Parameter-server programs: one text for the workers, one for the server.
+"""Parameter-server programs: one coroutine for the workers, one for the server.
 
 A server's learning rate follows the steps of a worker on average: gradients used, over workers.
 """
@@ -19,7 +19,7 @@ K = Annotated[int, doc("gradients per update, at most the number of workers", "g
 
 
 async def push_and_pull(me: Node, *, codec: Codec = Raw()) -> None:
-    """Send each gradient to the server and go on with what it answers."""
+    """Send each gradient to the server and go on with the parameters that it answers."""
     channel = codec.open(me)
     x = me.start
     while True:
@@ -82,11 +82,10 @@ async def collect(
     blocking: bool,
     by_updates: bool = False,
 ) -> None:
-    """Update with as many gradients as `threshold` says, for what has been counted so far.
+    """Update once `threshold(count)` gradients have come.
 
-    `mean`: with their mean, else their sum. `blocking`: workers wait for the update that their
-    gradient goes into; else they are answered at once. `by_updates`: updates are counted, not
-    arrivals.
+    `mean`: apply their mean, else their sum. `blocking`: workers wait for the update that includes
+    their gradient; else they are answered at once. `by_updates`: count updates, not arrivals.
     """
     channel = codec.open(me)
     x = me.start
@@ -115,12 +114,16 @@ async def hybrid_server(
     *,
     lr: LearningRate,
     momentum: LocalMomentum = Identity(),
-    step_size: Annotated[int, doc("gradients after which one more is waited for (s)", ge=1)] = 500,
+    step_size: Annotated[
+        int, doc("gradients after which the threshold rises by one (s)", ge=1)
+    ] = 500,
     threshold: Annotated[
         Threshold | None, doc("instead of step_size: gradients waited for, over those counted")
     ] = None,
-    aggregate: Annotated[Literal["sum", "mean"], doc("what of the gradients is applied")] = "sum",
-    wait: Annotated[bool, doc("workers wait for the update that their gradient is in")] = True,
+    aggregate: Annotated[
+        Literal["sum", "mean"], doc("apply the sum or the mean of the gradients")
+    ] = "sum",
+    wait: Annotated[bool, doc("workers wait for the update that includes their gradient")] = True,
     count: Annotated[Literal["arrivals", "updates"], doc("what the threshold counts")] = "arrivals",
     codec: Codec = Raw(),
 ) -> None:
@@ -141,12 +144,12 @@ async def k_async_server(
 async def k_batch_async_server(
     me: Node, *, lr: LearningRate, momentum: LocalMomentum = Identity(), k: K, codec: Codec = Raw()
 ) -> None:
-    """K-batch-async SGD: update with the mean of any K gradients; nobody waits."""
+    """K-batch-async SGD: update with the mean of any K gradients; no worker waits."""
     await collect(me, lr, momentum, FixedPeriod(k), codec, mean=True, blocking=False)
 
 
 async def race(me: Node, *, codec: Codec = Raw()) -> None:
-    """Compute until done or overtaken: a new model makes the gradient worthless."""
+    """Compute a gradient until it is done or a new model makes it worthless."""
     channel = codec.open(me)
     x, number = me.start, 0.0
     while True:
@@ -161,7 +164,7 @@ async def race(me: Node, *, codec: Codec = Raw()) -> None:
 async def k_sync_server(
     me: Node, *, lr: LearningRate, momentum: LocalMomentum = Identity(), k: K, codec: Codec = Raw()
 ) -> None:
-    """K-sync SGD: apply the mean of a round's first K gradients; the others are given up."""
+    """K-sync SGD: apply the mean of a round's first K gradients; discard the others."""
     channel = codec.open(me)
     x = me.start
     u = momentum.init(x)
@@ -172,7 +175,7 @@ async def k_sync_server(
             if number == update - 1:
                 total, held = total + g, held + 1
             else:
-                me.discard()  # it was under way when its round ended
+                me.discard()  # in flight when its round ended
         me.work(me.apply_seconds)
         direction, u = momentum.update(total / k, u, x)
         x = x - lr(1 + (k * update - 1) // me.workers) * direction

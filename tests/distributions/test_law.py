@@ -234,7 +234,7 @@ def test_wrong_parameters_are_refused_with_a_remedy(table, remedy):
 @pytest.mark.parametrize(
     ("text", "remedy"),
     [
-        (None, "cannot read"),
+        (None, "cannot be read"),
         ("", "no samples"),
         ("seconds\n1\n-2\n", r"line 3: '-2' is not a time; write a finite number"),
         ("1\nnan\n", "line 2"),

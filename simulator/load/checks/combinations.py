@@ -1,4 +1,4 @@
-"""Parameters of algorithms that make no sense together, in this cluster, or on this objective."""
+"""Check parameters of algorithms against each other, the cluster and the objective."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -10,19 +10,19 @@ from paceline.simulator.programs.pieces.transform import Identity
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
 Fault = tuple[str, str]
-"""A parameter, and what is wrong with it."""
+"""A parameter, and its fault with the remedy."""
 INSTEAD = 'write codec = { kind = "top-k", ratio = 0.01 }'
 
 
 class Problem(NamedTuple):
-    """What is wrong with one key."""
+    """A key, and its fault with the remedy."""
 
     path: KeyPath
     what: str
 
 
 def combinations(scenario: Scenario, program: Program, algorithm: Algorithm) -> Iterator[Fault]:
-    """What makes no sense in the parameters of one algorithm."""
+    """Yield the contradictions in the parameters of one algorithm."""
     yield from _codec(scenario, program, algorithm)
     yield from _cluster(scenario, program, algorithm)
     given, table = algorithm.parameters, algorithm.table
@@ -56,7 +56,7 @@ def _codec(scenario: Scenario, program: Program, algorithm: Algorithm) -> Iterat
 
 
 def _entries(scenario: Scenario, algorithm: Algorithm, ratio: float) -> Iterator[Fault]:
-    """Every piece of a vector needs entries, and a sparse codec must be able to keep one."""
+    """Check that every piece of a vector has entries, and that a sparse codec can keep one."""
     given, entries = algorithm.parameters, dimension_of(scenario.objective)
     if entries is None:
         return
@@ -91,7 +91,7 @@ def _cluster(scenario: Scenario, program: Program, algorithm: Algorithm) -> Iter
 
 
 def multiplier(scenario: Scenario) -> Iterator[Problem]:
-    """All hpsgd tables must mean the same cost of averaging a model."""
+    """Check that all hpsgd tables set the same cost of averaging a model."""
     key = "local_sgd_sync_multiplier"
     said = [(i, a.parameters[key]) for i, a in enumerate(scenario.algorithm) if key in a.table]
     beside = [a for a in scenario.algorithm if a.name == "local-sgd" and "codec" not in a.table]

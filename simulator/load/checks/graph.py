@@ -1,4 +1,4 @@
-"""What the lines and routes of `network.model = "flows"` show to be wrong in a scenario."""
+"""Check a scenario against the links and routes of `network.model = "flows"`."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -15,10 +15,10 @@ from paceline.simulator.scenario.scenario import Scenario
 
 
 def graph_problems(scenario: Scenario) -> Iterator[Problem]:
-    """What is wrong with a scenario whose settings are each possible."""
+    """Yield the problems of the graph, for a scenario whose settings are each possible."""
     cluster = scenario.cluster
     if sum(group.workers for group in cluster.group) > cluster.workers:
-        return  # which is said elsewhere: nobody knows where they are
+        return  # refused elsewhere; the places of these workers are unknown
     if scenario.network.platform is not None:
         yield from _platform(scenario)
         return
@@ -69,7 +69,7 @@ def _outages(graph: NetworkGraph) -> Iterator[Problem]:
 
 
 def _unused_bandwidth(scenario: Scenario, graph: NetworkGraph) -> Iterator[Problem]:
-    """Bandwidths that no line has taken: with twice as much all is the same."""
+    """Find bandwidths without effect: doubling one changes no capacity."""
     network = graph.network
     tries: list[tuple[KeyPath, dict[str, object]]] = []
     if network.bandwidth is not None:
@@ -111,7 +111,7 @@ def _left(line: Line) -> float:
 
 
 def _platform(scenario: Scenario) -> Iterator[Problem]:
-    """What a platform must have, and what it already says."""
+    """Check a platform: the places it must have, and keys that it already determines."""
     platform, network = scenario.network.platform, scenario.network
     assert platform is not None
     for key in sorted({"latency", "bandwidth", "link", "regions"} & network.model_fields_set):

@@ -1,4 +1,4 @@
-"""Settings of [network] that contradict each other, the cluster, or the model simulating them."""
+"""Check the settings of [network] against each other, the cluster and the network model."""
 
 from collections.abc import Iterator, Mapping
 from itertools import permutations
@@ -17,7 +17,7 @@ LINK_KEYS = ("sharing", "profile", "outages")
 
 
 def network_problems(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
-    """What is wrong with [network], and with the places that groups and the server name."""
+    """Yield the problems of [network], and of the places that groups and the server name."""
     found = [*_settings(scenario), *_places(scenario), *_table(scenario, programs)]
     flows = scenario.network.model == "flows"
     found += _flows(scenario) if flows else _closed_form(scenario)
@@ -50,7 +50,7 @@ def _settings(scenario: Scenario) -> Iterator[Problem]:
 
 
 def _windows(network: Network) -> Iterator[Problem]:
-    """A window says a rate only where a round trip has a mean."""
+    """Check that a TCP window sets a rate, which takes a round trip with a mean."""
     links = [(("network", "link", index), link) for index, link in enumerate(network.link)]
     lines: list[tuple[KeyPath, Network | Link]] = [(("network",), network), *links]
     for where, line in lines:
@@ -96,7 +96,7 @@ def _places(scenario: Scenario) -> Iterator[Problem]:
 
 
 def _table(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
-    """Every pair of regions must be in the table, and links must not say otherwise."""
+    """Check that the table has every pair of regions, and that no link contradicts it."""
     table, homes = scenario.network.regions, regions(scenario)
     if table is None or scenario.network.platform is not None:
         return
@@ -130,7 +130,7 @@ def _table(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Prob
 
 
 def _closed_form(scenario: Scenario) -> Iterator[Problem]:
-    """What takes flows to be simulated."""
+    """Refuse the settings that only the flow model simulates."""
     network = scenario.network
     for key in ("fairness", "slow_start", "platform", "background", "outage"):
         if key in network.model_fields_set:

@@ -1,4 +1,4 @@
-"""Devices, profiles and bursts that contradict each other."""
+"""Check devices, profiles and bursts against each other."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from paceline.simulator.scenario.scenario import Scenario
 
 
 def pacing_problems(scenario: Scenario) -> Iterator[Problem]:
-    """What is wrong with how fast workers compute, by the path of the key at fault."""
+    """Yield the problems of the workers' speeds."""
     cluster = scenario.cluster
     for index, group in enumerate(cluster.group):
         if cluster.devices:

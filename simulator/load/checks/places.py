@@ -1,4 +1,4 @@
-"""Where a scenario names regions and network cards."""
+"""Find the keys at which a scenario names regions and network cards."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from paceline.simulator.scenario.scenario import Scenario
 
 
 def regions(scenario: Scenario) -> dict[str | None, KeyPath]:
-    """Where the region of each group, and of the workers outside groups, is written."""
+    """Return the key path at which each region of workers is first named; None: no region."""
     cluster = scenario.cluster
     found: dict[str | None, KeyPath] = {}
     for index, group in enumerate(cluster.group):
@@ -19,7 +19,7 @@ def regions(scenario: Scenario) -> dict[str | None, KeyPath]:
 
 
 def nics(scenario: Scenario) -> Iterator[KeyPath]:
-    """Where the bandwidth of network cards is written."""
+    """Yield the key paths at which bandwidths of network cards are set."""
     if scenario.cluster.nic is not None:
         yield ("cluster", "nic")
     for index, group in enumerate(scenario.cluster.group):

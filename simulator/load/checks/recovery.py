@@ -1,4 +1,4 @@
-"""Settings about crashes and slow workers that make no sense, or not with an algorithm."""
+"""Check the settings about crashes and slow workers, alone and with each algorithm."""
 
 from collections.abc import Iterator, Mapping
 
@@ -11,7 +11,7 @@ from paceline.simulator.scenario.scenario import Scenario
 
 
 def recovery_problems(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
-    """What is wrong with [recovery], [[cluster.crash]] and failures."""
+    """Yield the problems of [recovery], [[cluster.crash]] and failures."""
     written = scenario.recovery.model_fields_set
     yield from _crashes(scenario, programs)
     if not any_in(scenario):

@@ -1,6 +1,6 @@
-"""Settings that are each possible and together are not, or that this version cannot simulate.
+"""Check settings that are each possible and together are not, or that cannot be simulated.
 
-Each check yields `Problem`s: the path of the key at fault, what is wrong and what would be right.
+Each check yields `Problem`s: the path of the key at fault, the fault and the remedy.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ from paceline.simulator.scenario.tables import LEAST, MOST, NoObjective, Range
 
 
 def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[KeyPath, str]:
-    """What is wrong with a scenario whose tables are each well formed, by path: the first thing."""
+    """Return the first problem of each key, in a scenario whose tables are each well formed."""
     found = [*_objective(scenario)]
     if found:
         return dict(found)
@@ -50,7 +50,7 @@ def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[KeyPat
 
 
 def _objective(scenario: Scenario) -> Iterator[Problem]:
-    """What another package makes may lack a library, a model or a file."""
+    """Check an objective of another package, which may lack a library, a model or a file."""
     try:
         if maker := other(scenario.objective):
             maker.check(scenario)
@@ -59,7 +59,7 @@ def _objective(scenario: Scenario) -> Iterator[Problem]:
 
 
 def _calibration(scenario: Scenario) -> Iterator[Problem]:
-    """Standard errors are of numbers that are there."""
+    """Check that every standard error is that of a number of the scenario."""
     for key in scenario.calibration.sd if scenario.calibration else ():
         if not knows(scenario, key):
             yield Problem(
@@ -195,12 +195,12 @@ def _algorithms(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator
 
 
 def _written(where: KeyPath, algorithm: Algorithm, key: str) -> KeyPath:
-    """The path at which a scenario says a parameter of an algorithm."""
+    """Return the path at which a scenario sets a parameter of an algorithm."""
     return (*where, key) if key in algorithm.table else ("optimizer", key)
 
 
 def _beyond_theorem_two(where: KeyPath, algorithm: Algorithm) -> Iterator[Problem]:
-    """Parameters with which Theorem 2 does not hold."""
+    """Check the parameters for which Theorem 2 does not hold."""
     plain: dict[str, Any] = {
         "lr": ConstantSchedule, "tau": FixedPeriod, "momentum": Identity, "outer": Identity,
         "codec": Raw,

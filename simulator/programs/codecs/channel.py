@@ -1,11 +1,11 @@
-"""What a codec is for: a line between nodes through which vectors travel compressed.
+"""Channels and codecs: a channel is a node's connection on which a codec compresses vectors.
 
-Programs open one with `codec.open(me)` and move their vectors through it; without compression that
-is the node itself. What travels is always a gradient or a displacement, never a whole model, so
-that what a codec leaves out is little. What a codec keeps of a vector (its residual, its momentum)
-is kept by the vector's place in the payload, so that each vector needs a line, or a place, of its
-own. It changes only where the program starts a mean, sends, or waits, never when a message happens
-to be there, so that it is the same in every interpreter.
+Programs open one with `codec.open(me)` and move their vectors through it; without compression it is
+the node itself. Vectors are gradients or displacements, never whole models, so that a codec loses
+little. The state of a codec (its residual, its momentum) belongs to a slot, the position in the
+payload, so that each vector needs a channel, or a slot, of its own. It changes only where the
+program starts a mean, sends, or waits, never on arrival of a message, so that it is the same in
+every engine.
 """
 
 from collections.abc import Awaitable
@@ -28,13 +28,13 @@ class Channel(Protocol):
         """Start an average."""
 
     def wait(self, handle: Handle) -> Awaitable[Any]:
-        """Wait for it."""
+        """Wait for a started average; return it decompressed."""
 
     def mean(self, value: Payload) -> Awaitable[Any]:
         """Average and wait."""
 
     def finished(self, handle: Handle) -> Awaitable[bool]:
-        """Whether it is finished on every worker."""
+        """Tell whether the average has finished on every worker."""
 
     def send(self, to: int, value: Payload) -> None:
         """Send a message."""
@@ -43,14 +43,14 @@ class Channel(Protocol):
         """Send, and wait for an answer, which is not compressed."""
 
     def receive(self, source: int = ANY) -> Awaitable[tuple[int, Payload]]:
-        """Wait for a message that the other end sent through its line."""
+        """Wait for a message that the sender put through its channel."""
 
 
 class Opens(Protocol):
-    """What programs know of a codec."""
+    """The part of a codec that programs use."""
 
     def open(self, me: Node) -> Channel:
-        """One node's end of a line."""
+        """Open a channel of one node."""
 
 
 _Time = Annotated[Seconds, Field(ge=0)]
@@ -58,11 +58,11 @@ _Time = Annotated[Seconds, Field(ge=0)]
 
 @piece
 class Codec:
-    """How vectors are compressed.
+    """Base of codecs: how vectors are compressed.
 
-    `needs_collective`: it can average, but not send a message to one node. `carries_momentum`: what
-    it sends has momentum in it already, so that the program's own must be off. `compress`,
-    `decompress`: seconds that a vector of the whole model's size takes.
+    `needs_collective`: it can average, but not send a message to one node. `carries_momentum`: its
+    messages include momentum, so that the program's own must be off. `compress`, `decompress`:
+    seconds for a vector of the whole model's size.
     """
 
     needs_collective: ClassVar[bool] = False
@@ -71,19 +71,19 @@ class Codec:
     decompress: Annotated[_Time, Field(description="time to decompress one message")] = 0.0
 
     def open(self, me: Node) -> Channel:
-        """One node's end of a line through which vectors travel compressed."""
+        """Open a channel of one node on which vectors are compressed."""
         raise NotImplementedError
 
     def generator(self, me: Node) -> Random:
-        """Random numbers of one line, if any: drawn once it opens, also where vectors are nothing.
+        """Make the random generator of one channel, if it needs one, also in time-only runs.
 
-        Programs are then given the same generators in a time-only run.
+        Later generators of the program are then the same with and without vectors.
         """
         return None
 
 
 def share_of(vector: Vector, whole: Vector) -> float:
-    """Share of the `whole` model that a vector is; a time-only vector may carry its own."""
+    """Return the share of the `whole` model in a vector; a time-only vector may carry its own."""
     if isinstance(vector, complex):
         return float(getattr(vector, "share", 1.0))
     return float(len(vector) / len(whole))

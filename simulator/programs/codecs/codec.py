@@ -1,4 +1,4 @@
-"""The codecs by the names that scenarios give them."""
+"""The codecs by name, and `raw`. To add a codec, write its class and add it to `CODECS`."""
 
 from typing import Annotated, Any, Literal
 
@@ -23,15 +23,15 @@ from paceline.simulator.programs.pieces.piece import Kinds, Number, piece
 class Raw(MessageCodec):
     """No compression: every entry in full, averaged by an all-reduce.
 
-    `times`: what a vector weighs, in vectors; above 1 where more travels than the program shows,
-    such as an optimizer's state beside the model.
+    `times`: size of a message in vectors; above 1 if more is sent than the program shows, such as
+    an optimizer's state beside the model.
     """
 
     kind: Literal["raw"] = "raw"
-    times: Annotated[Number, Field(gt=0, description="what travels, in vectors")] = 1.0
+    times: Annotated[Number, Field(gt=0, description="size of a message, in vectors")] = 1.0
 
     def open(self, me: Node) -> Channel:
-        """The node itself, if it adds nothing."""
+        """Return the node itself if nothing is added."""
         return me if self == Raw() else MessageChannel(me, self)
 
     def encode(self, vector: Vector, state: State, number: int) -> tuple[Data, Any, State]:
@@ -43,7 +43,7 @@ class Raw(MessageCodec):
         return total + data[0]
 
     def bytes(self, parameters: float, width: float, number: int, kept: float | None) -> float:
-        """Every entry, so many times."""
+        """Return `times` the bytes of all entries."""
         return self.times * parameters * width
 
 
@@ -66,8 +66,8 @@ CodecOf = Annotated[
     WithJsonSchema(
         {
             "anyOf": [{"enum": CODECS.names}, *CODECS.schemas],
-            "description": "how what travels is compressed: a codec's name, or its table",
+            "description": "compression of what is sent: a codec's name, or its table",
         }
     ),
 ]
-"""As a scenario writes it: `codec = "fp16"` or `codec = { kind = "top-k", ratio = 0.03 }`."""
+"""A codec as a scenario writes it: `"fp16"` or `{ kind = "top-k", ratio = 0.03 }`."""

@@ -33,7 +33,7 @@ class FP16(MessageCodec):
         return total + data[0]
 
     def bytes(self, parameters: float, width: float, number: int, kept: float | None) -> float:
-        """Two for each entry."""
+        """Return two bytes per entry."""
         return 2.0 * parameters
 
 
@@ -54,15 +54,15 @@ class QSGD(MessageCodec):
 
     @property
     def levels(self) -> int:
-        """Levels above zero (s)."""
+        """Number of levels above zero (s)."""
         return int(2 ** (self.bits - 1) - 1)
 
     def generator(self, me: Node) -> Random:
-        """This node's own: workers round independently."""
+        """Make this node's own generator: workers round independently."""
         return me.generator()
 
     def init(self, vector: Vector, random: Random) -> State:
-        """Nothing is left over, as nothing is biased."""
+        """Keep the generator alone: rounding is unbiased and leaves no residual."""
         return random
 
     def encode(self, vector: Vector, state: State, number: int) -> tuple[Data, Any, State]:
@@ -82,12 +82,12 @@ class QSGD(MessageCodec):
         return total + (norms * levels / self.levels).reshape(-1)[: len(total)]
 
     def bytes(self, parameters: float, width: float, number: int, kept: float | None) -> float:
-        """The bits of every entry, and a norm for each bucket."""
+        """Return the bytes of all entries' bits, and of a norm per bucket."""
         return self.bits / BITS * parameters + width * ceil(parameters / self.bucket)
 
 
 def in_rows(vector: Vector, length: int) -> Vector:
-    """The vector in rows of `length` entries, the last one filled up with zeros."""
+    """Reshape a vector to rows of `length` entries, the last one padded with zeros."""
     xp = array_namespace(vector)
     missing = -len(vector) % length
     if missing:

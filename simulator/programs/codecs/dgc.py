@@ -52,7 +52,7 @@ class DGC(Sparse):
         return self
 
     def ratio_of(self, number: int) -> float:
-        """Share of the entries that message `number` (0, 1, ...) is to hold.
+        """Return the target share of entries in message `number` (0, 1, ...).
 
         During a warm-up of W messages it falls exponentially: warmup_ratio (ratio /
         warmup_ratio)^(number / W).
@@ -62,15 +62,15 @@ class DGC(Sparse):
         return float(self.warmup_ratio * (self.ratio / self.warmup_ratio) ** (number / self.warmup))
 
     def generator(self, me: Node) -> Random:
-        """This node's own: where its samples begin."""
+        """Make this node's own generator: it draws where samples begin."""
         return me.generator()
 
     def init(self, vector: Vector, random: Random) -> State:
-        """Neither momentum nor anything left over."""
+        """Start with zero momentum and zero residual."""
         return 0.0 * vector, 0.0 * vector, random
 
     def encode(self, vector: Vector, state: State, number: int) -> tuple[Data, Any, State]:
-        """Take the gradient in, send the largest entries, and forget them and their momentum."""
+        """Accumulate the gradient, send the largest entries, and clear them and their momentum."""
         u, v, random = state
         u = self.momentum * u + vector
         v = v + u
@@ -80,13 +80,13 @@ class DGC(Sparse):
         return (values,), places, (u, v, random)
 
     def bytes(self, parameters: float, width: float, number: int, kept: float | None) -> float:
-        """An entry and its place for each that passed the threshold."""
+        """Return the bytes of the entries that passed the threshold, and of their places."""
         share = self.ratio_of(number) if kept is None else kept
         return share * parameters * (width + PLACE)
 
 
 def about_largest(sizes: Vector, ratio: float, random: Random) -> Any:
-    """Places of about the `ratio` largest of `sizes`, in ascending order."""
+    """Return the places of about the `ratio` largest of `sizes`, in ascending order."""
     n = len(sizes)
     count = ceil(ratio * n)
     wanted = max(ceil(SAMPLED * n), ceil(2 / ratio), FEWEST)
@@ -107,5 +107,5 @@ def about_largest(sizes: Vector, ratio: float, random: Random) -> Any:
 
 
 def _passing(sizes: Vector, threshold: Vector) -> Any:
-    """Places of the sizes that are not below the threshold; not-a-number passes."""
+    """Return the places of the sizes that are not below the threshold; nan passes."""
     return array_namespace(sizes).nonzero(~(sizes < threshold))[0]

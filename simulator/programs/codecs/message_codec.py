@@ -1,4 +1,4 @@
-"""Codecs whose vectors travel in one message each, and the line that they make."""
+"""Codecs that encode each vector as one message, and their channel."""
 
 from collections import Counter
 from collections.abc import Awaitable
@@ -16,51 +16,51 @@ Data = tuple[Vector, ...]
 
 @piece
 class MessageCodec(Codec):
-    """How one vector becomes one message; all that changes is in the state.
+    """Base of codecs that encode one vector as one message; all mutable data are in the state.
 
     `gathers`: messages cannot be added up on the way, so an average is an all-gather of them.
-    Messages are numbered 0, 1, ... by the vector's place in the payload.
+    Messages are numbered 0, 1, ... per slot, the vector's position in the payload.
     """
 
     gathers: ClassVar[bool] = False
 
     def open(self, me: Node) -> Channel:
-        """One node's end of a line."""
+        """Open a channel of one node."""
         return MessageChannel(me, self)
 
     def init(self, vector: Vector, random: Random) -> State:
-        """State before the first vector like this one; `random` is what `generator` made."""
+        """Make the state before a slot's first vector; `random` is the result of `generator`."""
         return None
 
     def encode(self, vector: Vector, state: State, number: int) -> tuple[Data, Any, State]:
-        """Return what is sent (arrays, and their places if not all) and the next state."""
+        """Return the arrays sent, the indices of their entries (None: all) and the next state."""
         raise NotImplementedError
 
     def add(self, total: Vector, data: Data, places: Any) -> Vector:
-        """Add the vector that a message stands for to `total`, which may be changed in place."""
+        """Add the vector of a message to `total`, which may be changed in place; return the sum."""
         raise NotImplementedError
 
     def bytes(self, parameters: float, width: float, number: int, kept: float | None) -> float:
-        """Bytes of the `number`-th message, of a vector of `parameters` entries of the real model.
+        """Return the bytes of message `number`, for a vector of `parameters` entries.
 
-        `width`: bytes of an entry; `kept`: the share of entries that it holds, where that is known.
+        `width`: bytes of an entry; `kept`: the share of entries in the message, None if unknown.
         """
         raise NotImplementedError
 
 
 class MessageChannel:
-    """One node's end of a compressed line."""
+    """The channel of one node on which each vector is one message."""
 
     def __init__(self, me: Node, codec: MessageCodec) -> None:
         self._me, self._codec = me, codec
         self._random = codec.generator(me)
         self._states: dict[int, State] = {}
         self._numbers: Counter[int] = Counter()
-        # looked up once: it takes longer than most vectors take to decompress
+        # looked up once: the lookup takes longer than to decompress most vectors
         self._xp: Any = None if isinstance(me.start, complex) else array_namespace(me.start)
 
     def start_mean(self, value: Payload) -> Handle:
-        """Compress, and start the average, or the gather that stands for it."""
+        """Compress, and start the average, or the gather that replaces it."""
         start = self._me.start_gather if self._codec.gathers else self._me.start_mean
         return start(self._pack(value))
 
@@ -74,7 +74,7 @@ class MessageChannel:
         return await self.wait(self.start_mean(value))
 
     def finished(self, handle: Handle) -> Awaitable[bool]:
-        """Whether it is finished on every worker."""
+        """Tell whether the average has finished on every worker."""
         return self._me.finished(handle)
 
     def send(self, to: int, value: Payload) -> None:
@@ -126,7 +126,7 @@ class MessageChannel:
         return sum(everyone[1:], everyone[0]) / len(everyone)
 
     def _sum(self, messages: tuple[Encoded, ...]) -> Vector:
-        """Sum of the vectors that messages stand for, in rank order, as every engine adds."""
+        """Add the vectors of messages in rank order, as every engine does."""
         first = messages[0]
         for _ in messages:
             self._me.work(self._codec.decompress * first.share)

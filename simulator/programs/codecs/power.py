@@ -1,4 +1,4 @@
-"""PowerSGD: a vector as a product of two thin matrices, averaged one after the other."""
+"""PowerSGD: approximate a vector by a product of two thin matrices, averaged in turn."""
 
 from collections.abc import Awaitable
 from math import ceil, sqrt
@@ -29,28 +29,28 @@ class PowerSGD(Codec):
     needs_collective: ClassVar[bool] = True
 
     def open(self, me: Node) -> Channel:
-        """One node's end of a line, for averages only."""
+        """Open a channel of one node, for averages only."""
         return PowerChannel(me, self)
 
     def generator(self, me: Node) -> Random:
-        """One that all workers share: they begin with the same Q."""
+        """Make the generator that all workers share: they begin with the same Q."""
         return me.generator(shared=True)
 
     def bytes(self, parameters: float, width: float) -> tuple[float, float]:
-        """Bytes of P and of Q, of a vector of `parameters` entries of `width` bytes."""
+        """Return the bytes of P and of Q, for a vector of `parameters` entries of `width` bytes."""
         rows, columns = shape(parameters)
         rank = min(self.rank, columns)
         return rank * rows * width, rank * columns * width
 
 
 def shape(entries: float) -> tuple[int, int]:
-    """Rows and columns of the matrix that a vector becomes; there are no fewer rows."""
+    """Return rows and columns (at most as many) of the matrix for a vector of `entries`."""
     rows = ceil(sqrt(entries))
     return rows, ceil(entries / rows)
 
 
 class PowerMatrix(NamedTuple):
-    """A vector under way: with what was left of earlier ones, as a matrix, and the Q it meets."""
+    """A vector in flight: plus residual, as a matrix, and the Q to multiply it by."""
 
     vector: Vector
     matrix: Vector
@@ -59,17 +59,17 @@ class PowerMatrix(NamedTuple):
     bytes: tuple[float, float]
 
     def left(self) -> Encoded:
-        """The first message: P."""
+        """Return the first message: P."""
         P = self.vector if self.is_nothing else self.matrix @ self.basis
         return Encoded((P,), None, self.share, self.bytes[0])
 
     def right(self, left: Encoded) -> Encoded:
-        """The second message, after the mean of the first: Q."""
+        """Return the second message, after the mean of the first: Q."""
         Q = self.vector if self.is_nothing else self.matrix.T @ orthonormal(left.data[0])
         return Encoded((Q,), None, self.share, self.bytes[1])
 
     def product(self, left: Encoded, right: Encoded) -> Vector:
-        """The vector that the means of both messages stand for."""
+        """Return the vector that the means of both messages represent."""
         if self.is_nothing:
             return self.vector
         product = orthonormal(left.data[0]) @ right.data[0].T
@@ -77,17 +77,17 @@ class PowerMatrix(NamedTuple):
 
     @property
     def is_nothing(self) -> bool:
-        """Whether the run is about time only."""
+        """Whether the run is time-only."""
         return isinstance(self.vector, complex)
 
 
 def orthonormal(matrix: Vector) -> Vector:
-    """Orthonormal columns that span those of a matrix, at least."""
+    """Return orthonormal columns whose span includes the columns of a matrix."""
     return array_namespace(matrix).linalg.qr(matrix)[0]
 
 
 class UnderWay(NamedTuple):
-    """A payload under way: its rounds (there is no second one for scalars), and what it holds."""
+    """A payload in flight: its rounds (no second one for scalars alone), and its entries."""
 
     first: Handle
     second: Handle
@@ -96,7 +96,7 @@ class UnderWay(NamedTuple):
 
 
 class PowerChannel:
-    """One node's end of a line that averages in two rounds."""
+    """The channel of one node that averages in two rounds."""
 
     def __init__(self, me: Node, codec: PowerSGD) -> None:
         self._me, self._codec = me, codec
@@ -105,7 +105,7 @@ class PowerChannel:
         self._bases: dict[int, Vector] = {}
 
     def start_mean(self, value: Payload) -> Handle:
-        """Compress, and start both rounds, the second one as soon as the first has its result."""
+        """Compress, and start both rounds, the second as soon as the first has its result."""
         me, is_tuple = self._me, isinstance(value, tuple)
         entries = tuple(
             self._enter(slot, entry) for slot, entry in enumerate(value if is_tuple else (value,))
@@ -120,7 +120,7 @@ class PowerChannel:
         return UnderWay(first, second, entries, is_tuple)
 
     async def wait(self, handle: Handle) -> Any:
-        """Wait for both rounds, decompress, and keep what the product has left out."""
+        """Wait for both rounds, decompress, and keep the error of the product as residual."""
         lefts = await self._me.wait(handle.first)
         rights = iter(() if handle.second is None else await self._me.wait(handle.second))
         results = tuple(
@@ -134,7 +134,7 @@ class PowerChannel:
         return await self.wait(self.start_mean(value))
 
     def finished(self, handle: Handle) -> Awaitable[bool]:
-        """Whether both rounds are finished on every worker."""
+        """Tell whether both rounds have finished on every worker."""
         return self._me.finished(handle.first if handle.second is None else handle.second)
 
     def send(self, to: int, value: Payload) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Codecs that send only some entries of a vector, and keep the rest for later."""
+"""Codecs that send some entries of a vector, and keep the rest as a residual."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -10,8 +10,8 @@ from paceline.simulator.programs.codecs.message_codec import Data, MessageCodec,
 from paceline.simulator.programs.effects import Node, Vector
 from paceline.simulator.programs.pieces.piece import Number, piece
 
-PLACE = 4  # bytes of an entry's place
-SEED = 8  # bytes that say which places everyone has drawn
+PLACE = 4  # bytes of an entry's place, its index in the vector
+SEED = 8  # bytes of the seed from which all workers draw the places
 Ratio = Annotated[Number, Field(gt=0, le=1, description="share of the entries that is sent")]
 
 
@@ -25,11 +25,11 @@ class Sparse(MessageCodec):
     ratio: Ratio = 0.01
 
     def init(self, vector: Vector, random: Random) -> State:
-        """Nothing is left over yet."""
+        """Start with a zero residual."""
         return 0.0 * vector, random
 
     def encode(self, vector: Vector, state: State, number: int) -> tuple[Data, Any, State]:
-        """Send some entries of the vector and what was left; leave the others."""
+        """Send some entries of vector plus residual; keep the others as the next residual."""
         residual, random = state
         total = vector + residual
         places = self.choose(total, max(1, round(self.ratio * len(total))), random)
@@ -38,16 +38,16 @@ class Sparse(MessageCodec):
         return (values,), places, (total, random)
 
     def choose(self, vector: Vector, count: int, random: Random) -> Any:
-        """Places of the `count` entries that are sent, each once."""
+        """Choose the places of the `count` entries to send, each once."""
         raise NotImplementedError
 
     def add(self, total: Vector, data: Data, places: Any) -> Vector:
-        """Add what was sent; the other entries are zero."""
+        """Add the entries sent; the others are zero."""
         total[places] += data[0]
         return total
 
     def bytes(self, parameters: float, width: float, number: int, kept: float | None) -> float:
-        """An entry and its place for each that is sent."""
+        """Return the bytes of the entries sent and of their places."""
         return self.ratio * parameters * (width + PLACE)
 
 
@@ -59,7 +59,7 @@ class TopK(Sparse):
     gathers: ClassVar[bool] = True
 
     def choose(self, vector: Vector, count: int, random: Random) -> Any:
-        """The largest, by absolute value."""
+        """Choose the largest by absolute value."""
         return largest(abs(vector), count)
 
 
@@ -67,29 +67,29 @@ class TopK(Sparse):
 class RandomK(Sparse):
     """Random entries, the same of every worker, so that messages add up on the way.
 
-    Their places need not travel: everyone draws them from the same random numbers.
+    Their places need not be sent: all workers draw them from the same random numbers.
     """
 
     kind: Literal["random-k"] = "random-k"
 
     def generator(self, me: Node) -> Random:
-        """One that all workers share."""
+        """Make the generator that all workers share."""
         return me.generator(shared=True)
 
     def choose(self, vector: Vector, count: int, random: Random) -> Any:
-        """Any, each as likely as the others."""
+        """Choose uniformly at random."""
         places = random.choice(len(vector), size=count, replace=False, shuffle=False)
         return array_namespace(vector).asarray(places, device=device(vector))
 
     def bytes(self, parameters: float, width: float, number: int, kept: float | None) -> float:
-        """The entries that are sent."""
+        """Return the bytes of the entries sent, and of a seed."""
         return self.ratio * parameters * width + SEED
 
 
 def largest(sizes: Vector, count: int) -> Any:
-    """Places of the `count` largest of `sizes`, in ascending order; not-a-number is largest.
+    """Return the places of the `count` largest of `sizes`, in ascending order; nan is largest.
 
-    Of equal ones the first: which those are must not depend on the library.
+    Among equal sizes the first win, so that the choice does not depend on the library.
     """
     xp = array_namespace(sizes)
     if hasattr(sizes, "topk"):  # torch
