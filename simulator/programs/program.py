@@ -33,8 +33,8 @@ class Program:
     arguments, with annotations that pydantic understands, are the parameters that a scenario may
     set. `source`: paper and equation.
 
-    - `averages`: the observer evaluates the mean of the workers' models. Without it the models never
-      meet, and the observer evaluates the first.
+    - `averages`: the observer evaluates the mean of the workers' models. Without it they
+      never meet, and the observer evaluates the first.
     - `needs_loss`: it reads the training loss, so an objective must have one.
     - `bound_covers`: AdaComm's Theorem 2 covers it.
     - `gossips`: its workers send messages to each other.

@@ -1,4 +1,4 @@
-"""The tables of a scenario about its workers: how fast, where, and when they are down."""
+"""The tables of a scenario about its workers: speed, place, and crashes."""
 
 from typing import Annotated, Any, Literal
 
@@ -21,17 +21,15 @@ from paceline.simulator.scenario.table import (
 
 
 class Bursts(Section):
-    """Slow spells: a two-state Markov chain in time, for each worker its own."""
+    """Slow periods of each worker: a two-state Markov chain in time."""
 
-    factor: Positive = Field(
-        description="computing takes so many times as long while a burst lasts"
-    )
+    factor: Positive = Field(description="factor by which computing takes longer during a burst")
     on: Duration = Field(description="mean duration of a burst")
     off: Duration = Field(description="mean time between bursts")
 
 
 class Device(Section):
-    """What the workers of a group compute on."""
+    """A device that workers of a group compute on."""
 
     name: Name = Field(description="name of the device, unique")
     speed: Positive = Field(
@@ -78,17 +76,17 @@ class Checkpoint(Section):
     every: Count = Field(description="steps between two checkpoints")
     cost: Seconds = Field(
         default=0.0,
-        description="time that everyone stands still for one",
+        description="time for which all workers pause for one",
         json_schema_extra=ZERO,
     )
 
 
 class Recovery(Section):
-    """What is done about crashed and slow workers."""
+    """Handling of crashed and slow workers."""
 
     policy: Literal["wait", "shrink", "restart"] = Field(
         default="wait",
-        description="whoever needs a crashed worker waits for it; the others go on without it; or "
+        description="workers that need a crashed one wait for it; go on without it; or "
         "all go back to the last checkpoint",
     )
     timeout: Seconds = Field(
@@ -108,13 +106,13 @@ class Recovery(Section):
 
 
 class _Nodes(Section):
-    """What the cluster and each of its groups may set."""
+    """Keys that the cluster and each of its groups may set."""
 
     extra: Law | None = Field(default=None, description="delay added to compute, for a fixed share")
     profile: ProfileOf | None = Field(
         default=None, description="speed over time: at 0.5 computing takes twice as long"
     )
-    bursts: Bursts | None = Field(default=None, description="slow spells, correlated in time")
+    bursts: Bursts | None = Field(default=None, description="slow periods, correlated in time")
     failures: Failures | None = Field(default=None, description="crashes and repairs")
     region: Name | None = Field(default=None, description="where the workers are")
     nic: Bandwidth | None = Field(
@@ -123,17 +121,17 @@ class _Nodes(Section):
     )
 
 
-_EXTRA_SHARE = "share of the workers that `extra` befalls, in (0, 1]"
+_EXTRA_SHARE = "share of the workers that `extra` applies to, in (0, 1]"
 
 
 class Group(_Nodes):
-    """Some of the workers; what is left out here comes from [cluster]."""
+    """Some of the workers; a key that is left out is taken from [cluster]."""
 
     name: Name = Field(description="name of the group, unique")
     workers: Count = Field(description="how many of the cluster's workers are in the group")
     compute: ComputeLaw | None = Field(default=None, description="time to compute one gradient")
     device: Name | None = Field(
-        default=None, description="what they compute on: one of cluster.device, or just a label"
+        default=None, description="their device: one of cluster.device, or just a label"
     )
     extra_share: Share | None = Field(default=None, description=_EXTRA_SHARE)
 
@@ -159,10 +157,10 @@ class Cluster(_Nodes):
 
     @property
     def described(self) -> tuple[Device, ...]:
-        """The devices that are more than a label."""
+        """The devices that have a table of their own, not just a label."""
         return self.device if isinstance(self.device, tuple) else ()
 
     @property
     def devices(self) -> dict[str | None, Device]:
-        """Those by name."""
+        """The described devices by name."""
         return {device.name: device for device in self.described}

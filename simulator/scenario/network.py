@@ -28,7 +28,7 @@ CollectiveName = Literal[
 
 
 class _Line(Section):
-    """What the network and each of its links may set."""
+    """Keys that the network and each of its links may set."""
 
     bandwidth: Bandwidth | None = Field(default=None, description="bits or bytes per second")
     jitter: Law | None = Field(default=None, description="random delay added to each latency")
@@ -48,7 +48,7 @@ _Ends = Annotated[tuple[Name, Name], Strict(False)]
 
 
 class Link(_Line):
-    """The line between two regions; what is left out here comes from [network]."""
+    """The link between two regions; a key that is left out is taken from [network]."""
 
     between: _Ends = Field(
         description='the two regions it joins; "server" is the parameter server\'s'
@@ -56,21 +56,21 @@ class Link(_Line):
     latency: Law | None = Field(default=None, description="one way, per hop")
     sharing: Literal["full-duplex", "half-duplex", "per-flow"] = Field(
         default="full-duplex",
-        description="its bandwidth is for each direction, for both together, or for every flow",
+        description="its bandwidth holds per direction, for both together, or per flow",
     )
     profile: ProfileOf | None = Field(default=None, description="factor of its bandwidth over time")
     outages: Outages | None = Field(default=None, description="random failures, and repairs")
 
 
 class Background(Section):
-    """Traffic of others, from the first place to the second."""
+    """Background traffic, from the first place to the second."""
 
     between: _Ends = Field(description="the place it comes from, and the place it goes to")
     rate: Bandwidth | None = Field(
-        default=None, description="what it takes away from each link on its way"
+        default=None, description="bandwidth that it takes from each link on its route"
     )
     flows: Count | None = Field(
-        default=None, description="so many flows that share the links and never end"
+        default=None, description="number of flows that share the links and never end"
     )
     on: Law | None = Field(default=None, description="how long a burst of it lasts")
     off: Law | None = Field(default=None, description="how long a pause lasts; it begins with one")
@@ -85,13 +85,13 @@ class Outage(Section):
 
 
 class Network(_Line):
-    """How gradients and models travel."""
+    """The network that carries gradients and models."""
 
     model: Literal["closed-form", "flows"] = Field(
         default="closed-form", description="alpha-beta formulas, or every transfer simulated"
     )
     collective: CollectiveName = Field(
-        default="ring", description="how a mean over all workers is carried out"
+        default="ring", description="algorithm of a mean over all workers"
     )
     latency: Law = Field(
         default=Constant.model_validate({"value": "0 s"}),
@@ -114,8 +114,8 @@ class Network(_Line):
     platform: PlatformOf | None = Field(
         default=None, description="SimGrid's XML file of hosts, links and routes"
     )
-    link: Many[Link] = Field(default=(), description="lines between regions")
-    background: Many[Background] = Field(default=(), description="traffic of others")
+    link: Many[Link] = Field(default=(), description="links between regions")
+    background: Many[Background] = Field(default=(), description="background traffic")
     outage: Many[Outage] = Field(default=(), description="failures of links at known times")
 
 

@@ -1,4 +1,4 @@
-"""What a real system adds to what a scenario prescribes, and how well that is known.
+"""Overheads of a real system beyond what a scenario prescribes, and their uncertainty.
 
 A profile (`paceline probe`, `paceline calibrate`) holds these tables; a scenario takes them in by
 `extends`. Without them nothing is added: the published models.
@@ -24,49 +24,49 @@ from paceline.simulator.scenario.table import (
 
 Extra = Annotated[Seconds, Field(json_schema_extra=ZERO)]
 OWN = ("issue", "collect", "send", "receive", "agree")
-"""Costs that are a node's own time."""
+"""Overheads that occupy a node itself."""
 
 
 class Overhead(Section):
-    """Costs of one kind of machine, measured with so many workers."""
+    """Overheads of one kind of machine, measured with a number of workers."""
 
     workers: Count | None = Field(
         default=None, description="number of workers it was measured with; left out: any"
     )
     step: Law = Field(
         default=Constant.model_construct(value=0.0),
-        description="added to each step: the framework's own time, and being late",
+        description="added to each step: the framework's own time, and lateness",
         json_schema_extra=ZERO,
     )
     issue: Extra = Field(default=0.0, description="a worker's own time to start a collective")
     collect: Extra = Field(default=0.0, description="a worker's own time to take a result over")
     collective: Extra = Field(
-        default=0.0, description="added to the duration of each collective, hidden where that is"
+        default=0.0, description="added to the duration of each collective, and hidden if that is"
     )
     agree: Extra = Field(
-        default=0.0, description="asking all workers whether a collective is finished"
+        default=0.0, description="time to ask all workers whether a collective has finished"
     )
     agree_latencies: NonNegative = Field(
-        default=0.0, description="latencies of [network] that this question takes besides"
+        default=0.0, description="latencies of [network] that the question takes in addition"
     )
     send: Extra = Field(default=0.0, description="a node's own time to send a message")
-    message: Extra = Field(default=0.0, description="added to the way of each message")
+    message: Extra = Field(default=0.0, description="added to the latency of each message")
     receive: Extra = Field(default=0.0, description="a node's own time to take a message over")
     latency_factor: Positive = Field(
         default=1.0, description="latencies that a hop of a collective takes (gloo's ring: 2)"
     )
     transmission_factor: Positive = Field(
-        default=1.0, description="how much longer payloads hold links than their bytes say"
+        default=1.0, description="time that payloads occupy links, relative to bytes / bandwidth"
     )
 
     @property
     def owns(self) -> bool:
-        """Whether nodes spend time of their own on anything but steps."""
+        """Whether nodes spend time of their own on anything except steps."""
         return any(getattr(self, name) for name in OWN) or self.agree_latencies > 0
 
 
 class MeasuredRange(Section):
-    """Within what a profile was measured: predictions beyond it say so."""
+    """The ranges in which a profile was measured: a prediction beyond them has a note."""
 
     workers: Many[Count] = Field(default=(), description="fewest and most workers")
     step: Many[Seconds] = Field(default=(), description="shortest and longest mean step")
@@ -76,35 +76,41 @@ class MeasuredRange(Section):
 
 
 class Calibration(Section):
-    """Where a profile comes from, and how far its numbers may be off."""
+    """Origin of a profile, and the standard errors of its numbers."""
 
     date: str = Field(default="", description="when it was measured")
-    hardware: str = Field(default="", description="on what")
-    versions: dict[str, str] = Field(default={}, description="of what was used")
-    runs: Many[Name] = Field(default=(), description="what it was fitted to")
+    hardware: str = Field(default="", description="machine that it was measured on")
+    versions: dict[str, str] = Field(default={}, description="versions of the software, by package")
+    runs: Many[Name] = Field(default=(), description="runs that it was fitted to")
     sd: dict[str, NonNegative] = Field(
         default={},
         description="relative standard error of a number of this scenario, by its dotted key",
     )
     run_to_run: NonNegative = Field(
         default=0.0,
-        description="relative standard deviation of the pace that no other number tells",
+        description="relative standard deviation of the pace that runs add to all other errors",
     )
     overlap: float | None = Field(
-        default=None, ge=0, le=1, description="share of the collectives' time that computing hid"
+        default=None,
+        ge=0,
+        le=1,
+        description="share of the collectives' time hidden behind computing",
     )
     collective: Seconds | None = Field(
         default=None, description="median time of a collective, hidden or not"
     )
     replicates: int = Field(
-        default=8, ge=2, le=1000, description="simulations with numbers that may as well be true"
+        default=8,
+        ge=2,
+        le=1000,
+        description="bootstrap replicates: simulations with numbers redrawn within their errors",
     )
     measured: MeasuredRange = MeasuredRange()
-    notes: Many[str] = Field(default=(), description="what was assumed")
+    notes: Many[str] = Field(default=(), description="assumptions of the fit")
 
 
 def at(tables: Sequence[Overhead], workers: int) -> Overhead:
-    """The costs with so many workers: between two tables in proportion, beyond them the nearest's.
+    """Return the overheads with `workers` workers: interpolated, or beyond all tables the nearest.
 
     Tables without a number of workers are for any; the first of them wins.
     """

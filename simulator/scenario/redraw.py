@@ -1,4 +1,4 @@
-"""Other numbers of a scenario that may as well be true, as far as its calibration can tell."""
+"""Redraw a scenario's measured numbers within their standard errors (parametric bootstrap)."""
 
 from collections.abc import Sequence
 from math import exp
@@ -12,7 +12,7 @@ from paceline.simulator.scenario.scenario import Scenario
 
 
 def redrawn(scenario: Scenario, replicate: int) -> Scenario:
-    """The scenario with the numbers of one replicate."""
+    """Return the scenario with the numbers of one replicate of the bootstrap."""
     calibration = scenario.calibration
     if calibration is None:
         return scenario
@@ -23,13 +23,13 @@ def redrawn(scenario: Scenario, replicate: int) -> Scenario:
 
 
 def factor(replicate: int, index: int, sd: float) -> float:
-    """A lognormal factor of mean 1."""
+    """Draw a lognormal factor of mean 1 and relative standard deviation about `sd`."""
     own = generator(replicate, Purpose.CALIBRATION, index)
     return exp(sd * float(own.standard_normal()) - sd * sd / 2)
 
 
 def _scaled(value: Any, path: Sequence[str], factor: float) -> Any:
-    """`value` with what is at `path` times `factor`. Raises KeyError where nothing is."""
+    """Return `value` with the number or law at `path` times `factor`. Raises KeyError if none."""
     if not path:
         if isinstance(value, Distribution):
             return value.scaled(factor)
@@ -48,7 +48,7 @@ def _scaled(value: Any, path: Sequence[str], factor: float) -> Any:
 
 
 def knows(scenario: Scenario, key: str) -> bool:
-    """Whether a scenario has a number, or a law of times, of this key."""
+    """Tell whether a scenario has a number, or a law of times, at a dotted key."""
     try:
         _scaled(scenario, key.split("."), 1.0)
     except KeyError:

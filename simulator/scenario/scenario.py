@@ -57,14 +57,14 @@ __all__ = [
 
 
 MEASURED = ("overhead", "calibration")
-"""Tables that say what a real system adds to what the others prescribe."""
+"""Tables of a real system's overheads, which the other tables do not include."""
 
 
 class Algorithm(Section):
     """One curve: a program with its parameters.
 
-    `parameters` are typed keyword arguments for the program; `table` is what the user wrote, and
-    `written` what of it, and of [optimizer], are parameters; `notes` say what follows from other
+    `parameters`: typed keyword arguments for the program; `table`: the table as the user wrote it;
+    `written`: its parameters with those of [optimizer], as written; `notes`: effects of other
     tables.
     """
 
@@ -77,7 +77,7 @@ class Algorithm(Section):
 
 
 def refusal(where: tuple[str | int, ...], what: str, value: Any) -> ValidationError:
-    """Make an error located inside the table being validated, with our own wording."""
+    """Make an error located inside the table being validated, with a message of our own."""
     kind = PydanticCustomError("refusal", "{what}", {"what": what})
     details = InitErrorDetails(type=kind, loc=where, input=value)
     return ValidationError.from_exception_data("scenario", [details])
@@ -95,7 +95,7 @@ def _brief(value: Any) -> str:
 
 
 def arguments(program: Program, own: dict[str, Any], optimizer: Optimizer) -> dict[str, Any]:
-    """Return a program's table: what is set in [optimizer], overridden by its `own` parameters."""
+    """Return a program's table: the keys set in [optimizer], overridden by its `own` parameters."""
     names = {"momentum": program.local_momentum}
     set_here = optimizer.model_fields_set
     defaults = {names.get(key, key): getattr(optimizer, key) for key in set_here}
@@ -119,7 +119,7 @@ def _algorithm(value: Any, info: ValidationInfo) -> Any:
     written = arguments(programs[name], own, optimizer or Optimizer())
     time_only = isinstance(info.data.get("objective"), NoObjective)
     if optimizer is None or (time_only and optimizer.lr is None):
-        # any rate does: [optimizer] is refused, or nothing descends
+        # any rate will do: [optimizer] is refused, or there is no loss
         optimizer = (optimizer or Optimizer()).model_copy(update={"lr": 1.0})
     parameters = programs[name].parse(arguments(programs[name], own, optimizer))
     words = [name, *(f"{key}={_brief(each)}" for key, each in own.items())]
@@ -133,7 +133,7 @@ def _algorithm(value: Any, info: ValidationInfo) -> Any:
 
 
 class BackgroundJob(Section):
-    """Another job on the same network, which goes on beside each run.
+    """Another job on the same network, which runs beside each run.
 
     `scenario`: its tables, on this network; `algorithm`: the one that it runs. Both are None until
     `load.load` has read its file.
@@ -141,7 +141,7 @@ class BackgroundJob(Section):
 
     file: Name = Field(
         description="scenario of the job: its model, cluster, server and algorithm; its network is "
-        "this one, but for `collective`"
+        "this one, except `collective`"
     )
     label: Name | None = Field(default=None, description="its algorithm; left out: the first")
     _scenario: "Scenario | None" = PrivateAttr(default=None)
@@ -154,12 +154,12 @@ class BackgroundJob(Section):
 
     @property
     def algorithm(self) -> Algorithm:
-        """What the job runs."""
+        """The algorithm that the job runs."""
         labels = (each for each in self.scenario.algorithm if self.label in (None, each.label))
         return next(labels)
 
     def read(self, scenario: "Scenario") -> None:
-        """Take in what its file says."""
+        """Set the scenario read from its file."""
         self._scenario = scenario
 
 
@@ -167,12 +167,12 @@ class Scenario(Section):
     """Everything one simulation needs."""
 
     extends: Name | None = Field(
-        default=None, description="profile whose tables hold where this scenario says nothing"
+        default=None, description="profile whose tables apply where this scenario has none"
     )
     title: str = Field(default="", description="title of figures and reports")
     model: Model
     objective: Objective = Field(
-        default=NoObjective(kind="none"), description="how error is predicted"
+        default=NoObjective(kind="none"), description="objective that predicts the error"
     )
     optimizer: Optimizer = Optimizer()
     cluster: Cluster
@@ -185,22 +185,22 @@ class Scenario(Section):
     )
     job: Many[BackgroundJob] = Field(default=(), description="other jobs on the same network")
     tune: dict[str, dict[str, Choice]] = Field(
-        default={}, description="what `paceline tune` may try, by program and parameter"
+        default={}, description="values that `paceline tune` may try, by program and parameter"
     )
     theory: Theory = Theory()
     validation: ValidationSettings = ValidationSettings()
     cost: Prices = Prices()
     overhead: Many[Overhead] = Field(
-        default=(), description="what a real system adds, by the number of workers"
+        default=(), description="overheads of a real system, by the number of workers"
     )
     calibration: Calibration | None = Field(
-        default=None, description="where measured numbers come from, and how far they may be off"
+        default=None, description="origin of measured numbers, and their standard errors"
     )
 
     @field_validator("algorithm")
     @classmethod
     def _weigh(cls, algorithms: tuple[Algorithm, ...]) -> tuple[Algorithm, ...]:
-        """Let averages of local-sgd weigh what an hpsgd beside it says that they do."""
+        """Give averages of local-sgd the size that an hpsgd in the same scenario sets."""
         key = "local_sgd_sync_multiplier"
         stated = [each.parameters[key] for each in algorithms if key in each.table]
         if not stated:
@@ -234,17 +234,17 @@ class Scenario(Section):
 
     @property
     def shares(self) -> bool:
-        """Whether other jobs are on the network, so that links may be there for them."""
+        """Whether other jobs use the network, so that links without traffic here are allowed."""
         return self._background or bool(self.job)
 
     @property
     def costs(self) -> Overhead:
-        """What a real system adds with so many workers."""
+        """Overheads of a real system with this number of workers."""
         return at(self.overhead, self.cluster.workers)
 
     @property
     def nominal(self) -> "Scenario":
-        """The scenario without what a real system adds: what is prescribed to one."""
+        """The scenario without overheads and calibration."""
         bare = self.model_copy(update={"overhead": (), "calibration": None})
         bare._table = {k: v for k, v in self._table.items() if k not in MEASURED}
         return bare
@@ -256,7 +256,7 @@ class Scenario(Section):
 
 
 def json_schema(programs: Mapping[str, Program] | None = None) -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of a scenario, with every program's own parameters."""
+    """Return the JSON Schema (draft 2020-12) of a scenario, with every program's parameters."""
     return deepcopy(_json_schema(tuple((programs or catalogue()).items())))
 
 

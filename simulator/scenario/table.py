@@ -1,4 +1,4 @@
-"""What all tables of a scenario have in common: strict, frozen, in SI units."""
+"""The base of all tables of a scenario, and their field types: strict, frozen, in SI units."""
 
 from typing import Annotated, TypeVar
 
@@ -19,6 +19,6 @@ ZERO: dict[str, JsonValue] = {"default": "0 s"}  # as a scenario writes it
 
 
 class Section(BaseModel):
-    """A table of the scenario: unknown keys, implicit conversions, nan and inf are refused."""
+    """A table of a scenario: refuses unknown keys, implicit conversions, nan and inf."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)

@@ -35,7 +35,7 @@ from paceline.simulator.scenario.table import (
 
 
 def _checked(kind: Any) -> tuple[Any, Any]:
-    """Check a value as a parameter, and keep it as written: each program parses it for itself."""
+    """Check a value as a parameter, and keep it as written, for each program to parse."""
     adapter: TypeAdapter[Any] = TypeAdapter(kind)
 
     def check(value: Any) -> Any:
@@ -46,7 +46,7 @@ def _checked(kind: Any) -> tuple[Any, Any]:
 
 
 _check, _schema = _checked(Rate)
-LEAST, MOST = 1e-30, 1e30  # whose products and quotients floats still hold
+LEAST, MOST = 1e-30, 1e30  # products and quotients of such numbers stay within floats
 OfTheorem = Annotated[float, Field(ge=LEAST, le=MOST)]
 LearningRate = Annotated[float | dict[str, Any], _check, _schema]
 _check, _schema = _checked(TransformOf)
@@ -54,7 +54,7 @@ LocalMomentum = Annotated[float | dict[str, Any], _check, _schema]
 
 
 class Model(Section):
-    """What travels: parameters x bytes_per_parameter."""
+    """The model, whose size on the network is parameters x bytes_per_parameter."""
 
     parameters: int = Field(ge=1, le=10**15, description="number of parameters of the model")
     bytes_per_parameter: Positive = Field(default=4.0, description="bytes sent per parameter")
@@ -69,7 +69,9 @@ class Bound(Section):
     """Predict the error by AdaComm's Theorem 2 (Wang & Joshi, arXiv 1810.08313)."""
 
     kind: Literal["bound"]
-    initial_gap: OfTheorem = Field(description="F(x1) - Finf: how far the loss can fall")
+    initial_gap: OfTheorem = Field(
+        description="F(x1) - Finf: largest possible decrease of the loss"
+    )
     smoothness: OfTheorem = Field(description="L: Lipschitz constant of the gradient")
     gradient_variance: float = Field(
         ge=0, le=MOST, description="sigma^2 of one mini-batch gradient"
@@ -112,12 +114,14 @@ Spectrum = Annotated[
 
 
 class Heterogeneity(Section):
-    """How far the workers' curvatures differ, about a mean that is the spectrum."""
+    """Spread of the workers' curvatures about a mean, which is the spectrum."""
 
     share: float = Field(
-        ge=0, lt=1, description="of its speed that local training loses in the long run"
+        ge=0, lt=1, description="share of its speed that local training loses in the long run"
     )
-    curvature: Positive = Field(description="at which it loses it: after 1 / (lr curvature) steps")
+    curvature: Positive = Field(
+        description="curvature at which that happens: after 1 / (lr curvature) steps"
+    )
 
 
 class Quadratic(Section):
@@ -128,11 +132,11 @@ class Quadratic(Section):
     spectrum: Spectrum = Field(default=Power(), description="eigenvalues of the Hessian")
     noise: NonNegative = Field(default=1.0, description="sigma: root of E||g - grad F||^2")
     noise_growth: NonNegative = Field(
-        default=0.0, description="what is added to sigma^2 per 2 (F - F*): noise that fades"
+        default=0.0, description="increase of sigma^2 per 2 (F - F*): noise that fades"
     )
     shift: NonNegative = Field(default=0.0, description="spread of the workers' optima (non-IID)")
     heterogeneity: Heterogeneity | None = Field(
-        default=None, description="how far the workers' curvatures differ (non-IID)"
+        default=None, description="spread of the workers' curvatures (non-IID)"
     )
     initial_gap: Positive = Field(default=1.0, description="loss at the start, above the optimum")
     floor: NonNegative = Field(default=0.0, description="loss at the optimum")
@@ -174,7 +178,7 @@ Partition = Annotated[
     | Annotated[Dirichlet, Tag("a table")],
     Discriminator(_partition),
     Field(
-        description='how the data are dealt to workers: "iid" or { dirichlet = 0.3 }',
+        description='partition of the data among workers: "iid" or { dirichlet = 0.3 }',
         examples=["iid", {"dirichlet": 0.3}],
     ),
 ]
@@ -209,16 +213,16 @@ class Torch(Section):
         description="digits, random-classification, fashion-mnist, mnist, cifar-10, cifar-100, or "
         "a set that an installed package offers (entry points paceline.datasets)"
     )
-    folder: Folder | None = Field(default=None, description="where the files of the data set lie")
+    folder: Folder | None = Field(default=None, description="folder of the data set's files")
     batch: Count = Field(default=32, description="mini-batch per worker and step, samples")
     partition: Partition = "iid"
     weight_decay: NonNegative = Field(
-        default=0.0, description="times the parameters, is added to every gradient (L2)"
+        default=0.0, description="factor of the parameters that is added to every gradient (L2)"
     )
     dtype: Literal["float32", "float64"] = Field(
-        default="float32", description="numbers of which parameters and gradients are"
+        default="float32", description="number type of parameters and gradients"
     )
-    device: Name = Field(default="cpu", description="where gradients are computed: cpu, cuda")
+    device: Name = Field(default="cpu", description="device that computes gradients: cpu, cuda")
 
 
 class NoObjective(Section):
@@ -242,10 +246,12 @@ class Optimizer(Section):
 
 
 class RunSettings(Section):
-    """How long, how often, how closely watched."""
+    """Length, repetitions and evaluations of a run."""
 
-    steps: Count | None = Field(default=None, description="stop after so many local steps")
-    duration: Duration | None = Field(default=None, description="stop after so much time")
+    steps: Count | None = Field(
+        default=None, description="number of local steps after which the run stops"
+    )
+    duration: Duration | None = Field(default=None, description="time after which the run stops")
     target_loss: Positive | None = Field(default=None, description="the loss to reach")
     seeds: int = Field(default=1, ge=1, le=10**6, description="number of repetitions")
     evaluate_every: Count | None = Field(default=None, description="steps between evaluations")
@@ -260,7 +266,7 @@ class RunSettings(Section):
 
 
 class Theory(Section):
-    """What `paceline theory` tabulates."""
+    """Rows of the tables of `paceline theory`."""
 
     periods: Many[Count] = Field(
         default=(1, 2, 4, 8, 16, 32, 64), description="communication periods tau, in steps"
@@ -269,11 +275,11 @@ class Theory(Section):
 
 
 class ValidationSettings(Section):
-    """How `paceline validate` runs a scenario for real."""
+    """Settings of real runs (`paceline validate`)."""
 
     compute: Literal["stretched", "real"] = Field(
         default="stretched",
-        description="a step lasts as long as [cluster] says, or as long as it takes here",
+        description="a step lasts as [cluster] prescribes, or as long as it takes on this machine",
     )
     network: Literal["emulated", "kernel", "real"] = Field(
         default="emulated",
@@ -320,7 +326,7 @@ class Range(Section):
 
     @property
     def whole(self) -> bool:
-        """Whether it is one of whole numbers."""
+        """Whether the range is one of whole numbers."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
 

@@ -1,4 +1,4 @@
-"""Region-to-region tables: CSV of measured latencies and bandwidths, `network.regions`."""
+"""Read region tables: CSV of measured latencies and bandwidths, `network.regions`."""
 
 import csv
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True)
 class RegionPair:
-    """From one region to another: latency one way (seconds), bandwidth (bytes/s) if it is known."""
+    """From one region to another: one-way latency (seconds), bandwidth (bytes/s) if known."""
 
     latency: Constant
     bandwidth: float | None
@@ -26,13 +26,13 @@ class RegionPair:
 
 @dataclass(frozen=True)
 class RegionTable:
-    """What a file says, by (from, to); a direction that it leaves out is like the other one."""
+    """Rows of a file by (from, to); a missing direction equals the other one."""
 
     file: str
     rows: dict[Pair, RegionPair]
 
     def row(self, source: str, to: str) -> RegionPair | None:
-        """What the table says of the way from `source` to `to`, if anything."""
+        """Return the row from `source` to `to`, or of the other direction, if there is one."""
         return self.rows.get((source, to)) or self.rows.get((to, source))
 
     @property

@@ -1,4 +1,4 @@
-"""Elements of SimGrid's platform files: what they may hold, and quantities such as "1.25GBps"."""
+"""Check elements of SimGrid's platform files, and read quantities such as "1.25GBps"."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -63,18 +63,18 @@ def _quantity(text: str, units: Mapping[str, float], wrong: str) -> float:
 
 
 class Elements:
-    """The elements of one file: their attributes, and the words where one is wrong."""
+    """Reads attributes of one file's elements; refusals name file and element."""
 
     def __init__(self, file: str) -> None:
         self.file = file
 
     def fault(self, element: Element, what: str) -> ValueError:
-        """An error that names the file and the element."""
+        """Make an error that names the file and the element."""
         name = element.get("id") or "->".join(filter(None, map(element.get, ("src", "dst"))))
         return ValueError(f"{self.file}: <{element.tag}{f' {name}' if name else ''}>: {what}")
 
     def check(self, element: Element) -> str:
-        """Refuse what would change results and is not read; return the tag."""
+        """Refuse content that would change results but is not read; return the tag."""
         tag = ALIASES.get(element.tag, element.tag)
         known = ATTRIBUTES[tag].split()
         for key in element.attrib:
@@ -87,14 +87,14 @@ class Elements:
         return tag
 
     def get(self, element: Element, key: str) -> str:
-        """A value that must be there."""
+        """Return a required attribute."""
         value = element.get(key)
         if not value:
             raise self.fault(element, f"{key} is missing; add it")
         return value
 
     def choice(self, element: Element, key: str, default: str, options: tuple[str, ...]) -> str:
-        """One of several words."""
+        """Return an attribute that must be one of `options`."""
         value = element.get(key) or default
         value = ALIASES.get(value, value)
         if value not in options:
@@ -103,11 +103,11 @@ class Elements:
         return value
 
     def latency(self, element: Element, key: str) -> float:
-        """A time in seconds, zero where it is left out."""
+        """Return a time in seconds, zero if it is left out."""
         return self._number(element, key, seconds) if element.get(key) else 0.0
 
     def bandwidth(self, element: Element, key: str) -> float:
-        """A rate in bytes/s."""
+        """Return a rate in bytes/s."""
         return self._number(element, key, bytes_per_second)
 
     def _number(self, element: Element, key: str, parse: Callable[[str], float]) -> float:

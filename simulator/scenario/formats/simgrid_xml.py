@@ -1,7 +1,7 @@
-"""Import of a SimGrid platform file (version 4 and 4.1), `network.platform`.
+"""Read a SimGrid platform file (version 4 and 4.1), `network.platform`.
 
-What would change results and is not understood is refused by name. Of hosts only the names count:
-how fast workers compute is said in [cluster].
+Elements that would change results and are not supported are refused by name. Of hosts only the
+names count: the speed of workers is set in [cluster].
 """
 
 import re
@@ -29,7 +29,7 @@ SHARINGS = ("SHARED", "SPLITDUPLEX", "FATPIPE")
 
 
 class _Reader(Elements):
-    """One file: first everything that has a name, then the routes."""
+    """Reads one file: first all named elements, then the routes."""
 
     def __init__(self, file: str) -> None:
         super().__init__(file)
@@ -171,7 +171,7 @@ class _Reader(Elements):
 
 
 def read(path: Path) -> Platform:
-    """Read a platform file. Raises ValueError, naming the element, for what is not understood."""
+    """Read a platform file. Raises ValueError, which names the element, for unsupported content."""
     file = str(path)
     with untrusted.refused(path, "name a platform file of SimGrid", error=ValueError):
         text = untrusted.text(path)

@@ -1,7 +1,7 @@
-"""Routes over a SimGrid platform: zones inside zones, each with a routing of its own.
+"""Find routes on a SimGrid platform: zones inside zones, each with a routing of its own.
 
-A route between two zones leads from a gateway of the one to a gateway of the other; what comes
-before and after it is worked out inside them (SimGrid's hierarchical routing, as in its 3.32).
+A route between two zones leads from a gateway of the one to a gateway of the other; the parts
+before and after it are routed inside the zones (SimGrid's hierarchical routing, as in its 3.32).
 """
 
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ class Zone:
     edges: dict[tuple[str, str], Edge] = field(default_factory=dict)
 
     def edge(self, source: str, to: str) -> list[Edge]:
-        """The edges that lead from one member to another; none where there is no way."""
+        """Return the edges that lead from one member to another; none if there is no route."""
         if self.routing == "Full":
             return [self.edges[source, to]] if (source, to) in self.edges else []
         found, before = [], self._before
@@ -89,14 +89,14 @@ class ClusterZone(Zone):
     loopback: dict[str, Links] = field(default_factory=dict)
 
     def edge(self, source: str, to: str) -> list[Edge]:
-        """The way between two hosts, or between one of them and the router."""
+        """Return the edge between two hosts, or between a host and the router."""
         links = self.up.get(source, ()) + self.backbone + self.down.get(to, ())
         return [Edge(links, source, to)]
 
 
 @dataclass(frozen=True)
 class Platform:
-    """What a file describes. `hosts`: in the order of the file, and of each zone by its name."""
+    """A platform. `hosts`: in file order; `members`: hosts of each zone by its name."""
 
     file: str
     wires: tuple[PlatformLink, ...]
@@ -105,14 +105,14 @@ class Platform:
     homes: dict[str, Zone] = field(compare=False, repr=False)
 
     def hosts_of(self, place: str) -> tuple[str, ...]:
-        """The hosts that a place is: a host, or all those of a zone or a cluster; or none."""
+        """Return the hosts of a place: a host itself, or all of a zone or cluster; or none."""
         return (place,) if place in self.hosts else self.members.get(place, ())
 
     def route(self, source: str, to: str) -> Links:
-        """The links that a transfer from one host to another passes.
+        """Return the links that a transfer from one host to another passes, in order.
 
-        On one host there are none, unless its cluster has a loopback. Raises InputError where
-        the file has no route.
+        Within one host there are none, unless its cluster has a loopback. Raises InputError if the
+        file has no route.
         """
         if source == to:
             home = self.homes[source]
@@ -144,7 +144,7 @@ class Platform:
         return links + self._between(edges[-1].enters, to)
 
     def _above(self, name: str) -> Iterator[Zone]:
-        """The zones that a node is in, from the inside out."""
+        """Yield the zones around a node, innermost first."""
         zone: Zone | None = self.homes[name]
         while zone is not None:
             yield zone
