@@ -126,7 +126,7 @@ def test_wrong_jobs(tmp_path: Path, job: str, theirs: str, words: list[str]) -> 
 
 
 def test_jobs_need_flows() -> None:
-    with pytest.raises(InputError, match="would disturb nobody"):
+    with pytest.raises(InputError, match="has no effect here"):
         parse(
             {
                 "model": {"parameters": 1}, "cluster": {"workers": 1, "compute": "1 s"},

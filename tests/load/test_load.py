@@ -661,11 +661,11 @@ WRONG = {
     ),
     "restart without a checkpoint": (
         (REGION, crash("worker = 0", 'policy = "restart"')),
-        ['recovery.policy = "restart"', "from where?", "add recovery.checkpoint"],
+        ['recovery.policy = "restart"', "no checkpoint to restart from", "add recovery.checkpoint"],
     ),
     "checkpoint without restart": (
         (REGION, crash("worker = 0", "checkpoint = { every = 5 }")),
-        ["recovery.checkpoint = {", "nobody would read it", 'policy = "restart"'],
+        ["recovery.checkpoint = {", "has no effect", 'policy = "restart"'],
     ),
     "time-out of those who wait": (
         (REGION, crash("worker = 0", 'timeout = "1 s"')),
@@ -688,7 +688,7 @@ WRONG = {
     ),
     "backup of everybody": (
         (REGION, REGION + "\n[recovery]\nbackup = 4"),
-        ["recovery.backup = 4", "leaves nobody of 4", "write 3 or less"],
+        ["recovery.backup = 4", "leaves out all 4 workers", "write 3 or less"],
     ),
     "backup on a shared device": (
         (REGION, crash("", "backup = 1", device=True)),

@@ -601,7 +601,7 @@ REFUSED = {
     "traffic that nobody feels": (
         {"bandwidth": None, "background": [link("a", "b", flows=1)]},
         {},
-        "nothing there is shared",
+        "nothing on its route is shared",
     ),
     "outage of nothing": (
         {"outage": [link("a", "z", at="1 s")]},

@@ -29,7 +29,7 @@ def combinations(scenario: Scenario, program: Program, algorithm: Algorithm) -> 
     if "epoch_flush" in table and not given.get("epoch"):
         yield "epoch_flush", "has no effect without epochs; write epoch = 100 too, or remove it"
     if given.get("threshold") is not None and "step_size" in table:
-        yield "step_size", "contradicts threshold, which says it all; remove one of them"
+        yield "step_size", "contradicts threshold, which replaces it; remove one of them"
     if isinstance(given.get("overlap"), int) and given["overlap"] >= given.get("tau", 0):
         yield "overlap", f"not below tau = {given['tau']}; write less, so that a mean ends in time"
 

@@ -100,7 +100,7 @@ def _background(graph: NetworkGraph | Hosts, names: list[str]) -> Iterator[Probl
         lines = [graph.lines[number] for number in graph.between(*traffic.between).lines]
         left = [_left(line) for line in lines if not line.per_flow]
         if min(left, default=inf) == inf:
-            what = "nothing there is shared, so nobody would notice; remove it, or give that "
+            what = "has no effect, as nothing on its route is shared; remove it, or give that "
             yield Problem((*where, "between"), what + "link a bandwidth")
         elif traffic.rate is not None and min(left) <= 0:
             yield Problem((*where, "rate"), "leaves nothing of the bandwidth there; write less")

@@ -37,12 +37,13 @@ def _policy(recovery: Recovery) -> Iterator[Problem]:
     if recovery.policy == "restart" and recovery.checkpoint is None:
         yield Problem(
             ("recovery", "policy"),
-            'from where? add recovery.checkpoint = { every = 100, cost = "5 s" }, in steps',
+            "there is no checkpoint to restart from; add "
+            'recovery.checkpoint = { every = 100, cost = "5 s" }, in steps',
         )
     if recovery.policy != "restart" and recovery.checkpoint is not None:
         yield Problem(
             ("recovery", "checkpoint"),
-            'nobody would read it; write recovery.policy = "restart", or remove it',
+            'has no effect; write recovery.policy = "restart", or remove it',
         )
     if recovery.policy == "wait" and recovery.timeout:
         yield Problem(
@@ -69,7 +70,7 @@ def _crashes(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Pr
         if crash.lasts is None and scenario.recovery.policy == "restart":
             yield Problem(
                 ("cluster", "crash", index),
-                'nobody can go on from a checkpoint without it; write lasts = "10 min", say',
+                'no restart can go on without this worker; write lasts = "10 min", say',
             )
     if scenario.server.failures and scenario.algorithm and not served:
         yield Problem(("server", "failures"), "no algorithm here has a server; remove it")
@@ -79,12 +80,12 @@ def _algorithms(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator
     recovery, workers = scenario.recovery, scenario.cluster.workers
     if recovery.backup >= workers:
         yield Problem(
-            ("recovery", "backup"), f"leaves nobody of {workers}; write {workers - 1} or less"
+            ("recovery", "backup"), f"leaves out all {workers} workers; write {workers - 1} or less"
         )
     if recovery.backup and shares_devices(scenario):
         yield Problem(
             ("recovery", "backup"),
-            "nobody who shares a device can be left behind; remove it, or cluster.device",
+            "a worker that shares a device cannot be left out; remove it, or cluster.device",
         )
     for algorithm in scenario.algorithm:
         program = programs[algorithm.name]

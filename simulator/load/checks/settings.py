@@ -87,7 +87,7 @@ def _cluster(scenario: Scenario) -> Iterator[Problem]:
     if cluster.extra is not None and "extra_share" not in cluster.model_fields_set:
         yield Problem(
             ("cluster", "extra"),
-            "nobody gets it; say which share of the workers does, such as "
+            "no worker gets it; set the share of the workers that do, such as "
             "cluster.extra_share = 0.5",
         )
     extras = [nodes.extra for _, nodes in _nodes(scenario) if nodes.extra is not None]
@@ -105,7 +105,7 @@ def _cluster(scenario: Scenario) -> Iterator[Problem]:
         seen.setdefault(group.name, index)
         share = group.extra_share is not None or "extra_share" in cluster.model_fields_set
         if group.extra is not None and not share:
-            yield Problem((*where, "extra"), "nobody gets it; add extra_share to the group")
+            yield Problem((*where, "extra"), "no worker gets it; add extra_share to the group")
         if group.extra_share is not None and group.extra is None and cluster.extra is None:
             yield Problem((*where, "extra_share"), "a share of no delay; add extra to the group")
         if group.extra_share is not None and not counts.get(group.name, 0):
@@ -171,7 +171,7 @@ def _algorithms(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator
             covered = ", ".join(name for name, each in programs.items() if each.bound_covers)
             yield Problem(
                 (*where, "name"),
-                f'objective.kind = "bound" does not speak of it, only of {covered}; remove it, or '
+                f'objective.kind = "bound" does not cover it, only {covered}; remove it, or '
                 'choose objective.kind = "quadratic"',
             )
         elif kind == "bound":
@@ -224,7 +224,7 @@ def _jobs(scenario: Scenario) -> Iterator[Problem]:
     for index, _ in enumerate(scenario.job):
         if scenario.network.model != "flows":
             yield Problem(
-                ("job", index), 'would disturb nobody; write network.model = "flows", or remove it'
+                ("job", index), 'has no effect here; write network.model = "flows", or remove it'
             )
 
 

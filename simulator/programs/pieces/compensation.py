@@ -1,4 +1,4 @@
-"""How DTS makes up for acting late: what a worker sends of its own steps, and what it does later.
+"""Compensations of DTS: what a worker sends of its steps, and how it applies a late mean.
 
 `state` is a worker's parameters and momentum buffer, (x, u); `own` is what it has contributed since
 it last sent, a pair of vectors. With constant momentum
@@ -22,7 +22,7 @@ class Compensation(Protocol):
         """Take the local step with gradient `g`; return the state and own."""
 
     def sent(self, own: Pair) -> Payload:
-        """What of `own` is averaged."""
+        """Return the part of `own` that is averaged."""
 
     def late(self, state: Pair, own: Pair, mean: Payload, since: int, n: int) -> Pair:
         """Act at step `n` on the mean of what was sent at step `since`; return the state."""
@@ -43,7 +43,7 @@ class Displacement:
         return (x - rate * u, u), (A, B + rate * A)
 
     def sent(self, own: Pair) -> Payload:
-        """The displacement."""
+        """Return the displacement."""
         return own[1]
 
     def late(self, state: Pair, own: Pair, mean: Payload, since: int, n: int) -> Pair:
@@ -53,18 +53,18 @@ class Displacement:
 
 
 class Exact(Displacement):
-    """As if every worker had stepped with the averaged gradients all along, for any D and mu.
+    """Exact compensation: as if every worker had used averaged gradients, for any D and mu.
 
     Without momentum this is the paper's eq. 3 and 4. With a constant lr and momentum,
     x = x - lr (dB + mu (1 - mu^D) / (1 - mu) dA), u = u + mu^D dA.
     """
 
     def sent(self, own: Pair) -> Payload:
-        """Both effects; without momentum the displacement says it all."""
+        """Return both effects; without momentum the displacement suffices."""
         return own if self.mu else own[1]
 
     def late(self, state: Pair, own: Pair, mean: Payload, since: int, n: int) -> Pair:
-        """Swap both effects, and what the momentum has made of the difference since."""
+        """Swap both effects, and the momentum's effect on the difference since."""
         if not self.mu:
             return super().late(state, own, mean, since, n)
         (x, u), (A, B), (mean_a, mean_b) = state, own, mean
@@ -80,13 +80,13 @@ class Lecture(Displacement):
     """Add (mean - own) gradient to the gradient before the momentum, as in lecture notes on DGA."""
 
     def local(self, state: Pair, own: Pair, g: Vector, n: int) -> tuple[Pair, Pair]:
-        """Momentum SGD; the gradients are summed as they are."""
+        """Take a step of momentum SGD; sum the gradients."""
         x, u = state
         u = self.mu * u + g
         return (x - self.lr(n + 1) * u, u), (own[0], own[1] + g)
 
     def late(self, state: Pair, own: Pair, mean: Payload, since: int, n: int) -> Pair:
-        """The step that has just been taken, with mean - own added to its gradient."""
+        """Redo the last step with mean - own added to its gradient."""
         (x, u), difference = state, mean - own[1]
         return x - self.lr(n + 1) * difference, u + difference
 

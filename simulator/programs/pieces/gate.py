@@ -1,43 +1,41 @@
-"""Gates: where workers come to a server, and wait until others let them go on.
+"""Gates: points at a server where workers wait until the arrivals of others release them.
 
-What a gate decides depends on who came. So its rule is a plain function of integers, which an
-engine may compile, and a gate may be told "whoever it was" by an engine that runs a server once for
-many seeds.
+A gate's decision depends on the worker that came. So its rule is a plain function of integers,
+which an engine may compile, and an engine that runs a server once for many seeds passes `Anyone`.
 """
 
 from collections.abc import Callable, Iterable, MutableSequence
 from typing import Any
 
 STAY, GO, ALL = 0, 1, 2
-"""What follows from an arrival: the worker stays, it goes on alone, or after all who stayed.
+"""Results of an arrival: the worker stays, goes on alone, or goes on after all that stayed.
 
-Never renumber: compiled code that is kept would not know."""
+Never renumber: compiled code is cached with these values."""
 
 State = MutableSequence[int]
 Rule = Callable[[State, int], int]
-"""Takes in that a worker came, in the state; says which of `STAY`, `GO` and `ALL` follows."""
+"""Records an arrival in the state and returns `STAY`, `GO` or `ALL`."""
 
 
 class Anyone:
-    """A worker of which nothing is known but when it came."""
+    """A worker known only by its time of arrival."""
 
     def come_to(self, gate: "Gate") -> Iterable[Any]:
-        """Come to a gate; return those who may go on."""
+        """Arrive at a gate; return the workers that may go on."""
         raise NotImplementedError
 
 
 class Gate:
-    """A gate at a server; `state` is what its rule knows before anyone came."""
+    """A gate at a server; `state`: the state of its rule before the first arrival."""
 
     def __init__(self, rule: Rule, state: list[int]) -> None:
         self.rule, self.state = rule, state
         self._waiting: list[int] = []
 
     def admit(self, worker: int) -> Iterable[int]:
-        """Let a worker come; return those who may go on, in the order in which they came.
+        """Record an arrival; return the workers that may go on, in order of arrival.
 
-        What a program does for each of them may only be its answer, because an engine may do it for
-        all of them at once.
+        A program may only answer each of them, because an engine may do so for all at once.
         """
         if isinstance(worker, Anyone):
             return worker.come_to(self)
@@ -52,20 +50,20 @@ class Gate:
 
 
 def always(state: State, worker: int) -> int:
-    """The rule of a gate that is open."""
+    """Rule of an open gate: every worker goes on."""
     return GO
 
 
 def bounded_lead(workers: int, lead: int) -> Gate:
-    """A gate at which those wait who have come `lead` + 1 times more often than the slowest."""
+    """Make a gate at which a worker waits once it is `lead` + 1 arrivals ahead of the slowest."""
     return Gate(within_lead, [lead, 0, workers, *[0] * workers])
 
 
 def within_lead(state: State, worker: int) -> int:
-    """The rule of `bounded_lead`: O(1) per arrival, on average.
+    """Rule of `bounded_lead`: O(1) per arrival, amortised.
 
-    `state`: the lead, how often the slowest came, how many came no more often; then how often each
-    worker came. Whoever waits is `lead` + 1 ahead, so that one step of the slowest frees them all.
+    `state`: the lead, arrivals of the slowest, number of workers with as few; then the arrivals of
+    each worker. A waiting worker is `lead` + 1 ahead, so that one step of the slowest frees all.
     """
     times = state[3 + worker] + 1
     state[3 + worker] = times
@@ -81,4 +79,4 @@ def within_lead(state: State, worker: int) -> int:
 
 
 COMPILED = (always, within_lead)
-"""Rules that hold whole numbers only, so that compiled they say the same."""
+"""Rules on whole numbers only, so that compiled code gives the same results."""

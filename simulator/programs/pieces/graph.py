@@ -1,7 +1,7 @@
-"""Communication graphs: which workers gossip with each other, and how much each counts.
+"""Communication graphs: which workers gossip with each other, and with what weights.
 
-Graphs are undirected and connected. A graph is written by name, or as a table with its settings;
-it is made for a number of workers when it is asked about them, the same on every worker.
+Graphs are undirected and connected. A scenario writes a graph by name, or as a table with its
+settings; its edges follow from the number of workers, the same on every worker.
 """
 
 from collections.abc import Iterable
@@ -18,23 +18,23 @@ Ranks = tuple[int, ...]
 
 
 class Graph:
-    """What gossip programs ask of a graph; a kind of graph says who is beside whom."""
+    """Base of graphs: neighbours and mixing weights; each kind defines `_beside`."""
 
     __slots__ = ()
 
     def check(self, workers: int) -> str | None:
-        """Say what is wrong with this graph for so many workers, and what would be right."""
+        """Return the fault and remedy of this graph for a number of workers; None if it fits."""
         return None
 
     def neighbours(self, rank: int, workers: int) -> Ranks:
-        """Ranks of the workers that `rank` is joined to, ascending, each once, without `rank`.
+        """Return the ranks that `rank` is joined to, ascending, each once, without `rank`.
 
-        Raises ValueError where `check` finds fault, and for a rank outside 0 ... workers - 1.
+        Raises ValueError if `check` finds a fault, and for a rank outside 0 ... workers - 1.
         """
         return _neighbours(self, rank, workers)
 
     def weights(self, rank: int, workers: int) -> tuple[tuple[int, float], ...]:
-        """Row of the mixing matrix W: (rank, weight) of itself and its neighbours, ascending.
+        """Return the row of the mixing matrix W: (rank, weight) of itself and its neighbours.
 
         Metropolis weights, W_ij = 1 / (1 + max(degree_i, degree_j)) and W_ii = 1 - sum of the rest
         (Xiao, Boyd and Lall, Robust distributed sensor fusion based on average consensus, 2005).
@@ -51,15 +51,15 @@ class Graph:
         return tuple(sorted(row.items()))
 
     def active(self, rank: int, workers: int) -> bool:
-        """Whether a worker starts averagings, as every other worker does, or waits to be asked.
+        """Tell whether a worker starts averagings, as half of the workers do, or waits to be asked.
 
-        Were both ends of an edge to start, they could wait for each other in a circle; between two
+        If both ends of an edge could start, workers could wait for each other in a circle; with two
         colours they cannot (AD-PSGD, Lian et al., arXiv 1710.06952).
         """
         return rank % 2 == 0
 
     def partners(self, rank: int, workers: int) -> Ranks:
-        """Neighbours of the other colour, ascending: at least one where there are two workers.
+        """Return the neighbours of the other colour, ascending: one or more if not alone.
 
         Edges within a colour, such as the one that closes an odd ring, are left out; the rest still
         joins all workers. Raises ValueError as `neighbours` does.
@@ -72,7 +72,7 @@ class Graph:
         )
 
     def _beside(self, rank: int, workers: int) -> Iterable[int]:
-        """Ranks joined to `rank`; some may come twice, and `rank` among them."""
+        """Return the ranks joined to `rank`; duplicates and `rank` itself are allowed."""
         raise NotImplementedError
 
 
@@ -101,7 +101,7 @@ class Torus(Graph):
     kind: Literal["torus"] = "torus"
 
     def check(self, workers: int) -> str | None:
-        """Refuse rows that the workers do not fill."""
+        """Return a fault if the workers do not fill the rows."""
         if self.rows is None or workers % self.rows == 0:
             return None
         near = min(_divisors(workers), key=lambda rows: abs(rows - self._rows(workers)))
@@ -111,7 +111,7 @@ class Torus(Graph):
         )
 
     def active(self, rank: int, workers: int) -> bool:
-        """Whether row + column is even, as on a chessboard. Raises ValueError as `check` finds."""
+        """Tell whether row + column is even, as on a chessboard. Raises ValueError as `partners`."""
         row, column = divmod(rank, self._columns(workers))
         return (row + column) % 2 == 0
 
@@ -178,7 +178,7 @@ def _neighbours(graph: Graph, rank: int, workers: int) -> Ranks:
 
 @cache
 def _matchings(graph: Random, workers: int) -> tuple[Ranks, ...]:
-    """Whom each worker is joined to, by matching; itself, where it is left out.
+    """Return each worker's partner, per matching; itself if it is left out.
 
     Workers are shuffled by a hash of (seed, matching, rank), which is the same everywhere and in
     every version, and paired with their successors.
@@ -213,7 +213,7 @@ GraphOf = Annotated[
     WithJsonSchema(
         {
             "anyOf": [{"enum": GRAPHS.names}, {"anyOf": GRAPHS.schemas}],
-            "description": "who gossips with whom: a graph's name, or its table",
+            "description": "graph of the workers that gossip: its name, or its table",
         }
     ),
 ]

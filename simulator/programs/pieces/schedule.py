@@ -73,7 +73,7 @@ class Steps(TableSchedule):
 
     schedule: Literal["steps"]
     start: Annotated[Number, Field(description="value at first")]
-    factor: Annotated[Number, Field(gt=0, description="what it is multiplied by, each time")]
+    factor: Annotated[Number, Field(gt=0, description="factor of the value at each change")]
     at: Changes
 
     def __call__(self, step: int) -> float:
@@ -194,7 +194,7 @@ class FixedPeriod:
 
 @piece
 class Period:
-    """A schedule rounded up to whole steps, at least 1."""
+    """A schedule in whole steps: rounded up, at least 1."""
 
     schedule: InstanceOf[TableSchedule]
 
@@ -222,7 +222,7 @@ def _rate(value: Any) -> Any:
 
 
 def whole(kind: Callable[[TableSchedule], Any], what: str, unit: str) -> BeforeValidator:
-    """Read a whole number, or a table of which `kind` makes whole numbers."""
+    """Make a validator for a whole number, or a table that `kind` turns into whole numbers."""
 
     def read(value: Any) -> Any:
         if isinstance(value, int) and not isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Thresholds: how many gradients a server waits for, as more and more have been counted."""
+"""Thresholds: the number of gradients that a server waits for, as a function of a count."""
 
 from collections.abc import Callable
 from typing import Annotated, Self
@@ -27,7 +27,7 @@ class Monotone:
         return self
 
     def __call__(self, count: int) -> int:
-        """Gradients to wait for once `count` were counted."""
+        """Return the gradients to wait for at `count`."""
         return int(self.schedule(count))
 
 
@@ -38,10 +38,10 @@ class StepsOf:
     size: Annotated[int, Field(ge=1, strict=True, description="gradients per unit of threshold")]
 
     def __call__(self, count: int) -> int:
-        """Gradients to wait for once `count` (0, 1, ...) were counted: K = 1 + count // size."""
+        """Return the gradients to wait for at `count` (0, 1, ...): K = 1 + count // size."""
         return 1 + count // self.size
 
 
 Threshold = Annotated[Callable[[int], int], whole(Monotone, "threshold", "gradient"), WHOLE]
-"""How many gradients a server waits for, given the count (0, 1, ...) of those, or of the updates,
-that it has seen so far: 1 or more, and never fewer than before."""
+"""The number of gradients that a server waits for, given the count (0, 1, ...) of gradients or
+updates so far: 1 or more, never decreasing."""

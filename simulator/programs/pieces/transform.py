@@ -1,4 +1,4 @@
-"""Transforms: what becomes of a gradient before it is applied.
+"""Transforms: from a gradient to the direction of the step.
 
 A transform holds no state; `init` makes it and `update` returns the next one. Off is the identity
 piece, not a flag. The same transforms serve the local steps and, on the mean displacement of a
@@ -20,7 +20,7 @@ class Transform(Protocol):
     """From a gradient to the direction of descent."""
 
     def init(self, x: Vector) -> State:
-        """State before the first step."""
+        """Make the state before the first step."""
 
     def update(self, gradient: Vector, state: State, x: Vector) -> tuple[Vector, State]:
         """Return the direction in which to go from `x`, and the next state."""
@@ -133,11 +133,11 @@ TransformOf = Annotated[
 def _plain(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
         raise ValueError(
-            "not a plain momentum, which this program must know as one number; write one from 0 "
+            "not a plain momentum, which this program needs as one number; write one from 0 "
             "(off) up to, not including, 1, here or in the [[algorithm]] table"
         )
     return float(value)
 
 
 Fraction = Annotated[float, PlainValidator(_plain), WithJsonSchema(_FRACTION)]
-"""A plain momentum, of programs that must know it as a number."""
+"""A plain momentum, for programs that need it as a number."""
