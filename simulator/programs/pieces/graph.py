@@ -111,7 +111,7 @@ class Torus(Graph):
         )
 
     def active(self, rank: int, workers: int) -> bool:
-        """Tell whether row + column is even, as on a chessboard. Raises ValueError as `partners`."""
+        """Tell whether row + column is even, as on a chessboard. Raises ValueError as `check`."""
         row, column = divmod(rank, self._columns(workers))
         return (row + column) % 2 == 0
 
