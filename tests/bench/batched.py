@@ -1,4 +1,4 @@
-"""All seeds and workers at once, against the generator of random numbers and the reference."""
+"""The batched engine against the random-number generator that limits it, and textbook SimPy."""
 
 import json
 import resource
@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from paceline.simulator.distributions import random_streams
 from paceline.simulator.distributions.random_streams import Purpose
 from paceline.simulator.engines.batched import run as batched
@@ -14,92 +16,112 @@ from paceline.simulator.engines.batched.compute_times import Draws, share
 from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies import executors
+from tests.bench import textbook
 from tests.bench.engine import TAU, cluster
-from tests.bench.measure import Row, compared, rates, seconds
+from tests.bench.measure import Aim, Comparison, Quantity, Rate, rate
 
 TITLE = "The batched engine, 32 seeds"
 HEAD = "millions per second", "other"
 THREADS = min(2, executors.cores())
 SEEDS = range(32)
-BLOCK = 5000  # numbers that the generator alone draws at a time
+BLOCK = 5000  # numbers that the generator draws in one call
+CALLS = 20  # of each generator
 LOCAL = {"name": "local-sgd", "tau": TAU}
+WORKERS = 1024
+DIMENSION = 100
+
+Make = Callable[[int, Purpose, int], np.random.Generator]
 
 
 def together(scenario: Scenario, threads: int = THREADS) -> Callable[[], object]:
+    """Return the work of running all seeds in one call."""
     return lambda: batched.run(scenario.algorithm[0], scenario, SEEDS, threads=threads)
 
 
 def one_seed(scenario: Scenario) -> Callable[[], object]:
+    """Return the work of running seed 0 by the reference engine."""
     return lambda: virtual.run(scenario.algorithm[0], scenario, 0)
 
 
-def alone(threads: int) -> tuple[Callable[[], object], int]:
-    """The generator, drawing exponential numbers and nothing else; and how many."""
-    generators = [random_streams.generator(0, Purpose.COMPUTE, rank) for rank in range(2000)]
-
-    def draw(generator: Any) -> None:
-        for _ in range(20):
-            generator.exponential(1.0, BLOCK)
-
-    return lambda: share(draw, generators, threads), len(generators) * 20 * BLOCK
+def steps_of(scenario: Scenario) -> int:
+    """Return the worker-steps of one seed."""
+    return scenario.cluster.workers * (scenario.run.steps or 0)
 
 
-def whole(sampling: str, workers: int, steps: int) -> dict[str, float]:
-    """One run in this process, between two of the generator alone: seconds, memory, rates."""
-    scenario = cluster(workers, steps, LOCAL, run={"steps": steps, "sampling": sampling})
-    draw, numbers = alone(THREADS)
-    before = seconds(draw)
-    took = seconds(together(scenario))
-    after = seconds(draw)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {
-        "seconds": took,
-        "rate": workers * steps * len(SEEDS) / took / 1e6,
-        "alone": 2 * numbers / (before + after) / 1e6,
-        "mebibytes": peak,
-    }
+def generator(make: Make, draw: Callable[[np.random.Generator], Any], each: float = 1.0) -> Rate:
+    """Return the rate of generators that draw blocks and do nothing else, `each` units a number."""
+    generators = [make(0, Purpose.COMPUTE, rank) for rank in range(256)]
+
+    def block(own: np.random.Generator) -> None:
+        for _ in range(CALLS):
+            draw(own)
+
+    numbers = len(generators) * CALLS * BLOCK
+    return rate(lambda: share(block, generators, THREADS), each * numbers)
 
 
-def measured(*arguments: object) -> dict[str, float]:
-    """`whole`, in a process of its own."""
-    command = [sys.executable, "-m", "tests.bench.batched", *map(str, arguments)]
+def large(steps: int, sampling: str = "keyed") -> Scenario:
+    """Return local SGD on 1,024 workers."""
+    return cluster(WORKERS, steps, LOCAL, run={"steps": steps, "sampling": sampling})
+
+
+def drawing(threads: int) -> Rate:
+    """Return the rate of drawing compute times: numbers."""
+    scenario, legs = cluster(64, 1, LOCAL), [TAU] * 1600
+    draws = Draws(scenario, SEEDS, threads)
+    return rate(lambda: draws.legs(legs), 64 * sum(legs) * len(SEEDS))
+
+
+def most_memory(steps: int) -> float:
+    """Return the peak memory (MiB) of a process that makes one large run."""
+    command = [sys.executable, "-m", "tests.bench.batched", str(steps)]
     found = subprocess.run(command, check=True, capture_output=True, text=True)
-    return dict(json.loads(found.stdout))
+    return float(json.loads(found.stdout))
 
 
-def rows() -> Iterator[Row]:
-    """What there is to report."""
-    big = 1024, 100_000
-    what = "local SGD, 1,024 workers, 100,000 steps"
-    keyed = measured("keyed", *big)
-    rate, other = keyed["rate"], keyed["alone"]
-    yield compared(
-        f"{what}: worker-steps, against the generator alone", (rate, other, rate / other), least=0.6
-    )
-    memory = keyed["mebibytes"]
-    yield Row(f"{what}: most memory, MiB", f"{memory:.0f}", aim="< 512", held=memory < 512)
-    took = measured("aggregate", *big)["seconds"]
-    yield Row(f'{what}, sampling = "aggregate": seconds', f"{took:.1f}", aim="< 5", held=took < 5)
-    steps = 100_000
-    scenario = cluster(16, steps, LOCAL)
-    small = one_seed(cluster(16, 4000, LOCAL))
-    found = rates(together(scenario), 16 * steps * len(SEEDS), small, 16 * 4000, repeats=5)
-    yield compared("local SGD, 16 workers: worker-steps, against virtual", found, least=100)
-    noisy = {"objective": {"kind": "quadratic", "dimension": 100}}
-    scenario, small = cluster(16, 3000, LOCAL, **noisy), one_seed(cluster(16, 400, LOCAL, **noisy))
-    ours, theirs, ratio = rates(
-        together(scenario), 16 * 3000 * len(SEEDS), small, 16 * 400, repeats=5
-    )
-    yield Row(
-        "the same on a quadratic of dimension 100, against virtual", f"{ours:.2f}",
-        f"{theirs:.2f}", f"{ratio:.1f}", ">= 0.7 M", ours >= 0.7,
+def rows() -> Iterator[Comparison | Quantity]:
+    """Yield the rows to measure."""
+    what = f"local SGD, {WORKERS:,} workers"
+    units = WORKERS * len(SEEDS)
+    yield Comparison(
+        f"{what}: worker-steps, against the generator drawing one exponential number for each",
+        rate(together(large(10_000)), 10_000 * units),
+        generator(random_streams.generator, lambda own: own.exponential(1.0, BLOCK)), Aim(0.6),
     )  # fmt: skip
-    scenario = cluster(64, 1, LOCAL)
-    draws = [Draws(scenario, SEEDS, threads) for threads in (THREADS, 1)]
-    two, one = (lambda each=each: each.legs([TAU] * 1600) for each in draws)
-    found = rates(two, 64 * 1600 * TAU * len(SEEDS), one, 64 * 1600 * TAU * len(SEEDS), repeats=5)
-    yield compared("drawing compute times, two threads against one", found, least=1.8)
+    yield Comparison(
+        f'{what}, sampling = "aggregate": worker-steps, against drawing a gamma for each period',
+        rate(together(large(20_000, "aggregate")), 20_000 * units),
+        generator(random_streams.quick, lambda own: own.standard_gamma(TAU, BLOCK), TAU), Aim(0.6),
+    )  # fmt: skip
+    yield Quantity(
+        f"{what}, 100,000 steps: most memory, MiB", lambda: most_memory(100_000), Aim(most=512),
+        times=1, digits=0,
+    )  # fmt: skip
+    ours, reference = cluster(16, 100_000, LOCAL), cluster(16, 4000, LOCAL)
+    fast = rate(together(ours), steps_of(ours) * len(SEEDS))
+    what = "local SGD, 16 workers: worker-steps, against"
+    yield Comparison(
+        f"{what} textbook SimPy, one seed", fast,
+        rate(lambda: textbook.local_sgd(16, TAU, 4000 // TAU, 1.0), 16 * 4000), Aim(100),
+    )  # fmt: skip
+    slow = rate(one_seed(reference), steps_of(reference))
+    yield Comparison(f"{what} `virtual`, one seed", fast, slow)
+    noisy = {"objective": {"kind": "quadratic", "dimension": DIMENSION}}
+    ours, reference = cluster(16, 2000, LOCAL, **noisy), cluster(16, 400, LOCAL, **noisy)
+    fast = rate(together(ours), steps_of(ours) * len(SEEDS))
+    what = f"the same on a quadratic of dimension {DIMENSION}, against"
+    yield Comparison(
+        f"{what} the generator drawing its noise", fast,
+        generator(
+            random_streams.generator, lambda own: own.standard_normal(BLOCK), 1 / DIMENSION
+        ), Aim(0.4),
+    )  # fmt: skip
+    slow = rate(one_seed(reference), steps_of(reference))
+    yield Comparison(f"{what} `virtual`, one seed", fast, slow)
+    two, one = (drawing(threads) for threads in (THREADS, 1))
+    yield Comparison(f"drawing compute times, {THREADS} threads against one", two, one)
 
 
 if __name__ == "__main__":
-    print(json.dumps(whole(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))
+    together(large(int(sys.argv[1])))()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)

@@ -1,24 +1,26 @@
 """The reference engine against textbook SimPy models of the same clusters."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from paceline.simulator.engines.virtual import run
 from paceline.simulator.load.load import parse
 from paceline.simulator.scenario.scenario import Scenario
 from tests.bench import textbook
-from tests.bench.measure import Row, compared, rates
+from tests.bench.measure import Aim, Comparison, Rate, rate
 
 TITLE = "The reference engine, `virtual`, one seed: against textbook SimPy"
 HEAD = "millions per second", "textbook"
 TAU = 10
-SERVICE = 0.01
+SERVICE = 0.01  # seconds
+STEPS = 4000
+UPDATES = 100_000
 
 
 def cluster(
     workers: int, steps: int, algorithm: dict[str, object], latency: str = "0 s", **tables: object
 ) -> Scenario:
-    """Exponential compute times of a second; an average takes a second."""
+    """Return a scenario with exponential compute times of mean 1 s; an average takes 1 s."""
     collective = {"collective": "given", "duration": "1 s"}
     table = {
         "model": {"parameters": 1_000_000},
@@ -33,33 +35,39 @@ def cluster(
     return parse(table | tables, file="benchmark", folder=Path())
 
 
-def local_sgd(workers: int, steps: int, spans: int = 0) -> Callable[[], object]:
-    scenario = cluster(workers, steps, {"name": "local-sgd", "tau": TAU})
-    return lambda: run.run(scenario.algorithm[0], scenario, 0, spans=spans)
+def local_sgd(workers: int, spans: int = 0) -> Rate:
+    """Return the rate of local SGD: worker-steps."""
+    scenario = cluster(workers, STEPS, {"name": "local-sgd", "tau": TAU})
+    return rate(
+        lambda: run.run(scenario.algorithm[0], scenario, 0, spans=spans), workers * STEPS
+    )  # fmt: skip
 
 
-def asgd(workers: int, steps: int, latency: str) -> Callable[[], object]:
-    scenario = cluster(workers, steps, {"name": "asgd"}, latency)
-    return lambda: run.run(scenario.algorithm[0], scenario, 0)
+def asgd(workers: int, latency: str) -> Rate:
+    """Return the rate of a parameter server: updates."""
+    scenario = cluster(workers, UPDATES // workers, {"name": "asgd"}, latency)
+    return rate(lambda: run.run(scenario.algorithm[0], scenario, 0), UPDATES)
 
 
-def rows() -> Iterator[Row]:
-    """What there is to report."""
-    steps = 4000
-    ours = local_sgd(16, steps)
-    found = rates(
-        ours, 16 * steps, lambda: textbook.local_sgd(16, TAU, steps // TAU, 1.0), 16 * steps
-    )
-    yield compared("local SGD, 16 workers: worker-steps", found, least=1.5)
-    found = rates(ours, 16 * steps, local_sgd(256, steps), 256 * steps)
-    yield compared("local SGD, 16 workers, against 256: per worker-step", found, most=1.3)
-    found = rates(ours, 16 * steps, local_sgd(16, steps, spans=10**9), 16 * steps)
-    yield compared("local SGD, 16 workers, against every span kept", found, most=1.2)
-    updates = 100_000
+def rows() -> Iterator[Comparison]:
+    """Yield the rows to measure."""
+    ours = local_sgd(16)
+    yield Comparison(
+        "local SGD, 16 workers: worker-steps", ours,
+        rate(lambda: textbook.local_sgd(16, TAU, STEPS // TAU, 1.0), 16 * STEPS), Aim(1.5),
+    )  # fmt: skip
+    what = "local SGD, 16 workers: worker-steps, against"
+    yield Comparison(f"{what} 256 workers", ours, local_sgd(256), Aim(most=1.3))
+    yield Comparison(f"{what} keeping every span", ours, local_sgd(16, 10**9), Aim(most=1.2))
     for name, latency, transit in (("free", "0 s", 0.0), ("50 ms", "50 ms", 0.05)):
-        found = rates(
-            asgd(25, updates // 25, latency), updates,
-            lambda transit=transit: textbook.parameter_server(25, updates, transit, SERVICE),
-            updates,
+        yield Comparison(
+            f"parameter server, 25 workers, transit {name}: updates", asgd(25, latency),
+            textbook_server(25, transit), Aim(4),
         )  # fmt: skip
-        yield compared(f"parameter server, 25 workers, transit {name}: updates", found, least=4)
+
+
+def textbook_server(workers: int, transit: float) -> Rate:
+    """Return the textbook's rate on the same parameter server: updates."""
+    return rate(
+        lambda: textbook.parameter_server(workers, UPDATES // 4, transit, SERVICE), UPDATES // 4
+    )  # fmt: skip

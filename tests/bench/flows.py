@@ -1,19 +1,22 @@
-"""Ring all-reduces as flows: how long, and how the cost of a message grows with the workers."""
+"""Ring all-reduces as flows: how the cost of a message grows with the workers."""
 
+import time
 from collections.abc import Iterator
 from math import inf
 
 from paceline.simulator.network import collectives
 from paceline.simulator.network.fabric.fabric import Fabric
-from tests.bench.measure import Row, seconds
+from tests.bench.measure import Aim, Comparison, Quantity, Rate, rate
 
 TITLE = "Ring all-reduce in flows, every message simulated"
-HEAD = "seconds", "µs a message"
-WORKERS, ROUNDS, LIMIT = 256, 100, 60
+HEAD = "millions of messages per second", "16 workers"
+FEW, MANY = 16, 256
+MESSAGES = 1_000_000
+ROUNDS, LIMIT = 100, 60  # a minute for a hundred rounds of the largest ring
 
 
 def ring(workers: int, rounds: int, differ: bool) -> None:
-    """Rounds of a ring, one after another, on network cards that are equal or all different."""
+    """Simulate all-reduces one after another, on network cards that are equal or all different."""
     made = collectives.messages("ring", range(workers))
     fabric = Fabric([1e6 * (1 + differ * (card % 97) / 97) for card in range(2 * workers)])
     plan = made.plan([fabric.path([a, workers + b], 1e-3, serial=True) for a, b in made.routes])
@@ -25,21 +28,29 @@ def ring(workers: int, rounds: int, differ: bool) -> None:
         end = found[0]
 
 
-def rows() -> Iterator[Row]:
-    """What there is to report: as many messages each, so that only the workers differ."""
-    ring(2, 1, differ=False)  # what must be compiled is compiled once
-    total = ROUNDS * 2 * WORKERS * (WORKERS - 1)
+def rate_of(workers: int, differ: bool) -> Rate:
+    """Return the rate: messages, about as many whatever the number of workers."""
+    each = 2 * workers * (workers - 1)
+    rounds = round(MESSAGES / each)
+    return rate(lambda: ring(workers, rounds, differ), rounds * each)
+
+
+def rows() -> Iterator[Comparison | Quantity]:
+    """Yield the rows to measure."""
     for differ in (False, True):
         cards = "network cards that all differ" if differ else "equal network cards"
-        few = 0.0
-        for workers in (16, 64, WORKERS):
-            rounds = round(total / (2 * workers * (workers - 1)))
-            took = seconds(lambda: ring(workers, rounds, differ))  # noqa: B023 - called at once
-            few = few or took
-            what = f"{workers} workers, {rounds:,} rounds, {cards}"
-            cost = f"{took / total * 1e6:.2f}"
-            yield Row(what, f"{took:.1f}", cost, f"{took / few:.2f}", *_aim(workers, took))
+        few = rate_of(FEW, differ)
+        for workers in (64, MANY):
+            what = f"{workers} workers, {cards}, against {FEW} workers"
+            yield Comparison(what, rate_of(workers, differ), few)
+        yield Quantity(
+            f"{MANY} workers, {cards}: seconds for {ROUNDS} rounds",
+            lambda differ=differ: seconds(differ), Aim(most=LIMIT),
+        )  # fmt: skip
 
 
-def _aim(workers: int, took: float) -> tuple[str, bool | None]:
-    return (f"< {LIMIT} s", took < LIMIT) if workers == WORKERS else ("", None)
+def seconds(differ: bool) -> float:
+    """Return the seconds that `ROUNDS` rounds of `MANY` workers take."""
+    begin = time.perf_counter()
+    ring(MANY, ROUNDS, differ)
+    return time.perf_counter() - begin
