@@ -345,18 +345,18 @@ def test_the_explorers_labels_are_text():
     }
     named = parse(table, file=scenario.file, folder=Path(scenario.file).parent)
     with ThreadPoolExecutor(1) as executor:
-        frame = Explorer(named, executor).frame("", rest=False)
+        view = Explorer(named, executor).view("", rest=False)
     drawn = [
-        picture.error(frame, frame, dark=False, narrow=False),
-        picture.error(frame, frame, dark=False, narrow=True),
-        picture.spent(frame, frame, dark=False, narrow=False),
+        picture.error(view, view, dark=False, narrow=False),
+        picture.error(view, view, dark=False, narrow=True),
+        picture.spent(view, view, dark=False, narrow=False),
     ]
     assert bad not in repr(drawn)
     assert "<a" not in repr(drawn)
     assert bad not in parts.literal(bad)
     assert "<" not in parts.literal(bad)
     assert "%{" not in parts.literal(bad)
-    assert frame.labels == [bad]
+    assert view.labels == [bad]
 
 
 # who else may come in
@@ -405,7 +405,7 @@ def test_the_explorer_listens_where_it_is_told():
         with pytest.raises(KeyboardInterrupt):
             serve.explore("quickstart", host="0.0.0.0", say=said.append, opened=said.append)
     assert said == [
-        "warning: 0.0.0.0 is not this machine alone: whoever reaches it can use the page"
+        "warning: 0.0.0.0 is reachable from other machines, and anyone there can use the page"
     ]
 
 

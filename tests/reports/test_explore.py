@@ -1,4 +1,4 @@
-"""`paceline explore`: what sliders write, what drafts are, and the page in a real browser."""
+"""`paceline explore`: what sliders write, what previews are, and the page in a real browser."""
 
 import os
 import re
@@ -82,22 +82,22 @@ def sliders(name):
 def test_every_slider_begins_at_the_scenarios_own_and_its_ends_are_accepted(name):
     scenario, found = sliders(name)
     assert found
-    for knob in found:
-        assert knob.own in knob.texts
-        steps = [knob.read(text) for text in knob.texts]
+    for control in found:
+        assert control.own in control.texts
+        steps = [control.read(text) for text in control.texts]
         assert steps == sorted(set(steps))
-        for text in (knob.texts[0], knob.texts[-1]):
-            changed(scenario, knob.changes(text), Path(scenario.file).parent)
+        for text in (control.texts[0], control.texts[-1]):
+            changed(scenario, control.changes(text), Path(scenario.file).parent)
 
 
 def test_sliders_are_those_that_the_scenario_has():
-    assert [knob.name for knob in sliders(QUICK)[1]] == [
+    assert [control.name for control in sliders(QUICK)[1]] == [
         "average", "straggling", "workers", "tau", "lr",
     ]  # fmt: skip
-    assert [knob.name for knob in sliders("four-continents")[1]] == [
+    assert [control.name for control in sliders("four-continents")[1]] == [
         "latency", "bandwidth", "straggling", "workers", "tau", "delay", "lr",
     ]  # fmt: skip
-    assert "lr" not in [knob.name for knob in sliders("dts/latency")[1]]
+    assert "lr" not in [control.name for control in sliders("dts/latency")[1]]
 
 
 def test_where_places_agree_a_slider_shows_their_value_else_a_factor():
@@ -172,17 +172,19 @@ FIGURE3 = sliders(QUICK)[1]
 
 def test_values_that_do_not_go_together_leave_what_was_shown():
     explorer = Explorer(load("programs/k-sync", ["run.seeds=1", "run.duration=1 s"]), Never())
-    before = explorer.frame("?latency=10 ms", rest=False)
-    explorer.knobs = tuple(
-        knob if knob.name != "workers" else knob.__class__(**{**vars(knob), "texts": ("1", "99")})
-        for knob in explorer.knobs
+    before = explorer.view("?latency=10 ms", rest=False)
+    explorer.controls = tuple(
+        control
+        if control.name != "workers"
+        else control.__class__(**{**vars(control), "texts": ("1", "99")})
+        for control in explorer.controls
     )
-    after = explorer.frame("?workers=1", rest=False)
+    after = explorer.view("?workers=1", rest=False)
     assert after.state == before.state
-    assert "Shown is what was there before." in " ".join(after.problems)
+    assert "The page shows the values before that." in " ".join(after.problems)
 
 
-# frames
+# views
 
 
 def numbers(runs):
@@ -201,26 +203,26 @@ def numbers(runs):
 def test_at_rest_the_numbers_are_those_of_simulate(name, search, overrides):
     short = ["run.seeds=3", *(["run.duration=4 s"] if "programs" in name else [])]
     explorer = Explorer(load(name, short), Now())
-    frame = explorer.frame(search, rest=True)
-    assert frame.final
+    view = explorer.view(search, rest=True)
+    assert view.final
     wanted = simulate(load(name, [*short, *overrides]))
-    found = [run for part in frame.parts for run in part.runs]
+    found = [run for part in view.parts for run in part.runs]
     assert [n[0] for n in numbers(found)] == [n[0] for n in numbers(wanted.runs)]
     assert numbers(found) == numbers(wanted.runs)
-    assert frame.pick == wanted.pick["sentence"]
+    assert view.pick == wanted.pick["sentence"]
 
 
-def test_a_whole_draft_has_simulates_numbers_at_fewer_points_and_a_short_one_its_beginning():
+def test_a_whole_preview_has_simulates_numbers_at_fewer_points_and_a_short_one_its_beginning():
     explorer = Explorer(load(QUICK), Never())
-    drafter = previews.Previewer()
-    drafter.learn(explorer.scenario)
+    previewer = previews.Previewer()
+    previewer.learn(explorer.scenario)
     wanted = simulate(explorer.scenario, seeds=1).groups
     for share in (1.0, 0.3):
         for index, algorithm in enumerate(explorer.scenario.algorithm):
             whole = wanted[algorithm.label][0]
-            draft = drafter._draw(explorer.scenario, index, 1, share * whole.steps)
-            run = draft.runs[0]
-            assert draft.share == pytest.approx(share, abs=0.1)
+            preview = previewer._draw(explorer.scenario, index, 1, share * whole.steps)
+            run = preview.runs[0]
+            assert preview.share == pytest.approx(share, abs=0.1)
             then = dict(zip(whole.curve["step"], whole.curve["time"], strict=True))
             both = [step for step in run.curve["step"] if step in then]
             assert len(both) > 3 or share < 1
@@ -228,13 +230,13 @@ def test_a_whole_draft_has_simulates_numbers_at_fewer_points_and_a_short_one_its
             assert [at[step] for step in both] == pytest.approx([then[step] for step in both])
 
 
-def test_drafts_say_what_is_missing():
+def test_previews_say_what_is_missing():
     explorer = Explorer(load("quickstart"), Never())
-    explorer._drafter.learn(explorer.scenario)
-    frame = explorer.frame("?latency=40 ms", rest=False)
-    assert not frame.final
-    assert frame.shown.startswith("Draft: 1 of 8 seeds, fewer points; cut short: ")
-    assert all(part.share > 0 for part in frame.parts)
+    explorer._previewer.learn(explorer.scenario)
+    view = explorer.view("?latency=40 ms", rest=False)
+    assert not view.final
+    assert view.shown.startswith("Preview: 1 of 8 seeds, fewer points; cut short: ")
+    assert all(part.share > 0 for part in view.parts)
 
 
 def test_blocks_grow_so_that_news_come_soon():
@@ -269,7 +271,7 @@ def test_theory_on_the_page_is_theorys():
 @pytest.mark.parametrize("name", SHIPPED)
 def test_an_exported_scenario_loads_and_is_the_one_on_the_page(name, tmp_path):
     _, found = sliders(name)
-    state = {knob.name: knob.texts[len(knob.texts) // 2] for knob in found}
+    state = {control.name: control.texts[len(control.texts) // 2] for control in found}
     for overrides in ([], ["run.seeds=2"]):
         mine = load(name, overrides)
         path = tmp_path / "exported.toml"
@@ -380,7 +382,7 @@ def test_a_host_that_others_reach_is_warned_of_and_other_names_are_refused():
     with served(QUICK, "--host", "0.0.0.0") as (process, _):
         process.send_signal(signal.SIGINT)
         process.wait(PATIENCE)
-        assert "warning: 0.0.0.0 is not this machine alone" in process.stderr.read()
+        assert "warning: 0.0.0.0 is reachable from other machines" in process.stderr.read()
 
 
 # the page
@@ -436,7 +438,9 @@ def test_a_slider_moved_by_keys_changes_curves_and_address_and_a_reload_keeps_it
         assert ys(page) != before
         assert page.inner_text("#pick") != said
         assert slider(page, "average").get_attribute("aria-valuetext") == "6.3 s"
-        assert "how long one average takes" in slider(page, "average").get_attribute("aria-label")
+        assert "the time that one average takes" in slider(page, "average").get_attribute(
+            "aria-label"
+        )
         assert page.input_value("#box-average") == "6.3 s"
         now = page.inner_text("#pick")
         if os.environ.get("PACELINE_SCREENSHOTS"):

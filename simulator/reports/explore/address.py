@@ -1,4 +1,4 @@
-"""What of the page a URL holds: the values that were moved, by the names of their sliders."""
+"""Keep the page's state in its URL: the values that differ from the scenario's, by slider name."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,17 +9,17 @@ from paceline.simulator.inputs.messages import KeyPath, nearest, show
 from paceline.simulator.reports.explore.controls import Control, changed
 from paceline.simulator.scenario.scenario import Scenario
 
-LONGEST = 2000  # characters; the sliders need a few hundred
+LONGEST = 2000  # characters; a few hundred suffice for all sliders
 
 State = Mapping[str, str]
-"""Texts of the values that differ from the scenario's own, by the sliders' names."""
+"""Texts of the values that differ from the scenario's own, by slider name."""
 
 
-def read(search: str, knobs: Sequence[Control]) -> tuple[dict[str, str], list[str]]:
-    """Return the state that a query string holds, and what of it is ignored, and why."""
-    by_name = {knob.name: knob for knob in knobs}
+def read(search: str, controls: Sequence[Control]) -> tuple[dict[str, str], list[str]]:
+    """Return the state in a query string, and a sentence for each part of it that is ignored."""
+    by_name = {control.name: control for control in controls}
     if len(search) > LONGEST:
-        return {}, ["The address is too long, so that all of it is ignored."]
+        return {}, ["The address is too long and is ignored."]
     state: dict[str, str] = {}
     problems = []
     for name, text in parse_qsl(search.removeprefix("?"), keep_blank_values=True):
@@ -34,7 +34,9 @@ def read(search: str, knobs: Sequence[Control]) -> tuple[dict[str, str], list[st
             continue
         if text.strip() != by_name[name].own:
             state[name] = text.strip()
-    return {knob.name: state[knob.name] for knob in knobs if knob.name in state}, problems
+    return {
+        control.name: state[control.name] for control in controls if control.name in state
+    }, problems
 
 
 def write(state: State) -> str:
@@ -42,21 +44,21 @@ def write(state: State) -> str:
     return f"?{urlencode(state)}" if state else ""
 
 
-def changes(state: State, knobs: Sequence[Control]) -> dict[KeyPath, Any]:
-    """Return what a state writes where in the scenario's table."""
+def changes(state: State, controls: Sequence[Control]) -> dict[KeyPath, Any]:
+    """Return the values that a state writes into the scenario's table, by path."""
     found: dict[KeyPath, Any] = {}
-    for knob in knobs:
-        if knob.name in state:
-            found |= knob.changes(state[knob.name])
+    for control in controls:
+        if control.name in state:
+            found |= control.changes(state[control.name])
     return found
 
 
-def apply(scenario: Scenario, state: State, knobs: Sequence[Control], folder: Any) -> Scenario:
-    """Return the scenario of a state.
+def apply(scenario: Scenario, state: State, controls: Sequence[Control], folder: Any) -> Scenario:
+    """Return the scenario with the values of a state.
 
-    Raises InputError where values that each may be do not go together.
+    Raises InputError where values that are valid alone are invalid together.
     """
     try:
-        return changed(scenario, changes(state, knobs), folder) if state else scenario
+        return changed(scenario, changes(state, controls), folder) if state else scenario
     except ValueError as error:
         raise InputError(str(error)) from None

@@ -1,7 +1,7 @@
-"""What of a scenario the page's sliders move, and how.
+"""The sliders of a scenario: which settings each one moves, and the values that it offers.
 
-A slider moves every place that means the same: where those agree it shows their value, where they
-differ it shows a factor on each one's own.
+A slider moves all settings of one meaning, such as the latencies of all links: it shows their value
+where they agree, and a factor that multiplies each of them where they differ.
 """
 
 import math
@@ -21,13 +21,16 @@ from paceline.simulator.reports.explore.scales import Kind
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.scenario.tables import NoObjective
 
-DECADES = 100.0  # how far a slider reaches, each way
-WORKERS = 256  # at most, if the scenario has no more
+RANGE = 100.0  # largest factor by which a slider multiplies or divides a value
+WORKERS = 256  # the slider's upper end, unless the scenario has more
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One value of a scenario's table: where, how much (SI), and what to write for another."""
+    """One value of a scenario's table: its path, the value (SI), and how to write another.
+
+    `write` takes the new value and its text, which is empty for a factor.
+    """
 
     path: KeyPath
     own: float
@@ -38,7 +41,7 @@ class Setting:
 class Control:
     """One slider. `texts`: its values, in ascending order; `own` is the scenario's.
 
-    `factor`: its values are factors on each place's own.
+    `factor`: its values multiply the value of each of `places`.
     """
 
     name: str
@@ -51,7 +54,7 @@ class Control:
     factor: bool
 
     def read(self, text: str) -> float:
-        """Return what a text says. Raises ValueError for what the slider does not reach."""
+        """Return the value of a text. Raises ValueError where it is out of the slider's range."""
         value = scales.read(text.strip(), self.kind)
         low, high = (scales.read(self.texts[end], self.kind) for end in (0, -1))
         if not low * (1 - 1e-9) <= value <= high * (1 + 1e-9):
@@ -59,13 +62,13 @@ class Control:
         return value
 
     def nearest(self, text: str) -> int:
-        """Return where on the slider a value stands."""
+        """Return the index of the slider's value nearest to a text."""
         value = self.read(text)
         steps = [scales.read(each, self.kind) for each in self.texts]
         return min(range(len(steps)), key=lambda index: abs(steps[index] - value))
 
     def changes(self, text: str) -> dict[KeyPath, Any]:
-        """Return what to write where in the scenario's table. Raises ValueError."""
+        """Return the values to write into the scenario's table, by path. Raises ValueError."""
         value = self.read(text)
         if not self.factor:
             return {place.path: place.write(value, text.strip()) for place in self.places}
@@ -74,7 +77,7 @@ class Control:
 
 
 def put(table: Any, changes: Mapping[KeyPath, Any]) -> None:
-    """Write values into a table; tables that are missing are made."""
+    """Write values into a table, and create missing tables."""
     for path, value in changes.items():
         here = table
         for part in path[:-1]:
@@ -90,30 +93,30 @@ def changed(scenario: Scenario, changes: Mapping[KeyPath, Any], folder: Any) -> 
 
 
 def controls(scenario: Scenario, folder: Any) -> tuple[Control, ...]:
-    """Return the sliders of a scenario: those that it has something to move by."""
+    """Return the sliders that have something to move in a scenario."""
     made = (_latency, _average, _bandwidth, _straggling, _workers, _tau, _delay, _lr)
-    found = (knob for make in made if (knob := make(scenario)))
-    return tuple(knob for each in found if (knob := _accepted(each, scenario, folder)))
+    found = (control for make in made if (control := make(scenario)))
+    return tuple(control for each in found if (control := _accepted(each, scenario, folder)))
 
 
-def _accepted(knob: Control, scenario: Scenario, folder: Any) -> Control | None:
-    """The slider with those values alone that the scenario accepts."""
+def _accepted(control: Control, scenario: Scenario, folder: Any) -> Control | None:
+    """Keep only values that the scenario accepts; None if that leaves a single one."""
 
     def accepts(text: str) -> bool:
         try:
-            changed(scenario, knob.changes(text), folder)
+            changed(scenario, control.changes(text), folder)
         except (InputError, ValueError):
             return False
         return True
 
-    ends = [accepts(knob.texts[0]), accepts(knob.texts[-1])]
+    ends = [accepts(control.texts[0]), accepts(control.texts[-1])]
     if all(ends):
-        return knob
-    texts = tuple(text for text in knob.texts if text == knob.own or accepts(text))
-    return replace(knob, texts=texts) if len(texts) > 1 else None
+        return control
+    texts = tuple(text for text in control.texts if text == control.own or accepts(text))
+    return replace(control, texts=texts) if len(texts) > 1 else None
 
 
-def _knob(  # noqa: PLR0913, PLR0917 - the parts of one
+def _control(  # noqa: PLR0913, PLR0917 - the parts of one
     name: str,
     label: str,
     about: str,
@@ -127,20 +130,20 @@ def _knob(  # noqa: PLR0913, PLR0917 - the parts of one
     factor = any(not math.isclose(place.own, own) for place in places)
     if factor:
         kind, own = "number", 1.0
-        label, about = f"{label} ×", f"{about}; a factor on each one's own"
+        label, about = f"{label} ×", f"{about}; a factor that multiplies each value"
     own_text = scales.write(own, kind)
     offered = texts(own, kind)
     return Control(name, label, about, kind, tuple(places), tuple(offered), own_text, factor)
 
 
 def _around(own: float, kind: Kind) -> list[str]:
-    if not own:  # only times may be nothing
+    if not own:  # only times may be zero
         return ["0 s", *scales.around(1e-3, kind, 1e-4, 10.0)]
-    return scales.around(own, kind, own / DECADES, own * DECADES)
+    return scales.around(own, kind, own / RANGE, own * RANGE)
 
 
 def _law(path: KeyPath, law: Law) -> Setting | None:
-    """A random time by its mean, its shape as it is."""
+    """A random time, moved by its mean; its shape stays."""
     mean = law.expectation
     if isinstance(law, Constant):
         return Setting(path, mean, lambda value, text: text or f"{value:.12g} s")
@@ -165,14 +168,14 @@ def _latency(scenario: Scenario) -> Control | None:
         if line.latency is not None and (len(path) == 1 or "latency" in line.model_fields_set)
     ]
     places = [place for place in laws if place]
-    return _knob("latency", "Latency", "one way, per hop", "time", places, _around)
+    return _control("latency", "Latency", "one way, per hop", "time", places, _around)
 
 
 def _average(scenario: Scenario) -> Control | None:
     law = scenario.network.duration
     place = _law(("network", "duration"), law) if law is not None else None
-    about = "how long one average takes (D)"
-    return _knob("average", "Average", about, "time", [place] if place else [], _around)
+    about = "the time that one average takes (D)"
+    return _control("average", "Average", about, "time", [place] if place else [], _around)
 
 
 def _bandwidth(scenario: Scenario) -> Control | None:
@@ -183,7 +186,7 @@ def _bandwidth(scenario: Scenario) -> Control | None:
         for path, line in _lines(scenario)
         if line.bandwidth is not None
     ]
-    return _knob("bandwidth", "Bandwidth", "of each link", "bandwidth", places, _around)
+    return _control("bandwidth", "Bandwidth", "of each link", "bandwidth", places, _around)
 
 
 def _rate(value: float) -> str:
@@ -198,7 +201,7 @@ def _straggling(scenario: Scenario) -> Control | None:
             laws.append((("cluster", "group", index, "compute"), group.compute))
     if any(spread.of(law) is None for _, law in laws):
         return None
-    moved = [(path, law) for path, law in laws if spread.of(law)] or laws  # constants stay so
+    moved = [(path, law) for path, law in laws if spread.of(law)] or laws  # constants stay constant
     places = [
         Setting(path, spread.of(law) or 0.0, partial(_spread, law=law)) for path, law in moved
     ]
@@ -207,8 +210,8 @@ def _straggling(scenario: Scenario) -> Control | None:
         spread.limit(law) / (1.0 if alike else place.own)
         for place, (_, law) in zip(places, moved, strict=True)
     )
-    about = "spread of compute times: standard deviation over mean, which stays"
-    return _knob(
+    about = "standard deviation of compute times over their mean, which stays the same"
+    return _control(
         "straggling", "Straggling", about, "number", places,
         lambda own, _: scales.evenly(own, math.floor(high * 20) / 20, 40),
     )  # fmt: skip
@@ -223,8 +226,8 @@ def _workers(scenario: Scenario) -> Control | None:
     least = max(1, sum(group.workers for group in cluster.group))
     most = max(WORKERS, cluster.workers)
     place = Setting(("cluster", "workers"), float(cluster.workers), _count)
-    return _knob(
-        "workers", "Workers", "how many train together", "count", [place],
+    return _control(
+        "workers", "Workers", "number of workers that train together", "count", [place],
         lambda own, kind: scales.around(own, kind, least, most),
     )  # fmt: skip
 
@@ -234,7 +237,7 @@ def _count(value: float, _: str) -> int:
 
 
 def _numbers(scenario: Scenario, *keys: str) -> list[tuple[KeyPath, float]]:
-    """Where algorithms have plain numbers of these names, their own or by default."""
+    """Paths and values of plain numbers under these keys, the algorithms' own or by default."""
     found: dict[KeyPath, float] = {}
     for index, algorithm in enumerate(scenario.algorithm):
         for key in keys:
@@ -252,10 +255,10 @@ def _steps(scenario: Scenario, name: str, label: str, about: str, *keys: str) ->
 
     def texts(own: float, kind: Kind) -> list[str]:
         if kind == "count":
-            return scales.around(own, kind, 1.0, max(DECADES, own * 10))
-        return scales.around(own, kind, 1 / least, DECADES)
+            return scales.around(own, kind, 1.0, max(RANGE, own * 10))
+        return scales.around(own, kind, 1 / least, RANGE)
 
-    return _knob(name, label, about, "count", places, texts)
+    return _control(name, label, about, "count", places, texts)
 
 
 def _tau(scenario: Scenario) -> Control | None:
@@ -274,4 +277,4 @@ def _lr(scenario: Scenario) -> Control | None:
         for path, own in _numbers(scenario, "lr")
         if own > 0
     ]
-    return _knob("lr", "Learning rate", "of every step", "number", places, _around)
+    return _control("lr", "Learning rate", "of every step", "number", places, _around)

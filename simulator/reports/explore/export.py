@@ -1,4 +1,4 @@
-"""The scenario as it stands on the page, as a file that `paceline simulate` takes."""
+"""Write the scenario with the sliders' values as a file for `paceline simulate`."""
 
 import tomllib
 from collections.abc import Sequence
@@ -10,33 +10,35 @@ from paceline.simulator.reports.explore.address import State, changes
 from paceline.simulator.reports.explore.controls import Control, put
 from paceline.simulator.scenario.scenario import Scenario
 
-ELSEWHERE = "# It names files that lie elsewhere: paceline simulate --allow-paths\n"
+ELSEWHERE = "# It names files outside its folder: run paceline simulate --allow-paths\n"
 FILES = ("file", "regions", "platform", "folder")  # keys whose values name files
 
 
 def text(
-    scenario: Scenario, state: State, knobs: Sequence[Control], overrides: Sequence[str]
+    scenario: Scenario, state: State, controls: Sequence[Control], overrides: Sequence[str]
 ) -> str:
-    """Return the file: the scenario's own, comments and all, with what was moved.
+    """Return the text: the scenario's own file, comments included, with the sliders' values.
 
-    With `overrides` (--set), or a profile beneath, it is the whole table, without comments. Files
-    are named in full, so that it may lie anywhere.
+    With `overrides` (--set), or where the scenario extends another, it is the whole table without
+    comments. Names of files become absolute, so that the text is valid in any folder.
     """
     import tomlkit  # noqa: PLC0415 - an extra
 
     own = _own(scenario, overrides)
     document: Any = tomlkit.parse(own) if own else tomlkit.item(scenario.table)
-    put(document, changes(state, knobs))
+    put(document, changes(state, controls))
     named = _anchor(document, Path(scenario.file).absolute().parent)
-    moved = [f"{knob.name} = {state[knob.name]}" for knob in knobs if knob.name in state]
-    name, what = Path(scenario.file).name, ", ".join(moved) or "as it is"
+    moved = [
+        f"{control.name} = {state[control.name]}" for control in controls if control.name in state
+    ]
+    name, what = Path(scenario.file).name, ", ".join(moved) or "unchanged"
     return f"# From {name} by paceline explore: {what}.\n{ELSEWHERE if named else ''}\n" + str(
         tomlkit.dumps(document)
     )
 
 
 def _own(scenario: Scenario, overrides: Sequence[str]) -> str | None:
-    """The text of the scenario's file, if that is all there is to it."""
+    """Return the text of the scenario's file; None where the scenario has more than that."""
     if overrides:
         return None
     try:
@@ -47,7 +49,7 @@ def _own(scenario: Scenario, overrides: Sequence[str]) -> str | None:
 
 
 def _anchor(table: Any, folder: Path) -> bool:
-    """Make names of files absolute; whether there are any."""
+    """Make names of files absolute, and return whether there are any."""
     found = False
     items = enumerate(table) if isinstance(table, list) else table.items()
     for key, value in list(items):

@@ -1,4 +1,4 @@
-"""The page, in Dash: sliders, figures, sentences, and what passes between them and `frames`."""
+"""The page in Dash: its layout, and the callbacks between the browser and `views`."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from paceline.simulator.reports.explore.views import Explorer, View
 
 
 def page(explorer: Explorer, overrides: list[str]) -> Dash:
-    """Return the page of a scenario; `overrides` are those it was loaded with."""
+    """Return the page of a scenario that was loaded with `overrides` (--set)."""
     title = explorer.scenario.title or Path(explorer.scenario.file).stem
     app = Dash(
         "paceline",
@@ -30,15 +30,20 @@ def page(explorer: Explorer, overrides: list[str]) -> Dash:
 def _layout(explorer: Explorer, title: str) -> html.Div:
     rows = picture.rows(len(explorer.scenario.algorithm))
     spec = [
-        {"name": knob.name, "texts": knob.texts, "own": knob.own, "at": knob.nearest(knob.own)}
-        for knob in explorer.knobs
+        {
+            "name": control.name,
+            "texts": control.texts,
+            "own": control.own,
+            "at": control.nearest(control.own),
+        }
+        for control in explorer.controls
     ]
     return html.Div(
         [
             html.Header(
                 [
                     html.H1(title),
-                    html.P(id="pick", className="pick", **_told({"aria-live": "polite"})),
+                    html.P(id="pick", className="pick", **_aria({"aria-live": "polite"})),
                     html.P(id="shown", className="shown"),
                     html.P(id="problems", className="problems", role="alert"),
                 ]
@@ -47,7 +52,7 @@ def _layout(explorer: Explorer, title: str) -> html.Div:
                 [
                     html.Section(
                         [
-                            *map(_control, explorer.knobs),
+                            *map(_control, explorer.controls),
                             html.Div(
                                 [
                                     html.Button("Reset all", id="reset", n_clicks=0),
@@ -55,35 +60,41 @@ def _layout(explorer: Explorer, title: str) -> html.Div:
                                 ],
                                 className="buttons",
                             ),
-                            *([] if explorer.knobs else [html.P("Nothing here has a slider.")]),
+                            *(
+                                []
+                                if explorer.controls
+                                else [
+                                    html.P("This scenario has no setting that a slider can move.")
+                                ]
+                            ),
                         ],
                         className="controls",
-                        **_told({"aria-label": "Settings"}),
+                        **_aria({"aria-label": "Settings"}),
                     ),
                     html.Section(
                         [
-                            html.Div(id="error", **_told({"aria-label": "Error against time"})),
+                            html.Div(id="error", **_aria({"aria-label": "Error against time"})),
                             html.P(
-                                "Bands run from the smallest to the largest seed. Thin lines: the "
-                                "scenario as it was. Dotted: Theorem 2 in expected times, where it "
-                                "holds.",
+                                "Bands span the smallest to the largest seed. Thin lines: the "
+                                "scenario as loaded. Dotted lines: the bound of Theorem 2 with "
+                                "expected times, where it applies.",
                                 className="caption",
                             ),
                             html.Div(
                                 id="spent",
                                 style={"height": f"{rows}px"},
-                                **_told({"aria-label": "Time per step"}),
+                                **_aria({"aria-label": "Time per step"}),
                             ),
                             html.H2("In theory"),
                             html.Dl(id="theory"),
                         ],
                         className="figures",
-                        **_told({"aria-label": "Prediction"}),
+                        **_aria({"aria-label": "Prediction"}),
                     ),
                 ]
             ),
-            html.Div(dcc.Graph(), hidden=True),  # brings plotly; ours are drawn without its detours
-            dcc.Store(id="knobs", data=spec),
+            html.Div(dcc.Graph(), hidden=True),  # loads plotly.js, which explore.js calls directly
+            dcc.Store(id="controls", data=spec),
             dcc.Store(id="ask"),
             dcc.Store(id="answer"),
             dcc.Store(id="poll"),
@@ -97,45 +108,46 @@ def _layout(explorer: Explorer, title: str) -> html.Div:
     )
 
 
-def _told(attributes: dict[str, str]) -> dict[str, Any]:
-    """Attributes for those who do not see the page, which Dash's types do not know."""
+def _aria(attributes: dict[str, str]) -> dict[str, Any]:
+    """Attributes for screen readers, which Dash's type stubs lack."""
     return dict(attributes)
 
 
-def _control(knob: Control) -> html.Div:
-    own = knob.nearest(knob.own)
-    marks = {own: {"label": f"▴ {knob.own}", "style": {"whiteSpace": "nowrap"}}}
+def _control(control: Control) -> html.Div:
+    own = control.nearest(control.own)
+    marks = {own: {"label": f"▴ {control.own}", "style": {"whiteSpace": "nowrap"}}}
     return html.Div(
         [
-            html.Label(knob.label, htmlFor=f"box-{knob.name}"),
-            dcc.Input(id=f"box-{knob.name}", type="text", value=knob.own, debounce=True),
+            html.Label(control.label, htmlFor=f"box-{control.name}"),
+            dcc.Input(id=f"box-{control.name}", type="text", value=control.own, debounce=True),
             html.Button(
-                "↺", id=f"reset-{knob.name}", n_clicks=0, title=f"back to {knob.own}",
-                **_told({"aria-label": f"{knob.label}: back to {knob.own}"}),
+                "↺", id=f"reset-{control.name}", n_clicks=0, title=f"Reset to {control.own}",
+                **_aria({"aria-label": f"Reset {control.label} to {control.own}"}),
             ),
-            html.P(knob.about, className="about"),
+            html.P(control.about, className="about"),
             html.Div(
                 dcc.Slider(
-                    id=f"slider-{knob.name}", min=0, max=len(knob.texts) - 1, step=1, value=own,
+                    id=f"slider-{control.name}", value=own,
+                    min=0, max=len(control.texts) - 1, step=1,
                     marks=marks, included=False, updatemode="drag", allow_direct_input=False,
                 ),
-                className="slider", id=f"track-{knob.name}",
+                className="slider", id=f"track-{control.name}",
             ),
         ],
         className="control",
-        **_told({"data-name": knob.name, "data-label": f"{knob.label}, {knob.about}"}),
+        **_aria({"data-name": control.name, "data-label": f"{control.label}, {control.about}"}),
     )  # fmt: skip
 
 
 def _wire(app: Dash, explorer: Explorer, overrides: list[str]) -> None:
-    names = [knob.name for knob in explorer.knobs]
+    names = [control.name for control in explorer.controls]
     clientside: Any = app.clientside_callback
     clientside(
         ClientsideFunction("paceline", "moved"),
         Output("moved", "data"),
         *(Input(f"{kind}-{name}", key) for kind, key in _MOVES for name in names),
         Input("reset", "n_clicks"),
-        State("knobs", "data"),
+        State("controls", "data"),
     )
     clientside(
         ClientsideFunction("paceline", "answered"), Output("heard", "data"), Input("answer", "data")
@@ -155,38 +167,38 @@ def _wire(app: Dash, explorer: Explorer, overrides: list[str]) -> None:
         prevent_initial_call=True,
     )
     def _answer(ask: dict[str, Any]) -> tuple[Any, ...]:
-        frame = explorer.frame(str(ask.get("search", "")), rest=ask.get("phase") != "drag")
+        view = explorer.view(str(ask.get("search", "")), rest=ask.get("phase") != "drag")
         look = {"dark": bool(ask.get("dark")), "narrow": bool(ask.get("narrow"))}
         heard = {
             "id": ask.get("id"),
             "phase": ask.get("phase"),
-            "state": frame.state,
+            "state": view.state,
             "at": {
-                knob.name: knob.nearest(frame.state.get(knob.name, knob.own))
-                for knob in explorer.knobs
+                control.name: control.nearest(view.state.get(control.name, control.own))
+                for control in explorer.controls
             },
-            "search": address.write(frame.state),
-            "more": not frame.final,
-            "shown": frame.shown,
+            "search": address.write(view.state),
+            "more": not view.final,
+            "shown": view.shown,
         }
         start = explorer.start()
         heard["figures"] = {
-            "error": picture.error(frame, start, **look),
-            "spent": picture.spent(frame, start, **look),
+            "error": picture.error(view, start, **look),
+            "spent": picture.spent(view, start, **look),
         }
         return (
-            _theory(frame),
-            frame.pick,
-            frame.shown,
-            no_update if ask.get("phase") == "more" else " ".join(frame.problems),
+            _theory(view),
+            view.pick,
+            view.shown,
+            no_update if ask.get("phase") == "more" else " ".join(view.problems),
             heard,
         )
 
     @app.callback(Output("news", "data"), Input("poll", "data"), prevent_initial_call=True)
     def _news(asked: dict[str, Any]) -> dict[str, Any]:
-        """Whether there is more to show: a question that touches no figure."""
-        frame = explorer.frame(str(asked.get("search", "")), rest=True)
-        return {"id": asked.get("id"), "new": frame.shown != asked.get("seen")}
+        """Whether there are more runs to show; this changes no figure."""
+        view = explorer.view(str(asked.get("search", "")), rest=True)
+        return {"id": asked.get("id"), "new": view.shown != asked.get("seen")}
 
     @app.callback(
         Output("download", "data"),
@@ -195,8 +207,8 @@ def _wire(app: Dash, explorer: Explorer, overrides: list[str]) -> None:
         prevent_initial_call=True,
     )
     def _export(_: int, heard: dict[str, Any] | None) -> dict[str, str]:
-        frame_state, _ignored = address.read((heard or {}).get("search", ""), explorer.knobs)
-        content = export.text(explorer.scenario, frame_state, explorer.knobs, overrides)
+        state, _ignored = address.read((heard or {}).get("search", ""), explorer.controls)
+        content = export.text(explorer.scenario, state, explorer.controls, overrides)
         stem = Path(explorer.scenario.file).stem
         return {"content": content, "filename": f"{stem}-explored.toml"}
 
@@ -204,10 +216,10 @@ def _wire(app: Dash, explorer: Explorer, overrides: list[str]) -> None:
 _MOVES = (("slider", "value"), ("box", "value"), ("reset", "n_clicks"))
 
 
-def _theory(frame: View) -> list[Any]:
-    until = frame.scenario.run.duration or min(
-        (part.runs[0].duration for part in frame.parts if part.runs and part.share == 1),
+def _theory(view: View) -> list[Any]:
+    until = view.scenario.run.duration or min(
+        (part.runs[0].duration for part in view.parts if part.runs and part.share == 1),
         default=0.0,
     )
-    rows = words.said(frame.scenario, until)
+    rows = words.said(view.scenario, until)
     return [each for term, value in rows for each in (html.Dt(term), html.Dd(value))]

@@ -1,4 +1,4 @@
-"""The page's figures, as plotly's JSON: error against time, and where the time goes."""
+"""The page's two figures as plotly's JSON: error against time, and where the time goes."""
 
 import math
 from collections.abc import Sequence
@@ -17,24 +17,24 @@ from paceline.simulator.results.statistics import human, seconds_per_step, time_
 from paceline.simulator.studies.simulate import LOSS
 
 POINTS = 200  # of a curve
-HEIGHT, LOW = 440, 330  # pixels; on a phone
+HEIGHT, LOW = 440, 330  # pixels; LOW on a phone
 DASHES = ("solid", "dash", "dot")
 SPENT = {part: PARTS[part][0] for part in ("compute", "wait", "communicate")}
-REST = PARTS["lost"][0]  # and down
+REST = PARTS["lost"][0]  # of all other parts: lost and down
 INK = {False: ("#1b1f24", "#59626b", "#e4e7ea"), True: ("#e8eaed", "#a3abb3", "#343a41")}
-"""Of text, of axes, of grid lines: in light and in dark."""
+"""Colours of text, axes and grid lines: in light mode, and in dark mode (True)."""
 
 Figure = dict[str, Any]
 
 
 def colour(index: int, dark: bool) -> str:
-    """An algorithm's colour; black would not be seen in the dark."""
+    """Return an algorithm's colour; black is invisible in dark mode and becomes light grey."""
     found = COLOURS[index % len(COLOURS)]
     return "#e8eaed" if dark and found == "#000000" else found
 
 
 def text_colour(index: int, dark: bool) -> str:
-    """The same for text, which needs more contrast: darker, or in the dark lighter."""
+    """Return its colour for text, which needs more contrast: darker, or lighter in dark mode."""
     found = colour(index, dark).lstrip("#")
     parts = [int(found[at : at + 2], 16) for at in (0, 2, 4)]
     if dark:
@@ -43,7 +43,7 @@ def text_colour(index: int, dark: bool) -> str:
 
 
 def _grid(runs: Sequence[Run], column: str) -> tuple[np.ndarray, np.ndarray]:
-    """Times, shape (points,), and every seed's values at these, shape (seeds, points)."""
+    """Return times (s), shape (points,), and each seed's values then, shape (seeds, points)."""
     curves = [(np.array(run.curve["time"]), np.array(run.curve[column])) for run in runs]
     end = min(time[-1] for time, _ in curves)
     if len(curves) == 1 and curves[0][0].size <= POINTS:
@@ -52,20 +52,20 @@ def _grid(runs: Sequence[Run], column: str) -> tuple[np.ndarray, np.ndarray]:
     return grid, np.array([np.interp(grid, time, values) for time, values in curves])
 
 
-def error(frame: View, start: View, *, dark: bool, narrow: bool) -> Figure:
-    """Error against time: a line and a band (smallest to largest seed) per algorithm.
+def error(view: View, start: View, *, dark: bool, narrow: bool) -> Figure:
+    """Draw error against time: a line and a band (smallest to largest seed) per algorithm.
 
-    Thin lines are the scenario's own; dotted ones Theorem 2's bound in expected times.
+    Thin lines are those of `start`, the scenario as loaded; dotted ones are Theorem 2's bound.
     """
-    column = "loss" if _has_loss(frame) else "step"
-    now = [(i, _grid(part.runs, column)) for i, part in enumerate(frame.parts) if part.runs]
+    column = "loss" if _has_loss(view) else "step"
+    now = [(i, _grid(part.runs, column)) for i, part in enumerate(view.parts) if part.runs]
     before = [
         (i, _grid(part.runs, column))
         for i, part in enumerate(start.parts)
-        if part.runs and frame.state
+        if part.runs and view.state
     ]
     longest = max([*(time[-1] for _, (time, _) in now + before), 0.0]) or 1.0
-    full = frame.scenario.run.duration
+    full = view.scenario.run.duration
     longest = full or longest
     size, unit = time_unit(longest)
     data: list[dict[str, Any]] = []
@@ -78,7 +78,7 @@ def error(frame: View, start: View, *, dark: bool, narrow: bool) -> Figure:
     for index, (time, values) in now:
         shade = colour(index, dark)
         line = _line(time / size, values.mean(axis=0), shade, width=2.4)
-        label = frame.labels[index]
+        label = view.labels[index]
         data.append(line | {
             "name": literal(label), "showlegend": narrow, "line": line["line"]
             | {"dash": DASHES[index // len(COLOURS) % len(DASHES)]},
@@ -86,8 +86,8 @@ def error(frame: View, start: View, *, dark: bool, narrow: bool) -> Figure:
         })  # fmt: skip
     ends = {index: (time, values.mean(axis=0)) for index, (time, values) in now}
     for index, _ in now:
-        if index in frame.reference:
-            more = _continued(frame.parts[index].runs, frame.reference[index], column)
+        if index in view.reference:
+            more = _continued(view.parts[index].runs, view.reference[index], column)
             inside = more[0] <= longest
             ends[index] = more[0][inside], more[1][inside]
             data.append(
@@ -95,27 +95,27 @@ def error(frame: View, start: View, *, dark: bool, narrow: bool) -> Figure:
                 | {"hoverinfo": "skip"}
             )
             data[-1]["line"] |= {"dash": "dash"}
-    for index, (time, bound) in _bounds(frame, longest):
+    for index, (time, bound) in _bounds(view, longest):
         data.append(_line(time / size, bound, colour(index, dark), width=1.4) | {
             "line": {"color": text_colour(index, dark), "width": 1.4, "dash": "dot"},
             "hoverinfo": "skip",
         })  # fmt: skip
-    low, high, log = _range(column, [v for _, (_, v) in now + before], frame)
+    low, high, log = _range(column, [v for _, (_, v) in now + before], view)
     layout = _layout(dark, LOW if narrow else HEIGHT)
-    target = frame.scenario.run.target_loss if column == "loss" else None
+    target = view.scenario.run.target_loss if column == "loss" else None
     layout |= {
         "xaxis": layout["xaxis"] | {"title": {"text": f"wall-clock time ({unit})"},
                                     "range": [0, longest / size * 1.005]},
         "yaxis": layout["yaxis"] | {"type": "log" if log else "linear", "range": [low, high],
                                     **(_ticks(low, high) if log else {}),
                                     "minor": {"showgrid": False}},
-        "annotations": [] if narrow else _names(frame, ends, (low, high, log), dark),
+        "annotations": [] if narrow else _names(view, ends, (low, high, log), dark),
         "margin": {"l": 58, "r": 14 if narrow else 170, "t": 34, "b": 46},
         "legend": {"orientation": "h", "y": -0.3, "yanchor": "top", "x": 0, "font": {"size": 11}},
         "showlegend": narrow,
         "shapes": [],
     }  # fmt: skip
-    layout["annotations"].append(_title(_of_axis(frame, column), dark))
+    layout["annotations"].append(_title(_of_axis(view, column), dark))
     if target is not None:
         ink = INK[dark][1]
         layout["shapes"] = [
@@ -137,14 +137,14 @@ def error(frame: View, start: View, *, dark: bool, narrow: bool) -> Figure:
     return {"data": data, "layout": layout}
 
 
-def spent(frame: View, start: View, *, dark: bool, narrow: bool) -> Figure:
-    """Seconds per step, split into what they go to; a mark where the scenario's own ends."""
-    drawn = [(i, part.runs) for i, part in enumerate(frame.parts) if part.runs]
-    names = [literal(two_lines(frame.labels[i])).replace("\n", "<br>") for i, _ in drawn]
+def spent(view: View, start: View, *, dark: bool, narrow: bool) -> Figure:
+    """Draw seconds per step by part, with a mark where the scenario as loaded ends."""
+    drawn = [(i, part.runs) for i, part in enumerate(view.parts) if part.runs]
+    names = [literal(two_lines(view.labels[i])).replace("\n", "<br>") for i, _ in drawn]
     totals = [float(np.mean([seconds_per_step(run) for run in runs])) for _, runs in drawn]
     before = [
         float(np.mean([seconds_per_step(run) for run in start.parts[i].runs]))
-        if start.parts[i].runs and frame.state
+        if start.parts[i].runs and view.state
         else None
         for i, _ in drawn
     ]
@@ -164,13 +164,13 @@ def spent(frame: View, start: View, *, dark: bool, narrow: bool) -> Figure:
         })  # fmt: skip
     if any(before):
         data.append({
-            "type": "scatter", "mode": "markers", "y": names, "name": "at the start",
+            "type": "scatter", "mode": "markers", "y": names, "name": "as loaded",
             "x": [None if value is None else value / size for value in before],
             "marker": {"symbol": "line-ns", "size": 20,
                        "line": {"width": 2, "color": INK[dark][0]}},
-            "hovertemplate": f"at the start: %{{x:.3g}} {unit}<extra></extra>",
+            "hovertemplate": f"as loaded: %{{x:.3g}} {unit}<extra></extra>",
         })  # fmt: skip
-    layout = _layout(dark, rows(len(frame.parts)))
+    layout = _layout(dark, rows(len(view.parts)))
     layout |= {
         "barmode": "stack", "bargap": 0.35, "showlegend": True,
         "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0,
@@ -178,11 +178,11 @@ def spent(frame: View, start: View, *, dark: bool, narrow: bool) -> Figure:
         "margin": {"l": 140 if narrow else 210, "r": 64, "t": 56, "b": 44},
         "annotations": [
             {"x": max(total, old or 0.0) / size, "y": name,
-             "text": human(total) + ("" if frame.parts[i].share == 1 else " so far"),
+             "text": human(total) + ("" if view.parts[i].share == 1 else " so far"),
              "xanchor": "left", "showarrow": False, "font": {"size": 12, "color": INK[dark][0]},
              "xshift": 4}
             for (i, _), name, total, old in zip(drawn, names, totals, before, strict=True)
-        ] + [_title("time per step, and what it goes to", dark) | {"yshift": 26}],
+        ] + [_title("time per step, and where it goes", dark) | {"yshift": 26}],
         "xaxis": layout["xaxis"] | {"title": {"text": f"{unit} per step"},
                                     "range": [0, 1.02 * largest / size]},
         "yaxis": layout["yaxis"] | {"autorange": "reversed", "showgrid": False},
@@ -191,12 +191,12 @@ def spent(frame: View, start: View, *, dark: bool, narrow: bool) -> Figure:
 
 
 def rows(algorithms: int) -> int:
-    """Height of the bars' figure, in pixels."""
+    """Return the height of the bars' figure, in pixels."""
     return 112 + 34 * max(algorithms, 1)
 
 
 def _ticks(low: float, high: float) -> dict[str, Any]:
-    """1, 2 and 5 of each decade, or where there are many decades their beginnings."""
+    """Ticks at 1, 2 and 5 of each decade; of many decades only at 1."""
     bases = (1, 2, 5) if high - low < 2.5 else (1,)
     decades = range(math.floor(low), math.ceil(high) + 1)
     values = [float(f"{base}e{decade}") for decade in decades for base in bases]
@@ -228,14 +228,14 @@ def _band(x: np.ndarray, values: np.ndarray, shade: str) -> list[dict[str, Any]]
 
 
 def _rounded(values: np.ndarray) -> list[float | None]:
-    """Five digits: all that a screen can show, in a quarter of the bytes."""
+    """Round to five digits: all that a screen can show, in a quarter of the bytes."""
     return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values.tolist()]
 
 
 def _continued(
     short: Sequence[Run], whole: Sequence[Run], column: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Go on from where a curve ends as earlier whole runs did, times stretched as so far."""
+    """Continue a cut-short curve as earlier whole runs went on, at the pace seen so far."""
     time, values = _grid(short, column)
     step = float(np.mean([run.steps for run in short]))
     before, after = _grid(whole, column)
@@ -249,21 +249,21 @@ def _continued(
     )
 
 
-def _has_loss(frame: View) -> bool:
-    return any(np.isfinite(run.curve["loss"]).any() for p in frame.parts for run in p.runs[:1])
+def _has_loss(view: View) -> bool:
+    return any(np.isfinite(run.curve["loss"]).any() for p in view.parts for run in p.runs[:1])
 
 
-def _of_axis(frame: View, column: str) -> str:
+def _of_axis(view: View, column: str) -> str:
     if column == "step":
         return "local steps done"
-    return LOSS.get(frame.scenario.objective.kind, "loss")
+    return LOSS.get(view.scenario.objective.kind, "loss")
 
 
-def _range(column: str, shown: Sequence[np.ndarray], frame: View) -> tuple[float, float, bool]:
-    """The y axis' range (logarithms on a logarithmic one): a line that diverges leaves it."""
+def _range(column: str, shown: Sequence[np.ndarray], view: View) -> tuple[float, float, bool]:
+    """Return low, high and whether the y axis is logarithmic; diverging lines leave the range."""
     values = np.concatenate([each.ravel() for each in shown]) if shown else np.array([0.0, 1.0])
     values = values[np.isfinite(values)]
-    target = frame.scenario.run.target_loss
+    target = view.scenario.run.target_loss
     if column == "loss":
         first = max((float(each[0, 0]) for each in shown if np.isfinite(each[0, 0])), default=1.0)
         values = values[values <= 3 * max(first, 1e-300)]
@@ -278,12 +278,12 @@ def _range(column: str, shown: Sequence[np.ndarray], frame: View) -> tuple[float
 
 
 def _names(
-    frame: View,
+    view: View,
     lines: dict[int, tuple[np.ndarray, np.ndarray]],
     axis: tuple[float, float, bool],
     dark: bool,
 ) -> list[dict[str, Any]]:
-    """Each name beside the end of its line, moved apart where they would meet."""
+    """Write each name beside the end of its line, moved apart where names would overlap."""
     low, high, log = axis
     ends = []
     for index, (_, middle) in lines.items():
@@ -292,7 +292,7 @@ def _names(
         height = math.log10(y) if log else y
         ends.append((index, min(max(height, low), high)))
     inner = HEIGHT - 80
-    names = [two_lines(frame.labels[index]) for index, _ in ends]
+    names = [two_lines(view.labels[index]) for index, _ in ends]
     rows = [15.0 * (1 + name.count("\n")) + 3 for name in names]
     wanted = [(height - low) / (high - low) * inner for _, height in ends]
     placed = plot.spread(wanted, rows, 0.0, float(inner))
@@ -307,10 +307,10 @@ def _names(
     ]  # fmt: skip
 
 
-def _bounds(frame: View, longest: float) -> list[tuple[int, tuple[np.ndarray, np.ndarray]]]:
-    """Theorem 2's bound in expected times, of the algorithms and settings that it covers."""
+def _bounds(view: View, longest: float) -> list[tuple[int, tuple[np.ndarray, np.ndarray]]]:
+    """Theorem 2's bound with expected times, of the algorithms that it covers."""
     found = []
-    for index, bound, seconds, tau in theorem(frame.scenario):
+    for index, bound, seconds, tau in theorem(view.scenario):
         time = np.linspace(longest / POINTS, longest, POINTS)
         found.append((index, (time, np.array([bound(t, seconds, tau) for t in time]))))
     return found

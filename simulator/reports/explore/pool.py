@@ -1,4 +1,4 @@
-"""Whole runs in other processes, with full seeds, while this one answers the page."""
+"""Make whole runs with all seeds in other processes, while this one answers the page."""
 
 import os
 import threading
@@ -10,8 +10,8 @@ from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Scenario
 
-KEPT = 32  # states of the sliders whose runs are kept
-NICE = 10  # what is computed at rest makes way for what is computed while a slider moves
+KEPT = 32  # states of the sliders whose runs stay in memory
+NICE = 10  # whole runs give way to previews, which are made while a slider moves
 
 State = tuple[tuple[str, str], ...]
 Task = tuple[State, int, int]
@@ -19,7 +19,7 @@ Task = tuple[State, int, int]
 
 
 def blocks(seeds: int) -> list[range]:
-    """Seeds that are run together: one, and then as many as there were, so that news come soon."""
+    """Seeds that run together: one, then as many as before, so that the first come soon."""
     found, first = [], 0
     while first < seeds:
         size = min(max(1, first), seeds - first)
@@ -29,14 +29,14 @@ def blocks(seeds: int) -> list[range]:
 
 
 def whole(scenario: Scenario, index: int, seeds: Sequence[int]) -> list[Run]:
-    """Run an algorithm as `paceline simulate` does, out of the way of what is more urgent."""
+    """Run an algorithm as `paceline simulate` does, at low priority."""
     if hasattr(os, "setpriority"):
         os.setpriority(os.PRIO_PROCESS, 0, NICE)
     return run_seeds(scenario, scenario.algorithm[index], list(seeds))
 
 
 class Pool:
-    """The runs of one state at a time: asking for another drops what has not begun."""
+    """Runs one state at a time: wanting another drops runs that have not begun."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -47,7 +47,7 @@ class Pool:
         self._wanted: State | None = None
 
     def want(self, state: State | None, scenario: Scenario | None = None) -> None:
-        """Begin the runs of a state; None: of none."""
+        """Begin the runs of a state; None only drops those that have not begun."""
         with self._lock:
             if state == self._wanted:
                 return
@@ -65,7 +65,7 @@ class Pool:
                         self._waiting[task] = self._executor.submit(whole, scenario, index, seeds)
 
     def found(self, state: State) -> dict[int, list[Run]]:
-        """What there is of a state: each algorithm's runs, in the order of their seeds.
+        """Return the finished runs of a state by algorithm index, in the order of their seeds.
 
         Raises RuntimeError where a run has failed.
         """
@@ -80,7 +80,7 @@ class Pool:
             return {index: list(runs) for index, runs in self._kept.get(state, {}).items()}
 
     def _due(self, task: Task) -> bool:
-        """Whether all earlier seeds are there."""
+        """Whether all earlier seeds have been taken in."""
         state, index, first = task
         return len(self._kept.get(state, {}).get(index, ())) == first
 
@@ -88,7 +88,7 @@ class Pool:
         state, index, _ = task
         try:
             runs = future.result()
-        except Exception as error:  # whatever a program or an objective may raise
+        except Exception as error:  # programs and objectives may raise anything
             self._failed[state] = f"{type(error).__name__}: {error}"
             return
         self._kept.setdefault(state, {}).setdefault(index, []).extend(runs)

@@ -1,4 +1,4 @@
-"""What can be had at once: few seeds, fewer points of a curve and, if need be, shorter runs."""
+"""Previews: runs of few seeds and points, cut short if need be, within a fraction of a second."""
 
 import math
 import time
@@ -9,18 +9,18 @@ from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Scenario
 
 BUDGET = 0.15  # seconds of computing (of one core) until the page redraws
-POINTS = 60  # of a curve
+POINTS = 60  # of a curve, at most about
 SEEDS = 4  # at most
-SHORTEST = 1 / 64  # of a run; less says nothing
-TOLD = 32  # steps that tell how long one takes
+SHORTEST = 1 / 64  # of a run; less shows nothing
+TIMED = 32  # steps from which the time of one can be told
 SLACK = 1.03  # steps beyond those expected, as times are random
 
 
 @dataclass(frozen=True)
 class Preview:
-    """Runs of one algorithm with the first seeds, `share` of their length; none: it takes longer.
+    """Runs of one algorithm with the first seeds; none where even a short run takes too long.
 
-    A share of 1 is the whole run, so that its numbers are those of `paceline simulate`.
+    `share`: of their whole length, 0 to 1. A share of 1 has the numbers of `paceline simulate`.
     """
 
     runs: list[Run]
@@ -29,7 +29,10 @@ class Preview:
 
 @dataclass(frozen=True)
 class Pace:
-    """What an algorithm takes: computing to begin and per step and seed, simulated per step."""
+    """Seconds of computing that an algorithm takes to begin and per step and seed.
+
+    `simulated`: simulated seconds per step.
+    """
 
     begin: float
     step: float
@@ -37,19 +40,19 @@ class Pace:
 
 
 class Previewer:
-    """Draws drafts within the budget, from what earlier ones have taken."""
+    """Makes previews within the budget, by the time that earlier ones took."""
 
     def __init__(self) -> None:
         self._paces: dict[int, Pace] = {}
 
     def learn(self, scenario: Scenario) -> None:
-        """Run everything, so that all is compiled and what it takes is known."""
+        """Run each algorithm briefly: this compiles its code and measures its pace."""
         for index in range(len(scenario.algorithm)):
-            for steps in (8, 8, 2 * TOLD):  # the first compiles
+            for steps in (8, 8, 2 * TIMED):  # the first compiles
                 self._draw(scenario, index, 1, steps)
 
     def draw(self, scenario: Scenario) -> dict[int, Preview]:
-        """Return a draft of each algorithm, by its index."""
+        """Return a preview of each algorithm, by index."""
         costs = {index: self._cost(scenario, index) for index in range(len(scenario.algorithm))}
         total = sum(costs.values())
         seeds = 1
@@ -71,18 +74,18 @@ class Previewer:
         return found
 
     def _begins(self, index: int) -> bool:
-        """Whether a few steps, at least, can be had in no time."""
+        """Whether there is time for a few steps at least."""
         return index in self._paces and self._paces[index].begin <= BUDGET / 3
 
     def _cost(self, scenario: Scenario, index: int) -> float:
-        """Seconds of computing that a whole run with one seed is expected to take."""
+        """Return the expected seconds of computing of a whole run with one seed."""
         pace = self._paces.get(index)
         if pace is None:
             return math.inf
         return pace.begin + pace.step * self._steps(scenario, index)
 
     def _steps(self, scenario: Scenario, index: int) -> float:
-        """Steps that a whole run is expected to have."""
+        """Return the expected steps of a whole run."""
         run, pace = scenario.run, self._paces.get(index)
         if run.duration is None or (run.steps and pace is None):
             return float(run.steps or 1)
@@ -91,7 +94,7 @@ class Previewer:
         return min(most, run.duration / simulated) if simulated else min(most, 1024.0)
 
     def _draw(self, scenario: Scenario, index: int, seeds: int, steps: float) -> Preview:
-        """Run the first `seeds` for so many steps, or the whole of it if that is less."""
+        """Run the first `seeds` seeds for so many steps, or to the end if that comes first."""
         settings = scenario.run
         cap = min(max(8, math.ceil(SLACK * steps)), settings.steps or math.inf)
         limits = {"steps": cap, "evaluate_every": max(1, int(cap // POINTS))}
@@ -107,12 +110,12 @@ class Previewer:
         return Preview(runs, min(0.99, done / seeds / whole) if cut else 1.0)
 
     def _learn(self, index: int, took: float, steps: float, simulated: float) -> None:
-        """Take in what a run took: the first, shortest ones tell what it takes to begin."""
+        """Update the pace from what a run `took` (s); the shortest runs tell `begin`."""
         pace = self._paces.get(index)
-        if pace is None or (steps < TOLD and not pace.step):
+        if pace is None or (steps < TIMED and not pace.step):
             self._paces[index] = Pace(took, 0.0, simulated)
             return
-        step = max(0.0, took - pace.begin) / steps if steps >= TOLD else pace.step
+        step = max(0.0, took - pace.begin) / steps if steps >= TIMED else pace.step
         if step > pace.step > 0:  # perhaps a hiccup of the machine
             step = (step + pace.step) / 2
         self._paces[index] = Pace(pace.begin, step, simulated)

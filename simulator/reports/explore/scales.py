@@ -1,4 +1,4 @@
-"""The values that a slider offers, as texts that a scenario may hold ("22.4 ms")."""
+"""Round values for sliders, as texts that a scenario may contain ("22.4 ms")."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Literal
 from paceline.simulator.inputs.units import to_si
 
 Kind = Literal["time", "bandwidth", "count", "number"]
-"""What a value is; times and bandwidths have units."""
+"""The kind of a value; times and bandwidths have units."""
 
 RENARD = (
     1.0, 1.12, 1.25, 1.4, 1.6, 1.8, 2.0, 2.24, 2.5, 2.8,
@@ -21,7 +21,7 @@ UNITS = {
 
 
 def read(text: str, kind: Kind) -> float:
-    """Return the value in SI units. Raises ValueError, with what would be right."""
+    """Return the value in SI units. Raises ValueError, whose message says what to write."""
     if kind not in {"count", "number"}:
         try:
             return to_si(text, kind)
@@ -39,7 +39,7 @@ def read(text: str, kind: Kind) -> float:
 
 
 def write(value: float, kind: Kind) -> str:
-    """Return the text of a value in SI units, four significant digits with its unit."""
+    """Write a value in SI units with four significant digits and its unit."""
     if kind == "count":
         return str(round(value))
     if kind == "number" or not value:
@@ -50,7 +50,7 @@ def write(value: float, kind: Kind) -> str:
 
 
 def around(own: float, kind: Kind, low: float, high: float) -> list[str]:
-    """Round values from `low` to `high`, even in the logarithm, and `own` among them."""
+    """Return round values from `low` to `high`, evenly spaced in the logarithm, and `own`."""
     unit = 125.0 if kind == "bandwidth" else 1.0  # round numbers of bits
     first, last = math.floor(math.log10(low / unit)), math.ceil(math.log10(high / unit))
     decades = range(first, last + 1)
@@ -62,10 +62,10 @@ def around(own: float, kind: Kind, low: float, high: float) -> list[str]:
 
 
 def evenly(own: float, high: float, parts: int) -> list[str]:
-    """Values from zero to `high`, evenly, and `own` among them."""
+    """Return evenly spaced values from zero to `high`, and `own`."""
     return texts([*(high * part / parts for part in range(parts + 1)), own], "number")
 
 
 def texts(values: Sequence[float], kind: Kind) -> list[str]:
-    """Write values in ascending order, each once."""
+    """Write values in ascending order, without duplicates."""
     return list(dict.fromkeys(write(value, kind) for value in sorted(values)))

@@ -1,4 +1,4 @@
-"""A server for the page, on this machine alone."""
+"""Serve the page, by default to this machine alone."""
 
 import ipaddress
 import logging
@@ -27,17 +27,17 @@ def explore(  # noqa: PLR0913 - the options of the command
     say: Callable[[str], None],
     opened: Callable[[str], None],
 ) -> None:
-    """Serve the page of a scenario until interrupted (KeyboardInterrupt; SIGTERM is one, too).
+    """Serve the page of a scenario until KeyboardInterrupt, which SIGTERM raises, too.
 
-    `port` 0: a free one. `say` is told what a user should know, `opened` the page's address, once
-    it answers. Raises InputError.
+    `port` 0: a free one. `say` is called with warnings for the user, `opened` with the page's
+    address once it answers. Raises InputError.
     """
     page = _page()
     loaded = load(scenario, overrides, allow_paths=allow_paths)
     if not loaded.algorithm:
         raise InputError(f"{loaded.file}: nothing to explore; add an [[algorithm]] table")
     if not is_local(host):
-        say(f"warning: {host} is not this machine alone: whoever reaches it can use the page")
+        say(f"warning: {host} is reachable from other machines, and anyone there can use the page")
     with (
         _listen(host, port) as listener,
         _interrupted_by_sigterm(),
@@ -64,7 +64,7 @@ def _page() -> Callable[..., Any]:
 
 
 def is_local(host: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """Whether an address is reachable from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -73,9 +73,9 @@ def is_local(host: str) -> bool:
 
 @contextmanager
 def _listen(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket that takes connections."""
+    """Open a socket that accepts connections. Raises InputError."""
     if not 0 <= port <= 65_535:
-        raise InputError(f"--port {port}: no port; write 0 (a free one) to 65535")
+        raise InputError(f"--port {port}: not a port; write 0 (a free one) to 65535")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         if hasattr(socket, "SO_REUSEADDR"):
@@ -97,7 +97,7 @@ def _url(host: str, listener: socket.socket) -> str:
 
 
 def _refuse_others(host: str) -> Callable[[], Any]:
-    """Refuse requests under other names: a page elsewhere may have its name resolve to here."""
+    """Refuse requests for other host names, which a foreign page may resolve to this machine."""
 
     def check() -> Any:
         from flask import request  # noqa: PLC0415
@@ -105,14 +105,14 @@ def _refuse_others(host: str) -> Callable[[], Any]:
         name = request.host.rsplit(":", 1)[0] if "]" not in request.host else request.host
         if name.split("]")[0].strip("[") in {*LOCAL, host}:
             return None
-        return "This page answers under this machine's own name alone.", 403
+        return "This page answers only under the name of this machine.", 403
 
     return check
 
 
 @contextmanager
 def _interrupted_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM, and SIGINT even where a shell has it ignored, interrupt."""
+    """Let SIGTERM raise KeyboardInterrupt, and SIGINT too, even where a shell ignores it."""
     numbers = signal.SIGTERM, signal.SIGINT
     before = [signal.signal(number, signal.default_int_handler) for number in numbers]
     try:
@@ -129,5 +129,5 @@ def _serve(app: Any, listener: socket.socket, ready: Callable[[], None]) -> None
     host, port = listener.getsockname()[:2]
     server = make_server(host, port, app, threaded=True, fd=listener.fileno())
     ready()
-    server.serve_forever()  # it ends when interrupted, and swallows that
+    server.serve_forever()  # it returns when interrupted, without raising
     raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""How unevenly a law's times come: its coefficient of variation, with the mean kept."""
+"""Change the spread of random times: their coefficient of variation, at the same mean."""
 
 import math
 from typing import Any
@@ -20,30 +20,30 @@ LIMITS: dict[type[Any], float] = {
     ShiftedExponential: 1.0,
     Gamma: 3.0,
     LogNormal: 3.0,
-    Normal: 0.3,  # beyond, times below zero, which are folded, would move the mean
-    Uniform: 0.55,  # of at most 1/sqrt(3)
+    Normal: 0.3,  # beyond, folding negative times would move the mean
+    Uniform: 0.55,  # the limit is 1/sqrt(3)
 }
 
 
 def known(law: Law) -> bool:
-    """Whether it can be written in a line."""
+    """Whether `widened` and `table` know this kind of law."""
     return type(law) in LIMITS
 
 
 def of(law: Law) -> float | None:
-    """Standard deviation over mean; None for laws whose spread is not one of their parameters."""
+    """Return standard deviation over mean; None where the law's spread is no parameter of it."""
     if not known(law) or not law.expectation:
         return None
     return math.sqrt(law.variance) / law.expectation
 
 
 def limit(law: Law) -> float:
-    """The widest spread that the law's kind can have."""
+    """Return the widest spread that a slider offers for this kind of law."""
     return LIMITS[type(law)]
 
 
 def widened(law: Any, to: float) -> Any:
-    """The law with the same mean and spread `to`: of its own kind where that has one."""
+    """Return a law of the same mean with spread `to`, of the same kind if that has a spread."""
     mean = law.expectation
     if to < 1e-9:
         return Constant.model_construct(value=mean)
@@ -62,7 +62,7 @@ def widened(law: Any, to: float) -> Any:
 
 
 def table(law: Any) -> dict[str, Any]:
-    """The law as a scenario writes it."""
+    """Return the law as a scenario writes it."""
     fields = {key: getattr(law, key) for key in type(law).model_fields}
     times = law.times()
     return {key: f"{value:.12g} s" if key in times else value for key, value in fields.items()}

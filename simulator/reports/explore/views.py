@@ -1,4 +1,4 @@
-"""What the page shows of one state of its sliders: whole runs, or drafts until these are there."""
+"""Views: the runs shown for one state of the sliders, previews until whole runs are finished."""
 
 import threading
 from collections.abc import Sequence
@@ -17,18 +17,18 @@ from paceline.simulator.results.pick import pick
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Scenario
 
-ENOUGH = 0.2  # of a run: what has done less is not picked by
+ENOUGH = 0.2  # of a run; shorter ones do not suffice for a pick
 TIMING = ("latency", "average", "bandwidth", "straggling")
-"""Sliders that change times, and what is computed only as far as that depends on time."""
+"""Sliders that change only times, so that losses by step stay, as far as no time decides them."""
 
 
 @dataclass(frozen=True)
 class View:
-    """One state: of each algorithm a draft or its whole runs; `problems`: what was ignored.
+    """The runs shown for one state of the sliders: a preview or whole runs of each algorithm.
 
-    `final`: these are all the runs of `paceline simulate`. `reference`: earlier whole runs, of
-    algorithms that here are cut short, whose losses by step are the same but for what depends on
-    time: only times have changed since.
+    `final`: these are all runs of `paceline simulate`. `reference`: earlier whole runs of
+    algorithms that are cut short here, since which only times have changed; they tell how the
+    curves go on. `problems`: sentences about values that were ignored.
     """
 
     scenario: Scenario
@@ -41,14 +41,14 @@ class View:
 
     @property
     def labels(self) -> list[str]:
-        """The algorithms' names."""
+        """Return the algorithms' labels."""
         return [algorithm.label for algorithm in self.scenario.algorithm]
 
     @cached_property
     def pick(self) -> str:
-        """Which algorithm to use, by seeds that all have; of runs cut short, by their losses."""
+        """Say which algorithm to use, by the seeds that all have; of runs cut short, by loss."""
         if any(part.share < ENOUGH for part in self.parts):
-            return "The pick follows when the slider rests."
+            return "The pick appears when the slider rests."
         seeds = min(len(part.runs) for part in self.parts)
         groups = {
             label: part.runs[:seeds] for label, part in zip(self.labels, self.parts, strict=True)
@@ -59,21 +59,21 @@ class View:
 
     @property
     def shown(self) -> str:
-        """How much of the scenario's runs this is, in words."""
+        """Say how much of the scenario's runs is shown."""
         wanted, shown = self.scenario.run.seeds, [len(part.runs) for part in self.parts]
         if self.final:
-            many = f"all {wanted} seeds" if wanted > 1 else "its one seed"
-            return f"Complete: {many}, the numbers of paceline simulate."
+            many = f"all {wanted} seeds" if wanted > 1 else "the one seed"
+            return f"Complete: {many}, the same numbers as paceline simulate."
         seeds = f"{_span(shown)} of {wanted} seeds" if wanted > 1 else "one seed"
         cut = [
-            f"{label} ({'waits' if not part.runs else f'first {100 * part.share:.2g} %'})"
+            f"{label} ({'not yet run' if not part.runs else f'first {100 * part.share:.2g} %'})"
             for label, part in zip(self.labels, self.parts, strict=True)
             if part.share < 1
         ]
-        said = f"Draft: {seeds}" + ("" if all(self.whole) else ", fewer points")
+        said = f"Preview: {seeds}" + ("" if all(self.whole) else ", fewer points")
         said += f"; cut short: {', '.join(cut)}." if cut else ", whole runs."
         return said + (
-            " Dashed: on from there as in the last whole run, at the new pace."
+            " Dashed lines continue as in the last whole run, at the new pace."
             if self.reference
             else ""
         )
@@ -85,59 +85,60 @@ def _span(counts: Sequence[int]) -> str:
 
 
 class Explorer:
-    """A scenario, its sliders, and what has been computed of them."""
+    """A scenario, its sliders, and the runs made so far."""
 
     def __init__(self, scenario: Scenario, executor: Executor) -> None:
         self.scenario = scenario
         self.folder = Path(scenario.file).parent
-        self.knobs = controls(scenario, self.folder)
+        self.controls = controls(scenario, self.folder)
         self.pool = Pool(executor)
-        self._drafter = Previewer()
+        self._previewer = Previewer()
         self._lock = threading.Lock()
-        self._drafted: tuple[dict[str, str], dict[int, Preview]] | None = None
+        self._previewed: tuple[dict[str, str], dict[int, Preview]] | None = None
         self._last: View | None = None
         self._whole: dict[int, tuple[dict[str, str], list[Run]]] = {}
 
     def warm_up(self) -> None:
-        """Compile, and learn what everything takes, so that the first move is as quick as others.
+        """Compile and measure all algorithms, so that the first move is as quick as later ones.
 
-        The processes of the pool begin with the scenario as it is.
+        The pool's processes begin with the scenario as loaded.
         """
         self.pool.want((), self.scenario)
-        self._drafter.learn(self.scenario)
+        self._previewer.learn(self.scenario)
 
-    def frame(self, search: str, *, rest: bool) -> View:
-        """Return what is to be shown for a query string; `rest`: the sliders do not move."""
-        state, problems = address.read(search, self.knobs)
+    def view(self, search: str, *, rest: bool) -> View:
+        """Return the view for a query string; `rest`: no slider is moving, so make whole runs."""
+        state, problems = address.read(search, self.controls)
         with self._lock:
             try:
-                scenario = address.apply(self.scenario, state, self.knobs, self.folder)
-                self._last = self._frame(scenario, state, rest)
+                scenario = address.apply(self.scenario, state, self.controls, self.folder)
+                self._last = self._view(scenario, state, rest)
             except (InputError, RuntimeError, ArithmeticError) as error:
-                problems.append(f"{error} Shown is what was there before.")
-                self._last = self._last or self._frame(self.scenario, {}, rest)
+                problems.append(f"{error} The page shows the values before that.")
+                self._last = self._last or self._view(self.scenario, {}, rest)
         return View(**{**_fields(self._last), "problems": problems})
 
     def start(self) -> View:
-        """What there is by now of the scenario as it is, for comparison."""
+        """Return the runs finished so far of the scenario as loaded, for comparison."""
         found = self.pool.found(())
         parts = [
             Preview(found.get(index, []), 1.0) for index in range(len(self.scenario.algorithm))
         ]
         return View(self.scenario, {}, parts, [True] * len(parts), False)
 
-    def _frame(self, scenario: Scenario, state: dict[str, str], rest: bool) -> View:
+    def _view(self, scenario: Scenario, state: dict[str, str], rest: bool) -> View:
         key = tuple(state.items())
         self.pool.want(key, scenario) if rest else self.pool.want(None)
         found = self.pool.found(key)
         algorithms = range(len(scenario.algorithm))
-        drafts: dict[int, Preview] = {}
+        previews: dict[int, Preview] = {}
         if any(index not in found for index in algorithms):
-            if self._drafted is None or self._drafted[0] != state:
-                self._drafted = state, self._drafter.draw(scenario)
-            drafts = self._drafted[1]
+            if self._previewed is None or self._previewed[0] != state:
+                self._previewed = state, self._previewer.draw(scenario)
+            previews = self._previewed[1]
         parts = [
-            Preview(found[index], 1.0) if index in found else drafts[index] for index in algorithms
+            Preview(found[index], 1.0) if index in found else previews[index]
+            for index in algorithms
         ]
         whole = [index in found for index in algorithms]
         final = all(whole) and all(len(part.runs) == scenario.run.seeds for part in parts)
@@ -152,5 +153,5 @@ class Explorer:
         return View(scenario, state, parts, whole, final, reference)
 
 
-def _fields(frame: View) -> dict[str, Any]:
-    return {key: getattr(frame, key) for key in View.__dataclass_fields__}
+def _fields(view: View) -> dict[str, Any]:
+    return {key: getattr(view, key) for key in View.__dataclass_fields__}

@@ -1,4 +1,4 @@
-"""What theory says of the scenario on the page, in sentences: time per step, tau*, the bound."""
+"""Say what theory predicts for the scenario on the page: time per step, tau*, the bound."""
 
 from collections.abc import Callable
 from functools import cache
@@ -19,7 +19,7 @@ Covered = list[tuple[int, theory.ErrorBound, float, int]]
 
 
 def _pace(scenario: Scenario) -> Callable[[int], float]:
-    """Theorem 1: expected seconds per step by tau."""
+    """Return Theorem 1: expected seconds per step by tau."""
     workers, cost = cluster.expected_laws(scenario), mean_cost(scenario)
     return cache(
         lambda tau: theory.seconds_per_step(workers, cost.transmission + cost.latency, tau)
@@ -32,7 +32,7 @@ def _constant(value: Any) -> float | None:
 
 
 def _period(algorithm: Algorithm) -> int | None:
-    """How often an algorithm averages, if that is always the same."""
+    """Return an algorithm's communication period (steps); None where it changes."""
     if "tau" not in algorithm.parameters:
         return 1
     found = _constant(algorithm.parameters["tau"])
@@ -40,7 +40,7 @@ def _period(algorithm: Algorithm) -> int | None:
 
 
 def theorem(scenario: Scenario) -> Covered:
-    """The algorithms that Theorem 2 speaks of, with constant tau and learning rate."""
+    """Return the algorithms that Theorem 2 covers: with constant tau and learning rate."""
     objective = scenario.objective
     if not isinstance(objective, Bound):
         return []
@@ -62,7 +62,7 @@ def theorem(scenario: Scenario) -> Covered:
 
 
 def said(scenario: Scenario, until: float) -> list[tuple[str, str]]:
-    """What theory says, as pairs of a term and its value; `until`: seconds that tau* is for."""
+    """Return pairs of a term and its value; tau* and the bound are those after `until` seconds."""
     taus = sorted({1, *(tau for each in scenario.algorithm if (tau := _period(each)))})
     durations = [f"{until!r} s"] if until > 0 else []
     asked = Theory.model_validate({"periods": taus, "durations": durations})
@@ -82,20 +82,22 @@ def said(scenario: Scenario, until: float) -> list[tuple[str, str]]:
         free, valid = best["unconstrained"], best["random_delays"]
         text = "none: lr is too high for Theorem 2" if valid is None else str(valid)
         if valid is not None and free != valid:
-            text += f" (lr allows no more; {free or 'longer is better'} without that condition)"
+            text += (
+                f" (lr allows no more; without that condition {free or 'the longer the better'})"
+            )
         if best["constant_delays"] is not None and valid is not None:
-            text += f"; {number(best['constant_delays'])} if nothing were random"
+            text += f"; {number(best['constant_delays'])} if all times were constant"
         rows.append((f"τ* after {human(best['duration'])}", text))
     for index, bound, seconds, tau in theorem(scenario):
         label = scenario.algorithm[index].label
         value = f"{number(bound(until, seconds, tau))} after {human(until)}"
-        rows.append((f"Bound, {label}", f"{value}, {number(bound.floor(tau))} in the end"))
+        rows.append((f"Bound, {label}", f"{value}, {number(bound.floor(tau))} in the limit"))
     for each in found["crossings"]:
         rows.append(
             (f"τ = {each['tau']} is ahead of {each['against']}", f"until {human(each['time'])}")
         )
     if hide := found["hide"]:
-        never, period = "no delay: the link is too slow", hide["smallest_period"]
+        never, period = "none: the link is too slow", hide["smallest_period"]
         text = never if hide["delay"] is None else f"{hide['delay']} steps"
         if hide["delay"] is None:
             text += f"; {hide['delay_at_smallest_period']} with an average every {period} steps"

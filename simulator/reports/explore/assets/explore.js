@@ -1,19 +1,19 @@
-/* The page's own half: one question is under way at a time, and always the newest is asked next. */
+/* The browser's half: at most one request is under way, and the newest one is sent next. */
 (() => {
   const REST = 250; // ms without a move: the slider rests
-  const AGAIN = 250; // ms until more runs are asked for
+  const AGAIN = 250; // ms until the page asks for more runs
   const PLOT = { displayModeBar: false, responsive: true };
-  const LOST = 15000; // ms after which an answer will not come
-  const page = { state: {}, at: {}, knobs: [], busy: 0, wanted: null, id: 0, shown: "", redraws: 0 };
+  const LOST = 15000; // ms after which a request is given up
+  const page = { state: {}, at: {}, controls: [], busy: 0, wanted: null, id: 0, shown: "", redraws: 0 };
   window.paceline = page;
   let resting = 0;
   let again = 0;
 
   const set = (id, props) => window.dash_clientside.set_props(id, props);
-  const knob = (name) => page.knobs.find((each) => each.name === name);
+  const control = (name) => page.controls.find((each) => each.name === name);
   const query = (state) => {
     const found = new URLSearchParams();
-    page.knobs.forEach(({ name }) => name in state && found.set(name, state[name]));
+    page.controls.forEach(({ name }) => name in state && found.set(name, state[name]));
     return found.size ? `?${found}` : "";
   };
 
@@ -34,18 +34,18 @@
     set("ask", { data: { id: page.id, phase, search, dark, narrow } });
   }
 
-  function tell(name) { // what a slider says to those who do not see it
+  function tell(name) { // for screen readers
     const thumb = document.querySelector(`#track-${name} [role=slider]`);
-    const control = thumb && thumb.closest(".control");
+    const box = thumb && thumb.closest(".control");
     if (!thumb) return;
-    thumb.setAttribute("aria-label", control.dataset.label);
-    thumb.setAttribute("aria-valuetext", page.state[name] ?? knob(name).own);
-    control.classList.toggle("changed", name in page.state);
+    thumb.setAttribute("aria-label", box.dataset.label);
+    thumb.setAttribute("aria-valuetext", page.state[name] ?? control(name).own);
+    box.classList.toggle("changed", name in page.state);
   }
 
   function show(state, at) {
     page.state = { ...state };
-    page.knobs.forEach(({ name, own }) => {
+    page.controls.forEach(({ name, own }) => {
       page.at[name] = at[name];
       set(`slider-${name}`, { value: at[name] });
       set(`box-${name}`, { value: state[name] ?? own });
@@ -67,13 +67,13 @@
   function moved(...values) {
     const context = window.dash_clientside.callback_context;
     const none = window.dash_clientside.no_update;
-    if (!page.knobs.length) { // the first call: take the state from the address
-      page.knobs = values[values.length - 1] || [];
-      page.knobs.forEach(({ name, at }) => { page.at[name] = at; });
+    if (!page.controls.length) { // the first call: take the state from the address
+      page.controls = values[values.length - 1] || [];
+      page.controls.forEach(({ name, at }) => { page.at[name] = at; });
       ask("url", location.search);
       return none;
     }
-    // Dash may tell of several at once: boxes come first, as what an earlier move has put there
+    // Dash may report several at once: boxes come first, for an earlier move has written them
     const told = context.triggered.map(({ prop_id: property, value }) =>
       [property.slice(0, property.lastIndexOf(".")), value]);
     told.sort(([one], [other]) => (one < other ? -1 : 1));
@@ -85,20 +85,20 @@
     const [kind, ...rests] = id.split("-");
     const name = rests.join("-");
     if (id === "reset") {
-      show({}, Object.fromEntries(page.knobs.map((each) => [each.name, each.at])));
+      show({}, Object.fromEntries(page.controls.map((each) => [each.name, each.at])));
       rest();
     } else if (kind === "reset") {
       const state = { ...page.state };
       delete state[name];
-      show(state, { ...page.at, [name]: knob(name).at });
+      show(state, { ...page.at, [name]: control(name).at });
       rest();
     } else if (kind === "box") {
       const text = (value ?? "").trim();
-      if (text !== (page.state[name] ?? knob(name).own)) {
+      if (text !== (page.state[name] ?? control(name).own)) {
         ask("box", query({ ...page.state, [name]: text }));
       }
     } else if (kind === "slider" && value !== page.at[name]) {
-      const { texts, own } = knob(name);
+      const { texts, own } = control(name);
       page.at[name] = value;
       if (texts[value] === own) delete page.state[name];
       else page.state[name] = texts[value];
@@ -123,7 +123,7 @@
     return window.dash_clientside.no_update;
   }
 
-  function free() { // the answer is on the screen: the next question may go out
+  function free() { // the answer is on the screen: the next request may be sent
     page.redraws += 1;
     page.busy = 0;
     pump();
@@ -135,7 +135,7 @@
       window.Plotly.react(id, data, layout, PLOT)));
   }
 
-  function look() { // ask, beside all that, whether there is more
+  function look() { // ask in the background whether there are more runs
     again = setTimeout(() => {
       set("poll", { data: { id: (page.id += 1), search: query(page.state), seen: page.shown } });
     }, AGAIN);
