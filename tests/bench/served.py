@@ -52,5 +52,5 @@ def rows() -> Iterator[Comparison]:
         yield Comparison(
             f"{what} `virtual`, one seed", ours, rate(one_seed(reference), steps_of(reference))
         )
-        many = all_seeds(served(case, MANY, 250))
+        many = all_seeds(served(case, MANY, 1000))
         yield Comparison(f"{what} {MANY:,} workers", ours, many, Aim(most=2))
