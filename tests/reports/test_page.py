@@ -16,10 +16,10 @@ import paceline.command_line
 from paceline.simulator.errors import InputError
 from paceline.simulator.reports.page import reading
 from paceline.simulator.reports.page.curves import error
-from paceline.simulator.reports.page.lines import lines, sampled
 from paceline.simulator.reports.page.page import answer, report
 from paceline.simulator.reports.page.parts import literal, size
 from paceline.simulator.reports.page.sentences import CHANGE, MARGIN, SURE, margin, targets
+from paceline.simulator.reports.page.series import sampled, series
 from paceline.simulator.results import store
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import crossing, interval
@@ -143,7 +143,7 @@ def test_the_margin_is_paired_over_seeds(run):
 
 def test_a_margin_over_who_never_got_there_is_no_number():
     said = margin({0: 1.0, 1: 1.0}, {0: 3.0, 1: np.inf}, "time_to_target", "b, the next")
-    assert said == "b, the next, got there with 1 of 2 seeds only."
+    assert said == "b, the next, reached the target with only 1 of 2 seeds."
 
 
 def test_targets_that_would_change_the_answer_are_where_curves_cross(folder):
@@ -155,7 +155,8 @@ def test_targets_that_would_change_the_answer_are_where_curves_cross(folder):
     }
     said = targets(groups, "late", 0.1)
     found = re.fullmatch(
-        r"It is first to any loss from (\S+) down to (\S+); for a target above that, early\.", said
+        r"It is the first to reach any loss from (\S+) down to (\S+); for a target above that, early\.",
+        said,
     )
     assert 0.2 <= float(found[1]) <= 0.25
     assert float(found[2]) == 0.05
@@ -166,7 +167,7 @@ def test_every_question_is_answered(run, tuned, swept, validated):
         found = facts(path)
         assert set(found) == {MARGIN, SURE, CHANGE}
         assert all(found.values()), path
-    assert any("Real training: times per step" in said for said in facts(validated)[SURE])
+    assert any("Real training: predicted times per step" in said for said in facts(validated)[SURE])
     assert any("paceline tune" in said for said in facts(run)[CHANGE])
 
 
@@ -224,13 +225,13 @@ def test_plotly_shows_a_literal_as_it_is():
 
 def test_the_data_stay_small(run, folder):
     assert len(json.dumps(figures(text(run, out=folder / "r.html")))) < 4e5
-    first = lines(reading.read([run]))[0]
+    first = series(reading.read([run]))[0]
     many = [replace(first, key=str(number)) for number in range(100)]
     assert len(json.dumps(error(many, 0.5, "loss", "").spec())) < 1e6
 
 
 def test_sampling_keeps_the_values(run):
-    for line in lines(reading.read([run])):
+    for line in series(reading.read([run])):
         for column in ("loss", "bytes"):
             time, values = sampled(line.runs, column)
             assert np.all(np.diff(time) > 0)
@@ -278,7 +279,7 @@ def test_the_command_writes_into_the_first_run(run, far, capsys):
 
 def test_the_comparison_alone_has_a_page(validated, folder):
     compare(validated / "predicted", validated / "measured").save(folder / "compared")
-    assert "Predictions of the time per step err by" in text(
+    assert "Predicted times per step are off by" in text(
         folder / "compared", out=folder / "compared.html"
     )
 

@@ -1,5 +1,6 @@
-"""`paceline report`: what runs have found, as one HTML file that opens anywhere.
+"""`paceline report`: the results of runs as one HTML file that opens anywhere.
 
-Import `page.report`. `reading` opens run directories, `sentences` says the verdict; the files named
-after sections (`curves`, `spent`, `stale`, `swept`, `tuned`, `compared`) each draw one.
+Import `page.report`. `reading` opens run directories, `sentences` and `tune_verdict` write the
+verdicts, and `curves`, `spent`, `staleness`, `swept`, `tuned` and `compared` draw sections. A RUN
+is a directory that simulate, validate, compare, tune or sweep has written.
 """

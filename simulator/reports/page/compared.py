@@ -1,21 +1,21 @@
-"""Tables that set algorithms, RUNs, or predicted and measured side by side."""
+"""Tables that compare algorithms, RUNs, or predictions and measurements."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.simulator.inputs.messages import toml
-from paceline.simulator.reports.page.lines import Series
 from paceline.simulator.reports.page.parts import Cell, PageSection, PageTable, percent
 from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.reports.page.sentences import RunVerdict
+from paceline.simulator.reports.page.series import Series
 from paceline.simulator.results.statistics import human, number
 
-PAIRS = {  # of a comparison: what is shown with both values
+PAIRS = {  # quantities of a comparison that are shown with both values
     "seconds_per_step": "time per step",
     "time_to_target": "time to target",
 }
 NOT_COUNTED = " (not counted)"
-ERRORS = {  # and what with its error only
+ERRORS = {  # quantities that are shown with their error only
     "loss_at_half": "loss half-way",
     "loss_at_end": "loss at the end",
     "bytes_per_step": "bytes per step",
@@ -25,7 +25,7 @@ ERRORS = {  # and what with its error only
 def results(
     lines: Sequence[Series], target: float | None, picks: set[tuple[str, str]]
 ) -> PageTable:
-    """Time to target with its interval, and what else an algorithm comes to."""
+    """Tabulate each algorithm's time to target with its interval, final loss and time per step."""
     accuracy = any(line.row["accuracy"]["last"] is not None for line in lines)
     several = target is not None
     columns = ["algorithm"]
@@ -57,13 +57,13 @@ def _plain(value: float | None) -> str:
 
 
 def comparison(found: FoundRun, place: int) -> PageSection:
-    """How far predictions are from measurements."""
+    """Tabulate predictions beside measurements, with their errors."""
     document = found.comparison
     assert document is not None
     median = document.get("median_absolute_error")
     heading = "Predicted against measured"
     if median is not None:
-        heading = f"Predictions of the time per step err by {percent(median, 1)}, median"
+        heading = f"Predicted times per step are off by {percent(median, 1)} (median)"
     known: dict[str, dict[str, Any]] = {}
     for row in document["rows"]:
         known.setdefault(row["algorithm"], {})[row["quantity"]] = row
@@ -82,7 +82,7 @@ def comparison(found: FoundRun, place: int) -> PageSection:
             row = quantities.get(key) or {}
             cells += [human(row.get("predicted")), human(row.get("measured")), _error(row)]
         rows.append([*cells, *(_error(quantities.get(key) or {}) for key in errors)])
-    caption = "Errors in percent of what was measured; in brackets: within the noise of seeds"
+    caption = "Errors in percent of the measured value; in brackets: within the spread of seeds"
     table = PageTable(caption, columns, rows)
     return PageSection(f"comparison-{place}", heading, document["sentence"], tables=[table])
 
@@ -95,7 +95,7 @@ def _error(row: Mapping[str, Any]) -> str:
 
 
 def picks(verdicts: Sequence[RunVerdict]) -> PageSection:
-    """The pick of each RUN."""
+    """Tabulate the pick of each RUN."""
     names = dict.fromkeys(each.pick or "none" for each in verdicts)
     heading = "The picks differ: " + ", ".join(names)
     if len(names) == 1:
@@ -110,8 +110,8 @@ def picks(verdicts: Sequence[RunVerdict]) -> PageSection:
     )
 
 
-def differences(every: Sequence[FoundRun]) -> PageTable | None:
-    """What differs between the scenarios, key by key; None where they are unknown."""
+def differences(every: Sequence[FoundRun]) -> PageTable:
+    """Tabulate the keys whose values differ between the scenarios."""
     tables = [flat(found.scenario.get("table") or {}) for found in every]
     keys = dict.fromkeys(key for table in tables for key in table if not key.startswith("title"))
     rows = []
@@ -132,7 +132,7 @@ def differences(every: Sequence[FoundRun]) -> PageTable | None:
 
 
 def flat(table: Mapping[str, Any], head: str = "") -> dict[str, Any]:
-    """Return a scenario's values by dotted keys; tables of a list go by label, name or number."""
+    """Return a scenario's values by dotted keys; a table in a list by label, name or index."""
     found: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, Mapping) and "dist" not in value:
@@ -176,5 +176,5 @@ def _flat(table: Mapping[str, Any]) -> list[str]:
 
 
 def toml_key(key: str) -> str:
-    """Return a key as TOML has it: quoted where it must be."""
+    """Write a key as TOML, quoted if it must be."""
     return key if key.replace("-", "").replace("_", "").isalnum() else toml(key)

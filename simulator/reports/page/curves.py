@@ -1,11 +1,12 @@
-"""Figures of what changes over time: a line for each algorithm."""
+"""Figures against time, with a line for each algorithm: error, tau, bytes sent."""
 
 import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from paceline.simulator.reports.page.lines import (
+from paceline.simulator.reports.page.parts import BYTES, Figure, Json, PageSection, literal, size
+from paceline.simulator.reports.page.series import (
     EVEN,
     GEOMETRIC,
     MANY,
@@ -14,25 +15,24 @@ from paceline.simulator.reports.page.lines import (
     rounded,
     sampled,
 )
-from paceline.simulator.reports.page.parts import BYTES, Figure, Json, PageSection, literal, size
 from paceline.simulator.results.figures.curves import in_picture
 from paceline.simulator.results.statistics import time_unit
 
-SPAN = 25  # durations further apart than this need a logarithmic axis
+SPAN = 25  # where durations differ by more than this factor, the axis is logarithmic
 DECADE = 10
-DOTS = 14  # symbols that mark what is measured
+DOTS = 14  # symbols on a measured line
 SAMPLING = (
     f"Curves are drawn at {EVEN} even and {GEOMETRIC} geometric times (fewer where there are more "
     f"than {MANY} lines), linear between evaluations."
 )
 
 
-def over_time(  # noqa: PLR0913, PLR0917 - what tells one figure from another
+def over_time(  # noqa: PLR0913, PLR0917 - the parts of a figure
     identity: str, lines: Sequence[Series], column: str, axis: str, says: str, target: float | None
 ) -> Figure:
-    """Draw `column` of `trace.COLUMNS`: mean over seeds, and a band from smallest to largest."""
+    """Draw `column` of runs' curves: mean over seeds, and a band from smallest to largest."""
     curves = {line.key: sampled(line.runs, column, len(lines)) for line in lines}
-    longest = max(time[-1] for time, _ in curves.values()) or 1.0  # where nothing takes any time
+    longest = max(time[-1] for time, _ in curves.values()) or 1.0  # where no step takes any time
     shortest = min(time[-1] for time, _ in curves.values())
     scale, unit = time_unit(longest)
     factor, axis = _factor(curves.values(), column, axis)
@@ -65,7 +65,7 @@ def over_time(  # noqa: PLR0913, PLR0917 - what tells one figure from another
 
 
 def _factor(curves: object, column: str, axis: str) -> tuple[float, str]:
-    """What values are divided by: bytes are drawn in the unit that suits the largest."""
+    """Return a divisor and the axis title: bytes are drawn in the unit that suits the largest."""
     if column != "bytes":
         return 1.0, axis
     most = max(float(np.nanmax(values)) for _, values in curves)  # type: ignore[attr-defined]
@@ -76,7 +76,7 @@ def _factor(curves: object, column: str, axis: str) -> tuple[float, str]:
 def _traces(
     line: Series, time: np.ndarray, values: np.ndarray, column: str, unit: str
 ) -> list[Json]:
-    """A band, if there are several seeds, and the mean; symbols where it is measured."""
+    """Draw the mean, a band if there are several seeds, and symbols if it is measured."""
     middle, low, high = values.mean(axis=0), values.min(axis=0), values.max(axis=0)
     shape = {"shape": "hv"} if column == "tau" else {}
     traces: list[Json] = []
@@ -134,7 +134,7 @@ def _traces(
 
 
 def _reached(line: Series, target: float, scale: float) -> list[Json]:
-    """A dot where the target is reached on average, with its 95 % interval."""
+    """Draw a dot at the mean time to target, with its 95 % interval."""
     times = line.row["time_to_target"] or {}
     mean, ci95 = times.get("mean"), times.get("ci95")
     if mean is None or line.found.target != target:
@@ -160,7 +160,7 @@ def _reached(line: Series, target: float, scale: float) -> list[Json]:
 def _vertical(
     values: np.ndarray, first: Sequence[float], target: float | None, column: str
 ) -> tuple[Json, bool]:
-    """Ranges of the y axis on both scales, and whether the logarithmic one is the better."""
+    """Return ranges of the y axis on both scales, and whether to begin with the logarithmic."""
     shown = values[np.isfinite(values)]
     if column == "loss" and shown.size:
         shown = in_picture(shown, first)
@@ -199,7 +199,7 @@ def _level_name(target: float) -> Json:
 
 
 def error(lines: Sequence[Series], target: float | None, name: str, heading: str) -> Figure:
-    """Error against time; without a loss, the steps done."""
+    """Draw error against time, or steps against time where there is no loss."""
     if any(np.isfinite(run.curve["loss"]).any() for line in lines for run in line.runs):
         says = f"{name} against wall-clock time, a line for each algorithm: {heading}"
         return over_time("error", lines, "loss", name, says, target)
@@ -208,7 +208,7 @@ def error(lines: Sequence[Series], target: float | None, name: str, heading: str
 
 
 def tau(lines: Sequence[Series]) -> PageSection | None:
-    """The communication period over time of those who change theirs."""
+    """Draw the communication period against time, of algorithms that change it."""
     changing = [
         line
         for line in lines
@@ -227,7 +227,7 @@ def tau(lines: Sequence[Series]) -> PageSection | None:
 
 
 def sent(lines: Sequence[Series]) -> PageSection | None:
-    """Bytes sent over time."""
+    """Draw bytes sent against time."""
     sending = [line for line in lines if any(run.curve["bytes"][-1] > 0 for run in line.runs)]
     if not sending:
         return None
@@ -240,7 +240,7 @@ def sent(lines: Sequence[Series]) -> PageSection | None:
     most, least = max(rates, key=lambda k: rates[k]), min(rates, key=lambda k: rates[k])
     heading = f"{most} sends {size(rates[most])}/s"
     if least != most:
-        heading = f"{least} sends least, {size(rates[least])}/s; {heading}"
+        heading = f"{least} sends the least, {size(rates[least])}/s; {heading}"
     says = f"bytes sent by all nodes against wall-clock time: {heading}"
     figure = over_time("bytes", sending, "bytes", "sent by all nodes", says, None)
-    return PageSection("bytes", heading, "All that all nodes have sent, over time.", [figure])
+    return PageSection("bytes", heading, "Total of all nodes, over time.", [figure])

@@ -1,4 +1,4 @@
-"""What tune.json, sweep.json, comparison.json and timeline.json say, as pages rely on it."""
+"""Shapes of tune.json, sweep.json, comparison.json and timeline.json, as far as pages use them."""
 
 from typing import Annotated, Any, NotRequired
 
@@ -8,7 +8,7 @@ from typing_extensions import TypedDict  # typing's own is not enough for pydant
 from paceline.simulator.results.schema import About, RunTable, Table
 
 COMPARISON, TUNE, SWEEP = "comparison.json", "tune.json", "sweep.json"
-FARTHEST = 1e100  # of what is drawn: sums and shares of it are still numbers
+FARTHEST = 1e100  # largest number drawn: sums of such numbers stay finite
 
 Known = Annotated[float, Field(ge=-FARTHEST, le=FARTHEST, allow_inf_nan=False)]
 Number = Known | None
@@ -16,7 +16,7 @@ Pair = Annotated[list[Known], Field(min_length=2, max_length=2)] | None
 
 
 class PageTables(TypedDict):
-    """What pages need of a scenario's tables, which are checked where they are parsed."""
+    """The tables of a scenario that pages use; `load` checks the others."""
 
     run: NotRequired[RunTable]
     objective: NotRequired[Table]
@@ -29,7 +29,7 @@ class PageScenario(About):
 
 
 class PageDocument(TypedDict):
-    """What all of them say."""
+    """Keys that all these documents share."""
 
     scenario: PageScenario
     seeds: NotRequired[list[int] | dict[str, list[int]]]
@@ -39,7 +39,7 @@ class PageDocument(TypedDict):
 
 
 class Named(TypedDict):
-    """A configuration, by its name."""
+    """A configuration, by its label."""
 
     label: str
 
@@ -58,7 +58,7 @@ class Configuration(Named):
 
 
 class ChangedWorld(TypedDict):
-    """What configurations come to with an input changed."""
+    """Values of configurations in a scenario with one input changed."""
 
     input: str | None
     change: Known
@@ -80,14 +80,14 @@ class Tune(PageDocument):
 
 
 class Sweep(PageDocument):
-    """A sweep, but for its rows."""
+    """A sweep without its rows, which are in sweep.csv."""
 
     vary: Annotated[dict[str, list[Any]], Field(min_length=1)]
     points: list[Table]
 
 
 class SweepRow(TypedDict):
-    """A row of sweep.csv, besides what varies."""
+    """A row of sweep.csv without the varied keys."""
 
     label: str | float
     seeds: Known
@@ -116,7 +116,7 @@ class Quantity(TypedDict):
 
 
 class Regret(TypedDict):
-    """What picking the predicted best costs."""
+    """The cost of picking the predicted best."""
 
     value: Number
     best: str
@@ -133,7 +133,7 @@ class ComparisonDocument(PageDocument):
 
 
 class Arguments(TypedDict, total=False):
-    """What an event of a timeline says besides."""
+    """Further values of a timeline's event."""
 
     name: str
     step: Known

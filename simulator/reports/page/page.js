@@ -4,11 +4,11 @@
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const print = matchMedia("print");
   const hidden = new Set(); // keys of lines, on the whole page
-  const state = {}; // by figure: the type of each axis, and the choice
+  const state = {}; // by figure: the type of each axis, and the chosen algorithm
   let printing = false;
   const PAPER = 660; // pixels between the margins of a printed page
   const NARROW = 620;
-  const INSIDE = 0.8; // of the width: lines that end before are named there, others beside the plot
+  const INSIDE = 0.8; // of the width: lines that end before it are named at their end, others beside the plot
   const DASHES = { solid: "", dash: "7 4", dot: "2 3", dashdot: "7 3 2 3", longdash: "11 4", longdashdot: "11 3 2 3" };
 
   const narrow = () => !printing && innerWidth <= NARROW;
@@ -20,7 +20,7 @@
     return it;
   };
 
-  // "--c0/0.2" stands for a colour of the page's style at that opacity
+  // "--c0/0.2" is the page's colour --c0 at opacity 0.2
   function colour(token) {
     const [name, alpha] = token.split("/");
     const hex = getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -70,7 +70,7 @@
     return made;
   }
 
-  // Long names take several lines on a phone
+  // On a phone, break long names into several lines
   function squeeze(made, data) {
     for (const name of ["xaxis", "yaxis"]) {
       const title = made[name].title?.text ?? "";
@@ -84,7 +84,7 @@
     made.yaxis = { ...made.yaxis, tickmode: "array", tickvals: names, ticktext: rows, tickfont: { size: 11 } };
     made.height += 8 * rows.reduce((all, row) => all + row.split("<br>").length - 1, 0);
   }
-  // 0.1, 0.2, 0.5, 1: of many decades only their powers
+  // Ticks at 0.1, 0.2, 0.5, 1; of many decades only at powers of ten
   function ticks([low, high]) {
     const digits = high - low > (4) ? [1] : [1, 2, 5];
     const values = [];
@@ -106,7 +106,7 @@
     if (names.size) Plotly.relayout(plot, { annotations: [...(made.annotations ?? []), ...ends(plot, names)] });
   }
 
-  // What each line is called at its end: its number where there is little room
+  // Labels for the ends of lines: numbers where there is little room
   function wrapped(id) {
     const pen = make("canvas", {}).getContext("2d");
     pen.font = "12px system-ui, sans-serif";
@@ -152,7 +152,7 @@
       arrowhead: 0, arrowwidth: 1, arrowcolor: place.colour, standoff: 2, font: { size: 12 },
     }));
   }
-  // Move labels apart where they meet, no further than they must
+  // Move overlapping labels apart, as little as possible
   function apart(places, height) {
     places.sort((a, b) => a.y - b.y);
     let below = -Infinity;

@@ -1,4 +1,4 @@
-"""`paceline report`: what RUNs have found, as one HTML file that needs nothing else."""
+"""`paceline report`: the results of RUNs as one self-contained HTML file."""
 
 import base64
 import hashlib
@@ -16,15 +16,15 @@ from paceline.simulator.reports.page import (
     reading,
     sentences,
     spent,
-    stale,
+    staleness,
     swept,
     tune_verdict,
     tuned,
 )
-from paceline.simulator.reports.page.lines import Series, lines
 from paceline.simulator.reports.page.parts import PageSection
 from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.reports.page.sentences import RunVerdict
+from paceline.simulator.reports.page.series import Series, series
 from paceline.simulator.results import store
 from paceline.simulator.results.figures.style import COLOURS
 from paceline.simulator.results.usage import few
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 FILE = "report.html"
-NAMED = 3  # keys, at most, that a heading names
+NAMED = 3  # most keys that a heading names
 DARK = (
     "#56A9E0",
     "#F0803C",
@@ -44,15 +44,15 @@ DARK = (
     "#8CCBF0",
     "#F0B73C",
     "#E8E8E8",
-)  # COLOURS, there
+)  # COLOURS in dark mode
 
 
 def report(runs: Sequence[Path | str], out: Path | str | None = None) -> Path:
-    """Write what RUNs have found as a page, and return its path.
+    """Write the page about RUNs and return its path.
 
     `runs`: directories that simulate, tune, sweep, validate or compare has written; several are
-    set side by side. `out`: the file; default: report.html in the first directory. Raises
-    InputError where one of them is none of these, or the file cannot be written.
+    shown side by side. `out`: the file; default: report.html in the first directory. Raises
+    InputError where one of `runs` is no such directory, or the file cannot be written.
     """
     if not runs:
         raise InputError("report: no RUN; give a directory that paceline simulate has written")
@@ -70,10 +70,10 @@ def report(runs: Sequence[Path | str], out: Path | str | None = None) -> Path:
 
 
 def html(every: Sequence[FoundRun]) -> str:
-    """Return the page."""
-    every_line = lines(every)
+    """Return the page as HTML."""
+    every_series = series(every)
     answers = [answer(found) for found in every]
-    found = sections(every, every_line, answers)
+    found = sections(every, every_series, answers)
     figures = {figure.id: figure.spec() for section in found for figure in section.figures}
     scripts = {"plotly": _plotly(), "page": _file("page.js")}
     titles = dict.fromkeys(str(each.scenario["title"]) for each in every)
@@ -91,13 +91,13 @@ def html(every: Sequence[FoundRun]) -> str:
             scripts=scripts,
             hashes=" ".join(f"'sha256-{_digest(text)}'" for text in scripts.values()),
             origins=[_origin(each) for each in every],
-            sampling=curves.SAMPLING if every_line else "",
+            sampling=curves.SAMPLING if every_series else "",
         )
     )
 
 
 def answer(found: FoundRun) -> RunVerdict:
-    """What one RUN comes to, whichever command wrote it."""
+    """Return the verdict of one RUN, whichever command wrote it."""
     if found.main:
         return sentences.verdict(found)
     if found.tune:
@@ -109,18 +109,19 @@ def answer(found: FoundRun) -> RunVerdict:
 
 
 def sections(
-    every: Sequence[FoundRun], every_line: Sequence[Series], answers: Sequence[RunVerdict]
+    every: Sequence[FoundRun], every_series: Sequence[Series], answers: Sequence[RunVerdict]
 ) -> list[PageSection]:
-    """All sections of a page, in order."""
+    """Return all sections of a page, in order."""
     found: list[PageSection | None] = []
-    if len(every) > 1 and (differing := compared.differences(every)):
+    if len(every) > 1:
+        differing = compared.differences(every)
         keys = [str(row[0]) for row in differing.rows]
         named = f": {', '.join(keys)}" if len(keys) <= NAMED else ""
         heading = f"{few(len(keys), 'key differs', 'keys differ')} between the scenarios{named}"
         found.append(PageSection("differences", heading, tables=[differing] if keys else []))
-    drawn = [line for line in every_line if line.runs]
+    drawn = [line for line in every_series if line.runs]
     if drawn:
-        found.append(_error(every, every_line, drawn, answers))
+        found.append(_error(every, every_series, drawn, answers))
     for place, each in enumerate(every):
         found.append(compared.comparison(each, place) if each.comparison else None)
         found.append(tuned.ranking(each, place) if each.tune else None)
@@ -128,23 +129,23 @@ def sections(
         found.append(swept.section(each, place) if each.sweep else None)
     if drawn:
         found += [
-            spent.breakdown(every_line),
+            spent.breakdown(every_series),
             spent.timeline(every),
             curves.tau(drawn),
-            stale.staleness(drawn),
+            staleness.section(drawn),
             curves.sent(drawn),
-            spent.links(every_line),
+            spent.links(every_series),
         ]
     return [section for section in found if section is not None]
 
 
 def _error(
     every: Sequence[FoundRun],
-    every_line: Sequence[Series],
+    every_series: Sequence[Series],
     drawn: Sequence[Series],
     answers: Sequence[RunVerdict],
 ) -> PageSection:
-    """Error against time, and times to target."""
+    """Draw error against time, and tabulate times to target."""
     targets = {found.target for found in every if found.main}
     target = targets.pop() if len(targets) == 1 else None
     picks = {(each.run, each.pick) for each in answers if each.pick is not None}
@@ -156,20 +157,24 @@ def _error(
     kinds = {str((f.scenario.get("table") or {}).get("objective", {}).get("kind")) for f in every}
     name = LOSS.get(kinds.pop(), "loss") if len(kinds) == 1 else "loss"
     seeds = max(len(line.runs) for line in drawn)
-    lead = f"Mean of {seeds} seeds; bands from smallest to largest." if seeds > 1 else "One seed."
+    lead = (
+        f"Mean of {seeds} seeds; bands span the smallest to the largest."
+        if seeds > 1
+        else "One seed."
+    )
     if any(line.measured for line in drawn) and len({line.measured for line in drawn}) > 1:
-        lead += " Dotted with open symbols: measured in real training."
+        lead += " Dotted lines with open symbols: measured in real training."
     if target is not None:
         within = ", with 95 % intervals" if seeds > 1 else ""
-        lead += f" Dots on the target line: when it is reached{within}."
-    table = compared.results(every_line, target, picks)
+        lead += f" Dots on the target line mark when the target is reached{within}."
+    table = compared.results(every_series, target, picks)
     return PageSection(
         "error", heading, lead, [curves.error(drawn, target, name, heading)], [table]
     )
 
 
 def _origin(found: FoundRun) -> dict[str, Any]:
-    """Where a RUN's numbers are from."""
+    """Return where a RUN's numbers come from: scenario, seeds, versions, machine, notes."""
     document = found.document
     table = found.scenario.get("table")
     seeds = document.get("seeds")
@@ -206,7 +211,7 @@ def _file(name: str) -> str:
 
 
 def _digest(text: str) -> str:
-    """Hash by which the page's policy knows its scripts: no other runs."""
+    """Return the hash that lets a script run under the page's content security policy."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
@@ -227,7 +232,7 @@ def _environment() -> "Environment":
 
 
 def _prose(text: str) -> "Markup":
-    """Return text for HTML: what is in backticks is code, and a number stays with its unit."""
+    """Return text as HTML: backticks become code, and a number stays beside its unit."""
     from markupsafe import Markup, escape  # noqa: PLC0415
 
     whole = re.sub(r"(?<=\d) (?=(ms|s|min|h|d|%)\b|%)", "\N{NO-BREAK SPACE}", str(escape(text)))

@@ -1,4 +1,4 @@
-"""What a page is made of: sections with sentences, figures and tables."""
+"""Parts of a page: sections with sentences, figures and tables."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,18 +27,19 @@ class PageTable:
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell | str]]
     texts: int = 1
-    folded: str = ""  # the words to unfold it with
+    folded: str = ""  # the label of the fold, if the table is folded
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure for plotly, and what page.js does with it.
+    """A figure for plotly, drawn by page.js.
 
-    `says`: what it shows, for those who cannot see it. `choices`: figures to choose from, by name;
-    otherwise `data` and `layout` are the one. Strings such as "--c0" or "--c0/0.2" stand for
-    colours of the page's style. `ranges`: by axis, its range on a linear and a logarithmic scale;
-    such an axis has a switch. `lines`: name, colour and dash of each line that may be
-    hidden, by key, which traces have as legendgroup; one whose meta is "mean" is named at its end.
+    `says`: a description for screen readers. `choices`: figures to choose from, by name; otherwise
+    there is one of `data` and `layout`. Strings such as "--c0" or "--c0/0.2" stand for colours of
+    page.css, with opacity. `ranges`: by axis, its linear and its logarithmic range, between which
+    the reader can switch. `lines`: name, colour and dash of each line that the reader can
+    hide, by the key that its traces have as legendgroup; a trace whose meta is "mean" is named at
+    its end.
     """
 
     id: str
@@ -51,7 +52,7 @@ class Figure:
     height: int = 380
 
     def spec(self) -> Json:
-        """What page.js needs."""
+        """Return the JSON for page.js."""
         return {
             "data": self.data,
             "layout": self.layout,
@@ -64,7 +65,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class PageSection:
-    """A section: its heading states a finding, where there is one."""
+    """A section, whose heading states the finding if there is one."""
 
     id: str
     heading: str
@@ -75,19 +76,19 @@ class PageSection:
 
 
 def literal(text: str) -> str:
-    """Return `text` such that plotly shows just that: it takes <b>, &lt; and %{x} for markup."""
+    """Escape `text` for plotly, which takes <b>, &lt; and %{x} for markup."""
     for letter, code in (("&", "&#38;"), ("<", "&#60;"), (">", "&#62;"), ("%{", "%&#123;")):
         text = text.replace(letter, code)
     return text
 
 
 def percent(share: float | None, digits: int = 0) -> str:
-    """Return a share in percent; "-" for none."""
+    """Write a share in percent; "-" for None."""
     return "-" if share is None else f"{100 * share:z.{digits}f} %"
 
 
 def size(count: float | None) -> str:
-    """Return bytes as people say them, in powers of 1000; "-" for none."""
+    """Write a number of bytes with its unit, in powers of 1000; "-" for None."""
     if count is None:
         return "-"
     power = 0

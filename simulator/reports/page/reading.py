@@ -1,4 +1,4 @@
-"""What RUN directories hold, whichever command wrote them."""
+"""Read RUN directories, whichever command wrote them."""
 
 import csv
 import io
@@ -23,12 +23,12 @@ from paceline.simulator.results.read import RunDirectory
 from paceline.simulator.results.schema import demand_shape
 
 SIDES = ("predicted", "measured")
-SPAN = {"name", "pid", "tid", "ts", "dur"}  # of an event in a timeline
+SPAN = {"name", "pid", "tid", "ts", "dur"}  # keys of a span in a timeline
 
 
 @dataclass(frozen=True)
 class FoundRun:
-    """One RUN: what simulate, validate, compare, tune or sweep wrote there.
+    """One RUN: the documents that simulate, validate, compare, tune or sweep wrote there.
 
     `sides`: its run directories, by "predicted" and "measured". The others are documents as their
     commands wrote them; None where another command wrote this RUN.
@@ -43,26 +43,26 @@ class FoundRun:
 
     @property
     def main(self) -> RunDirectory | None:
-        """The run directory that the pick is from: the prediction, where there is one."""
+        """The run directory that the pick comes from: the prediction if there is one."""
         return next(iter(self.sides.values()), None)
 
     @property
     def document(self) -> dict[str, Any]:
-        """Whatever has the scenario, seeds, versions, notes and warnings."""
+        """The document with the scenario, seeds, versions, notes and warnings."""
         if self.main:
             return self.main.summary | {"scenario": self.scenario}
         return self.tune or self.sweep or self.comparison or {}
 
     @property
     def scenario(self) -> dict[str, Any]:
-        """Title and file, and `table` where the command kept it."""
+        """The scenario's title and file, and its `table` if the command kept it."""
         if self.main:
             return {**self.main.summary["scenario"], "table": self.main.table}
         return dict((self.tune or self.sweep or self.comparison or {})["scenario"])
 
     @property
     def target(self) -> float | None:
-        """The loss to reach, if any."""
+        """The target loss, if any."""
         if self.main:
             target: float | None = self.main.table["run"].get("target_loss")
             return target
@@ -71,7 +71,7 @@ class FoundRun:
 
 
 def read(paths: Sequence[Path]) -> list[FoundRun]:
-    """Return what each of `paths` holds. Raises InputError where one is no RUN."""
+    """Read each of `paths`. Raises InputError where one is no RUN."""
     names = _names(paths)
     return [_read(path, name) for path, name in zip(paths, names, strict=True)]
 
@@ -115,7 +115,7 @@ def _document(file: Path) -> dict[str, Any]:
 
 
 def _rows(file: Path, vary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Rows of sweep.csv: numbers where they are such, None where nothing is."""
+    """Read the rows of sweep.csv: numbers as float, empty cells as None."""
     with untrusted.refused(file, "repeat the command of the sweep", "not a sweep's table"):
         lines = io.StringIO(untrusted.text(file, untrusted.LARGEST_WRITTEN), newline="")
         table = list(csv.DictReader(lines))
@@ -135,7 +135,7 @@ def _value(text: str) -> Any:
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """Names of the directories, with as many of their parents as tell them apart."""
+    """Name directories by as many trailing parts of their paths as tell them apart."""
     whole = [path.resolve() for path in paths]
     if len(set(whole)) < len(whole):
         twice = next(path for path in paths if whole.count(path.resolve()) > 1)
@@ -147,9 +147,9 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 
 def spans(run: RunDirectory) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """Spans of timeline.json by process (an algorithm) and thread (a worker), as Chrome has them.
+    """Return spans of timeline.json by process (an algorithm) and thread (a worker).
 
-    Empty where the run recorded none. What is neither a span nor a name is left out.
+    Empty where the run recorded none. Other events are left out.
     """
     try:
         document = untrusted.document((run.path / "timeline.json").read_text(encoding="utf-8"))

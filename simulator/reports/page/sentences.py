@@ -1,4 +1,4 @@
-"""What a page says on top: what to deploy, by how much it wins, how sure that is, what matters."""
+"""The verdict on top of a page: what to deploy, by how much it wins, and how sure that is."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,14 +21,14 @@ from paceline.simulator.results.statistics import (
 )
 
 Groups = Mapping[str, Sequence[Run]]
-BASELINES = ("ssgd", "psgd")  # what others are set against, by name; else the scenario's first
-LEVELS = 80  # of loss, or times, at which the first is looked for
+BASELINES = ("ssgd", "psgd")  # names of algorithms to compare with; else the scenario's first
+LEVELS = 80  # losses, or times, at which we look for the leader
 MARGIN, SURE, CHANGE = "By how much?", "How sure is that?", "What would change the answer?"
 
 
 @dataclass(frozen=True)
 class RunVerdict:
-    """The answer of one RUN. `facts`: questions and their answers."""
+    """The verdict of one RUN. `facts`: questions and their answers."""
 
     run: str
     headline: str
@@ -40,7 +40,7 @@ class RunVerdict:
 
 
 def verdict(found: FoundRun) -> RunVerdict:
-    """Say what one RUN of `simulate` or `validate` comes to."""
+    """Return the verdict of a RUN of `simulate` or `validate`."""
     run = found.main
     assert run is not None
     pick = run.summary["pick"]
@@ -68,14 +68,14 @@ def verdict(found: FoundRun) -> RunVerdict:
 
 
 def baseline(found: FoundRun) -> str | None:
-    """The algorithm that others are set against."""
+    """Return the label of the algorithm that others are compared with."""
     assert found.main is not None
     names = {row["name"]: label for label, row in reversed(found.main.rows.items())}
     return next((names[name] for name in BASELINES if name in names), next(iter(found.main.rows)))
 
 
 def scored(groups: Groups, measure: str, target: float | None) -> dict[str, dict[int, float]]:
-    """What the pick is by, of each label and seed; the smaller the better. See `pick.pick`."""
+    """Return the measure of the pick by label and seed; smaller is better. See `pick.pick`."""
     if measure in ("time_to_target", "reached") and target is not None:
         return {k: {r.seed: crossing(r, target) for r in runs} for k, runs in groups.items()}
     if measure == "seconds_per_step":
@@ -87,12 +87,12 @@ def scored(groups: Groups, measure: str, target: float | None) -> dict[str, dict
 def _margins(
     scores: Mapping[str, Mapping[int, float]], best: str, measure: str, against: str | None
 ) -> list[str]:
-    """How far the next and the baseline are behind."""
+    """Say how far the next algorithm and the baseline are behind."""
     means = {label: float(np.mean([*values.values()])) for label, values in scores.items()}
     others = sorted((k for k in means if k != best), key=lambda k: not math.isfinite(means[k]))
     others.sort(key=lambda k: means[k] if math.isfinite(means[k]) else math.inf)
     if not others:
-        return ["Nothing else was run to set it against."]
+        return ["No other algorithm was run."]
     said = []
     roles = {others[0]: "next"}
     if against is not None and against != best and against in means:
@@ -105,12 +105,12 @@ def _margins(
 
 
 def margin(best: Mapping[int, float], other: Mapping[int, float], measure: str, name: str) -> str:
-    """Say how much smaller `best` is than `other`, paired over the seeds that both have."""
+    """Say how much smaller `best` is than `other`, paired over their common seeds."""
     seeds = [seed for seed in best if seed in other]
     one, two = (np.array([values[seed] for seed in seeds]) for values in (best, other))
     if not np.isfinite(two).all():
         count = int(np.isfinite(two).sum())
-        return f"{name}, got there with {count} of {len(seeds)} seeds only."
+        return f"{name}, reached the target with only {count} of {len(seeds)} seeds."
     say = number if measure == "loss" else human
     gap = float(np.mean(two - one))
     within = _within(interval(two - one), say)
@@ -139,11 +139,11 @@ def _sure(
         for seed in scores[best]
     )
     if seeds == 1:
-        yield "One seed cannot tell chance from merit: ask for more with `--seeds 8`."
+        yield "One seed cannot tell chance from merit; run more with `--seeds 8`."
     elif pick["ties"]:
         yield (
-            f"Not of the order: {seeds} paired seeds cannot separate it from {_any(pick['ties'])}; "
-            f"it was first with {wins} of {seeds}."
+            f"Not about the order: {seeds} paired seeds cannot separate it from "
+            f"{_any(pick['ties'])}; it was first with {wins} of {seeds}."
         )
     elif len(scores) > 1:
         yield f"It was first with {wins} of {seeds} seeds" + (
@@ -155,18 +155,18 @@ def _sure(
     known = (found.main.rows[best].get("interval90") or {}).get("time_to_target")
     if known and known[0] is not None:
         high = "later" if known[1] is None else human(known[1])
-        yield f"By its calibration a real run takes {human(known[0])} to {high} (90 %)."
+        yield f"By its calibration, a real run takes {human(known[0])} to {high} (90 %)."
     if found.comparison:
         yield from _measured(found.comparison)
     elif "measured" not in found.sides:
-        yield "No real training confirms it here; `paceline validate` would."
+        yield "No real training has confirmed it; run `paceline validate`."
 
 
 def _measured(comparison: Mapping[str, Any]) -> Iterator[str]:
-    """What real training says of the prediction."""
+    """Say how real training compares with the prediction."""
     error, regret = comparison.get("median_absolute_error"), comparison.get("regret")
     if error is not None:
-        yield f"Real training: times per step were predicted within {percent(error, 1)}, median."
+        yield f"Real training: predicted times per step are off by {percent(error, 1)} (median)."
     if regret and regret["value"] is not None:
         costs = f"costs {percent(regret['value'], 1)} more than {regret['best']}"
         yield f"Picking {regret['picked']} {costs if regret['value'] else 'is right'} there."
@@ -181,16 +181,19 @@ def _change(found: FoundRun, groups: Groups, pick: Mapping[str, Any]) -> Iterato
     elif pick["measure"] == "loss" and len(groups) > 1:
         yield _deadlines(groups, best)
     elif pick["measure"] == "seconds_per_step":
-        yield "What the loss does: fewer seconds per step are no merit; choose an `objective`."
+        yield (
+            "The loss, which was not simulated: fewer seconds per step alone do not make training "
+            "faster. Choose an `objective`."
+        )
     if not found.tune:
         yield (
-            "Latency, bandwidth, straggling and other settings were not varied: "
+            "Latency, bandwidth, straggling and other settings were not varied; "
             "`paceline tune` says what they change."
         )
 
 
 def targets(groups: Groups, best: str, target: float) -> str:
-    """For which targets the pick would be another."""
+    """Say for which targets another algorithm would be the pick."""
     high = min(run.curve["loss"][0] for runs in groups.values() for run in runs)
     low = max(min(run.curve["loss"]) for run in groups[best])
     if not 0 < low < target < high:
@@ -198,13 +201,14 @@ def targets(groups: Groups, best: str, target: float) -> str:
     levels = np.union1d(np.geomspace(low, 0.95 * high, LEVELS), [target])
     first = [_first({k: _mean_crossing(runs, v) for k, runs in groups.items()}) for v in levels]
     start, stop = _stretch(first, int(np.searchsorted(levels, target)), best)
-    said = f"It is first to any loss from {number(levels[stop])} down to {number(levels[start])}"
+    above, below = number(levels[stop]), number(levels[start])
+    said = f"It is the first to reach any loss from {above} down to {below}"
     other = []
     if stop + 1 < len(levels):
         other.append(f"for a target above that, {first[stop + 1]}")
     if start > 0:
         other.append(f"for one below, {first[start - 1]}")
-    return f"{said}; {', '.join(other)}." if other else f"{said}: no other target does."
+    return f"{said}; {', '.join(other)}." if other else f"{said}; no other target changes the pick."
 
 
 def _mean_crossing(runs: Sequence[Run], level: float) -> float:
@@ -212,7 +216,7 @@ def _mean_crossing(runs: Sequence[Run], level: float) -> float:
 
 
 def _deadlines(groups: Groups, best: str) -> str:
-    """Since when the pick has had the lowest loss."""
+    """Say from which deadline on the pick has the lowest loss."""
     end = min(run.duration for runs in groups.values() for run in runs)
     times = np.linspace(0, end, LEVELS)[1:]
     first = [
@@ -222,7 +226,8 @@ def _deadlines(groups: Groups, best: str) -> str:
     start, _ = _stretch(first, len(times) - 1, best)
     if start == 0:
         return f"It has the lowest loss at any deadline up to {human(end)}."
-    return f"A deadline before {human(times[start])}: until then {first[start - 1]} is ahead."
+    before = human(times[start])
+    return f"A deadline before {before}: until then {first[start - 1]} has the lower loss."
 
 
 def _first(values: Mapping[str, float]) -> str:
@@ -231,7 +236,7 @@ def _first(values: Mapping[str, float]) -> str:
 
 
 def _stretch(first: Sequence[str], place: int, best: str) -> tuple[int, int]:
-    """First and last place around `place` where `best` is first."""
+    """Return the first and last index of the stretch around `place` in which `best` leads."""
     start = stop = place
     while start > 0 and first[start - 1] == best:
         start -= 1

@@ -1,8 +1,7 @@
-"""Where the time goes, worker by worker, and what goes over which link."""
+"""The sections about time per step, the first rounds as a timeline, and the use of links."""
 
 from collections.abc import Sequence
 
-from paceline.simulator.reports.page.lines import Series
 from paceline.simulator.reports.page.parts import (
     Cell,
     Figure,
@@ -14,27 +13,28 @@ from paceline.simulator.reports.page.parts import (
     size,
 )
 from paceline.simulator.reports.page.reading import FoundRun, spans
+from paceline.simulator.reports.page.series import Series
 from paceline.simulator.results.figures.bars import PARTS
 from paceline.simulator.results.statistics import human, time_unit
 
 HATCHES = {"compute": "", "wait": ".", "communicate": "/", "serve": "x", "lost": "+", "down": "\\"}
 COLOURS = {part: f"--part-{part}" for part in (*PARTS, "serve")}
-ROUNDS = 24  # spans of each worker that a timeline shows, about
-SPANS = 1200  # of all workers together, at most
+ROUNDS = 24  # spans of each worker in a timeline, about
+SPANS = 1200  # of all workers of a timeline together, at most
 ALL_SPANS = 12_000  # of all timelines together, at most
-LINKS = 24  # rows of a table
-MOST = 600  # rows of one that is folded away
-SAID = 6  # bottlenecks that are spelled out
+LINKS = 24  # rows of the table of links that is not folded
+MOST = 600  # rows of the folded one
+SAID = 6  # bottlenecks that are listed, at most
 
 
 def _look(part: str) -> Json:
-    """Colour, and a hatch for those who cannot tell colours."""
+    """Return colour, and a hatch for readers who cannot tell colours."""
     pattern = {"shape": HATCHES[part], "fgcolor": "--page/0.55", "fillmode": "overlay", "size": 6}
     return {"color": COLOURS[part], "line": {"width": 0}, "pattern": pattern}
 
 
 def breakdown(lines: Sequence[Series]) -> PageSection:
-    """Seconds per local step, by what they are spent on."""
+    """Draw and tabulate seconds per local step by part."""
     known = [line for line in lines if line.row["seconds_per_step"]["mean"]]
     totals = [line.row["seconds_per_step"]["mean"] for line in known]
     scale, unit = (1e-3, "ms") if max(totals, default=1.0) < 1 else time_unit(max(totals))
@@ -62,7 +62,7 @@ def breakdown(lines: Sequence[Series]) -> PageSection:
         )
     layout: Json = {
         "barmode": "stack",
-        "uniformtext": {"minsize": 11, "mode": "hide"},  # what has no room is not written
+        "uniformtext": {"minsize": 11, "mode": "hide"},  # labels without room are hidden
         "xaxis": {"title": {"text": f"time per local step ({unit})"}, "rangemode": "tozero"},
         "yaxis": {"autorange": "reversed", "automargin": True},
         "showlegend": True,
@@ -99,7 +99,7 @@ def _said(line: Series) -> bool:
 
 
 def timeline(every: Sequence[FoundRun]) -> PageSection | None:
-    """What each worker does in the first rounds; one algorithm is shown at a time."""
+    """Draw what each worker does in the first rounds, one algorithm at a time."""
     shown: dict[str, dict[str, list[Json]]] = {}
     for found in every:
         for side, run in found.sides.items():
@@ -112,11 +112,11 @@ def timeline(every: Sequence[FoundRun]) -> PageSection | None:
         return None
     most = min(SPANS, ALL_SPANS // len(shown))
     choices = {name: _rounds(threads, most) for name, threads in shown.items()}
-    says = "a row for each worker, with what it does when in the first rounds"
+    says = "a row for each worker with what it does in the first rounds, against time"
     return PageSection(
         "timeline",
         "The first rounds, worker by worker",
-        "One seed. The whole timeline is in timeline.json, which ui.perfetto.dev opens.",
+        "One seed. timeline.json has the whole timeline; open it with ui.perfetto.dev.",
         [Figure("timeline", says, choices=choices, height=0)],
     )
 
@@ -170,29 +170,31 @@ def _rounds(threads: dict[str, list[Json]], most: int) -> Json:
 
 
 def links(lines: Sequence[Series]) -> PageSection | None:
-    """What went over each link and, where transfers share links, how much of it that is."""
+    """Tabulate bytes over each link and, where transfers share links, the link's utilisation."""
     rows = [row for line in lines for row in _shared(line)]
     if not rows:
         plain = [row for line in lines for row in _carried(line)]
-        lead = 'Where transfers share links, `network.model = "flows"`, their utilisation is known.'
+        lead = 'Links have a utilisation where transfers share them: `network.model = "flows"`.'
         tables = _folded(("algorithm", "links", "sent over each", "mean rate"), plain)
         return (
-            PageSection("links", "What goes over each link", lead, tables=tables) if plain else None
+            PageSection("links", "Bytes sent over each link", lead, tables=tables)
+            if plain
+            else None
         )
     carried = [
         (line, each) for line in lines for each in (line.row["network"] or {}).get("lines", ())
     ]
     by, most = max(carried, key=lambda pair: pair[1]["utilisation"] or 0.0)
     used = percent(most["utilisation"])
-    heading = f"The busiest link, {_arrow(most['line'])}, is {used} used, by {by.name}"
+    heading = f"The busiest link, {_arrow(most['line'])}, is {used} utilised, by {by.name}"
     columns = ("algorithm", "link", "sent", "mean rate", "bandwidth", "saturated", "utilisation")
-    lead = "Utilisation: the share of what a link could have carried, busiest first."
+    lead = "Utilisation: bytes sent over the bytes that the link could have carried; busiest first."
     rows.sort(key=lambda row: -(row[-1].bar or 0.0) if isinstance(row[-1], Cell) else 0.0)
     return PageSection("links", heading, lead, tables=_folded(columns, rows))
 
 
 def _shared(line: Series) -> list[tuple[Cell | str, ...]]:
-    """Links that transfers share."""
+    """Rows of links that transfers share."""
     duration = line.row["duration"] or 1
     return [
         (
@@ -209,14 +211,14 @@ def _shared(line: Series) -> list[tuple[Cell | str, ...]]:
 
 
 def _carried(line: Series) -> list[tuple[Cell | str, ...]]:
-    """What went over links; those that carried about the same are one row."""
+    """Rows of other links; those that carried about the same share a row."""
     groups: dict[str, dict[str, float]] = {}
     for link, count in (line.row.get("links") or {}).items():
         groups.setdefault(f"{count:.1e}", {})[link] = count
     rows: list[tuple[Cell | str, ...]] = []
     for group in groups.values():
         first, mean = next(iter(group)), sum(group.values()) / len(group)
-        name = first if len(group) == 1 else f"{len(group)} such as {first}"
+        name = first if len(group) == 1 else f"{len(group)} links such as {first}"
         rate = f"{size(mean / (line.row['duration'] or 1))}/s"
         rows.append((line.name, _arrow(name), size(mean), rate))
     return rows
@@ -227,7 +229,7 @@ def _arrow(link: str) -> str:
 
 
 def _folded(columns: Sequence[str], rows: Sequence[Sequence[Cell | str]]) -> list[PageTable]:
-    """A table, whose end is folded away where it is long."""
+    """Return the table; the end of a long one is folded."""
     tables = [PageTable("Links, mean over seeds", columns, rows[:LINKS], 2)]
     if len(rows) > LINKS:
         more = f"{len(rows) - LINKS} more"

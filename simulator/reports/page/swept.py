@@ -1,11 +1,10 @@
-"""A sweep: which algorithm is first at which point."""
+"""The verdict and the section of a sweep: which algorithm is first at which point."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 from paceline.simulator.inputs.messages import toml
-from paceline.simulator.reports.page.lines import DASHES, SYMBOLS
 from paceline.simulator.reports.page.parts import (
     Cell,
     Figure,
@@ -16,6 +15,7 @@ from paceline.simulator.reports.page.parts import (
 )
 from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.reports.page.sentences import CHANGE, MARGIN, SURE, RunVerdict
+from paceline.simulator.reports.page.series import DASHES, SYMBOLS
 from paceline.simulator.results.figures.style import COLOURS
 from paceline.simulator.results.statistics import human, number, time_unit
 
@@ -40,7 +40,9 @@ def verdict(found: FoundRun) -> RunVerdict:
         if ranked:
             wins.setdefault(str(ranked[0]["label"]), []).append(name)
     if not wins:
-        return RunVerdict(found.name, "Nothing to deploy", "No algorithm has a value anywhere.", [])
+        return RunVerdict(
+            found.name, "Nothing to deploy", "No algorithm has a value at any point.", []
+        )
     best = max(wins, key=lambda label: len(wins[label]))
     count = len(wins[best])
     sentence = f"{best}: smallest {MEASURES[measure]} at {count} of {len(points)} points."
@@ -53,12 +55,14 @@ def verdict(found: FoundRun) -> RunVerdict:
     if leads:
         low, high = number(min(leads)), number(max(leads))
         times = f"{low} times" if low == high else f"{low} to {high} times"
-        facts.append((MARGIN, [f"There the next has {times} its {MEASURES[measure]}."]))
+        facts.append(
+            (MARGIN, [f"There, the next algorithm's {MEASURES[measure]} is {times} as large."])
+        )
     close = [name for name, ranked in firsts.items() if len(ranked) > 1 and _meet(ranked, measure)]
     meeting = "At no point" if not close else f"At {len(close)} of {len(points)} points"
-    facts.append((SURE, [f"{meeting} do the 95 % intervals of the first two meet."]))
+    facts.append((SURE, [f"{meeting} do the 95 % intervals of the first two overlap."]))
     others = [f"At {'; '.join(names)}: {label}." for label, names in wins.items() if label != best]
-    none = [f"No value of {', '.join(sweep['vary'])} that was tried."]
+    none = [f"None of the values of {', '.join(sweep['vary'])} that were tried."]
     facts.append((CHANGE, others[:6] or none))
     return RunVerdict(found.name, f"Deploy {best}", sentence, facts, best)
 
@@ -69,7 +73,7 @@ def _measure(rows: Sequence[Row]) -> str:
 
 
 def _points(sweep: Row) -> dict[str, list[Row]]:
-    """Rows by point, which is called by what differs between points."""
+    """Return rows by point, which is named by the keys that differ between points."""
     keys = [key for key, values in sweep["vary"].items() if len(values) > 1] or [*sweep["vary"]]
     short = {key: key.rpartition(".")[2] for key in keys}
     if len({*short.values()}) < len(keys):
@@ -102,7 +106,7 @@ def _meet(ranked: Sequence[Row], measure: str) -> bool:
 
 
 def section(found: FoundRun, place: int) -> PageSection:
-    """The sweep as figure and table."""
+    """Draw and tabulate the sweep."""
     sweep = found.sweep
     assert sweep is not None
     rows, points = sweep["rows"], _points(sweep)
@@ -164,7 +168,7 @@ def _within(row: Row, measure: str, say: Any) -> str:
     return "-" if low is None or high is None else f"{say(low)} to {say(high)}"
 
 
-def _trace(  # noqa: PLR0913, PLR0917 - a line's looks
+def _trace(  # noqa: PLR0913, PLR0917 - the parts of a line
     own: Sequence[tuple[str, Row]],
     measure: str,
     scale: float,

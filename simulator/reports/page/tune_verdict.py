@@ -1,4 +1,4 @@
-"""What a search comes to, in words."""
+"""The verdict of a search."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -8,20 +8,23 @@ from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.reports.page.sentences import BASELINES, CHANGE, MARGIN, SURE, RunVerdict
 from paceline.simulator.results.statistics import human, number
 
-SAID = ("seeds cannot separate", "seed cannot tell")  # of warnings: what is answered elsewhere
+SAID = (
+    "seeds cannot separate",
+    "seed cannot tell",
+)  # warnings that the verdict states itself
 Row = Mapping[str, Any]
 Say = Callable[[Any], str]
 
 
 def says(tune: Row) -> Say:
-    """How a search's values are said."""
+    """Return the function that writes a search's values: as times, or as numbers."""
     if tune["objective"] == "time-to-loss":
         return human
     return lambda value: "-" if value is None else number(value)
 
 
 def verdict(found: FoundRun) -> RunVerdict:
-    """Say what `paceline tune` came to."""
+    """Return the verdict of a RUN of `paceline tune`."""
     tune = found.tune
     assert tune is not None
     best, say = tune["ranking"][0], says(tune)
@@ -49,10 +52,10 @@ def _sentence(text: str) -> str:
 
 
 def _margins(tune: Row, say: Say) -> Iterator[str]:
-    """How far the next and the best of the baseline are behind, paired over seeds."""
+    """Say how far the next and the best baseline are behind, paired over seeds."""
     best, *others = tune["ranking"]
     if not others:
-        yield "Nothing else was tried."
+        yield "No other configuration was tried."
         return
     roles = [(others[0], "the next")]
     plain = next((row for row in others if row["name"] in BASELINES), None)
@@ -62,7 +65,7 @@ def _margins(tune: Row, say: Say) -> Iterator[str]:
     for row, role in roles:
         if row["value"] is None or best["value"] is None:
             reached = f"{row['reached']} of {row['seeds']} seeds"
-            yield f"{row['label']}, {role}, got there with {reached} only."
+            yield f"{row['label']}, {role}, reached the target with only {reached}."
             continue
         behind = row["behind_ci95"]
         gap = sum(behind) / 2 if behind else row["value"] - best["value"]
@@ -78,19 +81,19 @@ def _signed(value: float, say: Say) -> str:
 def _sure(tune: Row) -> str:
     count, seeds = len(tune["ranking"]), tune["ranking"][0]["seeds"]
     if seeds == 1:
-        return "One seed cannot tell chance from merit: ask for more with `--seeds 8`."
+        return "One seed cannot tell chance from merit; run more with `--seeds 8`."
     if not tune["ties"]:
-        return f"{seeds} paired seeds separate it from all other of {count} configurations."
+        return f"{seeds} paired seeds separate it from all other configurations of {count}."
     names = ", ".join(row["label"] for row in tune["ties"][:4])
     more = f" and {len(tune['ties']) - 4} more" if len(tune["ties"]) > 4 else ""
     return (
         f"{seeds} paired seeds cannot separate it from {len(tune['ties'])} of the other "
-        f"{count - 1} configurations ({names}{more}); of all these {tune['simplest']} is simplest."
+        f"{count - 1} configurations ({names}{more}); {tune['simplest']} is the simplest of these."
     )
 
 
 def _change(tune: Row) -> Iterator[str]:
-    """What the sensitivity says: in which worlds another candidate is first."""
+    """Say with which changes of the scenario another candidate is first."""
     best = tune["ranking"][0]["label"]
     steady: dict[str, list[float]] = {}
     for world in tune["regret"]:
@@ -101,8 +104,10 @@ def _change(tune: Row) -> Iterator[str]:
             steady.setdefault(world["input"], []).append(world["change"])
             continue
         known = {k: v for k, v in world["values"].items() if v is not None}
-        first = f"{min(known, key=lambda k: known[k])} is first" if known else "none gets there"
-        stay = "does not get there" if cost is None else f"costs {percent(cost, 1)} more"
+        first = (
+            f"{min(known, key=lambda k: known[k])} is first" if known else "none reaches the target"
+        )
+        stay = "does not reach the target" if cost is None else f"costs {percent(cost, 1)} more"
         yield _sentence(f"{world_name(world)}: {first}, and this pick {stay}")
     if steady:
         worlds = [_both(what, changes) for what, changes in steady.items()]
@@ -119,7 +124,7 @@ def _both(what: str, changes: Sequence[float]) -> str:
 
 
 def world_name(world: Row) -> str:
-    """What is changed, and by how much."""
+    """Name a changed scenario by its input and the change in percent."""
     if not world["input"]:
         return "as written"
     sign = "+" if world["change"] > 0 else "−"

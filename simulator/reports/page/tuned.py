@@ -1,4 +1,4 @@
-"""A search: its ranking, and what being wrong about an input costs."""
+"""The sections of a search: its ranking, and the cost of being wrong about an input."""
 
 from collections.abc import Sequence
 
@@ -15,23 +15,25 @@ from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.reports.page.tune_verdict import Row, Say, says, world_name
 from paceline.simulator.results.statistics import time_unit
 
-SHOWN = 20  # configurations in the figure and the table; the others are folded away
+SHOWN = 20  # configurations in the figure and the first table; the others are folded
 FOLDED = 300
 
 
 def ranking(found: FoundRun, place: int) -> PageSection:
-    """The ranking of a search, as figure and table."""
+    """Draw and tabulate the ranking."""
     tune = found.tune
     assert tune is not None
     say, rows = says(tune), tune["ranking"]
     ties = {row["label"] for row in tune["ties"]}
     figure = _figure(tune, place)
-    lead = "Filled: the best, and what the seeds cannot separate from it. Bars: 95 % over seeds."
+    lead = (
+        "Filled: the best, and those that the seeds cannot separate from it. Bars: 95 % over seeds."
+    )
     first = _table(tune, rows[:SHOWN], ties, say)
     rest = [_table(tune, rows[SHOWN:FOLDED], ties, say, f"{len(rows) - SHOWN} more")]
     count = len(tune["ties"])
     heading = (
-        f"{count} of {len(rows) - 1} other configurations cannot be told from the best"
+        f"{count} of {len(rows) - 1} other configurations cannot be separated from the best"
         if count
         else f"The best of {len(rows)} configurations stands alone"
     )
@@ -69,7 +71,7 @@ def _figure(tune: Row, place: int) -> Figure:
 
 
 def _dots(rows: Sequence[Row], scale: float, unit: str, filled: bool) -> Json:
-    """Means with their intervals."""
+    """Draw means with their intervals."""
     edges = [row["ci95"] or (row["value"], row["value"]) for row in rows]
     ends = [
         (row["value"], max(0.0, low), high) for row, (low, high) in zip(rows, edges, strict=True)
@@ -127,7 +129,7 @@ def _table(tune: Row, rows: Sequence[Row], ties: set[str], say: Say, folded: str
 
 
 def sensitivity(found: FoundRun, place: int) -> PageSection | None:
-    """What being wrong about an input costs each candidate."""
+    """Tabulate what being wrong about an input costs each candidate."""
     tune = found.tune
     assert tune is not None
     if not tune["regret"]:
@@ -153,10 +155,8 @@ def sensitivity(found: FoundRun, place: int) -> PageSection | None:
     return PageSection(
         f"sensitivity-{place}",
         heading,
-        "What each candidate costs beyond the best of them, should the scenario be wrong.",
-        tables=[
-            PageTable("Above the best of these, in each world", ("configuration", *heads), rows)
-        ],
+        "What each candidate costs beyond the best of them if the scenario is wrong.",
+        tables=[PageTable("Above the best of these", ("configuration", *heads), rows)],
     )
 
 

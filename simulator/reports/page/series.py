@@ -1,4 +1,4 @@
-"""Lines of a page: the runs of one algorithm in one RUN, predicted or measured, as sampled."""
+"""Series: the runs of one algorithm in one RUN, predicted or measured, drawn as one line."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.results.figures.style import COLOURS
 from paceline.simulator.results.run import Run
 
-MANY = 32  # lines of a figure; of more, each has fewer points: a page stays small
+MANY = 32  # lines of a figure; with more, each has fewer points, so that the page stays small
 EVEN, GEOMETRIC = 240, 120  # points of a line: for a linear axis of time, and for a logarithmic one
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
@@ -20,10 +20,10 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Series:
-    """`runs`: one per seed; `row`: their summary. `measured`: a prediction is beside it.
+    """The runs of one algorithm, one per seed; `row`: their summary.
 
-    `key`: by which the page hides it, with its counterpart; `title`: what both are called; `name`:
-    what it alone is.
+    `measured`: it is a measurement beside a prediction. The two share `key`, by which the page
+    hides them, and `title`; `name` tells them apart.
     """
 
     key: str
@@ -39,12 +39,12 @@ class Series:
     runs: Sequence[Run]
 
 
-def lines(every: Sequence[FoundRun]) -> list[Series]:
-    """Return a line for each algorithm of each side of each RUN.
+def series(every: Sequence[FoundRun]) -> list[Series]:
+    """Return the series of each algorithm in each RUN, predicted and measured.
 
-    An algorithm has one colour on the whole page. Of one RUN the dashes differ between algorithms
-    too, for those who cannot tell colours; of several they tell the RUNs apart. What is measured is
-    dotted, with symbols.
+    An algorithm has one colour on the whole page. Dashes tell the algorithms of a single RUN apart,
+    too, for readers who cannot tell colours, and the RUNs where there are several. Measured lines
+    are dotted and have symbols.
     """
     labels = [*dict.fromkeys(k for f in every for run in f.sides.values() for k in run.rows)]
     found: list[Series] = []
@@ -72,7 +72,7 @@ def lines(every: Sequence[FoundRun]) -> list[Series]:
 
 
 def legend(lines: Sequence[Series]) -> dict[str, Any]:
-    """What page.js needs to draw a legend; a prediction and its measurement have one entry."""
+    """Return the legend for page.js; a prediction and its measurement share an entry."""
     found: dict[str, Any] = {}
     for line in lines:
         entry = {"name": line.title, "label": literal(line.title)}
@@ -81,10 +81,10 @@ def legend(lines: Sequence[Series]) -> dict[str, Any]:
 
 
 def sampled(runs: Sequence[Run], column: str, lines: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Return times (points,) that all seeds have, and each seed's values there, (seeds, points).
+    """Return times (s), shape (points,), and each seed's values then, shape (seeds, points).
 
-    Linear between evaluations, but for tau, which stays what it was. Times are `EVEN` even ones
-    and `GEOMETRIC` geometric ones, fewer where there are more than `MANY` `lines`.
+    Values are linear between evaluations, except tau, which is constant. Times lie within all
+    runs: `EVEN` evenly and `GEOMETRIC` geometrically spaced, fewer with more than `MANY` lines.
     """
     curves = [(np.array(run.curve["time"]), np.array(run.curve[column])) for run in runs]
     first, last = max(time[0] for time, _ in curves), min(time[-1] for time, _ in curves)
@@ -106,5 +106,5 @@ def sampled(runs: Sequence[Run], column: str, lines: int = 1) -> tuple[np.ndarra
 
 
 def rounded(values: np.ndarray, digits: int = 5) -> list[float | None]:
-    """Return numbers with few digits, as JSON has them: half the size, and no less to see."""
+    """Round numbers for JSON, which halves its size and shows the same; None for nan."""
     return [float(f"{v:.{digits}g}") if np.isfinite(v) else None for v in values.tolist()]

@@ -1,36 +1,39 @@
-"""How stale contributions were, a line for each algorithm."""
+"""The section about staleness: its distribution, a line for each algorithm."""
 
 from collections.abc import Sequence
 from itertools import accumulate
 
 import numpy as np
 
-from paceline.simulator.reports.page.lines import Series, legend, rounded
 from paceline.simulator.reports.page.parts import Figure, Json, PageSection, literal
+from paceline.simulator.reports.page.series import Series, legend, rounded
 from paceline.simulator.results.run import STALENESS
 from paceline.simulator.results.statistics import number
 
 
-def staleness(lines: Sequence[Series]) -> PageSection | None:
-    """How stale contributions were: the share of them that was at most so stale."""
-    stale = [
+def section(lines: Sequence[Series]) -> PageSection | None:
+    """Draw the distribution functions of staleness, a figure for each of its units."""
+    delayed = [
         line for line in lines if (line.row.get("staleness") or {"max": 0})["max"] and line.runs
     ]
-    if not stale:
+    if not delayed:
         return None
     figures = []
-    units = dict.fromkeys(line.row["staleness"]["unit"] for line in stale)
+    units = dict.fromkeys(line.row["staleness"]["unit"] for line in delayed)
     for number_, unit in enumerate(units):
-        own = [line for line in stale if line.row["staleness"]["unit"] == unit]
+        own = [line for line in delayed if line.row["staleness"]["unit"] == unit]
         figures.append(_at_most(f"staleness-{number_}", own, unit))
-    worst = max(stale, key=lambda line: line.row["staleness"]["mean"])
+    worst = max(delayed, key=lambda line: line.row["staleness"]["mean"])
     counted = worst.row["staleness"]
     heading = (
-        f"{worst.name} is stalest: {number(counted['mean'])} {counted['unit']} on average, "
+        f"{worst.name} is the stalest: {number(counted['mean'])} {counted['unit']} on average, "
         f"at most {counted['max']}"
     )
     return PageSection(
-        "staleness", heading, "How old contributions are when they are used.", figures
+        "staleness",
+        heading,
+        "How old contributions are when the server or a worker uses them.",
+        figures,
     )
 
 
@@ -56,9 +59,9 @@ def _at_most(identity: str, lines: Sequence[Series], unit: str) -> Figure:
     most = max(int(k) for line in lines for k in line.row["staleness"]["distribution"])
     layout: Json = {
         "xaxis": {"title": {"text": f"staleness: {STALENESS.get(unit, unit)}"}},
-        "yaxis": {"title": {"text": "contributions at most so stale"}, "ticksuffix": " %"},
+        "yaxis": {"title": {"text": "contributions at most this stale"}, "ticksuffix": " %"},
     }
     layout["xaxis"]["range"] = [0, most * 1.02 + 0.5]
     layout["yaxis"]["range"] = [0, 103]
-    says = f"share of contributions at most so stale, in {unit}"
+    says = f"share of contributions up to each staleness, in {unit}"
     return Figure(identity, says, data, layout, {}, legend(lines), height=300)
