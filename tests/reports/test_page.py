@@ -155,7 +155,8 @@ def test_targets_that_would_change_the_answer_are_where_curves_cross(folder):
     }
     said = targets(groups, "late", 0.1)
     found = re.fullmatch(
-        r"It is the first to reach any loss from (\S+) down to (\S+); for a target above that, early\.",
+        r"It is the first to reach any loss from (\S+) down to (\S+); "
+        r"for a target above that, early\.",
         said,
     )
     assert 0.2 <= float(found[1]) <= 0.25

@@ -13,7 +13,7 @@ FIGURE2, FIGURE3 = "adacomm/figure2", "adacomm/figure3"
 
 
 def _simulated_step(lab: Lab, tau: int) -> Finding:
-    """Seconds per local step, simulated, beside Theorem 1's."""
+    """Seconds per local step, simulated; the note has Theorem 1's."""
     groups = lab.runs(FIGURE2).groups
     runs = groups["ssgd"] if tau == 1 else groups[f"local-sgd tau={tau}"]
     theorem = _row(lab, tau)["seconds_per_step"]
@@ -40,7 +40,7 @@ def _crossing(lab: Lab, key: str) -> Finding:
 
 
 def _crosses(one: Run, ten: Run) -> float:
-    """When the curve of tau = 1 comes below that of tau = 10, from above (seconds)."""
+    """Time (s) at which the curve of tau = 1 falls below that of tau = 10 for good."""
     times = [time for time in one.curve["time"][1:] if ten.curve["time"][1] < time < ten.duration]
     ahead = [at(one, time) - at(ten, time) for time in times]
     last = max(i for i, difference in enumerate(ahead) if difference > 0)
@@ -52,7 +52,7 @@ def _simulated_crossing(lab: Lab) -> Finding:
     groups = lab.runs(FIGURE3).groups
     pairs = zip(groups["ssgd"], groups["local-sgd tau=10"], strict=True)
     found = [_crosses(one, ten) for one, ten in pairs]
-    return mean(found, f"By theorem it is {_crossing(lab, 'time').value:.1f} s.")
+    return mean(found, f"By the theorem it is {_crossing(lab, 'time').value:.1f} s.")
 
 
 def _best(lab: Lab, duration: float) -> dict[str, float]:
@@ -63,7 +63,7 @@ def _best(lab: Lab, duration: float) -> dict[str, float]:
 _theory = partial(Claim, timing=True)
 
 
-PASGD = "tau = 10 waits once in ten steps, for a sum of ten times, in which chance evens out."
+PASGD = "With tau = 10 workers wait once in ten steps, for sums of ten times, which vary less."
 STEPS = (
     _theory(
         "figure 2: a synchronous step, by Theorem 1",
@@ -113,12 +113,12 @@ STEPS = (
     ),
 )
 
-FLOOR = "With all the time in the world only gradient noise and drift between averages remain."
-LATER = "Less noise per second at first, more drift in the end."
+FLOOR = "In the limit only gradient noise and drift between averages remain."
+LATER = "A larger period takes more steps per second at first and drifts more in the end."
 BOUNDS = (
     _theory(
         "figure 3: when the bounds of tau = 1 and 10 cross",
-        "from then on tau = 1 has the lower bound",
+        "from that time on tau = 1 has the lower bound",
         lambda lab: _crossing(lab, "time"),
         expected=1148.9,
         why=LATER,
@@ -126,7 +126,7 @@ BOUNDS = (
     ),
     _theory(
         "figure 3: when the bounds cross, simulated",
-        "the same of curves of simulated runs",
+        "the same for the curves of simulated runs",
         _simulated_crossing,
         expected=1148.9,
         why=LATER,
@@ -134,21 +134,21 @@ BOUNDS = (
     ),
     _theory(
         "figure 3: the bound where they cross",
-        "the error that both are at",
+        "the error of both at that time",
         lambda lab: _crossing(lab, "bound"),
         expected=0.1003,
         why=LATER,
     ),
     _theory(
         "figure 3: floor of tau = 1",
-        "the bound of Theorem 2 for endless time",
+        "the limit of Theorem 2's bound over time",
         lambda lab: Finding(_row(lab, 1, FIGURE3)["floor"]),
         expected=0.005,
         why=FLOOR,
     ),
     _theory(
         "figure 3: floor of tau = 10",
-        "the bound of Theorem 2 for endless time",
+        "the limit of Theorem 2's bound over time",
         lambda lab: Finding(_row(lab, 10, FIGURE3)["floor"]),
         expected=0.0626,
         why=FLOOR,
@@ -158,7 +158,7 @@ BOUNDS = (
         "lr L + lr^2 L^2 tau (tau - 1) <= 1 allows tau up to 12",
         lambda lab: Finding(_best(lab, 60)["cap"]),
         expected=12,
-        why="Beyond it the theorem says nothing.",
+        why="The theorem does not cover larger periods.",
     ),
 )
 
@@ -172,7 +172,7 @@ def _eq4(duration: int, tau: float) -> Claim:
         "the best period if all steps and averages took their mean time",
         lambda lab: Finding(_best(lab, duration)["constant_delays"]),
         expected=tau,
-        why="The more time there is, the more the floor counts.",
+        why="The longer the training, the more the floor matters.",
     )
 
 
@@ -181,7 +181,7 @@ def _integer(duration: int, tau: int) -> Claim:
         best = _best(lab, duration)
         over = best["unconstrained"] > best["cap"]
         covered = (
-            f"over the cap of {best['cap']}, at which Theorem 2 ends" if over else "under the cap"
+            f"Above the cap of {best['cap']}, where Theorem 2 ends" if over else "Below the cap"
         )
         ratio = best["unconstrained"] / best["constant_delays"]
         return Finding(best["unconstrained"], note=f"{covered}; {ratio:.1f} times eq. 4's.")
@@ -191,7 +191,7 @@ def _integer(duration: int, tau: int) -> Claim:
         "with exponential steps, over all whole numbers",
         measure,
         expected=tau,
-        why="Eq. 4 leaves out that waiting for the slowest also shrinks with tau.",
+        why="Eq. 4 ignores that a larger tau also shortens the wait for the slowest worker.",
     )
 
 
@@ -205,12 +205,13 @@ PAPER = Paper(
     title="Adaptive Communication Strategies to Achieve the Best Error-Runtime Trade-off in "
     "Local-Update SGD",
     source="Wang & Joshi, arXiv 1810.08313",
-    settings="Theory has the paper's numbers. In the experiments softmax regression on digits, "
-    "dealt unevenly to 4 workers, at a rate near its limit, stands for VGG-16 and ResNet-50 on "
-    "CIFAR: ratios of times may be compared, minutes and losses may not. A gradient takes a "
-    "fourth of an average's time under VGG-16, twice an average's under ResNet-50. Which speed-up "
-    "belongs to which schedule of the rate is assumed: of VGG-16's two the one to "
-    "the lower loss is taken for the rate that steps down, ResNet-50's for the fixed one.",
+    settings="The claims about theory use the paper's numbers. In the experiments, softmax "
+    "regression "
+    "on digits, dealt unevenly to 4 workers, at a learning rate near its limit, stands for VGG-16 "
+    "and ResNet-50 on CIFAR: compare ratios of times, not minutes or losses. A gradient takes a "
+    "quarter of an average's time for VGG-16, and twice an average's for ResNet-50. We assume "
+    "which speed-up belongs to which schedule of the learning rate: of VGG-16's two, the one to "
+    "the lower loss to the rate that steps down; ResNet-50's to the fixed rate.",
     claims=(*STEPS, *BOUNDS, *BEST, *LEARNING),
     figures=figures.FIGURES,
 )

@@ -34,15 +34,15 @@ def _period(lab: Lab) -> "Figure":
 FIGURES: Mapping[str, tuple[str, Callable[[Lab], "Figure"]]] = {
     "figure1": (
         "Error against time: the large period falls first and slows down, tau = 1 starts last; "
-        "AdaComm falls with the one and leaves it behind.",
+        "AdaComm falls as fast as the large period and then passes it.",
         _error("adacomm/figure1"),
     ),
     "period": (
-        "AdaComm's period in those runs: it shrinks with the loss, at each minute.",
+        "AdaComm's period in those runs: each minute it shrinks as the loss does.",
         _period,
     ),
     "figure3": (
-        "The bound of Theorem 2 against time: tau = 10 falls sooner, tau = 1 ends lower.",
+        "The bound of Theorem 2 against time: tau = 10 falls first, tau = 1 ends lower.",
         _error("adacomm/figure3", "bound on the squared gradient"),
     ),
     "resnet50": (

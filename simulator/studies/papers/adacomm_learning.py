@@ -13,7 +13,7 @@ OFTEN = Assumption("adapts three times as often", ('algorithm.adacomm.interval =
 MILD = Assumption("a quarter of the learning rate", ("optimizer.lr = 2.0",))
 SMALL = Assumption("AdaComm starts at tau 20", ("algorithm.adacomm.tau0 = 20",))
 
-DRIFT = "Models on uneven data drift apart between averages, and the mean of them is not as good."
+DRIFT = "With uneven data, models drift apart between averages, and their mean has a higher loss."
 FIGURE = (
     Claim(
         "figure 1: tau = 1 has the slowest start",
@@ -33,9 +33,9 @@ FIGURE = (
     ),
     Claim(
         "figure 1: adaptive is the best of both",
-        "AdaComm falls as soon as a large period and ends lower",
+        "AdaComm's loss falls as soon as a large period's and ends lower",
         measures.best_of_both,
-        "It begins with the large period and averages ever more often.",
+        "It begins with the large period and then averages more and more often.",
         neutral=1.0,
         assumptions=(MILD,),
     ),
@@ -49,7 +49,7 @@ def _experiment(
     rows: tuple[Assumption, ...] = (),
     first_rows: tuple[Assumption, ...] = (),
 ) -> tuple[Claim, ...]:
-    """Speed-up over tau = 1, who is first, and whose floor is higher."""
+    """The claims of one experiment: speed-up over tau = 1, order, and floors."""
     times, says, why = speedup
     name = f"adacomm/{what}"
     return (
@@ -89,7 +89,7 @@ GATE = Assumption(
     "AdaComm's rate steps down with the epochs too",
     ("algorithm.adacomm.gate_lr_until_tau_is_1 = false",),
 )
-AHEAD = "It takes large periods while they are as good, and leaves them before drift holds it up."
+AHEAD = "It uses large periods while they cost nothing, and leaves them before drift slows it down."
 CLAIMS = (
     *FIGURE,
     *_experiment(
@@ -97,11 +97,11 @@ CLAIMS = (
         (
             38.0 / 11.5,
             "38.0 min with tau = 1, 11.5 min with AdaComm to loss 4.5e-2: 3.3 times",
-            "Averages are what tau = 1 spends its time on: the longer they take, the more there is "
-            "to save, as the rows show.",
+            "With tau = 1, averages take most of the time: the longer they take, the more there is "
+            "to save, as the rows below show.",
         ),
-        "A period of 20 is short enough for this loss, as only trying it tells; AdaComm starts at "
-        "100, and can leave it at the end of a minute.",
+        "A period of 20 is short enough for this loss, which only a trial shows; AdaComm starts at "
+        "100 and cannot change that before the first minute ends.",
         (*RATIOS, OFTEN, SMALL),
         (SMALL,),
     ),
@@ -110,9 +110,9 @@ CLAIMS = (
         (
             33.5 / 15.5,
             "33.5 min with tau = 1, 15.5 min with AdaComm to loss 3e-3: 2.2 times",
-            "As with a fixed rate; AdaComm holds its rate until its period is 1.",
+            "As with a fixed rate; AdaComm keeps its learning rate until its period is 1.",
         ),
-        "A fixed period has done its epochs, and lowered its rate, long before the loss is low.",
+        "A fixed period finishes its epochs, and lowers its rate, long before the loss is low.",
         (GATE,),
     ),
     *_experiment(
@@ -120,16 +120,16 @@ CLAIMS = (
         (
             26.6 / 18.8,
             "26.6 min with tau = 1, 18.8 min with AdaComm to loss 2e-2: 1.4 times",
-            "Where computing takes longer than averaging, averages are not much to save.",
+            "Where computing takes longer than averaging, fewer averages save little.",
         ),
-        "There is little to save, and once its period is 1 it saves nothing any more.",
+        "There is little to save, and nothing once AdaComm's period is 1.",
         (LONGER,),
     ),
     Claim(
         "resnet50-fixed: tau = 1 is about the best fixed period",
         "no fixed period is much faster than tau = 1",
         measures.tau_one,
-        "What a longer period saves, it loses by drift.",
+        "A longer period loses by drift what it saves in time.",
         expected=1.0,
         within=0.25,
         assumptions=(LONGER,),
@@ -138,17 +138,18 @@ CLAIMS = (
         "resnet50-variable",
         (
             None,
-            "AdaComm is ahead with a rate that steps down, too",
-            "Where averages are cheap, the period matters less than when the rate steps down.",
+            "AdaComm is also ahead with a rate that steps down",
+            "Where averages are cheap, the period matters less than the time at which the rate "
+            "steps down.",
         ),
-        "The fixed periods step down after as many epochs, that is about as soon.",
+        "The fixed periods lower their rate after as many epochs, and so at about the same time.",
     ),
     *_experiment(
         "vgg16-block-momentum",
         (
             66.7 / 19.0,
             "66.7 min with tau = 1, 19.0 min with AdaComm to loss 3e-3: 3.5 times",
-            "Momentum over averages makes up for the local one, which each average clears.",
+            "Momentum over averages replaces local momentum, which each average clears.",
         ),
         AHEAD,
         (Assumption("no momentum over averages", ("algorithm.adacomm.block_momentum = 0.0",)),),

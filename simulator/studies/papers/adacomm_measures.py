@@ -1,4 +1,4 @@
-"""What AdaComm's learning claims measure: how soon a loss is reached, and where curves end."""
+"""Measures of AdaComm's claims about learning: times to a loss, and the last losses."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -13,14 +13,14 @@ from paceline.simulator.studies.papers.claim import Finding, mean
 from paceline.simulator.studies.papers.lab import Lab
 
 FIGURE1 = "adacomm/figure1"
-FREE = 'network.duration = "1 ms"'  # an average costs nothing: periods differ by drift alone
-EARLY = 0.5  # a loss of the first fall; at 0.3 spikes already decide who comes first
-END = 0.2  # of a run's duration, in which a floor is measured
+FREE = 'network.duration = "1 ms"'  # averages are almost free: periods differ by drift alone
+EARLY = 0.5  # a loss in the first descent; at 0.3 spikes decide the order
+END = 0.2  # of a run's duration, over which a floor is averaged
 SAMPLES = 50
 
 
 class Curves(NamedTuple):
-    """Runs by what they are for: tau = 1, the largest fixed tau, all fixed ones, AdaComm."""
+    """Runs of tau = 1, of the largest fixed tau, of all fixed ones, and of AdaComm."""
 
     one: Sequence[Run]
     large: Sequence[Run]
@@ -29,13 +29,13 @@ class Curves(NamedTuple):
 
 
 def curves(lab: Lab, name: str, *sets: str) -> Curves:
-    """The runs of a scenario: tau = 1 first, the largest tau and AdaComm last."""
+    """Runs of a scenario that lists tau = 1 first, the largest tau and AdaComm last."""
     *fixed, adaptive = lab.runs(name, *sets).groups.values()
     return Curves(fixed[0], fixed[-1], fixed, adaptive)
 
 
 def _times(runs: Sequence[Run], target: float | None) -> np.ndarray:
-    """Seconds to the target; the end of the run where it is never reached."""
+    """Seconds to the target; the run's duration where the target is not reached."""
     assert target is not None
     return np.array([min(crossing(run, target), run.duration) for run in runs])
 
@@ -78,9 +78,12 @@ def speedup(name: str) -> Callable[[Lab], Finding]:
             f"{ratio(lab, name):.3g} of a gradient's time."
         )
         if never := _never(runs.one, target):
-            note += f" tau = 1 gets there after the end in {never} of {len(one)} runs: at least."
+            note += (
+                f" In {never} of {len(one)} runs tau = 1 does not get there before the end, so the "
+                "ratio is a lower bound."
+            )
         if never := _never(runs.adaptive, target):
-            note += f" AdaComm gets there after the end in {never} of {len(one)} runs."
+            note += f" In {never} of {len(one)} runs AdaComm does not get there before the end."
         return mean(one / adaptive, note)
 
     return measure
@@ -105,13 +108,13 @@ def first(name: str) -> Callable[[Lab], Finding]:
 
 
 def floor(name: str) -> Callable[[Lab], Finding]:
-    """Loss where the largest period ends over that where AdaComm does."""
+    """Final loss of the largest period over AdaComm's."""
 
     def measure(lab: Lab) -> Finding:
         runs = curves(lab, name)
         one, large, adaptive = map(_ends, (runs.one, runs.large, runs.adaptive))
         note = (
-            f"Loss of the last fifth: tau = 1 {_plus_minus(one)}, {runs.large[0].label} "
+            f"Mean loss over the last fifth: tau = 1 {_plus_minus(one)}, {runs.large[0].label} "
             f"{_plus_minus(large)}, AdaComm {_plus_minus(adaptive)}."
         )
         return mean(large / adaptive, note)
@@ -128,26 +131,26 @@ def start(lab: Lab) -> Finding:
 
 
 def free_floor(lab: Lab) -> Finding:
-    """Loss where the large period ends over that where tau = 1 does, after as many steps."""
+    """Final loss of the large period over that of tau = 1, after as many steps."""
     runs = curves(lab, FIGURE1, FREE)
     one, large = _ends(runs.one), _ends(runs.large)
     steps = np.mean([run.steps for run in runs.one])
     note = (
-        f"With averages that take no time, so that both take some {steps:.0f} steps: "
+        f"With averages that take almost no time, so that both do about {steps:.0f} steps: "
         f"{_plus_minus(large)} against {_plus_minus(one)}."
     )
     return mean(large / one, note)
 
 
 def best_of_both(lab: Lab) -> Finding:
-    """Smaller of two ratios to AdaComm: of tau = 1's time to the target, of the large tau's end."""
+    """Smallest of the ratios of tau = 1's times and the large tau's final loss to AdaComm's."""
     runs, target = curves(lab, FIGURE1), lab.scenario(FIGURE1).run.target_loss
     start = _times(runs.one, EARLY) / _times(runs.adaptive, EARLY)
     sooner = _times(runs.one, target) / _times(runs.adaptive, target)
     lower = _ends(runs.large) / _ends(runs.adaptive)
     note = (
-        f"Over AdaComm's: tau = 1's time to loss {EARLY} {_plus_minus(start)}, to {target:g} "
-        f"{_plus_minus(sooner)}; the large period's last loss {_plus_minus(lower)}."
+        f"Relative to AdaComm: tau = 1's time to loss {EARLY} {_plus_minus(start)}, to {target:g} "
+        f"{_plus_minus(sooner)}; the large period's final loss {_plus_minus(lower)}."
     )
     return mean(np.minimum(np.minimum(start, sooner), lower), note)
 

@@ -1,4 +1,4 @@
-"""What a paper claims, and what became of it."""
+"""Claims of papers, and verdicts on them by our runs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # matplotlib takes half a second to import
 
 
 class Verdict(StrEnum):
-    """What is said of a claim."""
+    """The verdict on a claim."""
 
     HOLDS = "holds"
     IN_SIGN = "holds in sign"
@@ -25,9 +25,9 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What our runs say: `value`, its 95 % interval over seeds, and numbers that explain it.
+    """The result of our runs: `value`, its 95 % interval over seeds, and a note that explains it.
 
-    Without an interval the value is exact, or of runs that know no chance.
+    Without an interval the value is exact, or from runs without randomness.
     """
 
     value: float
@@ -37,7 +37,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Assumption:
-    """Something that a paper leaves open, chosen otherwise: overrides of every scenario."""
+    """Another choice for a setting that the paper leaves open: overrides of every scenario."""
 
     what: str
     sets: tuple[str, ...]
@@ -45,13 +45,12 @@ class Assumption:
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim: `says` what the paper says, `measure` how it is checked, `why` what is behind it.
+    """One claim: `says` states it, `measure` checks it by runs, `why` explains it.
 
-    `expected` is the paper's number, None where the paper orders and does not count; `within`: the
-    relative error up to which ours is the same. `neutral` is the value that would mean "no effect":
+    `expected` is the paper's number, None where the paper only gives an order; `within`: the
+    relative error up to which ours counts as equal. `neutral` is the value that means "no effect":
     ours must lie above it (or `below` it) for the claim to hold in sign. `inconsistent`: other
-    claims of the paper contradict it, as the arithmetic of what is found shows. `timing`: it takes
-    no learning, and seconds.
+    claims of the paper contradict this one. `timing`: it needs no learning and takes seconds.
     """
 
     name: str
@@ -69,10 +68,10 @@ class Claim:
 
     def __post_init__(self) -> None:
         if self.expected is None and self.neutral is None:
-            raise ValueError(f"{self.name}: what would contradict it? give expected, or neutral")
+            raise ValueError(f"{self.name}: nothing could contradict it; give expected or neutral")
 
     def verdict(self, found: Finding) -> Verdict:
-        """What `found` says of the claim.
+        """Return the verdict on the claim by `found`.
 
         A number holds within its tolerance. An order holds where the whole interval lies on its
         side of `neutral`; where only the value does, it holds in sign, as does a number that is
@@ -97,9 +96,9 @@ class Claim:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper: its claims, and figures redrawn, each by its file's name with a caption.
+    """A paper: its claims, and its figures redrawn, by file name with their captions.
 
-    `settings`: what stands for the paper's networks, data and machines, in a paragraph.
+    `settings`: a paragraph on what we use instead of the paper's networks, data and machines.
     """
 
     name: str

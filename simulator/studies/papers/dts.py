@@ -7,7 +7,7 @@ from paceline.simulator.studies.papers.claim import Assumption, Claim, Paper
 from paceline.simulator.studies.papers.dts_learning import LEARNING
 from paceline.simulator.studies.papers.dts_measures import (
     CENTRE,
-    WORLD,
+    CONTINENTS,
     dts_scales,
     footnote,
     gain,
@@ -34,11 +34,11 @@ PACE = (
     Claim(
         name="SSGD over four continents",
         says="Synchronous SGD scales to 0.008.",
-        measure=partial(scales, name=WORLD, label="ssgd"),
+        measure=partial(scales, name=CONTINENTS, label="ssgd"),
         expected=0.008,
         timing=True,
-        why="A ring sends one and a half models over every link in each step. The bandwidth is not "
-        "in the paper: it is chosen to give this number.",
+        why="A ring sends one and a half models over every link in each step. The paper does not "
+        "give the bandwidth: ours is chosen to match this number.",
         assumptions=(SLOWER, FASTER),
     ),
     Claim(
@@ -49,7 +49,7 @@ PACE = (
         inconsistent=True,
         timing=True,
         why="A mean of 479 ms beside a gradient of 300 ms costs less than two gradients, not a "
-        "hundred: 0.008 takes bandwidth.",
+        "hundred: only bandwidth explains 0.008.",
     ),
     Claim(
         name="DTS over four continents",
@@ -57,8 +57,9 @@ PACE = (
         measure=dts_scales,
         expected=0.72,
         timing=True,
-        why="Delay hides the latency, sparsity and compression together the bytes. D, p and the "
-        "codec are not in the paper: 31 times fewer bytes are chosen to give this number.",
+        why="Delay hides the latency; sparsity and compression together hide the bytes. The paper "
+        "does not "
+        "give D, p and the codec: 31 times fewer bytes are chosen to match this number.",
         assumptions=(GATHERED, TWICE, SLOWER, FASTER),
     ),
     Claim(
@@ -67,27 +68,27 @@ PACE = (
         measure=gain,
         expected=90,
         timing=True,
-        why="The quotient of the two.",
+        why="The ratio of the two.",
         assumptions=(GATHERED, TWICE),
     ),
     Claim(
         name="delay and sparsity alone",
         says="Without compression, p = 20 scales to no more than 0.163 (derived: compute time "
         "times p over transmission time).",
-        measure=partial(scales, name=WORLD, label="D > p = 20"),
+        measure=partial(scales, name=CONTINENTS, label="D > p = 20"),
         expected=0.163,
         timing=True,
-        why="Bytes bound it, once a delay above p keeps the links busy all the time: compression "
-        "is not optional for 0.72.",
+        why="Once a delay above p keeps the links always busy, bytes are the bound: 0.72 needs "
+        "compression.",
         assumptions=(SLOWER, FASTER),
     ),
     Claim(
         name="delay and sparsity alone, D = p",
         says="Without compression, D = p = 20 scales to 0.161 (derived).",
-        measure=partial(scales, name=WORLD, label="D = p = 20"),
+        measure=partial(scales, name=CONTINENTS, label="D = p = 20"),
         expected=0.161,
         timing=True,
-        why="With D = p a mean ends before the next is started, so that the links rest in between.",
+        why="With D = p a mean ends before the next begins, so the links are idle in between.",
         assumptions=(SLOWER, FASTER),
     ),
     Claim(
@@ -96,8 +97,9 @@ PACE = (
         measure=partial(scales, name=CENTRE, label="ssgd"),
         expected=0.78,
         timing=True,
-        why="At 1 us only bytes count, and the bandwidth is not in the paper: it is chosen to give "
-        "this number, and usual links lie on both sides.",
+        why="At 1 us only bytes matter, and the paper does not give the bandwidth: ours is chosen "
+        "to "
+        "match this number, and usual links lie on both sides.",
         assumptions=(
             Assumption("links of 10 Gbit/s", ("network.bandwidth=10 Gbit/s",)),
             Assumption("links of 25 Gbit/s", ("network.bandwidth=25 Gbit/s",)),
@@ -122,16 +124,16 @@ PACE = (
         inconsistent=True,
         unit="s",
         timing=True,
-        why="If 1 does not delay, 20 delays by 19 steps.",
+        why="If a delay of 1 means none, a delay of 20 is one of 19 steps.",
     ),
     Claim(
         name="time hidden per step of delay",
-        says="What is tolerated grows by the compute time, 0.3 s, with each step of delay.",
+        says="The tolerated latency grows by the compute time, 0.3 s, with each step of delay.",
         measure=hidden_per_step,
         expected=0.3,
         unit="s",
         timing=True,
-        why="Each further step is one more gradient that is computed meanwhile.",
+        why="Each further step lets one more gradient be computed meanwhile.",
     ),
     Claim(
         name="1000 ms",
@@ -139,7 +141,7 @@ PACE = (
         measure=second,
         expected=1.0,
         timing=True,
-        why="Six hops of a ring in a row make the 6 s that 20 gradients take.",
+        why="Six hops of a ring, one after another, take 6 s, as do 20 gradients.",
         assumptions=(
             Assumption("a tree instead of a ring: 4 hops", ("network.collective=tree",)),
             Assumption("8 workers: 14 hops", ("cluster.workers=8",)),
@@ -151,7 +153,7 @@ PACE = (
         measure=traffic,
         expected=20,
         timing=True,
-        why="A mean is as large as before, and there is one where there were 20.",
+        why="A mean is as large as before, and there is one instead of 20.",
         assumptions=(TWICE,),
     ),
     Claim(
@@ -161,7 +163,7 @@ PACE = (
         expected=78.2,
         unit="ms",
         timing=True,
-        why="Arithmetic; light in glass takes half as long again.",
+        why="Arithmetic; light in glass takes 1.5 times as long.",
     ),
 )
 
@@ -171,26 +173,29 @@ PAPER = Paper(
     title="Distributed Training Across the World",
     source="Zhu, Lu, Lin & Han; numbers on delay without compensation from notes on its successor, "
     "Delayed Gradient Averaging",
-    settings="Times are of the paper's ResNet-50 (102 MB), 0.3 s a gradient, on a ring of four. "
-    "Accuracy is of a stand-in with real gradients, softmax regression on digits with the paper's "
+    settings="Times are those of the paper's ResNet-50 (102 MB), 0.3 s a gradient, on a ring of "
+    "four. "
+    "Accuracies are those of a stand-in with real gradients, softmax regression on digits with the "
+    "paper's "
     "recipe (120 epochs of momentum SGD, warm-up, cosine, four workers), at the learning rate that "
-    "is best for synchronous SGD: read its order, not its size. The "
+    "is best for synchronous SGD: compare signs, not sizes. The "
     "test set has 360 images: one is 0.28 points.",
     claims=(*PACE, *LEARNING),
     figures={
         "world": (
-            "Share of a step spent computing, over four continents. Without compression delay and "
+            "Share of a step spent computing, over four continents. Without compression, delay and "
             "sparsity up to 20 are not enough.",
-            dts_figures.world,
+            dts_figures.continents,
         ),
         "latency": (
-            "Share of a step spent computing against latency: each delay is flat up to where D "
-            "gradients take as long as a mean, then falls as one over the latency.",
+            "Share of a step spent computing against latency: each curve is flat until a mean "
+            "takes "
+            "as long as D gradients, and then falls as one over the latency.",
             dts_figures.latencies,
         ),
         "accuracy": (
-            "Final accuracy of the stand-in: uncorrected delay costs more with every step of it, "
-            "compensated delay little, delay and sparsity together more.",
+            "Final accuracy of the stand-in: uncorrected delay costs more with every step, "
+            "compensated delay costs little, delay and sparsity together cost more.",
             dts_figures.delays,
         ),
     },

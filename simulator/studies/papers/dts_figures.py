@@ -1,4 +1,4 @@
-"""DTS: its figures."""
+"""DTS's figures, redrawn."""
 
 from typing import TYPE_CHECKING
 
@@ -9,12 +9,12 @@ from paceline.simulator.results.figures.curves import label_ends
 from paceline.simulator.results.figures.style import COLOURS, DASHES, GREY, one_panel
 from paceline.simulator.results.statistics import interval
 from paceline.simulator.studies.papers.dts_measures import (
+    CONTINENTS,
     DELAY,
     DELAYS,
     HOPS,
     LATENCY,
     SPARSITY,
-    WORLD,
     accuracy,
     settled,
 )
@@ -59,8 +59,8 @@ def latencies(lab: Lab) -> "Figure":
     return figure
 
 
-def world(lab: Lab) -> "Figure":
-    """Scalability over four continents, a bar for each way."""
+def continents(lab: Lab) -> "Figure":
+    """Scalability over four continents, a bar for each variant."""
     names = {
         "ssgd": "ssgd",
         "ssgd, compressed": "ssgd, 31 times fewer bytes",
@@ -68,8 +68,8 @@ def world(lab: Lab) -> "Figure":
         "D = p = 20": "D = p = 20",
         "compressed": "D = p = 4, 31 times fewer bytes",
     }
-    compute = lab.scenario(WORLD).cluster.compute.expectation
-    values = [compute / settled(lab, WORLD, label) for label in names]
+    compute = lab.scenario(CONTINENTS).cluster.compute.expectation
+    values = [compute / settled(lab, CONTINENTS, label) for label in names]
     figure, axes = one_panel(2.2)
     drawn = axes.barh(range(len(names)), values, height=0.6, color=COLOURS[0])
     axes.bar_label(drawn, [f"{value:.3f}" for value in values], padding=4)

@@ -12,7 +12,7 @@ from paceline.simulator.studies.papers.dts_measures import (
     loss_per_delay,
 )
 
-NOISE = -0.5  # points: what the notes on DGA lose from D = 5 to D = 20 with compensation
+NOISE = -0.5  # points: the loss in the notes on DGA from D = 5 to D = 20 with compensation
 PUBLISHED = {5: (88.7, 89.2), 10: (86.9, 89.3), 15: (85.5, 89.0), 20: (84.2, 88.7)}
 PARITY = f"accuracy is that of synchronous SGD, within noise (here {-NOISE} points)."
 
@@ -30,7 +30,7 @@ FASTER = Assumption(
 
 
 def lecture(delay: int) -> Assumption:
-    """The published notes' compensation in the place of the exact one."""
+    """The published notes' compensation instead of the exact one."""
     sets = (f"algorithm.'D = {delay}'.compensation=lecture",)
     return Assumption("compensated as in the notes on DGA", sets)
 
@@ -43,8 +43,8 @@ def late(delay: int) -> Claim:
         measure=partial(against, name=DELAY, label=f"D = {delay}", other="ssgd"),
         neutral=NOISE,
         unit="points",
-        why="Compensation replays momentum SGD on averaged gradients; until a mean has come each "
-        "worker is astray, and the longer the delay, the smaller the rate that is stable.",
+        why="Compensation replays momentum SGD on averaged gradients. Until a mean arrives each "
+        "worker is off, and the longer the delay, the smaller the largest stable rate.",
         assumptions=(lecture(delay), HALF, UNEVEN),
     )
 
@@ -55,13 +55,14 @@ def better(delay: int) -> Claim:
     return Claim(
         name=f"compensation at D = {delay}",
         says=f"Accuracy is {bare} % without compensation and {whole} % with it (notes on DGA, "
-        "ResNet-18 on CIFAR-10): better with.",
+        "ResNet-18 on CIFAR-10).",
         measure=partial(
             against, name=DELAY, label=f"D = {delay}", other=f"uncorrected D = {delay}"
         ),
         neutral=0,
         unit="points",
-        why="Uncorrected, every gradient is applied late; with momentum that is less stable.",
+        why="Without compensation every gradient is applied late, which is less stable with "
+        "momentum.",
         assumptions=(lecture(delay), HALF, UNEVEN),
     )
 
@@ -74,8 +75,9 @@ def rare(label: str, what: str, *assumptions: Assumption) -> Claim:
         measure=partial(against, name=SPARSITY, label=label, other="ssgd"),
         neutral=NOISE,
         unit="points",
-        why="Between means workers drift apart; each mean takes them back, late if it is late. "
-        "Delay and drift add up, and a smaller rate bears more of both.",
+        why="Between means workers drift apart, and a delayed mean brings them back late. Delay "
+        "and "
+        "drift add up, and a smaller rate tolerates more of both.",
         assumptions=assumptions,
     )
 
@@ -85,13 +87,13 @@ LEARNING = (
     *map(better, DELAYS),
     Claim(
         name="uncorrected delay",
-        says="Without compensation accuracy falls with every five steps of delay (88.7 / 86.9 / "
+        says="Without compensation, accuracy falls with every five steps of delay (88.7 / 86.9 / "
         "85.5 / 84.2 %).",
         measure=loss_per_delay,
         neutral=0,
         below=True,
         unit="points per 5 steps",
-        why="The older a gradient, the less it says of where the model is now.",
+        why="The older a gradient, the less it says about the present model.",
         assumptions=(HALF, UNEVEN),
     ),
     *(rare(f"p = {p}", f"With a mean every {p} steps", UNEVEN) for p in (5, 10, 20)),
@@ -103,9 +105,10 @@ LEARNING = (
         measure=compressed,
         neutral=NOISE,
         unit="points",
-        why="What is left out is sent later: delay that nothing makes up for. What is sent loses "
-        "its momentum, so that sending more asks for a larger rate. The share that a model of 25 "
-        "million parameters bears is not asked here.",
+        why="Entries left out are sent later, a delay without compensation. Entries sent lose "
+        "their "
+        "momentum, so sending more calls for a larger rate. We do not test which share a model "
+        "of 25 million parameters tolerates.",
         assumptions=(THREE, TENTH, FASTER),
     ),
 )

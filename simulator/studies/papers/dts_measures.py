@@ -1,4 +1,4 @@
-"""DTS: what its runs say."""
+"""Measures of DTS's claims: seconds per step, scalability, traffic, accuracy."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from paceline.simulator.studies.papers.claim import Finding, mean
 from paceline.simulator.studies.papers.lab import Lab
 from paceline.simulator.theory import scalability
 
-WORLD, LATENCY, CENTRE = "dts/four-continents", "dts/latency", "dts/data-centre"
+CONTINENTS, LATENCY, CENTRE = "dts/four-continents", "dts/latency", "dts/data-centre"
 DELAY, SPARSITY, COMPRESSION = "dts/delay", "dts/sparsity", "dts/compression"
 DELAYS = (5, 10, 15, 20)
 HOPS = 6  # of a ring of four
@@ -15,7 +15,7 @@ LIGHT = 299_792_458  # m/s
 
 
 def settled(lab: Lab, name: str, label: str, *sets: str) -> float:
-    """Seconds per step of the second half of the run: what it starts with is left out."""
+    """Seconds per step of the second half of the run, after the start-up."""
     (run, *_) = lab.runs(name, *sets).groups[label]
     time, step = run.curve["time"], run.curve["step"]
     half = len(time) // 2
@@ -35,27 +35,29 @@ def scales(lab: Lab, name: str, label: str, *sets: str) -> Finding:
 
 
 def latency_alone(lab: Lab) -> Finding:
-    """That of ssgd where bytes take no time."""
-    found = scales(lab, WORLD, "ssgd", "network.bandwidth=1000 Tbit/s")
-    most = scales(lab, WORLD, "ssgd").value
-    return Finding(found.value, note=f"{found.note} With the bandwidth it scales to {most:.4f}.")
+    """Scalability of ssgd where bytes take no time."""
+    found = scales(lab, CONTINENTS, "ssgd", "network.bandwidth=1000 Tbit/s")
+    most = scales(lab, CONTINENTS, "ssgd").value
+    return Finding(
+        found.value, note=f"{found.note} With the scenario's bandwidth it scales to {most:.4f}."
+    )
 
 
 def dts_scales(lab: Lab) -> Finding:
-    """That of DTS with compression; without it for comparison."""
-    plain = scales(lab, WORLD, "uncompressed").value
-    found = scales(lab, WORLD, "compressed")
+    """Scalability of DTS with compression; the note has that without."""
+    plain = scales(lab, CONTINENTS, "uncompressed").value
+    found = scales(lab, CONTINENTS, "compressed")
     return Finding(found.value, note=f"{found.note} Uncompressed it scales to {plain:.3f}.")
 
 
 def gain(lab: Lab) -> Finding:
-    """How many times as fast as ssgd."""
-    times = [settled(lab, WORLD, label) for label in ("ssgd", "compressed")]
+    """How many times as fast as ssgd DTS is."""
+    times = [settled(lab, CONTINENTS, label) for label in ("ssgd", "compressed")]
     return Finding(times[0] / times[1], note="{:.4g} s a step against {:.3g} s.".format(*times))
 
 
 def tolerated(lab: Lab, label: str = "D = 20") -> Finding:
-    """How long a mean may take without costing time, by the line through two that are longer."""
+    """Seconds that a mean may take without cost, extrapolated from two longer ones."""
     means, steps = [], []
     for latency in ("network.latency=2 s", "network.latency=3 s"):
         cost = mean_cost(lab.scenario(LATENCY, latency))
@@ -63,12 +65,13 @@ def tolerated(lab: Lab, label: str = "D = 20") -> Finding:
         steps.append(settled(lab, LATENCY, label, latency))
     compute = lab.scenario(LATENCY).cluster.compute.expectation
     slope = (means[1] - means[0]) / (steps[1] - steps[0])
-    note = f"{slope:.4g} gradients of {compute:g} s; {cost.transmission:.2g} s of it send bytes."
+    sending = f"sending the bytes takes {cost.transmission:.2g} s of it"
+    note = f"{slope:.4g} gradients of {compute:g} s; {sending}."
     return Finding(means[0] - slope * (steps[0] - compute), note=note)
 
 
 def off_by_one(lab: Lab) -> Finding:
-    """The same with a step of delay less, as the paper's eq. 3 counts."""
+    """The same with one step of delay less, as the paper's eq. 3 counts."""
     whole = tolerated(lab).value
     return Finding(tolerated(lab, "D = 19").value, note=f"20 whole steps hide {whole:.4g} s.")
 
@@ -90,13 +93,13 @@ def second(lab: Lab) -> Finding:
 
 def traffic(lab: Lab) -> Finding:
     """Bytes per step of ssgd over those of DTS with p = 20."""
-    rows = {row["label"]: row["bytes_per_step"] for row in lab.runs(WORLD).algorithms}
+    rows = {row["label"]: row["bytes_per_step"] for row in lab.runs(CONTINENTS).algorithms}
     most, least = rows["ssgd"], rows["D = p = 20"]
     return Finding(most / least, note=f"{most / 1e6:.4g} MB a step against {least / 1e6:.3g} MB.")
 
 
 def footnote(lab: Lab) -> Finding:
-    """Milliseconds of light there and back."""
+    """Round-trip time of light, in milliseconds."""
     return Finding(2 * 11_725e3 / LIGHT * 1e3)
 
 

@@ -39,8 +39,8 @@ CLAIMS = (
         "4 workers: against local-sgd",
         "HPSGD is as fast as local-sgd with gamma = 8 (here: the ratio of their times)",
         runs.parity,
-        "HPSGD hides the average and has to ask whether it is there; local-sgd pays an eighth of "
-        "it: both lose as much.",
+        "HPSGD hides the average but has to ask whether it is there; local-sgd pays an eighth of "
+        "it: both lose the same.",
         expected=1,
         timing=True,
         assumptions=(FREE, STRAGGLERS, FLUSHED),
@@ -49,7 +49,7 @@ CLAIMS = (
         "4 workers: k",
         "the two gains at 4 workers fit t_sync / t_train = 1.88",
         runs.fit,
-        "(1 + k) / (1 + k/8) = 2.33 where ssgd and local-sgd wait for nobody.",
+        "(1 + k) / (1 + k/8) = 2.33 where ssgd and local-sgd have no stragglers to wait for.",
         expected=1.88,
         timing=True,
         assumptions=(STRAGGLERS,),
@@ -58,8 +58,8 @@ CLAIMS = (
         "4 workers: waiting",
         "the same fit has HPSGD wait 23.5 % of the time of a gradient",
         runs.waiting,
-        "Parity with local-sgd makes it k/8. What HPSGD alone waits for is our choice: the "
-        "question that its workers have to agree on.",
+        "Parity with local-sgd makes it k/8. Why HPSGD alone waits is our choice: its workers "
+        "have to agree whether the mean is there.",
         expected=23.5,
         unit="%",
         timing=True,
@@ -67,7 +67,8 @@ CLAIMS = (
     ),
     Claim(
         "sync period",
-        "HPSGD averages every max(2, ceil(k)) iterations (ratio to that, furthest from 1)",
+        "HPSGD averages every max(2, ceil(k)) iterations (the ratio to that which is furthest from "
+        "1)",
         runs.window,
         "The first step on a fresh replica never asks; each later one does.",
         expected=1,
@@ -79,7 +80,7 @@ CLAIMS = (
         "16 workers: over ssgd",
         "HPSGD has 250 % more throughput than ssgd",
         partial(runs.gain, workers=16, over="ssgd"),
-        f"{FITTED} too, by the latency of a hop: a ring's bandwidth makes an average of 16 only a "
+        f"{FITTED}, too, by the latency of a hop: a ring's bandwidth makes an average of 16 only a "
         "quarter longer than one of 4.",
         expected=250,
         neutral=0,
@@ -91,7 +92,8 @@ CLAIMS = (
         "16 workers: over local-sgd",
         "HPSGD has 75 % more throughput than local-sgd with gamma = 8",
         runs.impossible,
-        "It contradicts the 250 % over ssgd, unless models cost more to average than gradients.",
+        "It contradicts the 250 % over ssgd unless averaging models costs more than averaging "
+        "gradients.",
         expected=75,
         neutral=0,
         inconsistent=True,
@@ -128,7 +130,7 @@ CLAIMS = (
         "time per epoch: over psgd",
         "psgd, which never communicates, is the lower bound (seconds that HPSGD takes longer)",
         partial(runs.epoch, than="hpsgd", ours="psgd"),
-        "What is left over it is the asking.",
+        "The rest is the time spent asking.",
         neutral=0,
         unit="s",
         timing=True,
@@ -137,7 +139,7 @@ CLAIMS = (
         "time per epoch: under ssgd",
         "an epoch of HPSGD is shorter than one of ssgd, 4 workers (seconds saved)",
         partial(runs.epoch, than="ssgd"),
-        "HPSGD trains on while gradients are averaged.",
+        "HPSGD goes on training while gradients are averaged.",
         neutral=0,
         unit="s",
         timing=True,
@@ -147,7 +149,7 @@ CLAIMS = (
         "time per epoch: under local-sgd",
         "an epoch of HPSGD is shorter than one of local-sgd, 16 workers (seconds saved)",
         partial(runs.epoch, than=LOCAL, workers=16),
-        "With 16 workers an eighth of an average is more than the asking costs.",
+        "With 16 workers an eighth of an average costs more than asking.",
         neutral=0,
         unit="s",
         timing=True,
@@ -159,7 +161,7 @@ CLAIMS = (
             f"HPSGD spends less of its time on communication than {name}, 4 workers (difference "
             "of the shares)",
             partial(runs.hidden, than=than),
-            "The average goes on beside the gradients, so no step waits for the network.",
+            "The average runs beside the gradients, so no step waits for the network.",
             neutral=0,
             below=True,
             unit="points",
@@ -192,7 +194,7 @@ CLAIMS = (
                 "HPSGD before local-sgd",
                 "hpsgd",
                 LOCAL,
-                "HPSGD is there first",
+                "HPSGD gets there first",
                 "Faster steps make up for a window's delay with 16 workers; with 4, whose steps "
                 "are equally fast, nothing does.",
             ),
@@ -200,7 +202,7 @@ CLAIMS = (
                 "local-sgd before ssgd",
                 LOCAL,
                 "ssgd",
-                "local-sgd is there before ssgd",
+                "local-sgd gets there before ssgd",
                 "Both need about as many iterations, and local-sgd averages at every eighth.",
             ),
         )
@@ -212,24 +214,25 @@ PAPER = Paper(
     title="HPSGD: Hierarchical Parallel SGD With Stale Gradients Featuring",
     source="Zhou, Ye, Zhang & Lv, arXiv 2009.02701",
     settings="Time: `hpsgd/time`, iterations of 128 samples of CIFAR-10 on four GPUs, with "
-    "ResNet-18's size; the paper's own seconds are not known, only ratios, and bandwidth, latency "
-    "and the cost of asking are fitted to three of these. Accuracy: `hpsgd/accuracy`, the same "
+    "ResNet-18's size; the paper gives ratios, not seconds, and bandwidth, latency and the cost of "
+    "asking are fitted to three of them. Accuracy: `hpsgd/accuracy`, the same "
     "times with 16 workers, and real gradients of a small network on the digits, a stand-in.",
     claims=CLAIMS,
     figures={
         "scale": (
-            "Scale efficiency by number of workers: as averages take longer HPSGD loses least, in "
-            "steps, as its windows grow; the asking keeps it below psgd",
+            "Scale efficiency by number of workers: as averages take longer, HPSGD loses least, in "
+            "jumps where its windows grow; asking keeps it below psgd.",
             figures.scale,
         ),
         "epoch": (
-            "Where an iteration's time goes with 4 and 16 workers: HPSGD has no communication to "
-            "wait for, and asks whether the mean is there (counted as a wait)",
+            "Where an iteration's time goes with 4 and 16 workers: HPSGD never waits for "
+            "communication, but "
+            "asks whether the mean is there (counted as a wait).",
             figures.epoch,
         ),
         "accuracy": (
             "Accuracy of the stand-in, 16 workers: HPSGD and local-sgd are three times as fast as "
-            "ssgd, HPSGD a little ahead",
+            "ssgd, and HPSGD is a little ahead.",
             figures.accuracy,
         ),
     },

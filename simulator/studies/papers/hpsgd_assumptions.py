@@ -1,4 +1,4 @@
-"""What HPSGD's paper leaves open, chosen otherwise."""
+"""Assumptions about HPSGD's open settings, each with other values than the scenarios'."""
 
 from paceline.simulator.studies.papers.claim import Assumption
 from paceline.simulator.studies.papers.hpsgd_runs import FREE_ASKING
@@ -15,14 +15,14 @@ STRAGGLERS = Assumption(
         "network.bandwidth=6.81 Gbit/s",
     ),
 )
-FLUSHED = Assumption("nothing pends over an epoch's end", ("algorithm.hpsgd.epoch=391",))
-CHEAP = Assumption("16 workers waste nothing, and an average takes 2.5 gradients", WASTE_NOTHING)
+FLUSHED = Assumption("nothing is pending at the end of an epoch", ("algorithm.hpsgd.epoch=391",))
+CHEAP = Assumption("16 workers lose no time, and an average takes 2.5 gradients", WASTE_NOTHING)
 BANDWIDTH = Assumption(
-    "a hop has no latency, and the bandwidth alone makes the average of 4 workers",
+    "a hop has no latency, and the bandwidth alone gives the average of 4 workers",
     ("network.latency=0 s", "network.bandwidth=4.755 Gbit/s"),
 )
 SMALL = Assumption(
-    "four processes with 8 samples each use a GPU worse than one with 32, by a quarter",
+    "four processes with 8 samples each use a GPU a quarter less well than one with 32",
     ("cluster.compute=75 ms",),
 )
 SHARED = Assumption(
@@ -37,18 +37,18 @@ SHARED = Assumption(
 )
 HEAVIER = Assumption("a model weighs 2.4 gradients, in bytes", (f"{MULTIPLIER}=2.4",))
 HEAVIER_CHEAP = Assumption(
-    "the same, where 16 workers waste nothing, and an average takes 2.5 gradients",
+    "the same, where 16 workers lose no time, and an average takes 2.5 gradients",
     (f"{MULTIPLIER}=2.4", *WASTE_NOTHING),
 )
 HEAVIEST = Assumption(
-    "a model weighs 4.81 gradients, in bytes; its average passes no more hops",
+    "a model weighs 4.81 gradients, in bytes; its average takes no more hops",
     (f"{MULTIPLIER}=4.81",),
 )
 FOUR = Assumption("4 workers", ("cluster.workers=4", "objective.batch=32"))
 EPOCHS = tuple(
     Assumption(what, ("algorithm.hpsgd.epoch=11", f"algorithm.hpsgd.epoch_flush={flush}"))
     for what, flush in (
-        ("nothing pends over an epoch's end", "exact"),
+        ("nothing is pending at the end of an epoch", "exact"),
         ("the published code: it drops a window there, and applies the last one twice", "paper"),
     )
 )

@@ -1,4 +1,4 @@
-"""What HPSGD's claims are measured by: times, shares and accuracies, one value per seed."""
+"""Measures of HPSGD's claims: times, shares and accuracies, one value per seed."""
 
 from dataclasses import replace
 from math import ceil
@@ -31,9 +31,9 @@ def paces(lab: Lab, workers: int) -> dict[str, np.ndarray]:
 
 
 def shares(lab: Lab, workers: int, name: str) -> np.ndarray:
-    """Shares of the time that go to compute, wait, communicate; shape (seeds, 3).
+    """Shares of the time spent on compute, wait, communicate; shape (seeds, 3).
 
-    To compute goes what psgd takes, which does nothing else: asking for the mean is a wait.
+    Compute is the time of psgd, which does nothing else; asking for the mean is a wait.
     """
     found = timing(lab, workers)
     return np.array(
@@ -56,19 +56,19 @@ def _reaching(run: Run, accuracy: float) -> float:
 
 
 def gain(lab: Lab, *, workers: int, over: str) -> Finding:
-    """How much more HPSGD gets done in the same time, in percent."""
+    """How much higher HPSGD's throughput is, in percent."""
     took = paces(lab, workers)
     return mean(100 * (took[over] / took["hpsgd"] - 1), _times(took))
 
 
 def parity(lab: Lab) -> Finding:
-    """Local SGD's seconds per iteration in HPSGD's, 4 workers."""
+    """Local SGD's seconds per iteration over HPSGD's, 4 workers."""
     took = paces(lab, 4)
     return mean(took[LOCAL] / took["hpsgd"], _times(took))
 
 
 def impossible(lab: Lab) -> Finding:
-    """HPSGD over local SGD with 16 workers, and why both gains cannot be had."""
+    """HPSGD's gain over local SGD with 16 workers, and why it contradicts that over ssgd."""
     took = paces(lab, 16)
     compute, ours, ssgd = (took[name].mean() for name in ("psgd", "hpsgd", "ssgd"))
     k = 1 / (1 - 2 / 8)  # 1 + k = 2 (1 + k/8)
@@ -77,25 +77,26 @@ def impossible(lab: Lab) -> Finding:
         100 * (took[LOCAL] / took["hpsgd"] - 1),
         f"Both gains together: ssgd takes 3.5/1.75 = {3.5 / 1.75:g} times local-sgd's step, "
         f"1 + k = 2 (1 + k/8), so k = {k:.3f}, and HPSGD's step would take (1 + k)/3.5 = "
-        f"{(1 + k) / 3.5:.3f} gradients, less than its own one. Here averaging the model would "
-        f"have to cost {wanted:.2f} times averaging the gradient; where HPSGD wastes nothing, "
+        f"{(1 + k) / 3.5:.3f} gradients, less than the one that it computes. Here averaging the "
+        f"model would "
+        f"have to cost {wanted:.2f} times averaging the gradient; where HPSGD loses no time, "
         f"{8 * 0.75 / 2.5:.1f} times.",
     )
 
 
 def fit(lab: Lab) -> Finding:
-    """What an average takes, in gradients."""
+    """Time of an average over that of a gradient."""
     return mean([_k(run) for run in timing(lab, 4)["ssgd"]])
 
 
 def waiting(lab: Lab) -> Finding:
-    """What HPSGD's iteration takes beyond the gradient, in percent of it."""
+    """Time of HPSGD's iteration beyond the gradient, in percent of the gradient."""
     took = paces(lab, 4)
     return mean(np.round(100 * (took["hpsgd"] / took["psgd"] - 1), 9))  # no rounding errors
 
 
 def window(lab: Lab) -> Finding:
-    """Of several networks, the period furthest from the formula, as a share of it."""
+    """Period over the formula's, of the network where it is furthest from 1."""
     ratios, notes = [], []
     for bandwidth in BANDWIDTHS:
         result = lab.runs(TIME, f"network.bandwidth={bandwidth}", FREE_ASKING)
@@ -109,7 +110,7 @@ def window(lab: Lab) -> Finding:
 
 
 def efficiency(lab: Lab, *, workers: int) -> Finding:
-    """HPSGD's scale efficiency in ssgd's."""
+    """HPSGD's scale efficiency over ssgd's."""
     took = paces(lab, workers)
     alone = took["psgd"].mean()
     said = ", ".join(f"{name} {alone / took[name].mean():.3f}" for name in ("hpsgd", LOCAL, "ssgd"))
@@ -124,7 +125,7 @@ def growth(lab: Lab, *, over: str) -> Finding:
     said = ", ".join(
         f"{count}: {ratio.mean():.3f}" for count, ratio in zip(COUNTS, ratios, strict=True)
     )
-    return mean(least, f"{over} takes so many times as long, by workers: {said}.")
+    return mean(least, f"{over}'s time over HPSGD's, by workers: {said}.")
 
 
 def epoch(lab: Lab, *, than: str, ours: str = "hpsgd", workers: int = 4) -> Finding:
@@ -135,7 +136,7 @@ def epoch(lab: Lab, *, than: str, ours: str = "hpsgd", workers: int = 4) -> Find
 
 
 def hidden(lab: Lab, *, than: str) -> Finding:
-    """Share of the time that communicates: HPSGD's less another's, in percentage points."""
+    """HPSGD's share of time in communication minus another's, in percentage points."""
     parts = {name: shares(lab, 4, name) for name in ("hpsgd", than)}
     said = "; ".join(
         f"{name} " + "/".join(f"{100 * share:.0f}" for share in each.mean(axis=0))
@@ -146,7 +147,7 @@ def hidden(lab: Lab, *, than: str) -> Finding:
 
 
 def final_accuracy(lab: Lab) -> Finding:
-    """Accuracy after 100 epochs in ssgd's."""
+    """Accuracy after 100 epochs over ssgd's."""
     last = {
         label: np.array([run.curve["accuracy"][-1] for run in runs])
         for label, runs in lab.runs(ACCURACY).groups.items()
@@ -164,7 +165,7 @@ def sooner(lab: Lab, *, accuracy: float, first: str, then: str) -> Finding:
 
 
 def _k(run: Run) -> float:
-    """What an average takes, in gradients: run must be ssgd's."""
+    """Time of an average over that of a gradient; `run` must be ssgd's."""
     return run.seconds["communicate"] / run.seconds["compute"]
 
 

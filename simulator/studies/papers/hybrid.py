@@ -19,7 +19,7 @@ from paceline.simulator.studies.papers.hybrid_tables import (
 )
 from paceline.simulator.studies.papers.lab import Lab
 
-AT_ONCE = Assumption("workers are answered at once", ("algorithm.0.wait=false",))
+AT_ONCE = Assumption("the server answers workers at once", ("algorithm.0.wait=false",))
 ENDS = (
     'algorithm=[{name="hybrid", label="hybrid, s = 100", step_size=100},'
     ' {name="hybrid", label="hybrid, s = 500", step_size=500}, {name="asgd"}]'
@@ -35,7 +35,7 @@ SUMS = (
     Assumption("delays clipped at zero", ('cluster.extra.negative="clip"',)),
     Assumption("a gradient takes 250 ms", ('cluster.compute="250 ms"',)),
 )
-"""What the paper leaves open, for the first step size of a scenario."""
+"""The paper's open settings, for the first step size of a scenario."""
 
 
 def cell(lab: Lab, where: TableEntry) -> Finding:
@@ -51,7 +51,7 @@ def least(lab: Lab, table: PaperTable) -> Finding:
 
 
 def step(lab: Lab, table: PaperTable, before: Sequence[int], after: Sequence[int]) -> Finding:
-    """How far the mean of some cells lies above that of others, per seed."""
+    """Mean of some cells minus that of others, per seed."""
     found = {place: differences(lab, table.cells[place]) for place in {*before, *after}}
     above, under = (np.mean([found[i] for i in each], axis=0) for each in (before, after))
     return mean(above - under, f"{above.mean():.3g} against {under.mean():.3g}.")
@@ -68,15 +68,15 @@ def trend(lab: Lab, table: PaperTable) -> Finding:
 
 
 def printed(lab: Lab) -> Finding:
-    """What another table of the paper says of the setting of the batch table's 32."""
+    """Another table's number for the setting of batch 32 in the batch table."""
     other, here = STEP.at("500").paper, BATCH.at("32").paper
     values = differences(lab, BATCH.at("32"))
     half = float(np.ptp(values)) / 2
     return Finding(
         other,
         note=f"{here} - {other} = {here - other:.3f} points; the delay table says "
-        f"{DELAY.at('0.25 s').paper}, too. Our seeds differ by ± {half:.2g}, so that other "
-        f"rounds may explain it.",
+        f"{DELAY.at('0.25 s').paper}, too. Our seeds differ by ± {half:.2g}, so other "
+        f"rounds may explain the difference.",
     )
 
 
@@ -108,7 +108,7 @@ def order(
     why: str,
     assumptions: tuple[Assumption, ...] = (),
 ) -> Claim:
-    """A claim about the shape of a table: a difference that is to be above zero."""
+    """A claim about the shape of a table: a difference that should be above zero."""
     return Claim(
         name=name,
         says=says,
@@ -122,8 +122,8 @@ def order(
 
 SERVER = "One update for several gradients relieves the server that async queues for."
 ODD = (
-    "Nothing in the method singles this setting out, and the paper's three others have the other "
-    "sign: five rounds of a noisy network, it seems."
+    "Nothing in the method singles this setting out, and the paper's other three have the opposite "
+    "sign: probably noise over five rounds."
 )
 
 LARGER = "A larger batch takes longer to compute, and the server is less of a bottleneck."
@@ -151,7 +151,7 @@ CLAIMS = (
             np.mean([differences(lab, each) for each in CIFAR.cells], axis=0)
             - np.mean([differences(lab, each) for each in MNIST.cells], axis=0)
         ),
-        "Accuracy that is still rising after 100 s gains more by each further gradient.",
+        "Accuracy that is still rising after 100 s gains more from each further gradient.",
     ),
     *numbers(BATCH, SERVER),
     order(
@@ -180,8 +180,8 @@ CLAIMS = (
         "step size: the peak above its left",
         "500 gains more than 100",
         partial(step, table=STEP, before=(2,), after=(0,)),
-        "Where the peak lies is a matter of what updates cost: the dearer they are, the sooner "
-        "the server is to be relieved, whomever it waits for.",
+        "The cost of an update decides where the peak lies: the higher it is, the sooner the "
+        "server has to be relieved, even if it then waits for delayed workers.",
         (
             Assumption("an update of 20 ms", (ENDS, 'server.apply="20 ms"')),
             Assumption("an update of 40 ms", (ENDS, 'server.apply="40 ms"')),
@@ -191,15 +191,15 @@ CLAIMS = (
         "step size: the peak above its right",
         "500 gains more than 1000",
         partial(step, table=STEP, before=(2,), after=(4,)),
-        "A long one is asynchronous for most of the time, and gains as little.",
+        "With a long step size hybrid is asynchronous for most of the time and gains little.",
     ),
     *numbers(DELAY, SERVER),
     order(
         "delay: always positive",
         "hybrid wins at every sd from 0.25 to 1.25 s",
         partial(least, table=DELAY),
-        "Delayed workers still make more gradients than the server can apply one by one, but the "
-        "longer the delays, the fewer.",
+        "Even delayed workers make more gradients than the server can apply one by one, though "
+        "fewer with longer delays.",
     ),
     Claim(
         name="one setting, one number",
@@ -208,7 +208,8 @@ CLAIMS = (
         expected=4.222,
         unit="points",
         inconsistent=True,
-        why="The tables come from other rounds, or from another default; the paper does not say.",
+        why="The tables come from different rounds or different defaults; the paper does not say "
+        "which.",
     ),
 )
 
@@ -218,11 +219,12 @@ PAPER = Paper(
     source="Vora, Patel & Joshi, arXiv 2407.00101",
     settings="Test accuracy of hybrid minus that of async, averaged over 100 simulated seconds, in "
     "percentage points; 25 workers, half of them delayed by |N(0, sd)|, learning rate 0.01, and a "
-    "round per seed, which both begin with the same weights. The digits of scikit-learn stand for "
+    "round per seed, in which both begin with the same weights. The digits of scikit-learn stand "
+    "for "
     "MNIST (softmax regression) and for CIFAR-10 (a network with a hidden layer); the random data "
-    "are made as the paper's, and learnt by such a network. Sign and shape are asked for, not the "
-    "numbers: the paper says neither what its server's updates cost nor how long a gradient "
-    "takes, and those two decide. The cost of an update is fitted to the step-size table, the same "
+    "are made as in the paper and learnt by such a network. Compare signs and shapes, not numbers: "
+    "the paper says neither what its server's updates cost nor how long a gradient takes, and "
+    "those two decide. The cost of an update is fitted to the step-size table, the same "
     "for all five.",
     claims=CLAIMS,
     figures=hybrid_figures.FIGURES,

@@ -1,4 +1,4 @@
-"""The figures of Hybrid, redrawn."""
+"""Hybrid's figures, redrawn."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -82,8 +82,8 @@ def step_sizes(lab: Lab) -> "Figure":
 FIGURES: Mapping[str, tuple[str, Callable[[Lab], "Figure"]]] = {
     "tables": (
         "Hybrid minus async, test accuracy averaged over 100 s, in percentage points: the paper's "
-        "five tables and ours. Levels depend on what the server's updates cost, which the paper "
-        "does not say.",
+        "five tables and ours. Levels depend on the cost of the server's updates, which the paper "
+        "does not give.",
         tables,
     ),
     "step-sizes": (

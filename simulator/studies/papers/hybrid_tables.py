@@ -9,12 +9,12 @@ from paceline.simulator.results.run import Run
 from paceline.simulator.studies.papers.lab import Lab
 
 FIXED, PER_SAMPLE = 400, 3  # ms of a gradient: an assumption, as the scenarios say
-POINTS = 1000  # of time that an average is over
+POINTS = 1000  # times that accuracy is averaged over
 
 
 @dataclass(frozen=True)
 class TableEntry:
-    """One number of a table: the `paper`'s, and where ours comes from."""
+    """One number of a table: the `paper`'s, and the scenario and settings for ours."""
 
     name: str
     paper: float
@@ -25,7 +25,7 @@ class TableEntry:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """Cells in the order of a key that they differ in."""
+    """Cells in the order of the key by which they differ."""
 
     name: str
     key: str
@@ -37,7 +37,7 @@ class PaperTable:
 
 
 def _batch(size: int) -> tuple[str, ...]:
-    """Overrides for a batch: it takes its time. None for the scenarios' own."""
+    """Overrides for a batch size and its compute time; none for the scenarios' own."""
     compute = f'cluster.compute="{FIXED + PER_SAMPLE * size} ms"'
     return () if size == 32 else (f"objective.batch={size}", compute)
 
@@ -56,7 +56,7 @@ def _image(name: str, scenario: str, numbers: Sequence[float]) -> PaperTable:
 
 
 def _row(name: str, scenario: str, found: Mapping[str, float], key: str = "") -> PaperTable:
-    """A table of one row; `key`: what it differs in, if that is not its name."""
+    """A table of one row; `key`: the setting that varies, by default `name`."""
     key = key or name
     cells = (
         TableEntry(

@@ -1,4 +1,4 @@
-"""Runs for claims: each is done once, whichever claims ask for it, and kept for the next time."""
+"""Runs for claims, each made once however many claims need it, and kept for later calls."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -11,14 +11,14 @@ from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies.simulate import Result, simulate
 
 QUICK = 3
-"""Seeds of a quick reproduction; a full one has those of the scenario."""
+"""Seeds of a quick reproduction; a full one uses all seeds of the scenario."""
 
 
 @dataclass(frozen=True)
 class Lab:
-    """Where claims are measured. `sets`: overrides of every scenario (an assumption's).
+    """Makes the runs of claims. `sets`: overrides of every scenario (an assumption's).
 
-    `kept`: where finished runs stay; without, they are made anew.
+    `kept`: where finished runs are kept; if None, they are made anew.
     """
 
     full: bool = False
@@ -28,11 +28,11 @@ class Lab:
     _known: dict[tuple[str, ...], Result] = field(default_factory=dict)
 
     def scenario(self, name: str, *sets: str) -> Scenario:
-        """A shipped scenario with overrides, those of the assumption last."""
+        """Load a shipped scenario with overrides, the assumption's last."""
         return load(name, [*sets, *self.sets])
 
     def runs(self, name: str, *sets: str) -> Result:
-        """Every algorithm of a shipped scenario with overrides, with as many seeds as are asked."""
+        """Run every algorithm of a shipped scenario with overrides."""
         key = (name, *sets, *self.sets)
         if key not in self._known:
             scenario = self.scenario(name, *sets)
@@ -41,9 +41,9 @@ class Lab:
         return self._known[key]
 
     def theory(self, name: str, *sets: str) -> dict[str, Any]:
-        """What `paceline theory` says of a shipped scenario with overrides."""
+        """Return the document of `paceline theory` for a shipped scenario with overrides."""
         return theory.tabulate(self.scenario(name, *sets))
 
     def but(self, sets: Sequence[str]) -> "Lab":
-        """The same with more overrides."""
+        """Return a lab with more overrides that shares these runs."""
         return replace(self, sets=(*self.sets, *sets))

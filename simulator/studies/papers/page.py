@@ -1,4 +1,4 @@
-"""The page of all claims: docs/reproduction.md, and its figures."""
+"""Write the page about all claims, docs/reproduction.md, and its figures."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -30,7 +30,7 @@ def write(folder: Path, rows: Sequence[Row], drawn: Sequence[Paper], lab: Lab) -
         for name, (_, draw) in paper.figures.items()
     }
     store.publish(folder, files)
-    # after them, for it shows those that are there, older ones too
+    # after the figures, because it shows all that exist, older ones too
     store.publish(folder, {PAGE: "\n".join(_page(rows, folder)).encode()})
 
 
@@ -45,8 +45,8 @@ def _page(rows: Sequence[Row], folder: Path) -> Iterator[str]:
         f"Made by `paceline reproduce` on {datetime.now(UTC):%Y-%m-%d}; every number comes from "
         "runs of the scenarios named (`--full`: with all their seeds). A number holds within the "
         "tolerance beside it, an order where its whole 95 % interval over seeds does; *in sign* "
-        "says that only the direction is right. What a paper leaves open is a key of a scenario, "
-        "and the rows in italics show what becomes of the claim when it is chosen otherwise.\n"
+        "says that only the direction is right. A setting that a paper leaves open is a key of a "
+        "scenario, and the rows in italics show the claim with another choice of it.\n"
     )
     groups = ((name, [row for row in rows if row["paper"] == name]) for name in papers.NAMES)
     found = {name: own for name, own in groups if own}
@@ -93,7 +93,7 @@ def value(row: Row) -> str:
 
 
 def expected(row: Row) -> str:
-    """The paper's number and how near ours is to be, if it has one."""
+    """The paper's number and the tolerance for ours; empty if it has none."""
     if row["expected"] is None:
         return ""
     return f"{row['expected']:.6g} {row['unit']} ± {100 * row['within']:.3g} %".replace("  ", " ")

@@ -22,7 +22,7 @@ Say = Callable[[str], None]
 
 
 class Answer(TypedDict):
-    """What a measurement of a claim came to."""
+    """The result of measuring a claim."""
 
     value: Number
     ci95: Pair
@@ -31,7 +31,7 @@ class Answer(TypedDict):
 
 
 class Assumed(Answer):
-    """The same under another assumption."""
+    """The result under another assumption."""
 
     assumption: str
     sets: list[str]
@@ -52,7 +52,7 @@ class Claimed(Answer):
 
 
 class Checked(TypedDict):
-    """What claims.json says."""
+    """The shape of claims.json."""
 
     claims: list[Claimed]
 
@@ -101,7 +101,7 @@ def reproduce(  # noqa: PLR0913 - the options of the command
 
 
 def _row(paper: Paper, claim: Claim, lab: Lab) -> Row:
-    """The contract's names of a claim, and what else the page says."""
+    """Return a claim's row in claims.json, which the page is written from."""
     found = claim.measure(lab)
     return {
         "paper": paper.name,
@@ -131,7 +131,7 @@ def _found(claim: Claim, found: Finding) -> Row:
 
 
 def _before(kept: store.KeptRuns) -> list[Row]:
-    """What earlier calls have found. Raises InputError where it cannot be read."""
+    """Return the rows of earlier calls. Raises InputError where claims.json cannot be read."""
     file = kept.path / kept.whole
     if not file.exists():
         return []
@@ -146,9 +146,9 @@ def _before(kept: store.KeptRuns) -> list[Row]:
 
 
 def _merged(before: Iterable[Row], rows: Sequence[Row], *, partly: bool) -> list[Row]:
-    """All rows, those found now in the place of older ones, in the order of the papers.
+    """Merge rows of this call into those `before`, in the order of the papers.
 
-    `partly`: not all claims of the papers were checked, so that older ones of them still stand.
+    `partly`: not all claims of these papers were checked, so keep older rows of the others.
     """
     fresh = {(row["paper"], row["claim"]) for row in rows}
     anew = set() if partly else {row["paper"] for row in rows}
