@@ -9,6 +9,7 @@ import numpy as np
 from paceline.simulator.reports.explore.views import View
 from paceline.simulator.reports.explore.words import theorem
 from paceline.simulator.reports.page.parts import literal
+from paceline.simulator.reports.page.series import rounded
 from paceline.simulator.results.figures import curves as plot
 from paceline.simulator.results.figures.bars import PARTS
 from paceline.simulator.results.figures.style import COLOURS, two_lines
@@ -211,7 +212,7 @@ def _share(runs: Sequence[Run], kind: str) -> float:
 
 def _line(x: np.ndarray, y: np.ndarray, shade: str, *, width: float) -> dict[str, Any]:
     return {
-        "type": "scatter", "mode": "lines", "x": _rounded(x), "y": _rounded(y),
+        "type": "scatter", "mode": "lines", "x": rounded(x), "y": rounded(y),
         "line": {"color": shade, "width": width}, "showlegend": False,
     }  # fmt: skip
 
@@ -225,11 +226,6 @@ def _band(x: np.ndarray, values: np.ndarray, shade: str) -> list[dict[str, Any]]
     red, green, blue = (int(shade[at : at + 2], 16) for at in (1, 3, 5))
     ends[1] |= {"fill": "tonexty", "fillcolor": f"rgba({red},{green},{blue},0.18)"}
     return ends
-
-
-def _rounded(values: np.ndarray) -> list[float | None]:
-    """Round to five digits: all that a screen can show, in a quarter of the bytes."""
-    return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values.tolist()]
 
 
 def _continued(
