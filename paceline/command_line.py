@@ -16,7 +16,7 @@ from paceline.simulator.errors import InputError, RunError
 from paceline.simulator.inputs.escaping import visible
 
 if TYPE_CHECKING:
-    from paceline.simulator.studies.simulate import Progress
+    from paceline.simulator.studies.execution import Progress
 
 # Plain help, without rich: it costs `paceline --help` 50 ms of its 150.
 app = typer.Typer(

@@ -16,8 +16,11 @@ from paceline.simulator.errors import InputError, RunError
 from paceline.simulator.load.load import Programs, load
 from paceline.simulator.results import store
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.simulator.studies import executors, simulate
-from paceline.simulator.studies.simulate import Progress, Result
+from paceline.simulator.studies import executors
+from paceline.simulator.studies.execution import Progress, demand_algorithms, seed_range
+from paceline.simulator.studies.result import Result, save
+from paceline.simulator.studies.simulate import simulate
+from paceline.simulator.studies.task import Task
 from paceline.validate import checks
 from paceline.validate.comparison import quantities
 from paceline.validate.comparison.compare import Comparison, compare
@@ -96,14 +99,13 @@ def validate(  # noqa: PLR0913 - the options of the command
     joins = launch.launched()
     checks.require_runnable(scenario, joins)
     device = find_device(device)
-    count = scenario.validation.seeds if seeds is None else seeds
-    simulate.check(scenario, count, seed, "auto", 1, programs)
-    numbers = range(seed, seed + count)
+    numbers = seed_range(scenario, scenario.validation.seeds if seeds is None else seeds, seed)
+    demand_algorithms(scenario, programs)
     if joins and not launch.is_first():
         with tempfile.TemporaryDirectory() as folder:
             launch.join(_job(scenario, numbers, device, programs, Path(folder), joins))
     if not joins:  # first, as it is fast and finds errors; under a launcher others would wait
-        predicted = _predict(scenario, count, seed, programs, out)
+        predicted = _predict(scenario, len(numbers), seed, programs, out)
     directory = store.Directory(out / "measured")
     job = _job(scenario, numbers, device, programs, directory.scratch, joins)
     about = machine.hardware(device)
@@ -119,7 +121,7 @@ def validate(  # noqa: PLR0913 - the options of the command
         raise
     measured, judged = _save(job, _measured(job), directory, about)
     if joins:
-        predicted = _predict(scenario, count, seed, programs, out)
+        predicted = _predict(scenario, len(numbers), seed, programs, out)
     comparison = compare(out / "predicted", out / "measured")
     comparison.save(out)
     kept = len(job.tasks) - len(todo)
@@ -128,7 +130,7 @@ def validate(  # noqa: PLR0913 - the options of the command
 
 def _predict(scenario: Scenario, seeds: int, seed: int, programs: Programs, out: Path) -> Result:
     """Simulate with the seeds of the real runs; with a profile, add the nominal pace."""
-    run = partial(simulate.simulate, seeds=seeds, seed=seed, programs=programs, paired=True)
+    run = partial(simulate, seeds=seeds, seed=seed, programs=programs, paired=True)
     result = run(scenario, out=out / "predicted")
     if scenario.overhead:
         bare = run(scenario.nominal)
@@ -137,7 +139,7 @@ def _predict(scenario: Scenario, seeds: int, seed: int, programs: Programs, out:
             for label, runs in bare.groups.items()
         }
         directory = store.Directory(out / "predicted")
-        simulate.save(result, directory, summary={"nominal": nominal})
+        save(result, directory, summary={"nominal": nominal})
     return result
 
 
@@ -167,7 +169,7 @@ def _job(  # noqa: PLR0913, PLR0917
 
 def _key(scenario: Scenario, algorithm: Algorithm, seed: int, device: str) -> str:
     """Hash all that a real run depends on, except chance."""
-    simulated = simulate.Task(algorithm, seed, 0, "real").key(scenario.nominal)
+    simulated = Task(algorithm, seed, 0, "real").key(scenario.nominal)
     where = [
         scenario.table.get("validation"),
         device,
@@ -232,5 +234,5 @@ def _save(
     }
     if surveyed := surveys(scenario, runs):
         files["landscape.json"] = store.dump(surveyed)
-    simulate.save(result, directory, summary=more, files=files, whole=whole)
+    save(result, directory, summary=more, files=files, whole=whole)
     return result, judged

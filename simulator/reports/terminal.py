@@ -12,7 +12,7 @@ from paceline.simulator.results.run import TIMES
 from paceline.simulator.results.statistics import human, number, time_unit
 
 if TYPE_CHECKING:  # theory has no need of all that simulates
-    from paceline.simulator.studies.simulate import Result
+    from paceline.simulator.studies.result import Result
     from paceline.simulator.studies.sweep.table import SweepResult
     from paceline.simulator.studies.tune.result import TuneResult
 
@@ -170,7 +170,7 @@ def tune(result: "TuneResult") -> list[Table | str]:
     tied = {each.candidate.label for each in result.tied}
     shown = result.ranked[:TUNE_ROWS]
     shown += [each for each in result.tied if each not in shown]
-    rows, goal = result.rows(shown), result.goal
+    rows, objective = result.rows(shown), result.objective
 
     first = "best" if result.best.reached else "" if result.best.diverged else "closest"
 
@@ -183,9 +183,9 @@ def tune(result: "TuneResult") -> list[Table | str]:
 
     def value(row: Row) -> str:
         if row["reached"] == row["seeds"]:
-            return goal.show(row["value"])
+            return objective.show(row["value"])
         if row["stopped"] == "cut":
-            return f"above {goal.show(row['at_least'])}"
+            return f"above {objective.show(row['at_least'])}"
         if row["diverged"]:
             return f"{row['diverged']} of {row['seeds']} seeds diverged"
         return f"{row['reached']} of {row['seeds']} seeds got there"
@@ -194,8 +194,8 @@ def tune(result: "TuneResult") -> list[Table | str]:
         rows,
         {
             "configuration": lambda row: row["label"],
-            goal.says: value,
-            "95 %": lambda row: " to ".join(map(goal.show, row["ci95"] or ())) or "-",
+            objective.says: value,
+            "95 %": lambda row: " to ".join(map(objective.show, row["ci95"] or ())) or "-",
             "seeds": lambda row: str(row["seeds"]),
             "": verdict,
         },

@@ -1,4 +1,4 @@
-"""What runs tasks: this process, processes on this machine, or a Dask cluster."""
+"""Run tasks in this process, in processes on this machine, or on a Dask cluster."""
 
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping
@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from paceline.simulator.errors import InputError, RunError
+from paceline.simulator.studies.execution import Execution
 from paceline.simulator.studies.processes import DiedError, Processes, cores, interrupts_held
 
 __all__ = ["cores", "results", "start"]
@@ -16,23 +17,23 @@ R = TypeVar("R")
 
 
 @contextmanager
-def start(jobs: int, dask: str | None) -> Iterator[Executor | None]:
-    """Start what runs tasks: `jobs` processes, or the Dask cluster at address `dask`.
+def start(execution: Execution) -> Iterator[Executor | None]:
+    """Yield an executor of tasks: processes, or a Dask cluster; None stands for this very process.
 
-    None stands for this very process. Raises InputError where no Dask answers.
+    Raises InputError where no Dask scheduler answers.
     """
-    if dask is not None:
-        with _client(dask) as client, client.get_executor(pure=False) as cluster:
+    if execution.dask is not None:
+        with _client(execution.dask) as client, client.get_executor(pure=False) as cluster:
             yield cluster
-    elif jobs == 1:
+    elif execution.jobs == 1:
         yield None
     else:
         if _is_imported_by_a_child():
-            raise SystemExit(1)  # its parent says what is wrong, once
-        pool = Processes(jobs)
+            raise SystemExit(1)  # its parent reports the mistake, once
+        pool = Processes(execution.jobs)
         try:
             yield pool
-        except BaseException:  # do not wait for tasks that nobody wants any more
+        except BaseException:  # do not wait for tasks whose results are not wanted any more
             pool.abort()
             raise
         pool.shutdown()
@@ -42,28 +43,28 @@ def results(
     executor: Executor | None,
     work: Callable[[T], R],
     tasks: Mapping[int, T],
-    called: Callable[[T], str],
+    description: Callable[[T], str],
 ) -> Iterator[tuple[int, R]]:
-    """Do the tasks; yield each result, with its task's key, as soon as it is there.
+    """Run `work` on each task; yield each result, with its task's key, as soon as it is there.
 
-    Raises RunError, with what the task is `called`, when a process dies twice of one task.
+    Raises RunError, which begins with the task's description, when a process dies twice of it.
     """
     if executor is None:
         for key, task in tasks.items():
             yield key, work(task)
         return
-    with interrupts_held():  # also by the threads and processes that this starts
+    with interrupts_held():  # in the threads and processes that this starts, too
         futures = {executor.submit(work, task): key for key, task in tasks.items()}
     for future in as_completed(futures):
         try:
             result = future.result()
         except DiedError as died:
-            raise RunError(f"{called(tasks[futures[future]])}: {died}") from None
+            raise RunError(f"{description(tasks[futures[future]])}: {died}") from None
         yield futures[future], result
 
 
 def _is_imported_by_a_child() -> bool:
-    """Whether a script asks for jobs while a process of such jobs imports it."""
+    """Whether a script asks for jobs while a process of its own jobs imports it."""
     named = multiprocessing.current_process().name != "MainProcess"
     return named and multiprocessing.parent_process() is None
 
@@ -78,7 +79,7 @@ def _client(address: str) -> Any:
             f'dask {address}: Dask is not installed; pip install "paceline[cluster]"'
         ) from None
     try:
-        if "inproc" not in address:  # a client of what is no address waits 20 s for its own end
+        if "inproc" not in address:  # a client of a wrong address takes 20 s to give up
             get_address_host_port(address)
         connect: Callable[..., Any] = Client  # it has no types
         return connect(address, timeout="10s", set_as_default=False)

@@ -1,4 +1,4 @@
-"""How much a simulation asks for: estimated before it starts, and refused where it is too much."""
+"""Time and memory that a simulation needs: estimated before it starts, refused if excessive."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,23 +11,24 @@ from paceline.simulator.objectives.build import dimension_of
 from paceline.simulator.results.run import COLUMNS
 from paceline.simulator.results.statistics import human, number
 from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.studies.execution import Execution
 
-LONGEST = 7 * 86_400.0  # seconds of computing that nobody asks for unawares
-VECTORS = 3  # of each worker at once: its parameters, its gradient, what is being sent
+LONGEST = 7 * 86_400.0  # seconds of computing that need --force
+VECTORS = 3  # of each worker at once: its parameters, its gradient, the message being sent
 POINT = 32.0  # bytes of a number of a curve, as Python keeps it
-SECONDS = {  # of a gradient, at the least: what the fastest engine takes, by the kind of objective
+SECONDS = {  # per gradient, in the fastest engine, by the kind of objective
     "none": 7e-9,
     "bound": 7e-9,
     "quadratic": 1e-7,
     "softmax": 1e-5,
     "torch": 1e-4,
 }
-VIRTUAL = 1e-6  # seconds of a step of the virtual engine
+VIRTUAL = 1e-6  # seconds per gradient in the virtual engine
 
 
 @dataclass(frozen=True)
 class Size:
-    """An estimate, to a factor of ten: gradients of all runs, seconds of a core, bytes at once."""
+    """An estimate, to a factor of ten: gradients of all runs, core seconds, peak bytes."""
 
     gradients: float
     seconds: float
@@ -35,10 +36,10 @@ class Size:
 
 
 def estimate(scenario: Scenario, seeds: int, engine: str = "auto") -> Size:
-    """Estimate all algorithms of a scenario with so many seeds.
+    """Estimate the size of a scenario's runs: every algorithm with `seeds` seeds.
 
-    A run that ends by its duration is taken to compute all the time; where computing takes none,
-    nothing is known.
+    A run that ends by its duration is assumed to compute all the time; where computing takes no
+    time, such a run counts as nothing.
     """
     run, workers = scenario.run, scenario.cluster.workers
     every_run = seeds * max(1, len(scenario.algorithm))
@@ -57,18 +58,19 @@ def estimate(scenario: Scenario, seeds: int, engine: str = "auto") -> Size:
     return Size(gradients, gradients * each, memory)
 
 
-def demand(runs: Iterable[tuple[Scenario, int]], engine: str = "auto", jobs: int = 1) -> None:
-    """Refuse scenarios, each with its seeds, that cannot end in a week, or fit into this machine.
+def demand(runs: Iterable[tuple[Scenario, int]], execution: Execution | None = None) -> None:
+    """Refuse scenarios, each with its number of seeds, that exceed a week or this machine's memory.
 
     Raises InputError with the estimate.
     """
+    execution = execution or Execution()
     import psutil  # noqa: PLC0415 - only here
 
     file, gradients, seconds, memory = "", 0.0, 0.0, 0.0
     for scenario, seeds in runs:
-        size = estimate(scenario, seeds, engine)
+        size = estimate(scenario, seeds, execution.engine)
         file = scenario.file
-        gradients, seconds = gradients + size.gradients, seconds + size.seconds / jobs
+        gradients, seconds = gradients + size.gradients, seconds + size.seconds / execution.jobs
         memory = max(memory, size.memory)
     there = float(psutil.virtual_memory().total)
     if seconds > LONGEST:

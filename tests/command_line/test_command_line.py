@@ -18,7 +18,7 @@ import pytest
 import paceline
 import paceline.command_line
 from paceline.simulator.results import store
-from paceline.simulator.studies.simulate import Task
+from paceline.simulator.studies.task import Task
 from tests.helpers.waiting import PATIENCE, wait_until
 
 ROOT = Path(paceline.__file__).parents[1]

@@ -18,7 +18,7 @@ from paceline.simulator.load.load import load, parse
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.network.topology.routes import Topology
 from paceline.simulator.scenario.network import Link
-from paceline.simulator.studies.simulate import Task
+from paceline.simulator.studies.task import Task
 
 SHIPPED = Path(__file__).parents[2] / "scenarios"
 

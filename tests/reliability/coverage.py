@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 from scipy.stats import binom
 
-from paceline.simulator.engines import dispatch
+from paceline.simulator.engines import bootstrap, dispatch
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.results.pick import pick
+from paceline.simulator.results.prediction_interval import SHARE
+from paceline.simulator.results.prediction_interval import intervals as predicted
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import crossing, interval, seconds_per_step
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies import bootstrap
-from paceline.simulator.studies.bootstrap import SHARE
 from paceline.simulator.studies.tune import verdict
-from paceline.simulator.studies.tune.objective import Goal, Score
+from paceline.simulator.studies.tune.objective import Score, TuningObjective
 from paceline.simulator.studies.tune.race import Contender
 from paceline.simulator.studies.tune.space import Candidate
 from paceline.simulator.theory import tabulate
@@ -118,9 +118,9 @@ def paired(blocks: int) -> list[Row]:
     slow, quick = run(world, 0, blocks * SEEDS), run(world, 2, blocks * SEEDS)
     paces = [cut([seconds_per_step(each) for each in runs]) for runs in (slow, quick)]
     picked = [interval(np.subtract(*pair)) for pair in zip(*paces, strict=True)]
-    goal = Goal("time-to-loss", target=1.0, second=1.0)
+    objective = TuningObjective("time-to-loss", target=1.0, second=1.0)
     ranked = [
-        verdict.row(*(_contender(goal, values) for values in pair), goal)["behind_ci95"]
+        verdict.row(*(_contender(objective, values) for values in pair), objective)["behind_ci95"]
         for pair in zip(*paces, strict=True)
     ]
     return [
@@ -130,7 +130,7 @@ def paired(blocks: int) -> list[Row]:
     ]
 
 
-def _contender(goal: Goal, values: Sequence[float]) -> Contender:
+def _contender(objective: TuningObjective, values: Sequence[float]) -> Contender:
     name = f"ssgd {values[0]}"
     found = Contender(Candidate(name, {"name": "ssgd"}, {}))
     found.scores += [Score(float(value), 0.0, np.inf) for value in values]
@@ -173,7 +173,7 @@ def calibrated(blocks: int) -> Row:
         others = bootstrap.run_replicates(
             world, algorithm, [number % 4 for number in range(REPLICATES)], numbers, **options
         )
-        found = bootstrap.intervals(own, others, target=None, paired=False)
+        found = predicted(own, others, target=None, paired=False)
         intervals.append(found["seconds_per_step"])
         (real,) = dispatch.run_seeds(_profiled(1.0, 0, 0), algorithm, [1000 + block], **options)
         measured.append(seconds_per_step(real) * float(np.exp(spread * random.standard_normal())))

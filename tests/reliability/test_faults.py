@@ -15,6 +15,7 @@ import paceline
 from paceline.simulator.engines import dispatch
 from paceline.simulator.errors import RunError
 from paceline.simulator.studies import executors
+from paceline.simulator.studies.execution import Execution
 from tests.command_line.test_command_line import ROOT
 from tests.reliability import faults, soak
 from tests.reliability.dying import deadly, does
@@ -49,7 +50,7 @@ def test_a_directory_that_cannot_be_written(whole, what):
 
 def done(folder, deaths):
     (folder / "deaths").write_text(str(deaths))
-    with executors.start(2, None) as pool:
+    with executors.start(Execution(jobs=2)) as pool:
         work, tasks = partial(does, folder), dict(enumerate(range(6)))
         return sorted(executors.results(pool, work, tasks, "task {}".format))
 

@@ -17,7 +17,7 @@ from paceline.simulator.network.fabric.fabric import Fabric
 from paceline.simulator.reports import terminal
 from paceline.simulator.results import store, unsaturated, usage
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies.simulate import Result
+from paceline.simulator.studies.result import Result
 from paceline.simulator.studies.sweep import table
 from tests.helpers.programs import called, cases
 from tests.helpers.worlds import EXPONENTIAL, QUADRATIC, RING, scenario, simulate

@@ -8,6 +8,7 @@ import paceline.command_line
 from paceline.simulator.engines.observer import POINTS
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.studies import size
+from paceline.simulator.studies.execution import Execution
 
 QUICK = "quickstart"
 
@@ -58,7 +59,7 @@ def test_a_sweep_is_added_up(tmp_path, monkeypatch):
     size.demand([(load(QUICK), 8)] * 5)
     with pytest.raises(paceline.InputError, match="take about"):
         size.demand([(load(QUICK), 8)] * 6)
-    size.demand([(load(QUICK), 8)] * 6, jobs=2)
+    size.demand([(load(QUICK), 8)] * 6, Execution(jobs=2))
 
 
 def test_force(tmp_path, monkeypatch, capsys):

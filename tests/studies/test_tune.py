@@ -16,13 +16,14 @@ import pytest
 
 import paceline
 import paceline.command_line
+from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import known_programs, parse
 from paceline.simulator.reports import terminal
 from paceline.simulator.results import statistics, store
-from paceline.simulator.studies.simulate import run_seeds, simulate
+from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.tune import figures, regret, verdict, warm_starts
-from paceline.simulator.studies.tune.objective import Score, goal
+from paceline.simulator.studies.tune.objective import Score, tuning_objective
 from paceline.simulator.studies.tune.race import Contender, Race, blocks
 from paceline.simulator.studies.tune.runner import Journal
 from paceline.simulator.studies.tune.space import Candidate, space
@@ -246,13 +247,13 @@ def test_without_duration_the_deadline_is_the_end_of_the_shortest_run():
     table = world({"local-sgd": {"tau": [1, 2, 4]}}, {"name": "ssgd"})
     table["run"] = {"steps": 20, "seeds": 2}
     result = found(table)
-    assert result.goal.name == "loss-at-deadline"
-    assert 0 < result.goal.deadline < 20 * 1.0
+    assert result.objective.name == "loss-at-deadline"
+    assert 0 < result.objective.deadline < 20 * 1.0
     for each in result.ranked:  # nobody stands still until the deadline: steps end no run
         one = result.space.world(each.candidate.table)
         for seed in range(2):
             (run,) = run_seeds(one, one.algorithm[0], [seed])
-            assert run.duration == pytest.approx(result.goal.deadline, rel=0.2)
+            assert run.duration == pytest.approx(result.objective.deadline, rel=0.2)
     assert any(note.startswith("every run ends after") for note in result.notes)
 
 
@@ -337,7 +338,7 @@ def test_adacomms_own_search_for_tau0():
     assert {each.candidate.parameters["tau0"] for each in result.ranked} == set(warm_starts.TAU0)
     assert result.best.candidate.name == "adacomm"
     assert result.best.candidate.parameters["tau0"] > 1  # averages take 2 s, steps 0.1 s
-    assert result.goal.deadline == 4.0
+    assert result.objective.deadline == 4.0
     with pytest.raises(InputError, match="add an \\[\\[algorithm\\]\\] table"):
         found(world(GRID), preset="adacomm-tau0")
     with pytest.raises(InputError, match="leave --objective out"):
@@ -405,7 +406,9 @@ def test_no_unlucky_seed_costs_the_true_best_its_place(block, monkeypatch):
 
 def entrants(*rows):
     """A race after its runs: by name, the values with each of 4 seeds (None: cut at 20 s)."""
-    race = Race(space(parse(world(GRID)))[0], goal(parse(world(GRID)), None), None, range(4))
+    race = Race(
+        space(parse(world(GRID)))[0], tuning_objective(parse(world(GRID)), None), None, range(4)
+    )
     for name, *values in rows:
         scores = [
             Score(value or math.inf, 0.5, 20.0 if value is None else 30.0) for value in values
@@ -497,7 +500,7 @@ def test_a_note_about_a_run_that_was_cut_is_not_passed_on():
         best = contender("ssgd", 5.0, lr=0.1)
         best.scores[:] = [Score(5.0, 0.0, ran, ("never averaged",))]
         best = Contender(replace(best.candidate, family="ssgd"), best.scores)
-        said = verdict.warnings(tried, goal(tried.scenario, None), [best], [], [])
+        said = verdict.warnings(tried, tuning_objective(tried.scenario, None), [best], [], [])
         assert any("never averaged" in text for text in said) == known
 
 
@@ -557,10 +560,10 @@ def test_another_torch_is_another_search(tmp_path, monkeypatch):
 
 
 def test_goals_default_to_the_target():
-    assert goal(parse(world(GRID)), None).name == "time-to-loss"
+    assert tuning_objective(parse(world(GRID)), None).name == "time-to-loss"
     table = world(GRID)
     del table["run"]["target_loss"]
-    assert goal(parse(table), None).name == "loss-at-deadline"
+    assert tuning_objective(parse(table), None).name == "loss-at-deadline"
 
 
 TOML = """

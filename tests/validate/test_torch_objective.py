@@ -20,7 +20,7 @@ from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import load
 from paceline.simulator.objectives import build, plugins
-from paceline.simulator.studies.simulate import Task
+from paceline.simulator.studies.task import Task
 from tests.helpers.worlds import EXPONENTIAL, RING, scenario
 
 pytest.importorskip("torch")

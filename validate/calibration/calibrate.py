@@ -14,7 +14,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import known_programs
 from paceline.simulator.results.statistics import jsonable
 from paceline.simulator.scenario.tables import NoObjective
-from paceline.simulator.studies.simulate import Progress
+from paceline.simulator.studies.execution import Progress
 from paceline.validate.calibration import (
     compute_laws,
     error_model,

@@ -16,9 +16,11 @@ from paceline.simulator.inputs.messages import toml
 from paceline.simulator.results import read, store
 from paceline.simulator.results.statistics import crossing
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies import simulate
+from paceline.simulator.studies.execution import Progress
 from paceline.simulator.studies.executors import cores
-from paceline.simulator.studies.simulate import Progress
+from paceline.simulator.studies.result import save
+from paceline.simulator.studies.simulate import simulate
+from paceline.simulator.studies.task import Task
 from paceline.validate.calibration import profile
 from paceline.validate.calibration.calibrate import calibrate
 from paceline.validate.comparison.quantities import PACE, TARGET, pace
@@ -184,7 +186,7 @@ def _predict(
     scenario: Scenario, folder: Path, seed: int, seeds: int, nominal: dict[str, float]
 ) -> None:
     """Simulate unless the folder has this run; record the nominal seconds per step."""
-    tasks = [simulate.Task(each, seed, 0, "auto") for each in scenario.algorithm]
+    tasks = [Task(each, seed, 0, "auto") for each in scenario.algorithm]
     keys = [task.key(scenario) for task in tasks]
     known = hashlib.sha256(store.dump([keys, seeds, nominal])).hexdigest()
     try:
@@ -192,8 +194,8 @@ def _predict(
             return
     except InputError:
         pass  # nothing is there yet
-    result = simulate.simulate(scenario, seeds=seeds, seed=seed, jobs=cores())
-    simulate.save(result, store.Directory(folder), summary={"nominal": nominal, "key": known})
+    result = simulate(scenario, seeds=seeds, seed=seed, jobs=cores())
+    save(result, store.Directory(folder), summary={"nominal": nominal, "key": known})
 
 
 def _quadratic(condition: Condition, fitted: Path) -> Scenario | None:

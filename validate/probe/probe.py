@@ -14,7 +14,7 @@ from paceline.simulator.load.load import parse
 from paceline.simulator.objectives import build
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies import executors
-from paceline.simulator.studies.simulate import Progress
+from paceline.simulator.studies.execution import Progress
 from paceline.validate.calibration.profile import Profile, seconds
 from paceline.validate.host.device import find_device
 from paceline.validate.launch import launch

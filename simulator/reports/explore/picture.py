@@ -12,10 +12,10 @@ from paceline.simulator.reports.page.parts import literal
 from paceline.simulator.reports.page.series import rounded
 from paceline.simulator.results.figures import curves as plot
 from paceline.simulator.results.figures.bars import PARTS
+from paceline.simulator.results.figures.curves import LOSS_NAMES
 from paceline.simulator.results.figures.style import COLOURS, two_lines
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import human, seconds_per_step, time_unit
-from paceline.simulator.studies.simulate import LOSS
 
 POINTS = 200  # of a curve
 HEIGHT, LOW = 440, 330  # pixels; LOW on a phone
@@ -252,7 +252,7 @@ def _has_loss(view: View) -> bool:
 def _of_axis(view: View, column: str) -> str:
     if column == "step":
         return "local steps done"
-    return LOSS.get(view.scenario.objective.kind, "loss")
+    return LOSS_NAMES.get(view.scenario.objective.kind, "loss")
 
 
 def _range(column: str, shown: Sequence[np.ndarray], view: View) -> tuple[float, float, bool]:

@@ -26,9 +26,9 @@ from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.reports.page.sentences import RunVerdict
 from paceline.simulator.reports.page.series import Series, series
 from paceline.simulator.results import store
+from paceline.simulator.results.figures.curves import LOSS_NAMES
 from paceline.simulator.results.figures.style import COLOURS
 from paceline.simulator.results.usage import few
-from paceline.simulator.studies.simulate import LOSS
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -155,7 +155,7 @@ def _error(
     if target is not None and mean is not None and len(every) == 1:
         heading = f"{first.label} reaches loss {target:g} first"
     kinds = {str((f.scenario.get("table") or {}).get("objective", {}).get("kind")) for f in every}
-    name = LOSS.get(kinds.pop(), "loss") if len(kinds) == 1 else "loss"
+    name = LOSS_NAMES.get(kinds.pop(), "loss") if len(kinds) == 1 else "loss"
     seeds = max(len(line.runs) for line in drawn)
     lead = (
         f"Mean of {seeds} seeds; bands span the smallest to the largest."

@@ -25,6 +25,11 @@ if TYPE_CHECKING:  # matplotlib takes half a second to import
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+LOSS_NAMES = {  # axis labels, by the kind of the objective
+    "bound": "bound on the squared gradient norm",
+    "softmax": "training loss",
+    "torch": "training loss",
+}
 POINTS = 400  # more than a figure can show
 SPAN = 25  # durations further apart than this need a logarithmic axis
 LEADER = {"arrowstyle": "-", "linestyle": (0, (1, 2)), "linewidth": 0.7, "relpos": (0, 0.5)}

@@ -8,7 +8,9 @@ from paceline.simulator import theory
 from paceline.simulator.load.load import load
 from paceline.simulator.results.store import KeptRuns
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies.simulate import Result, simulate
+from paceline.simulator.studies.execution import Execution
+from paceline.simulator.studies.result import Result
+from paceline.simulator.studies.simulate import simulate
 
 QUICK = 3
 """Seeds of a quick reproduction; a full one uses all seeds of the scenario."""
@@ -22,7 +24,7 @@ class Lab:
     """
 
     full: bool = False
-    jobs: int = 1
+    execution: Execution = field(default_factory=Execution)
     kept: KeptRuns | None = None
     sets: tuple[str, ...] = ()
     _known: dict[tuple[str, ...], Result] = field(default_factory=dict)
@@ -37,7 +39,9 @@ class Lab:
         if key not in self._known:
             scenario = self.scenario(name, *sets)
             seeds = scenario.run.seeds if self.full else min(QUICK, scenario.run.seeds)
-            self._known[key] = simulate(scenario, seeds=seeds, jobs=self.jobs, kept=self.kept)
+            self._known[key] = simulate(
+                scenario, seeds=seeds, kept=self.kept, jobs=self.execution.jobs
+            )
         return self._known[key]
 
     def theory(self, name: str, *sets: str) -> dict[str, Any]:

@@ -11,11 +11,11 @@ from paceline.simulator.results import store
 from paceline.simulator.results.schema import Number, Pair, demand_shape
 from paceline.simulator.results.statistics import jsonable
 from paceline.simulator.studies import papers
+from paceline.simulator.studies.execution import Execution, Progress
 from paceline.simulator.studies.executors import cores
 from paceline.simulator.studies.papers import page
 from paceline.simulator.studies.papers.claim import Claim, Finding, Paper
 from paceline.simulator.studies.papers.lab import Lab
-from paceline.simulator.studies.simulate import Progress, check_options
 
 Row = dict[str, Any]
 Say = Callable[[str], None]
@@ -77,10 +77,10 @@ def reproduce(  # noqa: PLR0913 - the options of the command
     """
     chosen = [papers.paper(name) for name in names]
     jobs = cores() if jobs is None else jobs
-    check_options(seeds=1, seed=0, engine="auto", jobs=jobs)
+    execution = Execution(jobs=jobs)
     kept = store.KeptRuns(Path(out))
     before = _before(kept)
-    lab = Lab(full=full, jobs=jobs, kept=kept)
+    lab = Lab(full=full, execution=execution, kept=kept)
     todo = [
         (paper, claim) for paper in chosen for claim in paper.claims if claim.timing or not timing
     ]

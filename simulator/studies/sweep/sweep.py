@@ -1,10 +1,10 @@
-"""Run a scenario at many points of its keys, on many cores or a Dask cluster, into one table."""
+"""`paceline sweep`: run a scenario at many points of its keys, and collect one table."""
 
 import random
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,18 +16,24 @@ from paceline.simulator.objectives import plugins
 from paceline.simulator.results import statistics, store
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.studies import executors, size
-from paceline.simulator.studies.simulate import Progress, Task, check
+from paceline.simulator.studies.execution import (
+    Execution,
+    Progress,
+    demand_algorithms,
+    seed_range,
+)
 from paceline.simulator.studies.sweep import figure, table
 from paceline.simulator.studies.sweep import points as grids
 from paceline.simulator.studies.sweep.points import Point
 from paceline.simulator.studies.sweep.table import Record, SweepResult
+from paceline.simulator.studies.task import Task
 
-BATCH = 16  # tasks that a Dask worker is sent at once: sending one takes Dask some 5 ms
-SLICE = 0.25  # seconds after which a batch gives back what it has done
+BATCH = 16  # tasks sent to a Dask worker at once: sending takes Dask some 5 ms
+SLICE = 0.25  # seconds after which a batch returns the records it has
 
 
 @dataclass(frozen=True)
-class Work:
+class SweepTask:
     """One algorithm at one point, with all seeds."""
 
     scenario: Scenario
@@ -36,7 +42,7 @@ class Work:
     point: Point
 
     def key(self, engine: str) -> str:
-        """Hash of everything that determines its numbers."""
+        """Hash everything that determines the task's numbers."""
         first = Task(self.algorithm, self.seeds.start, spans=0, engine=engine)
         return f"{first.key(self.scenario)}-{len(self.seeds)}"
 
@@ -60,9 +66,9 @@ def sweep(  # noqa: PLR0913 - the options of the command
 
     Keys are as `--set` takes them ("algorithm.local-sgd.tau"), values too ("20 ms"), or numbers,
     lists and dicts. The last key varies fastest. All points are checked before anything runs, and
-    what is the same at several of them is computed once. The other options are `simulate`'s; with
-    `out`, everything finished is kept there for good, so that the same call, or one with more
-    points, computes only what is new. Raises InputError.
+    runs that are the same at several points are computed once. The other options are `simulate`'s;
+    with `out`, everything finished is kept there for good, so that the same call, or one with more
+    points, computes only the rest. Raises InputError.
     """
     if not isinstance(scenario, Scenario):
         scenario = load(scenario, programs=programs)
@@ -71,40 +77,67 @@ def sweep(  # noqa: PLR0913 - the options of the command
     asked = grids.grid(_axes(vary)) if vary else [grids.texts(point) for point in points]
     grids.check(asked)
     scenarios = _scenarios(scenario, asked, programs)
-    works = []
-    counts = [each.run.seeds if seeds is None else seeds for each in scenarios]
-    for point, each, count in zip(asked, scenarios, counts, strict=True):
-        check(each, count, seed, engine, jobs, programs)
-        numbers = range(seed, seed + count)
-        works += [Work(each, algorithm, numbers, point) for algorithm in each.algorithm]
+    execution = Execution(engine, jobs, dask)
+    ranges = [seed_range(each, seeds, seed) for each in scenarios]
+    for each in scenarios:
+        demand_algorithms(each, programs)
     if not force:
-        size.demand(zip(scenarios, counts, strict=True), engine, jobs)
+        size.demand(zip(scenarios, map(len, ranges), strict=True), execution)
+    tasks = plan(asked, scenarios, ranges)
     directory = store.SweepDirectory(Path(out)) if out is not None else None
-    versioned = programs is None
-    kept = directory.kept if directory and versioned else {}
-
-    keys = [work.key(engine) if versioned else str(place) for place, work in enumerate(works)]
-    tasks = dict(zip(keys, works, strict=True))
-    done = {key: kept[key] for key in tasks if key in kept}
-    resumed = ready = sum(len(tasks[key].seeds) for key in done)
-    total = sum(len(task.seeds) for task in tasks.values())
-    if progress:
-        progress(ready, total)
-    todo = {key: task for key, task in tasks.items() if key not in done}
-    versions = plugins.versions(*(each.objective for each in scenarios))
-    run = partial(run_batch, engine=engine, programs=programs, expected=versions)
-    with closing(_results(run, todo, jobs, dask)) as results:
-        for key, record in results:
-            done[key] = record
-            ready += len(tasks[key].seeds)
-            if directory and versioned:
-                directory.keep_record(key, record)
-            if progress:
-                progress(ready, total)
-    result = table.collected(scenario, asked, scenarios, [done[key] for key in keys], resumed)
+    kept = directory if programs is None else None  # the code of `programs` has no version
+    records, resumed = execute(tasks, execution, kept, programs, progress)
+    result = table.collected(scenario, asked, scenarios, records, resumed)
     if directory:
         save(result, directory)
     return result
+
+
+def plan(
+    points: Sequence[Point], scenarios: Sequence[Scenario], ranges: Sequence[range]
+) -> list[SweepTask]:
+    """Return a task for each point, with its scenario and seeds, and each of its algorithms."""
+    return [
+        SweepTask(scenario, algorithm, seeds, point)
+        for point, scenario, seeds in zip(points, scenarios, ranges, strict=True)
+        for algorithm in scenario.algorithm
+    ]
+
+
+def execute(
+    tasks: Sequence[SweepTask],
+    execution: Execution,
+    directory: store.SweepDirectory | None,
+    programs: Programs,
+    progress: Progress | None,
+) -> tuple[list[Record], int]:
+    """Return the record of each task, and how many of their runs the directory had.
+
+    Tasks with equal keys run once, and each new record is kept at once.
+    """
+    kept = directory.kept if directory else {}
+    keys = [
+        task.key(execution.engine) if programs is None else str(index)
+        for index, task in enumerate(tasks)
+    ]
+    unique = dict(zip(keys, tasks, strict=True))
+    done = {key: kept[key] for key in unique if key in kept}
+    todo = {key: task for key, task in unique.items() if key not in done}
+    resumed = ready = sum(len(unique[key].seeds) for key in done)
+    total = sum(len(task.seeds) for task in unique.values())
+    if progress:
+        progress(ready, total)
+    versions = plugins.versions(*(task.scenario.objective for task in tasks))
+    work = partial(run_batch, execution=execution, programs=programs, expected=versions)
+    with closing(_results(work, todo, execution)) as results:
+        for key, record in results:
+            done[key] = record
+            ready += len(unique[key].seeds)
+            if directory:
+                directory.keep_record(key, record)
+            if progress:
+                progress(ready, total)
+    return [done[key] for key in keys], resumed
 
 
 def _axes(vary: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -147,43 +180,56 @@ def _scenarios(base: Scenario, points: Sequence[Point], programs: Programs) -> l
 
 
 def _results(
-    work: Callable[[Sequence[Work]], list[Record]],
-    tasks: Mapping[str, Work],
-    jobs: int,
-    dask: str | None,
+    work: Callable[[Sequence[SweepTask]], list[Record]],
+    tasks: Mapping[str, SweepTask],
+    execution: Execution,
 ) -> Generator[tuple[str, Record], None, None]:
-    """Do the tasks, wherever that is; yield each result, with its task's key, when it is there."""
+    """Run the tasks in batches; yield each record, with its task's key, as soon as it is there."""
     todo = [*tasks]
-    random.Random(0).shuffle(todo)  # so that the time left can be guessed early
-    size = 1 if dask is None else BATCH
-    with executors.start(max(1, min(jobs, len(todo))), dask if todo else None) as executor:
+    random.Random(0).shuffle(todo)  # so that the time left can be estimated early
+    size = 1 if execution.dask is None else BATCH
+    enough = replace(
+        execution,
+        jobs=max(1, min(execution.jobs, len(todo))),
+        dask=execution.dask if todo else None,
+    )
+    with executors.start(enough) as executor:
         while todo:
             batches = [todo[start : start + size] for start in range(0, len(todo), size)]
             given = {index: [tasks[key] for key in keys] for index, keys in enumerate(batches)}
             undone = []
-            for index, records in executors.results(executor, work, given, _called):
+            for index, records in executors.results(executor, work, given, _description):
                 yield from zip(batches[index], records, strict=False)
                 undone += batches[index][len(records) :]
             todo, size = undone, max(1, size // 4)
 
 
-def _called(tasks: Sequence[Work]) -> str:
-    """What a batch's first task is, for whoever reads that it failed."""
+def _description(tasks: Sequence[SweepTask]) -> str:
+    """Name a batch's first task in a message about its failure."""
     first = tasks[0]
     point = ", ".join(f"{key}={value}" for key, value in first.point.items())
     return f"{first.algorithm.label} with {point} ({statistics.seeds(first.seeds)})"
 
 
 def run_batch(
-    tasks: Sequence[Work], *, engine: str, programs: Programs, expected: Mapping[str, str]
+    tasks: Sequence[SweepTask],
+    *,
+    execution: Execution,
+    programs: Programs,
+    expected: Mapping[str, str],
 ) -> list[Record]:
-    """Run tasks until `SLICE` has passed, one at least; refuse versions other than `expected`."""
+    """Run tasks until `SLICE` has passed, at least one; refuse versions other than `expected`."""
     store.demand_versions(expected)
     records: list[Record] = []
     end = time.monotonic() + SLICE
     for task in tasks:
         runs = run_seeds(
-            task.scenario, task.algorithm, task.seeds, engine=engine, programs=programs
+            task.scenario,
+            task.algorithm,
+            task.seeds,
+            engine=execution.engine,
+            threads=execution.threads,
+            programs=programs,
         )
         records.append(table.measured(task.scenario, runs))
         if time.monotonic() > end:

@@ -65,8 +65,8 @@ def value(result: "TuneResult") -> "Figure | None":
     out = [name for name, found in families.items() if not any(e.all_reached for e in found)]
     if len(out) < len(families):
         families = {name: found for name, found in families.items() if name not in out}
-    size, unit = 1.0, result.goal.says
-    if result.goal.name == "time-to-loss":
+    size, unit = 1.0, result.objective.says
+    if result.objective.name == "time-to-loss":
         size, name = time_unit(result.rows([result.best])[0]["at_least"])
         unit = f"{unit} ({name})"
     keys = {name: _key(found) for name, found in families.items()}
@@ -193,7 +193,7 @@ def sensitivity(result: "TuneResult") -> "Figure":
     axes.tick_params(axis="y", length=0, labelcolor="black")
     axes.invert_yaxis()
     axes.set_xlim(0, 1.12 * most)
-    axes.set_xlabel(f"{result.goal.says}: % above the best of these, if an input is 20 % off")
+    axes.set_xlabel(f"{result.objective.says}: % above the best of these, if an input is 20 % off")
     place = 0.0
     for what, colours in CHANGES.items():
         for words, colour in zip((f"{what} − 20 %", "+ 20 %"), colours, strict=True):

@@ -1,4 +1,4 @@
-"""What a tuned configuration is judged by: one number per run, the smaller the better."""
+"""The objective of a search: one number per run, to be minimised (time, loss or cost)."""
 
 import math
 from collections.abc import Callable
@@ -14,18 +14,17 @@ from paceline.simulator.results.statistics import at, crossing, human, loss_at, 
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.scenario.tables import NoObjective
 
-GOALS = ("time-to-loss", "loss-at-deadline", "cost-to-loss")
-NEVER = 1e12  # above any value that a run has
-FARTHEST = 10.0  # the gap of a run whose loss is no number
+OBJECTIVES = ("time-to-loss", "loss-at-deadline", "cost-to-loss")
+NEVER = 1e12  # above the value of any run
+FARTHEST = 10.0  # the largest gap: that of a diverged run
 
 
 class Score(NamedTuple):
-    """How one run did.
+    """The score of one run.
 
-    `value`: seconds, loss or money; infinite where the target was not reached. `gap`: how much of
-    the way to the target was left then, in the logarithm of the loss (1: no progress). `ran`: the
-    seconds that the run was given, infinite where its steps ended it. `notes`: what its engine says
-    of it.
+    `value`: seconds, loss or money; infinite where the target was not reached. `gap`: the share of
+    the way to the target left at the end, in the logarithm of the loss (1: no progress). `ran`: the
+    seconds that the run was given, infinite where its steps ended it. `notes`: those of the run.
     """
 
     value: float
@@ -35,25 +34,26 @@ class Score(NamedTuple):
 
     @property
     def reached(self) -> bool:
-        """Whether there is a value."""
+        """Whether the run reached the target, or has a final loss."""
         return math.isfinite(self.value)
 
     @property
     def diverged(self) -> bool:
-        """Whether the loss went away."""
+        """Whether the loss diverged."""
         return any(note.startswith("diverged") for note in self.notes)
 
     @property
     def penalised(self) -> float:
-        """The value; a run that did not get there is worse than any that did, by how far off."""
+        """The value; a run without one ranks behind all that have one, by its gap."""
         return self.value if self.reached else NEVER * (1 + self.gap)
 
 
 @dataclass(frozen=True)
-class Goal:
-    """What is minimised: the time or cost to reach `target`, or the loss at `deadline` (seconds).
+class TuningObjective:
+    """The quantity to minimise: time or cost to reach `target`, or the loss at `deadline`.
 
-    `second`: what a second of a run costs at least, in the unit of the value.
+    `deadline`: seconds; `second`: lower bound on the cost of a second of a run, in the unit of
+    the value.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Goal:
     second: float = 0.0
 
     def score(self, run: Run, scenario: Scenario) -> Score:
-        """Judge a finished run of `scenario`. Raises InputError where nothing is left to reach."""
+        """Score a finished run of `scenario`. Raises InputError where it starts at the target."""
         notes, given = tuple(run.notes), scenario.run
         ended = given.duration is None or (given.steps is not None and run.steps >= given.steps)
         ran = math.inf if ended else given.duration or math.inf
@@ -92,24 +92,24 @@ class Goal:
         return float(np.clip(math.log(max(seen[-1] / self.target, 1e-9)) / way, 0.0, FARTHEST))
 
     def at_least(self, score: Score) -> float:
-        """The value of a run, or what it must exceed if it was cut before it got there."""
+        """Return the value of a run, or a lower bound if it was cut before the target."""
         if score.reached:
             return score.value
         return score.ran * self.second if self.second else 0.0
 
     def horizon(self, value: float) -> float:
-        """After how many seconds a run is sure to have exceeded `value`."""
+        """Return the seconds after which a run is sure to have exceeded `value`."""
         return value / self.second if self.second else math.inf
 
     @property
     def says(self) -> str:
-        """What the value is, for tables and axes."""
+        """The name of the value, for tables and axes."""
         if self.target is None:
             return f"loss after {human(self.deadline)}"
         return f"{'time' if self.name == 'time-to-loss' else 'cost'} to loss {self.target:g}"
 
     def sentence(self, value: float) -> str:
-        """Say a value in words."""
+        """Return a value in words."""
         if self.target is None:
             return f"loss {number(value)} after {human(self.deadline)}"
         between = "after" if self.name == "time-to-loss" else "for"
@@ -117,41 +117,41 @@ class Goal:
 
     @property
     def show(self) -> Callable[[float | None], str]:
-        """Write a value as people say it."""
+        """The function that formats a value for reading."""
         if self.name == "time-to-loss":
             return human
         return lambda value: "-" if value is None else number(value)
 
 
-def goal(scenario: Scenario, name: str | None) -> Goal:
-    """Return the goal called `name`; None: time-to-loss where there is a target, else the loss.
+def tuning_objective(scenario: Scenario, name: str | None) -> TuningObjective:
+    """Return the objective called `name`; None: time-to-loss if there is a target, else the loss.
 
-    The deadline is run.duration; where there is none it is left open. Raises InputError where the
-    scenario lacks what the goal needs.
+    The deadline is run.duration, or open where there is none. Raises InputError where the scenario
+    lacks what the objective needs.
     """
     file, run, cost = scenario.file, scenario.run, scenario.cost
     if name is None:
         name = "time-to-loss" if run.target_loss else "loss-at-deadline"
-    if name not in GOALS:
-        raise InputError(f"--objective {name}: unknown; choose one of: {', '.join(GOALS)}")
+    if name not in OBJECTIVES:
+        raise InputError(f"--objective {name}: unknown; choose one of: {', '.join(OBJECTIVES)}")
     if isinstance(scenario.objective, NoObjective):
         raise InputError(
             f'{file}: objective.kind = "none": has no loss to tune by; choose an objective such as '
             'objective.kind = "quadratic" or "softmax"'
         )
     if name == "loss-at-deadline":
-        return Goal(name, deadline=run.duration)
+        return TuningObjective(name, deadline=run.duration)
     if run.target_loss is None:
         raise InputError(
             f"{file}: run.target_loss: missing, and {name} is about reaching it; write "
             "run.target_loss = 0.1, or choose --objective loss-at-deadline"
         )
     if name == "time-to-loss":
-        return Goal(name, target=run.target_loss, second=1.0)
+        return TuningObjective(name, target=run.target_loss, second=1.0)
     if not (cost.node_hour or cost.egress_per_gb):
         raise InputError(
             f"{file}: cost: no prices, and cost-to-loss is about them; write cost.node_hour = 1.5, "
             "cost.egress_per_gb = 0.08, or both"
         )
     nodes = scenario.cluster.workers
-    return Goal(name, run.target_loss, second=nodes * (cost.node_hour or 0.0) / 3600)
+    return TuningObjective(name, run.target_loss, second=nodes * (cost.node_hour or 0.0) / 3600)

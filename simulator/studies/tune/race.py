@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from paceline.simulator.studies.tune.objective import Goal, Score
+from paceline.simulator.studies.tune.objective import Score, TuningObjective
 from paceline.simulator.studies.tune.runner import Runner, RunRequest
 from paceline.simulator.studies.tune.space import Candidate, Space
 
@@ -68,7 +68,7 @@ class Race:
     """Everyone who has run so far, by label; `seeds`: all that a run may have."""
 
     space: Space
-    goal: Goal
+    objective: TuningObjective
     runner: Runner
     seeds: Sequence[int]
     contenders: dict[str, Contender] = field(default_factory=dict)
@@ -155,8 +155,8 @@ class Race:
         """When to end the first runs for `count` seeds (seconds)."""
         known = [size for size in range(1, count + 1) if math.isfinite(self._best(size))]
         if known:
-            return self._round(self.goal.horizon(self.margin(count) * self._best(known[-1])))
-        if self.goal.second and math.isfinite(self.limit):
+            return self._round(self.objective.horizon(self.margin(count) * self._best(known[-1])))
+        if self.objective.second and math.isfinite(self.limit):
             return self.hopeless or self._round(self.limit * FIRST_CUT)
         return self.limit
 
@@ -176,7 +176,7 @@ class Race:
         if not math.isfinite(best + known):
             return self._round(2 * cut)
         enough = (margin * best * count - known) / len(late)
-        return max(self._round(self.goal.horizon(enough)), self._round(1.01 * cut))
+        return max(self._round(self.objective.horizon(enough)), self._round(1.01 * cut))
 
     def _out(self, contender: Contender, margin: float) -> bool:
         """Whether a contender is sure to be worse than the best."""
@@ -194,7 +194,7 @@ class Race:
 
     def _known(self, score: Score) -> float:
         """What the value of a run is, or is above."""
-        return math.inf if self._failed(score) else self.goal.at_least(score)
+        return math.inf if self._failed(score) else self.objective.at_least(score)
 
     def _best(self, count: int) -> float:
         """The best mean over the first `count` seeds; infinite if nobody got there with all."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from paceline.simulator.distributions.law import BY_NAME
 from paceline.simulator.inputs.units import to_si
-from paceline.simulator.studies.tune.objective import Goal
+from paceline.simulator.studies.tune.objective import TuningObjective
 from paceline.simulator.studies.tune.race import Contender
 from paceline.simulator.studies.tune.runner import Runner, RunRequest
 from paceline.simulator.studies.tune.space import Space
@@ -92,7 +92,11 @@ def worlds(table: Mapping[str, Any]) -> Iterator[tuple[str, float, Table]]:
 
 
 def regrets(
-    space: Space, goal: Goal, runner: Runner, contenders: Sequence[Contender], seeds: Sequence[int]
+    space: Space,
+    objective: TuningObjective,
+    runner: Runner,
+    contenders: Sequence[Contender],
+    seeds: Sequence[int],
 ) -> list[dict[str, Any]]:
     """Return, per world, each contender's value and how much worse that is than the best of them.
 
@@ -102,7 +106,7 @@ def regrets(
     found = list(worlds(space.scenario.table))
     finite = [contender.mean() for contender in contenders if contender.all_reached]
     limit = space.scenario.run.duration
-    cut = float(f"{goal.horizon(LONGER * max(finite)):.3g}") if finite else np.inf
+    cut = float(f"{objective.horizon(LONGER * max(finite)):.3g}") if finite else np.inf
     duration = None if cut >= (limit or np.inf) else cut
     done = {
         contender: contender.scores

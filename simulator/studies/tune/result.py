@@ -8,7 +8,7 @@ from paceline.simulator.load.load import known_programs
 from paceline.simulator.objectives import plugins
 from paceline.simulator.results import statistics
 from paceline.simulator.studies.tune import verdict
-from paceline.simulator.studies.tune.objective import Goal
+from paceline.simulator.studies.tune.objective import TuningObjective
 from paceline.simulator.studies.tune.race import Contender
 from paceline.simulator.studies.tune.space import Space
 
@@ -23,7 +23,7 @@ class TuneResult:
     """
 
     space: Space
-    goal: Goal
+    objective: TuningObjective
     seeds: list[int]
     ranked: list[Contender]
     tied: list[Contender]
@@ -50,7 +50,7 @@ class TuneResult:
     @property
     def warnings(self) -> list[str]:
         """What whoever acts on the answer should know."""
-        found = verdict.warnings(self.space, self.goal, self.ranked, self.tied, self.regret)
+        found = verdict.warnings(self.space, self.objective, self.ranked, self.tied, self.regret)
         if self.refused:
             count = len(self.refused)
             found.append(f"{count} combinations were refused, such as: {self.refused[0]}")
@@ -59,38 +59,38 @@ class TuneResult:
     @property
     def sentence(self) -> str:
         """The answer in a sentence."""
-        best, show = self.best, self.goal.show
-        row = verdict.row(best, best, self.goal)
+        best, target, show = self.best, self.objective.target, self.objective.show
+        row = verdict.row(best, best, self.objective)
         if not best.all_reached:
             seeds, label = len(self.seeds), best.candidate.label
-            if best.diverged or self.goal.target is None:
+            if best.diverged or target is None:
                 return "Every configuration diverged; try smaller learning rates."
             if not best.reached:
-                return f"{label} came closest to loss {self.goal.target:g}; no seed reached it."
+                return f"{label} came closest to loss {target:g}; no seed reached it."
             level = any(each.reached == best.reached for each in self.ranked[1:])
             more = "as many as" if level else "more than"
             reached = f"{best.reached} of {seeds} seeds, {more} any other"
-            return f"{label} reached loss {self.goal.target:g} with {reached}."
+            return f"{label} reached loss {target:g} with {reached}."
         spread = ""
         if row["ci95"]:
             low, high = row["ci95"]
             spread = f" (95 %: {show(low)} to {show(high)}, {len(self.seeds)} seeds)"
-        said = f"{best.candidate.label}: {self.goal.sentence(row['value'])}{spread}"
+        said = f"{best.candidate.label}: {self.objective.sentence(row['value'])}{spread}"
         if self.simplest is not best:
             return f"{said}; {self.simplest.candidate.label} is simpler and not known to be worse."
         return f"{said}."
 
     def rows(self, contenders: Sequence[Contender]) -> list[dict[str, Any]]:
         """Configurations as JSON has them, before infinities become null."""
-        return [verdict.row(each, self.best, self.goal) for each in contenders]
+        return [verdict.row(each, self.best, self.objective) for each in contenders]
 
     def json(self) -> dict[str, Any]:
         """Return the document of `paceline tune --json`."""
         scenario = self.space.scenario
         document = {
             "scenario": {"title": scenario.title, "file": scenario.file},
-            "objective": self.goal.name,
-            "measure": self.goal.says,
+            "objective": self.objective.name,
+            "measure": self.objective.says,
             "seeds": self.seeds,
             "best": self.rows([self.best])[0],
             "ties": self.rows(self.tied),

@@ -1,4 +1,4 @@
-"""Runs of configurations for `paceline tune`: shared out to processes, and each kept at once."""
+"""Run configurations for `paceline tune`: shared out to processes, each run kept at once."""
 
 import hashlib
 import math
@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from paceline.simulator.engines.bootstrap import run_replicates
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import Programs
@@ -19,18 +20,18 @@ from paceline.simulator.results import statistics, store
 from paceline.simulator.results.figures.style import FORMATS
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies import executors
-from paceline.simulator.studies.bootstrap import run_replicates
-from paceline.simulator.studies.simulate import Task
-from paceline.simulator.studies.tune.objective import Goal, Score
+from paceline.simulator.studies.execution import Execution
+from paceline.simulator.studies.task import Task
+from paceline.simulator.studies.tune.objective import Score, TuningObjective
 
 JOURNAL = "journal"
 FIGURES = ("tune", "tune-sensitivity")
-LOCKED = 5  # seconds after which a lock is a killed command's
+LOCKED = 5  # seconds after which a lock is taken to be a killed command's
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Let optuna say nothing meanwhile."""
+    """Silence optuna's messages and warnings inside the block."""
     import optuna  # noqa: PLC0415 - half a second
 
     level = optuna.logging.get_verbosity()
@@ -52,9 +53,9 @@ class RunRequest:
 
 
 class TuneDirectory(store.Directory):
-    """A directory that a search is writing; what it has run stays, for other searches.
+    """A directory that a search is writing; its finished runs stay there, for other searches.
 
-    Raises InputError where it is somebody else's, or cannot be written.
+    Raises InputError where another command wrote it, or where it cannot be written.
     """
 
     whole = "tune.json"
@@ -72,7 +73,7 @@ class TuneDirectory(store.Directory):
 
     @property
     def journal(self) -> Path:
-        """Where finished runs are written down."""
+        """The file of finished runs."""
         return self._parts / JOURNAL
 
 
@@ -100,15 +101,15 @@ class Journal:
                 storage=self.storage, study_name="runs", load_if_exists=True
             )
             self.kept: dict[str, Any] = self._study.user_attrs
-        except Exception:  # whatever optuna makes of what is no journal
+        except Exception:  # optuna raises all kinds on a damaged journal
             raise InputError(f"{path}: not a journal of tune; choose another --out") from None
 
     def keep(self, key: str, score: Score) -> None:
-        """Write one run down."""
+        """Append the score of one run."""
         self._study.set_user_attr(key, statistics.jsonable(score))
 
     def score(self, key: str) -> Score | None:
-        """Return a run that was kept before; None where there is none, or something else."""
+        """Return the score kept under `key`; None where there is none, or no valid one."""
         try:
             value, gap, ran, notes = self.kept[key]
             value, ran = (math.inf if each is None else float(each) for each in (value, ran))
@@ -118,7 +119,7 @@ class Journal:
 
 
 def _mend(path: Path) -> None:
-    """Make sure that there is a journal, and drop a last line that a kill cut short."""
+    """Create the journal if it is missing; drop a last line that a kill cut short."""
     with path.open("a+b") as file:
         file.seek(0)
         file.truncate(file.read().rfind(b"\n") + 1)
@@ -126,76 +127,97 @@ def _mend(path: Path) -> None:
 
 @dataclass
 class Runner:
-    """Does jobs, on `executor` (None: this process), and counts them.
+    """Scores configurations: runs them on `executor` (None: this process), and counts the runs.
 
     `done`: runs that were needed; `resumed`: those of them that the journal had.
     """
 
-    goal: Goal
-    engine: str = "auto"
+    objective: TuningObjective
+    execution: Execution
     programs: Programs = None
     executor: Executor | None = None
     journal: Journal | None = None
     done: int = 0
     resumed: int = 0
 
-    def __call__(self, jobs: Sequence[RunRequest]) -> list[list[Score]]:
-        """Return each job's scores, seed by seed; they depend on nothing but the job."""
-        found: list[dict[int, Score]] = [{} for _ in jobs]
-        keys: list[dict[int, str]] = [self._keys(job) for job in jobs]
+    def __call__(self, requests: Sequence[RunRequest]) -> list[list[Score]]:
+        """Return the scores of each request, seed by seed; they depend on the request alone."""
+        keys = [self._keys(request) for request in requests]
+        found = [self._kept(request, key) for request, key in zip(requests, keys, strict=True)]
         todo: dict[int, RunRequest] = {}
-        for index, (job, key) in enumerate(zip(jobs, keys, strict=True)):
-            for seed in job.seeds if self.journal and key else ():
-                assert self.journal is not None
-                if (score := self.journal.score(key[seed])) is not None:
-                    found[index][seed] = score
-            self.resumed += len(found[index])
-            if left := tuple(seed for seed in job.seeds if seed not in found[index]):
-                todo[index] = RunRequest(job.scenario, left)
+        for index, request in enumerate(requests):
+            if left := tuple(seed for seed in request.seeds if seed not in found[index]):
+                todo[index] = RunRequest(request.scenario, left)
         work = partial(
-            run_job,
-            goal=self.goal,
-            engine=self.engine,
+            run_request,
+            objective=self.objective,
+            execution=self.execution,
             programs=self.programs,
-            expected=plugins.versions(*(job.scenario.objective for job in jobs)),
+            expected=plugins.versions(*(each.scenario.objective for each in requests)),
         )
-        for index, scores in executors.results(self.executor, work, todo, _called):
+        for index, scores in executors.results(self.executor, work, todo, _description):
             for seed, score in zip(todo[index].seeds, scores, strict=True):
                 found[index][seed] = score
                 if self.journal and keys[index]:
                     self.journal.keep(keys[index][seed], score)
         self.done += sum(map(len, found))
-        pairs = zip(jobs, found, strict=True)
-        return [[scores[seed] for seed in job.seeds] for job, scores in pairs]
+        pairs = zip(requests, found, strict=True)
+        return [[scores[seed] for seed in request.seeds] for request, scores in pairs]
 
-    def _keys(self, job: RunRequest) -> dict[int, str]:
-        """Hash, by seed, of everything that determines a run's score; none for code of the user."""
+    def _kept(self, request: RunRequest, keys: Mapping[int, str]) -> dict[int, Score]:
+        """Return the scores that the journal has of a request, by seed, and count them."""
+        found = {}
+        for seed in request.seeds if self.journal and keys else ():
+            assert self.journal is not None
+            if (score := self.journal.score(keys[seed])) is not None:
+                found[seed] = score
+        self.resumed += len(found)
+        return found
+
+    def _keys(self, request: RunRequest) -> dict[int, str]:
+        """Hash, by seed, everything that determines a run's score; {} where nothing is kept.
+
+        The code of users' programs has no version, so that their runs are not kept.
+        """
         if self.journal is None or self.programs is not None:
             return {}
-        goal = store.dump(astuple(self.goal))
-        algorithm = job.scenario.algorithm[0]
+        objective = store.dump(astuple(self.objective))
+        scenario, engine = request.scenario, self.execution.engine
         return {
             seed: hashlib.sha256(
-                goal + Task(algorithm, seed, 0, self.engine).key(job.scenario).encode()
+                objective + Task(scenario.algorithm[0], seed, 0, engine).key(scenario).encode()
             ).hexdigest()[:32]
-            for seed in job.seeds
+            for seed in request.seeds
         }
 
 
-def _called(job: RunRequest) -> str:
-    """What a job is, for whoever reads that it failed."""
-    return f"{job.scenario.algorithm[0].label} ({statistics.seeds(job.seeds)})"
+def _description(request: RunRequest) -> str:
+    """Name a request in a message about its failure."""
+    return f"{request.scenario.algorithm[0].label} ({statistics.seeds(request.seeds)})"
 
 
-def run_job(
-    job: RunRequest, *, goal: Goal, engine: str, programs: Programs, expected: Mapping[str, str]
+def run_request(
+    request: RunRequest,
+    *,
+    objective: TuningObjective,
+    execution: Execution,
+    programs: Programs,
+    expected: Mapping[str, str],
 ) -> list[Score]:
-    """Run a job, wherever that is; refuse versions other than those `expected`."""
+    """Run and score a request in this process; refuse versions other than those `expected`.
+
+    Where numbers come from a profile, each seed uses the bootstrap replicate of the same number.
+    """
     store.demand_versions(expected)
-    scenario = job.scenario
-    algorithm, seeds = scenario.algorithm[0], job.seeds
+    scenario = request.scenario
+    algorithm, seeds = scenario.algorithm[0], request.seeds
+    engine, threads = execution.engine, execution.threads
     if scenario.calibration is None:
-        runs = run_seeds(scenario, algorithm, seeds, engine=engine, programs=programs)
-    else:  # each with measured numbers that may as well be true
-        runs = run_replicates(scenario, algorithm, seeds, seeds, engine=engine, programs=programs)
-    return [goal.score(run, scenario) for run in runs]
+        runs = run_seeds(
+            scenario, algorithm, seeds, engine=engine, threads=threads, programs=programs
+        )
+    else:
+        runs = run_replicates(
+            scenario, algorithm, seeds, seeds, engine=engine, threads=threads, programs=programs
+        )
+    return [objective.score(run, scenario) for run in runs]

@@ -1,6 +1,7 @@
-"""Choose algorithm and parameters before anything is deployed: `paceline tune`."""
+"""`paceline tune`: choose algorithm and parameters before anything is deployed."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,18 +10,18 @@ from paceline.simulator.load.load import Programs, known_programs, load
 from paceline.simulator.results import statistics
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies import executors, size
-from paceline.simulator.studies.simulate import Progress, check_options
+from paceline.simulator.studies.execution import Execution, Progress, seed_range
 from paceline.simulator.studies.tune import figures, verdict, warm_starts
-from paceline.simulator.studies.tune.objective import goal
-from paceline.simulator.studies.tune.race import Race
+from paceline.simulator.studies.tune.objective import TuningObjective, tuning_objective
+from paceline.simulator.studies.tune.race import Contender, Race
 from paceline.simulator.studies.tune.regret import regrets
 from paceline.simulator.studies.tune.result import TuneResult
 from paceline.simulator.studies.tune.runner import Journal, Runner, TuneDirectory, quiet
 from paceline.simulator.studies.tune.search import Search
-from paceline.simulator.studies.tune.space import space
+from paceline.simulator.studies.tune.space import Space, space
 
 TRIALS = 256
-CANDIDATES = 5  # whose regret is worked out: the best, those tied with it, the next few
+CANDIDATES = 5  # whose regret is computed
 
 
 def tune(  # noqa: PLR0913 - the options of the command
@@ -41,44 +42,33 @@ def tune(  # noqa: PLR0913 - the options of the command
 ) -> TuneResult:
     """Search [tune] of `scenario` for the best algorithm and parameters, with paired seeds.
 
-    `objective`: one of `objective.GOALS`; `trials`: configurations tried at most; `preset`: one of
-    `warm_starts.PRESETS`, which brings its own space. The numbers are the same for any `jobs` or
-    `dask`. With `out`, each run is kept there at once, so that the same call resumes after an
-    interruption, and tune.json and figures are written in the end; runs of `programs`, whose code
-    has no version, are not resumed. Raises InputError.
+    `objective`: one of `objective.OBJECTIVES`; `trials`: configurations tried at most; `preset`:
+    one of `warm_starts.PRESETS`, which brings its own space. The numbers are the same for any
+    `jobs` or `dask`. With `out`, each run is kept there at once, so that the same call resumes
+    after an interruption, and tune.json and figures are written in the end; runs of `programs`,
+    whose code has no version, are not resumed. Raises InputError.
     """
     began = time.perf_counter()
     if not isinstance(scenario, Scenario):
         scenario = load(scenario, programs=programs)
-    seeds = scenario.run.seeds if seeds is None else seeds
-    check_options(seeds, seed, engine, jobs)
+    execution = Execution(engine, jobs, dask)
+    numbers = list(seed_range(scenario, seeds, seed))
     if not force:
-        size.demand([(scenario, seeds)], engine, jobs)
+        size.demand([(scenario, len(numbers))], execution)
     if trials < 1:
         raise InputError(f"trials {trials}: must be at least 1")
-    if preset is not None and preset not in warm_starts.PRESETS:
-        raise InputError(
-            f"preset {preset!r}: unknown; choose one of: {', '.join(warm_starts.PRESETS)}"
-        )
-    notes: list[str] = []
-    if preset:
-        scenario, objective, said = warm_starts.adacomm_tau0(scenario, objective, programs)
-        notes.append(said)
-    aim = goal(scenario, objective)
-    tried, said_of_space = space(scenario, programs)
+    tried, aim, notes = plan(scenario, objective, preset, programs)
     directory = TuneDirectory(Path(out)) if out is not None else None
-    numbers = list(range(seed, seed + seeds))
     if aim.target is None:
         if aim.deadline is None:
-            aim = replace(aim, deadline=warm_starts.shortest(tried, numbers[0], engine))
-            notes.append(
-                f"every run ends after {statistics.human(aim.deadline)}, as the shortest does"
-            )
+            aim = replace(aim, deadline=warm_starts.shortest(tried, numbers[0], execution))
+            ends = f"every run ends after {statistics.human(aim.deadline)}, as the shortest does"
+            notes.insert(1 if preset else 0, ends)
         assert aim.deadline is not None
         tried = tried.until(aim.deadline)
-    with quiet(), executors.start(jobs, dask) as executor:
+    with quiet(), executors.start(execution) as executor:
         journal = Journal(directory.journal) if directory else None
-        runner = Runner(aim, engine, programs, executor, journal)
+        runner = Runner(aim, execution, programs, executor, journal)
         search = Search(Race(tried, aim, runner, numbers), seed, progress)
         contenders = search.run(trials, warm_starts.first(tried))
         if not contenders:
@@ -86,10 +76,8 @@ def tune(  # noqa: PLR0913 - the options of the command
             raise InputError(f"{scenario.file}: tune: nothing can be tried: {reason}")
         ranked = verdict.ranking(contenders)
         tied = verdict.ties(ranked, known_programs(programs))
-        close = [ranked[0], *tied[: CANDIDATES - 2]]
-        close += [each for each in ranked if each not in close][: CANDIDATES - len(close)]
-        several = len(close) > 1 and not ranked[0].diverged
-        regret = regrets(tried, aim, runner, close, numbers) if several else []
+        close = closest(ranked, tied)
+        regret = regrets(tried, aim, runner, close, numbers) if len(close) > 1 else []
     result = TuneResult(
         tried,
         aim,
@@ -100,7 +88,7 @@ def tune(  # noqa: PLR0913 - the options of the command
         list(search.refused.values()),
         runner.done,
         runner.resumed,
-        [*notes, *said_of_space],
+        notes,
         time.perf_counter() - began,
     )
     if directory:
@@ -108,8 +96,39 @@ def tune(  # noqa: PLR0913 - the options of the command
     return result
 
 
+def plan(
+    scenario: Scenario, objective: str | None, preset: str | None, programs: Programs
+) -> tuple[Space, TuningObjective, list[str]]:
+    """Return the space to search, the objective, and notes of what was assumed.
+
+    Raises InputError for an unknown preset, or where there is nothing to tune.
+    """
+    notes = []
+    if preset is not None and preset not in warm_starts.PRESETS:
+        raise InputError(
+            f"preset {preset!r}: unknown; choose one of: {', '.join(warm_starts.PRESETS)}"
+        )
+    if preset:
+        scenario, objective, said = warm_starts.adacomm_tau0(scenario, objective, programs)
+        notes.append(said)
+    aim = tuning_objective(scenario, objective)
+    tried, assumed = space(scenario, programs)
+    return tried, aim, [*notes, *assumed]
+
+
+def closest(ranked: Sequence[Contender], tied: Sequence[Contender]) -> list[Contender]:
+    """Return the configurations whose regret is computed: the best, ties with it, the next few.
+
+    Empty where all diverged.
+    """
+    if ranked[0].diverged:
+        return []
+    close = [ranked[0], *tied[: CANDIDATES - 2]]
+    return close + [each for each in ranked if each not in close][: CANDIDATES - len(close)]
+
+
 def save(result: TuneResult, directory: TuneDirectory) -> None:
-    """Write tune.json and the figures. Raises InputError where that cannot be."""
+    """Write tune.json and the figures. Raises InputError where they cannot be written."""
     document = result.json()
     document["scenario"]["table"] = result.space.scenario.table
     try:

@@ -10,7 +10,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.programs import Program
 from paceline.simulator.results.statistics import interval
 from paceline.simulator.scenario.tables import Range
-from paceline.simulator.studies.tune.objective import Goal
+from paceline.simulator.studies.tune.objective import TuningObjective
 from paceline.simulator.studies.tune.race import Contender
 from paceline.simulator.studies.tune.space import Candidate, Space, Values
 
@@ -63,7 +63,7 @@ def ties(ranked: Sequence[Contender], programs: Mapping[str, Program]) -> list[C
     return sorted(found, key=lambda each: simplicity(each.candidate, programs))
 
 
-def row(contender: Contender, best: Contender, goal: Goal) -> Row:
+def row(contender: Contender, best: Contender, objective: TuningObjective) -> Row:
     """One configuration as JSON has it; `at_least` where it was cut before it got there."""
     values = [score.value for score in contender.scores]
     ci95 = interval(values)
@@ -78,15 +78,17 @@ def row(contender: Contender, best: Contender, goal: Goal) -> Row:
         "seeds": len(values),
         "reached": contender.reached,
         "diverged": sum(score.diverged for score in contender.scores),
-        "at_least": float(np.mean([goal.at_least(score) for score in contender.scores])),
-        "left": float(np.mean([score.gap for score in contender.scores])) if goal.target else None,
+        "at_least": float(np.mean([objective.at_least(score) for score in contender.scores])),
+        "left": float(np.mean([score.gap for score in contender.scores]))
+        if objective.target
+        else None,
         "stopped": contender.stopped or None,
     }
 
 
 def warnings(
     space: Space,
-    goal: Goal,
+    objective: TuningObjective,
     ranked: Sequence[Contender],
     tied: Sequence[Contender],
     regret: Sequence[Row],
@@ -96,10 +98,10 @@ def warnings(
     found: list[str] = []
     if best.diverged:
         return [*_noted(space, best)]
-    if not best.reached and goal.target is not None:
+    if not best.reached and objective.target is not None:
         found.append(
-            f"no configuration reached loss {goal.target:g}: they are ranked by how close they "
-            "came; run longer, raise run.target_loss, or try other values"
+            f"no configuration reached loss {objective.target:g}: they are ranked by how close "
+            "they came; run longer, raise run.target_loss, or try other values"
         )
     elif not best.all_reached:
         found.append(f"even the best got there with {best.reached} of {seeds} seeds only")

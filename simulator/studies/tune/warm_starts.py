@@ -1,4 +1,4 @@
-"""Where a search begins: what is written, what theory suggests, what papers propose."""
+"""Warm starts: configurations that a search tries first, from the scenario, theory and papers."""
 
 import math
 from collections.abc import Mapping
@@ -13,6 +13,7 @@ from paceline.simulator.load.load import Programs, parse
 from paceline.simulator.network.mean_cost import mean_cost
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.scenario.tables import Range
+from paceline.simulator.studies.execution import Execution
 from paceline.simulator.studies.tune.space import Space, Values
 
 PRESETS = ("adacomm-tau0",)
@@ -31,7 +32,7 @@ def first(space: Space) -> list[dict[str, Any]]:
 
 
 def _point(space: Space, family: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """A trial's parameters for the wanted values, or the middle ones where these are not tried."""
+    """Return a trial's parameters: the wanted values, or middle ones where they are not tried."""
     chosen = {
         key: wanted[key] if key in wanted and _tried(values, wanted[key]) else _middle(values)
         for key, values in space.entries[family].choices.items()
@@ -57,7 +58,7 @@ def _middle(values: Values) -> Any:
 def _hiding(
     scenario: Scenario, choices: Mapping[str, Values], table: Mapping[str, Any]
 ) -> list[dict[str, int]]:
-    """For each period tried, the smallest delay tried that hides the mean's latency, or nearly.
+    """Return, for each period tried, the smallest delay tried that nearly hides the mean's latency.
 
     Theory is for constant times and no compression: simulation decides.
     """
@@ -79,8 +80,8 @@ def _hiding(
     return found
 
 
-def shortest(space: Space, seed: int, engine: str) -> float:
-    """When the shortest ends of one run, with one seed, of each algorithm as written (seconds).
+def shortest(space: Space, seed: int, execution: Execution) -> float:
+    """Return the shortest duration (seconds) of one run of each algorithm as written.
 
     Where none is written: of each family, with the middle of its values.
     """
@@ -89,7 +90,14 @@ def shortest(space: Space, seed: int, engine: str) -> float:
     durations = []
     for table in tables or [space.candidate(*space.chosen(point)).table for point in middle]:
         world = space.world(table)
-        runs = run_seeds(world, world.algorithm[0], [seed], engine=engine, programs=space.programs)
+        runs = run_seeds(
+            world,
+            world.algorithm[0],
+            [seed],
+            engine=execution.engine,
+            threads=execution.threads,
+            programs=space.programs,
+        )
         durations.append(runs[0].duration)
     return min(durations)
 
@@ -100,8 +108,8 @@ def adacomm_tau0(
     """AdaComm's own search for its first period: short runs, and the lowest loss wins.
 
     Wang & Joshi, arXiv 1810.08313: tau0 by a grid search of short runs. Until its first interval
-    (T0) is over adacomm keeps to tau0, so each run is adacomm itself for so long. Returns the
-    scenario to tune, the objective, and what to say. Raises InputError where it makes no sense.
+    (T0) is over adacomm keeps to tau0, so each run is adacomm itself for that interval. Returns
+    the scenario to tune, the objective, and a note. Raises InputError without an adacomm to tune.
     """
     if objective not in (None, "loss-at-deadline"):
         raise InputError(

@@ -1,0 +1,50 @@
+"""Notes on predictions beyond the range of conditions that their profile was measured in."""
+
+from collections.abc import Mapping, Sequence
+
+from paceline.simulator.cluster import workers
+from paceline.simulator.network.closed_form import ClosedForm
+from paceline.simulator.results.run import Run
+from paceline.simulator.scenario.scenario import Scenario
+
+
+def notes(scenario: Scenario, groups: Mapping[str, Sequence[Run]]) -> list[str]:
+    """Name the quantities of a prediction that are out of the calibrated range.
+
+    Steps, payloads and latencies may be half below the smallest measured one, or half above the
+    largest.
+    """
+    if scenario.calibration is None:
+        return []
+    measured, said = scenario.calibration.measured, []
+    steps = workers.mean_compute(scenario)
+    quantities = {  # the prediction's value, the measured ones, words for them, relative slack
+        "workers": (scenario.cluster.workers, measured.workers, "{:.0f} workers", 0.0),
+        "step": (sum(steps) / len(steps), measured.step, "steps of {:.3g} s", 0.5),
+        "bytes": (scenario.model.bytes, measured.bytes, "payloads of {:.3g} bytes", 0.5),
+        "latency": (ClosedForm(scenario).hop, measured.latency, "latencies of {:.3g} s", 0.5),
+    }
+    for value, limits, text, slack in quantities.values():
+        if limits and not (1 - slack) * min(limits) <= value <= (1 + slack) * max(limits):
+            low, high = (text.format(each) for each in (min(limits), max(limits)))
+            where = low if low == high else f"{low} to {high}"
+            said.append(f"{text.format(value)}, measured at {where}")
+    found = [f"out of the calibrated range: {'; '.join(said)}"] if said else []
+    if measured.loss:
+        found += _losses(scenario, groups, min(measured.loss))
+    return found
+
+
+def _losses(scenario: Scenario, groups: Mapping[str, Sequence[Run]], low: float) -> list[str]:
+    target = scenario.run.target_loss
+    if target is not None and target < low:
+        return [
+            f"out of the calibrated range: run.target_loss = {target:g}, where losses down to "
+            f"{low:.3g} were measured"
+        ]
+    below = [label for label, runs in groups.items() if min(runs[0].curve["loss"]) < low]
+    if not below:
+        return []
+    return [
+        f"{', '.join(below)}: below a loss of {low:.3g} nothing was measured: out of range there"
+    ]

@@ -1,0 +1,66 @@
+"""How runs are executed, and the checks of what was asked for before any of them starts."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from paceline.simulator.engines.dispatch import ENGINES
+from paceline.simulator.errors import InputError
+from paceline.simulator.load.load import Programs, known_programs
+from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.studies.processes import cores
+
+JOBS_PER_CORE = 32  # processes, at most: beyond that a machine only swaps
+
+Progress = Callable[[int, int], None]
+"""Called with the number of finished tasks and of all tasks."""
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Engine, processes and threads that execute runs; numbers depend on none but the engine.
+
+    `jobs` processes on this machine share the tasks, or the Dask cluster whose scheduler listens at
+    the address `dask`; each task uses `threads` threads. Raises InputError for impossible values.
+    """
+
+    engine: str = "auto"
+    jobs: int = 1
+    dask: str | None = None
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            known = ", ".join(ENGINES)
+            raise InputError(f"engine {self.engine!r}: unknown; choose one of: {known}")
+        _demand_at_least("jobs", self.jobs, 1)
+        if self.jobs > (most := JOBS_PER_CORE * cores()):
+            raise InputError(
+                f"jobs {self.jobs}: too many for this machine; ask for {most} or fewer"
+            )
+
+
+def seed_range(scenario: Scenario, count: int | None, first: int) -> range:
+    """Return `count` seeds from `first` on; None stands for run.seeds. Raises InputError."""
+    count = scenario.run.seeds if count is None else count
+    _demand_at_least("seeds", count, 1)
+    _demand_at_least("seed", first, 0)
+    return range(first, first + count)
+
+
+def demand_algorithms(scenario: Scenario, programs: Programs) -> None:
+    """Raise InputError unless `scenario` has algorithms, all of them known here."""
+    if not scenario.algorithm:
+        raise InputError(
+            f"{scenario.file}: nothing to simulate; add an [[algorithm]] table with a name "
+            "(paceline list programs)"
+        )
+    known = known_programs(programs)
+    for name in (each.name for each in scenario.algorithm if each.name not in known):
+        raise InputError(
+            f"{scenario.file}: {name}: unknown here; give simulate the programs that load had"
+        )
+
+
+def _demand_at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise InputError(f"{name} {value}: must be at least {least}")

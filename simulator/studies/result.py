@@ -1,0 +1,181 @@
+"""What `simulate` returns, and the run directory that is written from it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.cluster.workers import ideal_rate
+from paceline.simulator.objectives import plugins
+from paceline.simulator.results import (
+    bottleneck,
+    extrapolation,
+    prediction_interval,
+    statistics,
+    store,
+    timeline,
+    unsaturated,
+    usage,
+)
+from paceline.simulator.results.figures import curves
+from paceline.simulator.results.pick import pick
+from paceline.simulator.results.run import Run
+from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from paceline.simulator.scenario.tables import Prices
+
+
+@dataclass(frozen=True)
+class Result:
+    """The runs of a scenario, algorithm by algorithm and seed by seed.
+
+    `resumed` counts the runs kept from an interrupted call. `replicates`: where numbers come from
+    a profile, bootstrap replicates, which use redrawn numbers. `paired`: the measured runs that
+    are predicted will meet the very delays of `runs`.
+    """
+
+    scenario: Scenario
+    seeds: list[int]
+    runs: list[Run]
+    resumed: int = 0
+    replicates: list[Run] = field(default_factory=list)
+    paired: bool = False
+
+    @property
+    def engine(self) -> str:
+        """The engines that ran."""
+        return ", ".join(sorted({run.engine for run in self.runs}))
+
+    @cached_property
+    def groups(self) -> dict[str, list[Run]]:
+        """The runs by label."""
+        return statistics.group(self.runs)
+
+    @cached_property
+    def algorithms(self) -> list[dict[str, Any]]:
+        """One summary per algorithm, as in the JSON document."""
+        return [self._summary(algorithm) for algorithm in self.scenario.algorithm]
+
+    def _summary(self, algorithm: Algorithm) -> dict[str, Any]:
+        scenario, runs = self.scenario, self.groups[algorithm.label]
+        summary = statistics.summarise(
+            runs,
+            target=scenario.run.target_loss,
+            workers=scenario.cluster.workers,
+            ideal_rate=ideal_rate(scenario),
+        )
+        if scenario.cost == Prices():  # no prices, no cost: that is not a cost of zero
+            summary["cost"] = None
+        named = {
+            "label": algorithm.label,
+            "name": algorithm.name,
+            "parameters": algorithm.written,
+        }
+        found = {
+            "failures": usage.failures(runs),
+            "network": usage.network(runs),
+            "jobs": usage.jobs(runs),
+            "workers": usage.workers(runs),
+            "bottleneck": bottleneck.sentence(scenario, algorithm, runs),
+        }
+        if self.replicates:
+            found["interval90"] = prediction_interval.intervals(
+                runs,
+                statistics.group(self.replicates)[algorithm.label],
+                target=scenario.run.target_loss,
+                paired=self.paired,
+            )
+        return named | dict(statistics.jsonable(summary | found))
+
+    @property
+    def failures(self) -> list[str]:
+        """A line for each algorithm whose nodes crashed, or whose means left contributions out."""
+        return [
+            usage.of_failures(row["label"], row["failures"], row["breakdown"])
+            for row in self.algorithms
+            if row["failures"] is not None
+        ]
+
+    @property
+    def jobs(self) -> list[str]:
+        """A line for each algorithm and background job: the job's pace beside the algorithm."""
+        return [
+            usage.of_job(job, self.scenario.job[job["job"]].file, row["label"])
+            for row in self.algorithms
+            for job in row["jobs"]
+        ]
+
+    @cached_property
+    def pick(self) -> dict[str, Any]:
+        """The algorithm to use, and how sure that is, as `results.pick` returns it."""
+        return dict(statistics.jsonable(pick(self.groups, self.scenario.run.target_loss)))
+
+    @cached_property
+    def notes(self) -> list[str]:
+        """Warnings and explanations for readers of the numbers."""
+        return [
+            *statistics.notes(self.groups),
+            *unsaturated.notes(self.scenario, self.runs),
+            *extrapolation.notes(self.scenario, self.groups),
+        ]
+
+    def curves(self) -> dict[str, dict[str, np.ndarray]]:
+        """Return each label's columns (`results.run.COLUMNS`) as arrays of shape (seeds, points).
+
+        The points are those at the steps that every seed has evaluated.
+        """
+        return {label: statistics.aligned(runs) for label, runs in self.groups.items()}
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one flat dict per evaluation, a row of a data frame.
+
+        Its keys are label, seed and `results.run.COLUMNS`.
+        """
+        return statistics.records(self.runs)
+
+    def json(self) -> dict[str, Any]:
+        """Return the document of `paceline simulate --json`."""
+        scenario = self.scenario
+        return {
+            "scenario": {"title": scenario.title, "file": scenario.file},
+            "engine": self.engine,
+            "seeds": self.seeds,
+            "versions": plugins.versions(scenario.objective),
+            "algorithms": self.algorithms,
+            "pick": self.pick,
+            "notes": self.notes,
+        }
+
+
+def save(
+    result: Result,
+    directory: store.Directory,
+    *,
+    summary: Mapping[str, Any] | None = None,
+    files: Mapping[str, bytes] | None = None,
+    whole: bool = True,
+) -> None:
+    """Write the run directory of `result`; `summary` and `files` are added to it.
+
+    `whole`: no run is missing, so that the runs kept for resuming are removed.
+    """
+    scenario, groups = result.scenario, result.groups
+    written = {
+        "curves.csv": statistics.csv_table(result.runs).encode(),
+        "timeline.json": store.dump(timeline.events(groups), indent=None),
+        **curves.figures(
+            groups,
+            title=scenario.title,
+            target=scenario.run.target_loss,
+            loss=curves.LOSS_NAMES.get(scenario.objective.kind, "loss"),
+        ),
+    }
+    document = {
+        "scenario": {"title": scenario.title, "file": scenario.file, "table": scenario.table},
+        "seeds": result.seeds,
+        "versions": plugins.versions(scenario.objective),
+        "summary": result.json() | dict(summary or {}),
+    }
+    finish = directory.finish if whole else directory.replace
+    finish(written | dict(files or {}), document)

@@ -1,0 +1,88 @@
+"""A task, the unit of work of a study, and its key: a hash of all that determines its numbers."""
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from paceline.simulator.objectives import plugins
+from paceline.simulator.programs import catalogue
+from paceline.simulator.results import store
+from paceline.simulator.scenario.scenario import Algorithm, Scenario
+
+DETERMINING = (  # folders and files of simulator/ whose code determines a run's numbers
+    *("inputs", "distributions", "programs", "scenario", "cluster", "network"),
+    *("results/run.py", "results/divergence.py", "objectives", "load", "engines"),
+)
+# Tables of a scenario that cannot change a task's numbers; the key adds the task's own algorithm.
+PRESENTATION = ("title", "algorithm", "tune", "theory", "validation")
+FILES = ("file", "regions", "platform")  # keys whose values name files
+
+
+@dataclass(frozen=True)
+class Task:
+    """One algorithm with one seed, recording at most `spans` spans.
+
+    `replicate`: the bootstrap replicate whose redrawn numbers are used; None: those as written.
+    """
+
+    algorithm: Algorithm
+    seed: int
+    spans: int
+    engine: str
+    replicate: int | None = None
+
+    def key(self, scenario: Scenario) -> str:
+        """Hash everything that determines the task's numbers."""
+        table = {key: value for key, value in scenario.table.items() if key not in PRESENTATION}
+        table["run"] = {key: value for key, value in table["run"].items() if key != "seeds"}
+        algorithm = self.algorithm
+        notes = list(algorithm.notes)  # of changes by other tables
+        task = [algorithm.table, algorithm.label, notes, self.seed, self.spans, self.engine]
+        task += [self.replicate]
+        files = [hashlib.sha256(data).hexdigest() for data in _files(table, scenario.file)]
+        plugin = plugins.other(scenario.objective)
+        code = code_hash(
+            catalogue()[self.algorithm.name].worker.__code__.co_filename,
+            *(plugin.sources(scenario.objective) if plugin else ()),
+        )
+        versions, data = plugins.versions(scenario.objective), plugins.data(scenario.objective)
+        text = store.dump([table, task, files, data, versions, code])
+        return hashlib.sha256(text).hexdigest()[:32]
+
+
+@cache
+def code_hash(*others: str | Path) -> str:
+    """Hash the sources in `DETERMINING`, and `others`: they may change while the version does not.
+
+    Code that only studies or shows runs is left out, so that a new figure invalidates no run.
+    """
+    contents = [path.read_bytes() for path in [*determining_sources(), *map(Path, others)]]
+    return hashlib.sha256(b"".join(contents)).hexdigest()
+
+
+def determining_sources() -> list[Path]:
+    """Return the source files in `DETERMINING`, in a fixed order."""
+    simulator = Path(__file__).parents[1]
+    found = []
+    for name in DETERMINING:
+        path = simulator / name
+        found += sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    return found
+
+
+def _files(table: Any, file: str) -> Iterator[bytes]:
+    """Yield the contents of the files that a scenario's table names."""
+    if isinstance(table, Mapping):
+        for name in (table[key] for key in FILES if isinstance(table.get(key), str)):
+            try:
+                yield (Path(file).parent / name).read_bytes()
+            except OSError:  # it lies elsewhere: no two keys may be equal
+                yield os.urandom(16)
+        table = list(table.values())
+    if isinstance(table, list):
+        for item in table:
+            yield from _files(item, file)
