@@ -1,17 +1,20 @@
-"""What one run leaves behind: curve points, time spent, bytes sent and, if wanted, spans."""
+"""The record of one run: curve points, time spent, bytes sent and, on demand, a timeline."""
 
 import struct
 from collections import defaultdict, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
+from paceline.simulator.scenario.scenario import Algorithm
+
 TIMES = ("compute", "wait", "communicate", "lost", "down")
-"""What a worker's time is spent on; the last two where nodes can crash, or are left out."""
+"""Uses of a worker's time; the last two where nodes can crash, or are left out."""
 COLUMNS = ("time", "step", "loss", "accuracy", "tau", "bytes", "cost")
-STALENESS = {  # what staleness is counted in, by the name of the unit
+STALENESS = {  # units that staleness is counted in
     "updates": "updates the server made since it sent the parameters",
     "steps": "local steps computed since the mean was started",
     "averagings": "averagings with neighbours since the parameters were read",
@@ -19,7 +22,7 @@ STALENESS = {  # what staleness is counted in, by the name of the unit
 
 
 class Kind(IntEnum):
-    """What a worker or server was doing during a span."""
+    """Activity of a worker or server during a span."""
 
     COMPUTE = 0
     WAIT = 1
@@ -34,7 +37,7 @@ SPAN = np.dtype(
 
 
 class Cause(IntEnum):
-    """Why a node could go on: a message of another, or the last one's coming to a collective."""
+    """What let a node go on: a message of another node, or the last arrival at a collective."""
 
     MESSAGE = 0
     COLLECTIVE = 1
@@ -43,9 +46,9 @@ class Cause(IntEnum):
 ARROW = np.dtype(
     [("source", "<u2"), ("target", "<u2"), ("cause", "u1"), ("sent", "<f8"), ("taken", "<f8")]
 )
-"""`source` sent a message at `sent` that `target` acted on at `taken`; or `target` waited for
-`source`, which was the last to join a collective, at both. Seconds."""
-ROUNDING = 1 + 1e-9  # times that differ by less are equal: nobody has waited
+"""`source` sent a message at time `sent` (seconds) that `target` acted on at `taken`; or `source`,
+which `target` waited for, was the last to join a collective, at both times."""
+ROUNDING = 1 + 1e-9  # times that differ by a smaller factor are equal
 
 _WAIT, _COMMUNICATE = int(Kind.WAIT), int(Kind.COMMUNICATE)
 _THREE_SPANS = struct.Struct("<" + 3 * "HBddI")
@@ -53,13 +56,13 @@ _ONE_ARROW = struct.Struct("<HHBdd")
 
 
 class Full(Exception):  # noqa: N818 - a signal
-    """There is no room for more spans, and nothing else is wanted."""
+    """Raised when there is no room for more spans, and nothing else is wanted."""
 
 
 class Spans:
-    """Spans in 23 bytes each; recording stops, and says so, after about `limit` spans.
+    """Record of spans, 23 bytes each, and of arrows between nodes; at most about `limit` of each.
 
-    `raises`: by raising `Full`. Beside them arrows between the nodes, as many at most.
+    `truncated` says that spans were dropped; with `raises`, the first such span raises `Full`.
     """
 
     def __init__(self, limit: int, *, raises: bool = False) -> None:
@@ -79,9 +82,9 @@ class Spans:
         done: float,
         step: int,
     ) -> None:
-        """Record that `worker` did `busy` from `since` to `now`, waited, communicated to `done`.
+        """Record that `worker` did `busy` from `since` to `now`, waited, communicated until `done`.
 
-        `begins`: when waiting turned into communicating. `step`: the local step just done.
+        `begins`: time at which waiting turned into communicating; `step`: the local step just done.
         """
         if len(self._buffer) >= self._limit:
             self.truncated = True
@@ -95,34 +98,34 @@ class Spans:
         )  # fmt: skip
 
     def sent(self, source: int, target: int, now: float) -> None:
-        """Note that a message was sent."""
+        """Record that a message was sent."""
         self._under_way[source, target].append(now)
 
     def taken(self, source: int, target: int, now: float) -> None:
-        """Note that the earliest message between two nodes, which keep their order, was taken."""
+        """Record that the earliest message under way between two nodes was taken."""
         self.arrow(source, target, Cause.MESSAGE, self._under_way[source, target].popleft(), now)
 
     def met(self, last: tuple[int, float], target: int, now: float) -> None:
-        """Note for whom who has come `now` waits in a collective, if for anyone.
+        """Record that `target`, which joined a collective at `now`, waits for the last to join.
 
-        `last`: who came last, and when.
+        `last`: the last node, and the time at which it joined.
         """
         source, at = last
         if at > now * ROUNDING:
             self.arrow(source, target, Cause.COLLECTIVE, at, at)
 
     def arrow(self, source: int, target: int, cause: Cause, sent: float, taken: float) -> None:
-        """Keep an arrow, while spans are kept."""
+        """Record an arrow, unless spans are truncated."""
         if not self.truncated and len(self._arrows) < self._room:
             self._arrows += _ONE_ARROW.pack(source, target, cause, sent, taken)
 
     def arrows(self, until: float) -> np.ndarray:
-        """All arrows that end up to a time, as recorded, of dtype `ARROW`."""
+        """Return the arrows that end by `until`, in the order recorded, of dtype `ARROW`."""
         arrows = np.frombuffer(self._arrows, dtype=ARROW).copy()
         return arrows[arrows["taken"] <= until]
 
     def array(self, until: float) -> np.ndarray:
-        """All spans longer than nothing up to a time, as recorded, of dtype `SPAN`."""
+        """Return the spans cut at `until`, without empty ones, in the order recorded."""
         spans = np.frombuffer(self._buffer, dtype=SPAN).copy()
         spans["end"] = np.minimum(spans["end"], until)
         return spans[spans["end"] > spans["start"]]
@@ -150,11 +153,11 @@ class Run:
       it.
 
     It is empty where nothing was counted. `inbox_bytes`: the most bytes of messages that waited at
-    the server at once. `handed_over`: why another engine than the one asked for ran it, if so.
+    the server at once. `handed_over`: the reason why another engine than the one asked for ran it.
     `failures`, where nodes can crash: `crashes` (number), `recovery_seconds` (mean time until a
     crashed worker, or all, were where they had been), `lost_seconds` and `down_seconds` (of all
     workers), `goodput` (share of the workers' time that is neither), `dropped` (contributions to
-    means that were left out), `stall` (who waits for whom for ever, if so). `lines`, where
+    means that were left out), `stall` (description of a deadlock; None without). `lines`, where
     transfers share them: of each `line` its full `bandwidth` (bytes/s; None: no limit), the `bytes`
     that it has carried, its `utilisation` (share of what it could have carried; None where every
     flow has all of it), `saturated_seconds` and `down_seconds` (without any capacity). `phases`,
@@ -163,7 +166,7 @@ class Run:
     those that ended, and the `bytes` it moved; of messages ("to the server", "from the server",
     "between workers") how many `messages` arrived, their mean `transit_seconds`, and the `bytes`
     sent. `jobs`: of each other `job` on the network, by number, its `algorithm`, `steps` and
-    `seconds_per_step` meanwhile. `stall`: who waits for whom for ever; empty: nobody.
+    `seconds_per_step` meanwhile. `stall`: description of a deadlock; empty without one.
     """
 
     label: str
@@ -190,3 +193,30 @@ class Run:
     phases: dict[str, dict[str, float]] = field(default_factory=dict)
     jobs: list[dict[str, Any]] = field(default_factory=list)
     stall: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        algorithm: Algorithm,
+        seed: int,
+        engine: str,
+        curve: dict[str, list[float]],
+        *,
+        staleness: Mapping[int, int] | None = None,
+        **fields: Any,
+    ) -> "Run":
+        """Return the run of `algorithm` that ends at the last point of its curve.
+
+        `staleness` may be in any order and have zeros; `fields` are the other fields of `Run`.
+        """
+        return cls(
+            label=algorithm.label,
+            name=algorithm.name,
+            seed=seed,
+            engine=engine,
+            steps=curve["step"][-1],
+            duration=curve["time"][-1],
+            curve=curve,
+            staleness={age: count for age, count in sorted((staleness or {}).items()) if count},
+            **fields,
+        )

@@ -78,14 +78,11 @@ def measure(task: TrainingTask, scenario: Scenario, programs: Any = None) -> Mea
     for account in filter(None, accounts):
         staleness.update(account.staleness)
         links.update(account.links)
-    run = Run(
-        label=task.algorithm.label,
-        name=task.algorithm.name,
-        seed=task.seed,
-        engine="real",
-        steps=curve["step"][-1],
-        duration=curve["time"][-1],
-        curve=curve,
+    run = Run.of(
+        task.algorithm,
+        task.seed,
+        "real",
+        curve,
         seconds={kind: _mean(each) for kind, each in seconds.items()},
         workers=seconds,
         links=dict(sorted(links.items())),
@@ -93,7 +90,7 @@ def measure(task: TrainingTask, scenario: Scenario, programs: Any = None) -> Mea
         arrows=arrows,
         notes=list(task.algorithm.notes),
         updates=int(points[-1].updates) if points else 0,
-        staleness={each: n for each, n in sorted(staleness.items()) if n},
+        staleness=staleness,
         staleness_unit=_unit(program),
     )
     if not whole:

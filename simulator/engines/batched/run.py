@@ -263,14 +263,11 @@ class Batch:
             "communicate": communicated,
         }
         spans = self.spans if index == 0 else None
-        return Run(
-            label=algorithm.label,
-            name=algorithm.name,
-            seed=self.seeds[index],
-            engine="batched",
-            steps=curve["step"][-1],
-            duration=curve["time"][-1],
-            curve=curve,
+        return Run.of(
+            algorithm,
+            self.seeds[index],
+            "batched",
+            curve,
             seconds={kind: float(each.mean()) for kind, each in spent.items()},
             workers={kind: each.tolist() for kind, each in spent.items()},
             links=self.traffic[index].links(),
@@ -279,10 +276,6 @@ class Batch:
             notes=[*self.notes, *virtual.notes(program, algorithm, self.objectives[index], curve)],
             spans_truncated=spans is not None and spans.truncated,
             updates=self.curves.updates[index],
-            staleness={
-                age: int(counts[index])
-                for age, counts in sorted(clocks.staleness.items())
-                if counts[index]
-            },
+            staleness={age: int(counts[index]) for age, counts in clocks.staleness.items()},
             staleness_unit="steps",
         )

@@ -230,14 +230,11 @@ class SeedRun:
         curve = observer.curve
         links = shared.by_link(table["bytes_down"], table["bytes_up"])
         stale = np.flatnonzero(self._ages).tolist()
-        return Run(
-            label=shared.algorithm.label,
-            name=shared.algorithm.name,
-            seed=self.seed,
-            engine="batched",
-            steps=curve["step"][-1],
-            duration=curve["time"][-1],
-            curve=curve,
+        return Run.of(
+            shared.algorithm,
+            self.seed,
+            "batched",
+            curve,
             seconds={name: float(each.mean()) for name, each in seconds.items()},
             workers={name: each.tolist() for name, each in seconds.items()},
             links=dict(zip(shared.links.tolist(), links.tolist(), strict=True)),

@@ -37,14 +37,11 @@ def run(
         simulation = _simulated(program, algorithm, scenario, seed, kept)
     curve = simulation.observer.curve
     drawn = (None, None) if kept is None else simulation.timeline(kept, simulation.end)
-    return Run(
-        label=algorithm.label,
-        name=algorithm.name,
-        seed=seed,
-        engine="virtual",
-        steps=curve["step"][-1],
-        duration=curve["time"][-1],
-        curve=curve,
+    return Run.of(
+        algorithm,
+        seed,
+        "virtual",
+        curve,
         seconds=simulation.seconds(),
         workers=simulation.spent(),
         links=simulation.traffic.links(),
@@ -53,7 +50,7 @@ def run(
         notes=[*notes(program, algorithm, simulation.objective, curve), *simulation.notes()],
         spans_truncated=kept is not None and kept.truncated,
         updates=simulation.observer.updates,
-        staleness={each: times for each, times in sorted(simulation.staleness.items()) if times},
+        staleness=simulation.staleness,
         staleness_unit=simulation.staleness_unit,
         inbox_bytes=simulation.inbox_bytes,
         failures=simulation.failures(),
