@@ -1,4 +1,4 @@
-"""Tables for a terminal."""
+"""Tables that commands print on a terminal."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from paceline.simulator.results.columns import RESULT_COLUMNS, SIMULATE, SWEEP, ResultColumn
 from paceline.simulator.results.run import TIMES
 from paceline.simulator.results.statistics import human, number, time_unit
 
@@ -34,18 +35,23 @@ def headed(first: str, *columns: str) -> Table:
 
 def summary(result: "Result") -> Table:
     """One line per algorithm of a result; the picked one is bold."""
-    target, rows = result.scenario.run.target_loss, result.algorithms
+    target, rows, seeds = result.scenario.run.target_loss, result.algorithms, len(result.seeds)
+    cells: dict[str, Cell] = {
+        "seconds_per_step": _pace,
+        "time_to_target_s": lambda row: _reached(row["time_to_target"], seeds),
+        "final_loss": lambda row: _final(row["loss"]["last"], row["diverged"]),
+    }
+    intervals = _with_intervals(seeds) if result.replicates else {}
+    cells |= intervals
+    always = {"seconds_per_step", "final_loss"} | ({"time_to_target_s"} if target else set())
     columns: dict[str, Cell] = {"algorithm": lambda row: row["label"]}
-    if result.replicates:
-        columns |= _with_intervals(target, len(result.seeds))
-    else:
-        columns["s/step"] = _pace
-    if target and not result.replicates:
-        heading = f"to loss {target:g}\n(95 %)"
-        columns[heading] = lambda row: _reached(row["time_to_target"], len(result.seeds))
-    columns["final\nloss"] = lambda row: _final(row["loss"]["last"], row["diverged"])
-    if any(row["accuracy"]["last"] is not None for row in rows):
-        columns["accuracy"] = lambda row: _plain(row["accuracy"]["last"])
+    for column in RESULT_COLUMNS:
+        known = any(column.of_summary(row) is not None for row in rows)
+        if SIMULATE in column.shown_in and (known or column.key in always):
+            heading = column.heading.format(target=target and f"loss {target:g}")
+            if column.key in intervals:
+                heading = heading.partition("\n")[0] + "\n(90 %)"
+            columns[heading] = cells.get(column.key) or partial(_mean_of, column)
     if any(row["staleness"] and row["staleness"]["max"] for row in rows):
         columns["stale\nmean/max"] = lambda row: _staleness(row["staleness"])
     kinds = [kind for kind in TIMES if any(kind in row["breakdown"] for row in rows)]
@@ -62,8 +68,12 @@ def _pace(row: Row) -> str:
     return "stalled" if row["stall"] else human(row["seconds_per_step"]["mean"])
 
 
-def _with_intervals(target: float | None, seeds: int) -> dict[str, Cell]:
-    """Pace and time to target, with where a measured run may be expected beneath."""
+def _mean_of(column: ResultColumn, row: Row) -> str:
+    return column.show(column.of_summary(row))
+
+
+def _with_intervals(seeds: int) -> dict[str, Cell]:
+    """Return cells of pace and time to target with prediction intervals beneath, by column."""
 
     def paced(row: Row) -> str:
         return f"{_pace(row)}\n{_within(row['interval90']['seconds_per_step'])}"
@@ -75,10 +85,7 @@ def _with_intervals(target: float | None, seeds: int) -> dict[str, Cell]:
         time = human(times["mean"])
         return f"{time}\n{_within(row['interval90']['time_to_target'])}"
 
-    columns: dict[str, Cell] = {"s/step\n(90 %)": paced}
-    if target is not None:
-        columns[f"to loss {target:g}\n(90 %)"] = reached
-    return columns
+    return {"seconds_per_step": paced, "time_to_target_s": reached}
 
 
 def _within(interval: list[float | None] | None) -> str:
@@ -103,17 +110,17 @@ def sweep(result: "SweepResult") -> Table:
     called = {(row["label"], row["program"]) for row in result.rows}
     brief = len({program for _, program in called}) == len(called)
     columns["algorithm"] = lambda row: row["program" if brief else "label"]
-    columns["s/step"] = lambda row: human(row["seconds_per_step"])
-    if "reached" in known:
-        target = result.scenario.run.target_loss
-        goal = "target" if target is None or "run.target_loss" in varied else f"loss {target:g}"
-        columns[f"to {goal}\n(95 %)"] = _to_target
-    if "final_loss" in known or any(row["diverged"] for row in result.rows):
-        columns["final\nloss"] = _final_of_sweep
-    if "final_accuracy" in known:
-        columns["accuracy"] = lambda row: _plain(row["final_accuracy"])
-    if "total_cost" in known:
-        columns["cost"] = lambda row: _plain(row["total_cost"])
+    target = result.scenario.run.target_loss
+    constant = target is not None and "run.target_loss" not in varied
+    said = f"loss {target:g}" if constant else "target"
+    cells = {"time_to_target_s": _to_target, "final_loss": _final_of_sweep}
+    shown = {"seconds_per_step", *known}
+    shown |= {"time_to_target_s"} if "reached" in known else set()
+    shown |= {"final_loss"} if any(row["diverged"] for row in result.rows) else set()
+    for column in RESULT_COLUMNS:
+        if SWEEP in column.shown_in and column.key in shown:
+            own = cells.get(column.key) or partial(_value_of, column)
+            columns[column.heading.format(target=said)] = own
     shares = [f"{kind}_share" for kind in TIMES if f"{kind}_share" in result.rows[0]]
     heading = _spent([share.removesuffix("_share") for share in shares])
     columns[heading] = lambda row: _shares(row[share] for share in shares)
@@ -121,6 +128,10 @@ def sweep(result: "SweepResult") -> Table:
     for column in table.columns:
         column.no_wrap = column.header not in texts
     return table
+
+
+def _value_of(column: ResultColumn, row: Row) -> str:
+    return column.show(row[column.key])
 
 
 def _spent(kinds: Collection[str]) -> str:

@@ -8,7 +8,8 @@ from paceline.simulator.reports.page.parts import Cell, PageSection, PageTable, 
 from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.reports.page.sentences import RunVerdict
 from paceline.simulator.reports.page.series import Series
-from paceline.simulator.results.statistics import human, number
+from paceline.simulator.results.columns import BY_KEY, PAGE, RESULT_COLUMNS, ResultColumn
+from paceline.simulator.results.statistics import human
 
 PAIRS = {  # quantities of a comparison that are shown with both values
     "seconds_per_step": "time per step",
@@ -25,13 +26,19 @@ ERRORS = {  # quantities that are shown with their error only
 def results(
     lines: Sequence[Series], target: float | None, picks: set[tuple[str, str]]
 ) -> PageTable:
-    """Tabulate each algorithm's time to target with its interval, final loss and time per step."""
-    accuracy = any(line.row["accuracy"]["last"] is not None for line in lines)
+    """Tabulate each algorithm's time to target with its interval, and its other columns."""
     several = target is not None
+    special = ("time_to_target_s", "seconds_per_step")  # the first columns, and the one at the end
+    shown = [
+        column
+        for column in RESULT_COLUMNS
+        if PAGE in column.shown_in and column.key not in special
+        if column.key == "final_loss" or _known(column, lines)
+    ]
     columns = ["algorithm"]
     if several:
         columns += [f"time to loss {target:g}", "95 %", "reached"]
-    columns += ["final loss", *(["final accuracy"] if accuracy else []), "time per step", "steps"]
+    columns += [*(column.words for column in shown), BY_KEY["seconds_per_step"].words, "steps"]
     rows = []
     for line in lines:
         row, seeds = line.row, len(line.runs)
@@ -44,16 +51,17 @@ def results(
             cells.append(late if mean is None else human(mean))
             cells.append(" to ".join(map(human, times.get("ci95") or ())) or "-")
             cells.append(f"{times.get('reached', 0)} of {seeds}")
-        cells.append(_plain(row["loss"]["last"]))
-        if accuracy:
-            cells.append(percent(row["accuracy"]["last"], 1))
+        for column in shown:
+            value = column.of_summary(row)
+            share = column.key == "final_accuracy"
+            cells.append(percent(value, 1) if share else column.show(value))
         stalled = "stands still" if row["stall"] else human(row["seconds_per_step"]["mean"])
         rows.append([*cells, stalled, f"{row['steps']:.0f}" if row["steps"] is not None else "-"])
     return PageTable("Each algorithm, mean over seeds; the pick is bold", columns, rows)
 
 
-def _plain(value: float | None) -> str:
-    return "-" if value is None else number(value)
+def _known(column: ResultColumn, lines: Sequence[Series]) -> bool:
+    return any(column.of_summary(line.row) is not None for line in lines)
 
 
 def comparison(found: FoundRun, place: int) -> PageSection:

@@ -16,14 +16,10 @@ from paceline.simulator.reports.page.parts import (
 from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.reports.page.sentences import CHANGE, MARGIN, SURE, RunVerdict
 from paceline.simulator.reports.page.series import DASHES, SYMBOLS
+from paceline.simulator.results.columns import ranked_by
 from paceline.simulator.results.figures.style import COLOURS
 from paceline.simulator.results.statistics import human, number, time_unit
 
-MEASURES = {
-    "time_to_target_s": "time to target",
-    "final_loss": "final loss",
-    "seconds_per_step": "time per step",
-}
 ROWS = 60
 Row = Mapping[str, Any]
 
@@ -32,7 +28,8 @@ def verdict(found: FoundRun) -> RunVerdict:
     """Say which algorithm is first, and where it is not."""
     sweep = found.sweep
     assert sweep is not None
-    measure = _measure(sweep["rows"])
+    column = ranked_by(sweep["rows"])
+    measure = column.key
     points = _points(sweep)
     firsts = {name: _ranked(rows, measure) for name, rows in points.items()}
     wins: dict[str, list[str]] = {}
@@ -45,7 +42,7 @@ def verdict(found: FoundRun) -> RunVerdict:
         )
     best = max(wins, key=lambda label: len(wins[label]))
     count = len(wins[best])
-    sentence = f"{best}: smallest {MEASURES[measure]} at {count} of {len(points)} points."
+    sentence = f"{best}: smallest {column.words} at {count} of {len(points)} points."
     leads = [
         ranked[1][measure] / ranked[0][measure]
         for ranked in firsts.values()
@@ -55,9 +52,7 @@ def verdict(found: FoundRun) -> RunVerdict:
     if leads:
         low, high = number(min(leads)), number(max(leads))
         times = f"{low} times" if low == high else f"{low} to {high} times"
-        facts.append(
-            (MARGIN, [f"There, the next algorithm's {MEASURES[measure]} is {times} as large."])
-        )
+        facts.append((MARGIN, [f"There, the next algorithm's {column.words} is {times} as large."]))
     close = [name for name, ranked in firsts.items() if len(ranked) > 1 and _meet(ranked, measure)]
     meeting = "At no point" if not close else f"At {len(close)} of {len(points)} points"
     facts.append((SURE, [f"{meeting} do the 95 % intervals of the first two overlap."]))
@@ -65,11 +60,6 @@ def verdict(found: FoundRun) -> RunVerdict:
     none = [f"None of the values of {', '.join(sweep['vary'])} that were tried."]
     facts.append((CHANGE, others[:6] or none))
     return RunVerdict(found.name, f"Deploy {best}", sentence, facts, best)
-
-
-def _measure(rows: Sequence[Row]) -> str:
-    known = (key for key in MEASURES if any(row.get(key) is not None for row in rows))
-    return next(known, "seconds_per_step")
 
 
 def _points(sweep: Row) -> dict[str, list[Row]]:
@@ -110,11 +100,12 @@ def section(found: FoundRun, place: int) -> PageSection:
     sweep = found.sweep
     assert sweep is not None
     rows, points = sweep["rows"], _points(sweep)
-    measure = _measure(rows)
+    column = ranked_by(rows)
+    measure = column.key
     longest = max((row[measure] for row in rows if row.get(measure) is not None), default=1.0)
-    timed = measure != "final_loss"
+    timed = column.unit == "s"
     scale, unit = ((1e-3, "ms") if longest < 1 else time_unit(longest)) if timed else (1.0, "")
-    say = human if timed else number
+    say = column.show
     names = [*points]
     data, legend = [], {}
     for index, label in enumerate(dict.fromkeys(str(row["label"]) for row in rows)):
@@ -128,7 +119,7 @@ def section(found: FoundRun, place: int) -> PageSection:
         data.append(_trace(own, measure, scale, literal(label), colour, dash, index))
         name = {"name": label, "label": literal(label)}
         legend[f"l{index}"] = name | {"colour": colour, "dash": dash}
-    title = f"{MEASURES[measure]} ({unit})" if unit else MEASURES[measure]
+    title = f"{column.words} ({unit})" if unit else column.words
     layout: Json = {
         "xaxis": {
             "type": "category",
@@ -138,10 +129,10 @@ def section(found: FoundRun, place: int) -> PageSection:
         },
         "yaxis": {"title": {"text": title}, "rangemode": "tozero"},
     }
-    says = f"{MEASURES[measure]} of each algorithm at each point of the sweep"
+    says = f"{column.words} of each algorithm at each point of the sweep"
     figure = Figure(f"sweep-{place}", says, data, layout, {}, legend)
     best = {name: ranked[0] for name, each in points.items() if (ranked := _ranked(each, measure))}
-    columns = ("point", "algorithm", MEASURES[measure], "95 %", "reached", "time per step")
+    columns = ("point", "algorithm", column.words, "95 %", "reached", "time per step")
     cells = [
         (
             name,

@@ -1,4 +1,4 @@
-"""The figure of a sweep: time to the target, or loss, or pace, against what was varied."""
+"""The figure of a sweep: time to the target, final loss or pace against the varied key."""
 
 import re
 from collections import defaultdict
@@ -9,6 +9,7 @@ import numpy as np
 
 from paceline.simulator.inputs import messages
 from paceline.simulator.inputs.units import DIMENSIONS, to_si
+from paceline.simulator.results.columns import ranked_by
 from paceline.simulator.results.figures import curves
 from paceline.simulator.results.figures.style import COLOURS, DASHES, GREY, style
 from paceline.simulator.results.statistics import time_unit
@@ -33,7 +34,7 @@ def draw(result: SweepResult) -> "Figure | None":
     """Draw a quantity against the first key that has numbers, where one or two keys were varied.
 
     A line for each algorithm; with a second key a panel for each, and a line for each value of it.
-    None where more keys were varied, none has numbers, or nobody could tell the lines apart.
+    None where more keys were varied, none has numbers, or there are too many lines to tell apart.
     """
     from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -80,7 +81,7 @@ def draw(result: SweepResult) -> "Figure | None":
 
 
 def _keys(result: SweepResult) -> tuple[str, str | None] | None:
-    """Return which key goes along the axis, and which other one, if any, makes the lines."""
+    """Return the key of the horizontal axis, and the one, if any, whose values are the lines."""
     vary = {key: values for key, values in result.vary.items() if len(values) > 1}
     key = next((key for key, values in vary.items() if numbers(values)), None)
     if key is None:
@@ -120,19 +121,17 @@ def _said(value: Any) -> str:
 
 
 def _measure(result: SweepResult) -> tuple[str, str, float]:
-    """Return what to draw: its column, its name, and the size of its unit."""
-    target = result.scenario.run.target_loss
-    known = {key for row in result.rows for key, value in row.items() if value is not None}
-    if "time_to_target_s" in known:
+    """Return the column to draw, the name of its axis, and the size of its unit."""
+    column, target = ranked_by(result.rows), result.scenario.run.target_loss
+    if column.unit != "s":
+        return column.key, column.words, 1.0
+    name = column.words
+    if column.key == "time_to_target_s":
         varied = target is None or "run.target_loss" in result.vary
-        measure, name = "time_to_target_s", "to the target" if varied else f"to loss {target:g}"
-    elif "final_loss" in known:
-        return "final_loss", "final loss", 1.0
-    else:
-        measure, name = "seconds_per_step", "per step"
-    shortest = min(row[measure] for row in result.rows if row[measure] is not None)
-    size, unit = time_unit(shortest)
-    return measure, f"time {name} ({unit})", size
+        name = "time to the target" if varied else f"time to loss {target:g}"
+    values = [row[column.key] for row in result.rows]
+    size, unit = time_unit(min(value for value in values if value is not None))
+    return column.key, f"{name} ({unit})", size
 
 
 def _caption(result: SweepResult, measure: str) -> str:
@@ -180,7 +179,7 @@ def _horizontal(axes: "Axes", places: Sequence[float]) -> None:
 
 
 def _vertical(axes: "Axes", values: np.ndarray) -> None:
-    """Fit the y axis to means and intervals (3, points); what is far from all means may be cut."""
+    """Fit the y axis to means and intervals (3, points); cut intervals far from all means."""
     mean = values[0][np.isfinite(values[0])]
     if not mean.size:
         return

@@ -1,9 +1,8 @@
-"""The tidy table of a sweep: a row for each point and algorithm, and one for each of their runs."""
+"""The table of a sweep: a row for each point and algorithm, and one for each of their runs."""
 
 import csv
 import io
 import json
-import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ from paceline.simulator.cluster.workers import ideal_rate
 from paceline.simulator.inputs import messages
 from paceline.simulator.objectives import plugins
 from paceline.simulator.results import divergence, statistics
+from paceline.simulator.results.columns import RESULT_COLUMNS, Conditions
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.scenario.tables import Prices
@@ -22,18 +22,8 @@ from paceline.simulator.studies.sweep.points import Point, value
 
 Row = dict[str, Any]
 Record = dict[str, Any]
-"""What is kept of one algorithm at one point."""
+"""The JSON-able numbers and notes of one algorithm at one point."""
 
-MEASURES = (  # of every run; a row has the mean over seeds and its 95 % interval
-    "seconds_per_step",
-    "duration_s",
-    "time_to_target_s",
-    "final_loss",
-    "final_accuracy",
-    "bytes_per_step",
-    "total_cost",
-    "scalability",
-)
 SHARES = ("compute_share", "wait_share", "communicate_share")
 _WORD = re.compile(r"(?:\((?:[^()]|\([^()]*\))*\)|[^\s(])+")
 
@@ -43,7 +33,8 @@ class SweepResult:
     """What `sweep` returns.
 
     `points`: each point's values by key. `rows`: of each point and algorithm the values, `label`,
-    `program`, `engine`, `seeds`, and the mean of each of `MEASURES` with its 95 % interval;
+    `program`, `engine`, `seeds`, and the mean of each of `RESULT_COLUMNS` with its 95 %
+    interval;
     `seed_rows` has the single runs. None stands for what cannot be had, such as the mean time to a
     target that some seed never reached. `versions`: of all that the numbers depend on. `resumed`
     counts the runs kept from before.
@@ -94,37 +85,32 @@ class SweepResult:
 def measured(scenario: Scenario, runs: Sequence[Run]) -> Record:
     """Return all that a sweep keeps of the runs of one algorithm, JSON-able.
 
-    The means are those of `paceline simulate`; what cannot be had is None.
+    The means are those of `paceline simulate`; missing values are None.
     """
-    target, ideal = scenario.run.target_loss, ideal_rate(scenario)
-    priced = scenario.cost != Prices()  # no prices, no cost: that is not a cost of zero
-    workers = scenario.cluster.workers
-    whole = statistics.summarise(runs, target=target, workers=workers, ideal_rate=ideal)
-    each = [_measures(run, target, workers / ideal if ideal else 0, priced) for run in runs]
-    reached = whole["time_to_target"]
-    means = {
-        "seconds_per_step": whole["seconds_per_step"]["mean"],
-        "duration_s": whole["duration"],
-        "time_to_target_s": reached and reached["mean"],
-        "final_loss": whole["loss"]["last"],
-        "final_accuracy": whole["accuracy"]["last"],
-        "bytes_per_step": whole["bytes_per_step"],
-        "total_cost": whole["cost"] if priced else None,
-        "scalability": whole["scalability"],
-    }
+    ideal, workers = ideal_rate(scenario), scenario.cluster.workers
+    given = Conditions(
+        target=scenario.run.target_loss,
+        step_alone=workers / ideal if ideal else 0,
+        priced=scenario.cost != Prices(),  # no prices, no cost: that is not a cost of zero
+    )
+    summary = statistics.summarise(runs, target=given.target, workers=workers, ideal_rate=ideal)
+    if not given.priced:
+        summary["cost"] = None
+    each = [_numbers(run, given) for run in runs]
     row: Row = {}
-    for name, mean in means.items():
+    for name, mean in ((column.key, column.of_summary(summary)) for column in RESULT_COLUMNS):
         values = [run[name] for run in each]
         known = None not in values and len(values) > 1
         ci95 = statistics.interval(values) if known else None
         if name == "seconds_per_step":  # of one seed, too
-            ci95 = whole[name]["ci95"]
+            ci95 = summary[name]["ci95"]
         row |= {name: mean, f"{name}_low": ci95 and ci95[0], f"{name}_high": ci95 and ci95[1]}
         if name == "time_to_target_s":
+            reached = summary["time_to_target"]
             row["reached"] = reached and reached["reached"]
-    row |= {f"{kind}_share": share for kind, share in whole["breakdown"].items()}
+    row |= {f"{kind}_share": share for kind, share in summary["breakdown"].items()}
     found = {
-        "engine": whole["engine"],
+        "engine": summary["engine"],
         "row": row | {"diverged": sum(map(divergence.diverged, runs))},
         "runs": [{"seed": run.seed, **one} for run, one in zip(runs, each, strict=True)],
         "notes": [*dict.fromkeys(note for run in runs for note in run.notes if _lasts(note))],
@@ -133,28 +119,16 @@ def measured(scenario: Scenario, runs: Sequence[Run]) -> Record:
 
 
 def _lasts(note: str) -> bool:
-    """Whether many points may share a note; at which step a run diverged is its own affair."""
+    """Whether many points may share a note; the step at which a run diverged is its own."""
     return not note.startswith("diverged")
 
 
-def _measures(run: Run, target: float | None, alone: float, priced: bool) -> Row:
-    """Return `MEASURES` and `SHARES` of one run; `alone`: seconds per step without waiting."""
-    per_step, total = statistics.seconds_per_step(run), sum(run.seconds.values())
-    last = {column: values[-1] for column, values in run.curve.items() if values}
-    if divergence.diverged(run):
-        last["loss"] = math.nan
-    measures = (
-        per_step,
-        run.duration,
-        None if target is None else statistics.crossing(run, target),
-        last.get("loss"),
-        last.get("accuracy"),
-        last["bytes"] / run.steps if run.steps else None,
-        last.get("cost") if priced else None,
-        alone / per_step if per_step else None,
-    )
+def _numbers(run: Run, given: Conditions) -> Row:
+    """Return `RESULT_COLUMNS` and `SHARES` of one run."""
+    total = sum(run.seconds.values())
     shares = {f"{kind}_share": spent / total for kind, spent in run.seconds.items() if total}
-    return dict(zip(MEASURES, measures, strict=True)) | dict.fromkeys(SHARES) | shares
+    numbers = {column.key: column.of_run(run, given) for column in RESULT_COLUMNS}
+    return numbers | dict.fromkeys(SHARES) | shares
 
 
 def collected(
@@ -183,15 +157,15 @@ def collected(
 
 
 def _even(rows: Sequence[Row]) -> list[Row]:
-    """Give all rows the same columns: time is lost where nodes crash, and not at every point."""
+    """Give all rows the same columns: only points with crashes have time lost."""
     columns = dict.fromkeys(key for row in rows for key in row)
     return [dict.fromkeys(columns) | row for row in rows]
 
 
 def labels(scenarios: Sequence[Scenario]) -> list[list[str]]:
-    """Return what to call each point's algorithms: the same at every point, where that can be.
+    """Return labels of each point's algorithms, the same at every point where possible.
 
-    Of labels that tell what is varied ("local-sgd tau=4") the words that stay ("local-sgd").
+    Of labels that name a varied value ("local-sgd tau=4") only the common words ("local-sgd").
     """
     if len({tuple(each.name for each in scenario.algorithm) for scenario in scenarios}) > 1:
         return [[each.label for each in scenario.algorithm] for scenario in scenarios]
@@ -204,7 +178,7 @@ def labels(scenarios: Sequence[Scenario]) -> list[list[str]]:
 
 
 def _common(algorithms: Sequence[Algorithm]) -> str:
-    """Return the words of the first label that all have, or else the program's name."""
+    """Return the words of the first label that all labels share, or else the program's name."""
     words = [_WORD.findall(label) for label in dict.fromkeys(each.label for each in algorithms)]
     if len(words) == 1:
         return algorithms[0].label
@@ -230,7 +204,7 @@ def without_effect(points: Sequence[Point], outcomes: Sequence[Hashable]) -> lis
 
 
 def notes(idle: Iterable[str], rows: Sequence[Row], told: Counter[tuple[str, str]]) -> list[str]:
-    """What a reader of the table should know; `told` counts each (label, note) of the runs."""
+    """Return warnings for readers of the table; `told` counts each (label, note) of the runs."""
     found = [f"nothing depends on {key}: its values give the same numbers" for key in idle]
     size = Counter(row["label"] for row in rows)
     lost = Counter(row["label"] for row in rows if row["diverged"])

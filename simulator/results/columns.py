@@ -1,0 +1,160 @@
+"""Result columns: the numbers of an algorithm's runs that tables, sweeps and reports have.
+
+To add one, compute it in `statistics.summarise` and append a `ResultColumn` to `RESULT_COLUMNS`,
+with `of_summary` and `of_run`. It is then in sweep.csv, sweep-seeds.csv and the sweep's JSON (the
+mean over seeds and its 95 % interval), in the terminal's tables of `paceline simulate` and
+`paceline sweep`, and in the report page's table of results; `shown_in` names fewer of these.
+Outputs that show more than the number (an interval, "diverged") have a cell of their own for it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from math import nan
+from typing import Any
+
+from paceline.simulator.results import divergence, statistics
+from paceline.simulator.results.run import Run
+
+Summary = Mapping[str, Any]
+SIMULATE, SWEEP, PAGE = "simulate", "sweep", "page"  # outputs that show columns
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Numbers of the scenario that columns depend on.
+
+    `target`: run.target_loss; `step_alone`: seconds per step of a worker that never waits;
+    `priced`: whether the scenario has prices.
+    """
+
+    target: float | None
+    step_alone: float
+    priced: bool
+
+
+@dataclass(frozen=True)
+class ResultColumn:
+    """A number of one run, and its mean over seeds.
+
+    `key`: its name in sweep.csv; `heading`: on the terminal, where {target} stands for the loss to
+    reach; `words`: in prose and on the report page; `unit`: "s", or "" for other numbers.
+    `of_summary` finds the mean in what `statistics.summarise` returns. Both functions return None,
+    or no finite number, where there is no value.
+    """
+
+    key: str
+    heading: str
+    words: str
+    unit: str
+    of_summary: Callable[[Summary], float | None]
+    of_run: Callable[[Run, Conditions], float | None]
+    shown_in: tuple[str, ...] = (SIMULATE, SWEEP, PAGE)
+
+    @property
+    def show(self) -> Callable[[float | None], str]:
+        """The function that formats a value for reading."""
+        return statistics.human if self.unit == "s" else _number
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else statistics.number(value)
+
+
+def _last(run: Run, column: str) -> float | None:
+    """Return the last value of a column of the curve."""
+    values = run.curve[column]
+    return values[-1] if values else None
+
+
+def _final_loss(run: Run, _: Conditions) -> float | None:
+    return nan if divergence.diverged(run) else _last(run, "loss")
+
+
+def _time_to_target(run: Run, given: Conditions) -> float | None:
+    return None if given.target is None else statistics.crossing(run, given.target)
+
+
+def _scalability(run: Run, given: Conditions) -> float | None:
+    per_step = statistics.seconds_per_step(run)
+    return given.step_alone / per_step if per_step else None
+
+
+RESULT_COLUMNS = (
+    ResultColumn(
+        key="seconds_per_step",
+        heading="s/step",
+        words="time per step",
+        unit="s",
+        of_summary=lambda row: row["seconds_per_step"]["mean"],
+        of_run=lambda run, _: statistics.seconds_per_step(run),
+    ),
+    ResultColumn(
+        key="duration_s",
+        heading="duration",
+        words="duration",
+        unit="s",
+        of_summary=lambda row: row["duration"],
+        of_run=lambda run, _: run.duration,
+        shown_in=(),
+    ),
+    ResultColumn(
+        key="time_to_target_s",
+        heading="to {target}\n(95 %)",
+        words="time to target",
+        unit="s",
+        of_summary=lambda row: row["time_to_target"] and row["time_to_target"]["mean"],
+        of_run=_time_to_target,
+    ),
+    ResultColumn(
+        key="final_loss",
+        heading="final\nloss",
+        words="final loss",
+        unit="",
+        of_summary=lambda row: row["loss"]["last"],
+        of_run=_final_loss,
+    ),
+    ResultColumn(
+        key="final_accuracy",
+        heading="accuracy",
+        words="final accuracy",
+        unit="",
+        of_summary=lambda row: row["accuracy"]["last"],
+        of_run=lambda run, _: _last(run, "accuracy"),
+    ),
+    ResultColumn(
+        key="bytes_per_step",
+        heading="bytes/step",
+        words="bytes per step",
+        unit="",
+        of_summary=lambda row: row["bytes_per_step"],
+        of_run=lambda run, _: run.curve["bytes"][-1] / run.steps if run.steps else None,
+        shown_in=(),
+    ),
+    ResultColumn(
+        key="total_cost",
+        heading="cost",
+        words="cost",
+        unit="",
+        of_summary=lambda row: row["cost"],
+        of_run=lambda run, given: _last(run, "cost") if given.priced else None,
+        shown_in=(SWEEP,),
+    ),
+    ResultColumn(
+        key="scalability",
+        heading="scalability",
+        words="scalability",
+        unit="",
+        of_summary=lambda row: row["scalability"],
+        of_run=_scalability,
+        shown_in=(),
+    ),
+)
+BY_KEY = {column.key: column for column in RESULT_COLUMNS}
+RANKING = ("time_to_target_s", "final_loss", "seconds_per_step")
+"""Keys of the columns that algorithms are ranked by: the first that has a value."""
+
+
+def ranked_by(rows: Iterable[Mapping[str, Any]]) -> ResultColumn:
+    """Return the column of `RANKING` that rows of a sweep are compared by."""
+    known = {key for row in rows for key in RANKING if row.get(key) is not None}
+    return BY_KEY[next((key for key in RANKING if key in known), RANKING[-1])]
