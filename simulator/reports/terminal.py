@@ -57,8 +57,8 @@ def summary(result: "Result") -> Table:
     kinds = [kind for kind in TIMES if any(kind in row["breakdown"] for row in rows)]
     columns[_spent(kinds)] = lambda row: _shares(row["breakdown"].get(kind) for kind in kinds)
     table = _table(rows, columns)
-    for column in table.columns[1:]:
-        column.no_wrap = True
+    for each in table.columns[1:]:
+        each.no_wrap = True
     for line, row in zip(table.rows, rows, strict=True):
         line.style = "bold" if row["label"] == result.pick["label"] else None
     return table
@@ -125,8 +125,8 @@ def sweep(result: "SweepResult") -> Table:
     heading = _spent([share.removesuffix("_share") for share in shares])
     columns[heading] = lambda row: _shares(row[share] for share in shares)
     table = _table(rows, columns)
-    for column in table.columns:
-        column.no_wrap = column.header not in texts
+    for each in table.columns:
+        each.no_wrap = each.header not in texts
     return table
 
 
