@@ -1,6 +1,6 @@
-"""What most of an algorithm's time goes to, in one sentence of measured numbers.
+"""The bottleneck sentence: the largest share of an algorithm's time, with evidence of its cause.
 
-Nothing is said of what would happen if anything were different: nobody has simulated that.
+The sentence has measured numbers only; it predicts nothing about other conditions.
 """
 
 import re
@@ -21,7 +21,7 @@ FEW = 3  # names in a list
 
 
 def sentence(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> str:
-    """Say what most of the workers' time goes to, and what shows why; of a stall, only that."""
+    """Name the largest share of the workers' time, and its cause; of a stall, only the deadlock."""
     if stalls := [run.stall for run in runs if run.stall]:
         some = f" with {len(stalls)} of {len(runs)} seeds" if len(stalls) < len(runs) else ""
         return f"{algorithm.label}: stands still for good{some}: {stalls[0]}."
@@ -46,16 +46,16 @@ def sentence(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> s
     return "; ".join(said) + "."
 
 
-# Each of these: why that much time goes to one thing.
+# Each of these returns clauses that explain one share of the time.
 
 
 def _computing(
     scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run], share: dict[str, float]
 ) -> list[str]:
-    if runs[0].staleness_unit != "steps":  # a faster worker does not compute less, but more often
+    if runs[0].staleness_unit != "steps":  # a faster worker computes more often, not less
         return []
     if scenario.recovery.policy == "shrink" or scenario.recovery.backup:
-        return []  # workers' steps are not as many that count
+        return []  # workers' counted steps differ in number
     computed = [np.array(run.workers["compute"]) for run in runs]
     ratio = float(np.mean([each.max() / each.mean() for each in computed]))
     if ratio < MATTERS:
@@ -97,7 +97,7 @@ def _waiting(
 
 
 def _served(scenario: Scenario, runs: Sequence[Run]) -> list[str]:
-    """What the server, whose answers the workers wait for, is busy with."""
+    """Say how busy the server is, whose answers the workers wait for."""
     server = scenario.server
     works = [
         server.receive * sum(run.staleness.values()) + server.apply * run.updates for run in runs
@@ -119,7 +119,7 @@ def _served(scenario: Scenario, runs: Sequence[Run]) -> list[str]:
 
 
 def _vain(scenario: Scenario, runs: Sequence[Run], share: dict[str, float]) -> str:
-    """What time that is neither spent well nor waited goes to."""
+    """Say where lost time and down time go."""
     if not _count(runs):
         return "is computed in vain, by workers that are left out"
     saving = " or saving checkpoints" if scenario.recovery.checkpoint is not None else ""
@@ -135,7 +135,7 @@ def _crashes(
 
 
 def _count(runs: Sequence[Run]) -> float:
-    """How many crashes a run has."""
+    """Return the mean number of crashes of a run."""
     counts = [run.failures["crashes"] for run in runs if run.failures is not None]
     return float(sum(counts)) / len(runs)
 
@@ -144,9 +144,9 @@ def _count(runs: Sequence[Run]) -> float:
 
 
 def _called(scenario: Scenario, slowness: Sequence[np.ndarray]) -> tuple[str, list[int]]:
-    """The slowest workers by name and rank: a group, or all about as slow with every seed.
+    """Name the slowest workers, with ranks: a group, or those about as slow with every seed.
 
-    `slowness`: with each seed, of every worker. Without ranks: one with a seed, one with another.
+    `slowness`: per seed, an array over workers. No ranks where seeds differ in the slowest.
     """
     groups = [worker.group for worker in workers.workers(scenario)]
     near = _near(np.sum(slowness, axis=0))
@@ -167,6 +167,6 @@ def _called(scenario: Scenario, slowness: Sequence[np.ndarray]) -> tuple[str, li
 
 
 def _near(slowness: np.ndarray) -> list[int]:
-    """Who is about as slow as the slowest."""
+    """Return the ranks of workers about as slow as the slowest."""
     least = slowness.max() - (slowness.max() - slowness.min()) / 4
     return [int(rank) for rank in np.flatnonzero(slowness >= least)]

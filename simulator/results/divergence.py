@@ -1,4 +1,4 @@
-"""Runs whose loss went away: from which evaluation on, and what a reader is told."""
+"""Divergence: the evaluation from which a loss is lost, and the words for it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,14 +8,14 @@ import numpy as np
 
 from paceline.simulator.results.run import Run
 
-BOUND = 1e6  # times its first loss: whatever comes to that has diverged, though it is a number
+BOUND = 1e6  # times its first loss: a loss above that has diverged, though it is finite
 CAUSE = "the learning rate is too high for this algorithm"
 
 
 def begins(losses: Sequence[float]) -> int | None:
-    """Return from which evaluation on a loss is no number, or above `BOUND` times its first.
+    """Return the evaluation from which a loss is not finite, or above `BOUND` times its first.
 
-    None where it ends otherwise, or never was a number.
+    None where its last value is neither, or its first is not finite.
     """
     values = np.asarray(losses, dtype=float)
     if not values.size or not math.isfinite(values[0]):
@@ -26,18 +26,18 @@ def begins(losses: Sequence[float]) -> int | None:
 
 
 def diverged(run: Run) -> bool:
-    """Whether a run's loss went away for good."""
+    """Whether a run's loss diverged for good."""
     return begins(run.curve["loss"]) is not None
 
 
 def note(curve: Mapping[str, Sequence[float]]) -> str | None:
-    """Say by which step, and why in all likelihood, if it did."""
+    """Return a note of the step by which a curve diverged, and the likely cause; else None."""
     first = begins(curve["loss"])
     return None if first is None else f"diverged by step {curve['step'][first]:g}: {CAUSE}"
 
 
 def summary(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """With how many of the seeds, by which step at the earliest, and why; None: with none."""
+    """Return how many seeds diverged, the earliest step, and the cause; None where none did."""
     found = [(run, first) for run in runs if (first := begins(run.curve["loss"])) is not None]
     if not found:
         return None
@@ -50,6 +50,6 @@ def summary(runs: Sequence[Run]) -> dict[str, Any] | None:
 
 
 def sentence(label: str, found: Mapping[str, Any]) -> str:
-    """Say what `summary` has found of one algorithm."""
+    """Return `summary` of one algorithm in words."""
     who = "" if found["seeds"] == found["of"] else f" with {found['seeds']} of {found['of']} seeds"
     return f"{label} diverged{who} by step {found['step']:g}"

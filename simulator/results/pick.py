@@ -1,4 +1,4 @@
-"""Which algorithm to use, by a paired test over seeds."""
+"""The pick: the algorithm to use, by a paired test over seeds."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,8 +23,8 @@ def pick(groups: Groups, target: float | None) -> dict[str, Any]:
     With a target: the lowest mean time to it among the algorithms that reached it with every seed,
     else the one that reached it most often. Otherwise the lowest mean loss at the end of the
     shortest run; without a loss, the fewest seconds per step. `ties`: the algorithms that a paired
-    95 % interval over seeds cannot separate from the best (runs with one seed share their draws).
-    Whatever stands still for good with some seed is out; `label` is None where everything does.
+    95 % interval over seeds does not distinguish from the best (runs with one seed share their
+    draws). Algorithms that stall with some seed are out; `label` is None where all do.
     """
     stalled = [label for label, runs in groups.items() if any(run.stall for run in runs)]
     going = {label: runs for label, runs in groups.items() if label not in stalled}
@@ -45,7 +45,7 @@ def pick(groups: Groups, target: float | None) -> dict[str, Any]:
 
 
 def _pick(groups: Groups, target: float | None) -> dict[str, Any]:
-    """`pick`, of what does not stand still."""
+    """Pick among the algorithms that do not stall."""
     if target is not None:
         times = {label: [crossing(run, target) for run in runs] for label, runs in groups.items()}
         if sure := _finite(times):
@@ -87,7 +87,7 @@ def _best(
     say: Callable[[float], str],
     others: bool = False,
 ) -> dict[str, Any]:
-    """Pick the lowest mean score; `others`: algorithms that are out of the race."""
+    """Pick the lowest mean score; `others`: some algorithms have no finite score."""
     means = {label: float(np.mean(values)) for label, values in scores.items()}
     best, *rest = sorted(scores, key=lambda label: means[label])
     mean, seeds = means[best], len(scores[best])
@@ -99,7 +99,8 @@ def _best(
     if ci95 is None:
         sentence += "; one seed cannot tell chance from merit, ask for more with --seeds"
     elif ties:
-        sentence += f"; {seeds} seeds cannot separate it from {' or '.join(ties)}"
+        names = " or ".join(ties)
+        sentence += f"; not distinguishable from {names} at 95 % with {seeds} seeds; run more"
     elif rest:
         sentence += f"; next is {rest[0]}, {say(means[rest[0]])}"
     elif others:

@@ -16,15 +16,15 @@ CURVES = "curves.csv"
 LATER = dict.fromkeys(
     ("diverged", "failures", "handed_over", "network", "server", "staleness", "stall", "workers")
 )
-"""What rows of earlier versions do not say: there was none of it."""
+"""Keys that rows of earlier versions lack; None is their value."""
 
 
 @dataclass(frozen=True)
 class RunDirectory:
     """A run directory: its scenario's `table`, its `summary`, and `runs` by label.
 
-    `rows` has the summary of each algorithm, by label. Runs have nothing but their curves, steps
-    and duration (seconds); algorithms that stand still for good have none and are in `stalled`.
+    `rows` has the summary of each algorithm, by label. Runs have only their curves, steps and
+    duration (seconds); algorithms that stall have none and are in `stalled`.
     """
 
     path: Path
@@ -40,14 +40,14 @@ class RunDirectory:
 
     @property
     def stalled(self) -> list[str]:
-        """Labels of the algorithms that stand still for good with some seed."""
+        """Labels of the algorithms that stall with some seed."""
         return [label for label, row in self.rows.items() if row["stall"]]
 
 
 def read(path: Path | str) -> RunDirectory:
-    """Return what `paceline simulate` or a real run has written to the directory `path`.
+    """Read a run directory that `paceline simulate` or a real run has written.
 
-    Raises InputError where it is none, or not whole.
+    Raises InputError where `path` is no run directory, or an unfinished one.
     """
     document = store.read(path)
     try:

@@ -1,4 +1,4 @@
-"""How busy the lines of a network were, and what its time went to: bandwidth, or latency."""
+"""Utilisation of a network's lines, and the cause of its time: bandwidth, or latency."""
 
 import re
 from collections.abc import Sequence
@@ -22,24 +22,25 @@ NEARLY = 1.05  # saturated nearly as long
 def reasons(
     scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run], share: dict[str, float]
 ) -> list[str]:
-    """Why the network takes the `share` of the time that workers communicate."""
+    """Return clauses that explain the `share` of the time that workers communicate."""
     if runs[0].lines:
         return [_lines(scenario, runs, share["communicate"]), *_phases(runs)]
     held = held_share(scenario, algorithm, runs)
     if held is None:
         return []
-    said = f"transmissions hold a worker's links for {percent(held)} of the time"
     if held < share["communicate"] / 2:
-        return [f"{said}, so it is mostly latency"]
+        little = f"the links transmit for only {percent(held)} of the time"
+        return [f"{little}, so latency dominates"]
+    said = f"transmissions hold a worker's links for {percent(held)} of the time"
     late = runs[0].staleness_unit == "steps" and any(max(run.staleness, default=0) for run in runs)
     if late or held > 1.01 * share["communicate"]:
-        return [said]  # they overlap with computing, and nobody knows which part of them
-    limited = ", or TCP's window" if _windows(scenario) else ""
-    return [f"{said}, so it is mostly bandwidth{limited}"]
+        return [said]  # they overlap with computing, for an unknown part of them
+    limit = "bandwidth, or TCP's window," if _windows(scenario) else "bandwidth"
+    return [f"{said}, so {limit} dominates"]
 
 
 def _lines(scenario: Scenario, runs: Sequence[Run], communicate: float) -> str:
-    """Which line is full for how long. When none is, transfers do not lack bandwidth."""
+    """Say which line is saturated for how long; without one, transfers do not lack bandwidth."""
     others = _others(scenario, runs)
     full_for = busy(scenario, runs)
     ours = [(full, line) for full, line in full_for if line not in others] or [(0.0, "")]
@@ -54,7 +55,7 @@ def _lines(scenario: Scenario, runs: Sequence[Run], communicate: float) -> str:
 
 
 def _longest(full_for: Sequence[tuple[float, str]]) -> list[str]:
-    """The lines that are full for about the longest."""
+    """Return the lines that are saturated for about the longest time."""
     top = max(full_for)[0]
     return [line for full, line in sorted(full_for, reverse=True) if full > top / NEARLY]
 
@@ -65,19 +66,21 @@ def _most(
     communicate: float,
     full_for: Sequence[tuple[float, str]],
 ) -> str:
-    """Which of the lines are full for the longest, and whether that says why."""
+    """Say which lines are saturated for the longest time, and whether that explains it."""
     top = max(full_for)[0]
     if not top:
-        return f"no line is ever saturated, so it is {_else(scenario, runs[0])}"
+        return f"no line is ever saturated, so the time is {_else(scenario, runs[0])}"
     if top < communicate / 2 and sum(full for full, _ in full_for) < communicate / 2:
         most = f"{ceil(100 * top)} %"
-        return f"no line is saturated for more than {most}, so it is {_else(scenario, runs[0])}"
+        return (
+            f"no line is saturated for more than {most}, so the time is {_else(scenario, runs[0])}"
+        )
     said = f"{_named(_longest(full_for))} for {percent(top)}"
     return said if top >= communicate / 2 else f"{said}, the most of all: lines take turns"
 
 
 def _others(scenario: Scenario, runs: Sequence[Run]) -> dict[str, bool]:
-    """Lines that endless flows of others fill, and whether transfers pass them, too."""
+    """Return lines saturated by endless background flows, and whether transfers pass them, too."""
     if not any(each.flows for each in scenario.network.background):
         return {}
     topology, nodes = Topology(scenario), range(scenario.cluster.workers + 1)
@@ -89,12 +92,12 @@ def _others(scenario: Scenario, runs: Sequence[Run]) -> dict[str, bool]:
 
 
 def _else(scenario: Scenario, run: Run) -> str:
-    """What takes time where no line is full."""
+    """Name the causes of the time where no line is saturated."""
     causes = ["mostly latency"]
     if scenario.network.slow_start is not None or _windows(scenario):
-        causes.append("what TCP lets a single transfer take")
+        causes.append("TCP's limit on a single transfer")
     if any(line["bytes"] and line["utilisation"] is None for line in run.lines):
-        causes.append("links that every transfer has for itself")
+        causes.append("links that transfers do not share")
     if run.failures is not None:
         causes.append("nodes that are down")
     return ", or ".join(causes)
@@ -107,7 +110,7 @@ def _windows(scenario: Scenario) -> bool:
 
 
 def _phases(runs: Sequence[Run]) -> list[str]:
-    """The longest stage of the collectives; else how long messages are on their way."""
+    """Name the longest stage of the collectives; else the mean transit times of messages."""
     phases = usage.phases(runs)
     stages = {name: phase["seconds"] for name, phase in phases.items() if "seconds" in phase}
     whole = sum(stages.values())
@@ -120,7 +123,7 @@ def _phases(runs: Sequence[Run]) -> list[str]:
 
 
 def held_share(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> float | None:
-    """For what share of the time transmissions hold the links of a worker; None: not known."""
+    """Return the share of the time that transmissions hold a worker's links; None: unknown."""
     settings, whole = scenario.network, sum(usage.span(run) for run in runs)
     if runs[0].lines or runs[0].failures is not None or settings.duration is not None or not whole:
         return None
@@ -141,7 +144,7 @@ def held_share(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) ->
 
 
 def busy(scenario: Scenario, runs: Sequence[Run]) -> list[tuple[float, str]]:
-    """How much of the time lines are full; in closed form, the server's card."""
+    """Return the share of the time that each line, or the server's card, is saturated."""
     if runs[0].lines:
         return [(line["saturated"], line["line"]) for line in usage.lines(runs)]
     card, found = scenario.server.bandwidth, []
@@ -155,7 +158,7 @@ def busy(scenario: Scenario, runs: Sequence[Run]) -> list[tuple[float, str]]:
 
 
 def _named(lines: Sequence[str]) -> str:
-    """Lines that are saturated; of many the first, or how many network cards."""
+    """Name saturated lines: of many the first, or the number of network cards."""
     nodes = list(dict.fromkeys(re.sub(" (in|out)$", "", line) for line in lines))
     if all(map(CARD.fullmatch, lines)):
         if len(nodes) == 1:

@@ -1,4 +1,4 @@
-"""What run.json says, as its readers rely on it: checked, for anybody may have changed it."""
+"""The schema of run.json that its readers rely on; checked, as users may have edited the file."""
 
 from functools import cache
 from typing import Annotated, Any, NotRequired
@@ -28,7 +28,7 @@ class Ends(TypedDict):
 
 
 class Staleness(TypedDict):
-    """How late contributions came; the distribution by lateness."""
+    """Staleness of contributions, and its distribution."""
 
     unit: str
     mean: Number
@@ -47,7 +47,7 @@ class LineDocument(TypedDict):
 
 
 class NetworkDocument(TypedDict):
-    """What lines carried."""
+    """Usage of the network."""
 
     lines: list[LineDocument]
 
@@ -130,7 +130,7 @@ class RunTable(TypedDict):
 
 
 class ScenarioDocument(TypedDict):
-    """What readers need of the scenario's tables, which are checked where they are parsed."""
+    """The scenario's tables that readers need; parsing checks the rest."""
 
     run: RunTable
     objective: NotRequired[Table]
@@ -145,12 +145,12 @@ class RunDocument(TypedDict):
 
 
 def demand(summary: Any, table: Any) -> None:
-    """Raise ValueError, naming the key at fault, for what no run has written."""
+    """Raise ValueError, naming the key at fault, for documents that no run has written."""
     demand_shape(RunDocument, {"summary": summary, "table": table})
 
 
 def demand_shape(shape: Any, value: Any) -> None:
-    """Raise ValueError, naming the key at fault, where a value is not as the type says."""
+    """Raise ValueError, naming the key at fault, where a value does not have the type `shape`."""
     try:
         _adapter(shape).validate_python(value, strict=True)
     except ValidationError as error:

@@ -30,12 +30,12 @@ def group(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
-    """Return the unit in which people say `seconds` (from two of a unit on), as (seconds, name)."""
+    """Return the largest unit of which `seconds` are at least two, as (seconds, name)."""
     return next((unit for unit in TIME_UNITS if seconds >= 2 * unit[0]), TIME_UNITS[-1])
 
 
 def human(seconds: float | None) -> str:
-    """Return a duration as people say it: "12.3 min"; "-" for none."""
+    """Format a duration: "12.3 min"; "-" for None."""
     if seconds is None or not math.isfinite(seconds):
         return "-"
     if 0 < seconds < 0.9995:
@@ -92,7 +92,7 @@ def batch_means(run: Run) -> list[float] | None:
 
 
 def crossing(run: Run, target: float) -> float:
-    """Return when (seconds) the evaluated loss first reaches `target`; infinite if never.
+    """Return the time (seconds) at which the loss first reaches `target`; infinite if never.
 
     Linear between the last evaluation above `target` and the first at or below it.
     """
@@ -113,7 +113,7 @@ def at(run: Run, time: float, column: str = "loss") -> float:
 
 
 def loss_at(run: Run, time: float) -> float:
-    """Return the loss at `time` (seconds); nan where the run diverged, be it later."""
+    """Return the loss at `time` (seconds); nan where the run diverged, even later."""
     return math.nan if diverged(run) else at(run, time)
 
 
@@ -136,9 +136,9 @@ def _ratio(over: float, under: float) -> float:
 
 
 def _ends(runs: Sequence[Run], column: str) -> dict[str, Any]:
-    """First and last value of a column, mean over seeds, with the interval of the last.
+    """Return a column's first and last value, mean over seeds, with the interval of the last.
 
-    A seed that diverged has no last loss, and then there is no mean, either.
+    A seed that diverged has no last loss, and then there is no mean of it.
     """
     gone = [column == "loss" and diverged(run) for run in runs]
     ends = zip(runs, gone, strict=True)
@@ -151,7 +151,7 @@ def _time_to_target(runs: Sequence[Run], target: float | None) -> dict[str, Any]
     if target is None:
         return None
     times = [crossing(run, target) for run in runs]
-    return {  # infinite as soon as one seed failed: a mean over survivors would mislead
+    return {  # infinite if one seed failed: a mean over the others would mislead
         "mean": _mean(times),
         "ci95": interval(times),
         "median": float(np.median(times)),  # never is later than any time
@@ -166,7 +166,7 @@ def _breakdown(runs: Sequence[Run]) -> dict[str, float]:
 
 
 def staleness_counts(runs: Sequence[Run]) -> dict[int, int]:
-    """Return how many contributions of all seeds were how stale, in ascending order of that."""
+    """Return the number of contributions of all seeds by staleness, ascending."""
     counts = sum((Counter(run.staleness) for run in runs), Counter())
     return dict(sorted(counts.items()))
 
@@ -190,7 +190,7 @@ def _staleness(runs: Sequence[Run]) -> dict[str, Any] | None:
 
 
 def aligned(runs: Sequence[Run]) -> dict[str, np.ndarray]:
-    """Return each of `trace.COLUMNS`, shape (seeds, points), at the steps that all seeds have."""
+    """Return each of `run.COLUMNS`, shape (seeds, points), at the steps that all seeds have."""
     common = sorted(set.intersection(*(set(run.curve["step"]) for run in runs)))
     rows = [np.searchsorted(run.curve["step"], common) for run in runs]
     return {
@@ -212,7 +212,7 @@ def summarise(
 ) -> dict[str, Any]:
     """Return the summary of one algorithm's runs, one per seed (the contract's names).
 
-    `ideal_rate`: gradients per second of all workers computing alone. Values that cannot be had
+    `ideal_rate`: gradients per second of all workers computing alone. Missing values
     are nan or infinite here; `jsonable` makes them null.
     """
     per_step = list(map(seconds_per_step, runs))
@@ -250,7 +250,7 @@ def summarise(
 
 
 def notes(groups: Groups) -> list[str]:
-    """What a reader of the numbers should know: each thing once, with whom it concerns."""
+    """Return the notes of all runs, each once, with the labels of its algorithms."""
     about: dict[str, list[str]] = {}
     for label, runs in groups.items():
         found = dict.fromkeys(note for run in runs for note in run.notes)
@@ -266,7 +266,7 @@ def notes(groups: Groups) -> list[str]:
 
 
 def records(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return one flat dict per evaluation: label, seed and every one of `trace.COLUMNS`."""
+    """Return one flat dict per evaluation: label, seed and every one of `run.COLUMNS`."""
     return [
         {"label": run.label, "seed": run.seed, **dict(zip(COLUMNS, row, strict=True))}
         for run in runs
@@ -290,7 +290,7 @@ def _digits(value: float) -> str:
 
 
 def jsonable(value: Any) -> Any:
-    """Return `value` with plain Python numbers, and null for what is not a finite number."""
+    """Return `value` with plain Python numbers, and None for numbers that are not finite."""
     if isinstance(value, Mapping):
         return {str(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, list | tuple | np.ndarray):

@@ -36,9 +36,9 @@ NAMES = (
     WHOLE,
     "curves.csv",
     "timeline.json",
-    "outcomes.json",  # of a real run: what came first
-    "events.csv",  # what its nodes did and when
-    "landscape.json",  # what its objective is like along the way
+    "outcomes.json",  # replay log of a real run
+    "events.csv",  # events of its nodes
+    "landscape.json",  # curvature and gradient noise along its path
     *(f"{n}.{e}" for n in FIGURES for e in FORMATS),
 )
 SWEEP_NAMES = ("sweep.json", "sweep.csv", "sweep-seeds.csv", *(f"sweep.{e}" for e in FORMATS))
@@ -46,18 +46,18 @@ SWEEP_NAMES = ("sweep.json", "sweep.csv", "sweep-seeds.csv", *(f"sweep.{e}" for 
 
 @cache
 def versions(*others: str) -> dict[str, str]:
-    """Versions of all that numbers depend on, `others` being what an objective needs besides."""
+    """Return the versions of packages that numbers depend on; `others`: those of an objective."""
     found = {"python": platform.python_version()}
     for package in ("paceline", "numpy", "scipy", "scikit-learn", *others):
         try:
             found[package] = version(package)
-        except PackageNotFoundError:  # paceline run from a checkout that nobody installed
+        except PackageNotFoundError:  # paceline run from a checkout, not installed
             found[package] = "not installed"
     return found
 
 
 def demand_versions(expected: Mapping[str, str]) -> None:
-    """Raise InputError where work has come to a process with other versions than `expected`."""
+    """Raise InputError where this process has other versions than `expected`."""
     found = versions(*sorted(expected.keys() - versions().keys()))
     if found != expected:
         raise InputError(
@@ -89,15 +89,15 @@ def decode(data: bytes) -> Run:
             header = untrusted.loads(archive["header"].item())
             kept = {name: archive.get(name) for name in ("spans", "arrows")}
             return Run(curve=curve, staleness=staleness, **kept, **header)
-    except Exception as error:  # whatever a damaged archive makes NumPy meet
+    except Exception as error:  # NumPy raises all kinds on a damaged archive
         raise ValueError(f"not a kept run: {error}") from error
 
 
 class Directory:
     """A run directory that a command is writing.
 
-    Raises InputError when `path` cannot be written, or holds files of somebody else's that would
-    be overwritten.
+    Raises InputError when `path` cannot be written, or holds files of other origin that would be
+    overwritten.
     """
 
     whole, names, parts = WHOLE, NAMES, PARTS
@@ -123,7 +123,7 @@ class Directory:
 
     @property
     def scratch(self) -> Path:
-        """A folder for what is kept until the directory is whole."""
+        """A folder for files that are kept until the directory is whole."""
         return self._parts
 
     def part(self, key: str) -> Run | None:
@@ -138,12 +138,12 @@ class Directory:
         self._write(self._parts / f"{key}.npz", encode(run))
 
     def finish(self, files: Mapping[str, bytes], document: Mapping[str, Any]) -> None:
-        """Replace what the directory holds by `files` and `document`; forget the parts."""
+        """Replace the files of the directory by `files` and `document`; remove the parts."""
         self.replace(files, document)
         shutil.rmtree(self._parts, ignore_errors=True)
 
     def replace(self, files: Mapping[str, bytes], document: Mapping[str, Any]) -> None:
-        """Replace what the directory holds by `files` and `document`."""
+        """Replace the files of the directory by `files` and `document`."""
         for name in self.names:
             (self.path / name).unlink(missing_ok=True)
         for name, data in files.items():
@@ -151,11 +151,11 @@ class Directory:
         self._write(self.path / self.whole, dump({"schema": SCHEMA, **document}))
 
     def _write(self, path: Path, data: bytes) -> None:
-        write(path, data, scratch=self._parts)  # so that what a kill leaves goes with the parts
+        write(path, data, scratch=self._parts)  # an unfinished file goes with the parts
 
 
 class KeptRuns(Directory):
-    """A directory in which finished runs stay for whoever asks for them again, and what they say.
+    """A directory in which finished runs stay for later commands, with the claims they support.
 
     Raises InputError as a run directory does.
     """
@@ -164,10 +164,10 @@ class KeptRuns(Directory):
 
 
 class SweepDirectory(Directory):
-    """A directory that a sweep is writing; what it has computed stays, for larger sweeps.
+    """A directory that a sweep is writing; its records stay, for larger sweeps.
 
     `kept`: every finished record by its key. They are lines of one file, for there may be ten
-    thousand of them; a line that a kill cut short is none.
+    thousand of them; a line cut short by a kill is skipped.
     """
 
     whole, names, parts = "sweep.json", SWEEP_NAMES, ".sweep"
@@ -181,7 +181,7 @@ class SweepDirectory(Directory):
             with suppress(ValueError, TypeError, KeyError):
                 record = untrusted.loads(line)
                 self.kept[record["key"]] = record["record"]
-        if lines[-1]:  # cut short: the next one begins a new line
+        if lines[-1]:  # cut short: the next record begins a new line
             self._append(b"\n")
 
     def keep_record(self, key: str, record: Mapping[str, Any]) -> None:
@@ -190,12 +190,12 @@ class SweepDirectory(Directory):
 
     def _append(self, line: bytes) -> None:
         with self._log.open("ab", buffering=0) as file:
-            if file.write(line) < len(line):  # at once, or what follows would join it
+            if file.write(line) < len(line):  # in one write, or the next record would join it
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._log))
 
 
 def write(path: Path, data: bytes, scratch: Path | None = None) -> None:
-    """Write a file that is whole or not there; `scratch` is where it grows (default: its folder).
+    """Write a file atomically; it grows in the folder `scratch` (default: its own).
 
     Raises OSError.
     """
@@ -258,7 +258,7 @@ def read(path: Path | str, name: str = WHOLE) -> dict[str, Any]:
 
 
 def demand_schema(schema: object, file: Path) -> None:
-    """Refuse what a later Paceline has written. Raises InputError."""
+    """Raise InputError for a document of a later Paceline."""
     if schema != SCHEMA or isinstance(schema, bool):
         raise InputError(
             f"{file}: written by another Paceline (schema {schema!r}; this one reads {SCHEMA}); "

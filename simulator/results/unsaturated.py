@@ -1,4 +1,4 @@
-"""What cannot change the answer: lines of the network that held no transfer back.
+"""Unsaturated lines of the network, whose bandwidth cannot change the answer; and outages.
 
 Rates are max-min fair: a flow is held back by its own limit (a TCP window, slow start) or by a
 saturated line. So more bandwidth on a line that was never saturated changes no rate, and no time.
@@ -18,10 +18,10 @@ ENDS = re.compile("<?->")
 
 
 def notes(scenario: Scenario, runs: Sequence[Run]) -> list[str]:
-    """What was down, and what a reader need not try: lines that nobody uses, or ever fills.
+    """Return notes of outages, and of lines that carried nothing or were never saturated.
 
-    `runs`: of all algorithms and seeds. Lines without a limit, and those of which every flow has
-    all, are left out: there is nothing to widen, or it does matter.
+    `runs`: of all algorithms and seeds. Lines without a limit are left out, as there is nothing to
+    widen, and so are lines whose whole bandwidth every flow has, as it does matter.
     """
     if not all(run.lines for run in runs):
         return []

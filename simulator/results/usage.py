@@ -1,4 +1,4 @@
-"""What was used and lost, over the seeds of one algorithm: workers, lines, phases, failures."""
+"""Usage over the seeds of one algorithm: time of workers, lines, phases, failures."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -10,18 +10,18 @@ from paceline.simulator.results.statistics import human, number
 
 
 def percent(share: float) -> str:
-    """Return a share as people say it: "64 %"; what is little but not nothing is "under 1 %"."""
+    """Return a share as people say it: "64 %"; shares that round to 0 are "under 1 %"."""
     return "under 1 %" if 0 < share < 0.005 else f"{100 * share:z.0f} %"
 
 
 def span(run: Run) -> float:
-    """How long a run went on, in seconds; its curve may end before."""
+    """Return the duration of a run in seconds; its curve may end earlier."""
     spent = np.array([*run.workers.values()])
     return float(spent.sum(axis=0).max()) if spent.size else run.duration
 
 
 def workers(runs: Sequence[Run]) -> dict[str, list[float]]:
-    """Mean over seeds of what each worker's time (seconds) was spent on."""
+    """Return each worker's seconds by kind, mean over seeds."""
     return {
         kind: np.mean([run.workers[kind] for run in runs], axis=0).tolist()
         for kind in runs[0].workers
@@ -74,12 +74,12 @@ def phases(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
 
 
 def network(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """What lines carried and phases took; None where no transfer was simulated."""
+    """Return the usage of lines and phases; None where no transfer was simulated."""
     return {"lines": lines(runs), "phases": phases(runs)} if runs[0].lines else None
 
 
 def jobs(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Means over seeds of `Run.jobs`: how other jobs on the network fared meanwhile."""
+    """Return means over seeds of `Run.jobs`: the pace of background jobs."""
     return [
         {
             "job": each[0]["job"],
@@ -92,14 +92,14 @@ def jobs(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def of_job(job: dict[str, Any], file: str, label: str) -> str:
-    """Say in one line how a job fared beside an algorithm."""
+    """Say in one line at which pace a background job ran beside an algorithm."""
     pace = job["seconds_per_step"]
     said = "no step" if pace is None else f"{human(pace)} a step"
     return f"job {job['job']} ({file}, {job['algorithm']}) beside {label}: {said}."
 
 
 def of_failures(label: str, lost: dict[str, Any], shares: dict[str, float]) -> str:
-    """Say in one line what crashes, and who was left out, cost."""
+    """Say in one line what crashes and left-out contributions cost."""
     vain, down = shares["lost"] or 0.0, shares["down"] or 0.0
     said = f"{label}: {few(lost['crashes'], 'crash', 'crashes')}; "
     said += "until it stood still, " if lost.get("stall") else ""
@@ -121,6 +121,6 @@ def few(count: float, one: str, many: str) -> str:
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    """The mean of what is there."""
+    """Return the mean of the values that are not None; None without any."""
     there = [value for value in values if value is not None]
     return sum(there) / len(there) if there else None

@@ -1,4 +1,4 @@
-"""Processes on this machine that do tasks; where one dies, its task is done once more."""
+"""Processes on this machine that run tasks; when one dies, its task is run once more."""
 
 import multiprocessing
 import os
@@ -32,9 +32,9 @@ class Process(NamedTuple):
 class Processes(ThreadPoolExecutor):
     """As many processes, each with a thread here that waits for it.
 
-    So it is known whose task a process dies of, and nobody else's is touched. In a
-    `ProcessPoolExecutor` all share their queues: there one that is killed while it answers leaves
-    everybody waiting.
+    So the task that a process dies of is known, and no other is affected. In a
+    `ProcessPoolExecutor` all share their queues: one that is killed while it answers leaves all
+    others waiting.
     """
 
     def __init__(self, jobs: int) -> None:
@@ -47,11 +47,11 @@ class Processes(ThreadPoolExecutor):
         self._over = False
 
     def submit(self, work: Callable[..., Any], /, *task: Any, **options: Any) -> Future[Any]:
-        """Have a task done. Its future raises DiedError where its process does, `TRIES` times."""
+        """Submit a task. Its future raises DiedError where its process dies `TRIES` times."""
         return super().submit(self._do, work, *task, **options)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End all processes, after what they have been given."""
+        """End all processes once their tasks are done."""
         super().shutdown(wait, cancel_futures=cancel_futures)
         for each in self._started:
             each.end.close()
@@ -98,7 +98,7 @@ class Processes(ThreadPoolExecutor):
         )
 
     def _start(self) -> Process:
-        """Start a process; once it is up it says so."""
+        """Start a process; it reports once it is up."""
         spawn = multiprocessing.get_context("spawn")
         with self._starting:
             if self._over:
@@ -113,7 +113,7 @@ class Processes(ThreadPoolExecutor):
 
 
 def _serve(end: Connection, jobs: int) -> None:
-    """What a process does: task after task, until the pipe ends."""
+    """Run tasks in a process, one after another, until the pipe ends."""
     _begin(jobs)
     end.send("up")
     while True:
@@ -121,18 +121,22 @@ def _serve(end: Connection, jobs: int) -> None:
             task = end.recv()
         except EOFError:
             return
-        except Exception as error:  # what is to be done cannot be found here
+        except Exception as error:  # the function of the task cannot be imported here
             answer: tuple[bool, Any] = (True, error)
         else:
             answer = _answer(*task)
         try:
             end.send(answer)
-        except (AttributeError, TypeError, pickle.PicklingError) as error:  # it does not travel
+        except (
+            AttributeError,
+            TypeError,
+            pickle.PicklingError,
+        ) as error:
             end.send((True, RuntimeError(f"{answer[1]!r}: {error}")))
 
 
 def _answer(work: Callable[..., Any], task: Any, options: Any) -> tuple[bool, Any]:
-    """Whether a task failed, and its result, or what it raised."""
+    """Return whether a task failed, and its result or exception."""
     try:
         return False, work(*task, **options)
     except Exception as error:
@@ -141,8 +145,8 @@ def _answer(work: Callable[..., Any], task: Any, options: Any) -> tuple[bool, An
 
 
 def how(status: int | None) -> str:
-    """How a process has ended."""
-    if status is None:  # somebody else has asked for it
+    """Say how a process ended."""
+    if status is None:  # its status was collected elsewhere
         return "unseen"
     return f"by signal {-status}" if status < 0 else f"with status {status}"
 
@@ -163,8 +167,8 @@ def interrupts_held() -> Iterator[None]:
 def _begin(jobs: int) -> None:
     """Share the cores with the pool's other processes, and end with the parent, even a killed one.
 
-    Threads of OpenMP (torch) that are more than the cores wait for each other busily, which more
-    than doubles the time of small models. What a user has set stands.
+    More threads of OpenMP (torch) than cores wait for each other busily, which more than doubles
+    the time of small models. A user's own setting stands.
     """
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // jobs)))
     parent = multiprocessing.parent_process()
@@ -178,7 +182,7 @@ def _begin(jobs: int) -> None:
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -223,9 +223,9 @@ def crashing(repair: str) -> dict[str, Any]:
             "the others wait for one worker, another one by seed, which itself waits for 0 %",
         ),
         (SSGD, {"network": FREE, "compute": EXPONENTIAL}, "for whoever happens to be the slowest"),
-        (SSGD, {"network": FAR}, r"88 % of the time goes to the network; .* mostly latency\."),
+        (SSGD, {"network": FAR}, r"88 % of the time goes to the network; .* latency dominates\."),
         (SSGD, {"network": NARROW}, "85 % .* (8 network cards are saturated|links) for 85 %"),
-        (ASGD, {"network": FAR}, r"network; .* mostly latency"),
+        (ASGD, {"network": FAR}, r"network; .* latency dominates"),
         (ASGD, {"server": {"apply": "500 ms"}}, "waiting; the server works for 99 % .* 7 models"),
         (
             {"name": "k-sync", "k": 8},

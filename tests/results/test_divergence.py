@@ -12,7 +12,7 @@ from paceline.simulator.results.figures import curves as plot
 from paceline.simulator.results.pick import pick
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep.sweep import sweep
-from paceline.simulator.studies.tune.objective import Goal
+from paceline.simulator.studies.tune.objective import TuningObjective
 from paceline.simulator.studies.tune.tune import tune
 from tests.helpers.worlds import QUADRATIC, scenario
 from tests.results.test_statistics import make_run, summary
@@ -57,7 +57,7 @@ def test_an_algorithm_that_diverges_is_not_picked(losses):
         "bad": [make_run([*losses], time=[0, 10, 100], label="bad"), groups["bad"][0]],
     }
     assert pick(late, None)["label"] == "good"  # though it was fine when the shortest run ended
-    score = Goal("loss-at-deadline", deadline=1.0).score(
+    score = TuningObjective("loss-at-deadline", deadline=1.0).score(
         groups["bad"][1], scenario({"name": "ssgd"})
     )
     assert not score.reached

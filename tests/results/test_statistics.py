@@ -208,7 +208,7 @@ def test_pick_compares_seed_by_seed():
     assert pick({"second": second, "first": first}, 0.5)["ties"] == []
     tied = pick({"shuffled": shuffled, "first": first}, 0.5)
     assert (tied["label"], tied["ties"]) == ("first", ["shuffled"])
-    assert "cannot separate it from shuffled" in tied["sentence"]
+    assert "not distinguishable from shuffled at 95 %" in tied["sentence"]
 
 
 def test_pick_ties_the_identical():

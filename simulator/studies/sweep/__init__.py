@@ -1,4 +1,4 @@
-"""`paceline sweep`: a scenario at many points of its keys, as one tidy table.
+"""`paceline sweep`: a scenario at many points of its keys, as one table.
 
-Import `sweep.sweep`; `points` are what is varied, `table` and `figure` what comes out.
+Import `sweep.sweep`; `points` parses the varied keys, `table` and `figure` present the results.
 """

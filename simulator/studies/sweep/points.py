@@ -129,7 +129,7 @@ def read(file: Path) -> list[Point]:
 
 
 def texts(point: Mapping[str, Any]) -> Point:
-    """Return a point with values as texts; a text is what `--set` would be given."""
+    """Return a point with values as texts, as `--set` takes them."""
     return {
         key: value if isinstance(value, str) else messages.toml(jsonable(value))
         for key, value in point.items()
@@ -137,7 +137,7 @@ def texts(point: Mapping[str, Any]) -> Point:
 
 
 def value(text: str) -> Any:
-    """Return what a text means: what TOML says, or else the text itself."""
+    """Return the TOML value of a text, or else the text itself."""
     table: dict[str, Any] = {}
     override(table, f"value={text}")
     return table["value"]

@@ -2,8 +2,8 @@
 
 All share their seeds (common random numbers), so that a few tell. A run is cut as soon as its
 configuration's mean must exceed the best one's by `margin` (adaptive capping: Hutter, Hoos,
-Leyton-Brown and Stützle, JAIR 2009); those that were not sure to be out are run again for longer.
-Whoever was given up comes back if the best that there is in the end does not justify it.
+Leyton-Brown and Stützle, JAIR 2009); those not sure to be out are run again for longer.
+A configuration that was given up comes back if the final best does not justify that.
 """
 
 import math
@@ -16,18 +16,15 @@ from paceline.simulator.studies.tune.objective import Score, TuningObjective
 from paceline.simulator.studies.tune.runner import Runner, RunRequest
 from paceline.simulator.studies.tune.space import Candidate, Space
 
-FIRST_CUT = 1 / 16  # of the duration: where to begin, as long as nobody has reached the target
+FIRST_CUT = 1 / 16  # of the duration: the first cut while no run has reached the target
 SURE = 3.0  # standard errors by which a mean must be worse
 UNKNOWN = 1.0  # spread of differences while fewer than FREEDOM degrees of freedom tell
 FREEDOM = 8
 NOT_YET = Score(math.inf, 0.0, 0.0)
 
 
-def blocks(seeds: int) -> Iterator[int]:
-    """With how many seeds to have run, one after the other: 2, 4, 8, ...; one alone proves little.
-
-    The last is `seeds`.
-    """
+def seed_counts(seeds: int) -> Iterator[int]:
+    """Return the seed counts at which candidates are compared: 2, 4, 8, ..., `seeds`."""
     size = 2
     while size < seeds:
         yield size
@@ -44,17 +41,17 @@ class Contender:
     stopped: str = ""
 
     def mean(self, seeds: int | None = None) -> float:
-        """Mean over the first `seeds`; above any value if one of the runs did not get there."""
+        """Return the mean over the first `seeds`; above any value if a run missed the target."""
         return float(np.mean([score.penalised for score in self.scores[:seeds]]))
 
     @property
     def reached(self) -> int:
-        """How many runs got there."""
+        """The number of runs that reached the target."""
         return sum(score.reached for score in self.scores)
 
     @property
     def all_reached(self) -> bool:
-        """Whether every run so far got there."""
+        """Whether every run so far reached the target."""
         return self.reached == len(self.scores)
 
     @property
@@ -65,15 +62,15 @@ class Contender:
 
 @dataclass
 class Race:
-    """Everyone who has run so far, by label; `seeds`: all that a run may have."""
+    """The contenders that have run so far, by label; `seeds`: all that they may have."""
 
     space: Space
     objective: TuningObjective
     runner: Runner
     seeds: Sequence[int]
     contenders: dict[str, Contender] = field(default_factory=dict)
-    hopeless: float = 0.0  # seconds within which nobody has reached the target
-    judge: Contender | None = None  # who all are compared with, once it has run with all seeds
+    hopeless: float = 0.0  # seconds within which no run has reached the target
+    judge: Contender | None = None  # the reference of all, once it has run with all seeds
 
     @property
     def limit(self) -> float:
@@ -81,7 +78,7 @@ class Race:
         return self.space.limit
 
     def extend(self, racing: Sequence[Contender], count: int) -> None:
-        """Run contenders until they have `count` seeds; stop who is out."""
+        """Run contenders until they have `count` seeds; stop those that are out."""
         for contender in racing:
             missing = count - len(contender.scores)
             contender.scores += [NOT_YET] * missing
@@ -98,7 +95,7 @@ class Race:
             }
 
     def readmitted(self) -> list[Contender]:
-        """Let those back in whom the best of all, with all its seeds, does not rule out."""
+        """Readmit contenders that the best of all, with all its seeds, does not rule out."""
         there = [each for each in self.contenders.values() if not each.stopped]
         self.judge = min(there, key=Contender.mean)
         found = []
@@ -109,10 +106,11 @@ class Race:
         return found
 
     def margin(self, count: int) -> float:
-        """How many times the best mean over `count` seeds is too much, by `SURE` standard errors.
+        """Return the factor above the best mean over `count` seeds that rules a contender out.
 
-        From the spread of the differences to the best, seed by seed and as a share of each
-        contender's mean, pooled over those that got there at least once.
+        It is one plus `SURE` standard errors, from the spread of the differences to the best, seed
+        by seed and as a share of each contender's mean, pooled over those that reached the target
+        at least once.
         """
         leader = self.judge or self._leader()
         squares, freedom = 0.0, 0
@@ -134,7 +132,7 @@ class Race:
         return 1 + SURE * spread / math.sqrt(count)
 
     def _run(self, cuts: dict[Contender, float]) -> None:
-        """Run what has not got there, for as long as `cuts` says."""
+        """Run the seeds that have not reached the target, up to each contender's cut (seconds)."""
         jobs, places = [], []
         for contender, cut in cuts.items():
             left = [
@@ -152,7 +150,7 @@ class Race:
                 contender.scores[index] = score
 
     def _first_cut(self, count: int) -> float:
-        """When to end the first runs for `count` seeds (seconds)."""
+        """Return the time (seconds) at which the first runs for `count` seeds are cut."""
         known = [size for size in range(1, count + 1) if math.isfinite(self._best(size))]
         if known:
             return self._round(self.objective.horizon(self.margin(count) * self._best(known[-1])))
@@ -161,7 +159,7 @@ class Race:
         return self.limit
 
     def _longer(self, contender: Contender, margin: float, cut: float) -> float:
-        """How long the runs that have not got there need to be; `cut`: no longer than before."""
+        """Return the next cut (seconds) of runs short of the target; `cut` if none is needed."""
         count = len(contender.scores)
         late = [
             score for score in contender.scores if not score.reached and not self._failed(score)
@@ -189,22 +187,22 @@ class Race:
         return math.isfinite(best) and known >= margin * best * count * (1 - 1e-2)  # rounded cuts
 
     def _failed(self, score: Score) -> bool:
-        """Whether a run had all the time there is and did not get there."""
+        """Whether a run had all the time there is and did not reach the target."""
         return not score.reached and score.ran >= self.limit
 
     def _known(self, score: Score) -> float:
-        """What the value of a run is, or is above."""
+        """Return the value of a run, or a lower bound."""
         return math.inf if self._failed(score) else self.objective.at_least(score)
 
     def _best(self, count: int) -> float:
-        """The best mean over the first `count` seeds; infinite if nobody got there with all."""
+        """Return the best mean over `count` seeds; infinite if no contender reached the target."""
         if self.judge:
             return self.judge.mean(count) if self.judge.all_reached else math.inf
         there = [each for each in self.contenders.values() if _there(each, count)]
         return min((each.mean(count) for each in there), default=math.inf)
 
     def _leader(self) -> Contender | None:
-        """The best of those that got there with all of most seeds."""
+        """Return the best of the contenders that reached the target with most seeds, and all."""
         there = [each for each in self.contenders.values() if each.scores and each.all_reached]
         return min(there, key=lambda each: (-each.reached, each.mean()), default=None)
 

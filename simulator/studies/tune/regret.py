@@ -1,4 +1,4 @@
-"""Worlds that are a little other than the scenario says, and what a choice costs there."""
+"""Sensitivity: the regret of a choice in scenarios that differ a little from the given one."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -98,7 +98,7 @@ def regrets(
     contenders: Sequence[Contender],
     seeds: Sequence[int],
 ) -> list[dict[str, Any]]:
-    """Return, per world, each contender's value and how much worse that is than the best of them.
+    """Return, per world, each contender's value and how much worse it is than the best of them.
 
     `values` and `regret` (a share of the best value) by label; None where not every run got there
     within `LONGER` times the worst value in the scenario as it is.

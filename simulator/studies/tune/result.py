@@ -1,4 +1,4 @@
-"""What a search returns: its ranking, its ties, and the answer in a sentence."""
+"""The result of a search: its ranking, its ties, and the answer in a sentence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ from paceline.simulator.studies.tune.space import Space
 
 @dataclass(frozen=True)
 class TuneResult:
-    """What `tune` returns.
+    """The result of `tune`.
 
-    `ranked`: every configuration tried, the best first; `tied`: those that the data cannot separate
-    from it, the simplest first; `regret`: as `regret.regrets` returns it; `runs`: simulations that
-    were needed, `resumed` of them kept from before; `notes`: what was assumed.
+    `ranked`: every configuration tried, the best first; `tied`: those that the seeds do not
+    distinguish from it, the simplest first; `regret`: as `regret.regrets` returns it; `runs`:
+    simulations that were needed, `resumed` of them kept from before; `notes`: assumptions.
     """
 
     space: Space
@@ -49,7 +49,7 @@ class TuneResult:
 
     @property
     def warnings(self) -> list[str]:
-        """What whoever acts on the answer should know."""
+        """Warnings to heed before acting on the answer."""
         found = verdict.warnings(self.space, self.objective, self.ranked, self.tied, self.regret)
         if self.refused:
             count = len(self.refused)

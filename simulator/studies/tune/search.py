@@ -1,4 +1,4 @@
-"""The search: which configurations to try, asked of optuna.
+"""The search: optuna proposes the configurations to try.
 
 They are asked for in batches of a fixed size and told in order, by a sampler seeded by the batch,
 so that neither the number of processes nor an interruption changes the answer: a resumed search
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paceline.simulator.errors import InputError
-from paceline.simulator.studies.tune.race import Contender, Race, blocks
+from paceline.simulator.studies.tune.race import Contender, Race, seed_counts
 from paceline.simulator.studies.tune.space import Space
 
 if TYPE_CHECKING:  # optuna takes half a second to import
@@ -25,7 +25,7 @@ PATIENCE = 4  # times the trials may be asked for before so many different ones 
 
 @dataclass
 class Search:
-    """What is searched; `refused`: why combinations could not be tried."""
+    """The state of a search; `refused`: reasons by combination that could not be tried."""
 
     race: Race
     seed: int
@@ -34,7 +34,7 @@ class Search:
 
     @property
     def space(self) -> Space:
-        """What may be tried."""
+        """The space of configurations."""
         return self.race.space
 
     def run(self, trials: int, first: Sequence[dict[str, Any]]) -> list[Contender]:
@@ -78,7 +78,7 @@ class Search:
         return [rest[index] for index in order]
 
     def _batch(self, study: "Study", trials: Sequence["Trial"]) -> None:
-        """Let one batch race, and tell the study how it went, in order."""
+        """Let one batch race, and report the outcomes to the study, in order."""
         from optuna.trial import TrialState  # noqa: PLC0415
 
         contenders: dict[Trial, Contender] = {}
@@ -112,7 +112,7 @@ class Search:
 
         Those that have `trials` are also given up as these are pruned.
         """
-        for count in blocks(len(self.race.seeds)):
+        for count in seed_counts(len(self.race.seeds)):
             since = {each: len(each.scores) for each in racing if len(each.scores) <= count}
             self.race.extend(list(since), count)
             for contender, done in since.items() if trials else ():

@@ -1,4 +1,4 @@
-"""What a search says: the best, what the data cannot separate from it, and what to beware of."""
+"""The verdict of a search: the best, its ties, and warnings."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ def _digits(value: float) -> int:
 
 
 def behind(contender: Contender, best: Contender) -> np.ndarray:
-    """By how much a contender is worse than the best, seed by seed."""
+    """Return by how much a contender is worse than the best, seed by seed."""
     pairs = zip(contender.scores, best.scores, strict=False)  # it may have been given up early
     return np.array([one.penalised - other.penalised for one, other in pairs])
 
@@ -50,9 +50,9 @@ def ranking(contenders: Sequence[Contender]) -> list[Contender]:
 
 
 def ties(ranked: Sequence[Contender], programs: Mapping[str, Program]) -> list[Contender]:
-    """Those that a paired 95 % interval over seeds cannot separate from the best, simplest first.
+    """Return contenders that a paired 95 % interval does not distinguish from the best.
 
-    Empty with one seed, which separates nothing, and where nobody got there.
+    The simplest first; none with one seed, or where no run reached the target.
     """
     best, *others = ranked if ranked[0].reached else ranked[:1]
     found = []
@@ -64,7 +64,7 @@ def ties(ranked: Sequence[Contender], programs: Mapping[str, Program]) -> list[C
 
 
 def row(contender: Contender, best: Contender, objective: TuningObjective) -> Row:
-    """One configuration as JSON has it; `at_least` where it was cut before it got there."""
+    """Return a configuration's row of the JSON; `at_least` bounds a value that was cut."""
     values = [score.value for score in contender.scores]
     ci95 = interval(values)
     paired = interval(behind(contender, best)) if contender.all_reached else None
@@ -93,7 +93,7 @@ def warnings(
     tied: Sequence[Contender],
     regret: Sequence[Row],
 ) -> list[str]:
-    """What whoever acts on the answer should know."""
+    """Return warnings to heed before acting on the answer."""
     best, seeds = ranked[0], len(ranked[0].scores)
     found: list[str] = []
     if best.diverged:
@@ -120,11 +120,11 @@ def warnings(
 
 
 def _noted(space: Space, best: Contender) -> dict[str, None]:
-    """What its runs say, once each."""
+    """Return the notes of a contender's runs, once each."""
     return dict.fromkeys(
         f"{best.candidate.label}: {note}"
         for score in best.scores
-        if score.ran >= space.limit  # of a shorter run its cut is to blame
+        if score.ran >= space.limit  # notes of a shorter run are due to its cut
         for note in score.notes
     )
 
