@@ -24,7 +24,7 @@ from paceline.simulator.results import statistics, store
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.tune import figures, regret, verdict, warm_starts
 from paceline.simulator.studies.tune.objective import Score, tuning_objective
-from paceline.simulator.studies.tune.race import Contender, Race, blocks
+from paceline.simulator.studies.tune.race import Contender, Race, seed_counts
 from paceline.simulator.studies.tune.runner import Journal
 from paceline.simulator.studies.tune.space import Candidate, space
 from paceline.simulator.studies.tune.tune import tune
@@ -375,7 +375,7 @@ def test_spread_keeps_the_minimum_or_else_the_mean():
     ("seeds", "counts"), [(1, [1]), (2, [2]), (3, [2, 3]), (8, [2, 4, 8]), (11, [2, 4, 8, 11])]
 )
 def test_blocks_grow_to_all_seeds(seeds, counts):
-    assert list(blocks(seeds)) == counts
+    assert list(seed_counts(seeds)) == counts
 
 
 LUCK = {
@@ -463,7 +463,7 @@ def test_every_table_of_a_program_takes_part():
     tried, _ = space(parse(world(None, *tables)))
     assert [entry.table for entry in tried.entries.values()] == tables
     assert all("lr" in entry.choices for entry in tried.entries.values())
-    tried, _ = space(parse(world({"local-sgd": {"lr": [0.1, 0.2]}}, *terminal)))
+    tried, _ = space(parse(world({"local-sgd": {"lr": [0.1, 0.2]}}, *tables)))
     assert [entry.table for entry in tried.entries.values()] == tables
     assert [bool(entry.choices) for entry in tried.entries.values()] == [True, False, False]
 
