@@ -69,12 +69,10 @@ def _most(
     """Say which lines are saturated for the longest time, and whether that explains it."""
     top = max(full_for)[0]
     if not top:
-        return f"no line is ever saturated, so the time is {_else(scenario, runs[0])}"
+        return f"no line is ever saturated, so {_else(scenario, runs[0])}"
     if top < communicate / 2 and sum(full for full, _ in full_for) < communicate / 2:
         most = f"{ceil(100 * top)} %"
-        return (
-            f"no line is saturated for more than {most}, so the time is {_else(scenario, runs[0])}"
-        )
+        return f"no line is saturated for more than {most}, so {_else(scenario, runs[0])}"
     said = f"{_named(_longest(full_for))} for {percent(top)}"
     return said if top >= communicate / 2 else f"{said}, the most of all: lines take turns"
 
@@ -93,14 +91,14 @@ def _others(scenario: Scenario, runs: Sequence[Run]) -> dict[str, bool]:
 
 def _else(scenario: Scenario, run: Run) -> str:
     """Name the causes of the time where no line is saturated."""
-    causes = ["mostly latency"]
+    causes = ["latency"]
     if scenario.network.slow_start is not None or _windows(scenario):
         causes.append("TCP's limit on a single transfer")
     if any(line["bytes"] and line["utilisation"] is None for line in run.lines):
         causes.append("links that transfers do not share")
     if run.failures is not None:
         causes.append("nodes that are down")
-    return ", or ".join(causes)
+    return f"{', or '.join(causes)}{',' if len(causes) > 1 else ''} dominates"
 
 
 def _windows(scenario: Scenario) -> bool:

@@ -21,6 +21,8 @@ from paceline.simulator.load.load import load
 from paceline.simulator.load.overrides import override
 from paceline.simulator.reports import terminal
 from paceline.simulator.results import store
+from paceline.simulator.results.columns import BY_KEY
+from paceline.simulator.studies.execution import Execution
 from paceline.simulator.studies.sweep import figure as sweep_plot
 from paceline.simulator.studies.sweep import points
 from paceline.simulator.studies.sweep import table as tidy
@@ -243,7 +245,7 @@ def test_rows_are_the_means_of_the_single_runs(folder):
             for run in result.seed_rows
             if (run["cluster.workers"], run["label"]) == (row["cluster.workers"], row["label"])
         ]
-        for name in tidy.MEASURES:
+        for name in BY_KEY:
             if row[name] is not None:
                 values = [run[name] for run in own]
                 assert row[name] == pytest.approx(np.mean(values))
@@ -337,7 +339,7 @@ def test_processes_and_dask_give_the_same_bytes(folder, capsys, address):
 
 def test_other_versions_are_refused():
     with pytest.raises(InputError, match="install those"):
-        run_batch([], engine="auto", programs=None, expected={"numpy": "0"})
+        run_batch([], execution=Execution(), programs=None, expected={"numpy": "0"})
 
 
 def test_torchs_version_counts_where_some_point_has_gradients_of_torch(folder, monkeypatch):
