@@ -5,9 +5,10 @@ PIP_ARGS ?= -c constraints.txt
 SECONDS ?= 3600
 BIN := .venv/bin
 PARALLEL := -n 2 --dist worksteal
+QUICK := not long and not browser
 LEFT_OUT := not slow and not gpu and not alone
 
-.PHONY: demo docs site test test-all test-slow test-gpu explore-properties bench compat audit reliability mutants soak lint clean
+.PHONY: demo docs site test test-long test-all test-slow test-gpu explore-properties bench compat audit reliability mutants soak lint clean
 
 demo: .venv/core           ## simulate a real scenario; show its curves and its pick
 	$(BIN)/paceline simulate scenarios/quickstart.toml --jobs 2
@@ -18,11 +19,16 @@ docs: .venv/core           ## the generated part of docs/programs: parameters, r
 site: .venv/dev build/types            ## the documentation as a site that needs no network: site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-test: .venv/dev            ## most tests, every program on every engine among them: some 4 minutes
-	$(BIN)/python -m pytest $(PARALLEL) -m "not long and not browser and $(LEFT_OUT)"
+# A test that fails is run once more, alone, at the end: if it passes then, it is listed as FLAKY.
+AGAIN := $(BIN)/python -m tests.helpers.again
 
-test-all: .venv/dev        ## those, fuzzing, kills, browsers, ...; what fails runs once more, alone
-	$(BIN)/python -m tests.helpers.again '$(PARALLEL) -m "$(LEFT_OUT)"' "-m alone"
+test: .venv/dev            ## most tests, every algorithm on every engine among them: minutes
+	$(AGAIN) '$(PARALLEL) -m "$(QUICK) and $(LEFT_OUT)"'
+
+test-long: .venv/dev       ## the others: fuzzing, kills, browsers, commands of the docs, ...
+	$(AGAIN) '$(PARALLEL) -m "not ($(QUICK)) and $(LEFT_OUT)"' "-m alone"
+
+test-all: test test-long   ## all of these
 
 test-slow: .venv/dev       ## what takes minutes
 	$(BIN)/python -m pytest -m slow
