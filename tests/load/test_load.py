@@ -657,7 +657,7 @@ WRONG = {
     ),
     "crash for good, and restart": (
         (REGION, crash("worker = 0", 'policy = "restart"', "checkpoint = { every = 5 }", lasts="")),
-        ["cluster.crash[0] = {", "nobody can go on", 'lasts = "10 min"'],
+        ["cluster.crash[0] = {", "no restart can go on without this worker", 'lasts = "10 min"'],
     ),
     "restart without a checkpoint": (
         (REGION, crash("worker = 0", 'policy = "restart"')),
