@@ -80,7 +80,7 @@ GROUPS = {
         [
             "engines/test_observer",
             "programs/test_equivalences",
-            "network/test_collective_messages",
+            "network/test_collectives",
             "engines/test_conformance",
             "programs/test_parameter_servers",
             "results/test_staleness",
