@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from paceline.simulator.studies.sweep.sweep import sweep
     from paceline.simulator.studies.tune.result import TuneResult
     from paceline.simulator.studies.tune.tune import tune
-    from paceline.simulator.theory import tabulate as theory
+    from paceline.simulator.theory import theory
     from paceline.validate.calibration.calibrate import calibrate
     from paceline.validate.comparison.compare import compare
     from paceline.validate.measurement.telemetry import Telemetry
@@ -60,55 +60,52 @@ if TYPE_CHECKING:
 
     __version__: str
 
-_SIMULATOR, _VALIDATE = "paceline.simulator", "paceline.validate"
-_PIECES, _CODECS = f"{_SIMULATOR}.programs.pieces", f"{_SIMULATOR}.programs.codecs"
-_COMMANDS = {  # public name: its module, and its name there if different
-    "main": ("paceline.command_line",),
-    "load": (f"{_SIMULATOR}.load.load",),
-    "simulate": (f"{_SIMULATOR}.studies.simulate",),
-    "sweep": (f"{_SIMULATOR}.studies.sweep.sweep",),
-    "theory": (f"{_SIMULATOR}.theory", "tabulate"),
-    "tune": (f"{_SIMULATOR}.studies.tune.tune",),
-    "TuneResult": (f"{_SIMULATOR}.studies.tune.result",),
-    "reproduce": (f"{_SIMULATOR}.studies.papers.reproduce",),
-    "report": (f"{_SIMULATOR}.reports.page.page",),
-    "validate": (f"{_VALIDATE}.validation",),
-    "probe": (f"{_VALIDATE}.probe.probe",),
-    "calibrate": (f"{_VALIDATE}.calibration.calibrate",),
-    "compare": (f"{_VALIDATE}.comparison.compare",),
-    "Telemetry": (f"{_VALIDATE}.measurement.telemetry",),
-    "InputError": (f"{_SIMULATOR}.errors",),
-    "ProgramError": (f"{_SIMULATOR}.errors",),
-    "RunError": (f"{_SIMULATOR}.errors",),
+_COMMANDS = {  # public names by the module that has them
+    "command_line": ("main",),
+    "simulator.load.load": ("load",),
+    "simulator.studies.simulate": ("simulate",),
+    "simulator.studies.sweep.sweep": ("sweep",),
+    "simulator.theory": ("theory",),
+    "simulator.studies.tune.tune": ("tune",),
+    "simulator.studies.tune.result": ("TuneResult",),
+    "simulator.studies.papers.reproduce": ("reproduce",),
+    "simulator.reports.page.page": ("report",),
+    "validate.validation": ("validate",),
+    "validate.probe.probe": ("probe",),
+    "validate.calibration.calibrate": ("calibrate",),
+    "validate.comparison.compare": ("compare",),
+    "validate.measurement.telemetry": ("Telemetry",),
+    "simulator.errors": ("InputError", "ProgramError", "RunError"),
 }
 _PLUG_INS = {  # for writing programs, pieces, codecs, objectives, models and data sets
-    "Program": (f"{_SIMULATOR}.programs.program",),
-    "doc": (f"{_SIMULATOR}.programs.program",),
-    **dict.fromkeys(
-        ("ANY", "Encoded", "Handle", "NOTHING", "Node", "Payload", "Vector"),
-        (f"{_SIMULATOR}.programs.effects",),
+    "simulator.programs.program": ("Program", "doc"),
+    "simulator.programs.effects": (
+        *("ANY", "NOTHING", "Encoded", "Handle", "Node", "Payload", "Vector"),
     ),
-    "Seconds": (f"{_SIMULATOR}.inputs.units",),
-    **dict.fromkeys(("Number", "piece"), (f"{_PIECES}.piece",)),
-    "bounded_lead": (f"{_PIECES}.gate",),
-    "Threshold": (f"{_PIECES}.threshold",),
-    **dict.fromkeys(("PeriodOfSteps", "Rate", "Schedule"), (f"{_PIECES}.schedule",)),
-    **dict.fromkeys(
-        ("AdamW", "Fraction", "Identity", "Momentum", "Nesterov", "Transform", "TransformOf"),
-        (f"{_PIECES}.transform",),
+    "simulator.inputs.units": ("Seconds",),
+    "simulator.programs.pieces.piece": ("Number", "piece"),
+    "simulator.programs.pieces.gate": ("bounded_lead",),
+    "simulator.programs.pieces.threshold": ("Threshold",),
+    "simulator.programs.pieces.schedule": ("PeriodOfSteps", "Rate", "Schedule"),
+    "simulator.programs.pieces.transform": (
+        *("AdamW", "Fraction", "Identity", "Momentum", "Nesterov", "Transform", "TransformOf"),
     ),
-    **dict.fromkeys(("Graph", "GraphOf", "Ring"), (f"{_PIECES}.graph",)),
-    **dict.fromkeys(("Channel", "Codec"), (f"{_CODECS}.channel",)),
-    "MessageCodec": (f"{_CODECS}.message_codec",),
-    **dict.fromkeys(("CodecOf", "Raw"), (f"{_CODECS}.codec",)),
-    "Scenario": (f"{_SIMULATOR}.scenario.scenario",),
-    **dict.fromkeys(("GradientSource", "Objective"), (f"{_SIMULATOR}.objectives.objective",)),
-    "Evaluation": (f"{_SIMULATOR}.objectives.evaluation",),
-    **dict.fromkeys(("ObjectivePlugin", "ObjectiveError"), (f"{_SIMULATOR}.objectives.plugins",)),
-    "register_model": (f"{_VALIDATE}.torch_objective.models",),
-    **dict.fromkeys(("Data", "register_data"), (f"{_VALIDATE}.torch_objective.data",)),
+    "simulator.programs.pieces.graph": ("Graph", "GraphOf", "Ring"),
+    "simulator.programs.codecs.channel": ("Channel", "Codec"),
+    "simulator.programs.codecs.message_codec": ("MessageCodec",),
+    "simulator.programs.codecs.codec": ("CodecOf", "Raw"),
+    "simulator.scenario.scenario": ("Scenario",),
+    "simulator.objectives.objective": ("GradientSource", "Objective"),
+    "simulator.objectives.evaluation": ("Evaluation",),
+    "simulator.objectives.plugins": ("ObjectiveError", "ObjectivePlugin"),
+    "validate.torch_objective.models": ("register_model",),
+    "validate.torch_objective.data": ("Data", "register_data"),
 }
-_NAMES = _COMMANDS | _PLUG_INS
+_MODULES = {
+    name: f"paceline.{module}"
+    for module, names in (_COMMANDS | _PLUG_INS).items()
+    for name in names
+}
 
 __all__ = [
     "ANY",
@@ -178,11 +175,10 @@ def __getattr__(name: str) -> Any:
         from paceline.simulator.results.store import versions
 
         return versions()["paceline"]
-    if name not in _NAMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'paceline' has no attribute {name!r}")
-    module, *attribute = _NAMES[name]
-    return getattr(importlib.import_module(module), *attribute or [name])
+    return getattr(importlib.import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_NAMES]
+    return [*globals(), *_MODULES]

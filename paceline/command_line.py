@@ -240,7 +240,7 @@ def _theory(  # noqa: PLR0913, PLR0917 - the contract's options
     from paceline.simulator.results import statistics, store
 
     loaded = load(scenario, overrides or (), allow_paths=allow_paths)
-    document = statistics.jsonable(theory.tabulate(loaded))
+    document = statistics.jsonable(theory.theory(loaded))
     if out:
         try:
             store.write(out / "theory.json", store.dump(document))

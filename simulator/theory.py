@@ -38,9 +38,9 @@ __all__ = [
     "smallest_period",
     "speedup",
     "steps_to_hide",
-    "tabulate",
     "tau_star_constant",
     "tau_star_random",
+    "theory",
 ]
 
 LONGEST = 2**53
@@ -205,7 +205,7 @@ def smallest_period(compute: float, transmission: float) -> int:
     return max(1, _ceil(transmission / compute))
 
 
-def tabulate(scenario: Scenario) -> dict[str, Any]:
+def theory(scenario: Scenario) -> dict[str, Any]:
     """Return all predictions for one scenario, as `paceline theory --json` prints them.
 
     The bound's columns are empty or None unless the objective is "bound". Raises InputError if a

@@ -161,21 +161,21 @@ def test_a_folder_says_what_lives_in_it(path):
         assert 3 <= len(said.splitlines()) <= 15
 
 
-@pytest.mark.parametrize("path", SIMULATOR, ids=called)
-def test_the_simulator_imports_neither_torch_nor_validate(path):
-    assert not below(imports(path), "torch", "paceline.validate", "tests")
-    assert not front(path)
-
-
 @pytest.mark.parametrize("path", FABRIC, ids=called)
 def test_the_fabric_knows_nothing_but_itself(path):
     ours = below(imports(path), "paceline")
     assert ours == below(ours, "paceline.simulator.network.fabric")
 
 
-@pytest.mark.parametrize("path", VALIDATE, ids=called)
-def test_validate_imports_no_simpy(path):
-    assert not below(imports(path), "simpy", "paceline.simulator.engines.virtual", "tests")
+FORBIDDEN = {
+    "simulator": ("torch", "paceline.validate", "tests"),
+    "validate": ("simpy", "paceline.simulator.engines.virtual", "tests"),
+}
+
+
+@pytest.mark.parametrize("path", [*SIMULATOR, *VALIDATE], ids=called)
+def test_the_simulator_knows_no_torch_and_validate_no_simpy(path):
+    assert not below(imports(path), *FORBIDDEN[path.relative_to(ROOT).parts[0]])
     assert not front(path)
 
 

@@ -399,7 +399,7 @@ def figure3(monkeypatch):
 
 @pytest.mark.usefixtures("figure3")
 def test_table_of_figure_3():
-    table = theory.tabulate(scenario())
+    table = theory.theory(scenario())
     assert table == json.loads(json.dumps(table, allow_nan=False))
     assert table["sync_seconds_per_step"] == pytest.approx(4.3807, abs=5e-4)
     once, ten = table["periods"]
@@ -437,7 +437,7 @@ def test_table_of_figure_3():
 
 @pytest.mark.usefixtures("figure3")
 def test_table_without_a_bound():
-    table = theory.tabulate(scenario(objective=SimpleNamespace(kind="none")))
+    table = theory.theory(scenario(objective=SimpleNamespace(kind="none")))
     assert table["tau_star"] == table["crossings"] == []
     assert [row["valid"] for row in table["periods"]] == [None, None]
     assert "bound" in table["notes"][0]
@@ -446,23 +446,23 @@ def test_table_without_a_bound():
 @pytest.mark.usefixtures("figure3")
 def test_table_takes_the_first_learning_rate_of_a_schedule():
     decayed = {"schedule": "steps", "start": 0.08, "factor": 0.1, "at": [2]}
-    table = theory.tabulate(scenario(optimizer=SimpleNamespace(lr=decayed)))
+    table = theory.theory(scenario(optimizer=SimpleNamespace(lr=decayed)))
     assert table["tau_star"][0]["cap"] == 12
 
 
 @pytest.mark.usefixtures("figure3")
 def test_what_theory_cannot_say(monkeypatch):
-    table = theory.tabulate(scenario(optimizer=SimpleNamespace(lr=2.0)))
+    table = theory.theory(scenario(optimizer=SimpleNamespace(lr=2.0)))
     assert table["tau_star"][0]["random_delays"] is None
     assert "too high" in table["notes"][0]
     stormy = world(bursts="some", failures="some")
-    notes = theory.tabulate(scenario(cluster=stormy))["notes"]
+    notes = theory.theory(scenario(cluster=stormy))["notes"]
     assert "bursts" in notes[0]
     assert "failures" in notes[1]
     heavy = [[Pareto(minimum="1 s", alpha=0.9)]] * 2
     monkeypatch.setattr(cluster, "expected_laws", lambda scenario: heavy)
     with pytest.raises(InputError, match="alpha above 1"):
-        theory.tabulate(scenario())
+        theory.theory(scenario())
 
 
 def unlike(**more):
@@ -492,14 +492,12 @@ def test_the_table_says_what_devices_cost_it(sharing):
     described = [{"name": "one", "shared_by": sharing}]
     cluster = {"workers": 2, "compute": "1 s", "device": described}
     cluster["group"] = [{"name": "all", "workers": 2, "device": "one"}]
-    said = any(
-        "share a device" in note for note in theory.tabulate(unlike(cluster=cluster))["notes"]
-    )
+    said = any("share a device" in note for note in theory.theory(unlike(cluster=cluster))["notes"])
     assert said == (sharing > 1)
 
 
 def test_the_table_of_unlike_workers():
-    table = theory.tabulate(unlike())
+    table = theory.theory(unlike())
     (row,) = table["periods"]
     assert row["seconds_per_step"] == pytest.approx(3.1)
     assert row["speedup"] == pytest.approx(3.4 / 3.1)
@@ -516,13 +514,13 @@ def test_the_table_of_unlike_workers():
 
 
 def test_what_hides_an_average_that_takes_longer_than_steps():
-    table = theory.tabulate(unlike(network={"collective": "given", "duration": "30 s"}))
+    table = theory.theory(unlike(network={"collective": "given", "duration": "30 s"}))
     assert table["hide"] == {"delay": None, "smallest_period": 10, "delay_at_smallest_period": 10}
 
 
 def test_a_rate_beyond_floats_that_no_algorithm_takes_has_no_bound():
     algorithm = [{"name": "ssgd", "lr": 0.03}]
-    table = theory.tabulate(unlike(optimizer={"lr": 1e-200}, algorithm=algorithm))
+    table = theory.theory(unlike(optimizer={"lr": 1e-200}, algorithm=algorithm))
     assert (table["tau_star"], table["crossings"]) == ([], [])
     assert "from 1e-30" in table["notes"][0]
 
@@ -541,7 +539,7 @@ def test_extreme_numbers_stay_numbers(lr, smoothness, variance, gap, duration):
     }  # fmt: skip
     durations = {"periods": [1, 4], "durations": [duration]}
     made = unlike(objective=objective, optimizer={"lr": lr}, theory=durations)
-    table = theory.tabulate(made)
+    table = theory.theory(made)
     json.dumps(table, allow_nan=False)
     assert len(table["tau_star"]) == 1
 

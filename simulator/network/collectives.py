@@ -25,7 +25,7 @@ Regions = Sequence[object]
 """The region of each worker, by rank."""
 
 
-class Links(Protocol):
+class RegionLinks(Protocol):
     """The part of a network that a closed formula uses."""
 
     @property
@@ -61,14 +61,14 @@ NOTHING_SENT = CollectivePlan({}, 0.0, {})
 
 
 @dataclass(frozen=True)
-class Collective:
+class CollectiveKind:
     """One collective. `formula` is for a team of two workers or more; `messages` for any team.
 
     `messages` is None where nothing is sent, because [network] duration times the mean.
     `needs_regions`: every worker must be in a region.
     """
 
-    formula: Callable[[Links, Team], CollectivePlan]
+    formula: Callable[[RegionLinks, Team], CollectivePlan]
     messages: Callable[[Team, Regions], Messages] | None
     needs_regions: bool = False
 
@@ -76,7 +76,7 @@ class Collective:
 # Around a ring
 
 
-def _around(links: Links, team: Team, hops: int, volume: float) -> CollectivePlan:
+def _around(links: RegionLinks, team: Team, hops: int, volume: float) -> CollectivePlan:
     """Cost `hops` steps around a ring that move `volume` payloads over each of its links.
 
     Steps overlap around the ring, so the slowest link sets the pace, and the `hops` consecutive
@@ -94,7 +94,7 @@ def _around(links: Links, team: Team, hops: int, volume: float) -> CollectivePla
     return CollectivePlan(dict(worst), volume / min(link.bandwidth for link in ring), dict(moved))
 
 
-def _ring_plan(links: Links, team: Team) -> CollectivePlan:
+def _ring_plan(links: RegionLinks, team: Team) -> CollectivePlan:
     m = len(team)
     return _around(links, team, 2 * (m - 1), 2 * (m - 1) / m)
 
@@ -110,7 +110,7 @@ def _ring(team: Team, _regions: Regions = ()) -> Messages:
     return builder.messages()
 
 
-def _gather_plan(links: Links, team: Team) -> CollectivePlan:
+def _gather_plan(links: RegionLinks, team: Team) -> CollectivePlan:
     return _around(links, team, len(team) - 1, float(len(team) - 1))
 
 
@@ -124,7 +124,7 @@ def gather(team: Team, _regions: Regions = ()) -> Messages:
 # Through the first worker
 
 
-def _star_plan(links: Links, team: Team) -> CollectivePlan:
+def _star_plan(links: RegionLinks, team: Team) -> CollectivePlan:
     """Cost a first worker that takes in m - 1 payloads one after another and sends m - 1 back."""
     spokes = [links.link(rank, team[0]) for rank in team[1:]]
     worst = max(spokes, key=lambda link: link.latency)
@@ -147,7 +147,7 @@ def _star(team: Team, _regions: Regions = ()) -> Messages:
 # By regions
 
 
-def _hierarchical_plan(links: Links, team: Team) -> CollectivePlan:
+def _hierarchical_plan(links: RegionLinks, team: Team) -> CollectivePlan:
     """Cost a ring inside each region, a ring of their first workers, a pipeline back into each.
 
     The regions work at the same time: in each phase the slowest of them counts. Inside a single
@@ -171,7 +171,7 @@ def _hierarchical_plan(links: Links, team: Team) -> CollectivePlan:
     return CollectivePlan(dict(path), held, dict(moved))
 
 
-def _pipeline_plan(links: Links, team: Team) -> CollectivePlan:
+def _pipeline_plan(links: RegionLinks, team: Team) -> CollectivePlan:
     """Cost a chain from the first worker through each to the last: m - 1 hops of a payload."""
     chain = Counter(links.link(a, b) for a, b in pairwise(team))
     moved = {link.name: float(hops) for link, hops in chain.items()}
@@ -220,15 +220,15 @@ class Round(NamedTuple):
     share: float
 
 
-def _in_rounds(rounds: Callable[[Team], list[Round]]) -> Collective:
+def _in_rounds(rounds: Callable[[Team], list[Round]]) -> CollectiveKind:
     """Make a collective in which workers meet in pairs, round after round."""
-    return Collective(
+    return CollectiveKind(
         lambda links, team: _rounds_plan(links, rounds(team)),
         lambda team, _regions: _rounds_messages(rounds(team)),
     )
 
 
-def _rounds_plan(links: Links, rounds: Iterable[Round]) -> CollectivePlan:
+def _rounds_plan(links: RegionLinks, rounds: Iterable[Round]) -> CollectivePlan:
     """Cost rounds, in each of which the slowest message sets the pace."""
     worst: Counter[RegionPath] = Counter()
     held = 0.0
@@ -307,18 +307,18 @@ def _exchanges(team: Team) -> Iterator[tuple[int, list[tuple[int, int]]]]:
 
 # The table
 
-COLLECTIVES: dict[CollectiveName, Collective] = {
-    "ring": Collective(_ring_plan, _ring),
+COLLECTIVES: dict[CollectiveName, CollectiveKind] = {
+    "ring": CollectiveKind(_ring_plan, _ring),
     "tree": _in_rounds(_tree),
-    "star": Collective(_star_plan, _star),
-    "hierarchical": Collective(_hierarchical_plan, _hierarchical, needs_regions=True),
+    "star": CollectiveKind(_star_plan, _star),
+    "hierarchical": CollectiveKind(_hierarchical_plan, _hierarchical, needs_regions=True),
     "recursive-doubling": _in_rounds(_recursive_doubling),
     "halving-doubling": _in_rounds(_halving_doubling),
-    "given": Collective(lambda _links, _team: NOTHING_SENT, None),
+    "given": CollectiveKind(lambda _links, _team: NOTHING_SENT, None),
 }
 """The collectives of a mean, by their names in `network.collective`."""
 
-GATHER = Collective(_gather_plan, gather)
+GATHER = CollectiveKind(_gather_plan, gather)
 """The collective that brings every payload to every worker, whichever carries out the means."""
 
 

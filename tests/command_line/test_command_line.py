@@ -560,7 +560,7 @@ def test_starting_is_cheap(then):
 
 
 def test_public_names_are_there():
-    assert {*paceline.__all__} == {*paceline._NAMES, "__version__"}
+    assert {*paceline.__all__} == {*paceline._MODULES, "__version__"}
     for name in paceline.__all__:
         assert getattr(paceline, name) is not None
     with pytest.raises(AttributeError, match="nonsense"):

@@ -18,7 +18,7 @@ from paceline.simulator.studies.tune import verdict
 from paceline.simulator.studies.tune.objective import Score, TuningObjective
 from paceline.simulator.studies.tune.race import Contender
 from paceline.simulator.studies.tune.space import Candidate
-from paceline.simulator.theory import tabulate
+from paceline.simulator.theory import theory
 
 TITLE = "Intervals: how often they hold the truth"
 SEEDS = 5  # of an interval
@@ -59,7 +59,7 @@ def figure2(steps: int) -> Scenario:
 
 def truths(world: Scenario) -> dict[str, float]:
     """Return expected seconds per step of ssgd and of each period, by theory."""
-    found = tabulate(world)
+    found = theory(world)
     paces = {f"local-sgd tau={row['tau']}": row["seconds_per_step"] for row in found["periods"]}
     return paces | {"ssgd": found["sync_seconds_per_step"]}
 

@@ -39,7 +39,7 @@ from paceline.simulator.reports.explore import (
 from paceline.simulator.reports.explore.controls import changed, controls
 from paceline.simulator.reports.explore.views import Explorer
 from paceline.simulator.studies.simulate import simulate
-from paceline.simulator.theory import tabulate
+from paceline.simulator.theory import theory
 from tests.helpers.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -257,7 +257,7 @@ def test_asking_for_another_state_drops_what_has_not_begun():
 def test_theory_on_the_page_is_theorys():
     scenario = load(QUICK)
     said = dict(words.said(scenario, 1000.0))
-    table = tabulate(scenario)
+    table = theory(scenario)
     best = next(row for row in table["tau_star"] if row["duration"] == 1000.0)
     assert said["τ* after 16.7 min"].startswith(str(best["random_delays"]))
     seconds = {tau: pace for _, _, pace, tau in words.theorem(scenario)}

@@ -62,7 +62,7 @@ class PaceCheck:
 
 
 @dataclass(frozen=True)
-class Calibration:
+class CalibrationResult:
     """A profile, the fitted `laws` of compute times, and `checks` against the runs."""
 
     profile: Profile
@@ -120,7 +120,7 @@ def calibrate(
     base: Path | str | None = None,
     allow_paths: bool = False,
     progress: Progress | None = None,
-) -> Calibration:
+) -> CalibrationResult:
     """Fit a profile to the runs at `paths`.
 
     Paths are run directories of `paceline validate`, a job's telemetry, or traces of
@@ -181,7 +181,7 @@ def calibrate(
         name: "\n".join(f"{each:.9g}" for each in own.tolist()).encode()
         for name, own in law.samples.items()
     }
-    return Calibration(Profile(whole, fitted.comments | COMMENTS, HEAD, files), law, checks)
+    return CalibrationResult(Profile(whole, fitted.comments | COMMENTS, HEAD, files), law, checks)
 
 
 def _teams(found: Sequence[Source], but: str | None = None) -> dict[int, list[RunEvents]]:

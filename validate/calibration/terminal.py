@@ -6,10 +6,10 @@ from typing import Any
 from rich.table import Table
 
 from paceline.simulator.reports.terminal import headed
-from paceline.validate.calibration.calibrate import Calibration
+from paceline.validate.calibration.calibrate import CalibrationResult
 
 
-def calibration(result: Calibration) -> list[Table]:
+def calibration(result: CalibrationResult) -> list[Table]:
     """Tabulate the laws tried for compute times, best first, and what a real system adds."""
     laws = headed("compute times", "BIC", "KS", "p", "slowest\nof all")
     for row in result.laws.ranking:

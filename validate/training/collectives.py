@@ -38,7 +38,7 @@ Landed = tuple[Payload, list[list[float]]]
 """The result of a mean, and the numbers of each rank."""
 
 
-class Collective:
+class RealCollective:
     """A collective under way, the handle that `Node.start_mean` returns.
 
     `step`: the worker's at the start; `last`: rank that joined last, and when; `begins`, `done`
@@ -47,7 +47,7 @@ class Collective:
     """
 
     def __init__(
-        self, number: int, kind: str, step: int, first: "Collective | None" = None
+        self, number: int, kind: str, step: int, first: "RealCollective | None" = None
     ) -> None:
         self.number, self.kind, self.step, self.first = number, kind, step, first
         self.chained = self.settled = False
@@ -100,11 +100,11 @@ class Collectives:
         self._transport, self._network, self._meter = transport, network, meter
         self._rank, self._ranks, self._clock, self._device = rank, ranks, clock, device
         self._deadline = deadline
-        self._unsettled: deque[Collective] = deque()
+        self._unsettled: deque[RealCollective] = deque()
         self.started = self.settled = 0
         self.ending = False  # whether any rank's clock was past the end of the run
 
-    def mean(self, payload: Payload, step: int) -> Collective:
+    def mean(self, payload: Payload, step: int) -> RealCollective:
         """Start an average."""
         handle = self._next("mean", step)
         self._network.starts("mean", self._meter(payload))
@@ -112,15 +112,15 @@ class Collectives:
         return handle
 
     def mean_after(
-        self, first: Collective, value: Callable[[Payload], Payload], step: int
-    ) -> Collective:
+        self, first: RealCollective, value: Callable[[Payload], Payload], step: int
+    ) -> RealCollective:
         """Start an average of `value(result of first)` as soon as that result is there."""
         first.chained = True
         handle = self._next("mean", step, first)
         self._start_mean(handle, lambda: value(self._result(first)[0]), lambda: self._wait(first))
         return handle
 
-    def gather(self, payload: Payload, step: int) -> Collective:
+    def gather(self, payload: Payload, step: int) -> RealCollective:
         """Start gathering. Sizes can differ, so ranks exchange their sizes first."""
         handle = self._next("gather", step)
         message = packing.to_bytes(handle.hold(payload))
@@ -138,16 +138,16 @@ class Collectives:
         handle.pending = [lengths, self._transport.gather(padded, after=lambda: _wait(lengths))]
         return handle
 
-    def question(self, handle: Collective, step: int) -> Collective:
+    def question(self, handle: RealCollective, step: int) -> RealCollective:
         """Start asking all ranks whether `handle` is finished there."""
-        asked = Collective(self.started, "question", step, handle)
+        asked = RealCollective(self.started, "question", step, handle)
         self.started += 1
         known = float(all(each.done() for each in handle.pending))
         like = torch.empty(0, dtype=torch.float64)
         asked.pending = [self._transport.total(lambda: self._own(asked, [known], like))]
         return asked
 
-    def answer(self, asked: Collective) -> bool:
+    def answer(self, asked: RealCollective) -> bool:
         """Wait until all ranks have asked; return whether it was then finished, and due, on all."""
         handle = asked.first
         assert handle is not None
@@ -158,13 +158,13 @@ class Collectives:
         self.settle(handle)
         return handle.done <= asked.done
 
-    def _next(self, kind: str, step: int, first: Collective | None = None) -> Collective:
-        handle = Collective(self.started, kind, step, first)
+    def _next(self, kind: str, step: int, first: RealCollective | None = None) -> RealCollective:
+        handle = RealCollective(self.started, kind, step, first)
         self.started += 1
         self._unsettled.append(handle)
         return handle
 
-    def _own(self, handle: Collective, numbers: list[float], like: Tensor) -> Tensor:
+    def _own(self, handle: RealCollective, numbers: list[float], like: Tensor) -> Tensor:
         """Write this rank's `numbers`, preceded by those that describe the collective."""
         now = self._clock.now()
         own = [float(handle.line), handle.about(), now, float(now > self._deadline), *numbers]
@@ -172,7 +172,7 @@ class Collectives:
 
     def _start_mean(
         self,
-        handle: Collective,
+        handle: RealCollective,
         payload: Callable[[], Payload],
         after: Callable[[], None] | None = None,
     ) -> None:
@@ -192,7 +192,7 @@ class Collectives:
 
             handle.pending.append(self._transport.total(buffer, after if index == 0 else None))
 
-    def _buffer(self, handle: Collective, dtype: torch.dtype, first: bool) -> Tensor:
+    def _buffer(self, handle: RealCollective, dtype: torch.dtype, first: bool) -> Tensor:
         packed = handle.packed
         parts = [each.detach().reshape(-1) for each in packed.tensors if each.dtype == dtype]
         if not first:
@@ -209,18 +209,18 @@ class Collectives:
         """Return the entries that the numbers of all ranks take."""
         return self._ranks * PARTS * (OWN + len(packed.numbers))
 
-    def _wait(self, handle: Collective) -> None:
+    def _wait(self, handle: RealCollective) -> None:
         for each in handle.pending:
             each.wait()
 
-    def _result(self, handle: Collective) -> Landed:
+    def _result(self, handle: RealCollective) -> Landed:
         """Return a mean that has arrived, perhaps not due yet, and the numbers of all ranks."""
         with handle.lock:  # a thread that starts a chained collective may need it, too
             if handle.landed is None:
                 handle.landed = self._land(handle)
             return handle.landed
 
-    def _land(self, handle: Collective) -> Landed:
+    def _land(self, handle: RealCollective) -> Landed:
         found, m = [each.wait() for each in handle.pending], self._ranks
         packed = handle.packed  # known by now, also for chained collectives
         totals = dict(zip(_dtypes(packed), found, strict=True))
@@ -239,14 +239,14 @@ class Collectives:
     def _read(self, pending: Pending) -> list[list[float]]:
         return packing.read_numbers(pending.wait(), self._ranks)
 
-    def land(self, handle: Collective) -> None:
+    def land(self, handle: RealCollective) -> None:
         """Wait until `handle` and all before it have arrived."""
         for each in self._unsettled:
             self._wait(each)
             if each is handle:
                 break
 
-    def settle(self, handle: Collective) -> None:
+    def settle(self, handle: RealCollective) -> None:
         """Wait until `handle` and all before it have arrived, and compute when they are due.
 
         Raises ProgramError if ranks run different collectives, or a payload was changed.
@@ -254,7 +254,7 @@ class Collectives:
         while not handle.settled:
             self._settle(self._unsettled.popleft())
 
-    def _settle(self, handle: Collective) -> None:
+    def _settle(self, handle: RealCollective) -> None:
         if handle.kind == "mean":
             handle.result, by_rank = self._result(handle)
             sizes = [self._meter(packing.put_together(handle.packed))]
@@ -273,7 +273,7 @@ class Collectives:
         handle.settled = True
         self.settled += 1
 
-    def _agree(self, handle: Collective, by_rank: list[list[float]]) -> float:
+    def _agree(self, handle: RealCollective, by_rank: list[list[float]]) -> float:
         """Return when the last rank joined; record which, and whether any is past the run's end.
 
         Raises ProgramError if the ranks run different collectives.
@@ -291,7 +291,7 @@ class Collectives:
         handle.last = rank, at
         return at
 
-    def _gathered(self, handle: Collective, by_rank: list[list[float]]) -> Payload:
+    def _gathered(self, handle: RealCollective, by_rank: list[list[float]]) -> Payload:
         rows = handle.pending[1].wait().cpu()
         return tuple(
             packing.put_together(packing.from_bytes(row[: int(own[OWN])], self._device))

@@ -67,7 +67,7 @@ def said(scenario: Scenario, until: float) -> list[tuple[str, str]]:
     durations = [f"{until!r} s"] if until > 0 else []
     asked = Theory.model_validate({"periods": taus, "durations": durations})
     try:
-        found = theory.tabulate(scenario.model_copy(update={"theory": asked}))
+        found = theory.theory(scenario.model_copy(update={"theory": asked}))
     except InputError as error:
         return [("Theory", str(error))]
     rows = [

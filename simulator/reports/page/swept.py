@@ -5,14 +5,7 @@ from itertools import groupby
 from typing import Any
 
 from paceline.simulator.inputs.messages import toml
-from paceline.simulator.reports.page.parts import (
-    Cell,
-    Figure,
-    Json,
-    PageSection,
-    PageTable,
-    literal,
-)
+from paceline.simulator.reports.page import parts
 from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.reports.page.sentences import CHANGE, MARGIN, SURE, RunVerdict
 from paceline.simulator.reports.page.series import DASHES, SYMBOLS
@@ -95,7 +88,7 @@ def _meet(ranked: Sequence[Row], measure: str) -> bool:
     return high is None or low is None or low <= high
 
 
-def section(found: FoundRun, place: int) -> PageSection:
+def section(found: FoundRun, place: int) -> parts.PageSection:
     """Draw and tabulate the sweep."""
     sweep = found.sweep
     assert sweep is not None
@@ -116,27 +109,27 @@ def section(found: FoundRun, place: int) -> PageSection:
             if str(row["label"]) == label and row.get(measure) is not None
         ]
         colour, dash = f"--c{index % len(COLOURS)}", DASHES[index % len(DASHES)]
-        data.append(_trace(own, measure, scale, literal(label), colour, dash, index))
-        name = {"name": label, "label": literal(label)}
+        data.append(_trace(own, measure, scale, parts.literal(label), colour, dash, index))
+        name = {"name": label, "label": parts.literal(label)}
         legend[f"l{index}"] = name | {"colour": colour, "dash": dash}
     title = f"{column.words} ({unit})" if unit else column.words
-    layout: Json = {
+    layout: parts.Json = {
         "xaxis": {
             "type": "category",
             "categoryorder": "array",
-            "categoryarray": list(map(literal, names)),
+            "categoryarray": list(map(parts.literal, names)),
             "automargin": True,
         },
         "yaxis": {"title": {"text": title}, "rangemode": "tozero"},
     }
     says = f"{column.words} of each algorithm at each point of the sweep"
-    figure = Figure(f"sweep-{place}", says, data, layout, {}, legend)
+    figure = parts.Figure(f"sweep-{place}", says, data, layout, {}, legend)
     best = {name: ranked[0] for name, each in points.items() if (ranked := _ranked(each, measure))}
     columns = ("point", "algorithm", column.words, "95 %", "reached", "time per step")
     cells = [
         (
             name,
-            Cell(str(row["label"]), strong=best.get(name) is row),
+            parts.Cell(str(row["label"]), strong=best.get(name) is row),
             "-" if row.get(measure) is None else say(row[measure]),
             _within(row, measure, say),
             "-" if row.get("reached") is None else f"{row['reached']:.0f} of {row['seeds']:.0f}",
@@ -146,12 +139,12 @@ def section(found: FoundRun, place: int) -> PageSection:
         for row in each
     ]
     caption = "Each algorithm at each point; the first is bold"
-    tables = [PageTable(caption, columns, cells[:ROWS], texts=2)]
+    tables = [parts.PageTable(caption, columns, cells[:ROWS], texts=2)]
     if len(cells) > ROWS:
         more = f"{len(cells) - ROWS} more rows"
-        tables.append(PageTable(caption, columns, cells[ROWS:1000], 2, more))
+        tables.append(parts.PageTable(caption, columns, cells[ROWS:1000], 2, more))
     heading = f"{len(names)} points of {', '.join(sweep['vary'])}"
-    return PageSection(f"sweep-{place}", heading, "", [figure], tables)
+    return parts.PageSection(f"sweep-{place}", heading, "", [figure], tables)
 
 
 def _within(row: Row, measure: str, say: Any) -> str:
@@ -167,14 +160,14 @@ def _trace(  # noqa: PLR0913, PLR0917 - the parts of a line
     colour: str,
     dash: str,
     index: int,
-) -> Json:
+) -> parts.Json:
     means = [row[measure] for _, row in own]
     low = [row.get(f"{measure}_low") for _, row in own]
     high = [row.get(f"{measure}_high") for _, row in own]
     return {
         "type": "scatter",
         "mode": "lines+markers",
-        "x": [literal(point) for point, _ in own],
+        "x": [parts.literal(point) for point, _ in own],
         "y": [mean / scale for mean in means],
         "error_y": {
             "type": "data",

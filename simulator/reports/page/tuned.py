@@ -2,15 +2,7 @@
 
 from collections.abc import Sequence
 
-from paceline.simulator.reports.page.parts import (
-    Cell,
-    Figure,
-    Json,
-    PageSection,
-    PageTable,
-    literal,
-    percent,
-)
+from paceline.simulator.reports.page import parts
 from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.reports.page.tune_verdict import Row, Say, says, world_name
 from paceline.simulator.results.statistics import time_unit
@@ -19,7 +11,7 @@ SHOWN = 20  # configurations in the figure and the first table; the others are f
 FOLDED = 300
 
 
-def ranking(found: FoundRun, place: int) -> PageSection:
+def ranking(found: FoundRun, place: int) -> parts.PageSection:
     """Draw and tabulate the ranking."""
     tune = found.tune
     assert tune is not None
@@ -37,12 +29,12 @@ def ranking(found: FoundRun, place: int) -> PageSection:
         if count
         else f"The best of {len(rows)} configurations stands alone"
     )
-    return PageSection(
+    return parts.PageSection(
         f"tune-{place}", heading, lead, [figure], [first, *(rest if len(rows) > SHOWN else [])]
     )
 
 
-def _figure(tune: Row, place: int) -> Figure:
+def _figure(tune: Row, place: int) -> parts.Figure:
     rows = tune["ranking"]
     good = {row["label"] for row in [rows[0], *tune["ties"]]}
     shown = [row for row in rows[:SHOWN] if row["value"] is not None][::-1]
@@ -55,22 +47,22 @@ def _figure(tune: Row, place: int) -> Figure:
     ]
     most = max((edge for row in shown for edge in row["ci95"] or [row["value"]]), default=1.0)
     title = f"{tune['measure']} ({unit})" if unit else tune["measure"]
-    layout: Json = {
+    layout: parts.Json = {
         "xaxis": {
-            "title": {"text": literal(title)},
+            "title": {"text": parts.literal(title)},
             "range": [0, 1.05 * min(most, 2 * worst) / scale],
         },
         "yaxis": {
             "categoryorder": "array",
-            "categoryarray": [literal(row["label"]) for row in shown],
+            "categoryarray": [parts.literal(row["label"]) for row in shown],
             "automargin": True,
         },
     }
     says = f"{tune['measure']} of the best {len(shown)} configurations with 95 % intervals"
-    return Figure(f"ranking-{place}", says, data, layout, height=90 + 24 * len(shown))
+    return parts.Figure(f"ranking-{place}", says, data, layout, height=90 + 24 * len(shown))
 
 
-def _dots(rows: Sequence[Row], scale: float, unit: str, filled: bool) -> Json:
+def _dots(rows: Sequence[Row], scale: float, unit: str, filled: bool) -> parts.Json:
     """Draw means with their intervals."""
     edges = [row["ci95"] or (row["value"], row["value"]) for row in rows]
     ends = [
@@ -81,7 +73,7 @@ def _dots(rows: Sequence[Row], scale: float, unit: str, filled: bool) -> Json:
         "type": "scatter",
         "mode": "markers",
         "x": [mean / scale for mean, _, _ in ends],
-        "y": [literal(row["label"]) for row in rows],
+        "y": [parts.literal(row["label"]) for row in rows],
         "error_x": {
             "type": "data",
             "symmetric": False,
@@ -96,7 +88,9 @@ def _dots(rows: Sequence[Row], scale: float, unit: str, filled: bool) -> Json:
     }
 
 
-def _table(tune: Row, rows: Sequence[Row], ties: set[str], say: Say, folded: str = "") -> PageTable:
+def _table(
+    tune: Row, rows: Sequence[Row], ties: set[str], say: Say, folded: str = ""
+) -> parts.PageTable:
     def value(row: Row) -> str:
         if row["value"] is not None:
             return say(row["value"])
@@ -110,12 +104,12 @@ def _table(tune: Row, rows: Sequence[Row], ties: set[str], say: Say, folded: str
         or ("given up early" if row["stopped"] else "")
         for row in rows
     }
-    return PageTable(
+    return parts.PageTable(
         "Configurations, best first",
         ("configuration", "verdict", tune["measure"], "95 %", "reached"),
         [
             (
-                Cell(row["label"], strong=row["label"] == best["label"]),
+                parts.Cell(row["label"], strong=row["label"] == best["label"]),
                 verdicts[row["label"]],
                 value(row),
                 " to ".join(say(edge) for edge in row["ci95"] or ()) or "-",
@@ -128,7 +122,7 @@ def _table(tune: Row, rows: Sequence[Row], ties: set[str], say: Say, folded: str
     )
 
 
-def sensitivity(found: FoundRun, place: int) -> PageSection | None:
+def sensitivity(found: FoundRun, place: int) -> parts.PageSection | None:
     """Tabulate what being wrong about an input costs each candidate."""
     tune = found.tune
     assert tune is not None
@@ -152,15 +146,15 @@ def sensitivity(found: FoundRun, place: int) -> PageSection | None:
         if flipped
         else "The pick stays first if latency, bandwidth or straggling is 20 % off"
     )
-    return PageSection(
+    return parts.PageSection(
         f"sensitivity-{place}",
         heading,
         "What each candidate costs beyond the best of them if the scenario is wrong.",
-        tables=[PageTable("Above the best of these", ("configuration", *heads), rows)],
+        tables=[parts.PageTable("Above the best of these", ("configuration", *heads), rows)],
     )
 
 
-def _share(share: float | None, most: float) -> Cell:
+def _share(share: float | None, most: float) -> parts.Cell:
     if share is None:
-        return Cell("not reached", 1.0)
-    return Cell(percent(share, 1), share / most, strong=share == 0)
+        return parts.Cell("not reached", 1.0)
+    return parts.Cell(parts.percent(share, 1), share / most, strong=share == 0)

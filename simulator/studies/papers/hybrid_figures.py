@@ -7,16 +7,8 @@ import numpy as np
 
 from paceline.simulator.results.figures import curves
 from paceline.simulator.results.figures.style import COLOURS, GREY, ink
+from paceline.simulator.studies.papers import hybrid_tables
 from paceline.simulator.studies.papers.claim import mean
-from paceline.simulator.studies.papers.hybrid_tables import (
-    BATCH,
-    CIFAR,
-    DELAY,
-    MNIST,
-    STEP,
-    PaperTable,
-    differences,
-)
 from paceline.simulator.studies.papers.lab import Lab
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import
@@ -32,7 +24,13 @@ def tables(lab: Lab) -> "Figure":
 
     figure = Figure(figsize=(8, 5.4))
     rows = figure.subplots(2, 3, sharey=True)
-    shown = (MNIST, CIFAR, BATCH, STEP, DELAY)
+    shown = (
+        hybrid_tables.MNIST,
+        hybrid_tables.CIFAR,
+        hybrid_tables.BATCH,
+        hybrid_tables.STEP,
+        hybrid_tables.DELAY,
+    )
     for axes, table in zip(rows.flat, shown, strict=False):
         _panel(axes, lab, table)
     for axes in rows[:, 0]:
@@ -48,10 +46,10 @@ def tables(lab: Lab) -> "Figure":
     return figure
 
 
-def _panel(axes: "Axes", lab: Lab, table: PaperTable) -> None:
+def _panel(axes: "Axes", lab: Lab, table: hybrid_tables.PaperTable) -> None:
     """One table: its key along x, in equal steps."""
     places = np.arange(len(table.cells))
-    found = [mean(differences(lab, where)) for where in table.cells]
+    found = [mean(hybrid_tables.differences(lab, where)) for where in table.cells]
     values = np.array([each.value for each in found])
     half = [each.ci95[1] - each.value if each.ci95 else 0.0 for each in found]
     # no line between settings that differ in two keys
@@ -64,8 +62,11 @@ def _panel(axes: "Axes", lab: Lab, table: PaperTable) -> None:
     axes.axhline(0, color=GREY, linewidth=0.6, zorder=0)
     axes.set_xticks(places, [_brief(where.name) for where in table.cells])
     axes.margins(x=0.12)
-    axes.set_xlabel("sd of the delay (s)" if table is DELAY else table.key)
-    axes.set_title(table.name if table in (MNIST, CIFAR) else "random data", fontsize=9)
+    axes.set_xlabel("sd of the delay (s)" if table is hybrid_tables.DELAY else table.key)
+    axes.set_title(
+        table.name if table in (hybrid_tables.MNIST, hybrid_tables.CIFAR) else "random data",
+        fontsize=9,
+    )
 
 
 def _brief(name: str) -> str:
@@ -75,7 +76,7 @@ def _brief(name: str) -> str:
 
 def step_sizes(lab: Lab) -> "Figure":
     """Draw the training loss over time, for each step size and for async."""
-    groups = lab.runs(STEP.cells[0].scenario).groups
+    groups = lab.runs(hybrid_tables.STEP.cells[0].scenario).groups
     return curves.error(groups, title="Hybrid: step sizes", target=None, loss="training loss")
 
 

@@ -46,7 +46,7 @@ class Lab:
 
     def theory(self, name: str, *sets: str) -> dict[str, Any]:
         """Return the document of `paceline theory` for a shipped scenario with overrides."""
-        return theory.tabulate(self.scenario(name, *sets))
+        return theory.theory(self.scenario(name, *sets))
 
     def but(self, sets: Sequence[str]) -> "Lab":
         """Return a lab with more overrides that shares these runs."""
