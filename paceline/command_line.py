@@ -191,7 +191,7 @@ def _sweep(  # noqa: PLR0913, PLR0917 - the contract's options
     """
     from paceline.simulator.load.load import load
     from paceline.simulator.reports import terminal
-    from paceline.simulator.studies.executors import cores
+    from paceline.simulator.studies.processes import cores
     from paceline.simulator.studies.sweep.points import chosen
     from paceline.simulator.studies.sweep.sweep import sweep
 
@@ -295,7 +295,7 @@ def _tune(  # noqa: PLR0913, PLR0917 - the contract's options
     with _resumable(out), _figures(figure):
         from paceline.simulator.load.load import load
         from paceline.simulator.reports import terminal
-        from paceline.simulator.studies.executors import cores
+        from paceline.simulator.studies.processes import cores
         from paceline.simulator.studies.tune.tune import tune
 
         loaded = load(scenario, overrides or (), allow_paths=allow_paths)

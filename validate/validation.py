@@ -16,7 +16,7 @@ from paceline.simulator.errors import InputError, RunError
 from paceline.simulator.load.load import Programs, load
 from paceline.simulator.results import store
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.simulator.studies import executors
+from paceline.simulator.studies import processes
 from paceline.simulator.studies.execution import Progress, demand_algorithms, seed_range
 from paceline.simulator.studies.result import Result, save
 from paceline.simulator.studies.simulate import simulate
@@ -174,7 +174,7 @@ def _key(scenario: Scenario, algorithm: Algorithm, seed: int, device: str) -> st
         scenario.table.get("validation"),
         device,
         machine.boot_id(),
-        executors.cores(),
+        processes.cores(),
         _code(),
     ]
     text = store.dump([simulated, where, str(torch.__version__)])

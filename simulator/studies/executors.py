@@ -8,9 +8,7 @@ from typing import Any, TypeVar
 
 from paceline.simulator.errors import InputError, RunError
 from paceline.simulator.studies.execution import Execution
-from paceline.simulator.studies.processes import DiedError, Processes, cores, interrupts_held
-
-__all__ = ["cores", "results", "start"]
+from paceline.simulator.studies.processes import DiedError, Processes, interrupts_held
 
 T = TypeVar("T")
 R = TypeVar("R")

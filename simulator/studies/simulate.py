@@ -11,7 +11,7 @@ from paceline.simulator.objectives import plugins
 from paceline.simulator.results import statistics, store
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies import executors, size
+from paceline.simulator.studies import executors, processes, size
 from paceline.simulator.studies.execution import (
     Execution,
     Progress,
@@ -53,11 +53,11 @@ def simulate(  # noqa: PLR0913 - the options of the command
     if not isinstance(scenario, Scenario):
         scenario = load(scenario, programs=programs)
     alone = jobs == 1 and dask is None
-    execution = Execution(engine, jobs, dask, threads=executors.cores() if alone else 1)
+    execution = Execution(engine, jobs, dask, threads=processes.cores() if alone else 1)
     numbers = seed_range(scenario, seeds, seed)
     demand_algorithms(scenario, programs)
     if not force:
-        size.demand([(scenario, len(numbers))], execution)
+        size.demand([(scenario, numbers)], execution)
     tasks = plan(scenario, numbers, engine, paired)
     directory = store.Directory(Path(out)) if out is not None else None
     versioned = programs is None

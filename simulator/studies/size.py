@@ -58,8 +58,8 @@ def estimate(scenario: Scenario, seeds: int, engine: str = "auto") -> Size:
     return Size(gradients, gradients * each, memory)
 
 
-def demand(runs: Iterable[tuple[Scenario, int]], execution: Execution | None = None) -> None:
-    """Refuse scenarios, each with its number of seeds, that exceed a week or this machine's memory.
+def demand(runs: Iterable[tuple[Scenario, range]], execution: Execution | None = None) -> None:
+    """Refuse scenarios, each with its range of seeds, that exceed a week or this machine's memory.
 
     Raises InputError with the estimate.
     """
@@ -68,7 +68,8 @@ def demand(runs: Iterable[tuple[Scenario, int]], execution: Execution | None = N
 
     file, gradients, seconds, memory = "", 0.0, 0.0, 0.0
     for scenario, seeds in runs:
-        size = estimate(scenario, seeds, execution.engine)
+        count = seeds.stop - seeds.start  # len() takes no more than 2^63
+        size = estimate(scenario, count, execution.engine)
         file = scenario.file
         gradients, seconds = gradients + size.gradients, seconds + size.seconds / execution.jobs
         memory = max(memory, size.memory)

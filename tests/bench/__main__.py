@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 
-from paceline.simulator.studies import executors
+from paceline.simulator.studies import processes
 from tests.bench import batched, engine, flows, served, simgrid, tuner
 from tests.bench.measure import DISTURBED, MISSED, PAIRS, Row
 
@@ -51,7 +51,7 @@ def machine() -> str:
         model = platform.machine()
     versions = ", ".join(f"{name} {version(name)}" for name in ("numpy", "simpy", "numba"))
     return (
-        f"{executors.cores()} cores ({model}) with python {platform.python_version()}, {versions}"
+        f"{processes.cores()} cores ({model}) with python {platform.python_version()}, {versions}"
     )
 
 

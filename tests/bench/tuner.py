@@ -4,12 +4,12 @@ import tempfile
 from collections.abc import Iterator
 
 import paceline
-from paceline.simulator.studies import executors
+from paceline.simulator.studies import processes
 from tests.bench.measure import Aim, Quantity
 
 TITLE = "`paceline tune scenarios/quickstart.toml`"
 HEAD = "ours", ""
-JOBS = min(2, executors.cores())
+JOBS = min(2, processes.cores())
 
 
 def tuned() -> dict[str, float]:

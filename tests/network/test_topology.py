@@ -645,7 +645,11 @@ REFUSED = {
         "network.link[0].latency",
         "has no mean",
     ),
-    "missing file": ({"regions": "gone.csv"}, {}, 'network.regions = "gone.csv": cannot read'),
+    "missing file": (
+        {"regions": "gone.csv"},
+        {},
+        'network.regions = "gone.csv": gone.csv: cannot be read',
+    ),
     "not a file": ({"platform": 3}, {}, "network.platform = 3: not the name of a file"),
     "flows: sharing": (
         CLOSED | {"link": [link("a", "b", sharing="per-flow")]},

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.simulator.results import store
-from paceline.simulator.studies.executors import cores
+from paceline.simulator.studies.processes import cores
 from tests import reliability
 
 DOCS = Path(__file__).parent.parent.parent / "docs"

@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from paceline.simulator.studies.executors import cores
+from paceline.simulator.studies.processes import cores
 
 ROOT = Path(__file__).parent.parent.parent
 TITLE = "Mutants of the core"

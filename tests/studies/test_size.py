@@ -50,16 +50,16 @@ def test_curves_of_many_points_need_memory():
 
 
 def test_a_sweep_is_added_up(tmp_path, monkeypatch):
-    one = size.estimate(load(QUICK), 8).seconds
+    one = size.estimate(load(QUICK), range(8)).seconds
     monkeypatch.setattr(size, "LONGEST", 5.5 * one)
     latencies = [f"{number} ms" for number in range(1, 8)]
     with pytest.raises(paceline.InputError, match="--force"):
         paceline.sweep(QUICK, {"network.latency": latencies}, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    size.demand([(load(QUICK), 8)] * 5)
+    size.demand([(load(QUICK), range(8))] * 5)
     with pytest.raises(paceline.InputError, match="take about"):
-        size.demand([(load(QUICK), 8)] * 6)
-    size.demand([(load(QUICK), 8)] * 6, Execution(jobs=2))
+        size.demand([(load(QUICK), range(8))] * 6)
+    size.demand([(load(QUICK), range(8))] * 6, Execution(jobs=2))
 
 
 def test_force(tmp_path, monkeypatch, capsys):
@@ -96,4 +96,4 @@ def test_estimates(monkeypatch):
 @pytest.mark.parametrize("name", ["four-continents", "hpsgd/accuracy", "torch-digits", "clouds"])
 def test_what_is_shipped_is_not_refused(name):
     scenario = load(name)
-    size.demand([(scenario, scenario.run.seeds)])
+    size.demand([(scenario, range(scenario.run.seeds))])

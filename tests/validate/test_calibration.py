@@ -182,7 +182,9 @@ def test_events_are_read_as_they_were_written(tmp_path):
     for name in EVENT.names:
         np.testing.assert_allclose(found["a, b", 3][name], rows[name], atol=6e-8)
     (tmp_path / "events.csv").write_text("label,seed\nx,1\n")
-    with pytest.raises(InputError, match=r"events.csv: cannot be read as events \(KeyError"):
+    with pytest.raises(
+        InputError, match=r"events.csv: cannot be read as events \(unexpected or missing 'start'\)"
+    ):
         events.read(tmp_path / "events.csv")
 
 

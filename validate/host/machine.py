@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline.simulator.studies.executors import cores
+from paceline.simulator.studies.processes import cores
 from paceline.validate.host import namespaces
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")

@@ -13,7 +13,7 @@ from paceline.simulator.cluster.workers import mean_compute
 from paceline.simulator.errors import InputError
 from paceline.simulator.objectives import build, softmax
 from paceline.simulator.scenario.tables import Softmax, Torch
-from paceline.simulator.studies import executors
+from paceline.simulator.studies import processes
 from paceline.validate.launch.job import read_job
 from paceline.validate.torch_objective import data
 from paceline.validate.training import clock, learner, rendezvous, task
@@ -110,7 +110,7 @@ def _require_stretchable_steps(job: Job, place: Place, size: int) -> None:
         held = f"the shortest that hold take {found * 1e3:.3g} ms" if found < inf else "none hold"
         raise InputError(
             f"{scenario.file}: cluster.compute: steps of {wanted * 1e3:.3g} ms cannot be held "
-            f"here, where {size} processes share {executors.cores()} cores: {held}; write longer "
+            f"here, where {size} processes share {processes.cores()} cores: {held}; write longer "
             'ones, take fewer workers, or write validation.compute = "real" to take steps as they '
             "are"
         )

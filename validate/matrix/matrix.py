@@ -17,7 +17,7 @@ from paceline.simulator.results import read, store
 from paceline.simulator.results.statistics import crossing
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies.execution import Progress
-from paceline.simulator.studies.executors import cores
+from paceline.simulator.studies.processes import cores
 from paceline.simulator.studies.result import save
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.task import Task

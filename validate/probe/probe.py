@@ -13,7 +13,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.objectives import build
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies import executors
+from paceline.simulator.studies import processes
 from paceline.simulator.studies.execution import Progress
 from paceline.validate.calibration.profile import Profile, seconds
 from paceline.validate.host.device import find_device
@@ -94,7 +94,7 @@ def probe(  # noqa: PLR0913 - the options of the command
 
 
 def _check(workers: Sequence[int], network: str) -> None:
-    most = PER_CORE * executors.cores()
+    most = PER_CORE * processes.cores()
     if not workers:
         raise InputError("workers: none; write numbers of workers such as 2,4,8")
     for each in workers:
@@ -102,7 +102,7 @@ def _check(workers: Sequence[int], network: str) -> None:
             raise InputError(f"workers: {each}: too small; write 2 or more")
         if each > most:
             raise InputError(
-                f"workers: {each}: too many processes for {executors.cores()} cores; write at most "
+                f"workers: {each}: too many processes for {processes.cores()} cores; write at most "
                 f"{most}"
             )
     if network not in ("emulated", "real"):
@@ -165,7 +165,7 @@ def _team(  # noqa: PLR0913, PLR0917 - what is to be measured
     folder: Path,
 ) -> TeamMeasurement | None:
     """Measure everything else with `workers` workers; None if no steps can be held."""
-    crowd = max(1.0, workers / executors.cores())
+    crowd = max(1.0, workers / processes.cores())
     step = max(SHORTEST, once * crowd / BUSY)
     slow = {"collective": "star", "latency": seconds(DELAY / 2)}  # independent of the size
     steps = max(6, min(STEPS, round(STEPS * SHORTEST / step)))

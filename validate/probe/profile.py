@@ -10,7 +10,7 @@ import numpy as np
 
 from paceline.simulator.results import store
 from paceline.simulator.scenario.overhead import Overhead
-from paceline.simulator.studies import executors
+from paceline.simulator.studies import processes
 from paceline.validate.calibration.overhead_tables import TERMS
 from paceline.validate.calibration.profile import Profile, law, rate, rounded, seconds, size
 from paceline.validate.host import machine
@@ -195,12 +195,12 @@ def _team(team: TeamMeasurement) -> dict[str, Any]:
 
 def shortest_by_cpu(team: TeamMeasurement) -> float:
     """Return the step (seconds) at which a team's CPU use reaches the limit of evidence."""
-    return team.workers * team.cpu / (evidence.OWN * executors.cores())
+    return team.workers * team.cpu / (evidence.OWN * processes.cores())
 
 
 def sustained(team: TeamMeasurement, step: float) -> int:
     """Return the workers, each as costly as this team's, that steps of `step` seconds allow."""
-    return int(evidence.OWN * executors.cores() * step / team.cpu)
+    return int(evidence.OWN * processes.cores() * step / team.cpu)
 
 
 def _notes(teams: Sequence[TeamMeasurement]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import load
 from paceline.simulator.reports.explore.views import Explorer
-from paceline.simulator.studies import executors
+from paceline.simulator.studies import executors, processes
 from paceline.simulator.studies.execution import Execution
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
@@ -42,7 +42,7 @@ def explore(  # noqa: PLR0913 - the options of the command
     with (
         _listen(host, port) as listener,
         _interrupted_by_sigterm(),
-        executors.start(Execution(jobs=max(2, executors.cores()))) as executor,
+        executors.start(Execution(jobs=max(2, processes.cores()))) as executor,
     ):
         assert executor is not None
         explorer = Explorer(loaded, executor)

@@ -12,10 +12,10 @@ from paceline.simulator.results.schema import Number, Pair, demand_shape
 from paceline.simulator.results.statistics import jsonable
 from paceline.simulator.studies import papers
 from paceline.simulator.studies.execution import Execution, Progress
-from paceline.simulator.studies.executors import cores
 from paceline.simulator.studies.papers import page
 from paceline.simulator.studies.papers.claim import Claim, Finding, Paper
 from paceline.simulator.studies.papers.lab import Lab
+from paceline.simulator.studies.processes import cores
 
 Row = dict[str, Any]
 Say = Callable[[str], None]

@@ -82,7 +82,7 @@ def sweep(  # noqa: PLR0913 - the options of the command
     for each in scenarios:
         demand_algorithms(each, programs)
     if not force:
-        size.demand(zip(scenarios, map(len, ranges), strict=True), execution)
+        size.demand(zip(scenarios, ranges, strict=True), execution)
     tasks = plan(asked, scenarios, ranges)
     directory = store.SweepDirectory(Path(out)) if out is not None else None
     kept = directory if programs is None else None  # the code of `programs` has no version

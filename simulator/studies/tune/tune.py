@@ -52,9 +52,10 @@ def tune(  # noqa: PLR0913 - the options of the command
     if not isinstance(scenario, Scenario):
         scenario = load(scenario, programs=programs)
     execution = Execution(engine, jobs, dask)
-    numbers = list(seed_range(scenario, seeds, seed))
+    asked = seed_range(scenario, seeds, seed)
     if not force:
-        size.demand([(scenario, len(numbers))], execution)
+        size.demand([(scenario, asked)], execution)
+    numbers = list(asked)
     if trials < 1:
         raise InputError(f"trials {trials}: must be at least 1")
     tried, aim, notes = plan(scenario, objective, preset, programs)
