@@ -50,7 +50,7 @@ def test_curves_of_many_points_need_memory():
 
 
 def test_a_sweep_is_added_up(tmp_path, monkeypatch):
-    one = size.estimate(load(QUICK), range(8)).seconds
+    one = size.estimate(load(QUICK), 8).seconds
     monkeypatch.setattr(size, "LONGEST", 5.5 * one)
     latencies = [f"{number} ms" for number in range(1, 8)]
     with pytest.raises(paceline.InputError, match="--force"):
