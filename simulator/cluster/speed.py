@@ -1,4 +1,4 @@
-"""Compute the speed of each worker over time: profiles and bursts of slowness.
+"""The speed of each worker over time: a given profile, and bursts of slowness (stragglers).
 
 A step is an amount of work: its seconds at full speed. Its duration follows from the speed during
 it, so that a burst stretches the steps, or parts of steps, that it overlaps.
@@ -107,7 +107,7 @@ def _segments(worker: Worker, seed: int, rank: int) -> Iterator[Segment]:
     if worker.profile is not None:
         factors.append(worker.profile.segments())
     if worker.bursts is not None:
-        factors.append(spells(worker.bursts, seed, rank))
+        factors.append(burst_segments(worker.bursts, seed, rank))
     return product(factors)
 
 
@@ -127,7 +127,7 @@ def product(factors: list[Iterable[Segment]]) -> Iterator[Segment]:
         yield start, result
 
 
-def spells(bursts: Bursts, seed: int, rank: int) -> Iterator[Segment]:
+def burst_segments(bursts: Bursts, seed: int, rank: int) -> Iterator[Segment]:
     """Yield one worker's bursts as segments of its speed: 1/factor in them, 1 between them.
 
     A two-state Markov process in time (Gilbert 1960), begun in its stationary law: bursts and

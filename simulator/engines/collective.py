@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 
 from paceline.simulator.engines import payloads
+from paceline.simulator.engines.tolerances import TIME_TOLERANCE
 from paceline.simulator.errors import ProgramError
 from paceline.simulator.programs.effects import Payload
 
-TIME_TOLERANCE = 1e-12  # relative: times that differ by less are equal but for rounding
-DEADLINE_TOLERANCE = 1 + 1e-9  # factor of a duration, for the rounding of a million additions
 ABSENT = -1  # in place of a step: this worker has not joined
 Follower = tuple[int, int, "Collective", Callable[[Payload], Payload]]
 

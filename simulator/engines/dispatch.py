@@ -1,4 +1,4 @@
-"""Run an algorithm on the fastest engine that can."""
+"""Choose the engine of a run: `batched` where it takes the run and pays off, else `virtual`."""
 
 import signal
 import threading

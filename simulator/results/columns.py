@@ -1,10 +1,11 @@
-"""Result columns: the numbers of an algorithm's runs that tables, sweeps and reports have.
+"""Result columns: the numbers of an algorithm's runs that tables, sweeps and reports show.
 
 To add one, compute it in `statistics.summarise` and append a `ResultColumn` to `RESULT_COLUMNS`,
 with `of_summary` and `of_run`. It is then in sweep.csv, sweep-seeds.csv and the sweep's JSON (the
 mean over seeds and its 95 % interval), in the terminal's tables of `paceline simulate` and
 `paceline sweep`, and in the report page's table of results; `shown_in` names fewer of these.
-Outputs that show more than the number (an interval, "diverged") have a cell of their own for it.
+Outputs that show more than the number (an interval, "diverged") have a cell of their own for it;
+staleness and shares of time are such cells, in `reports/terminal.py` and `reports/page/`.
 """
 
 from collections.abc import Callable, Iterable, Mapping

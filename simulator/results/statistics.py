@@ -1,4 +1,4 @@
-"""Summaries of runs: means over seeds, and how sure they are."""
+"""Summaries of runs: means over seeds and their 95 % intervals."""
 
 import csv
 import io

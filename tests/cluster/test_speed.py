@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from paceline.simulator.cluster import speed
 from paceline.simulator.cluster import workers as cluster
-from paceline.simulator.cluster.speed import Speed, product, spells
+from paceline.simulator.cluster.speed import Speed, product, burst_segments
 from paceline.simulator.engines.batched import run as batched
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.engines.unsupported import Unsupported
@@ -109,7 +109,7 @@ def states(bursts, times, seeds, rank=0):
     """Whether bursts are on, shape (seeds, times)."""
     rows = []
     for seed in seeds:
-        shown = list(islice(spells(bursts, seed, rank), 400))
+        shown = list(islice(burst_segments(bursts, seed, rank), 400))
         starts, values = np.array(shown).T
         assert starts[-1] > times[-1]
         rows.append(values[np.searchsorted(starts, times, side="right") - 1] < 1)
@@ -132,7 +132,7 @@ def test_bursts_begin_in_their_stationary_law_and_are_correlated_as_theory_says(
 
 def test_lengths_of_bursts_and_pauses_have_the_means_that_were_asked_for():
     bursts = Bursts.model_validate(BURSTS)
-    shown = list(islice(spells(bursts, 1, 0), 40_001))
+    shown = list(islice(burst_segments(bursts, 1, 0), 40_001))
     values, lengths = np.array(shown)[:-1, 1], np.diff(np.array(shown)[:, 0])
     assert set(values) == {1.0, 0.25}
     for value, mean in ((0.25, 2.0), (1.0, 6.0)):

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from paceline.simulator.engines.batched import run as batched
-from paceline.simulator.engines.collective import TIME_TOLERANCE
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.engines.observer import POINTS
+from paceline.simulator.engines.tolerances import TIME_TOLERANCE
 from paceline.simulator.engines.unsupported import Unsupported
 from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.load.load import known_programs

@@ -197,7 +197,7 @@ def test_fast_workers_and_constants_too():
 
 def bursty(law, bursts, seed, worker, n=300):
     node = SimpleNamespace(now=0.0)
-    own = speed.Speed(partial(speed.spells, bursts, seed, worker))
+    own = speed.Speed(partial(speed.burst_segments, bursts, seed, worker))
     work = law.sample(generator(seed, Purpose.COMPUTE, worker), n).tolist()
     found = []
     for time in speed.stretched(node, iter(work), own):

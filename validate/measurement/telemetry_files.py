@@ -1,4 +1,4 @@
-"""Telemetry files of a user's own job, read back as events."""
+"""Telemetry files of a user's own job: their format, and reading them back as events."""
 
 import math
 import statistics

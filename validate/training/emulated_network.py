@@ -1,4 +1,4 @@
-"""The network of a scenario, added to the real one: nothing ends sooner than the scenario says.
+"""Make a real run as slow as the scenario's network: nothing arrives sooner than the scenario says.
 
 Latencies are drawn by the simulator's own code from its own keyed streams, so that a collective's
 n-th delay is the same number in both. Every rank computes the same sums from the shared times of

@@ -35,7 +35,7 @@ import numpy as np
 
 from paceline.simulator.distributions.distribution import Array
 from paceline.simulator.engines.batched.schedule import Leg, Schedule, StepTimes
-from paceline.simulator.engines.collective import DEADLINE_TOLERANCE
+from paceline.simulator.engines.tolerances import DEADLINE_TOLERANCE
 from paceline.simulator.network.closed_form import Traffic
 from paceline.simulator.results.run import Kind, Spans
 

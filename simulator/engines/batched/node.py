@@ -15,7 +15,7 @@ from paceline.simulator.engines import payloads
 from paceline.simulator.engines.batched.arrays import PerWorker, Stack, array
 from paceline.simulator.engines.batched.clocks import Clocks, Timed
 from paceline.simulator.engines.batched.gradients import Gradients
-from paceline.simulator.engines.collective import TIME_TOLERANCE
+from paceline.simulator.engines.tolerances import TIME_TOLERANCE
 from paceline.simulator.engines.unsupported import Unsupported
 from paceline.simulator.programs.effects import ANY, Handle, Node, Payload, Vector
 from paceline.simulator.scenario.scenario import Scenario

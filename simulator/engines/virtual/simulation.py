@@ -36,14 +36,10 @@ from simpy.events import EventPriority
 
 from paceline.simulator.cluster import speed
 from paceline.simulator.engines import payloads
-from paceline.simulator.engines.collective import (
-    ABSENT,
-    DEADLINE_TOLERANCE,
-    Collective,
-    GradientPiece,
-)
+from paceline.simulator.engines.collective import ABSENT, Collective, GradientPiece
 from paceline.simulator.engines.observer import Observer, evaluation_interval
 from paceline.simulator.engines.overheads import EffectCosts
+from paceline.simulator.engines.tolerances import DEADLINE_TOLERANCE
 from paceline.simulator.engines.virtual.node import NEVER, Message, VirtualNode
 from paceline.simulator.errors import DeadlockError
 from paceline.simulator.network.closed_form import ClosedForm, Nic, Traffic

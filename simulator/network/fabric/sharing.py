@@ -1,4 +1,4 @@
-"""Rates of flows that share lines max-min fairly, for compiled loops.
+"""Max-min fair rates of flows that share lines (directions of links), compiled by numba.
 
 Rates are weighted max-min fair with a cap per flow (Bertsekas & Gallager, Data Networks, 6.5.2): a
 flow is held back by its cap, or by a saturated line on which no flow has a higher *level* (rate per

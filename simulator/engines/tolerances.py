@@ -1,0 +1,7 @@
+"""Tolerances for times that are equal up to rounding: of two times, and at the deadline."""
+
+TIME_TOLERANCE = 1e-12
+"""Relative: times that differ by less are equal up to rounding."""
+
+DEADLINE_TOLERANCE = 1 + 1e-9
+"""A step that ends by `run.duration` times this still counts: a million additions round as much."""
