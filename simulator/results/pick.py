@@ -97,7 +97,7 @@ def _best(
     spread = f" (95 %: {say(ci95[0])} to {say(ci95[1])}, {seeds} seeds)" if ci95 else ""
     sentence = f"{best}: {what} {say(mean)}{spread}"
     if ci95 is None:
-        sentence += "; one seed cannot tell chance from merit, ask for more with --seeds"
+        sentence += "; one seed cannot tell chance from merit; run more with --seeds"
     elif ties:
         names = " or ".join(ties)
         sentence += f"; not distinguishable from {names} at 95 % with {seeds} seeds; run more"

@@ -142,8 +142,8 @@ def _sure(
         yield "One seed cannot tell chance from merit; run more with `--seeds 8`."
     elif pick["ties"]:
         yield (
-            f"Not about the order: {seeds} paired seeds cannot separate it from "
-            f"{_any(pick['ties'])}; it was first with {wins} of {seeds}."
+            f"Not distinguishable from {_any(pick['ties'])} at 95 % with {seeds} seeds; run more. "
+            f"It was first with {wins} of {seeds}."
         )
     elif len(scores) > 1:
         yield f"It was first with {wins} of {seeds} seeds" + (
@@ -175,7 +175,7 @@ def _measured(comparison: Mapping[str, Any]) -> Iterator[str]:
 def _change(found: FoundRun, groups: Groups, pick: Mapping[str, Any]) -> Iterator[str]:
     best = pick["label"]
     if pick["ties"]:
-        yield "More seeds may separate the ties."
+        yield "More seeds may break the ties."
     if pick["measure"] == "time_to_target" and found.target is not None and len(groups) > 1:
         yield targets(groups, best, found.target)
     elif pick["measure"] == "loss" and len(groups) > 1:

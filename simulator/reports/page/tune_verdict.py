@@ -7,11 +7,8 @@ from paceline.simulator.reports.page.parts import percent
 from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.reports.page.sentences import BASELINES, CHANGE, MARGIN, SURE, RunVerdict
 from paceline.simulator.results.statistics import human, number
+from paceline.simulator.studies.tune.verdict import uncertainty
 
-SAID = (
-    "seeds cannot separate",
-    "seed cannot tell",
-)  # warnings that the verdict states itself
 Row = Mapping[str, Any]
 Say = Callable[[Any], str]
 
@@ -83,12 +80,14 @@ def _sure(tune: Row) -> str:
     if seeds == 1:
         return "One seed cannot tell chance from merit; run more with `--seeds 8`."
     if not tune["ties"]:
-        return f"{seeds} paired seeds separate it from all other configurations of {count}."
+        return (
+            f"Distinguishable from all {count - 1} other configurations at 95 % with {seeds} seeds."
+        )
     names = ", ".join(row["label"] for row in tune["ties"][:4])
     more = f" and {len(tune['ties']) - 4} more" if len(tune["ties"]) > 4 else ""
     return (
-        f"{seeds} paired seeds cannot separate it from {len(tune['ties'])} of the other "
-        f"{count - 1} configurations ({names}{more}); {tune['simplest']} is the simplest of these."
+        f"Not distinguishable from {len(tune['ties'])} of the other {count - 1} configurations "
+        f"({names}{more}) at 95 % with {seeds} seeds; {tune['simplest']} is the simplest of these."
     )
 
 
@@ -112,9 +111,8 @@ def _change(tune: Row) -> Iterator[str]:
     if steady:
         worlds = [_both(what, changes) for what, changes in steady.items()]
         yield f"It stays first with {', '.join(worlds)}."
-    for text in tune["warnings"]:
-        if not text.partition(" ")[2].startswith(SAID):
-            yield _sentence(text)
+    stated = uncertainty(tune["ranking"][0]["seeds"], len(tune["ties"]))  # by `_sure`
+    yield from (_sentence(text) for text in tune["warnings"] if text != stated)
 
 
 def _both(what: str, changes: Sequence[float]) -> str:

@@ -18,14 +18,12 @@ def ranking(found: FoundRun, place: int) -> parts.PageSection:
     say, rows = says(tune), tune["ranking"]
     ties = {row["label"] for row in tune["ties"]}
     figure = _figure(tune, place)
-    lead = (
-        "Filled: the best, and those that the seeds cannot separate from it. Bars: 95 % over seeds."
-    )
+    lead = "Filled: the best, and its ties. Bars: 95 % over seeds."
     first = _table(tune, rows[:SHOWN], ties, say)
     rest = [_table(tune, rows[SHOWN:FOLDED], ties, say, f"{len(rows) - SHOWN} more")]
     count = len(tune["ties"])
     heading = (
-        f"{count} of {len(rows) - 1} other configurations cannot be separated from the best"
+        f"{count} of {len(rows) - 1} other configurations are not distinguishable from the best"
         if count
         else f"The best of {len(rows)} configurations stands alone"
     )

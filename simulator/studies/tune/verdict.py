@@ -86,6 +86,19 @@ def row(contender: Contender, best: Contender, objective: TuningObjective) -> Ro
     }
 
 
+def uncertainty(seeds: int, ties: int) -> str | None:
+    """Return a warning if `seeds` seeds do not single out the best; None where they do."""
+    if seeds == 1:
+        return "one seed cannot tell chance from merit; run more with --seeds"
+    if not ties:
+        return None
+    others = f"{ties} other{'' if ties == 1 else 's'}"
+    return (
+        f"the best is not distinguishable from {others} at 95 % with {seeds} seeds; run more with "
+        "--seeds, or take the simplest"
+    )
+
+
 def warnings(
     space: Space,
     objective: TuningObjective,
@@ -105,13 +118,8 @@ def warnings(
         )
     elif not best.all_reached:
         found.append(f"even the best got there with {best.reached} of {seeds} seeds only")
-    if seeds == 1:
-        found.append("one seed cannot tell chance from merit; ask for more with --seeds")
-    elif tied:
-        found.append(
-            f"{seeds} seeds cannot separate the best from {len(tied)} other"
-            f"{'' if len(tied) == 1 else 's'}; ask for more with --seeds, or take the simplest"
-        )
+    if text := uncertainty(seeds, len(tied)):
+        found.append(text)
     found += [text for text in map(_edge_of(space, best), best.candidate.varied) if text]
     found += _without_effect(space, ranked)
     found += _undecided(space, best, tied)
