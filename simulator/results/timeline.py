@@ -18,19 +18,19 @@ from paceline.simulator.results.statistics import Groups
 
 Document = dict[str, Any]
 FILE = "timeline.json"
-FIRST = 100_000  # number of a process: Perfetto takes thread N of process N for its main thread
+FIRST = 100_000  # lowest process id; Perfetto takes thread N of process N for its main thread
 CUT = " (only the beginning)"
-RED = "terrible"  # as chrome://tracing calls it
-NANOSECONDS = 1e9  # of a second
-PER_MICROSECOND = 1e3
+RED = "terrible"  # the name of red in chrome://tracing
+NANOSECONDS = 1e9  # per second
+PER_MICROSECOND = 1e3  # nanoseconds
 
 
 def events(groups: Groups) -> Document:
     """Return the trace document: one process per algorithm, one thread per worker.
 
     Shows the first seed that recorded spans. The server is the thread after the last worker's.
-    Arrows ("s" to "f") lead from who sent a message to who acted on it, and from the last to join a
-    collective to those that waited for it.
+    Arrows ("s" to "f") lead from the sender of a message to the node that acted on it, and from the
+    last worker to join a collective to those that waited for it.
     """
     shown = [
         (label, run)
@@ -51,10 +51,10 @@ def events(groups: Groups) -> Document:
 
 
 def together(documents: Mapping[str, Document]) -> Document:
-    """Return one document of several, such as the predicted and the measured one, by their names.
+    """Merge documents, such as the predicted and the measured one, given by name.
 
-    Processes of one label stand one below the other. Time is zero where each run began. Raises
-    KeyError or TypeError for what `events` has not made.
+    Processes of the same label are adjacent; every run begins at time zero. Raises KeyError or
+    TypeError for a document that `events` did not make.
     """
     processes = [
         (event["args"]["name"], name, event["pid"])
@@ -82,19 +82,19 @@ def together(documents: Mapping[str, Document]) -> Document:
     return {
         "displayTimeUnit": "ms",
         "otherData": {
-            f"{name}: {label}": told
+            f"{name}: {label}": seed
             for name, document in documents.items()
-            for label, told in document["otherData"].items()
+            for label, seed in document["otherData"].items()
         },
         "traceEvents": sorted(found, key=lambda event: event["pid"]),
     }
 
 
 def read(directory: Path) -> Document:
-    """The document of a run directory; an empty one where it has none, or none of ours."""
+    """Return the document of a run directory; an empty one if it has none, or an invalid one."""
     try:
         document = untrusted.loads((directory / FILE).read_text(encoding="utf-8"))
-        together({"it": document})
+        together({"": document})
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {"otherData": {}, "traceEvents": []}
     return dict(document)
@@ -105,7 +105,7 @@ def _process(pid: int, run: Run, numbers: Iterator[int]) -> Iterator[dict[str, A
     assert spans is not None
     yield _name(pid, 0, "process_name", run.label + CUT * run.spans_truncated)
     servers = {int(worker) for worker in spans["worker"][spans["kind"] == Kind.SERVE]}
-    servers |= {len(each) for each in run.workers.values()}  # it may serve in no time
+    servers |= {len(each) for each in run.workers.values()}  # a server may leave no SERVE span
     for thread in sorted({int(worker) for worker in spans["worker"]}):
         yield _name(
             pid, thread, "thread_name", "server" if thread in servers else f"worker {thread}"
@@ -135,7 +135,7 @@ def _process(pid: int, run: Run, numbers: Iterator[int]) -> Iterator[dict[str, A
 
 
 def nanoseconds(seconds: np.ndarray) -> np.ndarray:
-    """Whole nanoseconds."""
+    """Round seconds to whole nanoseconds."""
     return np.rint(seconds * NANOSECONDS).astype(np.int64)
 
 

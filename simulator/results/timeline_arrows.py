@@ -1,7 +1,8 @@
 """Arrows between the slices of a timeline: where each begins and ends.
 
-An end of an arrow is tied to the slice in which it lies, so both lie just inside one: in what a
-node did up to when it sent something, and in what ended when that was acted on.
+A viewer ties each end of an arrow to the slice that contains it. So an arrow begins just inside the
+slice in which its source sent a message, and ends just inside the slice after which its target
+acted on it.
 """
 
 from collections.abc import Iterator
@@ -11,9 +12,9 @@ import numpy as np
 
 from paceline.simulator.results.run import Cause
 
-LEAST = 10  # nanoseconds of a slice that an arrow can be tied to
-BEGIN, END = 4, 2  # nanoseconds by which an arrow's ends keep off the end of their slices
-PER_MICROSECOND = 1e3
+LEAST = 10  # nanoseconds; shorter slices get no arrows
+BEGIN, END = 4, 2  # nanoseconds from an arrow's ends to the ends of their slices
+PER_MICROSECOND = 1e3  # nanoseconds
 
 Ends = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -29,9 +30,9 @@ class Slices:
             self._of[node] = starts[own], ends[own]
 
     def around(self, nodes: np.ndarray, times: np.ndarray) -> Ends:
-        """The slice in which, or at whose end, each node is at each time: from when to when.
+        """Return start and end of each node's slice at each time, and whether there is one.
 
-        Also whether there is one. Shapes (n,).
+        A slice includes its end. Shapes (n,), times in nanoseconds.
         """
         starts, ends = np.zeros_like(times), np.zeros_like(times)
         there = np.zeros(len(times), dtype=bool)
@@ -43,7 +44,7 @@ class Slices:
             at = times[own]
             places = np.maximum(np.searchsorted(begin, at, side="left") - 1, 0)
             starts[own], ends[own] = begin[places], end[places]
-            # or at the end of one that is too short
+            # or after one that is too short
             there[own] = (starts[own] <= at) & (at <= ends[own] + LEAST)
         return starts, ends, there
 
@@ -51,9 +52,9 @@ class Slices:
 def drawn(
     arrows: np.ndarray, sent: np.ndarray, taken: np.ndarray, slices: Slices
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """The ends of all arrows that lead from a slice to a slice, as parts of trace events.
+    """Yield both ends of every arrow that leads from a slice to a slice, as parts of trace events.
 
-    `arrows`: of dtype `trace.ARROW`; when they were `sent` and `taken`: (n,), nanoseconds.
+    `arrows`: of dtype `run.ARROW`; `sent`, `taken`: their times in nanoseconds, (n,).
     """
     starts, ends, there = slices.around(arrows["source"], sent)
     begins = np.maximum(starts, np.minimum(sent, ends) - BEGIN)

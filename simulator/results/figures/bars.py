@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # matplotlib takes half a second to import
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PARTS = {  # colour, and that of text on it
+PARTS = {  # colour of a bar, and of the text on it
     "compute": ("#0072B2", "white"),
     "wait": ("#E69F00", "black"),
     "communicate": ("#CC79A7", "black"),
@@ -62,7 +62,7 @@ def _total(bar: dict[str, float], short: float) -> str:
 
 
 def _per_step(runs: Sequence[Run]) -> dict[str, float]:
-    """Mean over seeds of the seconds per step, divided as the workers' time is."""
+    """Return the seconds per step (mean over seeds), in proportion to the workers' time by part."""
     scaled = [(run, sum(run.seconds.values()) * run.steps / (run.duration or 1)) for run in runs]
     return {
         part: float(np.mean([run.seconds[part] / scale if scale else 0 for run, scale in scaled]))
@@ -73,8 +73,8 @@ def _per_step(runs: Sequence[Run]) -> dict[str, float]:
 def staleness(groups: Groups, *, title: str) -> "Figure | None":
     """Draw how stale the contributions were, a row per algorithm that had any stale ones.
 
-    Each row has its own scale: a constant delay is one bar of 100 %, a queue many of a few.
-    Rows of one unit are together and share their axis.
+    Each row has its own scale: a constant delay is one bar of 100 %, a queue many small ones.
+    Rows of the same unit are adjacent and share an axis.
     """
     from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -107,7 +107,7 @@ def staleness(groups: Groups, *, title: str) -> "Figure | None":
 
 
 def _integers(axes: "Axes", largest: int) -> None:
-    """Let the x axis run over the whole numbers up to `largest`, as yet without their names."""
+    """Give the x axis ticks at whole numbers up to `largest`, without labels."""
     from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
 
     margin = max(0.6, 0.015 * largest)

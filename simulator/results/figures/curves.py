@@ -1,4 +1,4 @@
-"""Every figure of a result; among them the curves: error, and tau, against wall-clock time."""
+"""All figures of a result, and the curves among them: error, and tau, against wall-clock time."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ LEADER = {"arrowstyle": "-", "linestyle": (0, (1, 2)), "linewidth": 0.7, "relpos
 def figures(
     groups: Groups, *, title: str, target: float | None, loss: str = "loss"
 ) -> dict[str, bytes]:
-    """Return every figure that the runs give, by file name.
+    """Return all figures of the runs, by file name.
 
     `target`: the loss to reach; `loss`: what the axis calls it.
     """
@@ -53,7 +53,7 @@ def figures(
 
 
 def files(drawn: Mapping[str, "Figure | None"]) -> dict[str, bytes]:
-    """Return the figures that there are, in every chosen format, by file name."""
+    """Return the figures that are not None, in every chosen format, by file name."""
     return {
         f"{name}.{kind}": encode(figure, kind)
         for name, figure in drawn.items()
@@ -66,7 +66,7 @@ def encode(figure: "Figure", kind: str) -> bytes:
     """Return the figure as a file of one of `style.FORMATS`."""
     data = io.BytesIO()
     dated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
-    metadata = dated.get(kind, {})  # the same runs give the same bytes
+    metadata = dated.get(kind, {})  # undated, so that equal runs give equal bytes
     figure.savefig(data, format=kind, dpi=150, bbox_inches="tight", metadata=metadata)
     return data.getvalue()
 
@@ -79,7 +79,7 @@ def error(groups: Groups, *, title: str, target: float | None, loss: str = "loss
 
 
 def tau(groups: Groups, *, title: str) -> "Figure | None":
-    """Draw the communication period over time of the algorithms that change theirs, if any do."""
+    """Draw the communication period over time, of algorithms that change it; None without any."""
     changing = {
         label: runs
         for label, runs in groups.items()
@@ -93,7 +93,7 @@ def tau(groups: Groups, *, title: str) -> "Figure | None":
 def _curves(
     groups: Groups, column: str, *, title: str, name: str, target: float | None
 ) -> "Figure":
-    """One line per algorithm: its mean over seeds, and a band from smallest to largest."""
+    """Draw a line per algorithm: the mean over seeds, and a band from smallest to largest."""
     figure, axes = one_panel()
     lines = {label: _on_a_grid(runs, column) for label, runs in groups.items()}
     durations = [time[-1] for time, _ in lines.values()]
@@ -135,26 +135,26 @@ def _curves(
 
 
 def _lost(groups: Groups) -> list[str]:
-    """Who diverged: a mean that leaves the picture would not tell."""
+    """Say which algorithms diverged: a mean that leaves the axes would not show it."""
     found = {label: divergence.summary(runs) for label, runs in groups.items()}
     return [divergence.sentence(label, each) for label, each in found.items() if each]
 
 
 def in_picture(values: np.ndarray, first: Sequence[float]) -> np.ndarray:
-    """Return the losses that an axis must hold: not those of a line that diverges from `first`."""
+    """Return the losses that the axis must show: all but those that diverge from `first`."""
     most = divergence.BOUND * np.nanmax(np.abs(first))
     usual = min(np.nanmax([*first, np.nanmedian(values)]), most)
     return np.asarray(values[values <= usual + 2 * abs(usual)])
 
 
 def _on_a_grid(runs: Sequence[Run], column: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return times (points,) and every seed's values at these, (seeds, points)."""
+    """Return times (points,) and every seed's values at these times (seeds, points)."""
     curves = [(np.array(run.curve["time"]), np.array(run.curve[column])) for run in runs]
     grid = np.linspace(
         max(time[0] for time, _ in curves), min(time[-1] for time, _ in curves), POINTS
     )
-    if column == "tau":  # it stays what it was until the next evaluation
-        for _, values in curves:  # before the first step it is what it is then
+    if column == "tau":  # constant until the next evaluation
+        for _, values in curves:  # before the first step, that of the first step
             values[: np.isfinite(values).argmax()] = values[np.isfinite(values).argmax()]
         held = [values[np.searchsorted(time, grid, side="right") - 1] for time, values in curves]
         return grid, np.array(held)
@@ -181,7 +181,7 @@ def vertical(axes: "Axes", shown: Sequence[float]) -> None:
 def _label_target(
     figure: "Figure", axes: "Axes", target: float, lines: Sequence[tuple[np.ndarray, np.ndarray]]
 ) -> None:
-    """Write what the target is above its line, where the fewest curves are in the way."""
+    """Label the target above its line, where the fewest curves are in the way."""
     at = ("axes fraction", "data")
     text = axes.annotate(f"target {target:g}", (0, target), (4, 3), at, "offset points", color=GREY)
     figure.draw_without_rendering()
@@ -228,9 +228,9 @@ def label_ends(
 def spread(
     wanted: Sequence[float], heights: Sequence[float], low: float, high: float
 ) -> list[float]:
-    """Return positions near `wanted`, in the same order, in [low, high], for things so high.
+    """Return positions in [low, high] near `wanted`, in the same order, for labels of `heights`.
 
-    The nearest positions in least squares at which they do not overlap: an isotonic regression.
+    The nearest positions in least squares without overlap: an isotonic regression.
     """
     n = len(wanted)
     order = np.argsort(wanted, kind="stable")

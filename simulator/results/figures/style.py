@@ -1,6 +1,6 @@
-"""How figures look.
+"""The style of all figures.
 
-One style: a name at the end of its line instead of a legend, units on the axes, uncertainty as a
+A name at the end of its line instead of a legend, units on the axes, uncertainty as a
 band, and colours that colour-blind readers can tell apart (Okabe & Ito, 2008).
 """
 
@@ -40,7 +40,7 @@ STYLE: dict[Any, Any] = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draw in this style meanwhile."""
+    """Apply the style within the context."""
     import matplotlib  # noqa: PLC0415
 
     with matplotlib.rc_context(STYLE):
@@ -49,7 +49,7 @@ def style() -> Iterator[None]:
 
 @contextmanager
 def formats(kinds: Sequence[str]) -> Iterator[None]:
-    """Write figures as files of these `kinds` meanwhile, of `FORMATS`. Raises InputError."""
+    """Write figures as `kinds`, of `FORMATS`, within the context. Raises InputError."""
     for kind in kinds:
         if kind not in FORMATS:
             raise InputError(f"--figure {kind}: unknown format; choose from {', '.join(FORMATS)}")
@@ -61,7 +61,7 @@ def formats(kinds: Sequence[str]) -> Iterator[None]:
 
 
 def chosen_formats() -> tuple[str, ...]:
-    """The formats to write figures in: PNG and SVG unless `formats` says otherwise."""
+    """Return the formats to write figures in: PNG and SVG unless `formats` says otherwise."""
     return _formats.get()
 
 
@@ -74,7 +74,7 @@ def one_panel(height: float = 4.0) -> tuple["Figure", "Axes"]:
 
 
 def ink(colour: str) -> tuple[float, ...]:
-    """Return a darker shade: text needs more contrast than lines."""
+    """Return a darker shade of a colour: text needs more contrast than lines."""
     from matplotlib.colors import to_rgb  # noqa: PLC0415
 
     return tuple(0.75 * part for part in to_rgb(colour))

@@ -1,4 +1,4 @@
-"""Figures of a search: the value against each program's period, and what being wrong costs."""
+"""Figures of a search: the value against each program's period, and the cost of wrong inputs."""
 
 import math
 from collections.abc import Sequence
@@ -26,8 +26,8 @@ if TYPE_CHECKING:  # matplotlib takes half a second to import
     from paceline.simulator.studies.tune.result import TuneResult
 
 PERIODS = ("tau", "tau0", "period", "delay", "k", "staleness", "step_size")
-TICKS = 12  # at most; a program with more values has a dense range
-CHANGES = {  # colour of each changed input, 20 % less and more
+TICKS = 12  # at most; more values are a dense range
+CHANGES = {  # colours of each changed input: 20 % less, 20 % more
     "latency": ("#56B4E9", "#0072B2"),
     "bandwidth": ("#E69F00", "#D55E00"),
     "straggling": ("#E3A6CB", "#AA3377"),
@@ -35,7 +35,7 @@ CHANGES = {  # colour of each changed input, 20 % less and more
 
 
 class PlottedPoint(NamedTuple):
-    """A value with its interval; not `sure` where it is only known to be above `y`."""
+    """A value with its 95 % interval; if not `sure`, it is only known to exceed `y`."""
 
     x: float
     y: float
@@ -54,10 +54,11 @@ def figures(result: "TuneResult") -> dict[str, bytes]:
 
 
 def value(result: "TuneResult") -> "Figure | None":
-    """Draw the best value at each period (or its like), a line per program; None without values.
+    """Draw the best value at each period (or the like), a line per program; None without values.
 
-    A program without such a parameter is a level line. An open triangle says that all at a period
-    was given up, and above what its value is; programs given up altogether are named only.
+    A program without such a parameter is a level line. An open triangle marks a period at which
+    every configuration was given up, and is a lower bound; programs given up altogether are only
+    named.
     """
     families: dict[str, list[Contender]] = {}
     for each in result.ranked:
@@ -105,7 +106,7 @@ def value(result: "TuneResult") -> "Figure | None":
 
 
 def _key(contenders: Sequence[Contender]) -> str | None:
-    """The parameter of a program that is drawn: one of `PERIODS` that varies, and is a number."""
+    """Return the first of `PERIODS` that varies and is numeric; None if there is none."""
     for key in PERIODS:
         values = {str(each.candidate.parameters.get(key)) for each in contenders}
         if len(values) > 1 and all(value.replace(".", "").isdigit() for value in values):
@@ -116,9 +117,9 @@ def _key(contenders: Sequence[Contender]) -> str | None:
 def _points(
     result: "TuneResult", contenders: Sequence[Contender], key: str | None, size: float
 ) -> list[PlottedPoint]:
-    """The best of the contenders, which are ranked, at each value of `key` (none: of all).
+    """Return the best of ranked contenders at each value of `key`; without one, the best of all.
 
-    Of a dense range: the best of each half octave.
+    In a dense range: the best of each half octave.
     """
     found: dict[float, PlottedPoint] = {}
     tried = {each.candidate.parameters[key] for each in contenders} if key else ()
@@ -126,7 +127,7 @@ def _points(
     for each, row in zip(contenders, result.rows(contenders), strict=True):
         x = float(each.candidate.parameters[key]) if key else 0.0
         y = (row["value"] if math.isfinite(row["value"]) else row["at_least"]) / size
-        ci95 = None if each.stopped else row["ci95"]  # of two seeds it would hide all others
+        ci95 = None if each.stopped else row["ci95"]  # of two seeds, it would dwarf all others
         low, high = [edge / size for edge in ci95 or ()] or (y, y)
         if math.isfinite(y):
             place = round(2 * math.log2(x)) if dense and x > 0 else x
@@ -154,7 +155,7 @@ def _draw(
 
 
 def _halving(axes: "Axes", periods: Sequence[float]) -> None:
-    """Let the x axis go in factors of two; zero has its place left of one."""
+    """Scale the x axis by factors of two; zero is left of the smallest positive value."""
     positive = [period for period in periods if period > 0]
     if positive:
         scale = "log" if periods[0] > 0 else "symlog"
@@ -171,7 +172,7 @@ def _halving(axes: "Axes", periods: Sequence[float]) -> None:
 
 
 def sensitivity(result: "TuneResult") -> "Figure":
-    """Draw what each candidate costs beyond the best of them, with each input 20 % off."""
+    """Draw by how much each candidate is worse than the best of them, if an input is 20 % off."""
     worlds = [row for row in result.regret if row["input"]]
     labels = list(worlds[0]["values"])
     figure, axes = one_panel(1.0 + 0.75 * len(labels))

@@ -1,4 +1,4 @@
-"""What `paceline tune` may try: algorithms and values of their parameters."""
+"""The search space of `paceline tune`: algorithms and values of their parameters."""
 
 import itertools
 import math
@@ -18,12 +18,12 @@ if TYPE_CHECKING:  # optuna takes half a second to import
     from optuna import Trial
 
 Values = tuple[Any, ...] | Range
-OWN = ("name", "label")  # keys of an [[algorithm]] table that are no parameters
-MULTIPLIER = "local_sgd_sync_multiplier"  # what an hpsgd says of the local-sgd beside it
+OWN = ("name", "label")  # keys of an [[algorithm]] table that are not parameters
+MULTIPLIER = "local_sgd_sync_multiplier"  # an hpsgd table sets it for the local-sgd of its scenario
 
 POWERS = (1, 2, 4, 8, 16, 32, 64)
-LOOKS = 1000  # at the loss in a whole run, about, where the scenario does not say how often
-AROUND = (0.25, 0.5, 1, 2, 4)  # times the learning rate that is written
+EVALUATIONS = 1000  # per run, roughly, where the scenario does not set run.evaluate_every
+AROUND = (0.25, 0.5, 1, 2, 4)  # factors of the scenario's learning rate
 DEFAULTS: dict[str, tuple[int, ...]] = {
     "tau": POWERS,
     "tau0": POWERS,
@@ -37,7 +37,7 @@ DEFAULTS: dict[str, tuple[int, ...]] = {
 class Candidate:
     """One configuration: its label and its [[algorithm]] table.
 
-    `varied`: what was chosen in it; `family`: the entry of the space that it is of.
+    `varied`: the values chosen by the search; `family`: its entry in the space.
     """
 
     label: str
@@ -47,18 +47,18 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """The program."""
+        """The name of its program."""
         return str(self.table["name"])
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """All that its table sets."""
+        """All parameters that its table sets."""
         return {key: value for key, value in self.table.items() if key not in OWN}
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An [[algorithm]] table to start from, and the values of each parameter to try."""
+    """An [[algorithm]] table to start from, and the values to try for each parameter."""
 
     table: dict[str, Any]
     choices: dict[str, Values] = field(default_factory=dict)
@@ -66,9 +66,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class Space:
-    """All configurations, by what the search calls their family: program, or label as written.
+    """All configurations, by family: a program, or the label of an [[algorithm]] as written.
 
-    `every`: steps between looks at the loss, the same in all runs.
+    `every`: steps between evaluations of the loss, the same in all runs.
     """
 
     scenario: Scenario
@@ -78,12 +78,12 @@ class Space:
 
     @property
     def limit(self) -> float:
-        """The longest that a run may take (seconds)."""
+        """Return the longest time a run may take (seconds)."""
         return self.scenario.run.duration or math.inf
 
     @property
     def size(self) -> int | None:
-        """How many configurations there are; None where a range of real numbers has no end."""
+        """Return the number of configurations; None if a range of real numbers is among them."""
         total = 0
         for entry in self.entries.values():
             sizes = [_count(values) for values in entry.choices.values()]
@@ -93,7 +93,7 @@ class Space:
         return total
 
     def grid(self) -> Iterator[dict[str, Any]]:
-        """Every point of a finite space, as the parameters of a trial."""
+        """Yield every point of a finite space, as the parameters of an optuna trial."""
         for family, entry in self.entries.items():
             ranges = [range(_count(values) or 0) for values in entry.choices.values()]
             for indices in itertools.product(*ranges):
@@ -104,7 +104,7 @@ class Space:
                 }
 
     def point(self, family: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
-        """A trial's parameters for chosen values of a family, each of which it may try."""
+        """Return the trial parameters of a family's `chosen` values, each one of its choices."""
         return {"algorithm": family} | {
             f"{family}.{key}": value if isinstance(values, Range) else values.index(value)
             for key, values in self.entries[family].choices.items()
@@ -112,7 +112,7 @@ class Space:
         }
 
     def chosen(self, point: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        """The family and the values that a trial's parameters stand for."""
+        """Return the family and the values that a trial's parameters stand for."""
         family = point["algorithm"]
         found = {}
         for key, values in self.entries[family].choices.items():
@@ -131,7 +131,7 @@ class Space:
             name = f"{family}.{key}"
             if not isinstance(values, Range):
                 last = len(values) - 1
-                if all(type(value) in (int, float) for value in values):  # they have an order
+                if all(type(value) in (int, float) for value in values):  # ordered
                     trial.suggest_int(name, 0, last)
                 else:
                     trial.suggest_categorical(name, list(range(last + 1)))
@@ -146,7 +146,7 @@ class Space:
         entry = self.entries[family]
         table = entry.table | dict(chosen)
         if chosen:
-            table.pop("label", None)  # it would name them all alike
+            table.pop("label", None)  # all candidates would have the same one
         world = self.world(table)
         algorithm = world.algorithm[0]
         if isinstance(world.objective, Bound):
@@ -178,7 +178,7 @@ class Space:
         return self._parse(whole)
 
     def until(self, deadline: float) -> "Space":
-        """The same, but every run ends at `deadline` (seconds), after however many steps."""
+        """Return the same space with runs that end at `deadline` (seconds), not at `run.steps`."""
         run = {key: value for key, value in self.scenario.table["run"].items() if key != "steps"}
         table = self.scenario.table | {"run": run | {"duration": f"{deadline!r} s"}}
         return replace(self, scenario=self._parse(table))
@@ -189,10 +189,10 @@ class Space:
 
 
 def _every(scenario: Scenario) -> int:
-    """Steps between looks at the loss: `LOOKS` in a run that never has to wait."""
+    """Return the steps between evaluations: `EVALUATIONS` in a run without waiting."""
     step, run = min(cluster.mean_compute(scenario)), scenario.run
     steps = min(run.duration / step if run.duration and step else math.inf, run.steps or math.inf)
-    return max(1, round(steps / LOOKS)) if math.isfinite(steps) else 1
+    return max(1, round(steps / EVALUATIONS)) if math.isfinite(steps) else 1
 
 
 def _count(values: Values) -> int | None:
@@ -202,7 +202,7 @@ def _count(values: Values) -> int | None:
 
 
 def space(scenario: Scenario, programs: Programs = None) -> tuple[Space, list[str]]:
-    """Return what a scenario lets the search try, and notes: [tune], or else a default.
+    """Return the search space of a scenario, from [tune] or else a default, and notes.
 
     A program of [tune] starts from the first [[algorithm]] of its name, or its own defaults; every
     other [[algorithm]] takes part as written. By default each is a family of its own. Raises
@@ -236,7 +236,7 @@ def space(scenario: Scenario, programs: Programs = None) -> tuple[Space, list[st
     every = scenario.run.evaluate_every
     if every is None:
         every = _every(scenario)
-        notes.append(f"the loss is looked at every {every} steps, as run.evaluate_every does")
+        notes.append(f"the loss is evaluated every {every} steps; run.evaluate_every sets this")
     return Space(scenario, entries, programs, every), notes
 
 
@@ -245,7 +245,7 @@ def _list(values: Values) -> str:
 
 
 def _default(scenario: Scenario, algorithm: Algorithm, programs: Programs) -> dict[str, Values]:
-    """Values to try where the scenario says nothing, what it has written among them."""
+    """Return the default values to try, including those that the scenario sets."""
     fields = known_programs(programs)[algorithm.name].parameters.model_fields
     written = algorithm.written
     choices: dict[str, tuple[float, ...]] = {
