@@ -1,4 +1,4 @@
-"""Who computes how long, and when a node is down.
+"""Compute times of workers, and outages of nodes.
 
 Import `workers` for compute times by worker, `speed` for time-varying speeds and bursts, `failures`
 for the outages of each node. All of it follows from the scenario and keyed random streams; no

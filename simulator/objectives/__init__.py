@@ -1,4 +1,4 @@
-"""How error is predicted: the gradients that workers compute and the loss that an observer sees.
+"""Prediction of the error: the gradients that workers compute and the loss that an observer sees.
 
 Import `build.build` to make a scenario's objective, `objective` for the protocol, `plugins` for
 objectives of other packages (entry point `paceline.objectives`). NumPy only; torch has its

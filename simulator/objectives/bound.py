@@ -39,7 +39,7 @@ class TheoremTwo(Nothing):
         if not bound.valid(tau):
             self.notes = (
                 f"tau = {tau} is outside Theorem 2, which ends at tau = {bound.cap} with this "
-                "learning rate: its loss is no bound",
+                "learning rate: its loss is not a bound",
             )
 
     def evaluate(self, x: Vector, step: float) -> Evaluation:

@@ -89,7 +89,7 @@ def _with_intervals(seeds: int) -> dict[str, Cell]:
 
 
 def _within(interval: list[float | None] | None) -> str:
-    """Where a measured run may be expected."""
+    """Format the interval in which a measured run is expected."""
     low, high = interval or (None, None)
     if low is None:
         return "-"
@@ -234,7 +234,7 @@ def _regret(worlds: Sequence[Row], row: Row) -> str:
 
 
 def theory(document: Row) -> list[Table | str]:
-    """What `paceline theory --json` prints, but for its notes."""
+    """Lay out the document of `paceline theory`, without its notes."""
     keys = {
         "periods": {
             "tau": "tau",
@@ -282,7 +282,7 @@ def _steps(count: int) -> str:
 
 
 def listing(rows: Sequence[Row]) -> Table:
-    """What `paceline list` lists: a name, a line about it, its parameters and source, if any."""
+    """Lay out the rows of `paceline list`: name, summary, and parameters and source if any."""
     columns: dict[str, Cell] = {"name": lambda row: row["name"], "": lambda row: row["summary"]}
     if any(row["parameters"] for row in rows):
         columns["parameters"] = lambda row: "\n".join(map(_parameter, row["parameters"].items()))

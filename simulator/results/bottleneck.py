@@ -83,7 +83,7 @@ def _waiting(
     if lowest > means.mean() / 2:
         ends = dict.fromkeys([percent(means.min()), percent(means.max())])
         alike = f"all wait, {' to '.join(ends)} of their time each"
-        return [f"{alike}: for whoever happens to be the slowest{' or down' if crashed else ''}"]
+        return [f"{alike}: for whichever is slowest{' or down' if crashed else ''}"]
     who, ranks = _called(scenario, [-each for each in waits if each.any()])
     they = f"the others wait for {who}, which itself waits for {percent(lowest)} of the time"
     if len(ranks) > 1:

@@ -37,7 +37,7 @@ SPAN = np.dtype(
 
 
 class Cause(IntEnum):
-    """What let a node go on: a message of another node, or the last arrival at a collective."""
+    """The event that let a node go on: a message, or the last arrival at a collective."""
 
     MESSAGE = 0
     COLLECTIVE = 1
@@ -48,7 +48,7 @@ ARROW = np.dtype(
 )
 """`source` sent a message at time `sent` (seconds) that `target` acted on at `taken`; or `source`,
 which `target` waited for, was the last to join a collective, at both times."""
-ROUNDING = 1 + 1e-9  # times that differ by a smaller factor are equal
+ROUNDING = 1 + 1e-9  # times that differ by a smaller factor count as equal
 
 _WAIT, _COMMUNICATE = int(Kind.WAIT), int(Kind.COMMUNICATE)
 _THREE_SPANS = struct.Struct("<" + 3 * "HBddI")

@@ -50,7 +50,7 @@ def notes(scenario: Scenario, runs: Sequence[Run]) -> list[str]:
 
 
 def _outages(runs: Sequence[Run]) -> list[str]:
-    """For how much of the time the lines were down that were so the longest."""
+    """Say which lines were down the longest, and for what share of the time."""
     whole, down = sum(map(usage.span, runs)), Counter[str]()
     for line in (line for run in runs for line in run.lines):
         down[line["line"]] += line.get("down_seconds", 0.0)
@@ -69,7 +69,7 @@ def _links(scenario: Scenario, lines: Sequence[str]) -> dict[str, set[str]]:
     """The lines between places, by what a reader of the scenario calls them."""
     found: dict[str, set[str]] = {}
     left = {name: {name} for name in lines if not CARD.fullmatch(name)}
-    if scenario.server.region is None:  # then nobody has written what joins it
+    if scenario.server.region is None:  # then the scenario gives it no link
         left = {name: each for name, each in left.items() if "server" not in ENDS.split(name)}
     for index, link in enumerate(scenario.network.link):
         a, b = link.between

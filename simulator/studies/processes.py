@@ -30,7 +30,7 @@ class Process(NamedTuple):
 
 
 class Processes(ThreadPoolExecutor):
-    """As many processes, each with a thread here that waits for it.
+    """A pool of processes, each with a thread here that waits for it.
 
     So the task that a process dies of is known, and no other is affected. In a
     `ProcessPoolExecutor` all share their queues: one that is killed while it answers leaves all
@@ -89,8 +89,8 @@ class Processes(ThreadPoolExecutor):
             return result
         if came_up:
             raise DiedError(
-                f"its process died {how(status)}, and so when it was repeated; where nobody has "
-                "killed it, memory has run out (ask for fewer jobs), or it ends itself"
+                f"its process died {how(status)}, and again when it was repeated; unless someone "
+                "killed it, memory ran out (ask for fewer jobs), or it ends itself"
             )
         raise RuntimeError(
             "a process of the pool has died: a script that asks for jobs must do so under "

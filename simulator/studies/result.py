@@ -1,4 +1,4 @@
-"""What `simulate` returns, and the run directory that is written from it."""
+"""The result of `simulate`, and the run directory written from it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -222,7 +222,7 @@ def crashing(repair: str) -> dict[str, Any]:
             {"network": FREE, "cluster": {"extra": "5 s", "extra_share": 0.125}},
             "the others wait for one worker, another one by seed, which itself waits for 0 %",
         ),
-        (SSGD, {"network": FREE, "compute": EXPONENTIAL}, "for whoever happens to be the slowest"),
+        (SSGD, {"network": FREE, "compute": EXPONENTIAL}, "for whichever is slowest"),
         (SSGD, {"network": FAR}, r"88 % of the time goes to the network; .* latency dominates\."),
         (SSGD, {"network": NARROW}, "85 % .* (8 network cards are saturated|links) for 85 %"),
         (ASGD, {"network": FAR}, r"network; .* latency dominates"),

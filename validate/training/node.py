@@ -137,12 +137,12 @@ class RealNode(SeededNode):
         """Run a program until it returns, or the run is over for this node."""
         with suppress(StopIteration, RunOver):
             coroutine.send(None)
-            raise ProgramError("a program awaits something that is no effect of its node")
+            raise ProgramError("a program may await only methods of its node (`me`)")
         coroutine.close()
         self._show(self.now, self.now, self.now)  # the last span
 
     def end(self) -> None:
-        """Finish: complete what this node has begun, as other nodes may need it."""
+        """Complete the collectives and messages begun here, which other nodes may need."""
         self._backward.shutdown()
         if self._collectives is not None:
             self._collectives.drain()

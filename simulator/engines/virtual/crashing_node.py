@@ -119,7 +119,7 @@ class CrashingNode(VirtualNode):
         self.shared += seconds
 
     def _down_until(self, time: float) -> float:
-        """Return the seconds that it was down before a time; later outages may be booked."""
+        """Return the downtime before `time` (seconds); later outages may already be booked."""
         seconds = self._down_seconds
         for start, end in reversed(self._outages):
             if end <= time:
@@ -326,7 +326,7 @@ class CrashingNode(VirtualNode):
         self._block_until(max(begins, self.now), done)
 
     def _block_until(self, begins: float, done: float) -> None:
-        """Block, and remember that, as the run may turn out to end before."""
+        """Block, and record both parts: the run may turn out to end before they do."""
         self._recent_waits.extend(((True, self.now, begins), (False, begins, done)))
         super()._block(begins, done)
 

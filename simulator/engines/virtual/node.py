@@ -16,7 +16,7 @@ up. A coroutine that must never go on yields and is never resumed. `_pause` boun
 runs ahead of the others.
 
 Why so. One SimPy event per step would take most of the time: tests/bench/engine.py compares with
-models written that way. What is left goes into `gradient`, `wait`, `_block`, `send` and `receive`.
+models written that way. The rest goes into `gradient`, `wait`, `_block`, `send` and `receive`.
 They read slots instead of properties, and use `if` instead of `max`; each such place says so.
 
 State of a `VirtualNode`, beside its identity and the model's sizes (s: seconds by its own clock):
@@ -478,7 +478,7 @@ class VirtualNode(EngineNode):
     def wait(self, handle: Handle) -> Generator[None, None, Any]:
         """Block until `handle` is done; return its result.
 
-        What is done after the deadline never resumes the node.
+        A handle that is done after the deadline never resumes the node.
         """
         if handle.done is None:
             self._handle = handle

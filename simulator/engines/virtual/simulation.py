@@ -93,7 +93,7 @@ class Simulation:
         self.sent = 0
         self.staleness: dict[int, int] = defaultdict(int)
         self.inbox_bytes = 0.0
-        self._events = 0  # scheduled, but for the end
+        self._events = 0  # scheduled, not counting the end of the run
         self._next_event = inf
         self.work_left = self.over = False
         self.deadline = deadline(scenario)

@@ -109,9 +109,9 @@ def _cluster(scenario: Scenario) -> Iterator[Problem]:
         if group.extra_share is not None and group.extra is None and cluster.extra is None:
             yield Problem((*where, "extra_share"), "a share of no delay; add extra to the group")
         if group.extra_share is not None and not counts.get(group.name, 0):
-            yield Problem((*where, "extra_share"), _nobody(group.workers))
+            yield Problem((*where, "extra_share"), _no_worker(group.workers))
     if "extra_share" in cluster.model_fields_set and not any(counts.values()):
-        yield Problem(("cluster", "extra_share"), _nobody(cluster.workers))
+        yield Problem(("cluster", "extra_share"), _no_worker(cluster.workers))
     total = sum(group.workers for group in cluster.group)
     if total > cluster.workers:
         yield Problem(
@@ -121,7 +121,7 @@ def _cluster(scenario: Scenario) -> Iterator[Problem]:
         )
 
 
-def _nobody(workers: int) -> str:
+def _no_worker(workers: int) -> str:
     return f"none of {workers} workers; write a share of at least {0.5 / workers:.3g}"
 
 

@@ -202,7 +202,7 @@ class NetworkGraph:
 
     @cached_property
     def _before(self) -> np.ndarray:
-        """For each pair, the last place but one on the shortest path, shape (places, places)."""
+        """Last place but one on the shortest path of each pair, shape (places, places)."""
         from scipy.sparse.csgraph import floyd_warshall  # noqa: PLC0415 - 0.1 s
 
         times = np.full((len(self._names), len(self._names)), inf)

@@ -18,7 +18,7 @@ BITS = 8  # of a byte
 class FP16(MessageCodec):
     """Halves (IEEE 754 binary16), added up as halves.
 
-    What is above 65504 becomes infinite, also in the sum.
+    Entries above 65504 become infinite, also in the sum.
     """
 
     kind: Literal["fp16"] = "fp16"

@@ -51,7 +51,7 @@ def dts_scales(lab: Lab) -> Finding:
 
 
 def gain(lab: Lab) -> Finding:
-    """How many times as fast as ssgd DTS is."""
+    """Return the speed-up of DTS over ssgd."""
     times = [settled(lab, CONTINENTS, label) for label in ("ssgd", "compressed")]
     return Finding(times[0] / times[1], note="{:.4g} s a step against {:.3g} s.".format(*times))
 

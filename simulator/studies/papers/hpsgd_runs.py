@@ -56,7 +56,7 @@ def _reaching(run: Run, accuracy: float) -> float:
 
 
 def gain(lab: Lab, *, workers: int, over: str) -> Finding:
-    """How much higher HPSGD's throughput is, in percent."""
+    """Return by how many percent HPSGD's throughput is higher than that of `over`."""
     took = paces(lab, workers)
     return mean(100 * (took[over] / took["hpsgd"] - 1), _times(took))
 
@@ -157,7 +157,7 @@ def final_accuracy(lab: Lab) -> Finding:
 
 
 def sooner(lab: Lab, *, accuracy: float, first: str, then: str) -> Finding:
-    """How many times as long `then` takes to an accuracy as `first`."""
+    """Return the time that `then` takes to reach `accuracy` over the time of `first`."""
     runs = lab.runs(ACCURACY).groups
     times = {name: reaching(each, accuracy) for name, each in runs.items()}
     said = ", ".join(f"{name} {each.mean():.2f} s" for name, each in times.items())

@@ -30,7 +30,7 @@ _WORD = re.compile(r"(?:\((?:[^()]|\([^()]*\))*\)|[^\s(])+")
 
 @dataclass(frozen=True)
 class SweepResult:
-    """What `sweep` returns.
+    """The result of `sweep`.
 
     `points`: each point's values by key. `rows`: of each point and algorithm the values, `label`,
     `program`, `engine`, `seeds`, and the mean of each of `RESULT_COLUMNS` with its 95 %
