@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from paceline.simulator.cluster import speed
 from paceline.simulator.cluster import workers as cluster
-from paceline.simulator.cluster.speed import Speed, product, burst_segments
+from paceline.simulator.cluster.speed import Speed, burst_segments, product
 from paceline.simulator.engines.batched import run as batched
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.engines.unsupported import Unsupported
