@@ -16,7 +16,7 @@ from paceline.simulator.results.usage import percent
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
 WORTH = 0.1  # of the time: less is not worth a second word
-MATTERS = 1.05  # times the mean: less than that is no difference worth a word
+MATTERS = 1.05  # times the mean: a smaller difference is not worth reporting
 FEW = 3  # names in a list
 
 

@@ -47,7 +47,7 @@ class RunDirectory:
 def read(path: Path | str) -> RunDirectory:
     """Read a run directory that `paceline simulate` or a real run has written.
 
-    Raises InputError where `path` is no run directory, or an unfinished one.
+    Raises InputError where `path` is not a run directory, or an unfinished one.
     """
     document = store.read(path)
     try:

@@ -525,7 +525,7 @@ def test_a_platform_takes_a_window_jitter_background_and_a_servers_card(tmp_path
         ('id="l12" direction="UP"', 'id="l12"', 'no link l12; write direction = "UP" or "DOWN"'),
         ('id="sea2"/></z', 'id="sea9"/></z', "there is no link sea9"),
         ('dst="e2"', 'dst="e9"', "<route e1->e9>: e9 is not in the zone eu"),
-        ('gw_dst="usr"', 'gw_dst="us"', "us is no host or router"),
+        ('gw_dst="usr"', 'gw_dst="us"', "us is not a host or router"),
         ('<host id="e1"', '<host id="e0"', "<host e0>: e0 is there already"),
         ('radical="0-1"', 'radical="0..1"', "<cluster as>: radical"),
         ('lat="50us"\n             bb', 'lat="50us" topology="TORUS" topo_parameters="2"\n bb',

@@ -64,7 +64,7 @@ class NoGradient(OnHost):
 
 
 class WatchedGradients:
-    """Wraps a learner to record its buffers after each gradient, as no mark shows them."""
+    """Wraps a learner to record its buffers after each gradient: marks do not contain them."""
 
     def __init__(self, learner: Learner, see: Callable[[Tensor], None]) -> None:
         self._learner, self._see = learner, see

@@ -24,7 +24,7 @@ from torch import Tensor
 
 THREADS = 8  # of gloo: collectives of one group that run at once; the rest queue
 TASKS = Path("/proc/self/task")
-FOREVER = 1e7  # seconds: a quiet peer is no failure, and a dead process ends the run anyway
+FOREVER = 1e7  # seconds: a quiet peer has not failed, and a dead process ends the run anyway
 
 Make = Callable[[], Tensor]
 Works = list[Any]

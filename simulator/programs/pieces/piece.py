@@ -16,7 +16,7 @@ T = TypeVar("T")
 def piece(cls: type[T]) -> type[T]:
     """Make a class a frozen, validated dataclass that a scenario's table can be read into.
 
-    It is no pydantic model: pieces are called at every step, and a model's attributes take nearly
+    Not a pydantic model: pieces are called at every step, and a model's attributes take nearly
     three times as long to read.
     """
     made: Any = dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))(cls)

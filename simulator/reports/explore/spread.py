@@ -31,7 +31,7 @@ def known(law: Law) -> bool:
 
 
 def of(law: Law) -> float | None:
-    """Return standard deviation over mean; None where the law's spread is no parameter of it."""
+    """Return standard deviation over mean; None where no parameter of the law sets its spread."""
     if not known(law) or not law.expectation:
         return None
     return math.sqrt(law.variance) / law.expectation

@@ -19,7 +19,7 @@ from paceline.simulator.scenario.scenario import Scenario
 
 ENOUGH = 0.2  # of a run; shorter ones do not suffice for a pick
 TIMING = ("latency", "average", "bandwidth", "straggling")
-"""Sliders that change only times, so that losses by step stay, as far as no time decides them."""
+"""Sliders that change only times: losses by step stay, unless an algorithm decides by time."""
 
 
 @dataclass(frozen=True)

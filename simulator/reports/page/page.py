@@ -52,7 +52,7 @@ def report(runs: Sequence[Path | str], out: Path | str | None = None) -> Path:
 
     `runs`: directories that simulate, tune, sweep, validate or compare has written; several are
     shown side by side. `out`: the file; default: report.html in the first directory. Raises
-    InputError where one of `runs` is no such directory, or the file cannot be written.
+    InputError where one of `runs` is not such a directory, or the file cannot be written.
     """
     if not runs:
         raise InputError("report: no RUN; give a directory that paceline simulate has written")

@@ -144,7 +144,7 @@ class _Reader(Elements):
                 raise self.fault(element, f"{end} is not in the zone {zone.name}; correct it")
         for end in (leaves, enters):
             if end not in self.homes:
-                raise self.fault(element, f"{end} is no host or router; correct it")
+                raise self.fault(element, f"{end} is not a host or router; correct it")
         links = tuple(self.crossed(child) for child in element if child.tag not in SILENT)
         if not links:
             raise self.fault(element, "names no link; add <link_ctn> to it")
