@@ -3,6 +3,8 @@
 `make explore-properties` tries new ones; an input that fails there becomes an @example.
 """
 
+from contextlib import suppress
+
 from hypothesis import HealthCheck, Phase, settings
 
 settings.register_profile(
@@ -20,3 +22,10 @@ settings.register_profile(
     phases=[Phase.explicit, Phase.generate],
 )
 settings.load_profile("ci")
+
+# Hypothesis also draws constants from the sources of our modules that are imported by then, which
+# differ between the processes of a parallel run. Versions before 6.131 do not.
+with suppress(ImportError):
+    from hypothesis.internal.conjecture import providers
+
+    providers.is_local_module_file = lambda path: False

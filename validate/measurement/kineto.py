@@ -211,20 +211,19 @@ def _split(spans: Sequence[dict[str, Any]]) -> tuple[list[tuple[Interval, float]
 
 
 def _bytes(span: dict[str, Any]) -> float:
-    """Return the bytes of a collective's payload, nan if unknown."""
+    """Return the bytes of a collective's payload, nan if unknown. Raises ValueError if endless."""
     about = span.get("args", {})
     if "In msg nelems" in about:
-        return _finite(float(about["In msg nelems"])) * _size(str(about.get("dtype", "")))
-    shapes, types = about.get("Input Dims") or [[]], about.get("Input type") or [""]
-    if not shapes[0] or not all(isinstance(each, int) for each in shapes[0]):
-        return math.nan
-    return float(math.prod(shapes[0])) * _size(str(types[0]))
-
-
-def _finite(value: float) -> float:
-    if math.isinf(value):
-        raise ValueError("not finite")
-    return value
+        entries, kind = float(about["In msg nelems"]), about.get("dtype", "")
+    else:
+        shapes, types = about.get("Input Dims") or [[]], about.get("Input type") or [""]
+        if not shapes[0] or not all(isinstance(each, int) for each in shapes[0]):
+            return math.nan
+        entries, kind = math.prod(map(float, shapes[0])), types[0]
+    size = entries * _size(str(kind))
+    if math.isinf(size):
+        raise ValueError("a message of infinitely many bytes")
+    return size
 
 
 def _size(kind: str) -> float:
