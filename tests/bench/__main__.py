@@ -31,7 +31,7 @@ of the ratio pair by pair, and the quartiles of that ratio, between which half o
 row with a single figure shows its median and quartiles, too, where it is measured several times.
 
 While we measure, we also watch what other processes use. A measurement during which they take more
-than {DISTURBED:.0%} of the CPU is disturbed and is repeated, at most as often as there are
+than {100 * DISTURBED:g} % of the CPU is disturbed and is repeated, at most as often as there are
 measurements in the row; the last column says how many of those shown were still disturbed.
 
 Aims are set against other programs and physical limits: textbook SimPy models of the same cluster,

@@ -85,12 +85,12 @@ def rows() -> Iterator[Comparison | Quantity]:
     units = WORKERS * len(SEEDS)
     yield Comparison(
         f"{what}: worker-steps, against the generator drawing one exponential number for each",
-        rate(together(large(10_000)), 10_000 * units),
+        rate(together(large(100_000)), 100_000 * units),
         generator(random_streams.generator, lambda own: own.exponential(1.0, BLOCK)), Aim(0.6),
     )  # fmt: skip
     yield Comparison(
         f'{what}, sampling = "aggregate": worker-steps, against drawing a gamma for each period',
-        rate(together(large(20_000, "aggregate")), 20_000 * units),
+        rate(together(large(100_000, "aggregate")), 100_000 * units),
         generator(random_streams.quick, lambda own: own.standard_gamma(TAU, BLOCK), TAU), Aim(0.5),
     )  # fmt: skip
     yield Quantity(
