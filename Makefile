@@ -1,14 +1,17 @@
-# Every target sets up .venv itself, once. PYTHON and PIP_ARGS may be overridden, e.g. to take a
-# torch build for your GPU: make test PIP_ARGS="-c my-constraints.txt"
+# Every target sets up .venv itself, once, from the versions and hashes in requirements/. PYTHON may be
+# overridden, and TORCH, to take another build: make test TORCH="torch==2.13.0 --index-url URL"
 PYTHON ?= python3
-PIP_ARGS ?= -c constraints.txt
+TORCH ?=
 SECONDS ?= 3600
 BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+LOCKED := $(PIP) --require-hashes
+PINNED_TORCH := $(shell grep ^torch== constraints.txt)
 PARALLEL := -n 2 --dist worksteal
 QUICK := not long and not browser
 LEFT_OUT := not slow and not gpu and not alone
 
-.PHONY: demo docs site test test-long test-all test-slow test-gpu explore-properties bench compat audit reliability mutants soak lint clean
+.PHONY: demo docs site test test-long test-all test-slow test-gpu explore-properties bench compat audit reliability mutants soak lint lock clean
 
 demo: .venv/core           ## simulate a real scenario; show its curves and its pick
 	$(BIN)/paceline simulate scenarios/quickstart.toml --jobs 2
@@ -46,7 +49,7 @@ compat: .venv/dev          ## the quick tests with other Pythons, and with the o
 	for python in 3.12 3.13; do \
 	  if command -v python$$python >/dev/null; then \
 	    python$$python -m venv .compat/python$$python && \
-	    .compat/python$$python/bin/python -m pip install --quiet $(PIP_ARGS) -e ".[dev]" || exit 1; \
+	    .compat/python$$python/bin/python -m pip install --quiet -c constraints.txt -e ".[dev]" || exit 1; \
 	  else echo "python$$python: not here, left out"; fi; \
 	done
 	$(BIN)/python -m pip install --quiet uv
@@ -74,6 +77,19 @@ lint: .venv/dev build/types ## formatting, style and types
 	$(BIN)/ruff format --check .
 	cd build/types && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml
 
+RESOLVE = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
+  --generate-hashes --no-header --no-annotate -c constraints.txt
+
+# The CPU build of torch has an index of its own: name it in PIP_EXTRA_INDEX_URL.
+lock: .venv/dev            ## requirements/ anew, after a change of pyproject.toml or constraints.txt
+	$(PIP) uv
+	echo torch > .venv/torch.in
+	printf 'pip\nsetuptools\n' | $(RESOLVE) --extra dev --excludes .venv/torch.in pyproject.toml - -o requirements/dev.lock
+	printf 'pip\nsetuptools\n' | $(RESOLVE) -c requirements/dev.lock pyproject.toml - -o requirements/core.lock
+	$(RESOLVE) -c requirements/dev.lock .venv/torch.in -o requirements/torch.lock
+	$(BIN)/python -m pip download --quiet --no-deps --dest .venv/wheels $(PINNED_TORCH)+cpu
+	sed -i "/^$(PINNED_TORCH) /a\    $$($(BIN)/python -m pip hash .venv/wheels/torch-*+cpu-*.whl | tail -1) \\\\" requirements/torch.lock
+
 # The folders as they are installed, for tools that read sources: simulator/ is paceline.simulator.
 build/types:
 	mkdir -p $@/paceline
@@ -84,12 +100,19 @@ clean:
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=23.2"
 
-.venv/core: .venv/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -e .
+.venv/core: .venv/bin/python pyproject.toml requirements/core.lock
+	$(LOCKED) -r requirements/core.lock
+	PYTHONWARNINGS=ignore $(PIP) --no-deps --no-build-isolation -e .
 	touch $@
 
-.venv/dev: .venv/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -e ".[dev]"
+# A CPU build of torch where there is one with a hash in the lock, else the build for this system.
+.venv/dev: .venv/core requirements/dev.lock requirements/torch.lock
+	$(LOCKED) -r requirements/dev.lock
+ifdef TORCH
+	$(PIP) $(TORCH)
+else
+	$(LOCKED) -c requirements/torch.lock $(PINNED_TORCH)+cpu 2>/dev/null || \
+	$(LOCKED) -r requirements/torch.lock
+endif
 	touch $@
