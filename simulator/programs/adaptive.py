@@ -31,7 +31,8 @@ class Shared(NamedTuple):
 class PaperRule:
     """Eq. 6 of the paper at every `interval`, with its refinement on a plateau.
 
-    tau0 stands outside the root, so that the rule returns tau0 while nothing has changed.
+    Boundaries that pass between two averages, as in an outage, make one decision together. tau0
+    stands outside the root, so that the rule returns tau0 while nothing has changed.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class PaperRule:
     ) -> None:
         self.tau0, self.interval, self.gamma, self.slack = tau0, interval, gamma, slack
         self.lr_exponent = lr_exponent
-        self.level = 0
+        self.level = 0.0  # number of the last boundary passed
         self.first: tuple[float, float] | None = None  # the loss and the rate at t = 0
         self.rate = 0.0  # at the last boundary
         self.total, self.steps = 0.0, 0  # loss summed over the steps since the last boundary
@@ -50,10 +51,11 @@ class PaperRule:
             self.first, self.rate = (shared.first_loss, rate), rate
         self.total += shared.mean_loss * tau
         self.steps += tau
-        if shared.clock < (self.level + 1) * self.interval:
+        reached = shared.clock // self.interval
+        if not reached > self.level:
             return tau
         loss, last_rate = self.total / self.steps, self.rate
-        self.level, self.rate, self.total, self.steps = self.level + 1, rate, 0.0, 0
+        self.level, self.rate, self.total, self.steps = reached, rate, 0.0, 0
         first_loss, first_rate = self.first
         ratio = (first_rate / rate) ** self.lr_exponent * loss / first_loss if rate else inf
         if not isfinite(ratio):

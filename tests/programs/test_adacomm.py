@@ -1,7 +1,7 @@
 """AdaComm: its rules for the period, value by value; and its whole loop against one by hand."""
 
 from itertools import groupby, pairwise
-from math import ceil, inf, isfinite, nan, sqrt
+from math import ceil, floor, inf, isfinite, nan, sqrt
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.simulator.objectives.build import build
+from paceline.simulator.programs import adaptive
 from paceline.simulator.programs.adaptive import PaddleRule, PaperRule, Shared
 from tests.helpers.worlds import DIGITS, EXPONENTIAL, QUADRATIC, play, scenario, simulate
 
@@ -58,6 +59,55 @@ def test_the_loss_is_the_mean_over_all_steps_since_the_last_boundary():
     assert rule(8, Shared(1.0, 1.0, 1.0, 119.0), RATE) == 8
     # from here on only what came after the first boundary: 8 steps at 1, 8 at 0.3
     assert rule(8, Shared(0.3, 0.3, 0.3, 120.0), RATE) == ceil(sqrt(0.65 / 4) * 10) == 5
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.1, 4.0), st.floats(0.0, 900.0)), min_size=1),
+    st.sampled_from([1.0, 60.0]),
+)
+def test_boundaries_that_pass_between_two_averages_make_one_decision(rounds, interval):
+    """Rounds may be longer than the interval, as in an outage: none is made up for afterwards."""
+    rule, tau, clock, level, since = paper(tau0=32, interval=interval), 32, 0.0, 0, []
+    for loss, elapsed in rounds:
+        clock += elapsed
+        since += [loss] * tau
+        following = tau
+        if floor(clock / interval) > level:
+            level = floor(clock / interval)
+            following = ceil(sqrt(sum(since) / len(since) / rounds[0][0]) * 32)
+            following = ceil(tau / 2) if following >= tau else following
+            since = []
+        assert abs(rule(tau, shared(loss, clock), RATE) - following) <= (following > 32)
+        tau = following
+
+
+@pytest.mark.parametrize(
+    ("compute", "outage", "interval"),
+    [("500 ms", "10 min", 60.0), ("500 ms", "1 s", 3.3)],
+    ids=["an outage", "rounds longer than the interval"],
+)
+def test_the_period_does_not_collapse_after_a_gap(compute, outage, interval, monkeypatch):
+    decided = []  # of worker 0: the clock and the next period of each average
+
+    class Seen(PaperRule):
+        def __call__(self, tau, now, rate):
+            following = super().__call__(tau, now, rate)
+            decided.append((now.clock, tau, following))
+            return following
+
+    monkeypatch.setattr(adaptive, "PaperRule", Seen)
+    world = scenario(
+        {"name": "adacomm", "tau0": 40, "interval": f"{interval} s"}, workers=4, steps=1400,
+        objective=QUADRATIC, lr=0.001, compute=compute, network={"latency": "1 ms"},
+        cluster={"crash": [{"worker": 1, "at": "50 s", "lasts": outage}]},
+    )  # fmt: skip
+    simulate(world)
+    mine = decided[::4]
+    levels = [0, *(int(clock // interval) for clock, _, _ in mine)]
+    changed = [following != tau for _, tau, following in mine]
+    passed = [later > level for level, later in pairwise(levels)]
+    assert sum(passed) < levels[-1]
+    assert all(one <= other for one, other in zip(changed, passed, strict=True))
 
 
 @pytest.mark.parametrize("gamma", [0.5, 0.9])
@@ -157,8 +207,8 @@ def by_hand(world, seed, *, variant, tau0, interval, mu, beta, D):
         F0, since, clock = losses[0] if F0 is None else F0, since + losses, clock + tau
         if variant == "paddle":
             tau = min(16, max(1, ceil(sqrt(lr0 / lr * losses[-1] / F0 * tau0))))
-        elif clock >= (level + 1) * interval:
-            level, F, since = level + 1, np.mean(since), []
+        elif clock // interval > level:
+            level, F, since = clock // interval, np.mean(since), []
             c = ceil(sqrt(lr0 / lr * F / F0) * tau0)
             tau = max(1, ceil(tau / 2)) if lr == last_lr and c >= tau else c
             last_lr = lr
