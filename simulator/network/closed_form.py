@@ -133,7 +133,8 @@ class Traffic:
         self._make_route = route or MessageRoute
         self._rng = generator(seed, Purpose.COLLECTIVE)
         self._fixed: dict[tuple[str, Team], float | None] = {}
-        self._payloads: defaultdict[tuple[str, Team], float] = defaultdict(float)
+        self._payloads: defaultdict[tuple[str, Team], int] = defaultdict(int)  # bytes
+        self._volumes: dict[tuple[str, Team], tuple[float, float]] = {}
         self._messages: dict[tuple[int, int], MessageRoute] = {}
 
     def _plan(self, kind: str, team: Team = None) -> CollectivePlan:
@@ -153,8 +154,8 @@ class Traffic:
         return self.cost(kind, largest or payload, team)
 
     def count(self, kind: str, payload: float, team: Team = None) -> None:
-        """Count the bytes of a collective."""
-        self._payloads[kind, team] += payload
+        """Count the bytes of a collective: whole ones, whose sums do not depend on their order."""
+        self._payloads[kind, team] += round(payload)
 
     def cost(self, kind: str, payload: float, team: Team = None) -> tuple[float, float]:
         """Draw what is random of the next collective; return (transmission, latency) in seconds."""
@@ -186,11 +187,13 @@ class Traffic:
             return given.is_constant
         return all(link.is_constant for link in self._plan(kind).path)
 
-    def volumes(self, kind: str) -> tuple[float, float]:
+    def volumes(self, kind: str, team: Team = None) -> tuple[float, float]:
         """Return the bytes that a collective moves, in all and as egress, per byte of payload."""
-        moved = self._plan(kind).moved
-        charged = (size for name, size in moved.items() if name in self.network.charged)
-        return sum(moved.values()), sum(charged)
+        if (kind, team) not in self._volumes:
+            moved = self._plan(kind, team).moved
+            charged = sum(size for name, size in moved.items() if name in self.network.charged)
+            self._volumes[kind, team] = sum(moved.values()), charged
+        return self._volumes[kind, team]
 
     def route(self, source: int, to: int) -> "MessageRoute":
         """Return the route of the messages from one node to another."""
@@ -202,19 +205,28 @@ class Traffic:
 
     def links(self) -> dict[str, float]:
         """Return the bytes so far over each link, by "from->to"."""
-        total: defaultdict[str, float] = defaultdict(float)
+        total: defaultdict[str, float] = defaultdict(int)
         for (kind, team), payload in self._payloads.items():
             for name, volume in self._plan(kind, team).moved.items():
                 total[name] += volume * payload
         for route in self._messages.values():
             total[route.link.name] += route.bytes
-        return {name: total[name] for name in sorted(total)}
+        return {name: float(total[name]) for name in sorted(total)}
 
     def totals(self) -> tuple[float, float]:
-        """Return the bytes so far over all links, and over those charged as egress."""
-        links = self.links()
-        charged = (size for name, size in links.items() if name in self.network.charged)
-        return sum(links.values()), sum(charged)
+        """Return the whole bytes so far over all links, and those charged as egress.
+
+        Payloads are added up before they are multiplied, as all engines do.
+        """
+        moved = charged = 0.0
+        for (kind, team), payload in self._payloads.items():
+            each, egress = self.volumes(kind, team)
+            moved += payload * each
+            charged += payload * egress
+        sent = [(route.bytes, route.link.name) for route in self._messages.values()]
+        own = sum(size for size, _ in sent)
+        paid = sum(size for size, name in sent if name in self.network.charged)
+        return float(round(moved) + own), charged + paid
 
 
 class Nic:
@@ -234,9 +246,9 @@ class MessageRoute:
     """The messages from one node to another.
 
     `whole_transit`: seconds that a whole model is in transit, where they are always the same, else
-    None. `bytes`: sent so far. The engine keeps the rest: how many messages are `in_flight`, when
-    the `last` one arrives, the `version` of the parameters that it carries, the `node` at the far
-    end, and the `receiving_nic` that messages arrive through, or None.
+    None. `bytes`: whole ones sent so far. The engine keeps the rest: how many messages are
+    `in_flight`, when the `last` one arrives, the `version` of the parameters that it carries, the
+    `node` at the far end, and the `receiving_nic` that messages arrive through, or None.
     """
 
     __slots__ = (
@@ -256,8 +268,8 @@ class MessageRoute:
 
     def __init__(self, link: RegionPath, model_bytes: float, seed: int, key: int) -> None:
         self.link = link
-        self.bytes = self.last = 0.0
-        self.in_flight = self.version = 0
+        self.last = 0.0
+        self.bytes = self.in_flight = self.version = 0
         self.node: Any = None
         self.receiving_nic: Nic | None = None
         self.whole_transit: float | None = None
@@ -277,7 +289,7 @@ class MessageRoute:
 
     def send(self, now: float, size: float) -> tuple[float, float]:
         """Return when a message of `size` bytes sent `now` arrives, and its seconds in transit."""
-        self.bytes += size
+        self.bytes += round(size)
         latency = self._latency if self._latencies is None else next(self._latencies)
         transit = latency + size * self._seconds_per_byte
         leaves = now if self._departs is None else self._departs.through(now, size)

@@ -120,7 +120,7 @@ class FlowNetwork:
         self._paths: dict[Team, int] = {}
         self._prepared: dict[tuple[str, Team], PreparedTransfer] = {}
         self._payloads: dict[tuple[str, Team], Array] = {}
-        self._sent: defaultdict[tuple[int, int], float] = defaultdict(float)
+        self._sent: defaultdict[tuple[int, int], int] = defaultdict(int)
         self._transits: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self._latencies: dict[tuple[int, int], Iterator[float]] = {}
         self._rng = generator(seed, Purpose.COLLECTIVE)
@@ -147,7 +147,7 @@ class FlowNetwork:
 
     def send(self, at: float, source: int, to: int, size: float) -> int:
         """Start a message; return its ticket."""
-        self._sent[source, to] += size
+        self._sent[source, to] += round(size)
         path = self.path((source, to))
         route = self.topology.route((source, to))
         if all(law.is_constant for law in route.laws):
@@ -179,7 +179,7 @@ class FlowNetwork:
         """Start a mean or gather of a team, with each worker's payload; return its ticket."""
         prepared = self.prepared(kind, team)
         payloads = self._payloads.setdefault((kind, team), np.zeros(self._workers))
-        payloads += sizes
+        payloads += np.rint(sizes)  # whole bytes, as `Traffic` counts
         latencies = None
         if prepared.random:
             latencies = prepared.fixed.copy()
@@ -238,7 +238,7 @@ class FlowNetwork:
                 total[name] += float(shares @ payloads)
         for (source, to), size in self._sent.items():
             total[self._hop(source, to)] += size
-        return {name: total[name] for name in sorted(total)}
+        return {name: float(total[name]) for name in sorted(total)}
 
     def phases(self) -> dict[str, dict[str, float]]:
         """Return the seconds and bytes of collectives' stages and of messages, as `Run.phases`."""
@@ -263,7 +263,7 @@ class FlowNetwork:
         return found
 
     def totals(self) -> tuple[float, float]:
-        """Return the bytes so far in all, and those charged as egress."""
+        """Return the whole bytes so far in all, and those charged as egress."""
         links = self.links()
         charged = (size for name, size in links.items() if name in self._charged)
-        return sum(links.values()), sum(charged)
+        return float(round(sum(links.values()))), sum(charged)

@@ -13,6 +13,7 @@ from paceline.simulator.load.load import parse
 from paceline.simulator.programs import catalogue
 from tests.helpers.programs import ROWS, called, cases
 from tests.helpers.worlds import QUADRATIC, RING, scenario, simulate
+from tests.reliability import shared_links
 
 COLLECTIVES = ("ring", "tree", "star", "hierarchical", "recursive-doubling", "halving-doubling")
 BLOCKING = [
@@ -257,6 +258,26 @@ def test_a_window_limits_a_flow_and_slow_start_grows_into_it() -> None:
     slow = base | {"slow_start": "500 B"}
     there = simulate(scenario({"name": "asgd"}, network=slow, **one)).curve["time"][-1]
     assert there == pytest.approx(1 + 0.1 + 0.2 + (4000 - 500) / 5000)
+
+
+@pytest.mark.parametrize("case", [{"name": "k-sync", "k": 2}, {"name": "ad-psgd"}], ids=called)
+def test_an_alarm_rings_at_the_very_time_that_a_gradient_is_done(case: dict[str, Any]) -> None:
+    """Some are done while messages are under way, long after SimPy's last event.
+
+    A delay added to SimPy's clock would round up, and the fabric get ahead of the node by that.
+    """
+    network = {"model": "flows", "latency": "1 ms", "bandwidth": "100 kbit/s"}
+    compute = {"dist": "exponential", "mean": "1 s"}
+    world = scenario(case, workers=5, steps=5, compute=compute, network=network)
+    for seed in (16, 42, 44, 49, 68, 100):
+        assert simulate(world, seed=seed).steps >= 5
+
+
+@pytest.mark.long
+def test_random_runs_end_and_account() -> None:
+    """Small versions of what `tests/reliability/shared_links.py` runs: every program in turn."""
+    for number in range(100):
+        shared_links.check(number, steps=60)
 
 
 def test_a_link_that_changes_with_time() -> None:

@@ -26,7 +26,7 @@ reference engine (`engines.virtual`), ties and deadlines included; tests/bench/b
 a step costs.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from math import inf
 from typing import Any
@@ -92,7 +92,8 @@ class Clocks(Schedule):
         self.waited = np.zeros((self._seeds, workers))  # seconds
         self.communicated = np.zeros((self._seeds, workers))
         self._stood = np.zeros((2, self._seeds))  # the part of both that is common to all workers
-        self._payloads: defaultdict[str, Any] = defaultdict(float)  # bytes, by kind of collective
+        # collectives begun in each seed, by kind and whole bytes of payload
+        self._payloads: defaultdict[str, Counter[Any]] = defaultdict(Counter)
         self._begun: dict[str, Any] = {}  # by kind: the seeds in which one began by the deadline
         self._costs: dict[tuple[str, float], tuple[float, float]] = {}
         self.staleness: defaultdict[int, Array] = defaultdict(lambda: np.zeros(self._seeds, int))
@@ -169,7 +170,7 @@ class Clocks(Schedule):
         self._free, handle.done = free, done
         if kind not in self._begun:  # clocks only rise: where the first never begins, none does
             self._begun[kind] = begun
-        self._payloads[kind] += payload * begun
+        self._payloads[kind][round(payload)] += begun
 
     def _cost(self, kind: str, payload: float, begun: Any) -> tuple[Any, Any]:
         if (kind, payload) in self._costs:
@@ -273,11 +274,17 @@ class Clocks(Schedule):
     def totals(self) -> tuple[Array, Array]:
         """Return the bytes so far over all links, and over those charged as egress: (seeds,)."""
         moved, charged = np.zeros(self._seeds), np.zeros(self._seeds)
-        for kind, payload in self._payloads.items():
+        for kind in self._payloads:
             each, egress = self._traffic[0].volumes(kind)
+            payload = self._moved(kind).astype(float)
             moved += payload * each
             charged += payload * egress
-        return moved, charged
+        return np.rint(moved), charged
+
+    def _moved(self, kind: str) -> Array:
+        """Return the bytes of all payloads of one kind of collective, exact, (seeds,)."""
+        total = sum(size * np.asarray(n, object) for size, n in self._payloads[kind].items())
+        return np.broadcast_to(np.asarray(total, object), self._seeds)
 
     def finish(self, ends: Array, step: int) -> None:
         """Cut times off at the end of each seed's run, `ends` (seeds,), and count its bytes."""
@@ -294,8 +301,8 @@ class Clocks(Schedule):
         if self._spans is not None:
             for rank, (since, now) in enumerate(zip(self._since, self.now[0], strict=True)):
                 self._spans.add(rank, int(Kind.COMPUTE), since, now, now, now, step)
-        for kind, payloads in self._payloads.items():
-            of_each = np.broadcast_to(payloads, self._seeds)
+        for kind in self._payloads:
+            moved = self._moved(kind)
             begun = np.broadcast_to(self._begun[kind], self._seeds)
             for seed in np.flatnonzero(begun).tolist():  # an empty payload uses the links, too
-                self._traffic[seed].count(kind, float(of_each[seed]))
+                self._traffic[seed].count(kind, moved[seed])

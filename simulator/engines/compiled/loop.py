@@ -58,12 +58,11 @@ WORKER = np.dtype(
     [(name, "f8") for name in ("now", "sent_until", "waited", "communicated")]
     + [(name, "f8") for name in ("answer", "begins", "transit")]
     + [(name, "f8") for name in ("work", "size", "flying", "pace_up", "pace_down", "last_down")]
-    + [(name, "f8") for name in ("bytes_up", "bytes_down")]
-    + [(name, "i8") for name in ("iterations", "until", "version")]
+    + [(name, "i8") for name in ("bytes_up", "bytes_down", "iterations", "until", "version")]
 )
 
-# A mark that the observer has not seen yet; `moved`: bytes sent up to it.
-SHOWN = np.dtype([("step", "i8"), ("now", "f8"), ("updates", "i8"), ("moved", "f8")])
+# A mark that the observer has not seen yet; `moved`: whole bytes sent up to it.
+SHOWN = np.dtype([("step", "i8"), ("now", "f8"), ("updates", "i8"), ("moved", "i8")])
 
 # The server and the run. `place`: index into the trace; `pace_in`, `pace_out`: seconds per byte of
 # its network card, free from `free_in`, `free_out` on; `flying`: messages in transit to it; `hole`:
@@ -73,9 +72,9 @@ SHOWN = np.dtype([("step", "i8"), ("now", "f8"), ("updates", "i8"), ("moved", "f
 # `oldest`; `held`: workers at the gate; `stale`: staleness of the gradient received last; `inbox`:
 # most bytes that ever waited; `stopped`: the observer has ended the run.
 STATE = np.dtype(
-    [(name, "f8") for name in ("now", "deadline", "receive", "whole", "inbox", "moved")]
+    [(name, "f8") for name in ("now", "deadline", "receive", "whole", "inbox")]
     + [(name, "f8") for name in ("pace_in", "free_in", "pace_out", "free_out")]
-    + [(name, "i8") for name in ("place", "step", "updates", "sent", "flying", "hole")]
+    + [(name, "i8") for name in ("place", "step", "updates", "sent", "moved", "flying", "hole")]
     + [(name, "i8") for name in ("mark_at", "every", "limit", "shown")]
     + [(name, "i8") for name in ("ready", "ready_first", "held", "held_first", "beyond")]
     + [(name, "i8") for name in ("stale", "served", "oldest", "stopped")]
@@ -124,8 +123,9 @@ def _answer(state, workers, ready, downs, worker):  # type: ignore[no-untyped-de
         leaves = state.free_out = max(state.free_out, leaves) + size * state.pace_out
     at = max(leaves + transit, to.last_down)
     to.last_down = at
-    to.bytes_down += size
-    state.moved += size
+    whole = np.int64(np.rint(size))
+    to.bytes_down += whole
+    state.moved += whole
     to.version = state.updates
     if at <= state.deadline:
         to.answer, to.transit = at, transit
@@ -204,8 +204,9 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
                 me.now = now
                 me.sent_until = at
                 me.flying = size
-                me.bytes_up += size
-                state.moved += size
+                whole = np.int64(np.rint(size))
+                me.bytes_up += whole
+                state.moved += whole
                 me.iterations = iteration + 1
                 state.sent += 1
                 message = state.sent << RANK | worker

@@ -12,8 +12,8 @@ Invariants:
   over numbers that a waiting worker still needs.
 - Marks wait in `_marks` and are evaluated in order, at the latest before the next piece of the
   trace; an observer that ends the run sets `deadline` to the time of that mark.
-- Where sums of bytes are exact in any order (`SharedRun.adds_up`), the loop's running total is
-  reported. Otherwise each mark returns to Python, and bytes are added up by link as `Traffic` does.
+- Where links are alike (`SharedRun.alike`), the loop's running total of bytes is reported.
+  Otherwise each mark returns to Python, which adds up the bytes that are charged.
 
 After a change: tests/engines/test_compiled.py and tests/bench/served.py.
 """
@@ -28,7 +28,7 @@ import numpy as np
 from paceline.simulator.cluster import workers as cluster
 from paceline.simulator.distributions.distribution import Array
 from paceline.simulator.engines.compiled import loop
-from paceline.simulator.engines.compiled.shared import Draw, SharedRun
+from paceline.simulator.engines.compiled.shared import MOST, Draw, SharedRun
 from paceline.simulator.engines.observer import Observer, evaluation_interval
 from paceline.simulator.engines.unsupported import Unsupported
 from paceline.simulator.engines.virtual import run, simulation
@@ -87,7 +87,7 @@ class SeedRun:
         self._begun = np.zeros(workers + 2)
         self._gate = np.zeros(0, np.int64)
         self._marks = np.zeros(MARKS, loop.SHOWN)
-        self._adds_up, self._moved = False, 0.0
+        self._moved = 0
         self._draws: list[list[tuple[np.ndarray, Draw]]] = [[] for _ in range(workers)]
         self._drawn = [0] * workers
         self._rings = self._make_rings()
@@ -161,12 +161,12 @@ class SeedRun:
     def _room(self, operations: int) -> np.ndarray:
         """Return the buffer for marks, for a piece of so many operations.
 
-        Where bytes do not add up exactly, it holds one mark: the bytes are summed at each.
+        Where only some bytes are charged, it holds one mark: they are summed at each.
         """
         size = max(float(self._state["whole"]), float(self._workers["size"].max()))
-        most = self._state["moved"] + 2 * (operations + self._shared.workers) * size
-        self._adds_up = self._shared.adds_up(most)
-        return self._marks[: int(min(MARKS, self._observer.room)) if self._adds_up else 1]
+        if self._state["moved"] + 2 * (operations + self._shared.workers) * size > MOST:
+            raise Unsupported("it sends more bytes than the loop can count")
+        return self._marks[: int(min(MARKS, self._observer.room)) if self._shared.alike else 1]
 
     def _show(self) -> None:
         """Show the buffered marks to the observer."""
@@ -209,8 +209,8 @@ class SeedRun:
 
     def totals(self) -> tuple[float, float]:
         """Return the bytes so far over all links, and over those charged as egress."""
-        if self._adds_up:
-            return self._moved, self._shared.charged(self._moved)
+        if self._shared.alike:
+            return float(self._moved), self._shared.charged(self._moved)
         return self._shared.totals(self._workers["bytes_down"], self._workers["bytes_up"])
 
     def result(self) -> Run:
@@ -237,7 +237,7 @@ class SeedRun:
             curve,
             seconds={name: float(each.mean()) for name, each in seconds.items()},
             workers={name: each.tolist() for name, each in seconds.items()},
-            links=dict(zip(shared.links.tolist(), links.tolist(), strict=True)),
+            links=dict(zip(shared.links.tolist(), links.astype(float).tolist(), strict=True)),
             notes=run.notes(shared.program, shared.algorithm, self._goal, curve),
             updates=observer.updates,
             staleness=dict(zip(stale, self._ages[stale].tolist(), strict=True)),

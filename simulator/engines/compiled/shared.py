@@ -22,7 +22,7 @@ from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
 NUMBERS = 2**22  # random numbers of one kind in memory, at most
 RING = (256, 4096)  # numbers of one worker, at least and at most; fewer in short runs
-EXACT = 2**53  # below this, sums of whole numbers are exact in any order
+MOST = 2**62  # bytes that the loop can count
 
 Draw = Callable[[int], Array]
 
@@ -59,7 +59,8 @@ def _draws(link: RegionPath, rng: np.random.Generator) -> Draw:
 class SharedRun:
     """One algorithm of a scenario.
 
-    `limit`: number of gradients after which the next update is the last; `ring`: numbers of a
+    `alike`: all of its bytes are charged as egress, or none are. `limit`: number of gradients after
+    which the next update is the last; `ring`: numbers of a
     worker that are drawn ahead, at most, a power of two.
     """
 
@@ -82,8 +83,7 @@ class SharedRun:
         self.links, self._link = np.unique(routes, return_inverse=True)
         self._charged = np.array([name in network.charged for name in self.links])
         self._all_charged = bool(self._charged.all())
-        self._alike = self._all_charged or not self._charged.any()
-        self._whole = float(scenario.model.bytes).is_integer()
+        self.alike = self._all_charged or not self._charged.any()
         steps = min(scenario.run.steps or inf, self._steps(scenario.run.duration or inf))
         most = min(max(NUMBERS // (workers * max(seeds, 1)), RING[0]), RING[1])
         self.ring = 1 << (int(min(2 * steps + 64, most)) - 1).bit_length()
@@ -104,23 +104,20 @@ class SharedRun:
             first, work, size = stretches[index].tolist()
             last = index + 1 == len(stretches)
             until = worker.traced if last else int(stretches[index + 1]["first"])
-            self._whole = self._whole and size.is_integer()
         return first, until, work, size
 
     def by_link(self, down: Array, up: Array) -> Array:
-        """Return the bytes over each link from those over each route, summed as `Traffic` does."""
-        return np.bincount(self._link, np.concatenate((down, up))).astype(np.float64, copy=False)
+        """Return the bytes over each link from those over each route."""
+        links = np.zeros(len(self.links), np.int64)
+        np.add.at(links, self._link, np.concatenate((down, up)))
+        return links
 
-    def adds_up(self, moved: float) -> bool:
-        """Return whether sums up to `moved` bytes are exact in any order, those charged too."""
-        return self._alike and self._whole and moved < EXACT
-
-    def charged(self, moved: float) -> float:
-        """Return how many of the bytes are charged as egress, where `adds_up` holds."""
-        return moved if self._all_charged else 0.0
+    def charged(self, moved: int) -> float:
+        """Return how many of the bytes are charged as egress, where `alike` holds."""
+        return float(moved) if self._all_charged else 0.0
 
     def totals(self, down: Array, up: Array) -> tuple[float, float]:
         """Return the bytes over all links, and over those charged as egress."""
         links = self.by_link(down, up).tolist()
         charged = (size for size, counts in zip(links, self._charged, strict=True) if counts)
-        return sum(links), sum(charged)
+        return float(sum(links)), float(sum(charged))

@@ -148,11 +148,7 @@ class FaultTolerantSimulation(Simulation):
             self._release(event)
 
         if time <= self.deadline:
-            event = simpy.Event(self.env)
-            event._ok, event._value = True, None
-            event.callbacks.append(crash)
-            self.env.schedule(event, LAST, max(0.0, time - self.env.now))
-            self._next_event = min(self._next_event, time)
+            self.call_at(time, crash, priority=LAST)
 
     @property
     def end(self) -> float:

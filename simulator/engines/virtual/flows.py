@@ -166,10 +166,8 @@ class FlowSimulation(FaultTolerantSimulation):
             event._value = question.waiting
             self._release(event)
 
-        event = self.env.timeout(max(0.0, time - self.env.now))
-        event.callbacks.append(answer)
         self._events += 1
-        self._next_event = min(self._next_event, time)
+        self.call_at(time, answer)
 
     # Transfers that nodes start
 

@@ -184,7 +184,7 @@ class VirtualNode(EngineNode):
         transit = route.whole_transit
         if transit is not None and type(value) is complex:
             at = self.now + transit
-            route.bytes += run.model_bytes
+            route.bytes += run.whole_bytes
         else:
             at, transit = route.send(self.now, run.meter(value))
         if at < route.last:  # noqa: PLR1730 - five times as fast; no message overtakes another

@@ -9,7 +9,7 @@ Invariants. The result equals that of `Simulation` to the last bit, ties include
 - each worker has at most one request in flight, or one reply (`version` < 0: the server owes one);
 - equal times of arrival are served in the order of sending, by serial number;
 - sums of times are formed from the same terms in the same order as in `VirtualNode`;
-- bytes are whole numbers, so that counting messages first and multiplying later is exact;
+- bytes are counted in whole numbers: counting messages first and multiplying later is exact;
 - a sentinel request (sender None) at the deadline marks the end of the run. It has the highest
   number, so that requests which arrive exactly then are still served.
 
@@ -124,7 +124,7 @@ class AskingWorker(RequestReplyNode):
         """Replies sent to it: to every request but the last, or to all if the last comes late."""
         return self.requests - (self.requests > 0 and not self.reply_is_late)
 
-    def count_bytes(self, message_bytes: float) -> None:
+    def count_bytes(self, message_bytes: int) -> None:
         """Count the bytes of its requests and their replies."""
         self._uplink.bytes = self.requests * message_bytes
         self._downlink.bytes = self.replies * message_bytes
@@ -217,24 +217,24 @@ class AnsweringServer(RequestReplyNode):
 class MessageCounts(Traffic):
     """Traffic counted by the workers: as numbers of messages, all of `message_bytes`."""
 
-    def __init__(self, network: ClosedForm, seed: int, message_bytes: float) -> None:
+    def __init__(self, network: ClosedForm, seed: int, message_bytes: int) -> None:
         super().__init__(network, seed)
         self.team: list[AskingWorker] = []
         self._message_bytes = message_bytes
 
     def links(self) -> dict[str, float]:
         """Return the bytes so far over each link, by "from->to"."""
-        for worker in self.team:
-            worker.count_bytes(self._message_bytes)
+        self._count()
         return super().links()
 
     def totals(self) -> tuple[float, float]:
         """Return the bytes so far over all links, and over those that are charged as egress."""
-        if self.network.charged:
-            return super().totals()
-        return sum(
-            worker.requests + worker.replies for worker in self.team
-        ) * self._message_bytes, 0.0
+        self._count()
+        return super().totals()
+
+    def _count(self) -> None:
+        for worker in self.team:
+            worker.count_bytes(self._message_bytes)
 
 
 class RequestReply(Simulation):
@@ -245,9 +245,7 @@ class RequestReply(Simulation):
 
     def prepare(self) -> None:
         """Make the network, and the heap of requests."""
-        if not self.model_bytes.is_integer():
-            raise Unsupported("sums of its bytes depend on their order")
-        self.traffic = MessageCounts(ClosedForm(self.scenario), self.seed, self.model_bytes)
+        self.traffic = MessageCounts(ClosedForm(self.scenario), self.seed, self.whole_bytes)
         self.team = self.traffic.team
         self.inbox: list[Request] = []
         self.numbers: Iterator[int] = count()

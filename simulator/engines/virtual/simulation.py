@@ -24,15 +24,15 @@ After a change run tests/engines and tests/programs, then `make bench`.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
-from heapq import heappop
+from collections.abc import Callable, Iterator, Sequence
+from heapq import heappop, heappush
 from math import inf
 from typing import Any, ClassVar
 
 import numpy as np
 import simpy
 from simpy.core import StopSimulation
-from simpy.events import EventPriority
+from simpy.events import NORMAL, EventPriority
 
 from paceline.simulator.cluster import speed
 from paceline.simulator.engines import payloads
@@ -85,7 +85,7 @@ class Simulation:
         self.workers = scenario.cluster.workers
         self.objective = build.build(scenario, algorithm, seed)
         self.meter = payloads.Meter(scenario.model.bytes, self.objective.dimension)
-        self.model_bytes = self.meter.model_bytes
+        self.whole_bytes = round(scenario.model.bytes)
         self.prepare()
         self.spans = spans
         self.ready: deque[tuple[VirtualNode, Any]] = deque()
@@ -243,10 +243,24 @@ class Simulation:
 
     def _end_at(self, time: float) -> None:
         """Schedule the end of the run; what happens exactly at `time` still counts."""
-        end = simpy.Event(self.env)
-        end._ok, end._value = True, None  # as SimPy makes it for `until` a number, but LAST
-        end.callbacks.append(StopSimulation.callback)
-        self.env.schedule(end, LAST, max(0.0, time - self.env.now))
+        self.call_at(time, StopSimulation.callback, priority=LAST)
+
+    def call_at(
+        self,
+        time: float,
+        callback: Callable[[simpy.Event], None],
+        value: Any = None,
+        priority: EventPriority = NORMAL,
+    ) -> None:
+        """Schedule an event of SimPy's at exactly `time`, or now if that is past.
+
+        SimPy itself would add a delay to its clock, and round: nodes, whose clocks are exact, would
+        then be behind a fabric that has advanced to the event.
+        """
+        env, event = self.env, simpy.Event(self.env)
+        event._ok, event._value = True, value
+        event.callbacks.append(callback)
+        heappush(env._queue, (max(time, env.now), priority, next(env._eid), event))
         self._next_event = min(self._next_event, time)
 
     @property
@@ -258,10 +272,8 @@ class Simulation:
 
     def release_at(self, time: float, nodes: Sequence[VirtualNode]) -> None:
         """Resume nodes when SimPy's clock reaches `time`."""
-        event = self.env.timeout(max(0.0, time - self.env.now), nodes)
-        event.callbacks.append(self._release)
         self._events += 1
-        self._next_event = min(self._next_event, time)
+        self.call_at(time, self._release, nodes)
 
     def _release(self, event: simpy.Event) -> None:
         """Resume the event's nodes, those made ready, and receivers of messages until SimPy's next.
@@ -319,10 +331,8 @@ class Simulation:
                     self.wake(node, current)
             self._release(event)
 
-        event = self.env.timeout(max(0.0, at - self.env.now))
-        event.callbacks.append(ring)
         self._events += 1
-        self._next_event = min(self._next_event, at)
+        self.call_at(at, ring)
 
     def collective(self, index: int, kind: str) -> Collective:
         """Return the `index`-th collective of the run; the first worker to ask opens it."""
