@@ -1,7 +1,7 @@
 """Compute when nodes are down: crashes given in the scenario, and random ones."""
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import merge
 from itertools import takewhile
 from math import inf
@@ -67,6 +67,17 @@ class Calendar:
             self._ahead = next(self._crashes, NEVER)
         self._downs.append((crash, back))
         self._ends.append(back)
+
+
+def merged(spans: Iterable[Down]) -> list[Down]:
+    """Return the union of spans of time, disjoint and in order."""
+    found: list[Down] = []
+    for start, end in sorted(spans):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((start, end))
+    return found
 
 
 def _random(failures: Failures, seed: int, rank: int) -> Iterator[Down]:

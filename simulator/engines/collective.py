@@ -1,7 +1,7 @@
 """A collective in progress: which workers have joined it, which wait, and its result."""
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,9 @@ class Collective:
     that collective, and the function of the result that they bring. `chained`: whether others
     follow from it, so that the program does not act on its result.
     With failures or [recovery]: `arrivals`: when each present worker joined; `computed`: the
-    seconds that it had computed then; `left_out`: workers whose contributions were dropped.
+    seconds that it had computed then; `left_out`: workers whose contributions were dropped;
+    `restarts`: crashes that kept it from beginning or cut it off; `stalls`: when it stood still for
+    crashes, as spans of seconds in order.
     """
 
     __slots__ = (
@@ -46,7 +48,9 @@ class Collective:
         "missing",
         "payloads",
         "protected",
+        "restarts",
         "result",
+        "stalls",
         "waiting",
     )  # fmt: skip
 
@@ -68,6 +72,8 @@ class Collective:
         self.arrivals: dict[int, float] = {}
         self.computed: dict[int, float] = {}
         self.left_out: set[int] = set()
+        self.restarts = 0
+        self.stalls: Sequence[tuple[float, float]] = ()
         self.done: float | None = None
 
     def check_kind(self, kind: str, rank: int) -> None:

@@ -5,12 +5,13 @@ It takes no simulated time. A *mark* is a node's report of its parameters after 
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Protocol
 
 from paceline.simulator.engines import payloads
 from paceline.simulator.objectives.objective import Objective
 from paceline.simulator.programs.effects import Vector
-from paceline.simulator.results.run import COLUMNS
+from paceline.simulator.results.run import COLUMNS, ROUNDING
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.scenario.tables import Prices
 
@@ -49,6 +50,15 @@ class ObservedNetwork(Protocol):
 
 View = tuple[int, float, float, int, Vector | None]
 """A node at a mark: its rank, clock (s), period (steps), updates and parameters."""
+
+
+def stands_still(times: Sequence[float], end: float) -> bool:
+    """Tell whether a run that ends at `end` stood still after the last of its curve's `times`.
+
+    That is: for longer than between any two of them. All seconds; never where it has no end.
+    """
+    longest = max((later - time for time, later in pairwise(times)), default=0.0)
+    return math.inf > end - times[-1] > longest * ROUNDING
 
 
 class Observer:
@@ -97,6 +107,19 @@ class Observer:
         self._views: dict[int, list[View]] = {}
         self.curve: dict[str, list[float]] = {name: [] for name in COLUMNS}
         self._point(0, 0.0, math.nan, objective.start)
+
+    def close(self, end: float) -> None:
+        """End the curve at `end`, in seconds, if the run has stood still up to then."""
+        if stands_still(self.curve["time"], end):
+            last = {name: column[-1] for name, column in self.curve.items()}
+            moved, cost = self._spent(end)
+            for name, value in (last | {"time": end, "bytes": moved, "cost": cost}).items():
+                self.curve[name].append(value)
+
+    def _spent(self, time: float) -> tuple[float, float]:
+        """Return the bytes and the cost so far, at `time`."""
+        moved, charged = self._traffic.totals()
+        return moved, time * self._node_second + charged * self._egress_byte
 
     def see(self, node: ObservedNode) -> int:
         """Take one node's mark; return the step of its next mark to show."""
@@ -154,8 +177,7 @@ class Observer:
         if time > self._deadline or time == math.inf:
             return
         loss, accuracy = self._objective.evaluate(x, step)
-        moved, charged = self._traffic.totals()
-        cost = time * self._node_second + charged * self._egress_byte
+        moved, cost = self._spent(time)
         row = (time, step, loss, accuracy, period, moved, cost)
         for name, value in zip(COLUMNS, row, strict=True):
             self.curve[name].append(value)

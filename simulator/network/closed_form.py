@@ -157,6 +157,11 @@ class Traffic:
         """Count the bytes of a collective: whole ones, whose sums do not depend on their order."""
         self._payloads[kind, team] += round(payload)
 
+    @property
+    def begun(self) -> bool:
+        """Whether a collective has been counted."""
+        return bool(self._payloads)
+
     def cost(self, kind: str, payload: float, team: Team = None) -> tuple[float, float]:
         """Draw what is random of the next collective; return (transmission, latency) in seconds."""
         given = self.network.given

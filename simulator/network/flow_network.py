@@ -188,6 +188,11 @@ class FlowNetwork:
                     latencies[which] += law.sample(self._rng, len(which))
         return self.fabric.start(at, prepared.plan, sizes, latencies)
 
+    @property
+    def begun(self) -> bool:
+        """Whether a collective has been started."""
+        return bool(self._payloads)
+
     def prepared(self, kind: str, team: Team) -> PreparedTransfer:
         """Return a collective of a team, prepared once."""
         if (kind, team) not in self._prepared:

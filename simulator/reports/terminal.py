@@ -136,7 +136,7 @@ def _value_of(column: ResultColumn, row: Row) -> str:
 
 def _spent(kinds: Collection[str]) -> str:
     """The heading of the shares of time."""
-    return "compute/wait/\ncommunicate" + ("/\nlost/down %" if "lost" in kinds else " %")
+    return "compute/wait/\ncommunicate" + ("/\nstalled/lost/down %" if "lost" in kinds else " %")
 
 
 def _known(rows: Iterable[Row]) -> set[str]:

@@ -35,6 +35,7 @@ def sentence(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> s
         (share["compute"], "is computing", _computing),
         (share["wait"], "is waiting", _waiting),
         (share["communicate"], "goes to the network", saturation.reasons),
+        (share.get("stalled", 0.0), "is standing still for crashes", _crashes),
         (vain, _vain(scenario, runs, share), _crashes),
     ]
     first, second, *_ = sorted(parts, key=lambda part: -part[0])

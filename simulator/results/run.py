@@ -11,8 +11,8 @@ import numpy as np
 
 from paceline.simulator.scenario.scenario import Algorithm
 
-TIMES = ("compute", "wait", "communicate", "lost", "down")
-"""Uses of a worker's time; the last two where nodes can crash, or are left out."""
+TIMES = ("compute", "wait", "communicate", "stalled", "lost", "down")
+"""Uses of a worker's time; the last three where nodes can crash, or are left out."""
 COLUMNS = ("time", "step", "loss", "accuracy", "tau", "bytes", "cost")
 STALENESS = {  # units that staleness is counted in
     "updates": "updates the server made since it sent the parameters",
@@ -29,6 +29,7 @@ class Kind(IntEnum):
     COMMUNICATE = 2
     SERVE = 3
     DOWN = 4
+    STALLED = 5
 
 
 SPAN = np.dtype(
@@ -138,7 +139,8 @@ class Run:
     `curve` maps each name of `COLUMNS` to a list, one entry per evaluation; where an objective has
     no loss or no accuracy the entry is nan. `seconds` is the mean over workers of the time spent in
     each of compute, wait and communicate; where nodes can crash, or slow ones are left out, also in
-    lost (computing in vain, and doing again what had been done) and down (or saving checkpoints).
+    stalled (waiting for nodes that are down, or for a collective that a crash began again), lost
+    (computing in vain, and doing again what had been done) and down (or saving checkpoints).
     `workers` has the same of each worker. `links` maps "from->to" to the bytes sent over it.
 
     `updates` counts the updates of the parameters up to the last evaluation: the server's, those of

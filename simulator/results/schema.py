@@ -58,6 +58,7 @@ class Breakdown(TypedDict):
     compute: Number
     wait: Number
     communicate: Number
+    stalled: NotRequired[Number]
     lost: NotRequired[Number]
     down: NotRequired[Number]
 

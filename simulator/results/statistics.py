@@ -71,9 +71,15 @@ def interval(values: Sequence[float] | np.ndarray) -> list[float] | None:
 
 
 def pace(run: Run) -> tuple[np.ndarray, np.ndarray]:
-    """Return the seconds and the steps of each evaluation interval of `run`."""
+    """Return the seconds and the steps of each evaluation interval of `run`.
+
+    The last one includes the time for which the run stood still at its end.
+    """
     seconds, steps = np.diff(run.curve["time"]), np.diff(run.curve["step"])
-    return seconds[steps > 0], steps[steps > 0]
+    moved = np.flatnonzero(steps > 0)
+    if moved.size:
+        seconds[moved[-1]] += seconds[moved[-1] + 1 :].sum()
+    return seconds[moved], steps[moved]
 
 
 def batch_means(run: Run) -> list[float] | None:
@@ -190,9 +196,14 @@ def _staleness(runs: Sequence[Run]) -> dict[str, Any] | None:
 
 
 def aligned(runs: Sequence[Run]) -> dict[str, np.ndarray]:
-    """Return each of `run.COLUMNS`, shape (seeds, points), at the steps that all seeds have."""
+    """Return each of `run.COLUMNS`, shape (seeds, points), at the steps that all seeds have.
+
+    And at the end, if all stood still there.
+    """
     common = sorted(set.intersection(*(set(run.curve["step"]) for run in runs)))
-    rows = [np.searchsorted(run.curve["step"], common) for run in runs]
+    stood = all(run.curve["step"][-2:-1] == run.curve["step"][-1:] for run in runs)
+    ends = [-1] if stood else []
+    rows = [[*np.searchsorted(run.curve["step"], common), *ends] for run in runs]
     return {
         column: np.array(
             [np.array(run.curve[column])[i] for run, i in zip(runs, rows, strict=True)]

@@ -17,6 +17,7 @@ from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.engines.virtual import simulation as simulations
 from paceline.simulator.load.load import parse
 from paceline.simulator.programs import catalogue
+from paceline.simulator.results import statistics
 from paceline.simulator.results.run import Kind, Run
 from tests.helpers.programs import ROWS, called, cases
 from tests.helpers.worlds import QUADRATIC, RING, TIME_ONLY, scenario, simulate
@@ -46,6 +47,70 @@ def test_the_others_wait_while_a_crashed_worker_repeats_its_steps() -> None:
     assert result.failures["recovery_seconds"] == pytest.approx(10.5)
     assert result.failures["goodput"] == pytest.approx(1 - 10.5 / (4 * 15.5))
     assert sum(result.seconds.values()) == pytest.approx(15.5)
+
+
+def test_who_waits_for_a_crashed_worker_is_stalled_until_it_is_back() -> None:
+    """The others come at 3 s, worker 1 is back at 12.5 s and repeats half a second: 13.5 s."""
+    result = run({"name": "ssgd"}, CRASH)
+    assert result.workers["stalled"] == pytest.approx([9.5, 0, 9.5, 9.5])
+    assert result.workers["wait"] == pytest.approx([1, 0, 1, 1])
+    shrinks = run({"name": "ssgd"}, CRASH, recovery={"policy": "shrink", "timeout": "1 s"})
+    assert shrinks.workers["stalled"] == pytest.approx([0.5, 0, 0.5, 0.5])
+    for model in ("closed-form", "flows"):
+        network = RING | {"model": model}
+        served = run({"name": "asgd"}, CRASH | {"worker": "server"}, network=network)
+        assert min(served.workers["stalled"]) > 8
+    pairs = run({"name": "d-psgd"}, CRASH, network=RING)
+    assert pairs.workers["stalled"][0] > 8
+    assert pairs.workers["stalled"][1] == 0
+
+
+ENDLESS = {"at": "3.5 s", "lasts": "1 h"}
+
+
+@pytest.mark.parametrize("model", ["closed-form", "flows"])
+@pytest.mark.parametrize(
+    ("case", "worker"),
+    [
+        ({"name": "ssgd"}, 1), ({"name": "local-sgd", "tau": 9}, 1), ({"name": "hpsgd"}, 2),
+        ({"name": "asgd"}, "server"), ({"name": "k-sync", "k": 4}, 1), ({"name": "d-psgd"}, 2),
+        ({"name": "ssp", "staleness": 0}, 0),
+    ],
+)  # fmt: skip
+def test_a_run_without_progress_counts_all_its_time(
+    case: dict[str, Any], worker: Any, model: str
+) -> None:
+    """It stands still from some second on: part of its seconds per step, and of its curve."""
+    crash = {"worker": worker, **ENDLESS}
+    ends = {"steps": None, "run": {"duration": "100 s"}}
+    result = run(case, crash, network=RING | {"model": model}, **ends)
+    assert result.duration == result.curve["time"][-1] == 100
+    assert 0 < result.steps < 12
+    assert result.curve["step"][-2] == result.steps
+    assert sum(result.seconds.values()) == pytest.approx(100)
+    if case["name"] not in ("k-sync", "ssp"):  # whose workers wait for the server, which is up
+        assert result.seconds["stalled"] > 40
+    assert not any("never averaged" in note for note in result.notes)
+    assert statistics.seconds_per_step(result) == 100 / result.steps
+
+
+def test_a_mean_that_crashes_keep_from_beginning_is_said_to_do_so() -> None:
+    """30 workers, each down a fifth of the time, are up together for a thousandth of it."""
+    world = {
+        "workers": 30, "steps": None, "run": {"duration": "1 h"}, "compute": "1 s",
+        "cluster": {"failures": {"between": "4 min", "repair": "1 min"}},
+    }  # fmt: skip
+    case = {"name": "local-sgd", "tau": 20}
+    result = simulate(scenario(case, **world))
+    assert result.duration == 3600
+    assert result.seconds["stalled"] > 0.5 * 3600
+    assert sum(result.seconds.values()) == pytest.approx(3600)
+    (note,) = [note for note in result.notes if "begin again" in note]
+    assert re.match(r"mean \d+ had to wait .* \d\d+ times: .*shrink", note)
+    assert not any("never averaged" in note for note in result.notes)
+    shrinks = simulate(scenario(case, **world, recovery={"policy": "shrink"}))
+    assert shrinks.steps > 10 * result.steps
+    assert not any("begin again" in note for note in shrinks.notes)
 
 
 def test_a_local_phase_is_lost_as_a_whole() -> None:

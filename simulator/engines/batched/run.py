@@ -26,6 +26,7 @@ from paceline.simulator.engines.observer import (
     POINTS,
     SECONDS_PER_HOUR,
     evaluation_interval,
+    stands_still,
 )
 from paceline.simulator.engines.overheads import EffectCosts
 from paceline.simulator.engines.unsupported import Unsupported
@@ -255,7 +256,14 @@ class Batch:
     def _run(self, index: int) -> Run:
         """Return the results of one seed."""
         algorithm, program, clocks = self.algorithm, self.program, self.clocks
-        curve = self.curves.columns[index]
+        curve, traffic = self.curves.columns[index], self.traffic[index]
+        end = self._end(curve)
+        if stands_still(curve["time"], end):
+            moved, charged = traffic.totals()
+            cost = end * self._node_second + charged * self._egress_byte
+            last = {name: column[-1] for name, column in curve.items()}
+            for name, value in (last | {"time": end, "bytes": moved, "cost": cost}).items():
+                curve[name].append(value)
         waited, communicated = clocks.waited[index], clocks.communicated[index]
         spent = {
             "compute": clocks.now[index] - waited - communicated,
@@ -270,10 +278,13 @@ class Batch:
             curve,
             seconds={kind: float(each.mean()) for kind, each in spent.items()},
             workers={kind: each.tolist() for kind, each in spent.items()},
-            links=self.traffic[index].links(),
-            spans=None if spans is None else spans.array(self._end(curve)),
-            arrows=None if spans is None else spans.arrows(self._end(curve)),
-            notes=[*self.notes, *virtual.notes(program, algorithm, self.objectives[index], curve)],
+            links=traffic.links(),
+            spans=None if spans is None else spans.array(end),
+            arrows=None if spans is None else spans.arrows(end),
+            notes=[
+                *self.notes,
+                *virtual.notes(program, algorithm, self.objectives[index], curve, traffic.begun),
+            ],
             spans_truncated=spans is not None and spans.truncated,
             updates=self.curves.updates[index],
             staleness={age: int(counts[index]) for age, counts in clocks.staleness.items()},

@@ -227,6 +227,8 @@ class SeedRun:
         waited -= beyond - network
         seconds = {"compute": end - waited - communicated, "wait": waited}
         seconds["communicate"] = communicated
+        if not observer.complete:
+            observer.close(shared.scenario.run.duration or inf)
         curve = observer.curve
         links = shared.by_link(table["bytes_down"], table["bytes_up"])
         stale = np.flatnonzero(self._ages).tolist()

@@ -8,8 +8,9 @@ parameters when it comes back.
 Clocks run ahead, so that a node foresees crashes of its calendar before the others come that far.
 What it books beyond a time (`_lost_compute`, `recovery_seconds`, `_outages`, `_recent_waits`) is
 therefore taken back by `_forget_after` where that time turns out to be the end, or the step to be
-abandoned. Invariant: computed + waited + communicated + down == `now`; lost time is part of
-computed. After a change run tests/engines/test_crashes.py.
+abandoned. Invariant: computed + waited + stalled + communicated + down == `now`; lost time is part
+of computed. It is `stalled` while it waits for what stands still for a crash.
+After a change run tests/engines/test_crashes.py.
 """
 
 import types
@@ -28,7 +29,7 @@ from paceline.simulator.results.run import Kind
 if TYPE_CHECKING:
     from paceline.simulator.engines.virtual.fault_tolerance import FaultTolerantSimulation
 
-_DOWN = int(Kind.DOWN)
+_DOWN, _STALLED = int(Kind.DOWN), int(Kind.STALLED)
 RECENT_WAITS = 256  # spans of waiting to remember; none before them can lie beyond the end
 
 
@@ -53,6 +54,7 @@ class CrashingNode(VirtualNode):
     """
 
     __slots__ = (
+        "_awaited",
         "_crashed",
         "_down_seconds",
         "_final_attempt",
@@ -69,6 +71,7 @@ class CrashingNode(VirtualNode):
         "recovery_seconds",
         "shared",
         "speed",
+        "stalled",
         "step_began",
     )  # fmt: skip
     _run: "FaultTolerantSimulation"
@@ -83,7 +86,9 @@ class CrashingNode(VirtualNode):
         self.shared = self._down_seconds = 0.0
         self._final_attempt = 0.0  # seconds of its last step since the last crash in it
         self._outages: list[Down] = []
-        self._recent_waits: deque[tuple[bool, float, float]] = deque(maxlen=RECENT_WAITS)
+        self.stalled = 0.0
+        self._awaited: Any = None  # handle or rank that it waits for
+        self._recent_waits: deque[tuple[Kind, Sequence[Down]]] = deque(maxlen=RECENT_WAITS)
         self.recovery_seconds: dict[float, float] = {}
         self._lost_compute: dict[float, float] = {}  # seconds of computing, by when they were lost
         self._save_at = run.save_every or NEVER
@@ -91,7 +96,8 @@ class CrashingNode(VirtualNode):
     @property
     def computed(self) -> float:
         """Seconds spent computing, lost or not."""
-        return self.now - self.waited - self.communicated - self._down_until(self.now)
+        blocked = self.waited + self.stalled + self.communicated
+        return self.now - blocked - self._down_until(self.now)
 
     @property
     def busy(self) -> float:
@@ -217,6 +223,7 @@ class CrashingNode(VirtualNode):
     @types.coroutine
     def wait(self, handle: Handle) -> Generator[None, None, Any]:
         """Wait; a worker that is left out abandons its step when the result is there."""
+        self._awaited = handle
         result = yield from super().wait(handle)
         done = handle.done
         if type(handle) is Collective and done is not None and done < self.now == self.joined_at:
@@ -317,18 +324,38 @@ class CrashingNode(VirtualNode):
             self.now = done
             return
         begins = max(begins, self.now)
+        stalls = self._run.stalls(self._awaited, self.now, begins) if self.calendar else ()
         for start, end in self.calendar.during(self.now, done) if self.calendar else ():
-            self._block_until(min(begins, start), start)
+            self._block_until(min(begins, start), start, stalls)
             self._be_down(start, end)
             self.now = end
             if end < done:
                 self.recovery_seconds[start] = end - start
-        self._block_until(max(begins, self.now), done)
+        self._block_until(max(begins, self.now), done, stalls)
 
-    def _block_until(self, begins: float, done: float) -> None:
-        """Block, and record both parts: the run may turn out to end before they do."""
-        self._recent_waits.extend(((True, self.now, begins), (False, begins, done)))
+    def _block_until(self, begins: float, done: float, stalls: Sequence[Down]) -> None:
+        """Block, and record all parts: the run may turn out to end before they do."""
+        waits, stood = [], []
+        for start, end in stalls:
+            since, until = max(start, self.now), min(end, begins)
+            if since < until:
+                waits.append((self.now, since))
+                stood.append((since, until))
+                super()._block(since, since)
+                self._stall(until)
+        waits.append((self.now, begins))
+        self._recent_waits.append((Kind.WAIT, waits))
+        self._recent_waits.append((Kind.COMMUNICATE, [(begins, done)]))
+        if stood:
+            self._recent_waits.append((Kind.STALLED, stood))
         super()._block(begins, done)
+
+    def _stall(self, until: float) -> None:
+        """Stand still for others' crashes."""
+        self.stalled += until - self.now
+        if self._spans is not None:
+            self._spans.add(self.rank, _STALLED, self.now, until, until, until, self.step)
+        self.now = self._busy_since = until
 
     def finish(self, end: float) -> None:
         """Account for the time up to `end`."""
@@ -337,12 +364,16 @@ class CrashingNode(VirtualNode):
             self._be_down(since, end)
             self.now = end
         self._forget_after(end)
-        for waiting, start, stop in self._recent_waits:
-            beyond = max(0.0, stop - max(start, end))
-            if waiting:
+        for kind, spans in self._recent_waits:
+            beyond = sum(max(0.0, stop - max(start, end)) for start, stop in spans)
+            if kind == Kind.WAIT:
                 self.waited -= beyond
+            elif kind == Kind.STALLED:
+                self.stalled -= beyond
             else:
                 self.communicated -= beyond
+        if self.awaited_rank is not None:
+            self._awaited = self.awaited_rank
         super().finish(end)
         excess = self.lost - self.computed  # of a step abandoned before its crash
         for at in sorted(self._lost_compute, reverse=True):
@@ -352,6 +383,15 @@ class CrashingNode(VirtualNode):
                     max(0.0, self._lost_compute[at] - excess),
                 )
 
+    @property
+    def meets(self) -> bool:
+        """Whether it waits in a collective."""
+        return isinstance(self._handle, Collective)
+
+    def was_down(self, since: float) -> bool:
+        """Whether it has been down after a time, so far."""
+        return bool(self._outages) and self._outages[-1][1] > since
+
     # Messages
 
     def send(self, to: int, value: Payload) -> None:
@@ -359,10 +399,19 @@ class CrashingNode(VirtualNode):
         if self.gone_since is None:
             self.shared = self.computed
             super().send(to, value)
+            if self.calendar is not None:
+                self._sent_until -= self._routes[to].delay
 
     @types.coroutine
     def receive(self, source: int = ANY) -> Generator[None, Message, tuple[int, Payload]]:
         """Receive a message, unless down for good."""
         if self.gone_since is not None:
             yield
+        self._awaited = source
         return (yield from super().receive(source))
+
+    @types.coroutine
+    def request(self, to: int, value: Payload) -> Generator[None, Message, Payload]:
+        """Send a message and return the answer."""
+        self._awaited = to
+        return (yield from super().request(to, value))

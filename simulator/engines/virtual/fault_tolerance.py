@@ -21,7 +21,14 @@ import numpy as np
 import simpy
 
 from paceline.simulator.cluster import speed, workers
-from paceline.simulator.cluster.failures import PATIENCE, Calendar, any_in, calendars
+from paceline.simulator.cluster.failures import (
+    PATIENCE,
+    Calendar,
+    Down,
+    any_in,
+    calendars,
+    merged,
+)
 from paceline.simulator.engines.collective import Collective
 from paceline.simulator.engines.virtual.checkpoints import Checkpoints
 from paceline.simulator.engines.virtual.crashing_node import CrashingNode
@@ -31,11 +38,16 @@ from paceline.simulator.network.region_path import RegionPath
 from paceline.simulator.programs.effects import Payload
 from paceline.simulator.results.run import Spans
 
+MANY_RESTARTS = 10  # of one collective, worth a note
+
 
 class Interrupted(MessageRoute):
-    """A route between nodes that may crash: a message in flight then is sent again."""
+    """A route between nodes that may crash: a message in flight then is sent again.
 
-    __slots__ = ("_ends",)
+    `delay`: seconds by which crashes delayed the last one.
+    """
+
+    __slots__ = ("_ends", "delay")
 
     def __init__(
         self, link: RegionPath, model_bytes: float, seed: int, key: int, ends: Iterable[Calendar]
@@ -47,10 +59,12 @@ class Interrupted(MessageRoute):
     def send(self, now: float, size: float) -> tuple[float, float]:
         """Return when a message arrives, and its last transit, both in seconds."""
         at, transit = super().send(now, size)
-        start = now
+        due = at
+        start, self.delay = now, 0.0
         for _ in range(PATIENCE):
             crash, back = min(calendar.next(start) for calendar in self._ends)
             if crash >= at:
+                self.delay = at - due
                 return at, transit
             start, at = back, back + transit
         return inf, transit
@@ -88,6 +102,7 @@ class FaultTolerantSimulation(Simulation):
             self.save_cost = recovery.checkpoint.cost
         self._last_completion = self._stalled_since = 0.0
         self._saves: dict[int, list[float]] = {}
+        self._restarts = 0, ""  # the most of one collective, and its name
         self.connect()
 
     def durations(self) -> list[Iterator[float]]:
@@ -190,10 +205,12 @@ class FaultTolerantSimulation(Simulation):
     def transfer(self, collective: Collective, size: float, largest: float | None) -> None:
         """Carry out a collective among the present workers; begin again if one of them crashes."""
         team = self._present(collective)
-        begins = max(collective.begins, self._links_free)
+        free = self._links_free
+        begins = max(collective.begins, free)
         for _ in range(PATIENCE):
             if begins > self.deadline or begins == inf:
                 collective.begins, collective.done = begins, inf  # it never begins
+                self.note_stalls(collective, team, free)
                 return
             crash, back, rank = self._first_crash(team, begins)
             if crash > begins:
@@ -206,10 +223,12 @@ class FaultTolerantSimulation(Simulation):
             begins = self._without(collective, team, rank, begins, crash, back)
         else:
             self.never(f"{collective.kind} {collective.index}")
-            collective.done = inf
+            collective.begins = collective.done = inf
+            self.note_stalls(collective, team, free)
             return
         self._links_free = begins + transmission
         collective.begins = begins
+        self.note_stalls(collective, team, free)
         self.settle(collective, team)
         self.complete(collective, self._links_free + latency)
 
@@ -223,6 +242,9 @@ class FaultTolerantSimulation(Simulation):
         back: float,
     ) -> float:
         """Return when a collective begins (again) after a member's crash; drop it if `shrink`."""
+        collective.restarts += 1
+        if collective.restarts > self._restarts[0]:
+            self._restarts = collective.restarts, f"{collective.kind} {collective.index}"
         if self.recovery.policy == "shrink" and len(team) > 1:
             team.remove(rank)
             return max(begins, crash + self.recovery.timeout)
@@ -265,6 +287,35 @@ class FaultTolerantSimulation(Simulation):
         last = max(team, key=arrivals.__getitem__)
         collective.last = last, arrivals[last]
         return team
+
+    def note_stalls(self, collective: Collective, team: Sequence[int], free: float = 0.0) -> None:
+        """Note when a collective stood still for crashes: while one of the team was down, and once
+        all had come. Those who come late for another reason make the others wait, as do links that
+        become `free` later.
+        """
+        begins = min(collective.begins, self.deadline)
+        if not self.calendars or not team or begins == inf:
+            return
+        arrivals = [collective.arrivals[rank] for rank in team]
+        first, ready = min(arrivals), max(free, *arrivals)
+        stood = [(ready, begins)] if ready < begins else []
+        if self.recovery.policy == "wait":
+            late = [rank for rank in team if self.nodes[rank].was_down(first)]
+            stood += self._downs(late, first, min(ready, begins))
+        collective.stalls = merged(stood)
+
+    def stalls(self, awaited: Any, start: float, end: float) -> Sequence[Down]:
+        """Return when what a node waits for, a handle or a rank, stands still for crashes."""
+        if type(awaited) is Collective:
+            if not awaited.missing or self.recovery.policy != "wait":
+                return awaited.stalls
+            return merged(self._downs(range(self.workers), start, end))
+        if type(awaited) is int and awaited >= 0:
+            return self.calendars[awaited].during(start, end)
+        return ()
+
+    def _downs(self, ranks: Iterable[int], start: float, end: float) -> list[Down]:
+        return [down for rank in ranks for down in self.calendars[rank].during(start, end)]
 
     def goes_on_without(self, node: CrashingNode, crash: float, back: float) -> bool:
         """Whether the others go on while a node is down; not if all of them are down, too."""
@@ -326,6 +377,7 @@ class FaultTolerantSimulation(Simulation):
             end = self.ended
             repairs = sum(rollback.down(end) for rollback in self.checkpoints.rollbacks)
             again = max(0.0, end - self.checkpoints.node_clock(end) - repairs)
+        found["stalled"] = [node.stalled for node in team]
         found["lost"] = [node.lost + again for node in team]
         found["down"] = [node.down + repairs for node in team]
         return found
@@ -358,10 +410,20 @@ class FaultTolerantSimulation(Simulation):
         }
 
     def notes(self) -> list[str]:
-        """Return a note on why the run stalled, if it did."""
-        if not self.stall:
-            return []
-        return [f"the run did not finish: {self.stall}"]
+        """Return notes on why the run stalled, if it did, and on means that crashes kept up."""
+        found = [f"the run did not finish: {self.stall}"] if self.stall else []
+        count, name = self._restarts
+        if count >= MANY_RESTARTS and self.recovery.policy == "wait" and not self.stall:
+            found.append(
+                f"{name} had to wait for workers that were down, or begin again, {count} times: "
+                "crashes come faster than all workers are up together; write "
+                'recovery.policy = "shrink", or shorten the period so that less is lost'
+            )
+        return found
+
+    def averages_begun(self) -> bool:
+        """Whether an average has begun, or workers wait for one to begin."""
+        return super().averages_begun() or any(node.meets for node in self.nodes)
 
     def timeline(self, kept: Spans, until: float) -> tuple[np.ndarray, np.ndarray]:
         """Return spans and arrows in wall-clock time, cut where all nodes rolled back."""

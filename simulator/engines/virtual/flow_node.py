@@ -28,15 +28,17 @@ class Connection:
 
 
 class InFlight:
-    """A message in flight. `arrived_at`: None until it arrives; `attempts`: times it was sent."""
+    """A message in flight. `arrived_at`: None until it arrives; `attempts`: times it was sent;
+    `began`: when for the last time.
+    """
 
-    __slots__ = ("arrived_at", "attempts", "route", "sender", "sent", "size", "value")
+    __slots__ = ("arrived_at", "attempts", "began", "route", "sender", "sent", "size", "value")
 
     def __init__(
         self, sender: "FlowNode", route: Connection, sent: float, size: float, value: Payload
     ) -> None:
         self.sender, self.route, self.sent, self.size = sender, route, sent, size
-        self.value = value
+        self.value, self.began = value, sent
         self.arrived_at: float | None = None
         self.attempts = 0
 

@@ -203,6 +203,7 @@ class FlowSimulation(FaultTolerantSimulation):
         if at > self.deadline or at == inf:
             self.work_left = self.work_left or at < inf
             return
+        message.began = at
         number = self.flow_network.send(at, source, to, message.size)
         self._track(
             number, partial(self._arrive, message), lambda: self.flow_network.lines((source, to))
@@ -229,9 +230,9 @@ class FlowSimulation(FaultTolerantSimulation):
         while waiting and waiting[0].arrived_at is not None:
             first = waiting.popleft()
             sender, route = first.sender, first.route
-            sender.arrived(at)
+            sender.arrived(at - (first.began - first.sent))
             self.flow_network.arrived(sender.rank, route.node.rank, at - first.sent)
-            delivered: Any = (at, 0, route, at - first.sent, sender.rank, first.value)
+            delivered: Any = (at, 0, route, at - first.began, sender.rank, first.value)
             self._deliver(route.node, delivered)
 
     def transfer(self, collective: Collective, size: float, largest: float | None) -> None:
@@ -242,7 +243,9 @@ class FlowSimulation(FaultTolerantSimulation):
         sizes = [size] * self.workers
         if collective.kind == "gather":
             sizes = [self.meter(each) for each in collective.payloads]
-        self._launch(collective, self._present(collective), sizes, collective.begins)
+        team = self._present(collective)
+        ready = max(collective.begins, self.fabric.clock)  # past only where backups join late
+        self._launch(collective, team, sizes, ready)
 
     def _launch(
         self,
@@ -263,6 +266,7 @@ class FlowSimulation(FaultTolerantSimulation):
             self.never(f"{collective.kind} {collective.index}")
             begins = inf
         collective.begins = begins
+        self.note_stalls(collective, team)
         if begins > self.deadline or begins == inf:
             collective.done = inf  # it never begins
             return

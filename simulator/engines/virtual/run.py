@@ -35,6 +35,7 @@ def run(
     kept = Spans(spans) if spans else None
     with np.errstate(over="ignore", invalid="ignore"):  # divergence is reported, not warned about
         simulation = _simulated(program, algorithm, scenario, seed, kept)
+    simulation.observer.close(simulation.horizon)
     curve = simulation.observer.curve
     drawn = (None, None) if kept is None else simulation.timeline(kept, simulation.end)
     return Run.of(
@@ -47,7 +48,10 @@ def run(
         links=simulation.traffic.links(),
         spans=drawn[0],
         arrows=drawn[1],
-        notes=[*notes(program, algorithm, simulation.objective, curve), *simulation.notes()],
+        notes=[
+            *notes(program, algorithm, simulation.objective, curve, simulation.averages_begun()),
+            *simulation.notes(),
+        ],
         spans_truncated=kept is not None and kept.truncated,
         updates=simulation.observer.updates,
         staleness=simulation.staleness,
@@ -109,25 +113,35 @@ def timeline(
 
 
 def notes(
-    program: Program, algorithm: Algorithm, objective: Objective, curve: dict[str, list[float]]
+    program: Program,
+    algorithm: Algorithm,
+    objective: Objective,
+    curve: dict[str, list[float]],
+    begun: bool = False,
 ) -> list[str]:
-    """Return notes for readers of a run: of its algorithm, objective and curve."""
+    """Return notes for readers of a run: of its algorithm, objective and curve.
+
+    `begun`: whether an average has begun, or workers wait for one to begin.
+    """
     moot = isinstance(objective, NoisyQuadratic) and not program.moves_alike(algorithm.parameters)
     return [
         *algorithm.notes,
         *(() if moot else objective.notes),
-        *_warnings(curve, program),
+        *_warnings(curve, program, begun),
     ]
 
 
-def _warnings(curve: dict[str, list[float]], program: Program) -> list[str]:
+def _warnings(curve: dict[str, list[float]], program: Program, begun: bool) -> list[str]:
     """Return notes on a curve: that it is empty, was never averaged, or diverged."""
-    steps = curve["step"]
-    if len(steps) == 1:
+    if not curve["step"][-1]:
         return ["no step was evaluated before the end; run longer, or evaluate more often"]
     found = []
     averages = program.averages and not (program.server or program.gossips)
     if averages and not np.isfinite(curve["tau"]).any():
-        found.append("never averaged: the period is longer than the run")
+        found.append(
+            "the first average was not done before the end of the run"
+            if begun
+            else "never averaged: the period is longer than the run"
+        )
     lost = divergence.note(curve)
     return [*found, lost] if lost else found

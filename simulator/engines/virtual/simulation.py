@@ -232,6 +232,16 @@ class Simulation:
         return min(self.deadline, self.scenario.run.duration or inf)
 
     @property
+    def horizon(self) -> float:
+        """Wall-clock time at which the scenario's duration ended the run; inf if it did not."""
+        reached = self._completed or self.observer.complete
+        return inf if reached else self.scenario.run.duration or inf
+
+    def averages_begun(self) -> bool:
+        """Whether an average has begun."""
+        return bool(self.traffic.begun)
+
+    @property
     def _completed(self) -> bool:
         """Whether the workers have reached the last step in time."""
         return self.over and self.observer.curve["step"][-1] == self.scenario.run.steps

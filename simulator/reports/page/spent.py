@@ -17,7 +17,10 @@ from paceline.simulator.reports.page.series import Series
 from paceline.simulator.results.figures.bars import PARTS
 from paceline.simulator.results.statistics import human, time_unit
 
-HATCHES = {"compute": "", "wait": ".", "communicate": "/", "serve": "x", "lost": "+", "down": "\\"}
+HATCHES = {
+    "compute": "", "wait": ".", "communicate": "/", "serve": "x", "stalled": "-", "lost": "+",
+    "down": "\\",
+}  # fmt: skip
 COLOURS = {part: f"--part-{part}" for part in (*PARTS, "serve")}
 ROUNDS = 24  # spans of each worker in a timeline, about
 SPANS = 1200  # of all workers of a timeline together, at most

@@ -17,6 +17,7 @@ PARTS = {  # colour of a bar, and of the text on it
     "compute": ("#0072B2", "white"),
     "wait": ("#E69F00", "black"),
     "communicate": ("#CC79A7", "black"),
+    "stalled": ("#882255", "white"),
     "lost": ("#D55E00", "white"),
     "down": ("#444444", "white"),
 }
