@@ -39,7 +39,7 @@ class RealNetwork:
 
     def sends(self, to: int, size: float, now: float) -> tuple[float, float]:
         """Return when a message of `size` bytes leaves, and its transit time (nan: unknown)."""
-        self.traffic.route(self._rank, to).bytes += size
+        self.traffic.route(self._rank, to).bytes += round(size)
         return now, nan
 
     def receives(self, size: float, due: float) -> float:
@@ -48,7 +48,7 @@ class RealNetwork:
 
     def hears(self, sender: int, size: float) -> None:
         """Count a message that is received."""
-        self.heard.route(sender, self._rank).bytes += size
+        self.heard.route(sender, self._rank).bytes += round(size)
 
     def totals(self) -> tuple[float, float]:
         """Return the bytes that this rank has counted, and those of them charged as egress."""

@@ -228,6 +228,7 @@ class SeedRun:
         seconds = {"compute": end - waited - communicated, "wait": waited}
         seconds["communicate"] = communicated
         if not observer.complete:
+            self._moved = int(self._state["moved"])
             observer.close(shared.scenario.run.duration or inf)
         curve = observer.curve
         links = shared.by_link(table["bytes_down"], table["bytes_up"])

@@ -106,7 +106,7 @@ class SharedRun:
             until = worker.traced if last else int(stretches[index + 1]["first"])
         return first, until, work, size
 
-    def by_link(self, down: Array, up: Array) -> Array:
+    def by_link(self, down: Array, up: Array) -> np.ndarray:
         """Return the bytes over each link from those over each route."""
         links = np.zeros(len(self.links), np.int64)
         np.add.at(links, self._link, np.concatenate((down, up)))
