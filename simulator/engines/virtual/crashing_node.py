@@ -96,8 +96,8 @@ class CrashingNode(VirtualNode):
     @property
     def computed(self) -> float:
         """Seconds spent computing, lost or not."""
-        blocked = self.waited + self.stalled + self.communicated
-        return self.now - blocked - self._down_until(self.now)
+        up = self.now - self.waited - self.communicated
+        return up - self.stalled - self._down_until(self.now)
 
     @property
     def busy(self) -> float:
