@@ -216,7 +216,7 @@ PROGRAMS = (
     ),
     Program(
         "ssgd-bucketed", ssgd_bucketed, "Li et al., arXiv 2006.15704",
-        linear=True, bound_covers=True, sends_gradients=True,
+        linear=True, bound_covers=True, sends_gradients=True, overlaps=True,
     ),
     Program("local-sgd", local_sgd, f"{ADACOMM}, eq. 2 and 3", linear=True, bound_covers=True),
     Program("post-local-sgd", post_local_sgd, "Lin et al., arXiv 1808.07217", linear=True),

@@ -153,8 +153,19 @@ async def hpsgd(
 
 SPARSE = "Zhu et al., Distributed Training Across the World"
 PROGRAMS = (
-    Program("dts", dts, f"{SPARSE}, eq. 3 and 4", linear=True, sends_gradients=True),
-    Program("cocod-sgd", cocod_sgd, "Shen et al., arXiv 1906.12043, algorithm 1", linear=True),
-    Program("overlap-local-sgd", overlap_local_sgd, "Wang et al., arXiv 2002.09539, algorithm 1"),
-    Program("hpsgd", hpsgd, "Zhou et al., arXiv 2009.02701, algorithm 1", sends_gradients=True),
-)
+    Program(
+        "dts", dts, f"{SPARSE}, eq. 3 and 4", linear=True, sends_gradients=True, overlaps=True
+    ),
+    Program(
+        "cocod-sgd", cocod_sgd, "Shen et al., arXiv 1906.12043, algorithm 1",
+        linear=True, overlaps=True,
+    ),
+    Program(
+        "overlap-local-sgd", overlap_local_sgd, "Wang et al., arXiv 2002.09539, algorithm 1",
+        overlaps=True,
+    ),
+    Program(
+        "hpsgd", hpsgd, "Zhou et al., arXiv 2009.02701, algorithm 1",
+        sends_gradients=True, overlaps=True,
+    ),
+)  # fmt: skip

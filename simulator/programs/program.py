@@ -38,6 +38,7 @@ class Program:
     - `needs_loss`: it reads the training loss, so an objective must have one.
     - `bound_covers`: AdaComm's Theorem 2 covers it.
     - `gossips`: its workers send messages to each other.
+    - `overlaps`: its workers compute while a mean of theirs is under way.
     - `pooled`: its workers never wait for each other, so that their steps are counted together.
     - `linear`: without momentum it applies every gradient once, so that on a quadratic the mean of
       its models does not depend on how often they average.
@@ -54,6 +55,7 @@ class Program:
     needs_loss: bool = False
     bound_covers: bool = False
     gossips: bool = False
+    overlaps: bool = False
     linear: bool = False
     pooled: bool = False
     sends_gradients: bool = False
@@ -64,6 +66,13 @@ class Program:
     def summary(self) -> str:
         """First line of the docstring of the server, if there is one, or of the worker."""
         return (inspect.getdoc(self.server or self.worker) or self.name).splitlines()[0]
+
+    @property
+    def family(self) -> str:
+        """How its workers meet: "server", "gossip", "overlapped" means, or "blocking" ones."""
+        if self.server is not None:
+            return "server"
+        return "gossip" if self.gossips else "overlapped" if self.overlaps else "blocking"
 
     @property
     def recovers(self) -> tuple[str, ...]:

@@ -5,18 +5,28 @@ from collections.abc import Mapping, Sequence
 from paceline.simulator.cluster import workers
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.results.run import Run
+from paceline.simulator.scenario.overhead import MeasuredRange
 from paceline.simulator.scenario.scenario import Scenario
 
 
 def notes(scenario: Scenario, groups: Mapping[str, Sequence[Run]]) -> list[str]:
-    """Name the quantities of a prediction that are out of the calibrated range.
+    """Name the quantities of a prediction that are out of the calibrated range."""
+    if scenario.calibration is None:
+        return []
+    said = outside(scenario, scenario.calibration.measured)
+    found = [f"out of the calibrated range: {'; '.join(said)}"] if said else []
+    if losses := scenario.calibration.measured.loss:
+        found += _losses(scenario, groups, min(losses))
+    return found
+
+
+def outside(scenario: Scenario, measured: MeasuredRange) -> list[str]:
+    """Return the quantities of a scenario that were not `measured`, each with its range in words.
 
     Steps, payloads and latencies may be half below the smallest measured one, or half above the
     largest.
     """
-    if scenario.calibration is None:
-        return []
-    measured, said = scenario.calibration.measured, []
+    said = []
     steps = workers.mean_compute(scenario)
     quantities = {  # the prediction's value, the measured ones, words for them, relative slack
         "workers": (scenario.cluster.workers, measured.workers, "{:.0f} workers", 0.0),
@@ -29,10 +39,7 @@ def notes(scenario: Scenario, groups: Mapping[str, Sequence[Run]]) -> list[str]:
             low, high = (text.format(each) for each in (min(limits), max(limits)))
             where = low if low == high else f"{low} to {high}"
             said.append(f"{text.format(value)}, measured at {where}")
-    found = [f"out of the calibrated range: {'; '.join(said)}"] if said else []
-    if measured.loss:
-        found += _losses(scenario, groups, min(measured.loss))
-    return found
+    return said
 
 
 def _losses(scenario: Scenario, groups: Mapping[str, Sequence[Run]], low: float) -> list[str]:

@@ -1,27 +1,110 @@
-"""Prediction intervals: where a measured run may be expected, judged by bootstrap replicates."""
+"""Prediction intervals: where a measured run may be expected.
+
+Two errors add up, each known from few values: those of the calibrated numbers and of chance, which
+bootstrap replicates show, and the model's own, which programs show that no run was fitted to.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import exp, inf, isfinite, log, sqrt
 
 import numpy as np
 
-from paceline.simulator.results import statistics
+from paceline.simulator.results import extrapolation, statistics
 from paceline.simulator.results.run import Run
+from paceline.simulator.scenario.overhead import ModelError
+from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
 SHARE = 0.90  # probability that an interval holds the measured value
+PACE, TARGET = "seconds_per_step", "time_to_target"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A variance of logarithms, estimated with so many degrees of `freedom`."""
+
+    variance: float
+    freedom: float
+
+    def __add__(self, other: "Spread") -> "Spread":
+        """Add an independent one; degrees of freedom by Welch and Satterthwaite."""
+        whole = self.variance + other.variance
+        if not whole:
+            return self
+        parts = self.variance**2 / self.freedom + other.variance**2 / other.freedom
+        return Spread(whole, whole**2 / parts)
+
+    @property
+    def half(self) -> float:
+        """Return half the width of Student's interval, of logarithms."""
+        from scipy.special import stdtrit  # noqa: PLC0415 - 0.2 s
+
+        return float(stdtrit(self.freedom, (1 + SHARE) / 2) * sqrt(self.variance))
+
+
+@dataclass(frozen=True)
+class Unfitted:
+    """The model's error of a program that no run was fitted to; `family`: None if unknown."""
+
+    error: ModelError
+    family: str | None
+
+    def spread(self, quantity: str) -> Spread:
+        """Return the spread of measured values around predictions with the same delays."""
+        return Spread(self.error.of(quantity, self.family) ** 2, self.error.programs - 1)
+
+    @property
+    def basis(self) -> str:
+        """Say where the error comes from."""
+        known = self.family in self.error.seconds_per_step
+        kind = f"{self.family} programs" if known else "the family with the largest errors"
+        source = f" ({self.error.source})" if self.error.source else ""
+        return (
+            "standard errors of the profile, and the model's error, learnt from "
+            f"{self.error.programs} programs that no run was fitted to{source}: that of {kind}"
+        )
+
+
+FITTED = "standard errors of the profile, which was fitted to this program under such conditions"
+ALONE = "standard errors of the profile alone: it states no error of the model"
+
+
+def unfitted(scenario: Scenario, algorithm: Algorithm, family: str | None) -> Unfitted | None:
+    """Return the model's error for an algorithm of a scenario.
+
+    None if the profile states none, or was fitted to this program under such conditions.
+    """
+    known = scenario.calibration
+    if known is None or known.model_error is None:
+        return None
+    if algorithm.words in known.fitted and not extrapolation.outside(scenario, known.measured):
+        return None
+    return Unfitted(known.model_error, family)
+
+
+def basis(scenario: Scenario, found: Unfitted | None) -> str:
+    """Say in a sentence which errors an interval contains."""
+    stated = scenario.calibration is not None and scenario.calibration.model_error is not None
+    return found.basis if found else FITTED if stated else ALONE
 
 
 def intervals(
-    runs: Sequence[Run], replicates: Sequence[Run], *, target: float | None, paired: bool
+    runs: Sequence[Run],
+    replicates: Sequence[Run],
+    *,
+    target: float | None,
+    paired: bool,
+    model: Unfitted | None = None,
 ) -> dict[str, list[float] | None]:
     """Return, by quantity, an interval that holds a measured run's value with probability `SHARE`.
 
     `runs` use the calibrated numbers as they are, `replicates` redrawn ones. `paired`: the measured
-    run will meet the very delays of `runs`, seed by seed; otherwise delays of its own.
+    run will meet the very delays of `runs`, seed by seed; otherwise delays of its own. `model`: the
+    error of the model itself.
     """
-    quantities = {"seconds_per_step": statistics.seconds_per_step}
+    quantities = {PACE: statistics.seconds_per_step}
     if target is not None:
-        quantities["time_to_target"] = lambda run: statistics.crossing(run, target)
+        quantities[TARGET] = lambda run: statistics.crossing(run, target)
     return {
         name: _interval(
             [of(run) for run in replicates],
@@ -29,24 +112,24 @@ def intervals(
             [each.seed for each in replicates],
             [each.seed for each in runs],
             paired,
+            model.spread(name) if model else None,
         )
         for name, of in quantities.items()
     }
 
 
-def _interval(
+def _interval(  # noqa: PLR0913, PLR0917
     values: Sequence[float],
     own: Sequence[float],
     seeds: Sequence[int],
     own_seeds: Sequence[int],
     paired: bool,
+    model: Spread | None,
 ) -> list[float] | None:
     """Return Student's interval of lognormal values around the prediction, the mean of `own`.
 
     None where the spread is unknown; an infinite upper end where some replicate has no value.
     """
-    from scipy.special import stdtrit  # noqa: PLC0415 - 0.2 s
-
     centre = sum(own) / len(own)
     of_seed = dict(zip(own_seeds, own, strict=True))
     bases = [of_seed[seed] if paired else centre for seed in seeds]
@@ -59,7 +142,8 @@ def _interval(
         several = len(seeded) > 1
         spread = float(np.var(seeded, ddof=1)) if several else variance
         variance += spread / len(seeded if several else logs)
-    half = float(stdtrit(len(logs) - 1, (1 + SHARE) / 2) * sqrt(variance))
+    found = Spread(variance, len(logs) - 1)
+    half = (found + model if model else found).half
     high = centre * exp(half) if len(logs) == len(values) else inf
     return [centre * exp(-half), high]
 

@@ -13,11 +13,15 @@ Table = dict[str, Any]
 
 
 class Mean(TypedDict):
-    """A mean over seeds; `reached`: of a time to target, by how many."""
+    """A mean over seeds; `reached`: of a time to target, by how many.
+
+    `interval90`: of a prediction from a profile, where a measured run is expected.
+    """
 
     mean: Number
     ci95: Pair
     reached: NotRequired[int]
+    interval90: NotRequired[Pair]
 
 
 class Ends(TypedDict):
@@ -80,6 +84,7 @@ class AlgorithmDocument(TypedDict):
     network: NotRequired[NetworkDocument | None]
     links: NotRequired[dict[str, Number]]
     interval90: NotRequired[dict[str, Pair] | None]
+    interval90_basis: NotRequired[str]
     bottleneck: NotRequired[str]
     stall: NotRequired[str | None]
 

@@ -22,6 +22,7 @@ from paceline.simulator.scenario.table import (
     Section,
 )
 
+Relative = Annotated[float, Field(ge=0, le=10)]
 Extra = Annotated[Seconds, Field(json_schema_extra=ZERO)]
 OWN = ("issue", "collect", "send", "receive", "agree")
 """Overheads that occupy a node itself."""
@@ -75,6 +76,35 @@ class MeasuredRange(Section):
     loss: Many[float] = Field(default=(), description="lowest and highest loss")
 
 
+class ModelError(Section):
+    """Errors of predictions with the same delays, of programs that no run was fitted to.
+
+    Relative standard deviations, by `Program.family`; a family that was not measured has the
+    widest.
+    """
+
+    programs: int = Field(
+        ge=2,
+        le=1000,
+        description="programs that it was learnt from, each predicted without a run of its own",
+    )
+    source: str = Field(default="", description="the measurements that it was learnt from")
+    seconds_per_step: dict[str, Relative] = Field(
+        default={}, description="relative standard deviation of seconds per step, by family"
+    )
+    time_to_target: dict[str, Relative] = Field(
+        default={}, description="relative standard deviation of the time to a target, by family"
+    )
+
+    def of(self, quantity: str, family: str | None) -> float:
+        """Return the relative standard deviation of a quantity; of an unknown family, the widest.
+
+        0 for a quantity of which nothing is known.
+        """
+        known: dict[str, float] = getattr(self, quantity)
+        return known.get(family or "", max(known.values(), default=0.0))
+
+
 class Calibration(Section):
     """Origin of a profile, and the standard errors of its numbers."""
 
@@ -89,6 +119,12 @@ class Calibration(Section):
     run_to_run: NonNegative = Field(
         default=0.0,
         description="relative standard deviation of the pace that runs add to all other errors",
+    )
+    fitted: Many[Name] = Field(
+        default=(), description="programs that it was fitted to, with their parameters"
+    )
+    model_error: ModelError | None = Field(
+        default=None, description="errors of programs that it was not fitted to"
     )
     overlap: float | None = Field(
         default=None,

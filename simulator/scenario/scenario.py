@@ -75,6 +75,11 @@ class Algorithm(Section):
     written: dict[str, Any]
     notes: tuple[str, ...] = ()
 
+    @property
+    def words(self) -> str:
+        """Its name and own parameters, whatever its label."""
+        return _words(self.table)
+
 
 def refusal(where: tuple[str | int, ...], what: str, value: Any) -> ValidationError:
     """Make an error located inside the table being validated, with a message of our own."""
@@ -92,6 +97,12 @@ def _brief(value: Any) -> str:
     if isinstance(value, list):
         return "/".join(map(_brief, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _words(table: Mapping[str, Any]) -> str:
+    """Return the name and the parameters of an [[algorithm]] table in one line."""
+    own = (f"{key}={_brief(each)}" for key, each in table.items() if key not in ("name", "label"))
+    return " ".join([table["name"], *own])
 
 
 def arguments(program: Program, own: dict[str, Any], optimizer: Optimizer) -> dict[str, Any]:
@@ -122,10 +133,9 @@ def _algorithm(value: Any, info: ValidationInfo) -> Any:
         # any rate will do: [optimizer] is refused, or there is no loss
         optimizer = (optimizer or Optimizer()).model_copy(update={"lr": 1.0})
     parameters = programs[name].parse(arguments(programs[name], own, optimizer))
-    words = [name, *(f"{key}={_brief(each)}" for key, each in own.items())]
     return {
         "name": name,
-        "label": " ".join(words) if label is None else label,
+        "label": _words(value) if label is None else label,
         "parameters": parameters,
         "table": value,
         "written": written,

@@ -9,6 +9,7 @@ import numpy as np
 
 from paceline.simulator.cluster.workers import ideal_rate
 from paceline.simulator.objectives import plugins
+from paceline.simulator.programs import catalogue
 from paceline.simulator.results import (
     bottleneck,
     extrapolation,
@@ -80,12 +81,21 @@ class Result:
             "bottleneck": bottleneck.sentence(scenario, algorithm, runs),
         }
         if self.replicates:
-            found["interval90"] = prediction_interval.intervals(
+            program = catalogue().get(algorithm.name)
+            model = prediction_interval.unfitted(scenario, algorithm, program and program.family)
+            stated = prediction_interval.intervals(
                 runs,
                 statistics.group(self.replicates)[algorithm.label],
                 target=scenario.run.target_loss,
                 paired=self.paired,
+                model=model,
             )
+            found |= {
+                "interval90": stated,
+                "interval90_basis": prediction_interval.basis(scenario, model),
+            }
+            for quantity, interval in stated.items():
+                summary[quantity] = summary[quantity] | {"interval90": interval}
         return named | dict(statistics.jsonable(summary | found))
 
     @property

@@ -26,7 +26,7 @@ from paceline.validate.calibration.calibrate import calibrate
 from paceline.validate.comparison.quantities import PACE, TARGET, pace
 from paceline.validate.host import machine
 from paceline.validate.host.device import find_device
-from paceline.validate.matrix import conditions
+from paceline.validate.matrix import conditions, statistics
 from paceline.validate.matrix.cells import Cell, Sides, cells
 from paceline.validate.matrix.conditions import CONDITIONS, REPEATED, REPEATS, Condition
 from paceline.validate.matrix.page import write
@@ -72,7 +72,7 @@ def matrix(  # noqa: PLR0913 - the options of the command
             work.say(f"{condition.name}: left out: {error}")
         write(found, Path(report))
     if REPEATS in names:
-        found.equal, found.apart = work.repeats()
+        found.noise = statistics.noise(*work.repeats())
         write(found, Path(report))
     return found
 
@@ -158,8 +158,11 @@ class _Work:
             counts = sorted({each.group[0] for each in CONDITIONS})
             probe.probe(workers=counts, device=self.device, network=kind).write(base)
         fitted = calibrate([folder / f"{workers}-{network}"], base=base, allow_paths=True).profile
-        # each condition states its own compute times
+        # each condition states its own compute times, and the model's error is what is learnt here
         tables = {key: table for key, table in fitted.tables.items() if key != "cluster"}
+        tables["calibration"] = {
+            key: each for key, each in tables["calibration"].items() if key != "model_error"
+        }
         replace(fitted, tables=tables, files={}).write(path)
         return path
 

@@ -2,14 +2,13 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from paceline.simulator.results import store
 from paceline.simulator.results.statistics import human
 from paceline.validate.comparison.quantities import PACE, TARGET
-from paceline.validate.matrix import conditions, figures, statistics
+from paceline.validate.matrix import conditions, figures, left_out, statistics
 from paceline.validate.matrix.cells import Cell, explained
 from paceline.validate.matrix.conditions import CONDITIONS, REPEATED, REPEATS, Condition
 from paceline.validate.matrix.results import Matrix
@@ -21,16 +20,18 @@ FIGURES = {
 }
 
 
-def write(found: Matrix, folder: Path) -> Path:
+def write(found: Matrix, folder: Path, remade: str = "") -> Path:
     """Write the page, its figures and its JSON document to `folder`; return the page's path.
 
-    Raises InputError if they cannot be written.
+    `remade`: the date, where these are not new measurements. Raises InputError if they cannot be
+    written.
     """
     name = file_stem(found.machine)
+    found.cells = left_out.judged(found.cells)
     files = {f"{name}.json": store.dump(found.json())}
     drawn = figures.figures(found.cells)
     files |= {f"{name}-{figure}.png": data for figure, data in drawn.items()}
-    files[f"{name}.md"] = "\n".join(_page(found, name, list(drawn))).encode()
+    files[f"{name}.md"] = "\n".join(_page(found, name, list(drawn), remade)).encode()
     store.publish(folder, files)
     return folder / f"{name}.md"
 
@@ -41,16 +42,21 @@ def file_stem(machine: dict[str, Any]) -> str:
     return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
 
 
-def _page(found: Matrix, name: str, drawn: Sequence[str]) -> Iterator[str]:
+def _page(found: Matrix, name: str, drawn: Sequence[str], remade: str) -> Iterator[str]:
     machine = found.machine
     yield f"# The validation matrix: {machine['processor']}, {machine['cores']} cores\n"
     versions = ", ".join(
         f"{key} {each}" for key, each in found.versions.items() if each != "not installed"
     )
     yield (
-        f"{datetime.now(UTC):%Y-%m-%d}; {machine['system']}; {versions}. Made by "
+        f"{found.date}; {machine['system']}; {versions}. Made by "
         "`paceline validate --matrix`; [how to read it](../matrix.md).\n"
     )
+    if remade:
+        yield (
+            f"What follows from the measurements was worked out again on {remade}, without "
+            f"measuring again, by `python -m paceline.validate.matrix.remake {name}.json`.\n"
+        )
     counted = sum(cell["counted"] for cell in found.cells)
     yield (
         f"{len(found.cells)} cells (programs under conditions), {counted} of which count as "
@@ -59,6 +65,7 @@ def _page(found: Matrix, name: str, drawn: Sequence[str]) -> Iterator[str]:
         "and kind of network; every cell is a program that no profile has seen.\n"
     )
     yield from _aims(found)
+    yield from _coverage(found.cells)
     for figure in drawn:
         yield f"![{FIGURES[figure]}]({name}-{figure}.png)\n"
     yield from _conditions(found.cells)
@@ -82,6 +89,28 @@ def _aims(found: Matrix) -> Iterator[str]:
         said = {True: "met", False: "**missed**", None: "-"}[aim.met]
         yield f"| {aim.what} | {aim.limits} | {aim.shown} | {said} | {aim.of} |"
     yield ""
+
+
+def _coverage(cells: Sequence[Cell]) -> Iterator[str]:
+    yield "## Intervals of programs that were left out\n"
+    yield (
+        "How many measured values lie within their 90 % intervals: those of the profile, widened "
+        "by the model's error, which was learnt from all other programs, the settings of one "
+        "program being left out together. Predicted with independent delays; the last column: with "
+        "the same delays, by the model's error alone.\n"
+    )
+    yield "| | seconds per step | time to target | both | | same delays |\n|---|--:|--:|--:|--:|--:|"
+    for row in left_out.coverage(cells):
+        held = ("/".join(map(str, row[key])) for key in (PACE, TARGET, "both"))
+        share, same = (_share(row[key]) for key in ("both", "same"))
+        title = " ".join(filter(None, (row["what"], row["which"])))
+        yield f"| {title} | {' | '.join(held)} | {share} | {same} |"
+    yield ""
+
+
+def _share(counts: Sequence[int]) -> str:
+    held, of = counts
+    return f"{100 * held / of:.0f} %" if of else "-"
 
 
 def _conditions(cells: Sequence[Cell]) -> Iterator[str]:
@@ -115,7 +144,7 @@ def _cells(cells: Sequence[Cell]) -> Iterator[str]:
     for cell in cells:
         pace, target = cell[PACE], cell[TARGET]
         share = explained([cell])
-        inside = (cell["independent"][each]["inside"] for each in (PACE, TARGET))
+        inside = (cell["left_out"][each]["inside"] for each in (PACE, TARGET))
         row = (
             cell["program"],
             *(human(pace[key]) for key in ("nominal", "predicted", "measured")),
@@ -141,8 +170,7 @@ def _error(value: float | None) -> str:
 
 
 def _noise(found: Matrix) -> Iterator[str]:
-    rows = statistics.noise(found.equal, found.apart)
-    if not rows:
+    if not found.noise:
         return
     yield "## The noise floor\n"
     command = Condition(REPEATS, (conditions.only(*REPEATED),)).command()
@@ -151,7 +179,7 @@ def _noise(found: Matrix) -> Iterator[str]:
         f"in their seed alone: `{command}`\n"
     )
     yield "| program | | equal | seeds |\n|---|---|---|---|"
-    for row in rows:
+    for row in found.noise:
         spread = (row[each] for each in ("equal", "seeds"))
         shown = ["-" if each is None else f"{100 * each:.2f} %" for each in spread]
         yield f"| {row['program']} | {row['quantity'].replace('_', ' ')} | {' | '.join(shown)} |"

@@ -1,9 +1,10 @@
 """Results of the validation matrix: its cells and noise runs, and the document of them all."""
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
-from paceline.validate.matrix import statistics
+from paceline.validate.matrix import left_out, statistics
 from paceline.validate.matrix.cells import Cell
 
 
@@ -11,25 +12,27 @@ from paceline.validate.matrix.cells import Cell
 class Matrix:
     """The results so far. `failed`: why a condition has none, by its name.
 
-    `equal` and `apart`: values of equal runs, and of runs that differ in their seed alone.
+    `noise`: rows of `statistics.noise`; `date`: of the measurements.
     """
 
     machine: dict[str, Any]
     versions: dict[str, str]
     cells: list[Cell] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
-    equal: list[dict[str, Any]] = field(default_factory=list)
-    apart: list[dict[str, Any]] = field(default_factory=list)
+    noise: list[dict[str, Any]] = field(default_factory=list)
+    date: str = field(default_factory=lambda: f"{datetime.now(UTC):%Y-%m-%d}")
 
     def json(self) -> dict[str, Any]:
         """Return the document `<machine>.json`."""
         return {
+            "date": self.date,
             "machine": self.machine,
             "versions": self.versions,
             "aims": [aim.json() for aim in statistics.aims(self.cells)],
             "conditions": statistics.conditions(self.cells),
             "failed": self.failed,
-            "noise": statistics.noise(self.equal, self.apart),
+            "noise": self.noise,
+            "coverage": left_out.coverage(self.cells),
             "terms": statistics.by_term(self.cells),
             "cells": self.cells,
         }

@@ -9,7 +9,7 @@ import numpy as np
 
 from paceline.validate.calibration.overhead_tables import TERMS
 from paceline.validate.comparison.quantities import PACE, TARGET, median
-from paceline.validate.matrix import cells
+from paceline.validate.matrix import cells, left_out
 from paceline.validate.matrix.cells import Cell, explained
 
 LOW, HIGH = 0.80, 0.98  # acceptable coverage of 90 % intervals
@@ -116,8 +116,7 @@ def aims(found: Sequence[Cell]) -> list[Aim]:
         _explained("excess over nominal explained, kernel's links", kernel),
         *_times("time to target, real gradients", near),
         *_times("time to target, kernel's links", kernel),
-        _coverage(f"90 % intervals cover {pace}", counted, PACE),
-        _coverage("90 % intervals cover time to target", counted, TARGET),
+        *_coverages(counted),
         _middle("time to target, quadratic: median", counted, lambda cell: cell["quadratic"], 0.15),
         _tau("Kendall's tau, real gradients: median", taus["paired"], 0.95),
         _tau("Kendall's tau, quadratic: median", taus["quadratic"], 0.85),
@@ -170,11 +169,21 @@ def _explained(what: str, found: Sequence[Cell]) -> Aim:
     return Aim(what, explained(found), _cells(len(found)), least=0.8)
 
 
-def _coverage(what: str, found: Sequence[Cell], quantity: str) -> Aim:
-    inside = [cell["independent"][quantity]["inside"] for cell in found]
-    known = [each for each in inside if each is not None]
-    value = sum(known) / len(known) if known else None
-    return Aim(what, value, _cells(len(known)), least=LOW, most=HIGH)
+def _coverages(found: Sequence[Cell]) -> list[Aim]:
+    """Return the aims for 90 % intervals of programs that were left out."""
+    rows = left_out.coverage(found)
+    wanted = {
+        f"90 % intervals cover {key.replace('_', ' ')}": (rows[0], key) for key in (PACE, TARGET)
+    }
+    for row in rows:
+        if row["what"] in ("network", "family"):
+            wanted[f"90 % intervals cover both, {row['what']} {row['which']}"] = row, "both"
+    found_aims = []
+    for what, (row, key) in wanted.items():
+        held, of = row[key]
+        value = held / of if of else None
+        found_aims.append(Aim(what, value, f"{of} values", least=LOW, most=HIGH))
+    return found_aims
 
 
 def _tau(what: str, values: Sequence[float], least: float) -> Aim:
