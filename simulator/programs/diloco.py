@@ -142,7 +142,9 @@ async def eager_diloco(
 EAGER = "Kale et al., arXiv 2502.12996"
 PROGRAMS = (
     Program("diloco", diloco, "Douillard et al., arXiv 2311.08105, algorithm 1"),
-    Program("streaming-diloco", streaming_diloco, "Douillard et al., arXiv 2501.18512", overlaps=True),
+    Program(
+        "streaming-diloco", streaming_diloco, "Douillard et al., arXiv 2501.18512", overlaps=True
+    ),
     Program("delayed-diloco", delayed_diloco, f"{EAGER}, delayed outer gradients", overlaps=True),
     Program("eager-diloco", eager_diloco, f"{EAGER}, eager outer gradients", overlaps=True),
 )

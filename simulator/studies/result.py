@@ -82,7 +82,8 @@ class Result:
         }
         if self.replicates:
             program = catalogue().get(algorithm.name)
-            model = prediction_interval.unfitted(scenario, algorithm, program and program.family)
+            family = program.family if program else None
+            model = prediction_interval.unfitted(scenario, algorithm, family)
             stated = prediction_interval.intervals(
                 runs,
                 statistics.group(self.replicates)[algorithm.label],

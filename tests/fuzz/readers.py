@@ -77,7 +77,7 @@ def telemetry(data: bytes, folder: Path) -> None:
 
 def steps(found: list[sources.Source]) -> None:
     """Look at the steps in a source, as a calibration does."""
-    for each in sources.steps(found)[0]:
+    for each, _ in sources.steps(found).values():
         assert np.isfinite(each).all()
 
 

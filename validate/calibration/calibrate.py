@@ -12,17 +12,22 @@ import numpy as np
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import known_programs
+from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.results.statistics import jsonable
+from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.scenario.tables import NoObjective
 from paceline.simulator.studies.execution import Progress
 from paceline.validate.calibration import (
     compute_laws,
     error_model,
+    links,
+    model_error,
     overhead_tables,
     profile,
     sources,
 )
 from paceline.validate.calibration.compute_laws import FittedLaws
+from paceline.validate.calibration.links import Link
 from paceline.validate.calibration.overhead_tables import OverheadTables
 from paceline.validate.calibration.overheads import RunEvents
 from paceline.validate.calibration.profile import Profile
@@ -40,6 +45,8 @@ COMMENTS = {
     "calibration.overlap": "share of the collectives' time that computing hid; the rest is exposed",
     "calibration.collective": "what half of the collectives took at most, hidden time included",
     "calibration.run_to_run": "relative, of pace variation that no other number explains",
+    "calibration.fitted": "programs that these numbers were fitted to",
+    "calibration.model_error": "of all other programs: relative standard deviations, by family",
     "calibration.sd": "relative standard errors, by key",
     "calibration.measured": "least and most; predictions beyond say so",
     "cluster": "compute times, as drawn or measured",
@@ -137,19 +144,18 @@ def calibrate(
     done(0)
     found = sources.read([Path(path) for path in paths], allow_paths=allow_paths)
     done(1)
-    networks = sorted({source.scenario.validation.network for source in found})
-    if len(networks) > 1:
-        raise InputError(
-            f"{', '.join(map(str, paths))}: networks of several kinds ({', '.join(networks)}); "
-            "calibrate each kind by itself"
-        )
+    network = _network(found)
+    recorded = [each.over_links for each in found if each.over_links]
+    link = links.fit(recorded) if recorded else None
     below = profile.read(base) if base else overhead_tables.NOTHING
     fitted = overhead_tables.fit(_teams(found), below)
     done(2)
-    times, starts = sources.steps(found)
-    law = compute_laws.fit(times, starts=starts)
+    steps = sources.steps(found)
+    times, starts = ([each[part] for each in steps.values()] for part in (0, 1))
+    law = compute_laws.fit(times, starts=starts, numbers=list(steps))
     done(3)
     notes = [note for source in found for note in source.notes]
+    notes += [*(link.notes if link else ()), *sources.different_steps(found)]
     model = _error_model(found, notes)
     done(4)
     checks = [check for source in found for check in _check(source, fitted)]
@@ -161,20 +167,22 @@ def calibrate(
             "versions": found[0].summary.get("versions", {}),
             "runs": [str(path) for path in paths],
             "run_to_run": _spread(_held_out(found, below) or checks),
+            "fitted": _programs(found),
+            "model_error": model_error.shipped(network),
             "sd": sd | (model.sd if model else {}),
-            "measured": _measured(found, times, model),
+            "measured": _measured(found, times, model, link),
             "notes": [*notes, *law.notes, *(model.notes if model else [])],
         },
         "cluster": law.tables,
         "overhead": fitted.tables,
     }
     done(STAGES)
-    collectives = next((source.collectives for source in found if source.collectives), None)
-    if collectives:
-        whole["calibration"]["overlap"] = round(collectives.overlap, 4)
-        whole["calibration"]["collective"] = profile.seconds(collectives.median)
-    if network := next((source.network for source in found if source.network), None):
-        whole["network"] = network
+    durations = next((source.durations for source in found if source.durations), None)
+    if durations:
+        whole["calibration"]["overlap"] = round(durations.overlap, 4)
+        whole["calibration"]["collective"] = profile.seconds(durations.median)
+    if link:
+        whole["network"] = link.table
     if model:
         whole["objective"] = model.objective
     files = {
@@ -182,6 +190,41 @@ def calibrate(
         for name, own in law.samples.items()
     }
     return CalibrationResult(Profile(whole, fitted.comments | COMMENTS, HEAD, files), law, checks)
+
+
+def _network(found: Sequence[Source]) -> str:
+    """Return the kind of network of all sources. Raises InputError for different ones.
+
+    Emulated delays are known one by one, so that runs with different ones can be fitted together.
+    """
+    kinds = sorted({source.scenario.validation.network for source in found})
+    if len(kinds) > 1:
+        raise InputError(
+            f"{', '.join(str(each.path) for each in found)}: networks of several kinds "
+            f"({', '.join(kinds)}); calibrate each kind by itself"
+        )
+    if kinds != ["emulated"]:
+        nominal = {str(each.path): _link(each.scenario) for each in found if not each.recorded}
+        if len({*nominal.values()}) > 1:
+            said = "; ".join(f"{path}: {words}" for path, words in nominal.items())
+            raise InputError(
+                f"links of different speed ({said}): what the system adds to a collective depends "
+                "on its link; calibrate each by itself"
+            )
+    return kinds[0]
+
+
+def _link(scenario: Scenario) -> str:
+    nominal = ClosedForm(scenario.nominal)
+    speed = nominal.link(0, min(1, scenario.cluster.workers - 1)).bandwidth
+    bandwidth = profile.rate(speed) if math.isfinite(speed) else "no limit"
+    return f"{profile.seconds(nominal.hop)}, {bandwidth}"
+
+
+def _programs(found: Sequence[Source]) -> list[str]:
+    """Return the programs that were fitted, as far as known: a recorded job does not say."""
+    runs = (run for source in found if not source.recorded for run in source.runs)
+    return sorted({run.algorithm.words for run in runs})
 
 
 def _teams(found: Sequence[Source], but: str | None = None) -> dict[int, list[RunEvents]]:
@@ -244,7 +287,10 @@ def _hardware(found: Sequence[Source]) -> str:
 
 
 def _measured(
-    found: Sequence[Source], times: Sequence[np.ndarray], model: error_model.ErrorModel | None
+    found: Sequence[Source],
+    times: Sequence[np.ndarray],
+    model: error_model.ErrorModel | None,
+    link: Link | None,
 ) -> dict[str, Any]:
     """Return the measured ranges, each from least to most."""
     workers = [source.scenario.cluster.workers for source in found]
@@ -255,6 +301,11 @@ def _measured(
         "workers": [min(workers), max(workers)],
         "step": [profile.seconds(min(means)), profile.seconds(max(means))],
     }
+    latencies = [ClosedForm(each.scenario.nominal).hop for each in found if not each.recorded]
+    if link:
+        latencies.append(link.latency)
+    if latencies:
+        limits["latency"] = [profile.seconds(each) for each in (min(latencies), max(latencies))]
     if len(sizes):
         limits["bytes"] = [float(sizes.min()), float(sizes.max())]
     if model:

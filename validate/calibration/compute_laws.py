@@ -44,12 +44,17 @@ class FittedLaws:
 
 
 def fit(
-    times: Sequence[Array], *, starts: Sequence[Array] | None = None, name: str = "compute"
+    times: Sequence[Array],
+    *,
+    starts: Sequence[Array] | None = None,
+    name: str = "compute",
+    numbers: Sequence[int] | None = None,
 ) -> FittedLaws:
     """Fit the laws of compute times; `times`: seconds of each worker's steps in order, no warm-up.
 
     `starts`: when each step began (seconds), to time slow periods; by default each began when the
-    last one ended. `name`: prefix of sample files. Raises InputError for times that are negative or
+    last one ended. `name`: prefix of sample files. `numbers`: the workers' ranks, by default in
+    order from 0. Raises InputError for times that are negative or
     not finite, or if there are no steps.
     """
     series = _checked(times)
@@ -73,7 +78,8 @@ def fit(
             samples[file] = found
         ranking += [{"group": group, **row} for row in rows]
         notes += [f"{group} workers: {each}" if group else each for each in said]
-    notes += _group_notes(groups, usual)
+    known = range(len(series)) if numbers is None else numbers
+    notes += _group_notes(groups, usual, known)
     return FittedLaws(
         compute=laws[""],
         bursts=_bursts(slow) if slow else None,
@@ -83,7 +89,7 @@ def fit(
             if group
         ],
         samples=samples,
-        members=groups,
+        members={group: [known[each] for each in own] for group, own in groups.items()},
         ranking=ranking,
         sd=_standard_error(series),
         notes=notes,
@@ -189,13 +195,16 @@ def _bursts(found: slow_periods.SlowPeriods) -> dict[str, Any]:
     return {"factor": factor, "on": _quantity(found.on), "off": _quantity(found.off)}
 
 
-def _group_notes(groups: dict[str, list[int]], series: Sequence[Array]) -> list[str]:
+def _group_notes(
+    groups: dict[str, list[int]], series: Sequence[Array], numbers: Sequence[int]
+) -> list[str]:
     means = {
         group: float(np.concatenate([series[rank] for rank in ranks]).mean())
         for group, ranks in groups.items()
     }
     return [
-        f"{'workers' if len(ranks) > 1 else 'worker'} {', '.join(map(str, ranks))} "
+        f"{'workers' if len(ranks) > 1 else 'worker'} "
+        f"{', '.join(str(numbers[rank]) for rank in ranks)} "
         f"{'take' if len(ranks) > 1 else 'takes'} {means[group] / means['']:.4g} times as long as "
         "the others, throughout"
         for group, ranks in groups.items()

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from paceline.simulator.errors import InputError
 from paceline.simulator.scenario.overhead import Overhead, at
 from paceline.validate.calibration import overheads, profile
 from paceline.validate.calibration.overheads import Nominal, RunEvents, Term
@@ -41,7 +42,11 @@ def fit(teams: Mapping[int, Sequence[RunEvents]], base: Profile = NOTHING) -> Ov
     for index, (workers, runs) in enumerate(sorted(teams.items())):
         terms = overheads.fit(runs)
         known, errors = at(base.overheads, workers), _standard_errors(base, workers)
-        step = terms["step"]
+        if (step := terms.get("step")) is None:
+            raise InputError(
+                f"{workers} workers: too few steps to measure what the system adds to one; record "
+                "some hundred"
+            )
         table = {"workers": workers, "step": profile.law(step.mean, step.spread)}
         sd = {"step": _relative(step)}
         for name in TERMS:

@@ -11,18 +11,20 @@ import numpy as np
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.results import read as directories
+from paceline.simulator.results import store
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.validate.calibration import overheads, profile
+from paceline.validate.calibration import independence, links, overheads, profile
+from paceline.validate.calibration.links import Collectives
 from paceline.validate.calibration.overheads import RunEvents
 from paceline.validate.comparison import quantities
-from paceline.validate.measurement import alpha_beta, kineto, telemetry_files
+from paceline.validate.measurement import kineto, telemetry_files
 from paceline.validate.measurement.telemetry_files import Recorded, RecordedCollectives
 from paceline.validate.training import events
 from paceline.validate.training.events import STEP, WAIT
 
 TRACES = (".json", ".gz")
 EVENTS = "events.csv"
-LIKE = 1.5  # ratio of sizes below which they do not determine a bandwidth
+UNEVEN = 1.1  # ratio of the ranks' numbers of steps, or of jobs' steps, from which a note says so
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,8 @@ class Source:
     """Runs of one scenario.
 
     `paces`: seconds per step by label and seed, of runs that can be repeated; `summary`: of their
-    run directory; `network`: the fitted table of [network] if none was prescribed; `notes`: in
-    sentences; `collectives`: their durations, if known.
+    run directory; `recorded`: a job of a user's own, whose collectives are `over_links`, and of
+    which `durations` may be known; `notes`: in sentences.
     """
 
     path: Path
@@ -39,9 +41,10 @@ class Source:
     runs: list[RunEvents]
     paces: dict[tuple[str, int], float]
     summary: dict[str, Any]
-    network: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
-    collectives: RecordedCollectives | None = None
+    recorded: bool = False
+    over_links: Collectives | None = None
+    durations: RecordedCollectives | None = None
 
 
 def read(paths: Sequence[Path], *, allow_paths: bool = False) -> list[Source]:
@@ -63,6 +66,8 @@ def read(paths: Sequence[Path], *, allow_paths: bool = False) -> list[Source]:
 def _directory(path: Path, allow_paths: bool) -> Source:
     if any(path.glob("rank-*.telemetry")):
         return _recorded(path, telemetry_files.read(path))
+    if traces := _traces(path):
+        return _recorded(path, kineto.read(*traces))
     path = path / "measured" if (path / "measured").is_dir() else path
     found = directories.read(path)
     file = str(found.summary["scenario"]["file"])
@@ -117,62 +122,106 @@ def _recorded(path: Path, found: Recorded) -> Source:
     scenario = parse(table, file=str(path))
     (algorithm,) = scenario.algorithm
     runs = [RunEvents(scenario, algorithm, seed, rows) for (_, seed), rows in found.events.items()]
-    network, said = _network(every, workers)
+    over_links = links.collectives(path, every, workers)
+    said = [*found.notes, *_unknown(path, every, workers)]
+    if over_links is None:
+        why = "one worker" if workers < 2 else "no collectives with known bytes"
+        said.append(f"{path}: {why}: the network cannot be fitted")
     summary = {
         "versions": found.head.get("versions", {}), "machine": found.head.get("hardware", {})
     }  # fmt: skip
-    said = [*found.notes, *said]
-    return Source(path, scenario, runs, {}, summary, network, tuple(said), found.collectives)
-
-
-def _network(every: np.ndarray, workers: int) -> tuple[dict[str, Any] | None, list[str]]:
-    """Fit a ring whose collectives take as long as the recorded waits; also return notes."""
-    waits = every[(every["kind"] == WAIT) & (every["bytes"] > 0)]
-    if not len(waits) or workers < 2:
-        return None, ["no collectives with known bytes: the network cannot be fitted"]
-    begun = np.fmax(waits["start"], np.nan_to_num(waits["joined"], nan=-math.inf))
-    lasted = waits["end"] - begun
-    sizes = np.unique(waits["bytes"])
-    fitted = alpha_beta.fit(
-        sizes.tolist(), [np.maximum(lasted[waits["bytes"] == each], 1e-9) for each in sizes]
+    return Source(
+        path, scenario, runs, {}, summary, tuple(said), True, over_links, found.collectives
     )
-    alpha, beta, said = fitted.alpha, fitted.beta, []
-    if sizes.max() < LIKE * sizes.min():
-        alpha, beta = 0.0, float(np.median(lasted)) / float(sizes.mean())
-        said.append("all collectives have one size: their whole time counts as bandwidth")
-    hops, share = 2 * (workers - 1), 2 * (workers - 1) / workers
-    table = {"collective": "ring", "latency": profile.seconds(alpha / hops)}
-    if beta:
-        table["bandwidth"] = profile.rate(share / beta)
-    return table, said
 
 
-def steps(sources: Sequence[Source]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Return each worker's step times and when they began (seconds), runs concatenated.
+def _unknown(path: Path, events: np.ndarray, workers: int) -> list[str]:
+    """Say which ranks of a recorded job have no steps, and which have fewer than others."""
+    counts = {
+        rank: int(np.sum((events["node"] == rank) & (events["kind"] == STEP)))
+        for rank in range(workers)
+    }
+    if not any(counts.values()):
+        raise InputError(
+            f"{path}: no steps were recorded; put `with telemetry.step():` around the forward and "
+            "backward pass"
+        )
+    said = []
+    if none := [rank for rank, count in counts.items() if not count]:
+        ranks = f"rank{'s' * (len(none) > 1)} {', '.join(map(str, none))}"
+        said.append(
+            f"{path}: no steps of {ranks} of {workers} workers: their steps are taken to be like "
+            "those that were recorded; whether they are slower, or waited for, is unknown"
+        )
+    known = [count for count in counts.values() if count]
+    if max(known) > UNEVEN * min(known):
+        said.append(
+            f"{path}: {min(known)} to {max(known)} steps by rank: collectives beyond the least are "
+            "not compared between ranks"
+        )
+    return said
+
+
+def _traces(path: Path) -> list[Path]:
+    """Return the profiler's traces in a directory that is none of a run."""
+    if (path / store.WHOLE).exists() or (path / "measured").is_dir():
+        return []
+    return sorted(each for each in path.glob("*") if each.is_file() and each.suffix in TRACES)
+
+
+def steps(sources: Sequence[Source]) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """Return, by rank, step times and when they began (seconds), runs concatenated.
 
     Times are those drawn if steps were stretched, else measured; the first tenth is left out. Draws
-    are the same for all algorithms with one seed, and count once.
+    are the same for all algorithms with one seed, and count once. Ranks without steps are left out.
     """
-    workers = max(source.scenario.cluster.workers for source in sources)
-    lasted: list[list[np.ndarray]] = [[] for _ in range(workers)]
-    begun: list[list[np.ndarray]] = [[] for _ in range(workers)]
+    lasted: dict[int, list[np.ndarray]] = {}
+    begun: dict[int, list[np.ndarray]] = {}
     offset = 0.0
     for source in sources:
-        drawn = source.scenario.validation.compute == "stretched"
-        seeds: dict[int, RunEvents] = {}
-        for run in source.runs:
-            seeds.setdefault(run.seed if drawn else len(seeds), run)
-        for run in seeds.values():
+        for run in _counted(source):
             rows = run.events[run.events["kind"] == STEP]
-            ends = np.where(np.isnan(rows["due"]), rows["end"], rows["due"])
-            for rank in range(source.scenario.cluster.workers):
+            ends = _ends(rows)
+            for rank in np.unique(rows["node"][rows["node"] < source.scenario.cluster.workers]):
                 mine = np.flatnonzero(rows["node"] == rank)
                 mine = mine[math.ceil(overheads.WARM_UP * len(mine)) :]
-                lasted[rank].append((ends - rows["start"])[mine])
-                begun[rank].append(rows["start"][mine] + offset)
+                if len(mine):
+                    lasted.setdefault(int(rank), []).append((ends - rows["start"])[mine])
+                    begun.setdefault(int(rank), []).append(rows["start"][mine] + offset)
             offset += float(ends.max(initial=0.0))
-    kept = [rank for rank in range(workers) if lasted[rank]]
-    return (
-        [np.concatenate(lasted[rank]) for rank in kept],
-        [np.concatenate(begun[rank]) for rank in kept],
+    if not lasted:
+        raise InputError("no steps were measured; give a run that has some after its warm-up")
+    return {
+        rank: (np.concatenate(lasted[rank]), np.concatenate(begun[rank])) for rank in sorted(lasted)
+    }
+
+
+def different_steps(sources: Sequence[Source]) -> list[str]:
+    """Say which sources have steps that last lastingly longer than others'."""
+    if len(sources) < 2:
+        return []
+    series = [np.concatenate([each for each, _ in steps([source]).values()]) for source in sources]
+    means = [float(each.mean()) for each in series]
+    if max(means) <= UNEVEN * min(means) or len(independence.alike(series)) < 2:
+        return []
+    shown = "; ".join(
+        f"{source.path}: {profile.seconds(mean)}"
+        for source, mean in zip(sources, means, strict=True)
     )
+    return [
+        f"steps of different length ({shown}): [cluster] mixes them into one law; calibrate each "
+        "by itself for a law of each"
+    ]
+
+
+def _counted(source: Source) -> list[RunEvents]:
+    """Return the runs of a source whose steps differ."""
+    drawn = source.scenario.validation.compute == "stretched"
+    seeds: dict[int, RunEvents] = {}
+    for run in source.runs:
+        seeds.setdefault(run.seed if drawn else len(seeds), run)
+    return [*seeds.values()]
+
+
+def _ends(rows: np.ndarray) -> np.ndarray:
+    return np.where(np.isnan(rows["due"]), rows["end"], rows["due"])

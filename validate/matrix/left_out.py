@@ -32,7 +32,7 @@ def name(cell: Cell) -> str:
 def family(cell: Cell) -> str | None:
     """Return the program's family, None if it is not in the catalogue."""
     program = catalogue().get(name(cell))
-    return program and program.family
+    return program.family if program else None
 
 
 def learn(cells: Sequence[Cell], source: str = "") -> ModelError | None:
@@ -78,7 +78,7 @@ def judged(cells: Sequence[Cell]) -> list[Cell]:
             if kind(each["network"]) == kind(cell["network"]) and name(each) != name(cell)
         ]
         error = learn(others)
-        model = error and Unfitted(error, family(cell))
+        model = Unfitted(error, family(cell)) if error else None
         rows = {quantity: _judged(cell, quantity, model) for quantity in QUANTITIES}
         found.append(cell | {"left_out": rows})
     return found

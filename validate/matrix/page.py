@@ -99,7 +99,8 @@ def _coverage(cells: Sequence[Cell]) -> Iterator[str]:
         "program being left out together. Predicted with independent delays; the last column: with "
         "the same delays, by the model's error alone.\n"
     )
-    yield "| | seconds per step | time to target | both | | same delays |\n|---|--:|--:|--:|--:|--:|"
+    yield "| | seconds per step | time to target | both | | same delays |"
+    yield "|---|--:|--:|--:|--:|--:|"
     for row in left_out.coverage(cells):
         held = ("/".join(map(str, row[key])) for key in (PACE, TARGET, "both"))
         share, same = (_share(row[key]) for key in ("both", "same"))

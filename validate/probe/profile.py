@@ -11,6 +11,7 @@ import numpy as np
 from paceline.simulator.results import store
 from paceline.simulator.scenario.overhead import Overhead
 from paceline.simulator.studies import processes
+from paceline.validate.calibration import model_error
 from paceline.validate.calibration.overhead_tables import TERMS
 from paceline.validate.calibration.profile import Profile, law, rate, rounded, seconds, size
 from paceline.validate.host import machine
@@ -78,6 +79,7 @@ class _Writer:
                 for name, term in team.terms.items()
                 if term.mean > 0 and term.se > 0
             },
+            "model_error": model_error.shipped(about.network),
             "measured": {
                 "workers": [teams[0].workers, teams[-1].workers],
                 "step": [seconds(min(low for low, _ in steps)), seconds(max(h for _, h in steps))],
@@ -87,6 +89,7 @@ class _Writer:
         self.comments |= {
             "calibration": "where these numbers come from",
             "calibration.sd": "relative standard errors",
+            "calibration.model_error": "of predictions: relative standard deviations, by family",
             "calibration.measured": "the range within which the numbers hold",
             "calibration.measured.step": "steps were stretched to lengths from one to the other",
             "calibration.measured.bytes": f"the payload of the costs below: {about.model}",
