@@ -4,7 +4,7 @@ Two errors add up, each known from few values: those of the calibrated numbers a
 bootstrap replicates show, and the model's own, which programs show that no run was fitted to.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, inf, isfinite, log, sqrt
 
@@ -86,6 +86,15 @@ def basis(scenario: Scenario, found: Unfitted | None) -> str:
     """Say in a sentence which errors an interval contains."""
     stated = scenario.calibration is not None and scenario.calibration.model_error is not None
     return found.basis if found else FITTED if stated else ALONE
+
+
+def notes(models: Mapping[str, Unfitted | None]) -> list[str]:
+    """Say what the intervals of programs that were not fitted contain, by label."""
+    labels: dict[str, list[str]] = {}
+    for label, found in models.items():
+        if found:
+            labels.setdefault(found.basis, []).append(label)
+    return [f"90 % intervals of {', '.join(own)}: {said}" for said, own in labels.items()]
 
 
 def intervals(

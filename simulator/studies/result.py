@@ -22,6 +22,7 @@ from paceline.simulator.results import (
 )
 from paceline.simulator.results.figures import curves
 from paceline.simulator.results.pick import pick
+from paceline.simulator.results.prediction_interval import Unfitted
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.scenario.tables import Prices
@@ -81,9 +82,7 @@ class Result:
             "bottleneck": bottleneck.sentence(scenario, algorithm, runs),
         }
         if self.replicates:
-            program = catalogue().get(algorithm.name)
-            family = program.family if program else None
-            model = prediction_interval.unfitted(scenario, algorithm, family)
+            model = self._unfitted[algorithm.label]
             stated = prediction_interval.intervals(
                 runs,
                 statistics.group(self.replicates)[algorithm.label],
@@ -98,6 +97,15 @@ class Result:
             for quantity, interval in stated.items():
                 summary[quantity] = summary[quantity] | {"interval90": interval}
         return named | dict(statistics.jsonable(summary | found))
+
+    @cached_property
+    def _unfitted(self) -> dict[str, Unfitted | None]:
+        """The model's error by label; None for a program that the profile was fitted to."""
+        known = {name: program.family for name, program in catalogue().items()}
+        return {
+            each.label: prediction_interval.unfitted(self.scenario, each, known.get(each.name))
+            for each in self.scenario.algorithm
+        }
 
     @property
     def failures(self) -> list[str]:
@@ -129,6 +137,7 @@ class Result:
             *statistics.notes(self.groups),
             *unsaturated.notes(self.scenario, self.runs),
             *extrapolation.notes(self.scenario, self.groups),
+            *(prediction_interval.notes(self._unfitted) if self.replicates else ()),
         ]
 
     def curves(self) -> dict[str, dict[str, np.ndarray]]:

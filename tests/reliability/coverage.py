@@ -1,6 +1,7 @@
 """Coverage of confidence intervals, by simulation where the truth is known."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from paceline.simulator.studies.tune.race import Contender
 from paceline.simulator.studies.tune.space import Candidate
 from paceline.simulator.theory import theory
 
+ROOT = Path(__file__).parents[2]
+MATRIX = ROOT / "docs/validation/amd-epyc-2-cores.json"
 TITLE = "Intervals: how often they hold the truth"
 SEEDS = 5  # of an interval
 WORKERS = 4
@@ -42,7 +45,7 @@ Row = dict[str, Any]
 def measure(seconds: float) -> list[Row]:
     """Return a row for each kind of interval; `seconds` buy more of them."""
     blocks = max(LEAST, int(PER_SECOND * seconds))
-    return [*student(blocks), *paired(blocks), calibrated(max(100, blocks // 4))]
+    return [*student(blocks), *paired(blocks), calibrated(max(100, blocks // 4)), *left_out()]
 
 
 def bounds(row: Row, share: float, sure: float = 1e-4) -> tuple[float, float]:
@@ -183,6 +186,26 @@ def calibrated(blocks: int) -> Row:
     )
     what = f"{SHARE:.0%} of a real run's seconds per step (replicates of a profile)"
     return {"what": what, "tried": blocks, "handled": held, "how": HOW}
+
+
+def left_out() -> list[Row]:
+    """90 % intervals of real runs of programs that no run was fitted to, from the validation matrix.
+
+    Each program is left out in turn where the model's error is learnt.
+    """
+    from paceline.validate.matrix import left_out, remake
+
+    cells = left_out.judged(remake.read(MATRIX).cells)
+    return [
+        {
+            "what": f"{SHARE:.0%} of a real run of a program left out: {row['what']} {row['which']}",
+            "tried": row["both"][1],
+            "handled": row["both"][0],
+            "how": f"measured: {MATRIX.relative_to(ROOT)}; tests/validate/test_left_out.py",
+        }
+        for row in left_out.coverage(cells)
+        if row["what"] in ("network", "family")
+    ]
 
 
 def _profiled(step: float, error: float, spread: float) -> Scenario:

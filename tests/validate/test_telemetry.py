@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import paceline
+from paceline.command_line import run
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import load
@@ -401,6 +402,21 @@ def test_real_traces_make_a_profile(traces, tmp_path):
     scenario = load(_extending(tmp_path))
     (run,) = run_seeds(scenario, scenario.algorithm[0], [0])
     assert run.duration > 0.1  # one of them sleeps for 30 ms of a step
+
+
+def test_a_directory_of_traces_is_calibrated(traces, tmp_path, monkeypatch):
+    """The how-to's command, with what torch's own profiler has written."""
+    (tmp_path / "runs/my-trace").mkdir(parents=True)
+    for each in traces:
+        (tmp_path / "runs/my-trace" / each.name).write_bytes(each.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs/my-trace/notes.json").write_text("[1]")  # not of a rank
+    assert run(["calibrate", "runs/my-trace", "-o", "profile.toml"]) == 0
+    assert calibrate(["runs/my-trace"]).profile.tables["model"] == {"parameters": 264}
+    Path("my.toml").write_text(
+        'extends = "profile.toml"\n[run]\nsteps = 20\n[[algorithm]]\nname = "ssgd"\n'
+    )
+    assert run(["simulate", "my.toml"]) == 0  # model and number of workers are the job's
 
 
 def test_the_manual_is_true(tmp_path, monkeypatch):

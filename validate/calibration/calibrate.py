@@ -173,7 +173,7 @@ def calibrate(
             "measured": _measured(found, times, model, link),
             "notes": [*notes, *law.notes, *(model.notes if model else [])],
         },
-        "cluster": law.tables,
+        "cluster": _workers(found) | law.tables,
         "overhead": fitted.tables,
     }
     done(STAGES)
@@ -183,6 +183,8 @@ def calibrate(
         whole["calibration"]["collective"] = profile.seconds(durations.median)
     if link:
         whole["network"] = link.table
+    if sizes := {each.scenario.model.parameters for each in found if each.has_model}:
+        whole["model"] = {"parameters": max(sizes)}
     if model:
         whole["objective"] = model.objective
     files = {
@@ -221,6 +223,12 @@ def _link(scenario: Scenario) -> str:
     return f"{profile.seconds(nominal.hop)}, {bandwidth}"
 
 
+def _workers(found: Sequence[Source]) -> dict[str, int]:
+    """Return the number of workers of recorded jobs, if they agree: there is no other scenario."""
+    counts = {each.scenario.cluster.workers for each in found if each.recorded}
+    return {"workers": counts.pop()} if len(counts) == 1 else {}
+
+
 def _programs(found: Sequence[Source]) -> list[str]:
     """Return the programs that were fitted, as far as known: a recorded job does not say."""
     runs = (run for source in found if not source.recorded for run in source.runs)
@@ -255,8 +263,15 @@ def _spread(checks: Sequence[PaceCheck]) -> float:
 
 def _error_model(found: Sequence[Source], notes: list[str]) -> "error_model.ErrorModel | None":
     """Fit the error model; without losses, return None and add a note that says why."""
+    trained = [source.path for source in found if not source.recorded]
+    if not trained:
+        notes.append(
+            "no error model: it takes runs of `paceline validate`; the scenario states its own "
+            "[objective], or predicts time alone"
+        )
+        return None
     try:
-        return error_model.fit([source.path for source in found])
+        return error_model.fit(trained)
     except InputError as error:
         notes.append(f"no error model: {error}")
         return None
@@ -302,7 +317,7 @@ def _measured(
         "step": [profile.seconds(min(means)), profile.seconds(max(means))],
     }
     latencies = [ClosedForm(each.scenario.nominal).hop for each in found if not each.recorded]
-    if link:
+    if link and link.latency is not None:
         latencies.append(link.latency)
     if latencies:
         limits["latency"] = [profile.seconds(each) for each in (min(latencies), max(latencies))]

@@ -22,6 +22,8 @@ from paceline.validate.measurement.telemetry_files import Recorded, RecordedColl
 from paceline.validate.training import events
 from paceline.validate.training.events import STEP, WAIT
 
+BYTES = 4  # of a parameter, where a job does not say
+LARGEST = 4e15  # bytes of a model
 TRACES = (".json", ".gz")
 EVENTS = "events.csv"
 UNEVEN = 1.1  # ratio of the ranks' numbers of steps, or of jobs' steps, from which a note says so
@@ -32,8 +34,9 @@ class Source:
     """Runs of one scenario.
 
     `paces`: seconds per step by label and seed, of runs that can be repeated; `summary`: of their
-    run directory; `recorded`: a job of a user's own, whose collectives are `over_links`, and of
-    which `durations` may be known; `notes`: in sentences.
+    run directory; `recorded`: a job of a user's own, whose collectives are `over_links`; of which
+    `durations`, and whether the scenario's model is the job's (`has_model`), may be known; `notes`:
+    in sentences.
     """
 
     path: Path
@@ -43,6 +46,7 @@ class Source:
     summary: dict[str, Any]
     notes: tuple[str, ...] = ()
     recorded: bool = False
+    has_model: bool = False
     over_links: Collectives | None = None
     durations: RecordedCollectives | None = None
 
@@ -93,7 +97,7 @@ def _directory(path: Path, allow_paths: bool) -> Source:
         for label, each in found.runs.items()
         for run in each
     }
-    return Source(path, scenario, runs, paces, found.summary, notes=tuple(_evidence(path, found)))
+    return Source(path, scenario, runs, paces, found.summary, tuple(_evidence(path, found)))
 
 
 def _evidence(path: Path, found: directories.RunDirectory) -> list[str]:
@@ -109,10 +113,10 @@ def _recorded(path: Path, found: Recorded) -> Source:
     """Return the source of a recorded job, in which nothing was prescribed."""
     every = np.concatenate(list(found.events.values()))
     workers = max(int(found.head.get("workers", 0)), len(np.unique(every["node"])))
-    sizes = every["bytes"][(every["kind"] == WAIT) & (every["bytes"] > 0)]
+    size = _model_bytes(found.head, every)
     table = {
         "title": found.head.get("title", ""),
-        "model": {"parameters": max(1, round(float(sizes.max()) / 4)) if len(sizes) else 1},
+        "model": {"parameters": max(1, round(size / BYTES)) if size else 1},
         "cluster": {"workers": workers, "compute": "1 s"},
         "network": {"collective": "ring", "latency": "0 s"},
         "run": {"steps": 1},
@@ -130,9 +134,39 @@ def _recorded(path: Path, found: Recorded) -> Source:
     summary = {
         "versions": found.head.get("versions", {}), "machine": found.head.get("hardware", {})
     }  # fmt: skip
+    if size and not found.head.get("model_bytes"):
+        said.append(
+            f"{path}: the model's size is taken to be the {size:.4g} bytes that a step's "
+            "collectives send; correct model.parameters if they send anything else"
+        )
     return Source(
-        path, scenario, runs, {}, summary, tuple(said), True, over_links, found.collectives
+        path,
+        scenario,
+        runs,
+        {},
+        summary,
+        tuple(said),
+        recorded=True,
+        has_model=bool(size),
+        over_links=over_links,
+        durations=found.collectives,
     )
+
+
+def _model_bytes(head: dict[str, Any], events: np.ndarray) -> float:
+    """Return the bytes of a recorded job's model: as it says, else those sent in a step; 0: none.
+
+    A step that sends nothing, as between the averages of local SGD, does not count.
+    """
+    said = head.get("model_bytes")
+    if isinstance(said, int | float) and 0 < said < LARGEST:
+        return float(said)
+    waits = events[(events["kind"] == WAIT) & (events["bytes"] > 0)]
+    if not len(waits):
+        return 0.0
+    keys = np.stack([waits["node"], waits["step"]])
+    _, places = np.unique(keys, axis=1, return_inverse=True)
+    return min(float(np.median(np.bincount(places.ravel(), waits["bytes"]))), LARGEST)
 
 
 def _unknown(path: Path, events: np.ndarray, workers: int) -> list[str]:
@@ -163,10 +197,11 @@ def _unknown(path: Path, events: np.ndarray, workers: int) -> list[str]:
 
 
 def _traces(path: Path) -> list[Path]:
-    """Return the profiler's traces in a directory that is none of a run."""
+    """Return the profiler's traces in a directory that is none of a run: rank-*, else all."""
     if (path / store.WHOLE).exists() or (path / "measured").is_dir():
         return []
-    return sorted(each for each in path.glob("*") if each.is_file() and each.suffix in TRACES)
+    found = sorted(each for each in path.glob("*") if each.is_file() and each.suffix in TRACES)
+    return [each for each in found if each.name.startswith("rank-")] or found
 
 
 def steps(sources: Sequence[Source]) -> dict[int, tuple[np.ndarray, np.ndarray]]:

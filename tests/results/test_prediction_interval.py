@@ -1,0 +1,102 @@
+"""Intervals of predictions contain the model's own error where no run was fitted to a program."""
+
+import inspect
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import t
+
+from paceline import simulate
+from paceline.simulator.programs import catalogue
+from paceline.simulator.results.prediction_interval import ALONE, FITTED, Spread
+from tests.helpers.worlds import scenario
+
+ERROR = {
+    "programs": 9,
+    "source": "a matrix",
+    "seconds_per_step": {"blocking": 0.01, "overlapped": 0.04, "server": 0.02},
+    "time_to_target": {"blocking": 0.03, "overlapped": 0.05, "server": 0.06},
+}
+ALGORITHMS = ({"name": "ssgd"}, {"name": "local-sgd", "tau": 2}, {"name": "dts", "delay": 2},
+              {"name": "asgd"}, {"name": "d-psgd"})  # fmt: skip
+
+
+def rows(*algorithms, **calibration):
+    known = {"sd": {}, "replicates": 4, "fitted": ["ssgd"], "model_error": ERROR} | calibration
+    world = scenario(*(algorithms or ALGORITHMS), compute="1 s", steps=6, calibration=known)
+    result = simulate(world, paired=True)
+    return {each["label"]: each for each in result.algorithms}, result
+
+
+def half(row, quantity="seconds_per_step"):
+    """Half the width of an interval, of logarithms."""
+    low, high = row["interval90"][quantity]
+    return np.log(high / low) / 2
+
+
+def test_programs_that_were_not_fitted_have_their_family_s_error():
+    """No other error here: constant steps, and numbers that are certain."""
+    found, result = rows()
+    assert half(found["ssgd"]) == pytest.approx(0, abs=1e-12)
+    eight = t.ppf(0.95, 8)
+    for label, error in {"local-sgd tau=2": 0.01, "dts delay=2": 0.04, "asgd": 0.02,
+                         "d-psgd": 0.04}.items():  # fmt: skip
+        assert half(found[label]) == pytest.approx(eight * error), label
+    assert found["ssgd"]["interval90_basis"] == FITTED
+    assert (
+        "learnt from 9 programs that no run was fitted to (a matrix)"
+        in (found["asgd"]["interval90_basis"])
+    )
+    assert "the family with the largest errors" in found["d-psgd"]["interval90_basis"]
+    for row in found.values():
+        assert row["seconds_per_step"]["interval90"] == row["interval90"]["seconds_per_step"]
+    (note,) = [each for each in result.notes if "that of server programs" in each]
+    assert note.startswith("90 % intervals of asgd: ")
+    assert not [each for each in result.notes if "ssgd" in each]
+
+
+def test_a_label_makes_no_program_a_fitted_one():
+    found, _ = rows({"name": "dts", "delay": 2, "label": "ssgd"})
+    assert half(found["ssgd"]) > 0.05
+    found, _ = rows({"name": "ssgd", "label": "mine"})
+    assert half(found["mine"]) == pytest.approx(0, abs=1e-12)
+
+
+def test_a_fitted_program_under_other_conditions_was_not_fitted():
+    found, _ = rows(measured={"step": ["10 ms", "20 ms"]})
+    assert half(found["ssgd"]) == pytest.approx(t.ppf(0.95, 8) * 0.01)
+
+
+def test_a_profile_that_states_no_error_of_the_model_says_so():
+    found, result = rows(model_error=None)
+    assert all(half(row) == pytest.approx(0, abs=1e-12) for row in found.values())
+    assert {row["interval90_basis"] for row in found.values()} == {ALONE}
+    assert result.notes == simulate(result.scenario.model_copy(update={"calibration": None})).notes
+
+
+@given(st.lists(st.tuples(st.floats(1e-8, 1.0), st.integers(1, 30)), min_size=2, max_size=2))
+def test_two_errors_are_wider_than_either_and_surer_than_the_less_sure(parts):
+    one, two = (Spread(*each) for each in parts)
+    both = one + two
+    assert both.variance == pytest.approx(one.variance + two.variance)
+    assert min(one.freedom, two.freedom) <= both.freedom * (1 + 1e-9)
+    assert both.freedom <= (one.freedom + two.freedom) * (1 + 1e-9)
+    assert (one + Spread(0.0, 3)).half == pytest.approx(one.half)
+
+
+def test_what_overlaps_is_what_starts_a_mean_and_goes_on():
+    """The flag of each program is what its text says, that of helpers in its module included."""
+
+    def text(function):
+        own = inspect.getsource(function)
+        module = sys.modules[function.__module__]
+        helpers = [name for name, each in inspect.getmembers(module, inspect.isfunction)
+                   if each.__module__ == function.__module__ and f" {name}(" in own
+                   and each is not function]  # fmt: skip
+        return own + "".join(inspect.getsource(getattr(module, name)) for name in helpers)
+
+    found = {name for name, each in catalogue().items() if "start_mean(" in text(each.worker)}
+    assert found == {name for name, each in catalogue().items() if each.family == "overlapped"}

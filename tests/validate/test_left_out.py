@@ -1,0 +1,133 @@
+"""The model's error, learnt from programs that were left out, and the coverage that it gives."""
+
+import json
+import math
+from copy import deepcopy
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from paceline.simulator.results.prediction_interval import Unfitted
+from paceline.simulator.scenario.overhead import ModelError
+from paceline.validate.calibration import model_error
+from paceline.validate.comparison.quantities import PACE, TARGET
+from paceline.validate.matrix import left_out, remake
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = Path("docs/validation/amd-epyc-2-cores.json")
+LOW, HIGH = 0.80, 0.98
+NAMES = {
+    "blocking": ("local-sgd", "easgd", "bmuf"),
+    "overlapped": ("dts", "cocod-sgd", "hpsgd"),
+    "server": ("asgd", "ssp"),
+}
+
+
+@pytest.fixture(scope="module")
+def matrix():
+    return remake.read(ROOT / DOCUMENT)
+
+
+def cell(program, off, spread=0.02, network="emulated", **changes):
+    """Make a cell whose measurement is e^off times what was predicted with the same delays."""
+    paired = {"predicted": 1.0, "measured": math.exp(off)}
+    wide = math.exp(1.895 * spread)
+    apart = paired | {"interval90": [1 / wide, wide]}
+    quantities = {PACE: paired, TARGET: paired, "independent": {PACE: apart, TARGET: apart}}
+    found = {"program": program, "network": network, "condition": "a", "counted": True}
+    return found | quantities | changes
+
+
+def test_the_shipped_table_is_what_the_measurements_say(matrix):
+    """`python -m paceline.validate.matrix.remake` wrote it."""
+    table = remake.table(matrix, DOCUMENT.as_posix())
+    assert model_error.FILE.read_text("utf-8") == table.text()
+    assert model_error.shipped("kernel") == model_error.shipped("real") == table.tables["real"]
+    assert ModelError(**model_error.shipped("emulated")).programs == 9
+
+
+def test_intervals_of_programs_left_out_hold_nine_of_ten_measured_values(matrix):
+    """Each of the matrix's programs left out in turn, for each kind of network and family."""
+    rows = left_out.coverage(left_out.judged(matrix.cells))
+    shares = {
+        f"{row['what']} {row['which']}": row["both"][0] / row["both"][1]
+        for row in rows
+        if row["what"] != "program"
+    }
+    assert {*shares} == {"all ", "network emulated", "network kernel", "network real",
+                         "family blocking", "family overlapped", "family server"}  # fmt: skip
+    assert all(LOW <= share <= HIGH for share in shares.values()), shares
+    for key in (PACE, TARGET):
+        held, of = rows[0][key]
+        assert LOW <= held / of <= HIGH
+    document = json.loads((ROOT / DOCUMENT).read_text("utf-8"))
+    assert document["coverage"] == rows
+    page = (ROOT / DOCUMENT).with_suffix(".md").read_text("utf-8")
+    said = (ROOT / "docs/validation/README.md").read_text("utf-8")
+    for row in rows:
+        held, of = row["both"]
+        assert f"| {held}/{of} |" in page
+        assert f"| {held} of {of} |" in said or row["what"] == "program"
+
+
+def test_an_interval_knows_nothing_of_its_own_program(matrix):
+    """Whatever hpsgd is measured to take, its intervals are the same; others' change."""
+    changed = deepcopy(matrix.cells)
+    for each in changed:
+        if left_out.name(each) == "hpsgd" and each[PACE]["measured"]:
+            each[PACE]["measured"] *= 1.5
+    for before, after in zip(left_out.judged(matrix.cells), left_out.judged(changed), strict=True):
+        one, two = (each["left_out"][PACE]["interval90"] for each in (before, after))
+        assert (one == two) == (left_out.name(before) == "hpsgd")
+
+
+def test_what_all_programs_miss_is_learnt_and_few_say_little():
+    every = [cell(f"{name} tau={k}", 0.03 * (-1) ** k)
+             for names in NAMES.values() for name in names for k in range(4)]  # fmt: skip
+    found = left_out.learn(every)
+    assert found.programs == 8
+    for quantity in (PACE, TARGET):
+        assert getattr(found, quantity) == pytest.approx(dict.fromkeys(NAMES, 0.03))
+    off = [cell(name, 0.06 if name in NAMES["server"] else 0.01)
+           for names in NAMES.values() for name in names]  # fmt: skip
+    found = left_out.learn(off)
+    assert 0.01 < found.of(PACE, "blocking") < 0.03 < found.of(PACE, "server") < 0.06
+    assert found.of(PACE, "gossip") == found.of(PACE, None) == found.of(PACE, "server")
+    assert left_out.learn(every[:4]) is None  # of one program alone
+    assert left_out.learn([each | {"counted": False} for each in every]) is None
+
+
+def test_intervals_hold_nine_of_ten_of_programs_that_are_new():
+    """Programs differ in how far they are off, as in the matrix; nine are known, one is new."""
+    rng = np.random.default_rng(3)
+    held = []
+    for _ in range(400):
+        names = [name for own in NAMES.values() for name in own]
+        size = dict(zip(names, 0.01 * np.exp(0.5 * rng.standard_normal(8)), strict=True))
+        cells = [cell(name, size[name] * rng.standard_normal()) for name in names for _ in range(8)]
+        new = names[rng.integers(8)]
+        known = left_out.learn([each for each in cells if left_out.name(each) != new])
+        spread = Unfitted(known, left_out.family(cell(new, 0.0))).spread(PACE)
+        held += [
+            abs(math.log(each[PACE]["measured"])) <= spread.half
+            for each in cells
+            if left_out.name(each) == new
+        ]
+    assert LOW <= np.mean(held) <= HIGH
+
+
+def test_chance_and_the_model_s_error_add_up():
+    """The stated interval, of chance alone, is widened by what other programs were off."""
+    others = [cell(name, 0.02 * (-1) ** k) for name in NAMES["blocking"] for k in range(4)]
+    (*_, found) = left_out.judged([*others, cell("dts", 0.0, spread=0.02)])
+    low, high = found["left_out"][PACE]["interval90"]
+    assert high == pytest.approx(1 / low)
+    assert 1.6 * 0.02 * 2**0.5 < math.log(high) < 2.1 * 0.02 * 2**0.5
+    unknown = cell("dts", 0.0) | {TARGET: {"predicted": None, "measured": 3.0}}
+    (*_, found) = left_out.judged([*others, unknown])
+    assert found["left_out"][TARGET]["same"] is None
+    (row, *_) = left_out.coverage([found])
+    assert (row["both"], row["same"]) == ([2, 2], [1, 1])
