@@ -6,7 +6,7 @@ draws is in it. A program of the matrix is one value: its mean square over all c
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from paceline.simulator.programs import catalogue
@@ -106,15 +106,20 @@ def _judged(cell: Cell, quantity: str, model: Unfitted | None) -> Row:
 def coverage(cells: Sequence[Cell]) -> list[Row]:
     """Count, over `judged` cells that count, the intervals that hold the measured value.
 
-    A row for all, each kind of network, each family and each program, as (what, which); with
-    (held, of) for each quantity, for `both`, and `same` with the same delays.
+    A row for all, each kind of network, each family, each of both, and each program, as (what,
+    which); with (held, of) for each quantity, for `both`, and `same` with the same delays.
     """
     counted = [cell for cell in cells if cell["counted"]]
     groups: dict[tuple[str, str], list[Cell]] = {("all", ""): counted}
-    for what, of in (("network", lambda cell: cell["network"]), ("family", family),
-                     ("program", lambda cell: cell["program"])):  # fmt: skip
+    kinds: dict[str, Callable[[Cell], str]] = {
+        "network": lambda cell: cell["network"],
+        "family": lambda cell: str(family(cell)),
+        "family and network": lambda cell: f"{family(cell)}, {cell['network']}",
+        "program": lambda cell: cell["program"],
+    }
+    for what, of in kinds.items():
         for cell in counted:
-            groups.setdefault((what, str(of(cell))), []).append(cell)
+            groups.setdefault((what, of(cell)), []).append(cell)
     rows = []
     for (what, which), own in groups.items():
         row: Row = {"what": what, "which": which}

@@ -104,7 +104,7 @@ def _coverage(cells: Sequence[Cell]) -> Iterator[str]:
     for row in left_out.coverage(cells):
         held = ("/".join(map(str, row[key])) for key in (PACE, TARGET, "both"))
         share, same = (_share(row[key]) for key in ("both", "same"))
-        title = " ".join(filter(None, (row["what"], row["which"])))
+        title = f"{row['what']}: {row['which']}".removesuffix(": ")
         yield f"| {title} | {' | '.join(held)} | {share} | {same} |"
     yield ""
 
