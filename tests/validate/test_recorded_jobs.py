@@ -133,6 +133,18 @@ def test_too_little_is_refused_with_a_reason(tmp_path, record, says, capsys):
     assert "Traceback" not in error
 
 
+def test_what_is_no_job_is_refused_with_what_to_give(tmp_path):
+    folder = job(tmp_path / "job")
+    with pytest.raises(InputError, match=r"rank-0.telemetry: telemetry of one rank; give its dir"):
+        calibrate([folder / "rank-0.telemetry"])
+    with pytest.raises(InputError, match="named twice; it would count as two jobs"):
+        calibrate([folder, tmp_path / "." / "job"])
+    for name in ("empty", "absent"):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        with pytest.raises(InputError, match=f"{name}: not a run directory of `paceline validate`"):
+            calibrate([tmp_path / name])
+
+
 # Links and steps that differ
 
 

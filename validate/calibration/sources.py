@@ -64,6 +64,9 @@ def read(paths: Sequence[Path], *, allow_paths: bool = False) -> list[Source]:
         found.append(_recorded(traces[0], kineto.read(*traces)))
     if not found:
         raise InputError("nothing to calibrate from; name run directories of `paceline validate`")
+    places = [source.path.resolve() for source in found]
+    if twice := [path for path in places if places.count(path) > 1]:
+        raise InputError(f"{twice[0]}: named twice; it would count as two jobs: name it once")
     return found
 
 
@@ -72,12 +75,21 @@ def _directory(path: Path, allow_paths: bool) -> Source:
         return _recorded(path, telemetry_files.read(path))
     if traces := _traces(path):
         return _recorded(path, kineto.read(*traces))
+    if path.suffix == ".telemetry":
+        raise InputError(f"{path}: telemetry of one rank; give its directory, {path.parent}")
     path = path / "measured" if (path / "measured").is_dir() else path
+    if not (path / store.WHOLE).exists():
+        raise InputError(
+            f"{path}: not a run directory of `paceline validate` (no {store.WHOLE}), and neither "
+            "telemetry nor a profiler's traces are in it; give what has one of them"
+        )
     found = directories.read(path)
     file = str(found.summary["scenario"]["file"])
     scenario = parse(found.table, file=file, folder=Path(file).parent, allow_paths=allow_paths)
     algorithms = {each.label: each for each in scenario.algorithm}
     did = events.read(path / EVENTS)
+    if not did:
+        raise InputError(f"{path / EVENTS}: no events; repeat the run's command")
     if strange := sorted({label for label, _ in did} - algorithms.keys()):
         raise InputError(
             f"{path / EVENTS}: {strange[0]}: no algorithm of this run; repeat the run's command"
@@ -97,7 +109,9 @@ def _directory(path: Path, allow_paths: bool) -> Source:
         for label, each in found.runs.items()
         for run in each
     }
-    return Source(path, scenario, runs, paces, found.summary, tuple(_evidence(path, found)))
+    every = np.concatenate(list(did.values()))
+    said = [*_evidence(path, found), *_missing(path, every, scenario.cluster.workers)]
+    return Source(path, scenario, runs, paces, found.summary, tuple(said))
 
 
 def _evidence(path: Path, found: directories.RunDirectory) -> list[str]:
@@ -127,7 +141,7 @@ def _recorded(path: Path, found: Recorded) -> Source:
     (algorithm,) = scenario.algorithm
     runs = [RunEvents(scenario, algorithm, seed, rows) for (_, seed), rows in found.events.items()]
     over_links = links.collectives(path, every, workers)
-    said = [*found.notes, *_unknown(path, every, workers)]
+    said = [*found.notes, *_missing(path, every, workers), *_uneven(path, every, workers)]
     if over_links is None:
         why = "one worker" if workers < 2 else "no collectives with known bytes"
         said.append(f"{path}: {why}: the network cannot be fitted")
@@ -169,31 +183,40 @@ def _model_bytes(head: dict[str, Any], events: np.ndarray) -> float:
     return min(float(np.median(np.bincount(places.ravel(), waits["bytes"]))), LARGEST)
 
 
-def _unknown(path: Path, events: np.ndarray, workers: int) -> list[str]:
-    """Say which ranks of a recorded job have no steps, and which have fewer than others."""
-    counts = {
-        rank: int(np.sum((events["node"] == rank) & (events["kind"] == STEP)))
-        for rank in range(workers)
-    }
-    if not any(counts.values()):
+def _steps(events: np.ndarray, workers: int) -> list[int]:
+    """Return the number of steps of each rank."""
+    ranks, counts = np.unique(events["node"][events["kind"] == STEP], return_counts=True)
+    known = dict(zip(ranks.tolist(), counts.tolist(), strict=True))
+    return [known.get(rank, 0) for rank in range(workers)]
+
+
+def _missing(path: Path, events: np.ndarray, workers: int) -> list[str]:
+    """Say which ranks have no steps, and what is unknown without them. Raises InputError if all."""
+    counts = _steps(events, workers)
+    if not any(counts):
         raise InputError(
             f"{path}: no steps were recorded; put `with telemetry.step():` around the forward and "
             "backward pass"
         )
-    said = []
-    if none := [rank for rank, count in counts.items() if not count]:
-        ranks = f"rank{'s' * (len(none) > 1)} {', '.join(map(str, none))}"
-        said.append(
-            f"{path}: no steps of {ranks} of {workers} workers: their steps are taken to be like "
-            "those that were recorded; whether they are slower, or waited for, is unknown"
-        )
-    known = [count for count in counts.values() if count]
-    if max(known) > UNEVEN * min(known):
-        said.append(
-            f"{path}: {min(known)} to {max(known)} steps by rank: collectives beyond the least are "
-            "not compared between ranks"
-        )
-    return said
+    none = [rank for rank, count in enumerate(counts) if not count]
+    if not none:
+        return []
+    ranks = f"rank{'s' * (len(none) > 1)} {', '.join(map(str, none))}"
+    return [
+        f"{path}: no steps of {ranks} of {workers} workers: their steps are taken to be like those "
+        "that were recorded; whether they are slower, or waited for, is unknown"
+    ]
+
+
+def _uneven(path: Path, events: np.ndarray, workers: int) -> list[str]:
+    """Say which of the ranks of a recorded job have fewer steps than others."""
+    known = [count for count in _steps(events, workers) if count]
+    if max(known) <= UNEVEN * min(known):
+        return []
+    return [
+        f"{path}: {min(known)} to {max(known)} steps by rank: collectives beyond the least are "
+        "not compared between ranks"
+    ]
 
 
 def _traces(path: Path) -> list[Path]:
