@@ -95,6 +95,11 @@ PROFILE = {
         "run_to_run": 0.02, "sd": {"overhead.0.issue": 0.1, "cluster.compute": 0.1},
         "measured": {"workers": [2, 8], "step": ["10 ms", "1 s"], "loss": [0.1, 1.0]},
         "replicates": 2, "notes": ["one"], "runs": ["a"], "hardware": "cpu", "versions": {},
+        "fitted": ["ssgd"],
+        "model_error": {
+            "programs": 9, "source": "a matrix", "seconds_per_step": {"blocking": 0.01},
+            "time_to_target": {"blocking": 0.02, "server": 0.03},
+        },
     },
     "cluster": {"compute": {"dist": "gamma", "mean": "80 ms", "shape": 4.0}},
     "network": {"latency": "1 ms", "bandwidth": "2 Gbit/s"},

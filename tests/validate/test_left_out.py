@@ -49,6 +49,16 @@ def test_the_shipped_table_is_what_the_measurements_say(matrix):
     assert ModelError(**model_error.shipped("emulated")).programs == 9
 
 
+def test_the_manual_shows_the_shipped_table():
+    page = (ROOT / "docs/calibrate.md").read_text("utf-8")
+    for network, said in (("emulated", "emulated delays"), ("real", "real links")):
+        for quantity in (PACE, TARGET):
+            shown = [100 * each for each in model_error.shipped(network)[quantity].values()]
+            digits = [f"{each:.2f}" if each < 1 else f"{each:.1f}" for each in shown]
+            row = " | ".join(f"{each} %" for each in digits)
+            assert f"| {quantity.replace('_', ' ')}, {said} | {row} |" in page
+
+
 def test_intervals_of_programs_left_out_hold_nine_of_ten_measured_values(matrix):
     """Each of the matrix's programs left out in turn, for each kind of network and family."""
     rows = left_out.coverage(left_out.judged(matrix.cells))

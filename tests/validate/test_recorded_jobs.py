@@ -16,7 +16,10 @@ from hypothesis import strategies as st
 from paceline import Telemetry, calibrate
 from paceline.command_line import run
 from paceline.simulator.errors import InputError
+from paceline.simulator.load.load import parse
 from paceline.validate.calibration import profile
+from paceline.validate.calibration.calibrate import kind_of_network
+from paceline.validate.calibration.sources import Source
 
 ROOT = Path(__file__).parents[2]
 LATENCY, SPEED = 1e-3, 1e8  # of a hop: seconds, bytes per second
@@ -183,6 +186,30 @@ def test_jobs_over_links_of_different_speed_are_refused(tmp_path, capsys, other,
         assert re.search(rf"two: [^;)]*{words}", said)
         assert "calibrate each job by itself" in said
     assert not (tmp_path / "p.toml").exists()
+
+
+def test_runs_over_prescribed_links_of_different_speed_are_refused(tmp_path):
+    """Beyond emulated delays, what a collective costs depends on its link."""
+
+    def source(name, network, latency):
+        table = {
+            "model": {"parameters": 1000},
+            "cluster": {"workers": 2, "compute": "1 s"},
+            "network": {"collective": "ring", "latency": latency, "bandwidth": "8 Mbit/s"},
+            "run": {"steps": 1},
+            "validation": {"network": network},
+            "algorithm": [{"name": "psgd"}],
+        }
+        return Source(tmp_path / name, parse(table), [], {}, {})
+
+    far = source("far", "kernel", "80 ms")
+    with pytest.raises(InputError, match=r"near: 10 ms, 8 Mbit/s; .*far: 80 ms, 8 Mbit/s"):
+        kind_of_network([source("near", "kernel", "10 ms"), far])
+    with pytest.raises(InputError, match=r"networks of several kinds \(emulated, kernel\)"):
+        kind_of_network([source("near", "emulated", "10 ms"), far])
+    both = [source(each, "emulated", each) for each in ("10 ms", "80 ms")]
+    assert kind_of_network(both) == "emulated"
+    assert kind_of_network([far, source("too", "kernel", "80 ms")]) == "kernel"
 
 
 def test_chance_makes_no_link_a_different_one(tmp_path):

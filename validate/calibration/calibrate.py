@@ -144,7 +144,7 @@ def calibrate(
     done(0)
     found = sources.read([Path(path) for path in paths], allow_paths=allow_paths)
     done(1)
-    network = _network(found)
+    network = kind_of_network(found)
     recorded = [each.over_links for each in found if each.over_links]
     link = links.fit(recorded) if recorded else None
     below = profile.read(base) if base else overhead_tables.NOTHING
@@ -194,7 +194,7 @@ def calibrate(
     return CalibrationResult(Profile(whole, fitted.comments | COMMENTS, HEAD, files), law, checks)
 
 
-def _network(found: Sequence[Source]) -> str:
+def kind_of_network(found: Sequence[Source]) -> str:
     """Return the kind of network of all sources. Raises InputError for different ones.
 
     Emulated delays are known one by one, so that runs with different ones can be fitted together.
