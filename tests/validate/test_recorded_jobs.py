@@ -97,6 +97,11 @@ def test_of_the_ranks_that_recorded_a_profile_is_made(tmp_path):
     }  # fmt: skip
 
 
+def test_many_missing_ranks_are_named_by_the_first(tmp_path):
+    _, said = fitted(job(tmp_path / "job", [0], workers=40))
+    assert "no steps of ranks 1, 2, 3, 4, 5, 6, 7, 8 and 31 more of 40 workers" in said
+
+
 @given(data=st.data())
 @settings(max_examples=15, deadline=None)
 def test_any_part_of_a_job_is_calibrated_or_refused_in_a_sentence(data, tmp_path_factory):

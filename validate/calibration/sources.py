@@ -201,9 +201,8 @@ def _missing(path: Path, events: np.ndarray, workers: int) -> list[str]:
     none = [rank for rank, count in enumerate(counts) if not count]
     if not none:
         return []
-    ranks = f"rank{'s' * (len(none) > 1)} {', '.join(map(str, none))}"
     return [
-        f"{path}: no steps of {ranks} of {workers} workers: their steps are taken to be like those "
+        f"{path}: no steps of {telemetry_files.ranks(none)} of {workers} workers: their steps are taken to be like those "
         "that were recorded; whether they are slower, or waited for, is unknown"
     ]
 

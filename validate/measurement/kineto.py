@@ -13,7 +13,7 @@ import numpy as np
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import untrusted
-from paceline.validate.measurement.telemetry_files import Recorded, RecordedCollectives
+from paceline.validate.measurement.telemetry_files import Recorded, RecordedCollectives, ranks
 from paceline.validate.training.events import EVENT, ISSUE, STEP, WAIT, Key
 
 PROFILED = re.compile(r"ProfilerStep#(\d+)")
@@ -80,13 +80,13 @@ def read(*paths: Path | str) -> Recorded:
             "workers": workers, "model_bytes": None,
         }  # fmt: skip
         heads.append(head | {"hardware": {"gpu": str(gpus[0])} if gpus else {}})
-    ranks = [head["rank"] for head in heads]
-    if len({*ranks}) < len(ranks):
+    known = [head["rank"] for head in heads]
+    if len({*known}) < len(known):
         raise InputError(f"{', '.join(map(str, paths))}: traces of the same rank; give one of each")
     notes = ["from a profiler's trace, which slows steps down: compare with the pace without it"]
-    if missing := sorted({*range(heads[0]["workers"])} - {*ranks}):
-        notes.append(f"no trace of rank {', '.join(map(str, missing))}")
-    order = np.argsort(ranks)
+    if missing := sorted({*range(heads[0]["workers"])} - {*known}):
+        notes.append(f"no trace of {ranks(missing)}")
+    order = np.argsort(known)
     events = np.concatenate([found[index] for index in order])
     under_way = sum(each.under_way for each in traced)
     hidden = 1 - sum(each.exposed for each in traced) / under_way if under_way else 0.0

@@ -22,6 +22,7 @@ KNOWN = (LOSS, COLLECTIVE, STEP, ISSUE, WAIT)
 SCHEMA = 1
 HEAD = 1_000_000  # bytes of the first line, at most
 MOST = 65_535  # workers, as in a scenario
+SHOWN = 8  # ranks that a note names
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +78,7 @@ def read(directory: Path | str) -> Recorded:
         raise InputError(f"{directory}: two files of one rank; keep one of them")
     missing = sorted({*range(head["workers"])} - {each["rank"] for each, _ in found})
     if missing:
-        notes.append(f"nothing of rank {', '.join(map(str, missing))}")
+        notes.append(f"nothing of {ranks(missing)}")
     shared = len({each["boot"] for each, _ in found}) == 1
     if not shared:
         notes.append("several machines: only durations within a rank are known")
@@ -100,6 +101,13 @@ def read(directory: Path | str) -> Recorded:
     key = str(head["label"]), int(head["seed"])
     curve = every[np.argsort(every[:, 0], kind="stable")]
     return Recorded({key: np.concatenate(events)}, {key: curve}, head, notes)
+
+
+def ranks(numbers: Sequence[int]) -> str:
+    """Name ranks in words, many by the first ones and their number."""
+    shown = ", ".join(map(str, numbers[:SHOWN]))
+    more = f" and {len(numbers) - SHOWN} more" if len(numbers) > SHOWN else ""
+    return f"rank{'s' * (len(numbers) > 1)} {shown}{more}"
 
 
 def _read(path: Path) -> tuple[dict[str, Any], np.ndarray]:
