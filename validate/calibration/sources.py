@@ -202,8 +202,9 @@ def _missing(path: Path, events: np.ndarray, workers: int) -> list[str]:
     if not none:
         return []
     return [
-        f"{path}: no steps of {telemetry_files.ranks(none)} of {workers} workers: their steps are taken to be like those "
-        "that were recorded; whether they are slower, or waited for, is unknown"
+        f"{path}: no steps of {telemetry_files.ranks(none)} of {workers} workers: their steps are "
+        "taken to be like those that were recorded; whether they are slower, or waited for, is "
+        "unknown"
     ]
 
 
