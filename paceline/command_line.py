@@ -16,6 +16,7 @@ from paceline.simulator.errors import InputError, RunError
 from paceline.simulator.inputs.escaping import visible
 
 if TYPE_CHECKING:
+    from paceline.simulator.results.ownership import Destination
     from paceline.simulator.studies.execution import Progress
 
 # Plain help, without rich: it costs `paceline --help` 50 ms of its 150.
@@ -52,6 +53,9 @@ Overrides = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="The first seed.")]
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Directory for the results.")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace results of other settings in --out.")
+]
 AllowPaths = Annotated[
     bool,
     typer.Option("--allow-paths", help="Allow the scenario to name files outside its folder."),
@@ -102,21 +106,23 @@ def _simulate(  # noqa: PLR0913, PLR0917 - the contract's options
     ] = None,
     force: Force = False,
     out: Out = None,
+    overwrite: Overwrite = False,
     figure: Figure = FIGURES,
     as_json: AsJson = False,
 ) -> None:
     """Simulate every algorithm of a scenario: error against time.
 
     Also says which algorithm to pick, and how certain that is. Results go to --out (default:
-    runs/NAME of the scenario). An interrupted command resumes when it is repeated.
+    runs/NAME of the scenario, or the next free name). An interrupted command resumes when it is
+    repeated.
     """
     from paceline.simulator.load.load import load
     from paceline.simulator.reports import terminal
     from paceline.simulator.studies.simulate import simulate
 
     loaded = load(scenario, overrides or (), allow_paths=allow_paths)
-    out = out or Path("runs") / Path(loaded.file).stem
-    with _resumable(out), _figures(figure), _progress() as progress:
+    where = _destination(out, Path("runs") / Path(loaded.file).stem, overwrite)
+    with _resumable(where), _figures(figure), _progress() as progress:
         result = simulate(
             loaded,
             seeds=seeds,
@@ -124,7 +130,7 @@ def _simulate(  # noqa: PLR0913, PLR0917 - the contract's options
             engine=engine,
             jobs=jobs,
             dask=dask,
-            out=out,
+            out=where,
             force=force,
             progress=progress,
         )
@@ -142,7 +148,7 @@ def _simulate(  # noqa: PLR0913, PLR0917 - the contract's options
             *result.failures,
             *result.jobs,
             result.pick["sentence"],
-            FILES + str(out),
+            FILES + str(where),
         )
 
 
@@ -181,6 +187,7 @@ def _sweep(  # noqa: PLR0913, PLR0917 - the contract's options
     ] = None,
     force: Force = False,
     out: Out = None,
+    overwrite: Overwrite = False,
     figure: Figure = FIGURES,
     as_json: AsJson = False,
 ) -> None:
@@ -196,8 +203,8 @@ def _sweep(  # noqa: PLR0913, PLR0917 - the contract's options
     from paceline.simulator.studies.sweep.sweep import sweep
 
     loaded = load(scenario, overrides or (), allow_paths=allow_paths)
-    out = out or Path("runs") / f"{Path(loaded.file).stem}-sweep"
-    with _resumable(out), _figures(figure), _progress() as progress:
+    where = _destination(out, Path("runs") / f"{Path(loaded.file).stem}-sweep", overwrite)
+    with _resumable(where), _figures(figure), _progress() as progress:
         result = sweep(
             loaded,
             points=chosen(vary or (), pair, points),
@@ -206,7 +213,7 @@ def _sweep(  # noqa: PLR0913, PLR0917 - the contract's options
             engine=engine,
             jobs=cores() if jobs is None else jobs,
             dask=dask,
-            out=out,
+            out=where,
             force=force,
             progress=progress,
         )
@@ -218,8 +225,8 @@ def _sweep(  # noqa: PLR0913, PLR0917 - the contract's options
         _print_json(result.json())
     else:
         rest = len(result.rows) - terminal.SWEEP_ROWS
-        more = [f"{rest} more rows are in {out}/sweep.csv"] if rest > 0 else []
-        _show(terminal.sweep(result), *more, f"{FILES}{out}")
+        more = [f"{rest} more rows are in {where}/sweep.csv"] if rest > 0 else []
+        _show(terminal.sweep(result), *more, f"{FILES}{where}")
 
 
 @app.command("theory")
@@ -282,6 +289,7 @@ def _tune(  # noqa: PLR0913, PLR0917 - the contract's options
     ] = None,
     force: Force = False,
     out: Out = None,
+    overwrite: Overwrite = False,
     figure: Figure = FIGURES,
     as_json: AsJson = False,
 ) -> None:
@@ -291,8 +299,8 @@ def _tune(  # noqa: PLR0913, PLR0917 - the contract's options
     wrong. Results go to --out (default: runs/NAME-tune), which keeps finished runs: repeat an
     interrupted command.
     """
-    out = out or Path("runs") / f"{Path(scenario).stem}-tune"
-    with _resumable(out), _figures(figure):
+    where = _destination(out, Path("runs") / f"{Path(scenario).stem}-tune", overwrite)
+    with _resumable(where), _figures(figure):
         from paceline.simulator.load.load import load
         from paceline.simulator.reports import terminal
         from paceline.simulator.studies.processes import cores
@@ -309,7 +317,7 @@ def _tune(  # noqa: PLR0913, PLR0917 - the contract's options
                 seed=seed,
                 jobs=cores() if jobs is None else jobs,
                 dask=dask,
-                out=out,
+                out=where,
                 force=force,
                 progress=progress,
             )
@@ -323,7 +331,7 @@ def _tune(  # noqa: PLR0913, PLR0917 - the contract's options
         _print_json(result.json())
     else:
         said = f"{len(result.ranked)} configurations in {result.wall_seconds:.0f} s."
-        _show(*terminal.tune(result), result.sentence, said, f"{FILES}{out}")
+        _show(*terminal.tune(result), result.sentence, said, f"{FILES}{where}")
 
 
 @app.command("validate")
@@ -360,6 +368,7 @@ def _validate(  # noqa: PLR0913, PLR0917 - the contract's options
     ] = None,
     seed: Seed = 0,
     out: Out = None,
+    overwrite: Overwrite = False,
     figure: Figure = FIGURES,
     as_json: AsJson = False,
 ) -> None:
@@ -380,11 +389,11 @@ def _validate(  # noqa: PLR0913, PLR0917 - the contract's options
     from paceline.simulator.reports import terminal
 
     loaded = load(scenario, overrides or (), allow_paths=allow_paths)
-    out = out or Path("runs") / f"{Path(loaded.file).stem}-validate"
+    where = _destination(out, Path("runs") / f"{Path(loaded.file).stem}-validate", overwrite)
     validation = _torch("paceline.validate.validation")
-    with _resumable(out), _figures(figure), _progress("training", "real runs, left") as progress:
+    with _resumable(where), _figures(figure), _progress("training", "real runs, left") as progress:
         result = validation.validate(
-            loaded, out=out, device=device, seed=seed, seeds=seeds, progress=progress
+            loaded, out=where, device=device, seed=seed, seeds=seeds, progress=progress
         )
     if result.resumed:
         _note(f"{result.resumed} of {len(result.measured.runs)} real runs were kept from before")
@@ -393,7 +402,7 @@ def _validate(  # noqa: PLR0913, PLR0917 - the contract's options
     if as_json:
         _print_json(result.json())
     else:
-        _show(terminal.summary(result.measured), *_compared(result.comparison), FILES + str(out))
+        _show(terminal.summary(result.measured), *_compared(result.comparison), FILES + str(where))
 
 
 def _matrix(  # noqa: PLR0913, PLR0917 - as the command
@@ -736,8 +745,15 @@ def _note(text: str) -> None:
     typer.echo(f"paceline: {visible(text)}", err=True)
 
 
+def _destination(out: Path | None, default: Path, overwrite: bool) -> "Destination":
+    """Return where to write: `out`, or else the next free name from `default` on."""
+    from paceline.simulator.results.ownership import Destination
+
+    return Destination(out or default, given=out is not None, overwrite=overwrite, say=_note)
+
+
 @contextmanager
-def _resumable(out: Path) -> Iterator[None]:
+def _resumable(out: "Path | Destination") -> Iterator[None]:
     """On Ctrl-C, say that `out` keeps the finished runs, and exit with 130."""
     try:
         yield

@@ -6,6 +6,7 @@ JSON and TOML are parsed here, within bounds on depth.
 
 import csv
 import json
+import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -58,8 +59,15 @@ def reason(error: Exception) -> str:
 
 def text(path: Path | str, largest: int = LARGEST) -> str:
     """Return the text of a UTF-8 file without its byte-order mark. Raises OSError or ValueError."""
+    return data(path, largest).decode("utf-8-sig")
+
+
+def data(path: Path | str, largest: int = LARGEST) -> bytes:
+    """Return the bytes of a file. Raises OSError, or ValueError above `largest` bytes."""
     with open(path, "rb") as file:
-        return content(file, largest).decode("utf-8-sig")
+        if os.fstat(file.fileno()).st_size > largest:  # before any of it takes memory
+            raise ValueError(_above(largest))
+        return content(file, largest)
 
 
 def content(file: BinaryIO, largest: int) -> bytes:
@@ -68,8 +76,12 @@ def content(file: BinaryIO, largest: int) -> bytes:
     while part := file.read(CHUNK):
         found += part
         if len(found) > largest:
-            raise ValueError(f"above {largest / 1e6:.0f} MB")
+            raise ValueError(_above(largest))
     return bytes(found)
+
+
+def _above(largest: int) -> str:
+    return f"above {largest / 1e6:.0f} MB"
 
 
 def loads(text: str | bytes) -> Any:

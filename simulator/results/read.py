@@ -1,6 +1,7 @@
 """Run directories, read back: the document, and the curves as runs."""
 
 import csv
+import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from paceline.simulator.errors import InputError
+from paceline.simulator.inputs import csv_cells, untrusted
 from paceline.simulator.results import schema, store
 from paceline.simulator.results.run import COLUMNS, Run
 
 CURVES = "curves.csv"
+REAL = "real"  # the engine of real runs
 
 LATER = dict.fromkeys(
     ("diverged", "failures", "handed_over", "network", "server", "staleness", "stall", "workers")
@@ -24,7 +27,8 @@ class RunDirectory:
     """A run directory: its scenario's `table`, its `summary`, and `runs` by label.
 
     `rows` has the summary of each algorithm, by label. Runs have only their curves, steps and
-    duration (seconds); algorithms that stall have none and are in `stalled`.
+    duration (seconds); algorithms that stall have none and are in `stalled`. `notes`: what cannot
+    be known about the directory.
     """
 
     path: Path
@@ -32,6 +36,12 @@ class RunDirectory:
     summary: dict[str, Any]
     rows: dict[str, dict[str, Any]]
     runs: dict[str, list[Run]]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether all of these are real runs, not simulated ones."""
+        return bool(self.rows) and all(row["engine"] == REAL for row in self.rows.values())
 
     @property
     def seeds(self) -> list[int]:
@@ -47,9 +57,11 @@ class RunDirectory:
 def read(path: Path | str) -> RunDirectory:
     """Read a run directory that `paceline simulate` or a real run has written.
 
-    Raises InputError where `path` is not a run directory, or an unfinished one.
+    Raises InputError where `path` is not a run directory, an unfinished one, or one that has files
+    of another run.
     """
     document = store.read(path)
+    note = store.demand_parts(Path(path), document)
     try:
         summary = document["summary"]
         rows = {row["label"]: LATER | row for row in summary["algorithms"]}
@@ -66,21 +78,22 @@ def read(path: Path | str) -> RunDirectory:
             f"{path}: not a run directory of paceline simulate or validate{reason}; "
             "give one of those"
         ) from None
-    return RunDirectory(Path(path), table, summary, rows, runs)
+    return RunDirectory(Path(path), table, summary, rows, runs, (note,) if note else ())
 
 
 def _runs(path: Path, rows: dict[str, dict[str, Any]]) -> dict[str, list[Run]]:
     """Read curves.csv: a run per label and seed, in the order of the file."""
     points: dict[tuple[str, int], list[list[float]]] = {}
-    with path.open(newline="", encoding="utf-8") as file:
-        lines = csv.DictReader(file)
-        if missing := {"label", "seed", *COLUMNS}.difference(lines.fieldnames or ()):
-            raise ValueError(f"{CURVES} has no column {min(missing)}")
-        for line in lines:
-            if None in line.values() or None in line:
-                raise ValueError(f"line {lines.line_num} of {CURVES} is not whole")
-            values = [float(line[column] or "nan") for column in COLUMNS]
-            points.setdefault((line["label"], int(line["seed"])), []).append(values)
+    text = untrusted.text(path, untrusted.LARGEST_WRITTEN)
+    lines = csv.DictReader(io.StringIO(text, newline=""))
+    if missing := {"label", "seed", *COLUMNS}.difference(lines.fieldnames or ()):
+        raise ValueError(f"{CURVES} has no column {min(missing)}")
+    for line in lines:
+        if None in line.values() or None in line:
+            raise ValueError(f"line {lines.line_num} of {CURVES} is not whole")
+        values = [float(line[column] or "nan") for column in COLUMNS]
+        key = csv_cells.restored(line["label"]), int(line["seed"])
+        points.setdefault(key, []).append(values)
     runs: dict[str, list[Run]] = {label: [] for label, row in rows.items() if not row["stall"]}
     for (label, seed), found in points.items():
         if label in runs:

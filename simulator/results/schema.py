@@ -143,6 +143,20 @@ class ScenarioDocument(TypedDict):
     algorithm: list[Table]
 
 
+class Part(TypedDict):
+    """A file of a directory."""
+
+    bytes: int
+    sha256: str
+
+
+class Owned(TypedDict):
+    """What says which files belong to a document, and which settings to its numbers."""
+
+    parts: NotRequired[dict[str, Part]]
+    settings: NotRequired[Table]
+
+
 class RunDocument(TypedDict):
     """A run directory's document."""
 

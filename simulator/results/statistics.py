@@ -1,7 +1,5 @@
 """Summaries of runs: means over seeds and their 95 % intervals."""
 
-import csv
-import io
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from paceline.simulator.inputs import csv_cells
 from paceline.simulator.results import divergence
 from paceline.simulator.results.divergence import diverged
 from paceline.simulator.results.run import COLUMNS, Run
@@ -285,19 +284,14 @@ def records(runs: Sequence[Run]) -> list[dict[str, Any]]:
     ]
 
 
-def csv_table(runs: Sequence[Run]) -> str:
+def csv_table(runs: Sequence[Run]) -> bytes:
     """Return `records` as CSV: shortest digits that read back exactly, empty for nan."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("label", "seed", *COLUMNS))
-    for run in runs:
-        columns = (map(_digits, run.curve[column]) for column in COLUMNS)
-        writer.writerows((run.label, run.seed, *row) for row in zip(*columns, strict=True))
-    return text.getvalue()
-
-
-def _digits(value: float) -> str:
-    return "" if math.isnan(value) else repr(float(value)).removesuffix(".0")
+    rows = (
+        (run.label, run.seed, *map(csv_cells.digits, row))
+        for run in runs
+        for row in zip(*(run.curve[column] for column in COLUMNS), strict=True)
+    )
+    return csv_cells.table(("label", "seed", *COLUMNS), rows)
 
 
 def jsonable(value: Any) -> Any:

@@ -6,28 +6,31 @@ from which the same command resumes.
 """
 
 import errno
+import hashlib
 import io
 import json
 import os
 import platform
 import shutil
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import untrusted
+from paceline.simulator.results import ownership
 from paceline.simulator.results.figures.style import FORMATS
 from paceline.simulator.results.run import COLUMNS, Run
+from paceline.simulator.results.schema import Owned, demand_shape
 
 SCHEMA = 1
+LARGEST_DOCUMENT = 100_000_000  # bytes; parsed, JSON takes ten times as many
 WHOLE = "run.json"
 PARTS = ".parts"
 ARRAYS = ("curve", "staleness", "spans", "arrows")  # of a kept run; the rest of it is kept as JSON
@@ -94,32 +97,115 @@ def decode(data: bytes) -> Run:
 
 
 class Directory:
-    """A run directory that a command is writing.
+    """A run directory that a command is writing, alone; use it in `with`, or `close` it.
 
-    Raises InputError when `path` cannot be written, or holds files of other origin that would be
-    overwritten.
+    `settings`: all that its results follow from; those of other settings, in the directory or
+    unfinished, are replaced only if `overwrite`. None: nothing is compared. Raises TakenError where
+    that is refused, where another command is writing, or where files of other origin would be
+    overwritten; InputError where nothing can be written.
     """
 
     whole, names, parts = WHOLE, NAMES, PARTS
+    lasting = False  # whether kept runs stay there, for other settings too
+    repeatable = True  # whether the same settings give the same results
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(
+        self, path: Path, settings: ownership.Settings | None = None, *, overwrite: bool = False
+    ) -> None:
+        self.path, self.settings = path, settings and json.loads(dump(settings))
         self._parts = path / self.parts
-        if path.is_dir() and not (self._parts.is_dir() or (path / self.whole).is_file()):
-            for name in self.names:
-                if (path / name).exists():
-                    raise InputError(
-                        f"{path}: not a run directory, and its {name} would be overwritten; "
-                        "choose another directory with --out"
-                    )
+        self._overwrite = overwrite
+        self._lock: ownership.Lock | None = None
         try:
-            self._parts.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self._parts):
-                pass
+            if not self._parts.is_dir():
+                self._demand()  # before anything is written
+                self._parts.mkdir(parents=True, exist_ok=True)
+            self._lock = ownership.Lock(self._parts, path)
+            self._demand()
+            if self.settings and not self.lasting:
+                self._write(self._unfinished, dump(self.settings))
+            self._begin()
         except OSError as error:
+            self.close()
             raise InputError(
                 f"{path}: cannot write here ({error.strerror}); choose a directory with --out"
             ) from error
+        except InputError:
+            self.close()
+            raise
+
+    def _begin(self) -> None:
+        """Read what is kept, once no other command writes it."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let other commands have the directory; leave no trace where nothing was kept."""
+        if self._lock is None:
+            return
+        ours = {ownership.LOCK, ownership.HOLDER, ownership.SETTINGS}
+        with suppress(OSError):
+            if {each.name for each in self._parts.iterdir()} <= ours:
+                shutil.rmtree(self._parts)
+                self.path.rmdir()  # if it is empty
+        self._lock.release()
+        self._lock = None
+
+    def _demand(self) -> None:
+        """Raise TakenError where the directory holds what must not be replaced."""
+        there = {name for name in self.names if os.path.lexists(self.path / name)}
+        if (self.path / self.whole).is_file():
+            self._demand_replaceable(there)
+        elif there and not self._parts.is_dir():
+            name = next(name for name in self.names if name in there)
+            raise ownership.TakenError(
+                f"{self.path}: not a run directory, and its {name} would be overwritten",
+                "choose another directory with --out",
+            )
+        elif self._unfinished.is_file() and self.settings and not self._overwrite:
+            with untrusted.refused(self._unfinished, "remove it, or choose another --out"):
+                other = untrusted.document(untrusted.data(self._unfinished))
+            ownership.demand_same(self.settings, other, self.path, "unfinished results")
+
+    @property
+    def _unfinished(self) -> Path:
+        return self._parts / ownership.SETTINGS
+
+    def _demand_replaceable(self, there: set[str]) -> None:
+        """Raise TakenError unless the whole directory may be replaced."""
+        if self.settings is None or self._overwrite:
+            with suppress(InputError):  # a damaged document is replaced
+                self._demand_own(there, read(self.path, self.whole))
+            return
+        document = read(self.path, self.whole)
+        self._demand_own(there, document)
+        ownership.demand_same(self.settings, self.known(document), self.path)
+        if not self.repeatable:
+            raise ownership.TakenError(
+                f"{self.path}: holds measured runs, which do not come again as they were",
+                ownership.REPLACE,
+            )
+
+    def _demand_own(self, there: set[str], document: Mapping[str, Any]) -> None:
+        """Raise TakenError for a file that the directory's document does not know."""
+        if "parts" in document:
+            for name in there - document["parts"].keys() - {self.whole}:
+                raise ownership.TakenError(
+                    f"{self.path}: its {name} is not of this run, and would be overwritten",
+                    "move it away, or choose another directory with --out",
+                )
+
+    def known(self, document: Mapping[str, Any]) -> ownership.Settings:
+        """Return the settings of a whole directory, as far as its `document` has them."""
+        if "settings" in document:
+            return dict(document["settings"])
+        about = document.get("scenario", {})  # of an earlier version
+        found = {"scenario": about.get("table"), "seeds": document.get("seeds")}
+        return {key: value for key, value in found.items() if value is not None}
 
     @property
     def scratch(self) -> Path:
@@ -129,7 +215,7 @@ class Directory:
     def part(self, key: str) -> Run | None:
         """Return the finished run kept under `key`, if there is one."""
         try:
-            return decode((self._parts / f"{key}.npz").read_bytes())
+            return decode(untrusted.data(self._parts / f"{key}.npz", untrusted.LARGEST_WRITTEN))
         except (OSError, ValueError):
             return None
 
@@ -143,12 +229,15 @@ class Directory:
         shutil.rmtree(self._parts, ignore_errors=True)
 
     def replace(self, files: Mapping[str, bytes], document: Mapping[str, Any]) -> None:
-        """Replace the files of the directory by `files` and `document`."""
+        """Replace the files of the directory by `files` and `document`, which says their hashes."""
         for name in self.names:
             (self.path / name).unlink(missing_ok=True)
         for name, data in files.items():
             self._write(self.path / name, data)
-        self._write(self.path / self.whole, dump({"schema": SCHEMA, **document}))
+        about: dict[str, Any] = {"schema": SCHEMA, **document, "parts": hashes(files)}
+        if self.settings:
+            about["settings"] = self.settings
+        self._write(self.path / self.whole, dump(about))
 
     def _write(self, path: Path, data: bytes) -> None:
         write(path, data, scratch=self._parts)  # an unfinished file goes with the parts
@@ -160,7 +249,7 @@ class KeptRuns(Directory):
     Raises InputError as a run directory does.
     """
 
-    whole, names, parts = "claims.json", ("claims.json",), ".runs"
+    whole, names, parts, lasting = "claims.json", ("claims.json",), ".runs", True
 
 
 class SweepDirectory(Directory):
@@ -170,12 +259,14 @@ class SweepDirectory(Directory):
     thousand of them; a line cut short by a kill is skipped.
     """
 
-    whole, names, parts = "sweep.json", SWEEP_NAMES, ".sweep"
+    whole, names, parts, lasting = "sweep.json", SWEEP_NAMES, ".sweep", True
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def _begin(self) -> None:
         self._log = self._parts / "points.jsonl"
-        lines = self._log.read_bytes().split(b"\n") if self._log.is_file() else [b""]
+        lines = [b""]
+        with untrusted.refused(self._log, "remove it, or choose another --out"):
+            if self._log.is_file():
+                lines = untrusted.data(self._log, untrusted.LARGEST_WRITTEN).split(b"\n")
         self.kept: dict[str, dict[str, Any]] = {}
         for line in lines:
             with suppress(ValueError, TypeError, KeyError):
@@ -183,6 +274,13 @@ class SweepDirectory(Directory):
                 self.kept[record["key"]] = record["record"]
         if lines[-1]:  # cut short: the next record begins a new line
             self._append(b"\n")
+
+    def known(self, document: Mapping[str, Any]) -> ownership.Settings:
+        """Return the settings of a whole sweep; one with more points may take its place."""
+        known, asked = dict(super().known(document)), self.settings["points"]
+        if {*map(dump, known.get("points", ()))} <= {*map(dump, asked)}:
+            known["points"] = asked
+        return known
 
     def keep_record(self, key: str, record: Mapping[str, Any]) -> None:
         """Keep a finished record."""
@@ -228,6 +326,43 @@ def publish(folder: Path, files: Mapping[str, bytes]) -> None:
         ) from None
 
 
+def hashes(files: Mapping[str, bytes]) -> dict[str, Any]:
+    """Return the size (bytes) and SHA-256 of each file, by name."""
+    return {
+        name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        for name, data in files.items()
+    }
+
+
+def demand_parts(path: Path, document: Mapping[str, Any], name: str = WHOLE) -> str | None:
+    """Raise InputError for a file in `path` that its `document`, `name`, was not written with.
+
+    Files that were removed are not missed here. Return a note where the document, of an earlier
+    version, has no hashes.
+    """
+    if "parts" not in document:
+        return (
+            f"{path}: {name} has no hashes of its files (an earlier Paceline wrote it), so that "
+            "nothing tells whether they belong to it"
+        )
+    remedy = "repeat its command with --overwrite, or restore {{}} as it was"
+    for part, wanted in document["parts"].items():
+        file = path / part
+        if Path(part).name == part and file.exists():
+            with untrusted.refused(file, remedy.format(part)):
+                _demand_hash(file, wanted, name)
+    return None
+
+
+def _demand_hash(file: Path, wanted: Mapping[str, Any], name: str) -> None:
+    """Raise ValueError for a file with another size or hash than `wanted`."""
+    if file.is_file() and file.stat().st_size == wanted["bytes"]:
+        with file.open("rb") as opened:
+            if hashlib.file_digest(opened, "sha256").hexdigest() == wanted["sha256"]:
+                return
+    raise ValueError(f"not the one that {name} was written with")
+
+
 def dump(document: Any, indent: int | None = 1) -> bytes:
     """Return `document` as strict JSON (no NaN), ending with a newline."""
     text = json.dumps(document, allow_nan=False, indent=indent)
@@ -242,7 +377,7 @@ def read(path: Path | str, name: str = WHOLE) -> dict[str, Any]:
     whole = Path(path) / name
     with untrusted.refused(whole, "give a run directory"):
         try:
-            text = untrusted.text(whole, untrusted.LARGEST_WRITTEN)
+            text = untrusted.text(whole, LARGEST_DOCUMENT)
         except FileNotFoundError:
             state = (
                 "an unfinished run; repeat its command to resume"
@@ -253,6 +388,7 @@ def read(path: Path | str, name: str = WHOLE) -> dict[str, Any]:
     with untrusted.refused(whole, "give a run directory", "not written by Paceline"):
         document = untrusted.document(text)
         schema = document["schema"]
+        demand_shape(Owned, document)
     demand_schema(schema, whole)
     return document
 

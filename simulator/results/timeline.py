@@ -18,6 +18,7 @@ from paceline.simulator.results.statistics import Groups
 
 Document = dict[str, Any]
 FILE = "timeline.json"
+LARGEST = 256_000_000  # bytes: two million spans
 FIRST = 100_000  # lowest process id; Perfetto takes thread N of process N for its main thread
 CUT = " (only the beginning)"
 RED = "terrible"  # the name of red in chrome://tracing
@@ -93,7 +94,7 @@ def together(documents: Mapping[str, Document]) -> Document:
 def read(directory: Path) -> Document:
     """Return the document of a run directory; an empty one if it has none, or an invalid one."""
     try:
-        document = untrusted.loads((directory / FILE).read_text(encoding="utf-8"))
+        document = untrusted.loads(untrusted.text(directory / FILE, LARGEST))
         together({"": document})
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {"otherData": {}, "traceEvents": []}

@@ -1,15 +1,22 @@
 """How runs are executed, and the checks of what was asked for before any of them starts."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
 
 from paceline.simulator.engines.dispatch import ENGINES
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import Programs, known_programs
+from paceline.simulator.results.ownership import Destination, Settings
+from paceline.simulator.results.store import Directory
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies.processes import cores
 
 JOBS_PER_CORE = 32  # processes, at most: beyond that a machine only swaps
+
+D = TypeVar("D", bound=Directory)
 
 Progress = Callable[[int, int], None]
 """Called with the number of finished tasks and of all tasks."""
@@ -59,6 +66,18 @@ def demand_algorithms(scenario: Scenario, programs: Programs) -> None:
         raise InputError(
             f"{scenario.file}: {name}: unknown here; give simulate the programs that load had"
         )
+
+
+def opened(
+    out: Path | str | Destination | None,
+    overwrite: bool,
+    kind: Callable[..., D],
+    settings: Settings,
+) -> AbstractContextManager[D | None]:
+    """Return the directory of a study, open; None where `out` is. Raises InputError."""
+    if out is None:
+        return nullcontext()
+    return Destination.of(out, overwrite).open(kind, settings)
 
 
 def _demand_at_least(name: str, value: int, least: int) -> None:

@@ -182,7 +182,7 @@ def save(
     """
     scenario, groups = result.scenario, result.groups
     written = {
-        "curves.csv": statistics.csv_table(result.runs).encode(),
+        "curves.csv": statistics.csv_table(result.runs),
         "timeline.json": store.dump(timeline.events(groups), indent=None),
         **curves.figures(
             groups,

@@ -9,6 +9,7 @@ from paceline.simulator.engines.dispatch import batches_seeds, run_seeds
 from paceline.simulator.load.load import Programs, load
 from paceline.simulator.objectives import plugins
 from paceline.simulator.results import statistics, store
+from paceline.simulator.results.ownership import Destination
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies import executors, processes, size
@@ -16,10 +17,11 @@ from paceline.simulator.studies.execution import (
     Execution,
     Progress,
     demand_algorithms,
+    opened,
     seed_range,
 )
 from paceline.simulator.studies.result import Result, save
-from paceline.simulator.studies.task import Task
+from paceline.simulator.studies.task import Task, settings
 
 TOGETHER = 64  # seeds that are run at once, at most: what a killed command may lose
 
@@ -32,7 +34,8 @@ def simulate(  # noqa: PLR0913 - the options of the command
     engine: str = "auto",
     jobs: int = 1,
     dask: str | None = None,
-    out: str | Path | None = None,
+    out: str | Path | Destination | None = None,
+    overwrite: bool = False,
     kept: store.Directory | None = None,
     programs: Programs = None,
     progress: Progress | None = None,
@@ -43,7 +46,8 @@ def simulate(  # noqa: PLR0913 - the options of the command
 
     `jobs` processes, or the Dask cluster at address `dask`, share the tasks; the numbers are the
     same. With `out`, finished tasks are kept there at once, so that the same call resumes after an
-    interruption, and the whole run directory is written in the end; with `kept`, finished tasks
+    interruption, and the whole run directory is written in the end; results of another scenario or
+    of other settings that are there are replaced only if `overwrite`. With `kept`, finished tasks
     stay there, for other calls that need them. `programs`, by name, join the catalogue's (a
     scenario must have been loaded with them); as their code has no version, such runs are not
     resumed. `paired`: the measured runs that are predicted will meet the very delays of these
@@ -59,20 +63,23 @@ def simulate(  # noqa: PLR0913 - the options of the command
     if not force:
         size.demand([(scenario, numbers)], execution)
     tasks = plan(scenario, numbers, engine, paired)
-    directory = store.Directory(Path(out)) if out is not None else None
-    versioned = programs is None
-    runs, resumed = execute(
-        scenario,
-        tasks,
-        execution,
-        kept=(kept or directory) if versioned else None,
-        programs=programs,
-        progress=progress,
+    asked = settings(
+        "simulate", scenario, programs, seeds=list(numbers), engine=engine, paired=paired
     )
-    count = len(scenario.algorithm) * len(numbers)
-    result = Result(scenario, list(numbers), runs[:count], resumed, runs[count:], paired)
-    if directory:
-        save(result, directory)
+    with opened(out, overwrite, store.Directory, asked) as directory:
+        versioned = programs is None
+        runs, resumed = execute(
+            scenario,
+            tasks,
+            execution,
+            kept=(kept or directory) if versioned else None,
+            programs=programs,
+            progress=progress,
+        )
+        count = len(scenario.algorithm) * len(numbers)
+        result = Result(scenario, list(numbers), runs[:count], resumed, runs[count:], paired)
+        if directory:
+            save(result, directory)
     return result
 
 

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from paceline.simulator.load.load import Programs
 from paceline.simulator.objectives import plugins
 from paceline.simulator.programs import catalogue
 from paceline.simulator.results import store
@@ -43,7 +44,7 @@ class Task:
         notes = list(algorithm.notes)  # of changes by other tables
         task = [algorithm.table, algorithm.label, notes, self.seed, self.spans, self.engine]
         task += [self.replicate]
-        files = [hashlib.sha256(data).hexdigest() for data in _files(table, scenario.file)]
+        files = [*_hashes(table, scenario.file).values()]
         plugin = plugins.other(scenario.objective)
         code = code_hash(
             catalogue()[self.algorithm.name].worker.__code__.co_filename,
@@ -74,14 +75,36 @@ def determining_sources() -> list[Path]:
     return found
 
 
-def _files(table: Any, file: str) -> Iterator[bytes]:
-    """Yield the contents of the files that a scenario's table names."""
+def settings(command: str, scenario: Scenario, programs: Programs, **more: Any) -> dict[str, Any]:
+    """Return all that a command's results follow from: its scenario, and `more` of its options.
+
+    Of users' `programs`, whose code has no version, there are the names only.
+    """
+    table, objective = scenario.table, scenario.objective
+    return {
+        "command": command,
+        "scenario": table,
+        "files": _hashes(table, scenario.file),
+        "data": hashlib.sha256(store.dump(plugins.data(objective))).hexdigest(),
+        "versions": plugins.versions(objective),
+        "programs": sorted(programs or ()),
+        **more,
+    }
+
+
+def _hashes(table: Any, file: str) -> dict[str, str]:
+    """Return the hashes of the files that a scenario's table names, by name."""
+    return {name: hashlib.sha256(data).hexdigest() for name, data in _files(table, file)}
+
+
+def _files(table: Any, file: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the names and contents of the files that a scenario's table names."""
     if isinstance(table, Mapping):
         for name in (table[key] for key in FILES if isinstance(table.get(key), str)):
             try:
-                yield (Path(file).parent / name).read_bytes()
+                yield name, (Path(file).parent / name).read_bytes()
             except OSError:  # it lies elsewhere: no two keys may be equal
-                yield os.urandom(16)
+                yield name, os.urandom(16)
         table = list(table.values())
     if isinstance(table, list):
         for item in table:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.simulator.inputs import untrusted
+from paceline.simulator.inputs import csv_cells, untrusted
 
 STEP, ISSUE, WAIT, AGREE, SEND, TAKE, SERVE, COLLECT = range(8)
 KINDS = ("step", "issue", "wait", "agree", "send", "take", "serve", "collect")
@@ -37,15 +37,17 @@ Key = tuple[str, int]
 
 def write(runs: Mapping[Key, np.ndarray]) -> bytes:
     """Write the events of several runs, each of dtype `EVENT`, as CSV; empty where unknown."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("label", "seed", *(EVENT.names or ())))
-    for (label, seed), events in runs.items():
-        for node, kind, step, *times in events.tolist():
-            # a tenth of a microsecond is far below the resolution of any clock here
-            row = ("" if isnan(each) else f"{each:.7f}".rstrip("0").rstrip(".") for each in times)
-            writer.writerow((label, seed, node, KINDS[kind], step, *row))
-    return text.getvalue().encode()
+    rows = (
+        (label, seed, node, KINDS[kind], step, *map(_digits, times))
+        for (label, seed), events in runs.items()
+        for node, kind, step, *times in events.tolist()
+    )
+    return csv_cells.table(("label", "seed", *(EVENT.names or ())), rows)
+
+
+def _digits(time: float) -> csv_cells.Digits:
+    """Write a tenth of a microsecond, which is far below the resolution of any clock here."""
+    return csv_cells.Digits("" if isnan(time) else f"{time:.7f}".rstrip("0").rstrip("."))
 
 
 def read(path: Path) -> dict[Key, np.ndarray]:
@@ -53,12 +55,12 @@ def read(path: Path) -> dict[Key, np.ndarray]:
     found: dict[Key, list[tuple[float, ...]]] = {}
     codes = {kind: code for code, kind in enumerate(KINDS)}
     with untrusted.refused(path, "is it from a measured run?", "cannot be read as events"):
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = csv.DictReader(file)
-            for row in rows:
-                times = [float(row[name] or "nan") for name in (EVENT.names or ())[3:]]
-                event = int(row["node"]), codes[row["kind"]], int(row["step"]), *times
-                found.setdefault((row["label"], int(row["seed"])), []).append(event)
+        text = untrusted.text(path, untrusted.LARGEST_WRITTEN)
+        for row in csv.DictReader(io.StringIO(text, newline="")):
+            times = [float(row[name] or "nan") for name in (EVENT.names or ())[3:]]
+            event = int(row["node"]), codes[row["kind"]], int(row["step"]), *times
+            key = csv_cells.restored(row["label"]), int(row["seed"])
+            found.setdefault(key, []).append(event)
         runs = {key: np.array(events, EVENT) for key, events in found.items()}
         for (label, seed), events in runs.items():
             if not _possible(events):

@@ -5,7 +5,7 @@ from typing import Annotated, Any, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict  # typing's own is not enough for pydantic before 3.12
 
-from paceline.simulator.results.schema import About, RunTable, Table
+from paceline.simulator.results.schema import About, Owned, RunTable, Table
 
 COMPARISON, TUNE, SWEEP = "comparison.json", "tune.json", "sweep.json"
 FARTHEST = 1e100  # largest number drawn: sums of such numbers stay finite
@@ -28,7 +28,7 @@ class PageScenario(About):
     table: NotRequired[PageTables]
 
 
-class PageDocument(TypedDict):
+class PageDocument(Owned):
     """Keys that all these documents share."""
 
     scenario: PageScenario

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import untrusted
+from paceline.simulator.inputs import csv_cells, untrusted
 from paceline.simulator.reports.page.documents import (
     COMPARISON,
     SHAPES,
@@ -18,7 +18,7 @@ from paceline.simulator.reports.page.documents import (
     Timeline,
 )
 from paceline.simulator.results import read as directories
-from paceline.simulator.results import store
+from paceline.simulator.results import store, timeline
 from paceline.simulator.results.read import RunDirectory
 from paceline.simulator.results.schema import demand_shape
 
@@ -50,7 +50,8 @@ class FoundRun:
     def document(self) -> dict[str, Any]:
         """The document with the scenario, seeds, versions, notes and warnings."""
         if self.main:
-            return self.main.summary | {"scenario": self.scenario}
+            notes = [*self.main.summary["notes"], *self.main.notes]
+            return self.main.summary | {"scenario": self.scenario, "notes": notes}
         return self.tune or self.sweep or self.comparison or {}
 
     @property
@@ -87,10 +88,15 @@ def _read(path: Path, name: str) -> FoundRun:
     }
     if (path / store.WHOLE).is_file():
         run = directories.read(path)
-        side = "measured" if "real" in run.summary["engine"] else "predicted"
-        return FoundRun(name, path, {side: run}, **documents)
+        return FoundRun(name, path, {SIDES[run.is_measured]: run}, **documents)
     if there:
         sides = {side: directories.read(folder) for side, folder in there.items()}
+        for side, run in sides.items():
+            if SIDES[run.is_measured] != side:
+                raise InputError(
+                    f"{run.path}: {SIDES[run.is_measured]}, not {side}; give the directories of "
+                    "simulated and of real runs by themselves"
+                )
         return FoundRun(name, path, sides, **documents)
     if not documents:
         if (path / store.PARTS).is_dir():
@@ -108,9 +114,10 @@ def _document(file: Path) -> dict[str, Any]:
     with untrusted.refused(
         file, "repeat the command that wrote it", "not written by this Paceline"
     ):
-        document = untrusted.document(untrusted.text(file, untrusted.LARGEST_WRITTEN))
+        document = untrusted.document(untrusted.text(file, store.LARGEST_DOCUMENT))
         store.demand_schema(document.get("schema", store.SCHEMA), file)
         demand_shape(SHAPES[file.name], document)
+    store.demand_parts(file.parent, document, file.name)
     return document
 
 
@@ -119,7 +126,9 @@ def _rows(file: Path, vary: Mapping[str, Any]) -> list[dict[str, Any]]:
     with untrusted.refused(file, "repeat the command of the sweep", "not a sweep's table"):
         lines = io.StringIO(untrusted.text(file, untrusted.LARGEST_WRITTEN), newline="")
         table = list(csv.DictReader(lines))
-        rows = [{key: _value(text) for key, text in row.items()} for row in table]
+        rows = [
+            {csv_cells.restored(key): _value(text) for key, text in row.items()} for row in table
+        ]
         for row in rows:
             demand_shape(SweepRow, row)
             if missing := vary.keys() - row.keys():
@@ -131,7 +140,7 @@ def _value(text: str) -> Any:
     try:
         return float(text) if text else None
     except ValueError:
-        return text
+        return csv_cells.restored(text)
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
@@ -152,7 +161,7 @@ def spans(run: RunDirectory) -> dict[str, dict[str, list[dict[str, Any]]]]:
     Empty where the run recorded none. Other events are left out.
     """
     try:
-        document = untrusted.document((run.path / "timeline.json").read_text(encoding="utf-8"))
+        document = untrusted.document(untrusted.text(run.path / timeline.FILE, timeline.LARGEST))
         demand_shape(Timeline, document)
     except (OSError, ValueError):
         return {}

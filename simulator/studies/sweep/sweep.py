@@ -14,19 +14,21 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import SHOWN, Programs, load, parse
 from paceline.simulator.objectives import plugins
 from paceline.simulator.results import statistics, store
+from paceline.simulator.results.ownership import Destination
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.studies import executors, size
 from paceline.simulator.studies.execution import (
     Execution,
     Progress,
     demand_algorithms,
+    opened,
     seed_range,
 )
 from paceline.simulator.studies.sweep import figure, table
 from paceline.simulator.studies.sweep import points as grids
 from paceline.simulator.studies.sweep.points import Point
 from paceline.simulator.studies.sweep.table import Record, SweepResult
-from paceline.simulator.studies.task import Task
+from paceline.simulator.studies.task import Task, settings
 
 BATCH = 16  # tasks sent to a Dask worker at once: sending takes Dask some 5 ms
 SLICE = 0.25  # seconds after which a batch returns the records it has
@@ -57,7 +59,8 @@ def sweep(  # noqa: PLR0913 - the options of the command
     engine: str = "auto",
     jobs: int = 1,
     dask: str | None = None,
-    out: str | Path | None = None,
+    out: str | Path | Destination | None = None,
+    overwrite: bool = False,
     programs: Programs = None,
     progress: Progress | None = None,
     force: bool = False,
@@ -68,7 +71,8 @@ def sweep(  # noqa: PLR0913 - the options of the command
     lists and dicts. The last key varies fastest. All points are checked before anything runs, and
     runs that are the same at several points are computed once. The other options are `simulate`'s;
     with `out`, everything finished is kept there for good, so that the same call, or one with more
-    points, computes only the rest. Raises InputError.
+    points, computes only the rest; the table of other settings, or of points that are not among
+    these, is replaced only if `overwrite`. Raises InputError.
     """
     if not isinstance(scenario, Scenario):
         scenario = load(scenario, programs=programs)
@@ -84,12 +88,13 @@ def sweep(  # noqa: PLR0913 - the options of the command
     if not force:
         size.demand(zip(scenarios, ranges, strict=True), execution)
     tasks = plan(asked, scenarios, ranges)
-    directory = store.SweepDirectory(Path(out)) if out is not None else None
-    kept = directory if programs is None else None  # the code of `programs` has no version
-    records, resumed = execute(tasks, execution, kept, programs, progress)
-    result = table.collected(scenario, asked, scenarios, records, resumed)
-    if directory:
-        save(result, directory)
+    own = settings("sweep", scenario, programs, seed=seed, seeds=seeds, engine=engine, points=asked)
+    with opened(out, overwrite, store.SweepDirectory, own) as directory:
+        kept = directory if programs is None else None  # the code of `programs` has no version
+        records, resumed = execute(tasks, execution, kept, programs, progress)
+        result = table.collected(scenario, asked, scenarios, records, resumed)
+        if directory:
+            save(result, directory)
     return result
 
 

@@ -1,7 +1,5 @@
 """The table of a sweep: a row for each point and algorithm, and one for each of their runs."""
 
-import csv
-import io
 import json
 import re
 from collections import Counter, defaultdict
@@ -11,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from paceline.simulator.cluster.workers import ideal_rate
-from paceline.simulator.inputs import messages
+from paceline.simulator.inputs import csv_cells, messages
 from paceline.simulator.objectives import plugins
 from paceline.simulator.results import divergence, statistics
 from paceline.simulator.results.columns import RESULT_COLUMNS, Conditions
@@ -224,14 +222,11 @@ def notes(idle: Iterable[str], rows: Sequence[Row], told: Counter[tuple[str, str
 
 def csv_table(rows: Sequence[Mapping[str, Any]]) -> bytes:
     """Return rows as CSV: digits that read back exactly, tables as TOML, empty for None."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [*rows[0]], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
-    return text.getvalue().encode()
+    return csv_cells.table([*rows[0]], (map(_cell, row.values()) for row in rows))
 
 
 def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else messages.toml(value)
+    if value is None or isinstance(value, str):
+        return value or ""
+    said = messages.toml(value)
+    return csv_cells.Digits(said) if isinstance(value, int | float) else said

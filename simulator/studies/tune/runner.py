@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
@@ -14,10 +15,12 @@ from typing import Any
 from paceline.simulator.engines.bootstrap import run_replicates
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.errors import InputError
+from paceline.simulator.inputs import untrusted
 from paceline.simulator.load.load import Programs
 from paceline.simulator.objectives import plugins
 from paceline.simulator.results import statistics, store
 from paceline.simulator.results.figures.style import FORMATS
+from paceline.simulator.results.ownership import TakenError
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies import executors
 from paceline.simulator.studies.execution import Execution
@@ -60,16 +63,16 @@ class TuneDirectory(store.Directory):
 
     whole = "tune.json"
     names = (whole, *(f"{name}.{kind}" for name in FIGURES for kind in FORMATS))
-    parts = ".tune"
+    parts, lasting = ".tune", True
 
-    def __init__(self, path: Path) -> None:
+    def _demand(self) -> None:
         for name in (store.WHOLE, store.SweepDirectory.whole):
-            if (path / name).exists():
-                raise InputError(
-                    f"{path}: has the {name} of another command; choose another directory with "
-                    "--out"
+            if (self.path / name).exists():
+                raise TakenError(
+                    f"{self.path}: has the {name} of another command",
+                    "choose another directory with --out",
                 )
-        super().__init__(path)
+        super()._demand()
 
     @property
     def journal(self) -> Path:
@@ -89,9 +92,9 @@ class Journal:
 
         try:
             _mend(path)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise InputError(
-                f"{path}: cannot be written ({error.strerror}); choose another --out"
+                f"{path}: cannot be written ({untrusted.reason(error)}); choose another --out"
             ) from None
         try:
             lock = journal.JournalFileOpenLock(str(path), LOCKED)
@@ -120,9 +123,9 @@ class Journal:
 
 def _mend(path: Path) -> None:
     """Create the journal if it is missing; drop a last line that a kill cut short."""
-    with path.open("a+b") as file:
-        file.seek(0)
-        file.truncate(file.read().rfind(b"\n") + 1)
+    with path.open("a+b"):
+        whole = untrusted.data(path, untrusted.LARGEST_WRITTEN).rfind(b"\n") + 1
+    os.truncate(path, whole)
 
 
 @dataclass

@@ -8,9 +8,11 @@ from pathlib import Path
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import Programs, known_programs, load
 from paceline.simulator.results import statistics
+from paceline.simulator.results.ownership import Destination
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies import executors, size
-from paceline.simulator.studies.execution import Execution, Progress, seed_range
+from paceline.simulator.studies.execution import Execution, Progress, opened, seed_range
+from paceline.simulator.studies.task import settings
 from paceline.simulator.studies.tune import figures, verdict, warm_starts
 from paceline.simulator.studies.tune.objective import TuningObjective, tuning_objective
 from paceline.simulator.studies.tune.race import Contender, Race
@@ -35,7 +37,8 @@ def tune(  # noqa: PLR0913 - the options of the command
     engine: str = "auto",
     jobs: int = 1,
     dask: str | None = None,
-    out: str | Path | None = None,
+    out: str | Path | Destination | None = None,
+    overwrite: bool = False,
     programs: Programs = None,
     progress: Progress | None = None,
     force: bool = False,
@@ -45,8 +48,9 @@ def tune(  # noqa: PLR0913 - the options of the command
     `objective`: one of `objective.OBJECTIVES`; `trials`: configurations tried at most; `preset`:
     one of `warm_starts.PRESETS`, which brings its own space. The numbers are the same for any
     `jobs` or `dask`. With `out`, each run is kept there at once, so that the same call resumes
-    after an interruption, and tune.json and figures are written in the end; runs of `programs`,
-    whose code has no version, are not resumed. Raises InputError.
+    after an interruption, and tune.json and figures are written in the end (over those of other
+    settings only if `overwrite`); runs of `programs`, whose code has no version, are not resumed.
+    Raises InputError.
     """
     began = time.perf_counter()
     if not isinstance(scenario, Scenario):
@@ -59,41 +63,47 @@ def tune(  # noqa: PLR0913 - the options of the command
     if trials < 1:
         raise InputError(f"trials {trials}: must be at least 1")
     tried, aim, notes = plan(scenario, objective, preset, programs)
-    directory = TuneDirectory(Path(out)) if out is not None else None
-    if aim.target is None:
-        if aim.deadline is None:
-            aim = replace(aim, deadline=warm_starts.shortest(tried, numbers[0], execution))
-            ends = f"every run ends after {statistics.human(aim.deadline)}, as the shortest does"
-            notes.insert(1 if preset else 0, ends)
-        assert aim.deadline is not None
-        tried = tried.until(aim.deadline)
-    with quiet(), executors.start(execution) as executor:
-        journal = Journal(directory.journal) if directory else None
-        runner = Runner(aim, execution, programs, executor, journal)
-        search = Search(Race(tried, aim, runner, numbers), seed, progress)
-        contenders = search.run(trials, warm_starts.first(tried))
-        if not contenders:
-            reason = next(iter(search.refused.values()))
-            raise InputError(f"{scenario.file}: tune: nothing can be tried: {reason}")
-        ranked = verdict.ranking(contenders)
-        tied = verdict.ties(ranked, known_programs(programs))
-        close = closest(ranked, tied)
-        regret = regrets(tried, aim, runner, close, numbers) if len(close) > 1 else []
-    result = TuneResult(
-        tried,
-        aim,
-        numbers,
-        ranked,
-        tied,
-        regret,
-        list(search.refused.values()),
-        runner.done,
-        runner.resumed,
-        notes,
-        time.perf_counter() - began,
-    )
-    if directory:
-        save(result, directory)
+    own = settings(
+        "tune", scenario, programs, seeds=numbers, engine=engine, objective=aim.name,
+        trials=trials, preset=preset,
+    )  # fmt: skip
+    with opened(out, overwrite, TuneDirectory, own) as directory:
+        if aim.target is None:
+            if aim.deadline is None:
+                aim = replace(aim, deadline=warm_starts.shortest(tried, numbers[0], execution))
+                ends = (
+                    f"every run ends after {statistics.human(aim.deadline)}, as the shortest does"
+                )
+                notes.insert(1 if preset else 0, ends)
+            assert aim.deadline is not None
+            tried = tried.until(aim.deadline)
+        with quiet(), executors.start(execution) as executor:
+            journal = Journal(directory.journal) if directory else None
+            runner = Runner(aim, execution, programs, executor, journal)
+            search = Search(Race(tried, aim, runner, numbers), seed, progress)
+            contenders = search.run(trials, warm_starts.first(tried))
+            if not contenders:
+                reason = next(iter(search.refused.values()))
+                raise InputError(f"{scenario.file}: tune: nothing can be tried: {reason}")
+            ranked = verdict.ranking(contenders)
+            tied = verdict.ties(ranked, known_programs(programs))
+            close = closest(ranked, tied)
+            regret = regrets(tried, aim, runner, close, numbers) if len(close) > 1 else []
+        result = TuneResult(
+            tried,
+            aim,
+            numbers,
+            ranked,
+            tied,
+            regret,
+            list(search.refused.values()),
+            runner.done,
+            runner.resumed,
+            notes,
+            time.perf_counter() - began,
+        )
+        if directory:
+            save(result, directory)
     return result
 
 

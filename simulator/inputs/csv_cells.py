@@ -1,0 +1,48 @@
+"""CSV that no spreadsheet runs: a text that one would take for a formula gets an apostrophe.
+
+A spreadsheet runs a cell that begins with = + - @, also after spaces, quotes, or the semicolon, tab
+or line end at which another country's spreadsheet divides a line. `restored` takes exactly the
+apostrophes away that `escaped` has put there. Numbers stay as they are.
+"""
+
+import csv
+import io
+import math
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+_BEGINS = r"(^|[;\t\r\n])"
+_RUNS = r"""(?=['"\s]*[=+\-@＝＋－＠])"""  # apostrophes of the text itself included: see `restored`
+_FORMULA = re.compile(_BEGINS + _RUNS)
+_ESCAPED = re.compile(f"{_BEGINS}'{_RUNS}")
+
+
+class Digits(str):
+    """A number, as it is to be written."""
+
+    __slots__ = ()
+
+
+def digits(value: float) -> Digits:
+    """Return the shortest digits that read back exactly, empty for nan."""
+    return Digits("" if math.isnan(value) else repr(float(value)).removesuffix(".0"))
+
+
+def escaped(text: str) -> str:
+    """Return a text that no spreadsheet runs."""
+    return _FORMULA.sub(r"\1'", text)
+
+
+def restored(text: str) -> str:
+    """Return the text that `escaped` was given."""
+    return _ESCAPED.sub(r"\1", text)
+
+
+def table(header: Sequence[str], rows: Iterable[Iterable[Any]]) -> bytes:
+    """Return a CSV table; cells that are `Digits`, or no text, are written as they are."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(escaped, header))
+    writer.writerows([escaped(c) if type(c) is str else c for c in row] for row in rows)
+    return text.getvalue().encode()
