@@ -621,12 +621,19 @@ def _calibrate(
 
 
 @app.command("compare")
-def _compare(
+def _compare(  # noqa: PLR0913, PLR0917 - the contract's options
     predicted: Annotated[Path, typer.Argument(metavar="PREDICTED_DIR", help="A simulated run.")],
     measured: Annotated[Path, typer.Argument(metavar="MEASURED_DIR", help="A real run.")],
+    as_measured: Annotated[
+        bool,
+        typer.Option(
+            "--as-measured", help="Let MEASURED_DIR be a simulation; every sentence says so."
+        ),
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write comparison.json and figures here.")
     ] = None,
+    overwrite: Overwrite = False,
     figure: Figure = FIGURES,
     as_json: AsJson = False,
 ) -> None:
@@ -637,10 +644,10 @@ def _compare(
     """
     from paceline.validate.comparison.compare import compare
 
-    result = compare(predicted, measured)
+    result = compare(predicted, measured, as_measured=as_measured)
     if out:
         with _figures(figure):
-            result.save(out)
+            result.save(out, overwrite)
     for note in result.notes:
         _note(note)
     if as_json:

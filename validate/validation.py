@@ -15,15 +15,16 @@ import torch
 from paceline.simulator.errors import InputError, RunError
 from paceline.simulator.load.load import Programs, load
 from paceline.simulator.results import store
+from paceline.simulator.results.ownership import Destination
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.studies import processes
 from paceline.simulator.studies.execution import Progress, demand_algorithms, seed_range
 from paceline.simulator.studies.result import Result, save
 from paceline.simulator.studies.simulate import simulate
-from paceline.simulator.studies.task import Task
+from paceline.simulator.studies.task import Task, settings
 from paceline.validate import checks
 from paceline.validate.comparison import quantities
-from paceline.validate.comparison.compare import Comparison, compare
+from paceline.validate.comparison.compare import Comparison, ComparisonDirectory, compare
 from paceline.validate.host import machine
 from paceline.validate.host.device import find_device
 from paceline.validate.launch import launch
@@ -72,7 +73,8 @@ class Validation:
 def validate(  # noqa: PLR0913 - the options of the command
     scenario: Scenario | str | Path,
     *,
-    out: Path | str,
+    out: Path | str | Destination,
+    overwrite: bool = False,
     device: str = "auto",
     seed: int = 0,
     seeds: int | None = None,
@@ -85,15 +87,16 @@ def validate(  # noqa: PLR0913 - the options of the command
     catalogue's, and are functions of a module, or of a script whose work is under
     `if __name__ == "__main__":`. `out` gets two run directories, `predicted` and `measured`, and
     the comparison. Finished real runs are kept there at once, so that the same call resumes after
-    an interruption, except those of `programs`. Raises InputError for what cannot be run, RunError
-    when a process dies: what was measured is kept in `measured`, marked as cut short.
+    an interruption, except those of `programs`. Measured runs, which do not come again as they
+    were, and results of other settings are replaced only if `overwrite`. Raises InputError for
+    what cannot be run, RunError when a process dies: what was measured is kept in `measured`,
+    marked as cut short.
     """
     if READING in os.environ:
         raise InputError(
             "a script that trains for real is imported by its processes: start its work under "
             '`if __name__ == "__main__":`'
         )
-    out = Path(out)
     if not isinstance(scenario, Scenario):
         scenario = load(scenario, programs=programs)
     joins = launch.launched()
@@ -104,42 +107,74 @@ def validate(  # noqa: PLR0913 - the options of the command
     if joins and not launch.is_first():
         with tempfile.TemporaryDirectory() as folder:
             launch.join(_job(scenario, numbers, device, programs, Path(folder), joins))
-    if not joins:  # first, as it is fast and finds errors; under a launcher others would wait
-        predicted = _predict(scenario, len(numbers), seed, programs, out)
-    directory = store.Directory(out / "measured")
-    job = _job(scenario, numbers, device, programs, directory.scratch, joins)
-    about = machine.hardware(device)
-    todo = job.tasks
-    try:
+    asked = settings("validate", scenario, programs, seeds=list(numbers), device=device)
+    with Destination.of(out, overwrite).open(ValidationDirectory, asked) as whole:
+        predict = partial(_predict, scenario, numbers, programs, whole)
+        if not joins:  # first, as it is fast and finds errors; under a launcher others would wait
+            predicted = predict()
+        directory = whole.measured
+        job = _job(scenario, numbers, device, programs, directory.scratch, joins)
+        about = machine.hardware(device)
+        todo = job.tasks
+        try:
+            if joins:
+                launch.join(job)
+            elif todo := tuple(task for task in job.tasks if not _is_whole(task, job)):
+                launch.run(replace(job, tasks=todo), progress)
+        except RunError:
+            if found := _measured(job):
+                _save(job, found, directory, about)
+            raise
+        measured, judged = _save(job, _measured(job), directory, about)
         if joins:
-            launch.join(job)
-        elif todo := tuple(task for task in job.tasks if not _is_whole(task, job)):
-            launch.run(replace(job, tasks=todo), progress)
-    except RunError:
-        if found := _measured(job):
-            _save(job, found, directory, about, whole=False)
-        raise
-    measured, judged = _save(job, _measured(job), directory, about)
-    if joins:
-        predicted = _predict(scenario, len(numbers), seed, programs, out)
-    comparison = compare(out / "predicted", out / "measured")
-    comparison.save(out)
+            predicted = predict()
+        comparison = compare(whole.path / "predicted", directory.path)
+        comparison.write(whole)
+        directory.remove_parts()
     kept = len(job.tasks) - len(todo)
     return Validation(predicted, measured, comparison, judged, about, kept)
 
 
-def _predict(scenario: Scenario, seeds: int, seed: int, programs: Programs, out: Path) -> Result:
+class MeasuredDirectory(store.Directory):
+    """A directory that real runs are written to; see `store.Directory`."""
+
+    repeatable = False
+
+    def _keeps(self) -> bool:
+        return any(self.scratch.glob("*/rank-*.json"))  # nodes that have finished
+
+
+class ValidationDirectory(ComparisonDirectory):
+    """The directory of a comparison, in which `measured` is that of its real runs."""
+
+    measured: MeasuredDirectory
+
+    def _begin(self) -> None:
+        path, asked = self.path / "measured", self.settings
+        self.measured = MeasuredDirectory(path, asked, overwrite=self.overwrite)
+
+    def close(self) -> None:
+        """Let other commands have both directories."""
+        if hasattr(self, "measured"):
+            self.measured.close()
+        super().close()
+
+
+def _predict(
+    scenario: Scenario, numbers: range, programs: Programs, whole: store.Directory
+) -> Result:
     """Simulate with the seeds of the real runs; with a profile, add the nominal pace."""
-    run = partial(simulate, seeds=seeds, seed=seed, programs=programs, paired=True)
-    result = run(scenario, out=out / "predicted")
-    if scenario.overhead:
-        bare = run(scenario.nominal)
-        nominal = {
-            label: sum(map(quantities.pace, runs)) / len(runs)
-            for label, runs in bare.groups.items()
-        }
-        directory = store.Directory(out / "predicted")
-        save(result, directory, summary={"nominal": nominal})
+    run = partial(simulate, seeds=len(numbers), seed=numbers.start, programs=programs, paired=True)
+    with store.Directory(whole.path / "predicted", whole.settings, overwrite=True) as directory:
+        result = run(scenario, kept=directory)
+        more = {}
+        if scenario.overhead:
+            bare = run(scenario.nominal)
+            more["nominal"] = {
+                label: sum(map(quantities.pace, runs)) / len(runs)
+                for label, runs in bare.groups.items()
+            }
+        save(result, directory, summary=more)
     return result
 
 
@@ -205,7 +240,6 @@ def _save(
     runs: Sequence[MeasuredRun],
     directory: store.Directory,
     about: dict[str, Any],
-    whole: bool = True,
 ) -> tuple[Result, dict[str, Any]]:
     """Write the measured run directory; return its result, and by label the evidence."""
     scenario = job.scenario
@@ -234,5 +268,6 @@ def _save(
     }
     if surveyed := surveys(scenario, runs):
         files["landscape.json"] = store.dump(surveyed)
-    save(result, directory, summary=more, files=files, whole=whole)
+    # what the runs left stays until they are compared, to be compared anew after a kill
+    save(result, directory, summary=more, files=files, whole=False)
     return result, judged

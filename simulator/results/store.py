@@ -114,7 +114,7 @@ class Directory:
     ) -> None:
         self.path, self.settings = path, settings and json.loads(dump(settings))
         self._parts = path / self.parts
-        self._overwrite = overwrite
+        self.overwrite = overwrite
         self._lock: ownership.Lock | None = None
         try:
             if not self._parts.is_dir():
@@ -147,13 +147,17 @@ class Directory:
         """Let other commands have the directory; leave no trace where nothing was kept."""
         if self._lock is None:
             return
-        ours = {ownership.LOCK, ownership.HOLDER, ownership.SETTINGS}
         with suppress(OSError):
-            if {each.name for each in self._parts.iterdir()} <= ours:
+            if not self._keeps():
                 shutil.rmtree(self._parts)
                 self.path.rmdir()  # if it is empty
         self._lock.release()
         self._lock = None
+
+    def _keeps(self) -> bool:
+        """Whether anything waits here to be resumed."""
+        ours = {ownership.LOCK, ownership.HOLDER, ownership.SETTINGS}
+        return any(each.name not in ours for each in self._parts.iterdir())
 
     def _demand(self) -> None:
         """Raise TakenError where the directory holds what must not be replaced."""
@@ -166,7 +170,7 @@ class Directory:
                 f"{self.path}: not a run directory, and its {name} would be overwritten",
                 "choose another directory with --out",
             )
-        elif self._unfinished.is_file() and self.settings and not self._overwrite:
+        elif self._unfinished.is_file() and self.settings and not self.overwrite:
             with untrusted.refused(self._unfinished, "remove it, or choose another --out"):
                 other = untrusted.document(untrusted.data(self._unfinished))
             ownership.demand_same(self.settings, other, self.path, "unfinished results")
@@ -177,14 +181,14 @@ class Directory:
 
     def _demand_replaceable(self, there: set[str]) -> None:
         """Raise TakenError unless the whole directory may be replaced."""
-        if self.settings is None or self._overwrite:
+        if self.settings is None or self.overwrite:
             with suppress(InputError):  # a damaged document is replaced
                 self._demand_own(there, read(self.path, self.whole))
             return
         document = read(self.path, self.whole)
         self._demand_own(there, document)
         ownership.demand_same(self.settings, self.known(document), self.path)
-        if not self.repeatable:
+        if not (self.repeatable or self._unfinished.is_file()):
             raise ownership.TakenError(
                 f"{self.path}: holds measured runs, which do not come again as they were",
                 ownership.REPLACE,
@@ -226,6 +230,10 @@ class Directory:
     def finish(self, files: Mapping[str, bytes], document: Mapping[str, Any]) -> None:
         """Replace the files of the directory by `files` and `document`; remove the parts."""
         self.replace(files, document)
+        self.remove_parts()
+
+    def remove_parts(self) -> None:
+        """Remove the runs kept for resuming."""
         shutil.rmtree(self._parts, ignore_errors=True)
 
     def replace(self, files: Mapping[str, bytes], document: Mapping[str, Any]) -> None:
@@ -324,6 +332,11 @@ def publish(folder: Path, files: Mapping[str, bytes]) -> None:
         raise InputError(
             f"{folder}: cannot write here ({error.strerror}); choose another --report"
         ) from None
+
+
+def identity(path: Path, name: str = WHOLE) -> str:
+    """Return the SHA-256 of a whole directory's document: the same for a copy of it."""
+    return hashlib.sha256(untrusted.data(path / name, LARGEST_DOCUMENT)).hexdigest()
 
 
 def hashes(files: Mapping[str, bytes]) -> dict[str, Any]:

@@ -6,10 +6,24 @@ from typing import Any
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.results import read, store, timeline
+from paceline.simulator.results.figures.style import FORMATS
+from paceline.simulator.results.read import RunDirectory
 from paceline.simulator.results.statistics import jsonable
 from paceline.validate.comparison import sentences
 from paceline.validate.comparison.quantities import PACE
 from paceline.validate.comparison.statistics import ComparisonStatistics
+
+
+class ComparisonDirectory(store.Directory):
+    """A directory that a comparison is written to; see `store.Directory`."""
+
+    whole, parts = "comparison.json", ".comparison"
+    names = (
+        whole,
+        timeline.FILE,
+        *(f"{name}.{kind}" for name in ("comparison", "scatter") for kind in FORMATS),
+    )
+    lasting = True
 
 
 class Comparison(ComparisonStatistics):
@@ -29,6 +43,7 @@ class Comparison(ComparisonStatistics):
         """Return the document of `paceline compare --json`."""
         document = {
             "scenario": self.measured.summary["scenario"],
+            "basis": self.basis,
             "engines": {
                 "predicted": self.predicted.summary["engine"],
                 "measured": self.measured.summary["engine"],
@@ -49,35 +64,45 @@ class Comparison(ComparisonStatistics):
         }
         return dict(jsonable(document))
 
-    def save(self, out: Path | str) -> None:
+    def save(self, out: Path | str, overwrite: bool = False) -> None:
         """Write comparison.json, the figures and both timelines in one to the directory `out`.
 
-        Raises InputError.
+        A comparison of other directories that is there is replaced only if `overwrite`. Raises
+        InputError.
         """
-        from paceline.validate.comparison import figures  # noqa: PLC0415 - matplotlib, half a second
-
         sides = {"predicted": self.predicted, "measured": self.measured}
-        spans = timeline.together({name: timeline.read(each.path) for name, each in sides.items()})
-        files = {
-            "comparison.json": store.dump(self.json()),
-            timeline.FILE: store.dump(spans, indent=None),
-            **figures.figures(self),
-        }
+        settings = {name: store.identity(each.path) for name, each in sides.items()}
         try:
-            for name, data in files.items():
-                store.write(Path(out) / name, data)
+            with ComparisonDirectory(
+                Path(out), {"command": "compare", **settings}, overwrite=overwrite
+            ) as directory:
+                self.write(directory)
         except OSError as error:
             raise InputError(
                 f"{out}: cannot write here ({error.strerror}); choose a directory with --out"
             ) from None
 
+    def write(self, directory: ComparisonDirectory) -> None:
+        """Write comparison.json, the figures and both timelines in one to an open directory."""
+        from paceline.validate.comparison import figures  # noqa: PLC0415 - matplotlib, half a second
 
-def compare(predicted: Path | str, measured: Path | str) -> Comparison:
+        sides = {"predicted": self.predicted, self.basis: self.measured}
+        spans = timeline.together({name: timeline.read(each.path) for name, each in sides.items()})
+        files = {timeline.FILE: store.dump(spans, indent=None), **figures.figures(self)}
+        directory.finish(files, self.json())
+
+
+def compare(
+    predicted: Path | str, measured: Path | str, *, as_measured: bool = False
+) -> Comparison:
     """Compare two run directories by the labels of their algorithms.
 
-    Raises InputError if one of them is not a run directory, or they have no algorithm in common.
+    `as_measured`: `measured` may be a simulation, and every sentence says so. Raises InputError if
+    one of them is not a run directory, if `predicted` is measured or `measured` is not, or if they
+    have no algorithm in common.
     """
     one, other = read.read(predicted), read.read(measured)
+    _demand_sides(one, other, as_measured)
     labels = [label for label in other.runs if label in one.runs]
     if not labels:
         raise InputError(
@@ -86,3 +111,28 @@ def compare(predicted: Path | str, measured: Path | str) -> Comparison:
             "give directories of one scenario, whose labels are the same"
         )
     return Comparison(one, other, labels)
+
+
+def _demand_sides(one: RunDirectory, other: RunDirectory, as_measured: bool) -> None:
+    """Raise InputError unless `one` is a prediction, and `other` a measurement or said to be none.
+
+    A prediction that is compared with itself would confirm itself.
+    """
+    allow = "to compare two simulations, add --as-measured (in Python: as_measured=True)"
+    if one.is_measured:
+        swapped = "" if other.is_measured else ": the other way round?"
+        raise InputError(
+            f"{one.path}: measured, so it predicts nothing{swapped}; give a directory of paceline "
+            "simulate first, and one of real runs second"
+        )
+    if other.is_measured or as_measured:
+        return
+    if store.identity(one.path) == store.identity(other.path):
+        raise InputError(
+            f"{other.path}: the same run as {one.path}, which would confirm itself; give a "
+            f"directory of real runs (paceline validate); {allow}"
+        )
+    raise InputError(
+        f"{other.path}: simulated, not measured; give a directory of real runs (paceline "
+        f"validate); {allow}"
+    )

@@ -31,8 +31,8 @@ def figures(result: ComparisonStatistics) -> dict[str, bytes]:
 def curves(result: ComparisonStatistics) -> "Figure":
     """Draw the loss, or without one the steps, against wall-clock time.
 
-    A line per prediction, dots of its colour for the measurement; dots are hollow if those runs
-    are not evidence.
+    A line per prediction, dots of its colour for the runs that it is compared with; they are
+    hollow if those runs are not evidence.
     """
     figure, axes = one_panel()
     sides = [(result.predicted.runs[label], result.measured.runs[label]) for label in result.labels]
@@ -70,7 +70,7 @@ def curves(result: ComparisonStatistics) -> "Figure":
     plot.label_ends(figure, axes, ends)
     several = any(len(runs) > 1 for side in sides for runs in side)
     bands = "; bands from smallest to largest seed" if several else "; one seed each"
-    _caption(axes, f"lines: predicted, dots: measured{bands}", result)
+    _caption(axes, f"lines: predicted, dots: {result.basis}{bands}", result)
     return figure
 
 
@@ -161,7 +161,7 @@ def _panel(
     axes.minorticks_off()
     axes.set_xlim(low, high)
     axes.set_ylim(low, high)
-    axes.set_xlabel(f"{name}, measured ({unit})")
+    axes.set_xlabel(f"{name}, {result.basis} ({unit})")
     axes.set_ylabel(f"{name}, predicted ({unit})")
     axes.xaxis.set_major_formatter("{x:g}")
     plot.label_ends(figure, axes, ends)
@@ -181,4 +181,4 @@ def _bar(ci95: Sequence[float] | None, middle: float, size: float) -> list[list[
 def _caption(axes: "Axes", said: str, result: ComparisonStatistics) -> None:
     hollow = "; hollow: not counted" if result.not_counted else ""
     axes.annotate(said + hollow, (0, 1), (0, 6), "axes fraction", "offset points", color=GREY)
-    axes.set_title(result.title, pad=22)
+    axes.set_title(result.marked(result.title), pad=22)

@@ -31,11 +31,11 @@ def pace(run: Run) -> float:
 
 
 def rows(label: str, pair: tuple[Row, Row], runs: tuple[Sequence[Run], Sequence[Run]],
-         target: float | None) -> list[Row]:  # fmt: skip
+         target: float | None, basis: str = "measured") -> list[Row]:  # fmt: skip
     """Return every quantity of the algorithm `label`, of which `pair` are the summaries.
 
     Pairs are (predicted, measured). Quantities that neither has are left out. `target`: the loss
-    to reach.
+    to reach; `basis`: what the second side is called.
     """
     seeds = [[run.seed for run in each] for each in runs]
     found = []
@@ -43,7 +43,7 @@ def rows(label: str, pair: tuple[Row, Row], runs: tuple[Sequence[Run], Sequence[
         values = tuple([measure(run) for run in each] for each in runs)
         row = _row(label, quantity, values, paired=seeds[0] == seeds[1])
         if quantity == TARGET:
-            row["note"] = _reached(values)
+            row["note"] = _reached(values, ("predicted", basis))
         if quantity == EQUAL_STEPS and len(runs[0]) == len(runs[1]) == 1:
             row["within_noise"] = _fluctuates(row, runs[0][0], runs[1][0])
         if quantity == TARGET or row["predicted"] is not None or row["measured"] is not None:
@@ -156,9 +156,8 @@ def fluctuation(run: Run, until: float) -> float:
     return float(np.std(y - np.polyval(np.polyfit(x, y, 1), x), ddof=2))
 
 
-def _reached(values: Sequence[Sequence[float]]) -> str | None:
+def _reached(values: Sequence[Sequence[float]], names: tuple[str, str]) -> str | None:
     """Say which side reached the target, unless both did with every seed."""
-    names = ("predicted", "measured")
     reached = [statistics.reached(each) for each in values]
     if reached == [len(each) for each in values]:
         return None

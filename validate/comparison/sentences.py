@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from paceline.simulator.results.read import RunDirectory
 from paceline.simulator.results.statistics import human
 from paceline.validate.comparison.quantities import PACE, TARGET, median
 from paceline.validate.comparison.statistics import ComparisonStatistics
@@ -14,9 +13,11 @@ UNCOMPARED = ("title", "algorithm", "tune", "theory", "overhead", "calibration")
 def summary(result: ComparisonStatistics) -> str:
     """Summarize errors, excess, ranks and main cause in a few sentences."""
     if not result.counted:
-        return "No measured run counts as evidence, so errors are not reported."
-    said = _pace, _excess, _covered, _ranks
-    return " ".join(filter(None, [*(say(result) for say in said), result.overall["sentence"]]))
+        return result.marked(
+            f"No {result.basis} run counts as evidence, so errors are not reported."
+        )
+    said = [_pace(result), _excess(result), _covered(result), *_ranks(result)]
+    return " ".join([*map(result.marked, filter(None, said)), result.overall["sentence"]])
 
 
 def _pace(result: ComparisonStatistics) -> str:
@@ -44,7 +45,7 @@ def _excess(result: ComparisonStatistics) -> str:
         return ""
     sign = "-" if seconds < 0 else ""
     said = (
-        "The nominal delays are in both by construction; beyond them measured runs take "
+        f"The nominal delays are in both by construction; beyond them {result.basis} runs take "
         f"{sign}{human(abs(seconds))} ({100 * share:+.1f} %) per step, median, "
     )
     error = result.medians["excess"]
@@ -59,10 +60,10 @@ def _covered(result: ComparisonStatistics) -> str:
     known = [row["covered"] for row in rows if row["covered"] is not None]
     if not known:
         return ""
-    return f"{sum(known)} of {len(known)} measured values are within their 90 % intervals."
+    return f"{sum(known)} of {len(known)} {result.basis} values are within their 90 % intervals."
 
 
-def _ranks(result: ComparisonStatistics) -> str:
+def _ranks(result: ComparisonStatistics) -> list[str]:
     said, tau, regret = [], result.kendall_tau, result.regret
     if tau is not None:
         said.append(f"Kendall's tau over {result.kendall_over.replace('_', ' ')}: {tau:.2f}.")
@@ -76,12 +77,16 @@ def _ranks(result: ComparisonStatistics) -> str:
             if share
             else f"{picking} is right."
         )
-    return " ".join(said)
+    return said
 
 
 def notes(result: ComparisonStatistics) -> list[str]:
     """Return what was left out and why, in sentences."""
-    return [*_differences(result.predicted, result.measured), *_odd(result)]
+    said = [*_differences(result), *_odd(result)]
+    files = [*result.predicted.notes, *result.measured.notes]
+    if result.basis != "measured":
+        files.append(f"{result.measured.path}: a simulation, given as measured (--as-measured)")
+    return [*files, *map(result.marked, said)]
 
 
 def _odd(result: ComparisonStatistics) -> Iterator[str]:
@@ -92,17 +97,18 @@ def _odd(result: ComparisonStatistics) -> Iterator[str]:
             yield f"{label}: time to loss {result.target:g}: {row['note']}"
 
 
-def _differences(predicted: RunDirectory, measured: RunDirectory) -> Iterator[str]:
+def _differences(result: ComparisonStatistics) -> Iterator[str]:
+    predicted, measured = result.predicted, result.measured
     for name, one, other in (
         ("predicted", predicted, measured),
-        ("measured", measured, predicted),
+        (result.basis, measured, predicted),
     ):
         if alone := [label for label in one.rows if label not in other.rows]:
             yield f"{', '.join(alone)}: only {name}, so not compared"
         if one.stalled:
             yield f"{', '.join(one.stalled)}: {name} to stall for good, so not compared"
     if predicted.seeds != measured.seeds:
-        yield "predicted and measured have different seeds, hence different draws"
+        yield f"predicted and {result.basis} runs have different seeds, hence different draws"
     tables = predicted.table, measured.table
     keys = sorted({*tables[0], *tables[1]} - {*UNCOMPARED})
     if apart := [key for key in keys if tables[0].get(key) != tables[1].get(key)]:

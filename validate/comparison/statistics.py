@@ -8,6 +8,7 @@ from paceline.simulator.results.read import RunDirectory
 from paceline.validate.comparison import attribution, quantities
 from paceline.validate.comparison.quantities import EQUAL_STEPS, PACE, TARGET, Row
 
+UNMEASURED = "Simulation against simulation"
 RANKED = 3  # algorithms whose order is worth a rank correlation
 
 
@@ -23,6 +24,18 @@ class ComparisonStatistics:
     def title(self) -> str:
         """Return the title of the measured scenario."""
         return str(self.measured.summary["scenario"]["title"])
+
+    @property
+    def basis(self) -> str:
+        """Return what the second side is: "measured", or "simulated" where it was only said to be.
+
+        Numbers and keys of the JSON document are called measured all the same.
+        """
+        return "measured" if self.measured.is_measured else "simulated"
+
+    def marked(self, sentence: str) -> str:
+        """Return a sentence that says itself where nothing was measured."""
+        return sentence if self.basis == "measured" else f"{UNMEASURED}: {sentence}"
 
     @property
     def target(self) -> float | None:
@@ -57,6 +70,7 @@ class ComparisonStatistics:
                 (self.predicted.rows[label], self.measured.rows[label]),
                 (self.predicted.runs[label], self.measured.runs[label]),
                 self.target,
+                self.basis,
             )
         ]
 
@@ -79,17 +93,22 @@ class ComparisonStatistics:
     def attribution(self) -> dict[str, dict[str, Any]]:
         """Return, by label, what explains the errors; see `attribution.attribute`."""
         losses = self.of(EQUAL_STEPS, counted=False)
-        return {
+        found = {
             label: attribution.attribute(
                 self.predicted.rows[label], self.measured.rows[label], row, losses.get(label)
             )
             for label, row in self.of(PACE, counted=False).items()
         }
+        return {label: self._marked(each) for label, each in found.items()}
+
+    def _marked(self, found: dict[str, Any]) -> dict[str, Any]:
+        return found | {"sentence": self.marked(found["sentence"])}
 
     @cached_property
     def overall(self) -> dict[str, Any]:
         """Return what explains most of all errors; see `attribution.overall`."""
-        return attribution.overall({k: v for k, v in self.attribution.items() if k in self.counted})
+        found = {k: v for k, v in self.attribution.items() if k in self.counted}
+        return self._marked(attribution.overall(found))
 
     @cached_property
     def medians(self) -> dict[str, float | None]:

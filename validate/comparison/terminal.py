@@ -10,8 +10,6 @@ from paceline.simulator.results.statistics import human, number
 from paceline.validate.comparison.quantities import EQUAL_STEPS, LOSS_TIMES, PACE, TARGET, Row
 from paceline.validate.comparison.statistics import ComparisonStatistics
 
-PAIR = "predicted\nmeasured"
-
 
 def comparison(result: ComparisonStatistics) -> list[Table]:
     """Tabulate pace and excess over nominal, error against time, and the breakdown of the time.
@@ -25,11 +23,12 @@ def comparison(result: ComparisonStatistics) -> list[Table]:
 
 
 def _pace(result: ComparisonStatistics) -> Table:
+    pair = f"predicted\n{result.basis}"
     table = headed(
         "algorithm",
-        "s/step\n" + PAIR,
+        "s/step\n" + pair,
         "error\n%",
-        "excess\n" + PAIR,
+        "excess\n" + pair,
         "its error\n%",
         "explained by",
     )
@@ -51,7 +50,8 @@ def _pace(result: ComparisonStatistics) -> Table:
 def _loss(result: ComparisonStatistics) -> Table:
     wanted = {name: result.of(f"loss_at_{name}", counted=False) for name in LOSS_TIMES}
     times = result.of(TARGET, counted=False)
-    heading = [f"to loss {result.target:g}\n" + PAIR, "error\n%"] if times else []
+    pair = f"predicted\n{result.basis}"
+    heading = [f"to loss {result.target:g}\n{pair}", "error\n%"] if times else []
     table = headed(
         "algorithm", *heading, "loss: error % at\n1/4, 1/2, 3/4, end", "after as\nmany steps"
     )
@@ -70,7 +70,8 @@ def _loss(result: ComparisonStatistics) -> Table:
 def _spent(result: ComparisonStatistics) -> Table:
     rows = {kind: result.of(f"{kind}_share", counted=False) for kind in TIMES}
     kinds = [kind for kind, found in rows.items() if found]
-    table = headed("algorithm", "/".join(kinds) + " %\n" + PAIR, "bytes/step\n" + PAIR, "error\n%")
+    pair = f"predicted\n{result.basis}"
+    table = headed("algorithm", "/".join(kinds) + " %\n" + pair, "bytes/step\n" + pair, "error\n%")
     sent = result.of("bytes_per_step", counted=False)
     for label, pace in result.of(PACE, counted=False).items():
         shares = [

@@ -14,7 +14,6 @@ No process outlives the run. Each asks the kernel to be killed with its parent
 all nodes, and so does a parent that is itself killed. A lock keeps a second command out.
 """
 
-import fcntl
 import os
 import re
 import subprocess
@@ -72,7 +71,7 @@ def is_first() -> bool:
 def run(job: Job, progress: Progress | None = None) -> None:
     """Run a job with a process for each node; return when all have finished.
 
-    Raises InputError if this machine cannot run the job, RunError if a process dies; then, as on
+    The job's folder is this command's alone. Raises InputError if this machine cannot run the job, RunError if a process dies; then, as on
     Ctrl-C, all others are ended before this returns.
     """
     nodes = process_count(job.scenario, job.tasks, job.programs)
@@ -81,7 +80,6 @@ def run(job: Job, progress: Progress | None = None) -> None:
     folder.chmod(0o700)  # the processes meet in it, and reading the job runs code
     links: Links | None = None
     with ExitStack() as stack:
-        stack.enter_context(_locked(folder))
         for name in (REASON, DONE, ENDED, STORE, hangs.STARTED):
             (folder / name).unlink(missing_ok=True)
         path = write_job(job)
@@ -135,20 +133,6 @@ def join(job: Job) -> None:
         traceback.print_exc()
         os._exit(1)  # skips torch's destructors, which can wait for ever
     os._exit(0)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Lock a folder against other commands. Raises InputError if one has locked it."""
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(
-                f"{folder.parent.parent}: another command is measuring into it; wait for its end, "
-                "or choose another --out"
-            ) from None
-        yield
 
 
 @contextmanager

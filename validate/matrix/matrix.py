@@ -140,7 +140,13 @@ class _Work:
                 return
             self.say(f"{folder.name}: training for real")
             validate(
-                scenario, out=folder, device=self.device, seed=seed, seeds=1, progress=self.progress
+                scenario,
+                out=folder,
+                overwrite=True,
+                device=self.device,
+                seed=seed,
+                seeds=1,
+                progress=self.progress,
             )
             if _is_evidence(folder):
                 return
@@ -198,7 +204,8 @@ def _predict(
     except InputError:
         pass  # nothing is there yet
     result = simulate(scenario, seeds=seeds, seed=seed, jobs=cores())
-    save(result, store.Directory(folder), summary={"nominal": nominal, "key": known})
+    with store.Directory(folder) as directory:
+        save(result, directory, summary={"nominal": nominal, "key": known})
 
 
 def _quadratic(condition: Condition, fitted: Path) -> Scenario | None:

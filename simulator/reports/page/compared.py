@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.simulator.inputs.messages import toml
+from paceline.simulator.reports.page.documents import is_measured
 from paceline.simulator.reports.page.parts import Cell, PageSection, PageTable, percent
 from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.reports.page.sentences import RunVerdict
@@ -69,9 +70,13 @@ def comparison(found: FoundRun, place: int) -> PageSection:
     document = found.comparison
     assert document is not None
     median = document.get("median_absolute_error")
-    heading = "Predicted against measured"
+    heading, basis = against(document), "measured" if is_measured(document) else "simulated"
     if median is not None:
-        heading = f"Predicted times per step are off by {percent(median, 1)} (median)"
+        heading = (
+            f"Predicted times per step are off by {percent(median, 1)} (median)"
+            if basis == "measured"
+            else f"{heading}: times per step differ by {percent(median, 1)} (median)"
+        )
     known: dict[str, dict[str, Any]] = {}
     for row in document["rows"]:
         known.setdefault(row["algorithm"], {})[row["quantity"]] = row
@@ -80,7 +85,7 @@ def comparison(found: FoundRun, place: int) -> PageSection:
     errors = {key: name for key, name in ERRORS.items() if key in there}
     columns = ["algorithm"]
     for name in pairs.values():
-        columns += [f"{name}, predicted", "measured", "error"]
+        columns += [f"{name}, predicted", basis, "error"]
     columns += [f"{name}, error" for name in errors.values()]
     rows = []
     for label, quantities in known.items():
@@ -90,9 +95,15 @@ def comparison(found: FoundRun, place: int) -> PageSection:
             row = quantities.get(key) or {}
             cells += [human(row.get("predicted")), human(row.get("measured")), _error(row)]
         rows.append([*cells, *(_error(quantities.get(key) or {}) for key in errors)])
-    caption = "Errors in percent of the measured value; in brackets: within the spread of seeds"
+    caption = f"Errors in percent of the {basis} value; in brackets: within the spread of seeds"
     table = PageTable(caption, columns, rows)
     return PageSection(f"comparison-{place}", heading, document["sentence"], tables=[table])
+
+
+def against(document: Mapping[str, Any]) -> str:
+    """Say what a comparison compares."""
+    sides = ("Predicted", "measured") if is_measured(document) else ("Simulation", "simulation")
+    return " against ".join(sides)
 
 
 def _error(row: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """Shapes of tune.json, sweep.json, comparison.json and timeline.json, as far as pages use them."""
 
-from typing import Annotated, Any, NotRequired
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import Field
 from typing_extensions import TypedDict  # typing's own is not enough for pydantic before 3.12
@@ -130,6 +131,15 @@ class ComparisonDocument(PageDocument):
     sentence: str
     median_absolute_error: NotRequired[Number]
     regret: NotRequired[Regret | None]
+    basis: NotRequired[Literal["measured", "simulated"]]
+    engines: NotRequired[dict[str, str]]
+
+
+def is_measured(comparison: Mapping[str, Any]) -> bool:
+    """Whether a comparison is with real runs; one of an earlier version has only its engines."""
+    if "basis" in comparison:
+        return bool(comparison["basis"] == "measured")
+    return bool(comparison.get("engines", {}).get("measured") == "real")
 
 
 class Arguments(TypedDict, total=False):

@@ -105,7 +105,8 @@ def answer(found: FoundRun) -> RunVerdict:
     if found.sweep:
         return swept.verdict(found)
     assert found.comparison is not None
-    return RunVerdict(found.name, "Predicted against measured", found.comparison["sentence"], [])
+    heading = compared.against(found.comparison)
+    return RunVerdict(found.name, heading, found.comparison["sentence"], [])
 
 
 def sections(

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from paceline.simulator.reports.page.documents import is_measured
 from paceline.simulator.reports.page.parts import percent
 from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.results.run import Run
@@ -156,7 +157,7 @@ def _sure(
     if known and known[0] is not None:
         high = "later" if known[1] is None else human(known[1])
         yield f"By its calibration, a real run takes {human(known[0])} to {high} (90 %)."
-    if found.comparison:
+    if found.comparison and is_measured(found.comparison):
         yield from _measured(found.comparison)
     elif "measured" not in found.sides:
         yield "No real training has confirmed it; run `paceline validate`."
