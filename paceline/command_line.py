@@ -53,9 +53,7 @@ Overrides = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="The first seed.")]
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Directory for the results.")]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace results of other settings in --out.")
-]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what --out holds.")]
 AllowPaths = Annotated[
     bool,
     typer.Option("--allow-paths", help="Allow the scenario to name files outside its folder."),
@@ -238,6 +236,7 @@ def _theory(  # noqa: PLR0913, PLR0917 - the contract's options
         int, typer.Option(help="Ignored (accepted for consistency with other commands).")
     ] = 0,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write theory.json here.")] = None,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Compute time per step, best periods and crossings by theory."""
@@ -245,12 +244,14 @@ def _theory(  # noqa: PLR0913, PLR0917 - the contract's options
     from paceline.simulator.load.load import load
     from paceline.simulator.reports import terminal
     from paceline.simulator.results import statistics, store
+    from paceline.simulator.results.ownership import free_file
 
     loaded = load(scenario, overrides or (), allow_paths=allow_paths)
     document = statistics.jsonable(theory.theory(loaded))
     if out:
+        file, data = out / "theory.json", store.dump(document)
         try:
-            store.write(out / "theory.json", store.dump(document))
+            store.write(free_file(file, data, given=True, overwrite=overwrite), data)
         except OSError as error:
             raise InputError(
                 f"{out}: cannot write here ({error.strerror}); choose another --out"
@@ -543,8 +544,15 @@ def _probe(  # noqa: PLR0913, PLR0917 - what may be measured
         ),
     ] = "emulated",
     out: Annotated[
-        Path, typer.Option("-o", "--out", metavar="PROFILE.toml", help="The profile to write.")
-    ] = Path("profile.toml"),
+        Path | None,
+        typer.Option(
+            "-o",
+            "--out",
+            metavar="PROFILE.toml",
+            help="The profile to write; default: profile.toml, or the next free name.",
+        ),
+    ] = None,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure this machine in a minute, as a profile.
@@ -557,7 +565,7 @@ def _probe(  # noqa: PLR0913, PLR0917 - what may be measured
         raise InputError(f"--workers {workers}: not whole numbers; write some such as 2,4,8")
     counts = [int(each) for each in parts]
     module = _torch("paceline.validate.probe.probe")
-    _torch("paceline.validate.calibration.profile").require_writable(out)
+    where = _profile(out, overwrite)
     with _progress("probing", "teams, left") as progress:
         profile = module.probe(
             model=model,
@@ -568,7 +576,7 @@ def _probe(  # noqa: PLR0913, PLR0917 - what may be measured
             network=network,
             progress=progress,
         )
-    profile.write(out)
+    profile.write(where, overwrite)
     for note in profile.tables["calibration"]["notes"]:
         _note(note)
     if as_json:
@@ -576,11 +584,11 @@ def _probe(  # noqa: PLR0913, PLR0917 - what may be measured
     else:
         from paceline.validate.probe.terminal import summary
 
-        _show(*summary(profile), f"{PROFILE}{out}")
+        _show(*summary(profile), f"{PROFILE}{where}")
 
 
 @app.command("calibrate")
-def _calibrate(
+def _calibrate(  # noqa: PLR0913, PLR0917 - the contract's options
     runs: Annotated[
         list[Path],
         typer.Argument(
@@ -589,8 +597,15 @@ def _calibrate(
     ],
     allow_paths: AllowPaths = False,
     profile: Annotated[
-        Path, typer.Option("-o", "--out", metavar="PROFILE.toml", help="The profile to write.")
-    ] = Path("profile.toml"),
+        Path | None,
+        typer.Option(
+            "-o",
+            "--out",
+            metavar="PROFILE.toml",
+            help="The profile to write; default: profile.toml, or the next free name.",
+        ),
+    ] = None,
+    overwrite: Overwrite = False,
     base: Annotated[
         Path | None,
         typer.Option(
@@ -605,11 +620,11 @@ def _calibrate(
     extends = "PROFILE.toml"; its predictions then have error intervals. One short run of ssgd and
     one of local-sgd are enough.
     """
-    _torch("paceline.validate.calibration.profile").require_writable(profile)
+    where = _profile(profile, overwrite)
     module = _torch("paceline.validate.calibration.calibrate")
     with _progress("calibrating", "stages, left") as progress:
         result = module.calibrate(runs, base=base, allow_paths=allow_paths, progress=progress)
-    result.profile.write(profile)
+    result.profile.write(where, overwrite)
     for note in result.notes:
         _note(note)
     if as_json:
@@ -617,7 +632,15 @@ def _calibrate(
     else:
         from paceline.validate.calibration.terminal import calibration
 
-        _show(*calibration(result), result.sentence, f"{PROFILE}{profile}")
+        _show(*calibration(result), result.sentence, f"{PROFILE}{where}")
+
+
+def _profile(out: Path | None, overwrite: bool) -> Path:
+    """Return where to write a profile, and say so where that is not its usual name."""
+    path: Path = _torch("paceline.validate.calibration.profile").writable(out, overwrite)
+    if out is None and path.name != "profile.toml":
+        _note(f"profile.toml is there: the profile goes to {path}")
+    return path
 
 
 @app.command("compare")
@@ -678,9 +701,11 @@ def _report(
             "-o",
             "--out",
             metavar="FILE",
-            help="The file to write; default: report.html in the first directory.",
+            help="The file to write; default: report.html in the first directory, or the next "
+            "free name.",
         ),
     ] = None,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Write one HTML page about runs.
@@ -690,7 +715,9 @@ def _report(
     """
     from paceline.simulator.reports.page.page import report
 
-    path = report(runs, out)
+    path = report(runs, out, overwrite)
+    if out is None and path.name != "report.html":
+        _note(f"{runs[0]} has another report.html: the page goes to {path}")
     if as_json:
         _print_json({"report": str(path)})
     else:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from filelock import FileLock, Timeout
 
 from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import messages
+from paceline.simulator.inputs import messages, untrusted
 
 LOCK, HOLDER, SETTINGS = "lock", "holder", "settings.json"  # files of a folder of kept runs
 SHOWN = 3  # differing keys that a refusal names
@@ -94,6 +94,30 @@ def differences(old: Any, new: Any, path: messages.KeyPath) -> Iterator[str]:
 
 
 D = TypeVar("D")
+
+
+def free_file(path: Path, data: bytes | None, *, given: bool, overwrite: bool) -> Path:
+    """Return where a file may be written: `path`, or unless that was `given`, the next free name.
+
+    A name is free where nothing is, or the very `data` (None: not known yet). Raises TakenError
+    for a `given` one that is not, unless `overwrite`.
+    """
+    for number in count(1):
+        name = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
+        if overwrite or not os.path.lexists(name) or _holds(name, data):
+            return name
+        if given:
+            raise TakenError(f"{name}: holds something else", REPLACE)
+    raise AssertionError("numbers do not end")
+
+
+def _holds(file: Path, data: bytes | None) -> bool:
+    return (
+        data is not None
+        and file.is_file()
+        and file.stat().st_size == len(data)
+        and untrusted.data(file, len(data)) == data
+    )
 
 
 @dataclass

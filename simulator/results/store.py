@@ -18,7 +18,8 @@ from dataclasses import asdict
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
+from zipfile import ZIP_STORED, ZipFile
 
 import numpy as np
 
@@ -86,7 +87,7 @@ def encode(run: Run) -> bytes:
 def decode(data: bytes) -> Run:
     """Return the run that `encode` wrote; raises ValueError for anything else."""
     try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+        with np.load(stored(io.BytesIO(data)), allow_pickle=False) as archive:
             curve = dict(zip(COLUMNS, archive["curve"].tolist(), strict=True))
             staleness = dict(archive["staleness"].tolist())
             header = untrusted.loads(archive["header"].item())
@@ -94,6 +95,15 @@ def decode(data: bytes) -> Run:
             return Run(curve=curve, staleness=staleness, **kept, **header)
     except Exception as error:  # NumPy raises all kinds on a damaged archive
         raise ValueError(f"not a kept run: {error}") from error
+
+
+def stored(archive: BinaryIO) -> BinaryIO:
+    """Return an .npz archive, read no further than its size: raises ValueError if compressed."""
+    with ZipFile(archive) as found:
+        if any(each.compress_type != ZIP_STORED for each in found.infolist()):
+            raise ValueError("compressed, as no archive of Paceline is")
+    archive.seek(0)
+    return archive
 
 
 class Directory:
@@ -181,12 +191,17 @@ class Directory:
 
     def _demand_replaceable(self, there: set[str]) -> None:
         """Raise TakenError unless the whole directory may be replaced."""
-        if self.settings is None or self.overwrite:
-            with suppress(InputError):  # a damaged document is replaced
-                self._demand_own(there, read(self.path, self.whole))
+        try:
+            document = read(self.path, self.whole)
+        except InputError as error:
+            if self.settings and not self.overwrite:
+                raise ownership.TakenError(
+                    str(error).partition("; ")[0], ownership.REPLACE
+                ) from None
             return
-        document = read(self.path, self.whole)
         self._demand_own(there, document)
+        if self.settings is None or self.overwrite:
+            return
         ownership.demand_same(self.settings, self.known(document), self.path)
         if not (self.repeatable or self._unfinished.is_file()):
             raise ownership.TakenError(
@@ -285,6 +300,7 @@ class SweepDirectory(Directory):
 
     def known(self, document: Mapping[str, Any]) -> ownership.Settings:
         """Return the settings of a whole sweep; one with more points may take its place."""
+        assert self.settings is not None
         known, asked = dict(super().known(document)), self.settings["points"]
         if {*map(dump, known.get("points", ()))} <= {*map(dump, asked)}:
             known["points"] = asked

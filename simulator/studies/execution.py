@@ -77,7 +77,8 @@ def opened(
     """Return the directory of a study, open; None where `out` is. Raises InputError."""
     if out is None:
         return nullcontext()
-    return Destination.of(out, overwrite).open(kind, settings)
+    found: D = Destination.of(out, overwrite).open(kind, settings)
+    return found
 
 
 def _demand_at_least(name: str, value: int, least: int) -> None:

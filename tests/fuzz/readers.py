@@ -230,7 +230,8 @@ def written() -> dict[str, bytes]:
         tune(small, out=folder)
         sweep(small, {"cluster.workers": [1, 2]}, out=folder)
         result = simulate(small, seeds=1, out=folder)
-        compare(folder, folder).save(folder)
+        compare(folder, folder, as_measured=True).save(folder / "compared")
+        (folder / "compared" / "comparison.json").rename(folder / "comparison.json")
         found = {name: (folder / name).read_bytes() for name in names}
     return found | {"": store.encode(result.runs[0])}
 

@@ -58,7 +58,9 @@ def _opened(run: Path, out: Path) -> dict[str, tuple[int, str]]:
     """Run each command that opens run directories; return its status and output."""
     return {
         "report": command("report", run, "--out", out / "report.html"),
-        "compare": command("compare", run, run, "--figure", "svg", "--out", out / "compared"),
+        "compare": command(
+            "compare", run, run, "--as-measured", "--figure", "svg", "--out", out / "compared"
+        ),
         "calibrate": command("calibrate", run, "--out", out / "profile.toml"),
     }
 

@@ -37,7 +37,7 @@ COMMANDS = (
     ("tune", "tiny.toml", "--jobs", "1", "--trials", "6", "--out", "tuned"),
     ("theory", "tiny.toml", "--json"),
     ("report", "simulated", "swept"),
-    ("compare", "simulated", "anew", "--out", "compared"),
+    ("compare", "simulated", "anew", "--as-measured", "--out", "compared"),
     ("simulate", "tiny.toml", "--set", "run.steps=0"),
     ("list", "programs"),
 )

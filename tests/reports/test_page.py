@@ -28,6 +28,7 @@ from paceline.simulator.studies.sweep.sweep import sweep
 from paceline.simulator.studies.tune.tune import tune
 from paceline.validate.comparison.compare import compare
 from tests.helpers.browser import PHONE, Watched, chromium
+from tests.helpers.measured import given_as_real
 from tests.helpers.waiting import PATIENCE, wait_until
 from tests.helpers.worlds import DIGITS, QUADRATIC, RING, TIME_ONLY, scenario
 
@@ -83,6 +84,7 @@ def validated(folder):
     out = folder / "validated"
     simulate(world(), seeds=2, out=out / "predicted")
     simulate(world("25 ms"), seeds=2, seed=5, out=out / "measured")
+    given_as_real(out / "measured")
     compare(out / "predicted", out / "measured").save(out)
     return out
 

@@ -302,7 +302,7 @@ def test_notes_of_runs_are_said_once():
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=1, max_size=20))
 def test_csv_gives_back_every_bit(values):
     run = make_run(values, label='with, "quotes"')
-    rows = list(csv.DictReader(io.StringIO(statistics.csv_table([run]))))
+    rows = list(csv.DictReader(io.StringIO(statistics.csv_table([run]).decode())))
     assert [row["label"] for row in rows] == [run.label] * len(values)
     read = [float(row["loss"]) if row["loss"] else NAN for row in rows]
     assert np.array_equal(read, values, equal_nan=True)

@@ -17,7 +17,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import untrusted
 from paceline.simulator.load.load import parse
 from paceline.simulator.programs.pieces.transform import AdamW, Identity
-from paceline.simulator.results import read
+from paceline.simulator.results import read, store
 from paceline.simulator.results.read import RunDirectory
 from paceline.simulator.results.statistics import aligned
 from paceline.validate.calibration.error_model_modes import (
@@ -192,7 +192,7 @@ def _points(path: Path) -> list[dict[str, Any]]:
     if not (path / SURVEYS).exists():
         return []
     with untrusted.refused(path / SURVEYS, "repeat the run"):
-        document = untrusted.loads(untrusted.text(path / SURVEYS, untrusted.LARGEST_WRITTEN))
+        document = untrusted.loads(untrusted.text(path / SURVEYS, store.LARGEST_DOCUMENT))
         points = [point for survey in document.values() for point in survey["points"]]
         return [each for each in points if None not in (each["noise"], each["between"])]
 

@@ -10,10 +10,11 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import messages
+from paceline.simulator.inputs import csv_columns, messages, untrusted
 from paceline.simulator.inputs.paths import refusals
 from paceline.simulator.load import toml_file
 from paceline.simulator.results import store
+from paceline.simulator.results.ownership import free_file
 from paceline.simulator.scenario.overhead import Overhead
 
 INLINE = "dist"  # a table with this key is a law, written on one line
@@ -67,10 +68,15 @@ class Profile:
         body = re.sub(r"\n+\[", "\n\n[", f"\n{document.as_string()}").lstrip("\n")
         return f"{head}\n{body}" if head else body
 
-    def write(self, path: Path | str) -> None:
-        """Write the file, and the files that it names beside it. Raises InputError."""
+    def write(self, path: Path | str, overwrite: bool = True) -> None:
+        """Write the file, and the files that it names beside it. Raises InputError.
+
+        Unless `overwrite`, none of them takes the place of another.
+        """
         path = Path(path)
         try:
+            for name, content in self.files.items():
+                free_file(path.parent / name, content, given=True, overwrite=overwrite)
             store.write(path, self.text().encode())
             for name, content in self.files.items():
                 store.write(path.parent / name, content)
@@ -110,11 +116,17 @@ class Profile:
         return " ".join(self.comments.get(".".join(path), "").split())
 
 
-def require_writable(path: Path) -> None:
-    """Raise InputError for a file that cannot be written, before a minute of measuring."""
+def writable(path: Path | None, overwrite: bool) -> Path:
+    """Return where to write a profile: `path`, or profile.toml, or its next free name.
+
+    Raises InputError for a file that cannot be written, before a minute of measuring.
+    """
+    given = path is not None
+    path = path or Path("profile.toml")
     folder = next(each for each in path.absolute().parents if each.exists())
     if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
         raise InputError(f"{path}: cannot be written; choose another file with --out")
+    return free_file(path, None, given=given, overwrite=overwrite)
 
 
 def read(path: Path | str) -> Profile:
@@ -128,14 +140,14 @@ def read(path: Path | str) -> Profile:
         )
     if wrong := refusals(tables, str(path), path.parent, "put a copy beside it"):
         raise InputError("\n".join(wrong.values()))  # files are copied beside the new profile
-    text = path.read_text("utf-8-sig")
+    text = untrusted.text(path)
     lines = text.splitlines()
     first = next((n for n, line in enumerate(lines) if not line.startswith("#")), len(lines))
     # a comment that an empty line does not set apart is about the first key
     head = lines[:first] if not "".join(lines[first : first + 1]).strip() else []
     body = _tomlkit().parse("\n".join(lines[len(head) :])).body
     files = {
-        name: (path.parent / name).read_bytes()
+        name: _content(path.parent / name)
         for name in _names(tables)
         if (path.parent / name).is_file()
     }
@@ -180,6 +192,11 @@ def _quantity(value: float, units: tuple[tuple[float, str], ...], least: float =
     if value == 0:
         unit, name = next(each for each in units if each[0] == 1)
     return f"{float(f'{value / unit:.{DIGITS}g}'):.12g} {name}"
+
+
+def _content(file: Path) -> bytes:
+    with untrusted.refused(file, "make the profile anew"):
+        return untrusted.data(file, csv_columns.LARGEST)
 
 
 def _is_table(value: Any) -> bool:

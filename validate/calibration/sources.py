@@ -84,6 +84,11 @@ def _directory(path: Path, allow_paths: bool) -> Source:
             "telemetry nor a profiler's traces are in it; give what has one of them"
         )
     found = directories.read(path)
+    if not found.is_measured:
+        raise InputError(
+            f"{path}: simulated, not measured: a profile of it would only repeat the simulation; "
+            "is it from a measured run? Give a directory of paceline validate"
+        )
     file = str(found.summary["scenario"]["file"])
     scenario = parse(found.table, file=file, folder=Path(file).parent, allow_paths=allow_paths)
     algorithms = {each.label: each for each in scenario.algorithm}
@@ -110,7 +115,7 @@ def _directory(path: Path, allow_paths: bool) -> Source:
         for run in each
     }
     every = np.concatenate(list(did.values()))
-    said = [*_evidence(path, found), *_missing(path, every, scenario.cluster.workers)]
+    said = [*found.notes, *_evidence(path, found), *_missing(path, every, scenario.cluster.workers)]
     return Source(path, scenario, runs, paces, found.summary, tuple(said))
 
 

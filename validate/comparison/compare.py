@@ -120,10 +120,9 @@ def _demand_sides(one: RunDirectory, other: RunDirectory, as_measured: bool) -> 
     """
     allow = "to compare two simulations, add --as-measured (in Python: as_measured=True)"
     if one.is_measured:
-        swapped = "" if other.is_measured else ": the other way round?"
         raise InputError(
-            f"{one.path}: measured, so it predicts nothing{swapped}; give a directory of paceline "
-            "simulate first, and one of real runs second"
+            f"{one.path}: measured, so it predicts nothing; give a directory of paceline simulate "
+            "first, and one of real runs second"
         )
     if other.is_measured or as_measured:
         return

@@ -71,8 +71,8 @@ def is_first() -> bool:
 def run(job: Job, progress: Progress | None = None) -> None:
     """Run a job with a process for each node; return when all have finished.
 
-    The job's folder is this command's alone. Raises InputError if this machine cannot run the job, RunError if a process dies; then, as on
-    Ctrl-C, all others are ended before this returns.
+    The job's folder is this command's alone. Raises InputError if this machine cannot run the job,
+    RunError if a process dies; then, as on Ctrl-C, all others are ended before this returns.
     """
     nodes = process_count(job.scenario, job.tasks, job.programs)
     folder = job.folder

@@ -1,5 +1,6 @@
 """From the files that nodes of a real run wrote to a `Run`; losses are computed here, offline."""
 
+import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,11 +13,13 @@ import numpy as np
 from paceline.simulator.engines import payloads
 from paceline.simulator.engines.lockstep.replay import ReplayLog
 from paceline.simulator.engines.observer import BYTES_PER_GB, SECONDS_PER_HOUR
+from paceline.simulator.inputs import untrusted
 from paceline.simulator.load.load import known_programs
 from paceline.simulator.objectives import build
 from paceline.simulator.objectives.evaluation import Evaluation
 from paceline.simulator.objectives.objective import Objective
 from paceline.simulator.programs import Program
+from paceline.simulator.results import store
 from paceline.simulator.results.run import ARROW, COLUMNS, SPAN, Run
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.validate.torch_objective import curvature
@@ -240,7 +243,8 @@ def _timeline(task: TrainingTask, nodes: int) -> tuple[np.ndarray, np.ndarray]:
     for rank in range(nodes):
         path = task.folder / f"rank-{rank}.npz"
         if path.is_file():
-            with np.load(path, allow_pickle=False) as archive:
+            kept = store.stored(io.BytesIO(untrusted.data(path, untrusted.LARGEST_WRITTEN)))
+            with np.load(kept, allow_pickle=False) as archive:
                 spans.append(archive["spans"])
                 arrows.append(archive["arrows"])
     return np.concatenate(spans), np.concatenate(arrows)

@@ -1,15 +1,18 @@
 """Data sets by name: those of scikit-learn, and files in the formats of MNIST and CIFAR."""
 
 import gzip
+import io
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from math import prod
 from pathlib import Path
+from typing import BinaryIO, cast
 
 import numpy as np
 
+from paceline.simulator.inputs import untrusted
 from paceline.simulator.inputs.messages import nearest
 from paceline.simulator.objectives.plugins import ObjectiveError
 from paceline.simulator.objectives.softmax import load_data
@@ -178,9 +181,12 @@ def _first(paths: list[Path], hint: str) -> Path:
 
 def _bytes(path: Path, hint: str) -> bytes:
     try:
-        content = path.read_bytes()
-        return gzip.decompress(content) if path.suffix == ".gz" else content
-    except (OSError, EOFError, zlib.error) as error:
+        content = untrusted.data(path, untrusted.LARGEST_WRITTEN)
+        if path.suffix != ".gz":
+            return content
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as whole:
+            return untrusted.content(cast(BinaryIO, whole), untrusted.LARGEST_WRITTEN)
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise ObjectiveError(
             FOLDER, f"{path}: cannot be read ({error}); get {hint} again"
         ) from None

@@ -4,6 +4,7 @@ A mark costs the program only the time of queueing a tensor; losses are computed
 the snapshots. If the process is killed, the file can be read up to that point.
 """
 
+import io
 import json
 import queue
 import threading
@@ -18,10 +19,12 @@ from torch import Tensor
 
 from paceline.simulator.engines.observer import POINTS
 from paceline.simulator.errors import RunError
+from paceline.simulator.inputs import untrusted
 from paceline.simulator.results import store
 from paceline.validate.training.events import EVENT
 
 COLUMNS = ("step", "time", "period", "updates", "bytes", "charged")
+HEAD = 1000  # bytes of a file's first line, at most
 WAITING = 8  # most snapshots that wait to be written: each is as large as the model
 DTYPES = {"torch.float32": "<f4", "torch.float64": "<f8"}
 
@@ -171,7 +174,7 @@ def read(folder: Path, rank: int) -> Record | None:
     """Read the records of a node in a folder; None if there are none."""
     try:
         with (folder / f"rank-{rank}.bin").open("rb") as file:
-            head = json.loads(file.readline())
+            head = untrusted.loads(file.readline(HEAD))
             kind = np.dtype(
                 [
                     *((name, "<f8") for name in COLUMNS),
@@ -187,13 +190,16 @@ def read(folder: Path, rank: int) -> Record | None:
     rows = np.memmap(path, kind, "r", start, (count,)) if count else np.empty(0, kind)
     whole = folder / f"rank-{rank}.json"
     done = events_file(whole)
-    events = np.load(done, allow_pickle=False) if done.is_file() else np.empty(0, EVENT)
+    events = np.empty(0, EVENT)
+    if done.is_file():
+        kept = io.BytesIO(untrusted.data(done, untrusted.LARGEST_WRITTEN))
+        events = np.load(kept, allow_pickle=False)
     return Record(rows, *_account(whole), events)
 
 
 def _account(path: Path) -> tuple[Account | None, int]:
     try:
-        document = json.loads(path.read_text())
+        document = untrusted.loads(untrusted.text(path, untrusted.LARGEST_WRITTEN))
     except (OSError, ValueError):
         return None, 1
     every = document.pop("every")

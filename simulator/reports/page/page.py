@@ -28,6 +28,7 @@ from paceline.simulator.reports.page.series import Series, series
 from paceline.simulator.results import store
 from paceline.simulator.results.figures.curves import LOSS_NAMES
 from paceline.simulator.results.figures.style import COLOURS
+from paceline.simulator.results.ownership import free_file
 from paceline.simulator.results.usage import few
 
 if TYPE_CHECKING:
@@ -47,12 +48,15 @@ DARK = (
 )  # COLOURS in dark mode
 
 
-def report(runs: Sequence[Path | str], out: Path | str | None = None) -> Path:
+def report(
+    runs: Sequence[Path | str], out: Path | str | None = None, overwrite: bool = False
+) -> Path:
     """Write the page about RUNs and return its path.
 
     `runs`: directories that simulate, tune, sweep, validate or compare has written; several are
-    shown side by side. `out`: the file; default: report.html in the first directory. Raises
-    InputError where one of `runs` is not such a directory, or the file cannot be written.
+    shown side by side. `out`: the file, which holds nothing else unless `overwrite`; default:
+    report.html in the first directory, or the next free name. Raises InputError where one of `runs`
+    is not such a directory, or the file cannot be written.
     """
     if not runs:
         raise InputError("report: no RUN; give a directory that paceline simulate has written")
@@ -60,8 +64,10 @@ def report(runs: Sequence[Path | str], out: Path | str | None = None) -> Path:
     path = Path(out) if out is not None else every[0].path / FILE
     if path.is_dir():
         raise InputError(f"{path}: a directory; give the file to write, such as {path / FILE}")
+    data = html(every).encode()
     try:
-        store.write(path, html(every).encode())
+        path = free_file(path, data, given=out is not None, overwrite=overwrite)
+        store.write(path, data)
     except OSError as error:
         raise InputError(
             f"{path}: cannot write here ({error.strerror}); choose another file with -o"
