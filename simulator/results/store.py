@@ -195,9 +195,8 @@ class Directory:
             document = read(self.path, self.whole)
         except InputError as error:
             if self.settings and not self.overwrite:
-                raise ownership.TakenError(
-                    str(error).partition("; ")[0], ownership.REPLACE
-                ) from None
+                why = str(error).partition("; ")[0]
+                raise ownership.TakenError(why, ownership.REPLACE) from None
             return
         self._demand_own(there, document)
         if self.settings is None or self.overwrite:

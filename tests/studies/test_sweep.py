@@ -466,8 +466,8 @@ def test_more_points_cost_only_themselves_and_others_do_not_mix(folder, capsys):
     assert sweep("ring", "tree") == kept
     assert sweep("star", "tree", "ring") == kept
     for other in [("--set", "cluster.workers=3"), ("--seed", 1), ("--seeds", 3)]:
-        assert sweep("ring", "tree", options=other) == []
-    assert sweep("ring", "tree") == kept
+        assert sweep("ring", "tree", options=(*other, "--overwrite")) == []
+    assert sweep("ring", "tree", options=("--overwrite",)) == kept
 
 
 def test_ctrl_c_says_how_to_resume(folder):
