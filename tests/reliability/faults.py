@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 
 from paceline.simulator.errors import InputError
+from paceline.simulator.reports.page import reading
 from paceline.simulator.results import store
 from tests.reliability import children
 
@@ -297,6 +298,66 @@ def in_the_way(whole: Undisturbed, draw: random.Random) -> None:
     shutil.rmtree(folder)
 
 
+def another_at_once(whole: Undisturbed, draw: random.Random) -> None:
+    """Start another command into the same directory meanwhile: no file of one meets the other's.
+
+    One of them is refused, or comes first.
+    """
+    folder = fresh(whole.case)
+    found: list[children.Ended] = []
+    other = (*whole.case.arguments, "--set", "network.latency=9 ms")
+    ended = children.run(
+        whole.case.arguments,
+        folder,
+        strike=lambda _: found.append(children.run(other, folder)),
+        after=draw.uniform(0, whole.seconds),
+    )
+    for each in (ended, *found):
+        assert each.status in (0, 2), each
+        assert each.status == 0 or "is writing here" in each.err or _of_others(each), each
+    assert 0 in (ended.status, *(each.status for each in found))
+    reading.read([folder / "out"])  # refuses files that do not belong together
+    if ended.status == 0:
+        half_written_is_refused(whole, folder)
+    shutil.rmtree(folder)
+
+
+def others_there(whole: Undisturbed, draw: random.Random) -> None:
+    """Run another command into a directory that is whole: refused, and nothing is changed."""
+    folder = fresh(whole.case)
+    assert children.run(whole.case.arguments, folder).status == 0
+    before = files(folder)
+    change = draw.choice((("--seed", "7"), ("--set", f"run.steps={draw.randint(401, 900)}")))
+    ended = children.run((*whole.case.arguments, *change), folder)
+    assert ended.status == 2, ended
+    assert _of_others(ended), ended
+    assert files(folder) == before
+    shutil.rmtree(folder)
+
+
+def _of_others(ended: children.Ended) -> bool:
+    return "results of other settings" in ended.err and "--overwrite" in ended.err
+
+
+def file_of_another(whole: Undisturbed, draw: random.Random) -> None:
+    """Change a file of a whole directory: its name is in the refusal."""
+    folder = fresh(whole.case)
+    assert children.run(whole.case.arguments, folder).status == 0
+    parts = store.read(folder / "out", whole.case.whole)["parts"]
+    name = draw.choice(sorted(parts))
+    data = bytearray((folder / "out" / name).read_bytes())
+    data[draw.randrange(len(data))] ^= 1
+    (folder / "out" / name).write_bytes(data)
+    try:
+        reading.read([folder / "out"])
+    except InputError as error:
+        assert f"{name}: " in str(error), error
+        assert "not the one that" in str(error), error
+    else:
+        raise AssertionError(f"{name} was not missed")
+    shutil.rmtree(folder)
+
+
 def worker_killed(whole: Undisturbed, draw: random.Random) -> None:
     """Kill a process of the command's pool once: its task is repeated, the result is the same."""
     folder = fresh(whole.case)
@@ -328,6 +389,9 @@ WHAT: Mapping[str, tuple[Callable[[Undisturbed, random.Random], None], tuple[str
     ),
     "directory removed meanwhile": (removed, ("simulate", "sweep", "tune", "reproduce")),
     "a file where the directory is to be": (in_the_way, ("simulate", "sweep", "tune", "reproduce")),
+    "another command at once": (another_at_once, ("simulate", "sweep", "tune")),
+    "results of other settings there": (others_there, ("simulate", "sweep", "tune")),
+    "a file of another run": (file_of_another, ("simulate", "sweep", "tune")),
     "a process of the pool killed": (
         worker_killed, ("simulate, 2 processes", "sweep, 2 processes")
     ),
