@@ -30,7 +30,7 @@ app = typer.Typer(
 
 FIGURES = "png,svg"
 FILES = "Figures and data: "
-PROFILE = "Profile: "
+PROFILE, PROFILE_FILE = "Profile: ", "profile.toml"
 PAGE = "Page: "
 
 # typer carries click along under a private name; this is click's UsageError.
@@ -565,7 +565,12 @@ def _probe(  # noqa: PLR0913, PLR0917 - what may be measured
         raise InputError(f"--workers {workers}: not whole numbers; write some such as 2,4,8")
     counts = [int(each) for each in parts]
     module = _torch("paceline.validate.probe.probe")
-    where = _profile(out, overwrite)
+    where = out or Path(PROFILE_FILE)
+    _torch("paceline.validate.calibration.profile").require_writable(where)
+    from paceline.simulator.results.ownership import free_file
+
+    # before a minute of measuring, which gives other numbers each time
+    where = free_file(where, None, given=out is not None, overwrite=overwrite)
     with _progress("probing", "teams, left") as progress:
         profile = module.probe(
             model=model,
@@ -576,7 +581,9 @@ def _probe(  # noqa: PLR0913, PLR0917 - what may be measured
             network=network,
             progress=progress,
         )
-    profile.write(where, overwrite)
+    profile.write(where)
+    if out is None:
+        _note_name(where, PROFILE_FILE)
     for note in profile.tables["calibration"]["notes"]:
         _note(note)
     if as_json:
@@ -620,11 +627,14 @@ def _calibrate(  # noqa: PLR0913, PLR0917 - the contract's options
     extends = "PROFILE.toml"; its predictions then have error intervals. One short run of ssgd and
     one of local-sgd are enough.
     """
-    where = _profile(profile, overwrite)
+    where = profile or Path(PROFILE_FILE)
+    _torch("paceline.validate.calibration.profile").require_writable(where)
     module = _torch("paceline.validate.calibration.calibrate")
     with _progress("calibrating", "stages, left") as progress:
         result = module.calibrate(runs, base=base, allow_paths=allow_paths, progress=progress)
-    result.profile.write(where, overwrite)
+    where = result.profile.write(where, given=profile is not None, overwrite=overwrite)
+    if profile is None:
+        _note_name(where, PROFILE_FILE)
     for note in result.notes:
         _note(note)
     if as_json:
@@ -635,12 +645,10 @@ def _calibrate(  # noqa: PLR0913, PLR0917 - the contract's options
         _show(*calibration(result), result.sentence, f"{PROFILE}{where}")
 
 
-def _profile(out: Path | None, overwrite: bool) -> Path:
-    """Return where to write a profile, and say so where that is not its usual name."""
-    path: Path = _torch("paceline.validate.calibration.profile").writable(out, overwrite)
-    if out is None and path.name != "profile.toml":
-        _note(f"profile.toml is there: the profile goes to {path}")
-    return path
+def _note_name(path: Path, usual: str) -> None:
+    """Say where a file goes if its usual name is taken."""
+    if path.name != usual:
+        _note(f"{path.with_name(usual)} holds something else: this goes to {path}")
 
 
 @app.command("compare")
@@ -716,8 +724,8 @@ def _report(
     from paceline.simulator.reports.page.page import report
 
     path = report(runs, out, overwrite)
-    if out is None and path.name != "report.html":
-        _note(f"{runs[0]} has another report.html: the page goes to {path}")
+    if out is None:
+        _note_name(path, "report.html")
     if as_json:
         _print_json({"report": str(path)})
     else:

@@ -1,7 +1,7 @@
 """How runs are executed, and the checks of what was asked for before any of them starts."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -68,17 +68,20 @@ def demand_algorithms(scenario: Scenario, programs: Programs) -> None:
         )
 
 
+@contextmanager
 def opened(
     out: Path | str | Destination | None,
     overwrite: bool,
     kind: Callable[..., D],
     settings: Settings,
-) -> AbstractContextManager[D | None]:
-    """Return the directory of a study, open; None where `out` is. Raises InputError."""
+) -> Iterator[D | None]:
+    """Hold the directory of a study open; None where `out` is. Raises InputError."""
     if out is None:
-        return nullcontext()
-    found: D = Destination.of(out, overwrite).open(kind, settings)
-    return found
+        yield None
+        return
+    directory: D = Destination.of(out, overwrite).open(kind, settings)
+    with directory:
+        yield directory
 
 
 def _demand_at_least(name: str, value: int, least: int) -> None:

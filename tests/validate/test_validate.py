@@ -85,7 +85,8 @@ def test_two_run_directories_and_their_comparison(found):
             "curves.csv", "timeline.json", "figure.png", "run.json"
         }  # fmt: skip
     assert store.read(out / "measured")["summary"]["engine"] == "real"
-    assert json.loads((out / "comparison.json").read_text()) == result.comparison.json()
+    written = json.loads((out / "comparison.json").read_text())
+    assert written.items() >= result.comparison.json().items()
     assert (out / "comparison.png").stat().st_size > 10_000
     json.dumps(result.json(), allow_nan=False)
     assert result.machine["torch"] == torch.__version__

@@ -68,22 +68,25 @@ class Profile:
         body = re.sub(r"\n+\[", "\n\n[", f"\n{document.as_string()}").lstrip("\n")
         return f"{head}\n{body}" if head else body
 
-    def write(self, path: Path | str, overwrite: bool = True) -> None:
-        """Write the file, and the files that it names beside it. Raises InputError.
+    def write(self, path: Path | str, *, given: bool = True, overwrite: bool = True) -> Path:
+        """Write the file, and the files that it names beside it; return its path.
 
-        Unless `overwrite`, none of them takes the place of another.
+        Unless `overwrite`, none of them takes the place of another: the file takes the next free
+        name, or is refused if its name was `given`. Raises InputError.
         """
-        path = Path(path)
+        data = self.text().encode()
+        path = free_file(Path(path), data, given=given, overwrite=overwrite)
         try:
             for name, content in self.files.items():
                 free_file(path.parent / name, content, given=True, overwrite=overwrite)
-            store.write(path, self.text().encode())
+            store.write(path, data)
             for name, content in self.files.items():
                 store.write(path.parent / name, content)
         except OSError as error:
             raise InputError(
                 f"{path}: cannot be written ({error.strerror}); choose another file"
             ) from None
+        return path
 
     def _fill(self, container: Any, table: Mapping[str, Any], path: tuple[str, ...]) -> None:
         """Add keys with their comments, then tables: TOML wants them in this order."""
@@ -116,17 +119,11 @@ class Profile:
         return " ".join(self.comments.get(".".join(path), "").split())
 
 
-def writable(path: Path | None, overwrite: bool) -> Path:
-    """Return where to write a profile: `path`, or profile.toml, or its next free name.
-
-    Raises InputError for a file that cannot be written, before a minute of measuring.
-    """
-    given = path is not None
-    path = path or Path("profile.toml")
+def require_writable(path: Path) -> None:
+    """Raise InputError for a file that cannot be written, before a minute of measuring."""
     folder = next(each for each in path.absolute().parents if each.exists())
     if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
         raise InputError(f"{path}: cannot be written; choose another file with --out")
-    return free_file(path, None, given=given, overwrite=overwrite)
 
 
 def read(path: Path | str) -> Profile:

@@ -78,26 +78,29 @@ def reproduce(  # noqa: PLR0913 - the options of the command
     chosen = [papers.paper(name) for name in names]
     jobs = cores() if jobs is None else jobs
     execution = Execution(jobs=jobs)
-    kept = store.KeptRuns(Path(out))
-    before = _before(kept)
-    lab = Lab(full=full, execution=execution, kept=kept)
-    todo = [
-        (paper, claim) for paper in chosen for claim in paper.claims if claim.timing or not timing
-    ]
-    rows: list[Row] = []
-    for number, (paper, claim) in enumerate(todo):
+    with store.KeptRuns(Path(out)) as kept:
+        before = _before(kept)
+        lab = Lab(full=full, execution=execution, kept=kept)
+        todo = [
+            (paper, claim)
+            for paper in chosen
+            for claim in paper.claims
+            if claim.timing or not timing
+        ]
+        rows: list[Row] = []
+        for number, (paper, claim) in enumerate(todo):
+            if progress:
+                progress(number, len(todo))
+            if say:
+                say(f"{paper.name}: {claim.name}")
+            rows.append(_row(paper, claim, lab))
         if progress:
-            progress(number, len(todo))
-        if say:
-            say(f"{paper.name}: {claim.name}")
-        rows.append(_row(paper, claim, lab))
-    if progress:
-        progress(len(todo), len(todo))
-    document = {"claims": _merged(before, rows, partly=timing)}
-    kept.replace({}, document)
-    if report is not None:
-        page.write(Path(report), document["claims"], () if timing else chosen, lab)
-    return {"claims": rows}
+            progress(len(todo), len(todo))
+        document = {"claims": _merged(before, rows, partly=timing)}
+        kept.replace({}, document)
+        if report is not None:
+            page.write(Path(report), document["claims"], () if timing else chosen, lab)
+        return {"claims": rows}
 
 
 def _row(paper: Paper, claim: Claim, lab: Lab) -> Row:
