@@ -18,7 +18,7 @@ from paceline.simulator.inputs import messages, untrusted
 
 LOCK, HOLDER, SETTINGS = "lock", "holder", "settings.json"  # files of a folder of kept runs
 SHOWN = 3  # differing keys that a refusal names
-REPLACE = "replace them by --overwrite (in Python: overwrite=True), or choose another --out"
+REPLACE = "replace that by --overwrite (in Python: overwrite=True), or choose another --out"
 MISSING = object()
 
 Settings = Mapping[str, Any]
