@@ -373,11 +373,12 @@ def demand_parts(path: Path, document: Mapping[str, Any], name: str = WHOLE) -> 
             f"{path}: {name} has no hashes of its files (an earlier Paceline wrote it), so that "
             "nothing tells whether they belong to it"
         )
-    remedy = "repeat its command with --overwrite, or restore {{}} as it was"
     for part, wanted in document["parts"].items():
         file = path / part
         if Path(part).name == part and file.exists():
-            with untrusted.refused(file, remedy.format(part)):
+            with untrusted.refused(
+                file, "repeat its command with --overwrite, or restore the file as it was"
+            ):
                 _demand_hash(file, wanted, name)
     return None
 
