@@ -7,9 +7,11 @@ other, and `load.load` reads files.
 from collections.abc import Mapping
 from copy import deepcopy
 from functools import cache
+from math import inf
 from typing import Annotated, Any
 
 from pydantic import (
+    BaseModel,
     BeforeValidator,
     Field,
     PrivateAttr,
@@ -20,6 +22,7 @@ from pydantic import (
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from paceline.simulator.distributions.distribution import Distribution
 from paceline.simulator.inputs.messages import nearest
 from paceline.simulator.programs import Program, catalogue
 from paceline.simulator.programs.codecs.codec import Raw
@@ -248,6 +251,12 @@ class Scenario(Section):
         return self._background or bool(self.job)
 
     @property
+    def heavy_tailed(self) -> bool:
+        """Whether some random time has no finite variance, so that few runs tell no mean."""
+        jobs = (each.scenario.cluster for each in self.job)
+        return any(map(_heavy_tailed, (self.cluster, self.network, self.server, *jobs)))
+
+    @property
     def costs(self) -> Overhead:
         """Overheads of a real system with this number of workers."""
         return at(self.overhead, self.cluster.workers)
@@ -263,6 +272,15 @@ class Scenario(Section):
     def table(self) -> dict[str, Any]:
         """The TOML table after overrides, JSON-able."""
         return self._table
+
+
+def _heavy_tailed(value: Any) -> bool:
+    """Whether `value` is a law of times without a finite variance, or a table that has one."""
+    if isinstance(value, Distribution):
+        return value.variance == inf
+    if isinstance(value, BaseModel):
+        return any(_heavy_tailed(getattr(value, key)) for key in type(value).model_fields)
+    return isinstance(value, tuple) and any(map(_heavy_tailed, value))
 
 
 def json_schema(programs: Mapping[str, Program] | None = None) -> dict[str, Any]:

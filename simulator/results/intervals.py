@@ -1,0 +1,210 @@
+"""Estimates over seeds: what is estimated, the mean or the median, and its interval.
+
+Every interval over seeds that a command prints or writes comes from here. Coverage by law and
+number of seeds: docs/reliability.md, by tests/reliability/coverage.py.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+LEVEL = 0.95
+FACTOR = 10.0  # a mean that is not known to within this factor gives way to the median
+ROUNDING = 1e-9  # relative differences up to this are floating-point error
+MEAN, MEDIAN = "mean", "median"
+ONE_SEED, SAME, NEVER = "one seed", "same with every seed", "no value with some seed"
+"""Bases of estimates without an interval."""
+STUDENT, LOGARITHMS, ORDER = "Student", "logarithms", "order statistics"
+
+Values = Sequence[float] | np.ndarray
+Ends = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An estimate over seeds, in the unit of the values.
+
+    `of`: "mean" or "median"; `interval` holds it with probability `level`, `LEVEL` unless too few
+    seeds attain that; its upper end is infinite where a seed that never got there may be beyond.
+    None where no interval can be had, or every seed has the same value; `basis` says which, or
+    how the interval was computed.
+    """
+
+    value: float
+    of: str
+    interval: Ends | None
+    level: float | None
+    basis: str
+
+    @property
+    def exact(self) -> bool:
+        """Whether every seed has this value, so that there is no interval to state."""
+        return self.basis == SAME
+
+    def above(self, bound: float) -> bool:
+        """Whether the estimated quantity is known, at `LEVEL`, to be above `bound`."""
+        if self.exact:
+            return self.value > bound
+        return self.interval is not None and self.interval[0] > bound and self.certain
+
+    def below(self, bound: float) -> bool:
+        """Whether the estimated quantity is known, at `LEVEL`, to be below `bound`."""
+        if self.exact:
+            return self.value < bound
+        return self.interval is not None and self.interval[1] < bound and self.certain
+
+    @property
+    def certain(self) -> bool:
+        """Whether the interval attains `LEVEL`; the median's does from six seeds on."""
+        return self.level is not None and self.level >= LEVEL
+
+    @property
+    def ci95(self) -> list[float] | None:
+        """The interval if it is one of at least 95 % for the mean, as the keys "ci95" mean it."""
+        return [*self.interval] if self.interval and self.of == MEAN else None
+
+    def json(self) -> dict[str, Any]:
+        """Return the keys beside a mean: what is estimated, and how well it is known."""
+        return {
+            "ci95": self.ci95,
+            "estimate": self.of,
+            "interval": self.interval and [*self.interval],
+            "level": self.level,
+            "basis": self.basis,
+        }
+
+
+def positive(values: Values, *, heavy: bool = False, of: str | None = None) -> Estimate:
+    """Estimate a quantity that is never negative from independent `values`.
+
+    The mean, unless its interval spans more than `FACTOR`, as it does where few values are skewed:
+    then the median. `heavy`: no variance is known to exist, so that no interval holds a mean; the
+    median is estimated, and nothing assumed of the values. `of`: what to estimate, "mean" or
+    "median", if that is decided; see `estimand`.
+    """
+    x = np.asarray(values, dtype=float)
+    median = heavy or of == MEDIAN
+    if found := _without_interval(x, MEDIAN if median else MEAN):
+        return found
+    if not np.isfinite(x).all() or heavy:
+        return _by_order(x)
+    ends = _mean_of_positive(x)
+    if not median and (of == MEAN or ends[1] <= FACTOR * ends[0]):
+        return Estimate(float(x.mean()), MEAN, ends, LEVEL, LOGARITHMS)
+    found = _by_order(x)
+    if found.certain or not (x > 0).all():
+        return found
+    return Estimate(found.value, MEDIAN, _median_of_logarithms(x), LEVEL, LOGARITHMS)
+
+
+def estimand(samples: Iterable[Values], *, heavy: bool = False) -> str:
+    """Say what to estimate of several samples that are compared: the mean only if of each."""
+    found = (positive(each, heavy=heavy) for each in samples)
+    return MEDIAN if heavy or any(each.of == MEDIAN for each in found) else MEAN
+
+
+def exceeds(one: Values, other: Values, *, heavy: bool = False, of: str = MEAN) -> bool:
+    """Whether `one` is known, at `LEVEL`, to exceed `other` in its mean or median, as `of` says.
+
+    Both are positive, and paired seed by seed. Medians are compared by their ratio; `heavy`: by
+    how often `one` is above, to which fewer than six seeds do not suffice.
+    """
+    x, y = np.asarray(one, dtype=float), np.asarray(other, dtype=float)
+    if not heavy and of == MEDIAN and (x > 0).all() and (y > 0).all():
+        return signed(np.log(x) - np.log(y), scale=1.0).above(0.0)
+    return difference(x, y, heavy=heavy).above(0.0)
+
+
+def signed(values: Values, *, heavy: bool = False, scale: float = 0.0) -> Estimate:
+    """Estimate a quantity of either sign: its mean by Student's interval; `heavy`: its median.
+
+    `scale`: the size of the numbers of which `values` are differences, to recognise rounding.
+    """
+    x = np.asarray(values, dtype=float)
+    if found := _without_interval(x, MEDIAN if heavy else MEAN, scale):
+        return found
+    if heavy or not np.isfinite(x).all():
+        return _by_order(x)
+    mean, half = float(x.mean()), _half(x)
+    return Estimate(mean, MEAN, (mean - half, mean + half), LEVEL, STUDENT)
+
+
+def share(values: Values) -> Estimate:
+    """Estimate the mean of a quantity between 0 and 1."""
+    found = signed(values)
+    if found.interval is None:
+        return found
+    low, high = found.interval
+    return Estimate(found.value, MEAN, (max(low, 0.0), min(high, 1.0)), LEVEL, STUDENT)
+
+
+def difference(one: Values, other: Values, *, heavy: bool = False) -> Estimate:
+    """Estimate by how much `one` exceeds `other`, paired seed by seed."""
+    scale = float(np.max(np.abs([one, other]), initial=0.0))
+    return signed(np.subtract(one, other), heavy=heavy, scale=scale)
+
+
+def _without_interval(x: np.ndarray, of: str, scale: float = 0.0) -> Estimate | None:
+    """Return the estimate if `x` does not permit an interval."""
+    value = math.nan if not x.size else float(np.median(x) if of == MEDIAN else x.mean())
+    if x.size < 2:
+        return Estimate(value, of, None, None, ONE_SEED)
+    if not math.isfinite(np.median(x)):
+        return Estimate(value, of, None, None, NEVER)
+    if np.isfinite(x).all() and np.ptp(x) <= ROUNDING * max(scale, float(np.abs(x).max())):
+        return Estimate(value, of, None, None, SAME)
+    return None
+
+
+def _half(x: np.ndarray) -> float:
+    """Return half the width of Student's interval for a mean."""
+    from scipy.special import stdtrit  # noqa: PLC0415 - 0.2 s
+
+    return float(stdtrit(x.size - 1, (1 + LEVEL) / 2) * x.std(ddof=1) / math.sqrt(x.size))
+
+
+def _mean_of_positive(x: np.ndarray) -> Ends:
+    """Return an interval for the mean of values that are normal, lognormal, or in between.
+
+    It spans two: Student's, on the scale of the logarithm of the mean, which holds that of normal
+    values and, if there are many, of any; and the one for lognormal values, exp(mu + sigma^2/2),
+    of Zou, Taleban and Huo (Comput. Stat. Data Anal. 53, 2009), with Student's limits for mu.
+    """
+    from scipy.special import chdtri  # noqa: PLC0415
+
+    mean = float(x.mean())
+    spread = math.exp(_half(x) / mean)
+    low, high = mean / spread, mean * spread
+    if not (x > 0).all():
+        return low, high
+    y, freedom = np.log(x), x.size - 1
+    half, variance = _half(y), float(y.var(ddof=1))
+    centre = float(y.mean()) + variance / 2
+    down, up = (
+        math.hypot(half, variance / 2 * (freedom / chdtri(freedom, tail) - 1))
+        for tail in ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
+    )
+    with np.errstate(over="ignore"):
+        return min(low, float(np.exp(centre - down))), max(high, float(np.exp(centre + up)))
+
+
+def _median_of_logarithms(x: np.ndarray) -> Ends:
+    """Return an interval for the median of values whose logarithms are nearly symmetric."""
+    y = np.log(x)
+    with np.errstate(over="ignore"):
+        low, high = np.exp(y.mean() + np.array([-1, 1]) * _half(y))
+    return float(low), float(high)
+
+
+def _by_order(x: np.ndarray) -> Estimate:
+    """Estimate the median between two order statistics: at any law, by the sign test."""
+    from scipy.special import bdtr  # noqa: PLC0415
+
+    outside = 2 * bdtr(np.arange(x.size // 2), x.size, 0.5)
+    place = max(int(np.count_nonzero(outside <= 1 - LEVEL)), 1) - 1
+    ordered = np.sort(x)
+    ends = float(ordered[place]), float(ordered[-1 - place])
+    return Estimate(float(np.median(x)), MEDIAN, ends, float(1 - outside[place]), ORDER)
