@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from paceline.simulator.results.columns import RESULT_COLUMNS, SIMULATE, SWEEP, ResultColumn
+from paceline.simulator.results import wording
+from paceline.simulator.results.columns import (
+    RESULT_COLUMNS,
+    SIMULATE,
+    SWEEP,
+    ResultColumn,
+    estimate_of,
+)
+from paceline.simulator.results.intervals import Estimate, stated
 from paceline.simulator.results.run import TIMES
 from paceline.simulator.results.statistics import human, number, time_unit
 
@@ -38,7 +46,7 @@ def summary(result: "Result") -> Table:
     target, rows, seeds = result.scenario.run.target_loss, result.algorithms, len(result.seeds)
     cells: dict[str, Cell] = {
         "seconds_per_step": _pace,
-        "time_to_target_s": lambda row: _reached(row["time_to_target"], seeds),
+        "time_to_target_s": lambda row: _time(row["time_to_target"], seeds),
         "final_loss": lambda row: _final(row["loss"]["last"], row["diverged"]),
     }
     intervals = _with_intervals(seeds) if result.replicates else {}
@@ -65,7 +73,11 @@ def summary(result: "Result") -> Table:
 
 
 def _pace(row: Row) -> str:
-    return "stalled" if row["stall"] else human(row["seconds_per_step"]["mean"])
+    return "stalled" if row["stall"] else human(stated(row["seconds_per_step"]).value)
+
+
+def _time(times: Row, seeds: int) -> str:
+    return _reached(stated(times), times["reached"], seeds)
 
 
 def _mean_of(column: ResultColumn, row: Row) -> str:
@@ -81,8 +93,8 @@ def _with_intervals(seeds: int) -> dict[str, Cell]:
     def reached(row: Row) -> str:
         times = row["time_to_target"]
         if times["mean"] is None:
-            return _reached(times, seeds)
-        time = human(times["mean"])
+            return _time(times, seeds)
+        time = human(stated(times).value)
         return f"{time}\n{_within(row['interval90']['time_to_target'])}"
 
     return {"seconds_per_step": paced, "time_to_target_s": reached}
@@ -170,10 +182,10 @@ def _text(key: str) -> Cell:
 
 
 def _to_target(row: Row) -> str:
-    low, high = row["time_to_target_s_low"], row["time_to_target_s_high"]
-    ci95 = None if low is None else (low, high)
-    times = {"mean": row["time_to_target_s"], "ci95": ci95, "reached": row["reached"]}
-    return "-" if row["reached"] is None else _reached(times, row["seeds"])
+    if row["reached"] is None:
+        return "-"
+    found = estimate_of(row, "time_to_target_s")
+    return _reached(found, row["reached"], row["seeds"])
 
 
 def tune(result: "TuneResult") -> list[Table | str]:
@@ -206,7 +218,7 @@ def tune(result: "TuneResult") -> list[Table | str]:
         {
             "configuration": lambda row: row["label"],
             objective.says: value,
-            "95 %": lambda row: " to ".join(map(objective.show, row["ci95"] or ())) or "-",
+            "95 %": lambda row: wording.qualified(stated(row, "value"), objective.unit),
             "seeds": lambda row: str(row["seeds"]),
             "": verdict,
         },
@@ -365,13 +377,8 @@ def _staleness(counted: Row | None) -> str:
     return f"{number(counted['mean'])}/{counted['max']}"
 
 
-def _reached(times: Row, seeds: int) -> str:
-    mean, ci95 = times["mean"], times["ci95"]
-    if mean is None:
-        return f"{times['reached']} of {seeds} seeds" if times["reached"] else "not reached"
-    if ci95 is None:
-        return human(mean)
-    size, unit = time_unit(mean)
-    shown = number(mean / size)
-    decimals = len(shown.partition(".")[2])
-    return f"{shown} ± {(ci95[1] - mean) / size:.{decimals}f} {unit}"
+def _reached(found: Estimate, reached: int, seeds: int) -> str:
+    """Format a time to the target with its interval, or with how many seeds there is none."""
+    if reached < seeds:
+        return f"{reached} of {seeds} seeds" if reached else "not reached"
+    return wording.cell(found, "s")

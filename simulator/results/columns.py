@@ -2,18 +2,18 @@
 
 To add one, compute it in `statistics.summarise` and append a `ResultColumn` to `RESULT_COLUMNS`,
 with `of_summary` and `of_run`. It is then in sweep.csv, sweep-seeds.csv and the sweep's JSON (the
-mean over seeds and its 95 % interval), in the terminal's tables of `paceline simulate` and
-`paceline sweep`, and in the report page's table of results; `shown_in` names fewer of these.
+mean over seeds, or the median, and its interval), in the terminal's tables of `paceline simulate`
+and `paceline sweep`, and in the report page's table of results; `shown_in` names fewer of these.
 Outputs that show more than the number (an interval, "diverged") have a cell of their own for it;
 staleness and shares of time are such cells, in `reports/terminal.py` and `reports/page/`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from math import nan
+from math import isinf, nan
 from typing import Any
 
-from paceline.simulator.results import divergence, statistics
+from paceline.simulator.results import divergence, intervals, statistics
 from paceline.simulator.results.run import Run
 
 Summary = Mapping[str, Any]
@@ -33,14 +33,24 @@ class Conditions:
     priced: bool
 
 
+def _timed(values: intervals.Values, heavy: bool) -> intervals.Estimate:
+    """Estimate what depends on times, and has their tails."""
+    return intervals.positive(values, heavy=heavy)
+
+
+def _untimed(values: intervals.Values, _: bool) -> intervals.Estimate:
+    return intervals.estimate(values)
+
+
 @dataclass(frozen=True)
 class ResultColumn:
-    """A number of one run, and its mean over seeds.
+    """A number of one run, and its estimate over seeds.
 
     `key`: its name in sweep.csv; `heading`: on the terminal, where {target} stands for the loss to
     reach; `words`: in prose and on the report page; `unit`: "s", or "" for other numbers.
     `of_summary` finds the mean in what `statistics.summarise` returns. Both functions return None,
-    or no finite number, where there is no value.
+    or no finite number, where there is no value. `estimate` makes an estimate over seeds, where
+    some random time has no finite variance ("heavy") or not.
     """
 
     key: str
@@ -50,6 +60,7 @@ class ResultColumn:
     of_summary: Callable[[Summary], float | None]
     of_run: Callable[[Run, Conditions], float | None]
     shown_in: tuple[str, ...] = (SIMULATE, SWEEP, PAGE)
+    estimate: Callable[[intervals.Values, bool], intervals.Estimate] = _timed
 
     @property
     def show(self) -> Callable[[float | None], str]:
@@ -78,6 +89,28 @@ def _time_to_target(run: Run, given: Conditions) -> float | None:
 def _scalability(run: Run, given: Conditions) -> float | None:
     per_step = statistics.seconds_per_step(run)
     return given.step_alone / per_step if per_step else None
+
+
+def estimate_columns(name: str, found: intervals.Estimate | None) -> dict[str, Any]:
+    """Return the interval of a column in a row, and the median and its level if it is of that."""
+    if found is None or found.interval is None or isinf(found.interval[1]):
+        return {f"{name}_low": None, f"{name}_high": None}
+    row: dict[str, Any] = dict(zip((f"{name}_low", f"{name}_high"), found.interval, strict=True))
+    if found.of == intervals.MEDIAN:
+        row |= {name: found.value, f"{name}_estimate": found.of, f"{name}_level": found.level}
+    return row
+
+
+def estimate_of(row: Mapping[str, Any], name: str) -> intervals.Estimate:
+    """Return the estimate that `estimate_columns` has put into a row."""
+    return intervals.stated(
+        {
+            "mean": row[name],
+            "estimate": row.get(f"{name}_estimate") or intervals.MEAN,
+            "interval": (row.get(f"{name}_low"), row.get(f"{name}_high")),
+            "level": row.get(f"{name}_level") or intervals.LEVEL,
+        }
+    )
 
 
 RESULT_COLUMNS = (
@@ -113,6 +146,7 @@ RESULT_COLUMNS = (
         unit="",
         of_summary=lambda row: row["loss"]["last"],
         of_run=_final_loss,
+        estimate=_untimed,
     ),
     ResultColumn(
         key="final_accuracy",
@@ -121,6 +155,7 @@ RESULT_COLUMNS = (
         unit="",
         of_summary=lambda row: row["accuracy"]["last"],
         of_run=lambda run, _: _last(run, "accuracy"),
+        estimate=lambda values, _: intervals.share(values),
     ),
     ResultColumn(
         key="bytes_per_step",
@@ -130,6 +165,7 @@ RESULT_COLUMNS = (
         of_summary=lambda row: row["bytes_per_step"],
         of_run=lambda run, _: run.curve["bytes"][-1] / run.steps if run.steps else None,
         shown_in=(),
+        estimate=_untimed,
     ),
     ResultColumn(
         key="total_cost",

@@ -5,7 +5,7 @@ number of seeds: docs/reliability.md, by tests/reliability/coverage.py.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,10 @@ ROUNDING = 1e-9  # relative differences up to this are floating-point error
 MEAN, MEDIAN = "mean", "median"
 ONE_SEED, SAME, NEVER = "one seed", "same with every seed", "no value with some seed"
 """Bases of estimates without an interval."""
+HEAVY = (
+    "random times without a finite variance: times are medians over seeds, since no number of runs "
+    "bounds their mean"
+)
 STUDENT, LOGARITHMS, ORDER = "Student", "logarithms", "order statistics"
 
 Values = Sequence[float] | np.ndarray
@@ -77,6 +81,21 @@ class Estimate:
         }
 
 
+def stated(row: Mapping[str, Any], key: str = "mean") -> Estimate:
+    """Read an estimate from a document: `key` is the mean, beside the keys of `Estimate.json`.
+
+    Documents of earlier versions have "ci95" alone.
+    """
+    of = row.get("estimate", MEAN)
+    value = row.get("median", row[key]) if of == MEDIAN else row[key]
+    ends = row.get("interval", row.get("ci95"))
+    interval = None
+    if ends is not None and ends[0] is not None:
+        interval = ends[0], math.inf if ends[1] is None else ends[1]
+    level = row.get("level", LEVEL if interval else None)
+    return Estimate(math.nan if value is None else value, of, interval, level, row.get("basis", ""))
+
+
 def positive(values: Values, *, heavy: bool = False, of: str | None = None) -> Estimate:
     """Estimate a quantity that is never negative from independent `values`.
 
@@ -100,9 +119,16 @@ def positive(values: Values, *, heavy: bool = False, of: str | None = None) -> E
     return Estimate(found.value, MEDIAN, _median_of_logarithms(x), LEVEL, LOGARITHMS)
 
 
+def estimate(values: Values, *, heavy: bool = False, of: str | None = None) -> Estimate:
+    """Estimate a quantity as `positive` does if no value is negative, else as `signed` does."""
+    if np.less(values, 0).any():
+        return signed(values, heavy=heavy or of == MEDIAN)
+    return positive(values, heavy=heavy, of=of)
+
+
 def estimand(samples: Iterable[Values], *, heavy: bool = False) -> str:
     """Say what to estimate of several samples that are compared: the mean only if of each."""
-    found = (positive(each, heavy=heavy) for each in samples)
+    found = (estimate(each, heavy=heavy) for each in samples)
     return MEDIAN if heavy or any(each.of == MEDIAN for each in found) else MEAN
 
 
@@ -143,7 +169,7 @@ def share(values: Values) -> Estimate:
 
 def difference(one: Values, other: Values, *, heavy: bool = False) -> Estimate:
     """Estimate by how much `one` exceeds `other`, paired seed by seed."""
-    scale = float(np.max(np.abs([one, other]), initial=0.0))
+    scale = float(max(np.abs(one).max(initial=0.0), np.abs(other).max(initial=0.0)))
     return signed(np.subtract(one, other), heavy=heavy, scale=scale)
 
 

@@ -1,15 +1,16 @@
 """The pick: the algorithm to use, by a paired test over seeds."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from paceline.simulator.results import wording
+from paceline.simulator.results.intervals import estimand, estimate, exceeds
 from paceline.simulator.results.statistics import (
     Groups,
     crossing,
     human,
-    interval,
     loss_at,
     number,
     reached,
@@ -17,10 +18,11 @@ from paceline.simulator.results.statistics import (
 )
 
 
-def pick(groups: Groups, target: float | None) -> dict[str, Any]:
+def pick(groups: Groups, target: float | None, *, heavy: bool = False) -> dict[str, Any]:
     """Say which algorithm to use, and how sure that is.
 
-    With a target: the lowest mean time to it among the algorithms that reached it with every seed,
+    With a target: the lowest mean time (median where `heavy`: times have no finite variance, or
+    vary too much over seeds) to it among the algorithms that reached it with every seed,
     else the one that reached it most often. Otherwise the lowest mean loss at the end of the
     shortest run; without a loss, the fewest seconds per step. `ties`: the algorithms that a paired
     95 % interval over seeds does not distinguish from the best (runs with one seed share their
@@ -38,19 +40,20 @@ def pick(groups: Groups, target: float | None) -> dict[str, Any]:
             "ci95": None,
             "sentence": sentence,
         }
-    picked = _pick(going, target)
+    picked = _pick(going, target, heavy)
     if stalled:
         picked["sentence"] += f" Out, as standing still for good: {', '.join(stalled)}."
     return picked
 
 
-def _pick(groups: Groups, target: float | None) -> dict[str, Any]:
+def _pick(groups: Groups, target: float | None, heavy: bool) -> dict[str, Any]:
     """Pick among the algorithms that do not stall."""
     if target is not None:
         times = {label: [crossing(run, target) for run in runs] for label, runs in groups.items()}
         if sure := _finite(times):
             what = f"loss {target:g} after"
-            return _best(sure, "time_to_target", what, human, others=len(sure) < len(groups))
+            late = len(sure) < len(groups)
+            return _best(sure, "time_to_target", what, "s", heavy=heavy, others=late)
         medians = {label: float(np.median(values)) for label, values in times.items()}
         label = min(times, key=lambda key: (-reached(times[key]), medians[key]))
         if count := reached(times[label]):
@@ -69,47 +72,51 @@ def _pick(groups: Groups, target: float | None) -> dict[str, Any]:
     if finite := _finite(losses):
         missed = "" if target is None else f"No algorithm reached loss {target:g}. "
         what = f"loss at {human(end)}, where the shortest run ends:"
-        picked = _best(finite, "loss", what, number, others=len(finite) < len(groups))
+        picked = _best(finite, "loss", what, "", others=len(finite) < len(groups))
         return picked | {"sentence": missed + picked["sentence"]}
     paces = {label: list(map(seconds_per_step, runs)) for label, runs in groups.items()}
     what = "fewest seconds per step (nothing is said of loss):"
-    return _best(paces, "seconds_per_step", what, human)
+    return _best(paces, "seconds_per_step", what, "s", heavy=heavy)
 
 
 def _finite(scores: Mapping[str, list[float]]) -> dict[str, list[float]]:
     return {label: values for label, values in scores.items() if np.isfinite(values).all()}
 
 
-def _best(
+def _best(  # noqa: PLR0913 - what is said of the scores
     scores: Mapping[str, list[float]],
     measure: str,
     what: str,
-    say: Callable[[float], str],
+    unit: str,
+    *,
+    heavy: bool = False,
     others: bool = False,
 ) -> dict[str, Any]:
-    """Pick the lowest mean score; `others`: some algorithms have no finite score."""
-    means = {label: float(np.mean(values)) for label, values in scores.items()}
-    best, *rest = sorted(scores, key=lambda label: means[label])
-    mean, seeds = means[best], len(scores[best])
-    behind = {label: interval(np.subtract(scores[label], scores[best])) for label in rest}
-    ties = [label for label, found in behind.items() if found is None or found[0] <= 0]
-    ci95 = interval(scores[best])
-    spread = f" (95 %: {say(ci95[0])} to {say(ci95[1])}, {seeds} seeds)" if ci95 else ""
-    sentence = f"{best}: {what} {say(mean)}{spread}"
-    if ci95 is None:
-        sentence += "; one seed cannot tell chance from merit; run more with --seeds"
+    """Pick the lowest score, by the mean or, of skewed scores, the median.
+
+    `unit`: "s" or ""; `heavy`: the scores have no finite variance; `others`: some algorithms have
+    no finite score.
+    """
+    of = estimand(scores.values(), heavy=heavy)
+    found = {label: estimate(values, heavy=heavy, of=of) for label, values in scores.items()}
+    best, *rest = sorted(scores, key=lambda label: found[label].value)
+    chosen, seeds, say = found[best], len(scores[best]), human if unit else number
+    ties = [label for label in rest if not exceeds(scores[label], scores[best], heavy=heavy, of=of)]
+    said = f"{best}: {what} {say(chosen.value)}{wording.sentence(chosen, unit, seeds)}"
+    if seeds == 1:
+        said += "; one seed cannot tell chance from merit; run more with --seeds"
     elif ties:
         names = " or ".join(ties)
-        sentence += f"; not distinguishable from {names} at 95 % with {seeds} seeds; run more"
+        said += f"; not distinguishable from {names} at 95 % with {seeds} seeds; run more"
     elif rest:
-        sentence += f"; next is {rest[0]}, {say(means[rest[0]])}"
+        said += f"; next is {rest[0]}, {say(found[rest[0]].value)}"
     elif others:
-        sentence += "; no other got there with every seed"
+        said += "; no other got there with every seed"
     return {
         "label": best,
         "ties": ties,
         "measure": measure,
-        "value": mean,
-        "ci95": ci95,
-        "sentence": sentence + ".",
+        "value": chosen.value,
+        **chosen.json(),
+        "sentence": said + ".",
     }

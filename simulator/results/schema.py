@@ -1,7 +1,7 @@
 """The schema of run.json that its readers rely on; checked, as users may have edited the file."""
 
 from functools import cache
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # typing's own is not enough for pydantic before 3.12
@@ -9,17 +9,31 @@ from typing_extensions import TypedDict  # typing's own is not enough for pydant
 Known = Annotated[float, Field(allow_inf_nan=False)]
 Number = Known | None
 Pair = Annotated[list[Number], Field(min_length=2, max_length=2)] | None
+Statistic = Literal["mean", "median"]
 Table = dict[str, Any]
 
 
-class Mean(TypedDict):
-    """A mean over seeds; `reached`: of a time to target, by how many.
+class Estimated(TypedDict):
+    """An estimate over seeds: of the mean or the median, its interval, and the interval's level.
+
+    `ci95`: the interval if it is one of the mean, with 95 %. Earlier versions wrote that alone.
+    """
+
+    ci95: Pair
+    median: NotRequired[Number]
+    estimate: NotRequired[Statistic]
+    interval: NotRequired[Pair]
+    level: NotRequired[Number]
+    basis: NotRequired[str]
+
+
+class Mean(Estimated):
+    """An estimate, and the mean over seeds; `reached`: of a time to target, by how many.
 
     `interval90`: of a prediction from a profile, where a measured run is expected.
     """
 
     mean: Number
-    ci95: Pair
     reached: NotRequired[int]
     interval90: NotRequired[Pair]
 
@@ -96,14 +110,13 @@ class About(TypedDict):
     file: str
 
 
-class Pick(TypedDict):
+class Pick(Estimated):
     """Which algorithm to use."""
 
     label: str | None
     ties: list[str]
     measure: str
     value: Number
-    ci95: Pair
     sentence: str
 
 

@@ -1,4 +1,4 @@
-"""Summaries of runs: means over seeds and their 95 % intervals."""
+"""Summaries of runs: estimates over seeds, with their intervals."""
 
 import math
 from collections import Counter
@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from paceline.simulator.inputs import csv_cells
-from paceline.simulator.results import divergence
+from paceline.simulator.results import divergence, intervals
 from paceline.simulator.results.divergence import diverged
+from paceline.simulator.results.intervals import Estimate
 from paceline.simulator.results.run import COLUMNS, Run
 
 Groups = Mapping[str, Sequence[Run]]
@@ -54,21 +55,6 @@ def seeds(numbers: Iterable[int]) -> str:
     return f"seeds {first} to {others[-1]}" if others else f"seed {first}"
 
 
-def interval(values: Sequence[float] | np.ndarray) -> list[float] | None:
-    """Return Student's 95 % interval for the mean of independent `values`, as [low, high].
-
-    None when there are fewer than two values, or one is not finite.
-    """
-    n = len(values)
-    if n < 2 or not np.isfinite(values).all():
-        return None
-    from scipy.special import stdtrit  # noqa: PLC0415 - 0.2 s
-
-    mean = float(np.mean(values))
-    half = float(stdtrit(n - 1, 0.975) * np.std(values, ddof=1) / math.sqrt(n))
-    return [mean - half, mean + half]
-
-
 def pace(run: Run) -> tuple[np.ndarray, np.ndarray]:
     """Return the seconds and the steps of each evaluation interval of `run`.
 
@@ -81,19 +67,20 @@ def pace(run: Run) -> tuple[np.ndarray, np.ndarray]:
     return seconds[moved], steps[moved]
 
 
-def batch_means(run: Run) -> list[float] | None:
-    """Return a 95 % interval for the seconds per step of one long run, by batch means.
+def batch_means(run: Run) -> Estimate:
+    """Estimate the seconds per step of one long run, by batch means.
 
     Its evaluation intervals are cut into at most `BATCHES` stretches, long enough to be nearly
-    independent. None when there are fewer than two.
+    independent. There is no interval if they are fewer than two, or take equally long.
     """
     seconds, steps = pace(run)
     batches = np.array_split(np.array([seconds, steps]), min(BATCHES, steps.size) or 1, axis=1)
-    found = interval([_ratio(*batch.sum(axis=1)) for batch in batches])
-    if found is None:
-        return None
-    mean, half = seconds.sum() / steps.sum(), (found[1] - found[0]) / 2
-    return [mean - half, mean + half]
+    found = intervals.positive([_ratio(*each.sum(axis=1)) for each in batches], of=intervals.MEAN)
+    mean = seconds_per_step(run)
+    if found.interval is None or not found.interval[1] < math.inf:
+        return Estimate(mean, intervals.MEAN, None, None, intervals.ONE_SEED)
+    low, high = (mean * end / found.value for end in found.interval)  # batches differ in length
+    return Estimate(mean, intervals.MEAN, (low, high), found.level, "batch means")
 
 
 def crossing(run: Run, target: float) -> float:
@@ -136,8 +123,18 @@ def _mean(values: Sequence[float] | np.ndarray) -> float:
     return float(np.mean(values)) if len(values) else math.nan
 
 
+def _median(values: Sequence[float]) -> float:
+    return float(np.median(values)) if len(values) else math.nan
+
+
 def _ratio(over: float, under: float) -> float:
     return over / under if under else math.nan
+
+
+def _estimated(values: Sequence[float], found: Estimate | None = None) -> dict[str, Any]:
+    """Return the mean and the median of `values`, and their estimate (left out: `positive`)."""
+    found = found or intervals.positive(values)
+    return {"mean": _mean(values), "median": _median(values)} | found.json()
 
 
 def _ends(runs: Sequence[Run], column: str) -> dict[str, Any]:
@@ -149,19 +146,20 @@ def _ends(runs: Sequence[Run], column: str) -> dict[str, Any]:
     ends = zip(runs, gone, strict=True)
     last = [math.nan if lost else run.curve[column][-1] for run, lost in ends if run.curve[column]]
     first = [run.curve[column][0] for run in runs if run.curve[column]]
-    return {"first": _mean(first), "last": _mean(last), "ci95": interval(last)}
+    estimate = intervals.share if column == "accuracy" else intervals.estimate
+    found = _estimated(last, estimate(last))
+    return {"first": _mean(first), "last": found.pop("mean")} | found
 
 
-def _time_to_target(runs: Sequence[Run], target: float | None) -> dict[str, Any] | None:
+def _time_to_target(
+    runs: Sequence[Run], target: float | None, heavy: bool
+) -> dict[str, Any] | None:
     if target is None:
         return None
+    # Never is later than any time; a mean over the seeds that got there would mislead.
     times = [crossing(run, target) for run in runs]
-    return {  # infinite if one seed failed: a mean over the others would mislead
-        "mean": _mean(times),
-        "ci95": interval(times),
-        "median": float(np.median(times)),  # never is later than any time
-        "reached": reached(times),
-    }
+    found = _estimated(times, intervals.positive(times, heavy=heavy))
+    return found | {"reached": reached(times)}
 
 
 def _breakdown(runs: Sequence[Run]) -> dict[str, float]:
@@ -186,8 +184,7 @@ def _staleness(runs: Sequence[Run]) -> dict[str, Any] | None:
     below = zip(counts, accumulate(counts.values()), strict=True)
     return {
         "unit": next(run.staleness_unit for run in runs if run.staleness),
-        "mean": _mean(means),
-        "ci95": interval(means),
+        **_estimated(means),
         "p95": next(stale for stale, at_most in below if 20 * at_most >= 19 * total),
         "max": max(counts),
         "distribution": {stale: count / total for stale, count in counts.items()},
@@ -218,14 +215,22 @@ def mean_curve(runs: Sequence[Run], columns: Sequence[str]) -> dict[str, list[fl
 
 
 def summarise(
-    runs: Sequence[Run], *, target: float | None, workers: int, ideal_rate: float
+    runs: Sequence[Run],
+    *,
+    target: float | None,
+    workers: int,
+    ideal_rate: float,
+    heavy: bool = False,
 ) -> dict[str, Any]:
     """Return the summary of one algorithm's runs, one per seed (the contract's names).
 
-    `ideal_rate`: gradients per second of all workers computing alone. Missing values
-    are nan or infinite here; `jsonable` makes them null.
+    `ideal_rate`: gradients per second of all workers computing alone. `heavy`: some random time
+    has no finite variance, so that medians are estimated of what depends on it. Missing values are
+    nan or infinite here; `jsonable` makes them null.
     """
     per_step = list(map(seconds_per_step, runs))
+    single = len(runs) == 1 and not heavy
+    paced = batch_means(runs[0]) if single else intervals.positive(per_step, heavy=heavy)
     per_update = [_ratio(run.duration, run.updates) for run in runs]
     inbox = max(run.inbox_bytes for run in runs)
     pooled = np.concatenate([seconds / steps for seconds, steps in map(pace, runs)])
@@ -235,18 +240,17 @@ def summarise(
         "engine": runs[0].engine,
         "handed_over": runs[0].handed_over or None,
         "seconds_per_step": {
-            "mean": _mean(per_step),
-            "ci95": interval(per_step) if len(runs) > 1 else batch_means(runs[0]),
+            **_estimated(per_step, paced),
             "p95": float(np.quantile(pooled, 0.95)) if pooled.size else math.nan,
         },
-        "seconds_per_update": {"mean": _mean(per_update), "ci95": interval(per_update)},
+        "seconds_per_update": _estimated(per_update, intervals.positive(per_update, heavy=heavy)),
         "steps": _mean([run.steps for run in runs]),
         "updates": _mean([run.updates for run in runs]),
         "duration": _mean([run.duration for run in runs]),
         "loss": _ends(runs, "loss"),
         "diverged": divergence.summary(runs),
         "accuracy": _ends(runs, "accuracy"),
-        "time_to_target": _time_to_target(runs, target),
+        "time_to_target": _time_to_target(runs, target, heavy),
         "scalability": _ratio(_mean(rate), ideal_rate),
         "bytes_per_step": _mean([_ratio(run.curve["bytes"][-1], run.steps) for run in runs]),
         "cost": _ends(runs, "cost")["last"],

@@ -21,6 +21,7 @@ from paceline.simulator.results import (
     usage,
 )
 from paceline.simulator.results.figures import curves
+from paceline.simulator.results.intervals import HEAVY
 from paceline.simulator.results.pick import pick
 from paceline.simulator.results.prediction_interval import Unfitted
 from paceline.simulator.results.run import Run
@@ -66,6 +67,7 @@ class Result:
             target=scenario.run.target_loss,
             workers=scenario.cluster.workers,
             ideal_rate=ideal_rate(scenario),
+            heavy=scenario.heavy_tailed,
         )
         if scenario.cost == Prices():  # no prices, no cost: that is not a cost of zero
             summary["cost"] = None
@@ -128,7 +130,11 @@ class Result:
     @cached_property
     def pick(self) -> dict[str, Any]:
         """The algorithm to use, and how sure that is, as `results.pick` returns it."""
-        return dict(statistics.jsonable(pick(self.groups, self.scenario.run.target_loss)))
+        return dict(
+            statistics.jsonable(
+                pick(self.groups, self.scenario.run.target_loss, heavy=self.scenario.heavy_tailed)
+            )
+        )
 
     @cached_property
     def notes(self) -> list[str]:
@@ -138,6 +144,7 @@ class Result:
             *unsaturated.notes(self.scenario, self.runs),
             *extrapolation.notes(self.scenario, self.groups),
             *(prediction_interval.notes(self._unfitted) if self.replicates else ()),
+            *([HEAVY] if self.scenario.heavy_tailed and len(self.seeds) > 1 else []),
         ]
 
     def curves(self) -> dict[str, dict[str, np.ndarray]]:

@@ -20,7 +20,7 @@ import numpy as np
 import paceline
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.results.figures.style import COLOURS, DASHES, style
-from paceline.simulator.results.statistics import interval
+from paceline.simulator.results.intervals import signed
 from paceline.simulator.theory import delayed_seconds_per_step
 
 RATES = [2.0**k for k in range(-6, -1)]
@@ -49,7 +49,7 @@ def finals(folder: str, *overrides: str, only: str = "") -> Finals:
 
 
 def mean(values: np.ndarray, digits: int = 1) -> str:
-    low, high = interval(values) or (np.nan, np.nan)
+    low, high = signed(values).interval or (np.nan, np.nan)
     return f"{values.mean():.{digits}f} ± {(high - low) / 2:.{digits}f}"
 
 

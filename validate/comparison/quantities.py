@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.results import statistics
+from paceline.simulator.results import intervals, statistics
 from paceline.simulator.results.run import TIMES, Run
 
 WARM_UP = 0.1  # of a run's steps: connections open, caches fill
@@ -38,10 +38,12 @@ def rows(label: str, pair: tuple[Row, Row], runs: tuple[Sequence[Run], Sequence[
     to reach; `basis`: what the second side is called.
     """
     seeds = [[run.seed for run in each] for each in runs]
+    heavy = any(each["seconds_per_step"].get("estimate") == intervals.MEDIAN for each in pair)
     found = []
     for quantity, measure in _quantities([*runs[0], *runs[1]], target).items():
         values = tuple([measure(run) for run in each] for each in runs)
-        row = _row(label, quantity, values, paired=seeds[0] == seeds[1])
+        timed = heavy and quantity in (PACE, TARGET)
+        row = _row(label, quantity, values, paired=seeds[0] == seeds[1], heavy=timed)
         if quantity == TARGET:
             row["note"] = _reached(values, ("predicted", basis))
         if quantity == EQUAL_STEPS and len(runs[0]) == len(runs[1]) == 1:
@@ -64,8 +66,12 @@ def _quantities(runs: Sequence[Run], target: float | None) -> dict[str, Callable
     return found
 
 
-def _row(label: str, quantity: str, values: Sequence[Sequence[float]], *, paired: bool) -> Row:
+def _row(
+    label: str, quantity: str, values: Sequence[Sequence[float]], *, paired: bool, heavy: bool
+) -> Row:
+    """Return the row of a quantity; `heavy`: its runs say nothing of its mean."""
     predicted, measured = (_finite(float(np.mean(each))) for each in values)
+    ends = [intervals.estimate(each, heavy=heavy, of=intervals.MEAN).ci95 for each in values]
     return {
         "algorithm": label,
         "quantity": quantity,
@@ -73,9 +79,9 @@ def _row(label: str, quantity: str, values: Sequence[Sequence[float]], *, paired
         "measured": measured,
         "error": relative(predicted, measured),
         "error_is": "relative",
-        "predicted_ci95": statistics.interval(values[0]),
-        "measured_ci95": statistics.interval(values[1]),
-        "within_noise": within_noise(*values, paired=paired),
+        "predicted_ci95": ends[0],
+        "measured_ci95": ends[1],
+        "within_noise": within_noise(*values, paired=paired, heavy=heavy),
         "note": None,
     }
 
@@ -112,23 +118,23 @@ def difference(predicted: float | None, measured: float | None) -> float | None:
 
 
 def within_noise(
-    predicted: Sequence[float], measured: Sequence[float], *, paired: bool
+    predicted: Sequence[float], measured: Sequence[float], *, paired: bool, heavy: bool = False
 ) -> bool | None:
     """Whether seeds alone can explain the difference of the means; None if unknown.
 
     `paired`: both have the same seeds, hence the same draws, so the test is whether the 95 %
-    interval of the differences per seed contains zero. Otherwise the
-    intervals of the two means must overlap.
+    interval of the differences per seed contains zero. Otherwise the intervals of the two means
+    must overlap; of the medians, if `heavy`.
     """
-    if not np.isfinite([*predicted, *measured]).all():
+    if not np.isfinite([*predicted, *measured]).all() or min(len(predicted), len(measured)) < 2:
         return None
     if paired:
-        apart = statistics.interval(np.subtract(predicted, measured))
-        return None if apart is None else apart[0] <= 0 <= apart[1]
-    one, other = statistics.interval(predicted), statistics.interval(measured)
-    if one is None or other is None:
-        return None
-    return one[0] <= other[1] and other[0] <= one[1]
+        apart = intervals.difference(predicted, measured, heavy=heavy)
+        return not (apart.above(0.0) or apart.below(0.0))
+    pair = (predicted, measured)
+    one, other = (intervals.estimate(each, heavy=heavy, of=intervals.MEAN) for each in pair)
+    (low, high), (least, most) = (each.interval or (each.value,) * 2 for each in (one, other))
+    return low <= most and least <= high
 
 
 def _fluctuates(row: Row, predicted: Run, measured: Run) -> bool | None:

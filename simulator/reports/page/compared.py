@@ -9,7 +9,9 @@ from paceline.simulator.reports.page.parts import Cell, PageSection, PageTable, 
 from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.reports.page.sentences import RunVerdict
 from paceline.simulator.reports.page.series import Series
+from paceline.simulator.results import wording
 from paceline.simulator.results.columns import BY_KEY, PAGE, RESULT_COLUMNS, ResultColumn
+from paceline.simulator.results.intervals import stated
 from paceline.simulator.results.statistics import human
 
 PAIRS = {  # quantities of a comparison that are shown with both values
@@ -48,15 +50,15 @@ def results(
         if several:
             times = row["time_to_target"] or {}
             late = "not with every seed" if times.get("reached") else "not reached"
-            mean = times.get("mean")
-            cells.append(late if mean is None else human(mean))
-            cells.append(" to ".join(map(human, times.get("ci95") or ())) or "-")
+            got = stated(times) if times.get("mean") is not None else None
+            cells.append(late if got is None else human(got.value))
+            cells.append("-" if got is None else wording.qualified(got, "s"))
             cells.append(f"{times.get('reached', 0)} of {seeds}")
         for column in shown:
             value = column.of_summary(row)
             share = column.key == "final_accuracy"
             cells.append(percent(value, 1) if share else column.show(value))
-        stalled = "stands still" if row["stall"] else human(row["seconds_per_step"]["mean"])
+        stalled = "stands still" if row["stall"] else human(stated(row["seconds_per_step"]).value)
         rows.append([*cells, stalled, f"{row['steps']:.0f}" if row["steps"] is not None else "-"])
     return PageTable("Each algorithm, mean over seeds; the pick is bold", columns, rows)
 

@@ -16,6 +16,7 @@ from paceline.simulator.reports.page.series import (
     sampled,
 )
 from paceline.simulator.results.figures.curves import in_picture
+from paceline.simulator.results.intervals import stated
 from paceline.simulator.results.statistics import time_unit
 
 SPAN = 25  # where durations differ by more than this factor, the axis is logarithmic
@@ -134,19 +135,22 @@ def _traces(
 
 
 def _reached(line: Series, target: float, scale: float) -> list[Json]:
-    """Draw a dot at the mean time to target, with its 95 % interval."""
+    """Draw a dot at the estimated time to target, with its interval."""
     times = line.row["time_to_target"] or {}
-    mean, ci95 = times.get("mean"), times.get("ci95")
-    if mean is None or line.found.target != target:
+    if times.get("mean") is None or line.found.target != target:
         return []
-    low, high = ci95 or (mean, mean)
-    spread = {"array": [(high - mean) / scale], "arrayminus": [(mean - low) / scale]}
+    found = stated(times)
+    low, high = found.interval or (found.value, found.value)
+    spread = {
+        "array": [(high - found.value) / scale],
+        "arrayminus": [(found.value - low) / scale],
+    }
     looks = {"color": line.colour, "thickness": 2, "width": 5}
     return [
         {
             "type": "scatter",
             "mode": "markers",
-            "x": [mean / scale],
+            "x": [found.value / scale],
             "y": [target],
             "error_x": {"type": "data", "symmetric": False, **spread, **looks},
             "marker": {"symbol": line.symbol, "color": line.colour, "size": 8},

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict  # typing's own is not enough for pydantic before 3.12
 
-from paceline.simulator.results.schema import About, Owned, RunTable, Table
+from paceline.simulator.results.schema import About, Owned, RunTable, Statistic, Table
 
 COMPARISON, TUNE, SWEEP = "comparison.json", "tune.json", "sweep.json"
 FARTHEST = 1e100  # largest number drawn: sums of such numbers stay finite
@@ -45,12 +45,21 @@ class Named(TypedDict):
     label: str
 
 
-class Configuration(Named):
+class Estimated(TypedDict):
+    """An estimate over seeds; earlier versions wrote "ci95" alone."""
+
+    value: Number
+    ci95: Pair
+    estimate: NotRequired[Statistic]
+    interval: NotRequired[Pair]
+    level: NotRequired[Number]
+
+
+class Configuration(Named, Estimated):
     """A configuration that tune has tried."""
 
     name: str
-    value: Number
-    ci95: Pair
+    behind: NotRequired[Estimated | None]
     behind_ci95: Pair
     at_least: Number
     seeds: int

@@ -10,12 +10,13 @@ import numpy as np
 from paceline.simulator.reports.page.documents import is_measured
 from paceline.simulator.reports.page.parts import percent
 from paceline.simulator.reports.page.reading import FoundRun
+from paceline.simulator.results import wording
+from paceline.simulator.results.intervals import MEDIAN, difference, stated
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import (
     at,
     crossing,
     human,
-    interval,
     loss_at,
     number,
     seconds_per_step,
@@ -49,23 +50,27 @@ def verdict(found: FoundRun) -> RunVerdict:
     if best is None or best not in run.runs:
         return RunVerdict(found.name, "Nothing to deploy", pick["sentence"], [])
     headline = f"Deploy {best}"
-    if pick["ci95"] is None and pick["measure"] != "reached":
+    if len(run.runs[best]) == 1 and pick["measure"] != "reached":
         headline += ", as far as one seed can tell"
     elif pick["ties"]:
         headline += f"; {_any(pick['ties'])} may be as good"
     scores = scored(run.runs, pick["measure"], found.target)
     facts = [
-        (MARGIN, _margins(scores, best, pick["measure"], baseline(found))),
+        (MARGIN, _margins(scores, pick, baseline(found))),
         (SURE, [*_sure(found, scores, pick)]),
         (CHANGE, [*filter(None, _change(found, run.runs, pick))]),
     ]
     say = number if pick["measure"] == "loss" else human
     if pick["measure"] == "reached":
         return RunVerdict(found.name, headline, pick["sentence"], facts, best)
-    within = " to ".join(map(say, pick["ci95"] or ())) or "-"
+    within = wording.qualified(stated(pick, "value"), _unit(pick["measure"]))
     return RunVerdict(
         found.name, headline, pick["sentence"], facts, best, say(pick["value"]), within
     )
+
+
+def _unit(measure: str) -> str:
+    return "" if measure == "loss" else "s"
 
 
 def baseline(found: FoundRun) -> str | None:
@@ -86,49 +91,48 @@ def scored(groups: Groups, measure: str, target: float | None) -> dict[str, dict
 
 
 def _margins(
-    scores: Mapping[str, Mapping[int, float]], best: str, measure: str, against: str | None
+    scores: Mapping[str, Mapping[int, float]], pick: Mapping[str, Any], against: str | None
 ) -> list[str]:
     """Say how far the next algorithm and the baseline are behind."""
-    means = {label: float(np.mean([*values.values()])) for label, values in scores.items()}
-    others = sorted((k for k in means if k != best), key=lambda k: not math.isfinite(means[k]))
-    others.sort(key=lambda k: means[k] if math.isfinite(means[k]) else math.inf)
+    best, middle = pick["label"], np.median if _by_median(pick) else np.mean
+    values = {label: float(middle([*each.values()])) for label, each in scores.items()}
+    others = sorted((k for k in values if k != best), key=lambda k: not math.isfinite(values[k]))
+    others.sort(key=lambda k: values[k] if math.isfinite(values[k]) else math.inf)
     if not others:
         return ["No other algorithm was run."]
     said = []
     roles = {others[0]: "next"}
-    if against is not None and against != best and against in means:
+    if against is not None and against != best and against in values:
         roles[against] = "next and the baseline" if against in roles else "baseline"
     for label, role in roles.items():
-        said.append(margin(scores[best], scores[label], measure, f"{label}, the {role}"))
+        said.append(margin(scores[best], scores[label], pick, f"{label}, the {role}"))
     if against == best:
         said.append("It is the baseline itself.")
     return said
 
 
-def margin(best: Mapping[int, float], other: Mapping[int, float], measure: str, name: str) -> str:
-    """Say how much smaller `best` is than `other`, paired over their common seeds."""
+def _by_median(pick: Mapping[str, Any]) -> bool:
+    return bool(pick.get("estimate") == MEDIAN)
+
+
+def margin(
+    best: Mapping[int, float], other: Mapping[int, float], pick: Mapping[str, Any], name: str
+) -> str:
+    """Say how much smaller `best` is than `other`, paired over their common seeds.
+
+    By the median of the differences if the pick is by medians, else by the mean.
+    """
     seeds = [seed for seed in best if seed in other]
     one, two = (np.array([values[seed] for seed in seeds]) for values in (best, other))
     if not np.isfinite(two).all():
         count = int(np.isfinite(two).sum())
         return f"{name}, reached the target with only {count} of {len(seeds)} seeds."
-    say = number if measure == "loss" else human
-    gap = float(np.mean(two - one))
-    within = _within(interval(two - one), say)
+    median, measure = _by_median(pick), pick["measure"]
+    gap, within = wording.difference(difference(two, one, heavy=median), _unit(measure))
     what = {"loss": "lower", "seconds_per_step": "less per step"}.get(measure, "sooner")
-    times = two.mean() / one.mean() if one.mean() > 0 else math.nan
-    ratio = "" if measure == "loss" else f": {number(times)} times as fast"
-    return f"{_signed(gap, say)} {what} than {name}{within}{ratio}."
-
-
-def _within(ci95: Sequence[float] | None, say: Any) -> str:
-    if ci95 is None:
-        return ""
-    return f" (95 %: {_signed(ci95[0], say)} to {_signed(ci95[1], say)}, paired over seeds)"
-
-
-def _signed(value: float, say: Any) -> str:
-    return f"{'-' if value < 0 else ''}{say(abs(value))}"
+    times = np.median(two / one) if median else two.mean() / one.mean()
+    ratio = "" if measure == "loss" or not one.all() else f": {number(times)} times as fast"
+    return f"{gap} {what} than {name}{within}{ratio}."
 
 
 def _sure(

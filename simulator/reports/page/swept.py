@@ -9,7 +9,8 @@ from paceline.simulator.reports.page import parts
 from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.reports.page.sentences import CHANGE, MARGIN, SURE, RunVerdict
 from paceline.simulator.reports.page.series import DASHES, SYMBOLS
-from paceline.simulator.results.columns import ranked_by
+from paceline.simulator.results import wording
+from paceline.simulator.results.columns import estimate_of, ranked_by
 from paceline.simulator.results.figures.style import COLOURS
 from paceline.simulator.results.statistics import human, number, time_unit
 
@@ -48,7 +49,7 @@ def verdict(found: FoundRun) -> RunVerdict:
         facts.append((MARGIN, [f"There, the next algorithm's {column.words} is {times} as large."]))
     close = [name for name, ranked in firsts.items() if len(ranked) > 1 and _meet(ranked, measure)]
     meeting = "At no point" if not close else f"At {len(close)} of {len(points)} points"
-    facts.append((SURE, [f"{meeting} do the 95 % intervals of the first two overlap."]))
+    facts.append((SURE, [f"{meeting} do the intervals of the first two overlap."]))
     others = [f"At {'; '.join(names)}: {label}." for label, names in wins.items() if label != best]
     none = [f"None of the values of {', '.join(sweep['vary'])} that were tried."]
     facts.append((CHANGE, others[:6] or none))
@@ -84,8 +85,16 @@ def _ranked(rows: Sequence[Row], measure: str) -> list[Row]:
 
 
 def _meet(ranked: Sequence[Row], measure: str) -> bool:
-    high, low = ranked[0].get(f"{measure}_high"), ranked[1].get(f"{measure}_low")
-    return high is None or low is None or low <= high
+    """Whether the intervals of the first two overlap, as one seed cannot rule out."""
+    if min(row["seeds"] for row in ranked[:2]) < 2:
+        return True
+    (_, high), (low, _) = (_ends(row, measure) for row in ranked[:2])
+    return low <= high
+
+
+def _ends(row: Row, measure: str) -> tuple[float, float]:
+    """Return the ends of a value's interval; without one, twice the value."""
+    return estimate_of(row, measure).interval or (row[measure], row[measure])
 
 
 def section(found: FoundRun, place: int) -> parts.PageSection:
@@ -131,7 +140,7 @@ def section(found: FoundRun, place: int) -> parts.PageSection:
             name,
             parts.Cell(str(row["label"]), strong=best.get(name) is row),
             "-" if row.get(measure) is None else say(row[measure]),
-            _within(row, measure, say),
+            wording.qualified(estimate_of(row, measure), column.unit),
             "-" if row.get("reached") is None else f"{row['reached']:.0f} of {row['seeds']:.0f}",
             human(row["seconds_per_step"]),
         )
@@ -147,11 +156,6 @@ def section(found: FoundRun, place: int) -> parts.PageSection:
     return parts.PageSection(f"sweep-{place}", heading, "", [figure], tables)
 
 
-def _within(row: Row, measure: str, say: Any) -> str:
-    low, high = row.get(f"{measure}_low"), row.get(f"{measure}_high")
-    return "-" if low is None or high is None else f"{say(low)} to {say(high)}"
-
-
 def _trace(  # noqa: PLR0913, PLR0917 - the parts of a line
     own: Sequence[tuple[str, Row]],
     measure: str,
@@ -161,23 +165,17 @@ def _trace(  # noqa: PLR0913, PLR0917 - the parts of a line
     dash: str,
     index: int,
 ) -> parts.Json:
-    means = [row[measure] for _, row in own]
-    low = [row.get(f"{measure}_low") for _, row in own]
-    high = [row.get(f"{measure}_high") for _, row in own]
+    values = [(row[measure], *_ends(row, measure)) for _, row in own]
     return {
         "type": "scatter",
         "mode": "lines+markers",
         "x": [parts.literal(point) for point, _ in own],
-        "y": [mean / scale for mean in means],
+        "y": [value / scale for value, _, _ in values],
         "error_y": {
             "type": "data",
             "symmetric": False,
-            "array": [
-                0 if h is None else (h - m) / scale for h, m in zip(high, means, strict=True)
-            ],
-            "arrayminus": [
-                0 if v is None else (m - v) / scale for v, m in zip(low, means, strict=True)
-            ],
+            "array": [(high - value) / scale for value, _, high in values],
+            "arrayminus": [(value - low) / scale for value, low, _ in values],
             "color": colour,
             "thickness": 1.2,
             "width": 3,

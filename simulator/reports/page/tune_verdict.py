@@ -6,6 +6,8 @@ from typing import Any
 from paceline.simulator.reports.page.parts import percent
 from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.reports.page.sentences import BASELINES, CHANGE, MARGIN, SURE, RunVerdict
+from paceline.simulator.results import wording
+from paceline.simulator.results.intervals import Estimate, stated
 from paceline.simulator.results.statistics import human, number
 from paceline.simulator.studies.tune.verdict import uncertainty
 
@@ -13,9 +15,14 @@ Row = Mapping[str, Any]
 Say = Callable[[Any], str]
 
 
+def unit(tune: Row) -> str:
+    """Return the unit of a search's values: "s", or "" for a loss or money."""
+    return "s" if tune["objective"] == "time-to-loss" else ""
+
+
 def says(tune: Row) -> Say:
     """Return the function that writes a search's values: as times, or as numbers."""
-    if tune["objective"] == "time-to-loss":
+    if unit(tune):
         return human
     return lambda value: "-" if value is None else number(value)
 
@@ -31,11 +38,11 @@ def verdict(found: FoundRun) -> RunVerdict:
     if tune["simplest"] != best["label"]:
         headline += f"; the simpler {tune['simplest']} may be as good"
     facts = [
-        (MARGIN, [*_margins(tune, say)]),
+        (MARGIN, [*_margins(tune)]),
         (SURE, [_sure(tune)]),
         (CHANGE, [*_change(tune)]),
     ]
-    within = " to ".join(map(say, best["ci95"] or ())) or "-"
+    within = wording.qualified(stated(best, "value"), unit(tune))
     value = say(best["value"])
     return RunVerdict(found.name, headline, tune["sentence"], facts, best["label"], value, within)
 
@@ -48,7 +55,7 @@ def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _margins(tune: Row, say: Say) -> Iterator[str]:
+def _margins(tune: Row) -> Iterator[str]:
     """Say how far the next and the best baseline are behind, paired over seeds."""
     best, *others = tune["ranking"]
     if not others:
@@ -64,15 +71,17 @@ def _margins(tune: Row, say: Say) -> Iterator[str]:
             reached = f"{row['reached']} of {row['seeds']} seeds"
             yield f"{row['label']}, {role}, reached the target with only {reached}."
             continue
-        behind = row["behind_ci95"]
-        gap = sum(behind) / 2 if behind else row["value"] - best["value"]
-        edges = " to ".join(_signed(edge, say) for edge in behind or ())
-        within = f" (95 %: {edges}, {row['seeds']} paired seeds)" if behind else ""
-        yield f"{_signed(gap, say)} {word} than {row['label']}, {role}{within}."
+        gap, within = wording.difference(_behind(row, best), unit(tune))
+        yield f"{gap} {word} than {row['label']}, {role}{within}."
 
 
-def _signed(value: float, say: Say) -> str:
-    return f"{'-' if value < 0 else ''}{say(abs(value))}"
+def _behind(row: Row, best: Row) -> Estimate:
+    """Return how far a row is behind the best; documents of earlier versions have an interval."""
+    if row.get("behind"):
+        return stated(row["behind"], "value")
+    ends = row["behind_ci95"]
+    value = sum(ends) / 2 if ends else row["value"] - best["value"]
+    return stated({"mean": value, "ci95": ends})
 
 
 def _sure(tune: Row) -> str:

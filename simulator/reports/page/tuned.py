@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 from paceline.simulator.reports.page import parts
 from paceline.simulator.reports.page.reading import FoundRun
-from paceline.simulator.reports.page.tune_verdict import Row, Say, says, world_name
+from paceline.simulator.reports.page.tune_verdict import Row, Say, says, unit, world_name
+from paceline.simulator.results import wording
+from paceline.simulator.results.intervals import stated
 from paceline.simulator.results.statistics import time_unit
 
 SHOWN = 20  # configurations in the figure and the first table; the others are folded
@@ -38,13 +40,13 @@ def _figure(tune: Row, place: int) -> parts.Figure:
     shown = [row for row in rows[:SHOWN] if row["value"] is not None][::-1]
     worst = max((row["value"] for row in shown), default=1.0)
     in_time = tune["objective"] == "time-to-loss"
-    scale, unit = time_unit(worst) if in_time else (1.0, "")
+    scale, name = time_unit(worst) if in_time else (1.0, "")
     data = [
-        _dots([row for row in shown if (row["label"] in good) == alike], scale, unit, alike)
+        _dots([row for row in shown if (row["label"] in good) == alike], scale, name, alike)
         for alike in (True, False)
     ]
-    most = max((edge for row in shown for edge in row["ci95"] or [row["value"]]), default=1.0)
-    title = f"{tune['measure']} ({unit})" if unit else tune["measure"]
+    most = max((edge for row in shown for edge in _ends(row)), default=1.0)
+    title = f"{tune['measure']} ({name})" if name else tune["measure"]
     layout: parts.Json = {
         "xaxis": {
             "title": {"text": parts.literal(title)},
@@ -56,16 +58,18 @@ def _figure(tune: Row, place: int) -> parts.Figure:
             "automargin": True,
         },
     }
-    says = f"{tune['measure']} of the best {len(shown)} configurations with 95 % intervals"
+    says = f"{tune['measure']} of the best {len(shown)} configurations with their intervals"
     return parts.Figure(f"ranking-{place}", says, data, layout, height=90 + 24 * len(shown))
 
 
+def _ends(row: Row) -> tuple[float, float]:
+    """Return the ends of a value's interval; without one, twice the value."""
+    return stated(row, "value").interval or (row["value"], row["value"])
+
+
 def _dots(rows: Sequence[Row], scale: float, unit: str, filled: bool) -> parts.Json:
-    """Draw means with their intervals."""
-    edges = [row["ci95"] or (row["value"], row["value"]) for row in rows]
-    ends = [
-        (row["value"], max(0.0, low), high) for row, (low, high) in zip(rows, edges, strict=True)
-    ]
+    """Draw values with their intervals."""
+    ends = [(row["value"], *_ends(row)) for row in rows]
     colour = "--c0" if filled else "--c1"
     return {
         "type": "scatter",
@@ -110,7 +114,7 @@ def _table(
                 parts.Cell(row["label"], strong=row["label"] == best["label"]),
                 verdicts[row["label"]],
                 value(row),
-                " to ".join(say(edge) for edge in row["ci95"] or ()) or "-",
+                wording.qualified(stated(row, "value"), unit(tune)),
                 f"{row['reached']} of {row['seeds']}",
             )
             for row in rows

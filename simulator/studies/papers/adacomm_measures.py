@@ -7,8 +7,9 @@ import numpy as np
 
 from paceline.simulator.cluster.workers import mean_compute
 from paceline.simulator.network.mean_cost import mean_cost
+from paceline.simulator.results.intervals import signed
 from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import at, crossing, human, interval, number
+from paceline.simulator.results.statistics import at, crossing, human, number
 from paceline.simulator.studies.papers.claim import Finding, mean
 from paceline.simulator.studies.papers.lab import Lab
 
@@ -56,7 +57,7 @@ def _ends(runs: Sequence[Run]) -> np.ndarray:
 
 
 def _plus_minus(values: np.ndarray, unit: float = 1.0) -> str:
-    low, high = interval(values / unit) or (values.min() / unit, values.max() / unit)
+    low, high = signed(values / unit).interval or (values.min() / unit, values.max() / unit)
     return f"{number(low)} to {number(high)}"
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paceline.simulator.results.statistics import interval
+from paceline.simulator.results.intervals import signed
 from paceline.simulator.studies.papers.lab import Lab
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import
@@ -110,6 +110,6 @@ class Paper:
 
 
 def mean(values: Sequence[float] | np.ndarray, note: str = "") -> Finding:
-    """The mean of one value per seed, with Student's interval."""
-    found = interval(values)
-    return Finding(float(np.mean(values)), (found[0], found[1]) if found else None, note)
+    """Return the mean of one value per seed, with Student's interval."""
+    found = signed(values)
+    return Finding(found.value, found.interval, note)

@@ -12,6 +12,7 @@ from paceline.simulator.inputs.units import DIMENSIONS, to_si
 from paceline.simulator.results.columns import ranked_by
 from paceline.simulator.results.figures import curves
 from paceline.simulator.results.figures.style import COLOURS, DASHES, GREY, style
+from paceline.simulator.results.intervals import MEAN
 from paceline.simulator.results.statistics import time_unit
 from paceline.simulator.studies.sweep.table import Row, SweepResult
 
@@ -136,7 +137,8 @@ def _measure(result: SweepResult) -> tuple[str, str, float]:
 
 def _caption(result: SweepResult, measure: str) -> str:
     seeds = max(row["seeds"] for row in result.rows)
-    said = f"mean of {seeds} seeds, band: 95 % interval" if seeds > 1 else "one seed"
+    said = " or ".join(sorted({row.get(f"{measure}_estimate") or MEAN for row in result.rows}))
+    said = f"{said} of {seeds} seeds, band: its interval" if seeds > 1 else "one seed"
     missing = any(row[measure] is None for row in result.rows)
     return said + ("; gap: not reached with every seed" if missing else "")
 
@@ -144,7 +146,7 @@ def _caption(result: SweepResult, measure: str) -> str:
 def _line(
     rows: Sequence[Row], at: Mapping[str, float], key: str, measure: str, size: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return places (points,), and there the mean and its 95 % interval (3, points)."""
+    """Return places (points,), and there the estimate and its interval (3, points)."""
     places = np.array([at[_said(row[key])] for row in rows])
     columns = (measure, f"{measure}_low", f"{measure}_high")
     values = np.array([[row[name] for name in columns] for row in rows], dtype=float)

@@ -11,8 +11,8 @@ from typing import Any
 from paceline.simulator.cluster.workers import ideal_rate
 from paceline.simulator.inputs import csv_cells, messages
 from paceline.simulator.objectives import plugins
-from paceline.simulator.results import divergence, statistics
-from paceline.simulator.results.columns import RESULT_COLUMNS, Conditions
+from paceline.simulator.results import divergence, intervals, statistics
+from paceline.simulator.results.columns import RESULT_COLUMNS, Conditions, estimate_columns
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.scenario.tables import Prices
@@ -31,10 +31,10 @@ class SweepResult:
     """The result of `sweep`.
 
     `points`: each point's values by key. `rows`: of each point and algorithm the values, `label`,
-    `program`, `engine`, `seeds`, and the mean of each of `RESULT_COLUMNS` with its 95 %
-    interval;
-    `seed_rows` has the single runs. None stands for what cannot be had, such as the mean time to a
-    target that some seed never reached. `versions`: of all that the numbers depend on. `resumed`
+    `program`, `engine`, `seeds`, and the mean of each of `RESULT_COLUMNS` with its 95 % interval,
+    or the median with its own where `COLUMN_estimate` says so; `seed_rows` has the single runs.
+    None stands for what cannot be had, such as the mean time to a target that some seed never
+    reached. `versions`: of all that the numbers depend on. `resumed`
     counts the runs kept from before.
     """
 
@@ -91,18 +91,21 @@ def measured(scenario: Scenario, runs: Sequence[Run]) -> Record:
         step_alone=workers / ideal if ideal else 0,
         priced=scenario.cost != Prices(),  # no prices, no cost: that is not a cost of zero
     )
-    summary = statistics.summarise(runs, target=given.target, workers=workers, ideal_rate=ideal)
+    heavy = scenario.heavy_tailed
+    summary = statistics.summarise(
+        runs, target=given.target, workers=workers, ideal_rate=ideal, heavy=heavy
+    )
     if not given.priced:
         summary["cost"] = None
     each = [_numbers(run, given) for run in runs]
     row: Row = {}
-    for name, mean in ((column.key, column.of_summary(summary)) for column in RESULT_COLUMNS):
-        values = [run[name] for run in each]
-        known = None not in values and len(values) > 1
-        ci95 = statistics.interval(values) if known else None
+    for column in RESULT_COLUMNS:
+        name, values = column.key, [run[column.key] for run in each]
+        row[name] = column.of_summary(summary)
+        over_seeds = None if None in values else column.estimate(values, heavy)
         if name == "seconds_per_step":  # of one seed, too
-            ci95 = summary[name]["ci95"]
-        row |= {name: mean, f"{name}_low": ci95 and ci95[0], f"{name}_high": ci95 and ci95[1]}
+            over_seeds = intervals.stated(summary[name])
+        row |= estimate_columns(name, over_seeds)
         if name == "time_to_target_s":
             reached = summary["time_to_target"]
             row["reached"] = reached and reached["reached"]

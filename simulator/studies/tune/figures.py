@@ -35,7 +35,7 @@ CHANGES = {  # colours of each changed input: 20 % less, 20 % more
 
 
 class PlottedPoint(NamedTuple):
-    """A value with its 95 % interval; if not `sure`, it is only known to exceed `y`."""
+    """A value with its interval; if not `sure`, it is only known to exceed `y`."""
 
     x: float
     y: float
@@ -97,7 +97,7 @@ def value(result: "TuneResult") -> "Figure | None":
         axes, [edge for line in lines.values() for p in line for edge in (p.low, p.high)]
     )
     curves.label_ends(figure, axes, ends)
-    caption = "best of all other parameters; without 95 % interval: given up; triangle: above that"
+    caption = "best of all other parameters; without interval: given up; triangle: above that"
     if out:
         caption += f"\nnothing near the best: {', '.join(out)}"
     axes.annotate(caption, (0, 1), (0, 6), "axes fraction", "offset points", color=GREY)
@@ -127,8 +127,8 @@ def _points(
     for each, row in zip(contenders, result.rows(contenders), strict=True):
         x = float(each.candidate.parameters[key]) if key else 0.0
         y = (row["value"] if math.isfinite(row["value"]) else row["at_least"]) / size
-        ci95 = None if each.stopped else row["ci95"]  # of two seeds, it would dwarf all others
-        low, high = [edge / size for edge in ci95 or ()] or (y, y)
+        ends = None if each.stopped else row["interval"]  # of two seeds, it would dwarf all others
+        low, high = [edge / size for edge in ends or ()] or (y, y)
         if math.isfinite(y):
             place = round(2 * math.log2(x)) if dense and x > 0 else x
             found.setdefault(place, PlottedPoint(x, y, low, high, each.all_reached))

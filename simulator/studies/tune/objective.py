@@ -53,13 +53,14 @@ class TuningObjective:
     """The quantity to minimise: time or cost to reach `target`, or the loss at `deadline`.
 
     `deadline`: seconds; `second`: lower bound on the cost of a second of a run, in the unit of
-    the value.
+    the value; `heavy`: the value depends on times without a finite variance.
     """
 
     name: str
     target: float | None = None
     deadline: float | None = None
     second: float = 0.0
+    heavy: bool = False
 
     def score(self, run: Run, scenario: Scenario) -> Score:
         """Score a finished run of `scenario`. Raises InputError where it starts at the target."""
@@ -116,6 +117,11 @@ class TuningObjective:
         return f"loss {self.target:g} {between} {self.show(value)}"
 
     @property
+    def unit(self) -> str:
+        """The unit of a value: "s", or "" for a loss or money."""
+        return "s" if self.name == "time-to-loss" else ""
+
+    @property
     def show(self) -> Callable[[float | None], str]:
         """The function that formats a value for reading."""
         if self.name == "time-to-loss":
@@ -147,11 +153,13 @@ def tuning_objective(scenario: Scenario, name: str | None) -> TuningObjective:
             "run.target_loss = 0.1, or choose --objective loss-at-deadline"
         )
     if name == "time-to-loss":
-        return TuningObjective(name, target=run.target_loss, second=1.0)
+        heavy = scenario.heavy_tailed
+        return TuningObjective(name, target=run.target_loss, second=1.0, heavy=heavy)
     if not (cost.node_hour or cost.egress_per_gb):
         raise InputError(
             f"{file}: cost: no prices, and cost-to-loss is about them; write cost.node_hour = 1.5, "
             "cost.egress_per_gb = 0.08, or both"
         )
     nodes = scenario.cluster.workers
-    return TuningObjective(name, run.target_loss, second=nodes * (cost.node_hour or 0.0) / 3600)
+    second = nodes * (cost.node_hour or 0.0) / 3600
+    return TuningObjective(name, run.target_loss, second=second, heavy=scenario.heavy_tailed)

@@ -6,7 +6,7 @@ from typing import Any
 
 from paceline.simulator.load.load import known_programs
 from paceline.simulator.objectives import plugins
-from paceline.simulator.results import statistics
+from paceline.simulator.results import intervals, statistics, wording
 from paceline.simulator.studies.tune import verdict
 from paceline.simulator.studies.tune.objective import TuningObjective
 from paceline.simulator.studies.tune.race import Contender
@@ -59,7 +59,7 @@ class TuneResult:
     @property
     def sentence(self) -> str:
         """The answer in a sentence."""
-        best, target, show = self.best, self.objective.target, self.objective.show
+        best, target = self.best, self.objective.target
         row = verdict.row(best, best, self.objective)
         if not best.all_reached:
             seeds, label = len(self.seeds), best.candidate.label
@@ -71,10 +71,8 @@ class TuneResult:
             more = "as many as" if level else "more than"
             reached = f"{best.reached} of {seeds} seeds, {more} any other"
             return f"{label} reached loss {target:g} with {reached}."
-        spread = ""
-        if row["ci95"]:
-            low, high = row["ci95"]
-            spread = f" (95 %: {show(low)} to {show(high)}, {len(self.seeds)} seeds)"
+        found = intervals.stated(row, "value")
+        spread = wording.sentence(found, self.objective.unit, len(self.seeds))
         said = f"{best.candidate.label}: {self.objective.sentence(row['value'])}{spread}"
         if self.simplest is not best:
             return f"{said}; {self.simplest.candidate.label} is simpler and not known to be worse."

@@ -8,7 +8,7 @@ import numpy as np
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.programs import Program
-from paceline.simulator.results.statistics import interval
+from paceline.simulator.results import intervals
 from paceline.simulator.scenario.tables import Range
 from paceline.simulator.studies.tune.objective import TuningObjective
 from paceline.simulator.studies.tune.race import Contender
@@ -57,8 +57,9 @@ def ties(ranked: Sequence[Contender], programs: Mapping[str, Program]) -> list[C
     best, *others = ranked if ranked[0].reached else ranked[:1]
     found = []
     for each in others:
-        between = None if each.stopped else interval(behind(each, best))
-        if between is not None and between[0] <= 0 and each.all_reached == best.all_reached:
+        if each.stopped or len(each.scores) < 2 or each.all_reached != best.all_reached:
+            continue
+        if not intervals.signed(behind(each, best)).above(0.0):
             found.append(each)
     return sorted(found, key=lambda each: simplicity(each.candidate, programs))
 
@@ -66,15 +67,19 @@ def ties(ranked: Sequence[Contender], programs: Mapping[str, Program]) -> list[C
 def row(contender: Contender, best: Contender, objective: TuningObjective) -> Row:
     """Return a configuration's row of the JSON; `at_least` bounds a value that was cut."""
     values = [score.value for score in contender.scores]
-    ci95 = interval(values)
-    paired = interval(behind(contender, best)) if contender.all_reached else None
+    found = intervals.estimate(values, heavy=objective.heavy)
+    if not contender.all_reached:  # then there is no mean, and a median would flatter
+        found = intervals.Estimate(math.inf, intervals.MEAN, None, None, intervals.NEVER)
+    paired = intervals.signed(behind(contender, best), heavy=objective.heavy)
+    apart = contender.all_reached and contender is not best
     return {
         "label": contender.candidate.label,
         "name": contender.candidate.name,
         "parameters": contender.candidate.parameters,
-        "value": float(np.mean(values)),
-        "ci95": (max(0.0, ci95[0]), ci95[1]) if ci95 else None,  # nothing here is negative
-        "behind_ci95": paired if contender is not best else None,
+        "value": found.value,
+        **found.json(),
+        "behind": {"value": paired.value, **paired.json()} if apart else None,
+        "behind_ci95": paired.ci95 if apart else None,
         "seeds": len(values),
         "reached": contender.reached,
         "diverged": sum(score.diverged for score in contender.scores),

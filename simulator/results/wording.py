@@ -1,0 +1,80 @@
+"""Estimates over seeds in words: the value, what is estimated, and its interval in one unit."""
+
+import math
+
+from paceline.simulator.results.intervals import LEVEL, MEAN, MEDIAN, Estimate
+from paceline.simulator.results.statistics import number, time_unit
+
+
+def sentence(found: Estimate, unit: str, seeds: int) -> str:
+    """Return an estimate in brackets, to stand after its value; nothing where there is none.
+
+    `unit`: "s" for times in seconds, else "". " (mean, 95 %: 12.0 to 14.2 s, 8 seeds)".
+    """
+    if found.interval is None:
+        return f" (median of {seeds} seeds)" if found.of == MEDIAN and seeds > 1 else ""
+    return f" ({found.of}, {level(found)}: {ends(found, unit)}, {seeds} seeds)"
+
+
+def level(found: Estimate) -> str:
+    """Return the level that an interval attains: "95 %", "87.5 %"."""
+    return f"{100 * (found.level or LEVEL):.3g} %"
+
+
+def ends(found: Estimate, unit: str) -> str:
+    """Return the ends of an estimate's interval in the unit of its value: "12.0 to 14.2 s"."""
+    if found.interval is None:
+        return "-"
+    size, name = _unit(found, unit)
+    low, high = (edge / size for edge in found.interval)
+    if math.isinf(high):
+        return f"{number(low)}{name} or more"
+    return f"{number(low)} to {number(high)}{name}"
+
+
+def cell(found: Estimate, unit: str) -> str:
+    """Return an estimate for a column of 95 % intervals of means, and how it differs from these.
+
+    "13.1 (12.0–14.2) s"; "13.1 (9.9–40.1) s, median 87.5 %".
+    """
+    if not math.isfinite(found.value):
+        return "-"
+    size, name = _unit(found, unit)
+    said = number(found.value / size)
+    if found.interval:
+        low, high = (edge / size for edge in found.interval)
+        said += f" ({number(low)}–{number(high)})" if math.isfinite(high) else f" (> {number(low)})"
+    said += name
+    return said if found.of == MEAN else f"{said}, {_other(found)}"
+
+
+def difference(found: Estimate, unit: str) -> tuple[str, str]:
+    """Return a paired difference, and its interval in brackets if it has one, in one unit."""
+    size, name = _scale(max(map(abs, [found.value, *(found.interval or ())])), unit)
+    said = f"{number(found.value / size)}{name}"
+    if found.interval is None:
+        return said, ""
+    low, high = (number(end / size) for end in found.interval)
+    return said, f" ({found.of}, {level(found)}: {low} to {high}{name}, paired over seeds)"
+
+
+def qualified(found: Estimate, unit: str) -> str:
+    """Return the interval for a column of 95 % intervals of means, and how it differs from one."""
+    said = ends(found, unit)
+    return said if found.interval is None or found.of == MEAN else f"{said} ({_other(found)})"
+
+
+def _other(found: Estimate) -> str:
+    return f"{found.of} {level(found)}" if found.level not in (None, LEVEL) else found.of
+
+
+def _unit(found: Estimate, unit: str) -> tuple[float, str]:
+    return _scale(found.value, unit)
+
+
+def _scale(value: float, unit: str) -> tuple[float, str]:
+    """Return the unit in which a number is said, as (its size, its name after a space)."""
+    if unit != "s":
+        return 1.0, ""
+    size, name = (1e-3, "ms") if 0 < value < 0.9995 else time_unit(value)
+    return size, f" {name}"
