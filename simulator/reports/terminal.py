@@ -143,7 +143,7 @@ def sweep(result: "SweepResult") -> Table:
 
 
 def _value_of(column: ResultColumn, row: Row) -> str:
-    return column.show(row[column.key])
+    return column.show(None if row[column.key] is None else estimate_of(row, column.key).value)
 
 
 def _spent(kinds: Collection[str]) -> str:

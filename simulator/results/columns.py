@@ -10,7 +10,7 @@ staleness and shares of time are such cells, in `reports/terminal.py` and `repor
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from math import isinf, nan
+from math import isfinite, nan
 from typing import Any
 
 from paceline.simulator.results import divergence, intervals, statistics
@@ -18,6 +18,7 @@ from paceline.simulator.results.run import Run
 
 Summary = Mapping[str, Any]
 SIMULATE, SWEEP, PAGE = "simulate", "sweep", "page"  # outputs that show columns
+MEDIAN_PARTS = ("median", "median_low", "median_high", "median_level")  # of a column in a row
 
 
 @dataclass(frozen=True)
@@ -92,25 +93,23 @@ def _scalability(run: Run, given: Conditions) -> float | None:
 
 
 def estimate_columns(name: str, found: intervals.Estimate | None) -> dict[str, Any]:
-    """Return the interval of a column in a row, and the median and its level if it is of that."""
-    if found is None or found.interval is None or isinf(found.interval[1]):
-        return {f"{name}_low": None, f"{name}_high": None}
-    row: dict[str, Any] = dict(zip((f"{name}_low", f"{name}_high"), found.interval, strict=True))
-    if found.of == intervals.MEDIAN:
-        row |= {name: found.value, f"{name}_estimate": found.of, f"{name}_level": found.level}
+    """Return the interval of a column's mean in a row; if its median is estimated, that as well."""
+    low, high = (found and found.of_mean) or (None, None)
+    row: dict[str, Any] = {f"{name}_low": low, f"{name}_high": high}
+    if found and found.of == intervals.MEDIAN and found.interval and isfinite(found.interval[1]):
+        values = (found.value, *found.interval, found.level)
+        row |= dict(zip((f"{name}_{part}" for part in MEDIAN_PARTS), values, strict=True))
     return row
 
 
 def estimate_of(row: Mapping[str, Any], name: str) -> intervals.Estimate:
     """Return the estimate that `estimate_columns` has put into a row."""
-    return intervals.stated(
-        {
-            "mean": row[name],
-            "estimate": row.get(f"{name}_estimate") or intervals.MEAN,
-            "interval": (row.get(f"{name}_low"), row.get(f"{name}_high")),
-            "level": row.get(f"{name}_level") or intervals.LEVEL,
-        }
-    )
+    value, low, high, level = (row.get(f"{name}_{part}") for part in MEDIAN_PARTS)
+    if value is not None:
+        median = {"value": value, "estimate": intervals.MEDIAN, "level": level}
+        return intervals.stated(median | {"interval": (low, high)}, "value")
+    ends = row.get(f"{name}_low"), row.get(f"{name}_high")
+    return intervals.stated({"mean": row[name], "ci95": ends})
 
 
 RESULT_COLUMNS = (

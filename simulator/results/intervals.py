@@ -6,7 +6,7 @@ number of seeds: docs/reliability.md, by tests/reliability/coverage.py.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,8 @@ class Estimate:
     `of`: "mean" or "median"; `interval` holds it with probability `level`, `LEVEL` unless too few
     seeds attain that; its upper end is infinite where a seed that never got there may be beyond.
     None where no interval can be had, or every seed has the same value; `basis` says which, or
-    how the interval was computed.
+    how the interval was computed. `of_mean`: the 95 % interval of the mean, which a median may be
+    estimated in spite of; None where there is none.
     """
 
     value: float
@@ -42,6 +43,7 @@ class Estimate:
     interval: Ends | None
     level: float | None
     basis: str
+    of_mean: Ends | None = None
 
     @property
     def exact(self) -> bool:
@@ -65,15 +67,16 @@ class Estimate:
         """Whether the interval attains `LEVEL`; the median's does from six seeds on."""
         return self.level is not None and self.level >= LEVEL
 
-    @property
-    def ci95(self) -> list[float] | None:
-        """The interval if it is one of at least 95 % for the mean, as the keys "ci95" mean it."""
-        return [*self.interval] if self.interval and self.of == MEAN else None
+    def beside_mean(self) -> dict[str, Any]:
+        """Return the keys that stand beside "mean": "ci95" is its interval."""
+        return {"ci95": self.of_mean and [*self.of_mean], **self._keys()}
 
-    def json(self) -> dict[str, Any]:
-        """Return the keys beside a mean: what is estimated, and how well it is known."""
+    def beside_value(self) -> dict[str, Any]:
+        """Return the keys that stand beside "value": "ci95" is its interval if that has 95 %."""
+        return {"ci95": [*self.interval] if self.interval and self.certain else None} | self._keys()
+
+    def _keys(self) -> dict[str, Any]:
         return {
-            "ci95": self.ci95,
             "estimate": self.of,
             "interval": self.interval and [*self.interval],
             "level": self.level,
@@ -89,11 +92,11 @@ def stated(row: Mapping[str, Any], key: str = "mean") -> Estimate:
     of = row.get("estimate", MEAN)
     value = row.get("median", row[key]) if of == MEDIAN else row[key]
     ends = row.get("interval", row.get("ci95"))
-    interval = None
+    value, interval = math.nan if value is None else value, None
     if ends is not None and ends[0] is not None:
         interval = ends[0], math.inf if ends[1] is None else ends[1]
     level = row.get("level", LEVEL if interval else None)
-    return Estimate(math.nan if value is None else value, of, interval, level, row.get("basis", ""))
+    return Estimate(value, of, interval, level, row.get("basis", ""))
 
 
 def positive(values: Values, *, heavy: bool = False, of: str | None = None) -> Estimate:
@@ -111,12 +114,14 @@ def positive(values: Values, *, heavy: bool = False, of: str | None = None) -> E
     if not np.isfinite(x).all() or heavy:
         return _by_order(x)
     ends = _mean_of_positive(x)
+    of_mean = ends if math.isfinite(ends[1]) else None
     if not median and (of == MEAN or ends[1] <= FACTOR * ends[0]):
-        return Estimate(float(x.mean()), MEAN, ends, LEVEL, LOGARITHMS)
-    found = _by_order(x)
+        return Estimate(float(x.mean()), MEAN, ends, LEVEL, LOGARITHMS, of_mean)
+    found = replace(_by_order(x), of_mean=of_mean)
     if found.certain or not (x > 0).all():
         return found
-    return Estimate(found.value, MEDIAN, _median_of_logarithms(x), LEVEL, LOGARITHMS)
+    ends = _median_of_logarithms(x)
+    return replace(found, interval=ends, level=LEVEL, basis=LOGARITHMS)
 
 
 def estimate(values: Values, *, heavy: bool = False, of: str | None = None) -> Estimate:
@@ -135,11 +140,14 @@ def estimand(samples: Iterable[Values], *, heavy: bool = False) -> str:
 def exceeds(one: Values, other: Values, *, heavy: bool = False, of: str = MEAN) -> bool:
     """Whether `one` is known, at `LEVEL`, to exceed `other` in its mean or median, as `of` says.
 
-    Both are positive, and paired seed by seed. Medians are compared by their ratio; `heavy`: by
-    how often `one` is above, to which fewer than six seeds do not suffice.
+    Both are paired seed by seed. Medians are compared by the logarithms of their ratios, which
+    have no heavy tails; `heavy`: from six seeds on by the sign test, which assumes nothing.
     """
     x, y = np.asarray(one, dtype=float), np.asarray(other, dtype=float)
-    if not heavy and of == MEDIAN and (x > 0).all() and (y > 0).all():
+    by_sign = difference(x, y, heavy=True)
+    if by_sign.exact or (heavy and by_sign.certain):
+        return by_sign.above(0.0)
+    if (heavy or of == MEDIAN) and (x > 0).all() and (y > 0).all():
         return signed(np.log(x) - np.log(y), scale=1.0).above(0.0)
     return difference(x, y, heavy=heavy).above(0.0)
 
@@ -155,7 +163,8 @@ def signed(values: Values, *, heavy: bool = False, scale: float = 0.0) -> Estima
     if heavy or not np.isfinite(x).all():
         return _by_order(x)
     mean, half = float(x.mean()), _half(x)
-    return Estimate(mean, MEAN, (mean - half, mean + half), LEVEL, STUDENT)
+    ends = mean - half, mean + half
+    return Estimate(mean, MEAN, ends, LEVEL, STUDENT, ends)
 
 
 def share(values: Values) -> Estimate:
@@ -163,8 +172,8 @@ def share(values: Values) -> Estimate:
     found = signed(values)
     if found.interval is None:
         return found
-    low, high = found.interval
-    return Estimate(found.value, MEAN, (max(low, 0.0), min(high, 1.0)), LEVEL, STUDENT)
+    ends = max(found.interval[0], 0.0), min(found.interval[1], 1.0)
+    return replace(found, interval=ends, of_mean=ends)
 
 
 def difference(one: Values, other: Values, *, heavy: bool = False) -> Estimate:

@@ -117,6 +117,6 @@ def _best(  # noqa: PLR0913 - what is said of the scores
         "ties": ties,
         "measure": measure,
         "value": chosen.value,
-        **chosen.json(),
+        **chosen.beside_value(),
         "sentence": said + ".",
     }

@@ -80,7 +80,15 @@ def batch_means(run: Run) -> Estimate:
     if found.interval is None or not found.interval[1] < math.inf:
         return Estimate(mean, intervals.MEAN, None, None, intervals.ONE_SEED)
     low, high = (mean * end / found.value for end in found.interval)  # batches differ in length
-    return Estimate(mean, intervals.MEAN, (low, high), found.level, "batch means")
+    ends = low, high
+    return Estimate(mean, intervals.MEAN, ends, found.level, "batch means", ends)
+
+
+def mean_pace(runs: Sequence[Run], heavy: bool) -> Estimate:
+    """Estimate the seconds per step of runs, one per seed; see `summarise` for `heavy`."""
+    if len(runs) == 1 and not heavy:
+        return batch_means(runs[0])
+    return intervals.positive([*map(seconds_per_step, runs)], heavy=heavy)
 
 
 def crossing(run: Run, target: float) -> float:
@@ -134,7 +142,7 @@ def _ratio(over: float, under: float) -> float:
 def _estimated(values: Sequence[float], found: Estimate | None = None) -> dict[str, Any]:
     """Return the mean and the median of `values`, and their estimate (left out: `positive`)."""
     found = found or intervals.positive(values)
-    return {"mean": _mean(values), "median": _median(values)} | found.json()
+    return {"mean": _mean(values), "median": _median(values)} | found.beside_mean()
 
 
 def _ends(runs: Sequence[Run], column: str) -> dict[str, Any]:
@@ -229,8 +237,6 @@ def summarise(
     nan or infinite here; `jsonable` makes them null.
     """
     per_step = list(map(seconds_per_step, runs))
-    single = len(runs) == 1 and not heavy
-    paced = batch_means(runs[0]) if single else intervals.positive(per_step, heavy=heavy)
     per_update = [_ratio(run.duration, run.updates) for run in runs]
     inbox = max(run.inbox_bytes for run in runs)
     pooled = np.concatenate([seconds / steps for seconds, steps in map(pace, runs)])
@@ -240,7 +246,7 @@ def summarise(
         "engine": runs[0].engine,
         "handed_over": runs[0].handed_over or None,
         "seconds_per_step": {
-            **_estimated(per_step, paced),
+            **_estimated(per_step, mean_pace(runs, heavy)),
             "p95": float(np.quantile(pooled, 0.95)) if pooled.size else math.nan,
         },
         "seconds_per_update": _estimated(per_update, intervals.positive(per_update, heavy=heavy)),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import paceline
 from paceline.simulator.network.closed_form import ClosedForm
-from paceline.simulator.results.statistics import interval
+from paceline.simulator.results.intervals import signed
 from paceline.simulator.theory import delayed_seconds_per_step
 from tests.bench.dts import KINDS, limit
 from tests.helpers.worlds import DIGITS, play, scenario, simulate
@@ -40,8 +40,8 @@ def test_uncompensated_delay_costs_accuracy_and_compensated_delay_does_not():
     )  # fmt: skip
     worse = losses_of_accuracy(world, seeds=16)
     for D in DELAYS:
-        assert interval(worse[f"none {D}"])[0] > (1 if D == 5 else 20)
-        low, high = interval(worse[f"exact {D}"])
+        assert signed(worse[f"none {D}"]).interval[0] > (1 if D == 5 else 20)
+        low, high = signed(worse[f"exact {D}"]).interval
         assert low <= 0 <= high < 1
 
 

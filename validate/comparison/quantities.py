@@ -71,7 +71,7 @@ def _row(
 ) -> Row:
     """Return the row of a quantity; `heavy`: its runs say nothing of its mean."""
     predicted, measured = (_finite(float(np.mean(each))) for each in values)
-    ends = [intervals.estimate(each, heavy=heavy, of=intervals.MEAN).ci95 for each in values]
+    ends = [intervals.estimate(each, heavy=heavy).of_mean for each in values]
     return {
         "algorithm": label,
         "quantity": quantity,
@@ -79,8 +79,8 @@ def _row(
         "measured": measured,
         "error": relative(predicted, measured),
         "error_is": "relative",
-        "predicted_ci95": ends[0],
-        "measured_ci95": ends[1],
+        "predicted_ci95": ends[0] and [*ends[0]],
+        "measured_ci95": ends[1] and [*ends[1]],
         "within_noise": within_noise(*values, paired=paired, heavy=heavy),
         "note": None,
     }

@@ -38,7 +38,7 @@ def verdict(found: FoundRun) -> RunVerdict:
     count = len(wins[best])
     sentence = f"{best}: smallest {column.words} at {count} of {len(points)} points."
     leads = [
-        ranked[1][measure] / ranked[0][measure]
+        estimate_of(ranked[1], measure).value / estimate_of(ranked[0], measure).value
         for ranked in firsts.values()
         if len(ranked) > 1 and ranked[0]["label"] == best and ranked[0][measure] > 0
     ]
@@ -81,20 +81,22 @@ def _value(value: Any) -> str:
 
 
 def _ranked(rows: Sequence[Row], measure: str) -> list[Row]:
-    return sorted((r for r in rows if r.get(measure) is not None), key=lambda row: row[measure])
+    known = (row for row in rows if row.get(measure) is not None)
+    return sorted(known, key=lambda row: estimate_of(row, measure).value)
 
 
 def _meet(ranked: Sequence[Row], measure: str) -> bool:
     """Whether the intervals of the first two overlap, as one seed cannot rule out."""
     if min(row["seeds"] for row in ranked[:2]) < 2:
         return True
-    (_, high), (low, _) = (_ends(row, measure) for row in ranked[:2])
+    (*_, high), (_, low, _) = (_value_and_ends(row, measure) for row in ranked[:2])
     return low <= high
 
 
-def _ends(row: Row, measure: str) -> tuple[float, float]:
-    """Return the ends of a value's interval; without one, twice the value."""
-    return estimate_of(row, measure).interval or (row[measure], row[measure])
+def _value_and_ends(row: Row, measure: str) -> tuple[float, float, float]:
+    """Return a value and the ends of its interval; without one, these are the value."""
+    found = estimate_of(row, measure)
+    return found.value, *(found.interval or (found.value, found.value))
 
 
 def section(found: FoundRun, place: int) -> parts.PageSection:
@@ -139,10 +141,10 @@ def section(found: FoundRun, place: int) -> parts.PageSection:
         (
             name,
             parts.Cell(str(row["label"]), strong=best.get(name) is row),
-            "-" if row.get(measure) is None else say(row[measure]),
+            "-" if row.get(measure) is None else say(estimate_of(row, measure).value),
             wording.qualified(estimate_of(row, measure), column.unit),
             "-" if row.get("reached") is None else f"{row['reached']:.0f} of {row['seeds']:.0f}",
-            human(row["seconds_per_step"]),
+            human(estimate_of(row, "seconds_per_step").value),
         )
         for name, each in points.items()
         for row in each
@@ -165,7 +167,7 @@ def _trace(  # noqa: PLR0913, PLR0917 - the parts of a line
     dash: str,
     index: int,
 ) -> parts.Json:
-    values = [(row[measure], *_ends(row, measure)) for _, row in own]
+    values = [_value_and_ends(row, measure) for _, row in own]
     return {
         "type": "scatter",
         "mode": "lines+markers",

@@ -9,10 +9,9 @@ import numpy as np
 
 from paceline.simulator.inputs import messages
 from paceline.simulator.inputs.units import DIMENSIONS, to_si
-from paceline.simulator.results.columns import ranked_by
+from paceline.simulator.results.columns import estimate_of, ranked_by
 from paceline.simulator.results.figures import curves
 from paceline.simulator.results.figures.style import COLOURS, DASHES, GREY, style
-from paceline.simulator.results.intervals import MEAN
 from paceline.simulator.results.statistics import time_unit
 from paceline.simulator.studies.sweep.table import Row, SweepResult
 
@@ -137,7 +136,7 @@ def _measure(result: SweepResult) -> tuple[str, str, float]:
 
 def _caption(result: SweepResult, measure: str) -> str:
     seeds = max(row["seeds"] for row in result.rows)
-    said = " or ".join(sorted({row.get(f"{measure}_estimate") or MEAN for row in result.rows}))
+    said = " or ".join(sorted({estimate_of(row, measure).of for row in result.rows}))
     said = f"{said} of {seeds} seeds, band: its interval" if seeds > 1 else "one seed"
     missing = any(row[measure] is None for row in result.rows)
     return said + ("; gap: not reached with every seed" if missing else "")
@@ -148,8 +147,8 @@ def _line(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return places (points,), and there the estimate and its interval (3, points)."""
     places = np.array([at[_said(row[key])] for row in rows])
-    columns = (measure, f"{measure}_low", f"{measure}_high")
-    values = np.array([[row[name] for name in columns] for row in rows], dtype=float)
+    found = [estimate_of(row, measure) for row in rows]
+    values = np.array([(each.value, *(each.interval or (np.nan, np.nan))) for each in found])
     order = np.argsort(places)
     return places[order], values[order].T / size
 

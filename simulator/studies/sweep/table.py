@@ -11,7 +11,7 @@ from typing import Any
 from paceline.simulator.cluster.workers import ideal_rate
 from paceline.simulator.inputs import csv_cells, messages
 from paceline.simulator.objectives import plugins
-from paceline.simulator.results import divergence, intervals, statistics
+from paceline.simulator.results import divergence, statistics
 from paceline.simulator.results.columns import RESULT_COLUMNS, Conditions, estimate_columns
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
@@ -32,7 +32,7 @@ class SweepResult:
 
     `points`: each point's values by key. `rows`: of each point and algorithm the values, `label`,
     `program`, `engine`, `seeds`, and the mean of each of `RESULT_COLUMNS` with its 95 % interval,
-    or the median with its own where `COLUMN_estimate` says so; `seed_rows` has the single runs.
+    also the median where that is estimated; `seed_rows` has the single runs.
     None stands for what cannot be had, such as the mean time to a target that some seed never
     reached. `versions`: of all that the numbers depend on. `resumed`
     counts the runs kept from before.
@@ -104,7 +104,7 @@ def measured(scenario: Scenario, runs: Sequence[Run]) -> Record:
         row[name] = column.of_summary(summary)
         over_seeds = None if None in values else column.estimate(values, heavy)
         if name == "seconds_per_step":  # of one seed, too
-            over_seeds = intervals.stated(summary[name])
+            over_seeds = statistics.mean_pace(runs, heavy)
         row |= estimate_columns(name, over_seeds)
         if name == "time_to_target_s":
             reached = summary["time_to_target"]
