@@ -44,9 +44,10 @@ def headed(first: str, *columns: str) -> Table:
 def summary(result: "Result") -> Table:
     """One line per algorithm of a result; the picked one is bold."""
     target, rows, seeds = result.scenario.run.target_loss, result.algorithms, len(result.seeds)
+    usual = wording.usual(stated(row["time_to_target"]) for row in rows if target is not None)
     cells: dict[str, Cell] = {
         "seconds_per_step": _pace,
-        "time_to_target_s": lambda row: _time(row["time_to_target"], seeds),
+        "time_to_target_s": lambda row: _time(row["time_to_target"], seeds, usual),
         "final_loss": lambda row: _final(row["loss"]["last"], row["diverged"]),
     }
     intervals = _with_intervals(seeds) if result.replicates else {}
@@ -56,7 +57,7 @@ def summary(result: "Result") -> Table:
     for column in RESULT_COLUMNS:
         known = any(column.of_summary(row) is not None for row in rows)
         if SIMULATE in column.shown_in and (known or column.key in always):
-            heading = column.heading.format(target=target and f"loss {target:g}")
+            heading = column.heading.format(target=target and f"loss {target:g}", kind=usual)
             if column.key in intervals:
                 heading = heading.partition("\n")[0] + "\n(90 %)"
             columns[heading] = cells.get(column.key) or partial(_mean_of, column)
@@ -76,8 +77,8 @@ def _pace(row: Row) -> str:
     return "stalled" if row["stall"] else human(stated(row["seconds_per_step"]).value)
 
 
-def _time(times: Row, seeds: int) -> str:
-    return _reached(stated(times), times["reached"], seeds)
+def _time(times: Row, seeds: int, usual: str) -> str:
+    return _reached(stated(times), times["reached"], seeds, usual)
 
 
 def _mean_of(column: ResultColumn, row: Row) -> str:
@@ -93,7 +94,7 @@ def _with_intervals(seeds: int) -> dict[str, Cell]:
     def reached(row: Row) -> str:
         times = row["time_to_target"]
         if times["mean"] is None:
-            return _time(times, seeds)
+            return _time(times, seeds, wording.USUAL)
         time = human(stated(times).value)
         return f"{time}\n{_within(row['interval90']['time_to_target'])}"
 
@@ -125,14 +126,16 @@ def sweep(result: "SweepResult") -> Table:
     target = result.scenario.run.target_loss
     constant = target is not None and "run.target_loss" not in varied
     said = f"loss {target:g}" if constant else "target"
-    cells = {"time_to_target_s": _to_target, "final_loss": _final_of_sweep}
+    timed = [row for row in rows if row["time_to_target_s"] is not None]
+    usual = wording.usual(estimate_of(row, "time_to_target_s") for row in timed)
+    cells = {"time_to_target_s": partial(_to_target, usual), "final_loss": _final_of_sweep}
     shown = {"seconds_per_step", *known}
     shown |= {"time_to_target_s"} if "reached" in known else set()
     shown |= {"final_loss"} if any(row["diverged"] for row in result.rows) else set()
     for column in RESULT_COLUMNS:
         if SWEEP in column.shown_in and column.key in shown:
             own = cells.get(column.key) or partial(_value_of, column)
-            columns[column.heading.format(target=said)] = own
+            columns[column.heading.format(target=said, kind=usual)] = own
     shares = [f"{kind}_share" for kind in TIMES if f"{kind}_share" in result.rows[0]]
     heading = _spent([share.removesuffix("_share") for share in shares])
     columns[heading] = lambda row: _shares(row[share] for share in shares)
@@ -181,11 +184,10 @@ def _text(key: str) -> Cell:
     return lambda row: toml(row[key])
 
 
-def _to_target(row: Row) -> str:
+def _to_target(usual: str, row: Row) -> str:
     if row["reached"] is None:
         return "-"
-    found = estimate_of(row, "time_to_target_s")
-    return _reached(found, row["reached"], row["seeds"])
+    return _reached(estimate_of(row, "time_to_target_s"), row["reached"], row["seeds"], usual)
 
 
 def tune(result: "TuneResult") -> list[Table | str]:
@@ -377,8 +379,11 @@ def _staleness(counted: Row | None) -> str:
     return f"{number(counted['mean'])}/{counted['max']}"
 
 
-def _reached(found: Estimate, reached: int, seeds: int) -> str:
-    """Format a time to the target with its interval, or with how many seeds there is none."""
+def _reached(found: Estimate, reached: int, seeds: int, usual: str) -> str:
+    """Format a time to the target with its interval, or with how many seeds there is none.
+
+    `usual`: the kind of the column's intervals.
+    """
     if reached < seeds:
         return f"{reached} of {seeds} seeds" if reached else "not reached"
-    return wording.cell(found, "s")
+    return wording.cell(found, "s", usual)

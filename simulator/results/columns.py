@@ -48,7 +48,8 @@ class ResultColumn:
     """A number of one run, and its estimate over seeds.
 
     `key`: its name in sweep.csv; `heading`: on the terminal, where {target} stands for the loss to
-    reach; `words`: in prose and on the report page; `unit`: "s", or "" for other numbers.
+    reach and {kind} for that of the intervals; `words`: in prose and on the report page; `unit`:
+    "s", or "" for other numbers.
     `of_summary` finds the mean in what `statistics.summarise` returns. Both functions return None,
     or no finite number, where there is no value. `estimate` makes an estimate over seeds, where
     some random time has no finite variance ("heavy") or not.
@@ -132,7 +133,7 @@ RESULT_COLUMNS = (
     ),
     ResultColumn(
         key="time_to_target_s",
-        heading="to {target}\n(95 %)",
+        heading="to {target}\n({kind})",
         words="time to target",
         unit="s",
         of_summary=lambda row: row["time_to_target"] and row["time_to_target"]["mean"],

@@ -18,8 +18,8 @@ MEAN, MEDIAN = "mean", "median"
 ONE_SEED, SAME, NEVER = "one seed", "same with every seed", "no value with some seed"
 """Bases of estimates without an interval."""
 HEAVY = (
-    "random times without a finite variance: times are medians over seeds, since no number of runs "
-    "bounds their mean"
+    "some random times have no finite variance, so that a few runs do not bound their mean: times "
+    "are medians over seeds"
 )
 STUDENT, LOGARITHMS, ORDER = "Student", "logarithms", "order statistics"
 
@@ -190,7 +190,7 @@ def _without_interval(x: np.ndarray, of: str, scale: float = 0.0) -> Estimate | 
     if not math.isfinite(np.median(x)):
         return Estimate(value, of, None, None, NEVER)
     if np.isfinite(x).all() and np.ptp(x) <= ROUNDING * max(scale, float(np.abs(x).max())):
-        return Estimate(value, of, None, None, SAME)
+        return Estimate(value if abs(value) > ROUNDING * scale else 0.0, of, None, None, SAME)
     return None
 
 

@@ -1,9 +1,13 @@
 """Estimates over seeds in words: the value, what is estimated, and its interval in one unit."""
 
 import math
+from collections.abc import Iterable
 
 from paceline.simulator.results.intervals import LEVEL, MEAN, MEDIAN, Estimate
 from paceline.simulator.results.statistics import number, time_unit
+
+USUAL = "95 %"
+"""The kind of most intervals: of a mean."""
 
 
 def sentence(found: Estimate, unit: str, seeds: int) -> str:
@@ -32,20 +36,37 @@ def ends(found: Estimate, unit: str) -> str:
     return f"{number(low)} to {number(high)}{name}"
 
 
-def cell(found: Estimate, unit: str) -> str:
-    """Return an estimate for a column of 95 % intervals of means, and how it differs from these.
+def kind(found: Estimate) -> str:
+    """Return what an interval is, for the heading of a column: "95 %" of a mean, or in full."""
+    return level(found) if found.of == MEAN else f"{found.of}, {level(found)}"
 
-    "13.1 (12.0–14.2) s"; "13.1 (9.9–40.1) s, median 87.5 %".
+
+def usual(every: Iterable[Estimate]) -> str:
+    """Return the kind that all intervals of a column have, else that of most commands' columns."""
+    kinds = {kind(each) for each in every if each.interval}
+    return kinds.pop() if len(kinds) == 1 else USUAL
+
+
+def cell(found: Estimate, unit: str, column: str = USUAL) -> str:
+    """Return an estimate for a column of intervals of the kind `column`: "13.1 (12.0–14.2) s".
+
+    An interval of another kind says which.
     """
     if not math.isfinite(found.value):
         return "-"
     size, name = _unit(found, unit)
     said = number(found.value / size)
-    if found.interval:
-        low, high = (edge / size for edge in found.interval)
-        said += f" ({number(low)}–{number(high)})" if math.isfinite(high) else f" (> {number(low)})"
-    said += name
-    return said if found.of == MEAN else f"{said}, {_other(found)}"
+    if found.interval is None:
+        return f"{said}{name}"
+    low, high = (edge / size for edge in found.interval)
+    said += f" ({number(low)}–{number(high)})" if math.isfinite(high) else f" (> {number(low)})"
+    return f"{said}{name}" if kind(found) == column else f"{said}{name}, {kind(found)}"
+
+
+def qualified(found: Estimate, unit: str) -> str:
+    """Return the interval for a column of `USUAL` ones, and its kind if it is of another."""
+    said = ends(found, unit)
+    return f"{said} ({kind(found)})" if found.interval and kind(found) != USUAL else said
 
 
 def difference(found: Estimate, unit: str) -> tuple[str, str]:
@@ -56,16 +77,6 @@ def difference(found: Estimate, unit: str) -> tuple[str, str]:
         return said, ""
     low, high = (number(end / size) for end in found.interval)
     return said, f" ({found.of}, {level(found)}: {low} to {high}{name}, paired over seeds)"
-
-
-def qualified(found: Estimate, unit: str) -> str:
-    """Return the interval for a column of 95 % intervals of means, and how it differs from one."""
-    said = ends(found, unit)
-    return said if found.interval is None or found.of == MEAN else f"{said} ({_other(found)})"
-
-
-def _other(found: Estimate) -> str:
-    return f"{found.of} {level(found)}" if found.level not in (None, LEVEL) else found.of
 
 
 def _unit(found: Estimate, unit: str) -> tuple[float, str]:

@@ -53,9 +53,10 @@ class View:
         groups = {
             label: part.runs[:seeds] for label, part in zip(self.labels, self.parts, strict=True)
         }
+        heavy = self.scenario.heavy_tailed
         if any(part.share < 1 for part in self.parts):
-            return f"So far: {pick(groups, None)['sentence']}"
-        return str(pick(groups, self.scenario.run.target_loss)["sentence"])
+            return f"So far: {pick(groups, None, heavy=heavy)['sentence']}"
+        return str(pick(groups, self.scenario.run.target_loss, heavy=heavy)["sentence"])
 
     @property
     def shown(self) -> str:

@@ -11,7 +11,7 @@ from paceline.simulator.reports.page.sentences import RunVerdict
 from paceline.simulator.reports.page.series import Series
 from paceline.simulator.results import wording
 from paceline.simulator.results.columns import BY_KEY, PAGE, RESULT_COLUMNS, ResultColumn
-from paceline.simulator.results.intervals import stated
+from paceline.simulator.results.intervals import MEDIAN, stated
 from paceline.simulator.results.statistics import human
 
 PAIRS = {  # quantities of a comparison that are shown with both values
@@ -60,7 +60,9 @@ def results(
             cells.append(percent(value, 1) if share else column.show(value))
         stalled = "stands still" if row["stall"] else human(stated(row["seconds_per_step"]).value)
         rows.append([*cells, stalled, f"{row['steps']:.0f}" if row["steps"] is not None else "-"])
-    return PageTable("Each algorithm, mean over seeds; the pick is bold", columns, rows)
+    medians = any(stated(line.row["seconds_per_step"]).of == MEDIAN for line in lines)
+    said = "median" if medians else "mean"
+    return PageTable(f"Each algorithm, {said} over seeds; the pick is bold", columns, rows)
 
 
 def _known(column: ResultColumn, lines: Sequence[Series]) -> bool:
