@@ -172,7 +172,7 @@ def _error(
     if any(line.measured for line in drawn) and len({line.measured for line in drawn}) > 1:
         lead += " Dotted lines with open symbols: measured in real training."
     if target is not None:
-        within = ", with 95 % intervals" if seeds > 1 else ""
+        within = ", with their intervals" if seeds > 1 else ""
         lead += f" Dots on the target line mark when the target is reached{within}."
     table = compared.results(every_series, target, picks)
     return PageSection(
