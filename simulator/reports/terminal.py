@@ -47,7 +47,7 @@ def summary(result: "Result") -> Table:
     usual = wording.usual(stated(row["time_to_target"]) for row in rows if target is not None)
     cells: dict[str, Cell] = {
         "seconds_per_step": _pace,
-        "time_to_target_s": lambda row: _time(row["time_to_target"], seeds, usual),
+        "time_to_target_s": lambda row: _beneath(_time(row["time_to_target"], seeds, usual)),
         "final_loss": lambda row: _final(row["loss"]["last"], row["diverged"]),
     }
     intervals = _with_intervals(seeds) if result.replicates else {}
@@ -75,6 +75,11 @@ def summary(result: "Result") -> Table:
 
 def _pace(row: Row) -> str:
     return "stalled" if row["stall"] else human(stated(row["seconds_per_step"]).value)
+
+
+def _beneath(cell: str) -> str:
+    """Put an interval on a line of its own: labels need the room."""
+    return cell.replace(" (", "\n(")
 
 
 def _time(times: Row, seeds: int, usual: str) -> str:

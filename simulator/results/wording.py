@@ -48,19 +48,19 @@ def usual(every: Iterable[Estimate]) -> str:
 
 
 def cell(found: Estimate, unit: str, column: str = USUAL) -> str:
-    """Return an estimate for a column of intervals of the kind `column`: "13.1 (12.0–14.2) s".
+    """Return an estimate for a column of intervals of the kind `column`: "13.1 s (12.0–14.2)".
 
     An interval of another kind says which.
     """
     if not math.isfinite(found.value):
         return "-"
     size, name = _unit(found, unit)
-    said = number(found.value / size)
+    said = f"{number(found.value / size)}{name}"
     if found.interval is None:
-        return f"{said}{name}"
+        return said
     low, high = (edge / size for edge in found.interval)
-    said += f" ({number(low)}–{number(high)})" if math.isfinite(high) else f" (> {number(low)})"
-    return f"{said}{name}" if kind(found) == column else f"{said}{name}, {kind(found)}"
+    within = f"{number(low)}–{number(high)}" if math.isfinite(high) else f"> {number(low)}"
+    return f"{said} ({within})" if kind(found) == column else f"{said} ({kind(found)}: {within})"
 
 
 def qualified(found: Estimate, unit: str) -> str:

@@ -146,16 +146,16 @@ def test_equals_are_seldom_told_apart(heavy):
 @pytest.mark.parametrize(
     ("times", "said"),
     [
-        ([1500.0, 1518.0, 1530.0, 1542.0], "25.4 (24.9–25.9) min"),
-        ([0.9, 1.0, 1.1, 1.05], "1.01 (0.884–1.17) s"),
-        ([0.4, 0.402, 0.398, 0.4], "400 (397–403) ms"),
-        ([60.0, 600.0, 1200.0, 3600.0], "15.0 (0.667–164) min, median, 95 %"),
+        ([1500.0, 1518.0, 1530.0, 1542.0], "25.4 min (24.9–25.9)"),
+        ([0.9, 1.0, 1.1, 1.05], "1.01 s (0.884–1.17)"),
+        ([0.4, 0.402, 0.398, 0.4], "400 ms (397–403)"),
+        ([60.0, 600.0, 1200.0, 3600.0], "15.0 min (median, 95 %: 0.667–164)"),
     ],
 )
 def test_one_unit_within_an_interval(times, said):
     found = positive(times)
     assert wording.cell(found, "s") == said
-    low, high, unit = re.search(r"\((.+)–(.+)\) (\w+)", said).groups()
+    unit, low, high = re.search(r" (\w+) \((?:.*: )?(.+)–(.+)\)", said).groups()
     expected = f" ({found.of}, 95 %: {low} to {high} {unit}, 4 seeds)"
     assert wording.sentence(found, "s", 4) == expected
 
