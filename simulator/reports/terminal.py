@@ -133,7 +133,10 @@ def sweep(result: "SweepResult") -> Table:
     said = f"loss {target:g}" if constant else "target"
     timed = [row for row in rows if row["time_to_target_s"] is not None]
     usual = wording.usual(estimate_of(row, "time_to_target_s") for row in timed)
-    cells = {"time_to_target_s": partial(_to_target, usual), "final_loss": _final_of_sweep}
+    cells: dict[str, Cell] = {
+        "time_to_target_s": partial(_to_target, usual),
+        "final_loss": _final_of_sweep,
+    }
     shown = {"seconds_per_step", *known}
     shown |= {"time_to_target_s"} if "reached" in known else set()
     shown |= {"final_loss"} if any(row["diverged"] for row in result.rows) else set()
