@@ -37,7 +37,7 @@ REMARKS = """\
 The first six rows: five seeds each, by simulation. The time to the target is a sum of four steps
 only, each the slowest of four exponential times, and so skewed.
 
-The others: a run's value follows the law itself, which is more skewed than any sum of steps. An
+The rows by law: a run's value follows the law itself, more skewed than any sum of steps. An
 interval is right if it holds what it says it is of, the mean or the median. Where a law has no
 finite variance, as Pareto's up to alpha = 2, the median of four seeds is known with 87.5 % at
 best, and the intervals say so."""
