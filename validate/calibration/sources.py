@@ -79,10 +79,12 @@ def _directory(path: Path, allow_paths: bool) -> Source:
         raise InputError(f"{path}: telemetry of one rank; give its directory, {path.parent}")
     path = path / "measured" if (path / "measured").is_dir() else path
     if not (path / store.WHOLE).exists():
-        raise InputError(
-            f"{path}: not a run directory of `paceline validate` (no {store.WHOLE}), and neither "
-            "telemetry nor a profiler's traces are in it; give what has one of them"
+        lacks = (
+            f"not a run directory of `paceline validate` (no {store.WHOLE}), and neither telemetry "
+            "nor a profiler's traces are in it"
         )
+        what = lacks if path.exists() else "no such file or directory"
+        raise InputError(f"{path}: {what}; give measured runs, telemetry or a profiler's traces")
     found = directories.read(path)
     if not found.is_measured:
         raise InputError(
