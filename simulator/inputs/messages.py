@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
+from itertools import islice
 from typing import Any
 
 from pydantic_core import ErrorDetails
@@ -38,16 +39,20 @@ _TABLES = ("model_type", "model_attributes_type", "dict_type", "dataclass_type")
 _LISTS = ("tuple_type", "list_type")
 UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 MISSING = ("missing", "missing_argument", "missing_keyword_only_argument")
+COMPARED = 1000  # names, at most, that a wrong one is likened to; each takes some 20 us
+LISTED = 50  # of them are written out; `paceline list` has no more in one list
+LONGEST = 200  # characters of a wrong name that are looked at
 TAGS = ("dist", "kind", "schedule")
 """Keys that choose between the members of a union: with another value the table means another."""
 
 
 def nearest(word: str, options: Iterable[str], what: str) -> str:
-    """Name the option closest to `word`, if any is close, and then all of them."""
-    names = {option.lower().replace("_", "-"): option for option in options}
-    close = get_close_matches(word.lower().replace("_", "-"), names, n=1)
+    """Name the option closest to `word`, if any is close, and then all of them, or the first."""
+    names = {option.lower().replace("_", "-"): option for option in islice(options, COMPARED)}
+    close = get_close_matches(word[:LONGEST].lower().replace("_", "-"), names, n=1)
     guess = f"did you mean `{names[close[0]]}`? " if close else ""
-    return f"{guess}{what}: {', '.join(names.values()) or 'none'}"
+    listed = [*islice(names.values(), LISTED), *["..."] * (len(names) > LISTED)]
+    return f"{guess}{what}: {', '.join(listed) or 'none'}"
 
 
 def sentence(error: ErrorDetails, path: KeyPath, value: Any) -> str:

@@ -1,7 +1,7 @@
 """Check a scenario against the links and routes of `network.model = "flows"`."""
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import inf
 
 from paceline.simulator.errors import InputError
@@ -89,11 +89,12 @@ def _unused_bandwidth(scenario: Scenario, graph: NetworkGraph) -> Iterator[Probl
             )
 
 
-def _background(graph: NetworkGraph | Hosts, names: list[str]) -> Iterator[Problem]:
+def _background(graph: NetworkGraph | Hosts, names: list[str] | None = None) -> Iterator[Problem]:
+    """Check the background traffic; `names`: the places there are, None where that was checked."""
     for index, traffic in enumerate(graph.network.background):
         where: KeyPath = ("network", "background", index)
-        strange = [name for name in traffic.between if name not in names]
-        if strange:
+        strange = [name for name in traffic.between if names is not None and name not in names]
+        if names is not None and strange:
             what = f"there is no {strange[0]}; {nearest(strange[0], names, 'places')}"
             yield Problem((*where, "between"), what)
             continue
@@ -120,22 +121,27 @@ def _platform(scenario: Scenario) -> Iterator[Problem]:
         yield Problem(("network", "outage"), "not with network.platform; remove one of them")
     for where in nics(scenario):
         yield Problem(where, f"{platform.file} says it, as a link of the host; remove it")
-    places = list(dict.fromkeys([*platform.members, *platform.hosts]))
     named = {**regions(scenario), scenario.server.region: ("server", "region")}
-    strange = {name: where for name, where in named.items() if name and name not in places}
-    for name, place in strange.items():
-        what = f"no host of {platform.file}; {nearest(str(name), places, 'hosts and zones')}"
-        yield Problem(place, what)
+    traffic = [
+        (("network", "background", index, "between"), name)
+        for index, each in enumerate(network.background)
+        for name in each.between
+    ]
+    wanted = [*((where, name) for name, where in named.items() if name), *traffic]
+    strange = [(where, name) for where, name in wanted if name not in platform]
+    for where, name in strange:
+        near = nearest(name, chain(platform.members, platform.homes.written), "hosts and zones")
+        yield Problem(where, f"no host of {platform.file}; {near}")
     if not strange:
-        yield from _routes(scenario, places)
+        yield from _routes(scenario)
 
 
-def _routes(scenario: Scenario, places: list[str]) -> Iterator[Problem]:
+def _routes(scenario: Scenario) -> Iterator[Problem]:
     try:
         hosts = Hosts(scenario)
         for source, to in pairwise([*hosts.sites, hosts.sites[0]]):
             hosts.between(source, to)
             hosts.between(to, source)
-        yield from _background(hosts, places)
+        yield from _background(hosts)
     except InputError as error:
         yield Problem(("network", "platform"), str(error))

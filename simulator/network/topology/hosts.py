@@ -15,7 +15,7 @@ class Hosts:
     """The same interface as `graph.NetworkGraph`, on a platform, whose links include the cards.
 
     The nodes of a region (a host, cluster or zone) take its hosts in turn; a node without a region
-    takes the host of its rank.
+    takes the host of its rank. Of the links of a cluster's hosts, those of hosts in use are lines.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -24,13 +24,16 @@ class Hosts:
         self.platform, self.network = platform, scenario.network
         places = Places(scenario)
         self.sites: list[str] = []
-        turn: Counter[str] = Counter()
+        turn: Counter[str | None] = Counter()
         for rank, region in enumerate((*places.regions, places.server)):
-            hosts = platform.hosts if region is None else platform.hosts_of(region)
-            place = rank if region is None else turn[region]
-            self.sites.append(hosts[place % len(hosts)])
-            turn[region or ""] += 1
-        self.lines = [Line(link.name, link.capacity, link.per_flow) for link in platform.wires]
+            self.sites.append(platform.host(region, rank if region is None else turn[region]))
+            turn[region] += 1
+        ends = [platform.host(end) for each in self.network.background for end in each.between]
+        used = (number for host in {*self.sites, *ends} for number in platform.links_of(host))
+        numbers = sorted({*platform.named, *used})
+        self._line = {number: line for line, number in enumerate(numbers)}
+        wires = map(platform.wires.__getitem__, numbers)
+        self.lines = [Line(link.name, link.capacity, link.per_flow) for link in wires]
         add_loads(scenario, self)
         self.cards = [NicLines()] * len(self.sites)
         if scenario.server.bandwidth is not None:
@@ -41,9 +44,9 @@ class Hosts:
 
     def between(self, source: str, to: str) -> PlacePath:
         """Return the path between two hosts, or between the first hosts of two zones."""
-        ends = (self.platform.hosts_of(place)[0] for place in (source, to))
-        lines = self.platform.route(*ends)
-        latency = sum(self.platform.wires[number].latency for number in lines)
+        links = self.platform.route(self.platform.host(source), self.platform.host(to))
+        lines = tuple(self._line[number] for number in links)
+        latency = sum(self.platform.wires[number].latency for number in links)
         laws: list[Law] = [Constant.model_validate({"value": f"{latency!r} s"})]
         if self.network.jitter is not None and lines:
             laws.append(self.network.jitter)

@@ -25,6 +25,7 @@ CHILDREN = {
     "route": ("link_ctn",),
     "zoneRoute": ("link_ctn",),
 }
+LONGEST = 200  # characters of an attribute: names are shown in messages and results
 SILENT = ("prop", "disk")  # change nothing that is simulated here
 _TIMES = {
     "ps": 1e-12, "ns": 1e-9, "us": 1e-6, "ms": 1e-3, "": 1.0, "s": 1.0,
@@ -71,15 +72,18 @@ class Elements:
     def fault(self, element: Element, what: str) -> ValueError:
         """Make an error that names the file and the element."""
         name = element.get("id") or "->".join(filter(None, map(element.get, ("src", "dst"))))
-        return ValueError(f"{self.file}: <{element.tag}{f' {name}' if name else ''}>: {what}")
+        where = f"{element.tag} {name}" if name else element.tag
+        return ValueError(f"{self.file}: <{where[:LONGEST]}>: {what}")
 
     def check(self, element: Element) -> str:
         """Refuse content that would change results but is not read; return the tag."""
         tag = ALIASES.get(element.tag, element.tag)
         known = ATTRIBUTES[tag].split()
-        for key in element.attrib:
+        for key, value in element.attrib.items():
             if key not in known:
-                raise self.fault(element, f"{key} is not simulated; remove it")
+                raise self.fault(element, f"{key[:LONGEST]} is not simulated; remove it")
+            if len(value) > LONGEST and key != "radical":
+                raise self.fault(element, f"{key} is too long; write at most {LONGEST} characters")
         for child in element:
             inner = ALIASES.get(child.tag, child.tag)
             if inner not in (*CHILDREN.get(tag, ()), *SILENT):

@@ -1,21 +1,20 @@
-"""Find routes on a SimGrid platform: zones inside zones, each with a routing of its own.
+"""The zones of a SimGrid platform, and the edges inside each.
 
-A route between two zones leads from a gateway of the one to a gateway of the other; the parts
-before and after it are routed inside the zones (SimGrid's hierarchical routing, as in its 3.32).
+The hosts and links of a cluster are kept as ranges of numbers, and made when they are asked for.
 """
 
+import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
-from math import inf
+from itertools import accumulate
 
 import numpy as np
 
-from paceline.simulator.errors import InputError
-
 Links = tuple[int, ...]
 """Numbers of links, in the order that a transfer passes them."""
+DIGITS = 9  # of a host's number, at most
 
 
 @dataclass(frozen=True)
@@ -37,32 +36,76 @@ class Edge:
     enters: str
 
 
+@dataclass(frozen=True)
+class NumberedNames:
+    """Names made of a prefix, each number of some disjoint ranges in turn, and a suffix."""
+
+    prefix: str
+    suffix: str
+    ranges: tuple[range, ...]
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def number(self, place: int) -> int:
+        """Return the number in the name at a place."""
+        part = bisect_right(self._starts, place) - 1
+        return self.ranges[part][place - self._starts[part]]
+
+    def name(self, place: int) -> str:
+        """Return the name at a place."""
+        return f"{self.prefix}{self.number(place)}{self.suffix}"
+
+    def place(self, name: str) -> int | None:
+        """Return the place of a name; None if it is not one of them."""
+        digits = name[len(self.prefix) : len(name) - len(self.suffix)]
+        if not re.fullmatch(rf"[0-9]{{1,{DIGITS}}}", digits):
+            return None
+        place = self.place_of(int(digits))
+        return place if place is not None and self.name(place) == name else None
+
+    def place_of(self, number: int) -> int | None:
+        """Return the place of the name with a number; None if there is none."""
+        at = bisect_right(self._ordered, number, key=lambda part: self.ranges[part].start) - 1
+        part = self._ordered[at]
+        inside = at >= 0 and number in self.ranges[part]
+        return self._starts[part] + number - self.ranges[part].start if inside else None
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        """The place of the first number of each range, and the number of names."""
+        return [*accumulate(map(len, self.ranges), initial=0)]
+
+    @cached_property
+    def _ordered(self) -> list[int]:
+        return sorted(range(len(self.ranges)), key=lambda part: self.ranges[part].start)
+
+
 @dataclass
 class Zone:
     """Hosts, routers and zones, and the edges between them.
 
     `routing` "Full": every pair has its own edge; "Floyd" and "Dijkstra": the fewest links;
-    "None": there are no routes.
+    "None": there are no routes. `members`: their places by name.
     """
 
     name: str
     routing: str
     parent: "Zone | None"
-    members: list[str] = field(default_factory=list)
+    members: dict[str, int] = field(default_factory=dict)
     edges: dict[tuple[str, str], Edge] = field(default_factory=dict)
 
     def edge(self, source: str, to: str) -> list[Edge]:
         """Return the edges that lead from one member to another; none if there is no route."""
         if self.routing == "Full":
             return [self.edges[source, to]] if (source, to) in self.edges else []
-        found, before = [], self._before
-        place = {name: index for index, name in enumerate(self.members)}
-        here = place[to]
-        while here != place[source]:
-            previous = before[place[source], here]
+        found, before, names = [], self._before, [*self.members]
+        start, here = self.members[source], self.members[to]
+        while here != start:
+            previous = int(before[start, here])
             if previous < 0:
                 return []
-            found.append(self.edges[self.members[previous], self.members[here]])
+            found.append(self.edges[names[previous], names[here]])
             here = previous
         return found[::-1]
 
@@ -71,81 +114,57 @@ class Zone:
         """The member before the last one on the shortest way, shape (members, members)."""
         from scipy.sparse.csgraph import floyd_warshall  # noqa: PLC0415 - 0.1 s
 
-        place = {name: index for index, name in enumerate(self.members)}
-        links = np.full((len(place), len(place)), inf)
+        links = np.full((len(self.members), len(self.members)), np.inf)
         for (source, to), edge in self.edges.items():
-            links[place[source], place[to]] = len(edge.links)
+            links[self.members[source], self.members[to]] = len(edge.links)
         before: np.ndarray = floyd_warshall(links, return_predecessors=True)[1]
         return before
 
 
 @dataclass
 class ClusterZone(Zone):
-    """Hosts around a router: up its own links, perhaps over a backbone, and down another's."""
+    """Hosts around a router: up its own links, perhaps over a backbone, and down another's.
 
-    up: dict[str, Links] = field(default_factory=dict)
-    down: dict[str, Links] = field(default_factory=dict)
+    Each host has the links `kinds`, whose names are endings, numbered from `first` on, host by
+    host; `up`, `down`, `loopback` and `flip` are places in `kinds`.
+    """
+
+    hosts: NumberedNames = NumberedNames("", "", ())
+    first: int = 0
+    kinds: tuple[PlatformLink, ...] = ()
+    up: Links = ()
+    down: Links = ()
+    loopback: Links = ()
+    flip: Links = ()
     backbone: Links = ()
-    loopback: dict[str, Links] = field(default_factory=dict)
 
     def edge(self, source: str, to: str) -> list[Edge]:
         """Return the edge between two hosts, or between a host and the router."""
-        links = self.up.get(source, ()) + self.backbone + self.down.get(to, ())
+        links = self.of(source, self.up) + self.backbone + self.of(to, self.down)
         return [Edge(links, source, to)]
 
-
-@dataclass(frozen=True)
-class Platform:
-    """A platform. `hosts`: in file order; `members`: hosts of each zone by its name."""
-
-    file: str
-    wires: tuple[PlatformLink, ...]
-    hosts: tuple[str, ...]
-    members: dict[str, tuple[str, ...]]
-    homes: dict[str, Zone] = field(compare=False, repr=False)
-
-    def hosts_of(self, place: str) -> tuple[str, ...]:
-        """Return the hosts of a place: a host itself, or all of a zone or cluster; or none."""
-        return (place,) if place in self.hosts else self.members.get(place, ())
-
-    def route(self, source: str, to: str) -> Links:
-        """Return the links that a transfer from one host to another passes, in order.
-
-        Within one host there are none, unless its cluster has a loopback. Raises InputError if the
-        file has no route.
-        """
-        if source == to:
-            home = self.homes[source]
-            return home.loopback.get(source, ()) if isinstance(home, ClusterZone) else ()
-        return self._between(source, to)
-
-    def _between(self, source: str, to: str) -> Links:
-        if source == to:
+    def of(self, host: str, places: Links) -> Links:
+        """Return links of a host by their places in `kinds`; none of the router."""
+        place = self.hosts.place(host)
+        if place is None:
             return ()
-        above, beside = ([*self._above(end)][::-1] for end in (source, to))
-        shared = sum(a is b for a, b in zip(above, beside, strict=False))
-        zone = above[shared - 1]
-        ends = [
-            line[shared].name if len(line) > shared else name
-            for line, name in ((above, source), (beside, to))
-        ]
-        edges = zone.edge(*ends) if zone.routing != "None" else []
-        if not edges:
-            raise InputError(
-                f"{self.file} has no route from {ends[0]} to {ends[1]} in the zone {zone.name}; "
-                "add it, or place the workers elsewhere"
-            )
-        links = self._between(source, edges[0].leaves)
-        for before, edge in pairwise([None, *edges]):
-            assert edge is not None
-            if before is not None:
-                links += self._between(before.enters, edge.leaves)
-            links += edge.links
-        return links + self._between(edges[-1].enters, to)
+        return tuple(self.first + place * len(self.kinds) + each for each in places)
 
-    def _above(self, name: str) -> Iterator[Zone]:
-        """Yield the zones around a node, innermost first."""
-        zone: Zone | None = self.homes[name]
-        while zone is not None:
-            yield zone
-            zone = zone.parent
+    def link(self, number: int) -> PlatformLink:
+        """Return a link of a host by its number."""
+        place, kind = divmod(number - self.first, len(self.kinds))
+        ending = self.kinds[kind]
+        name = f"{self.name}_link_{self.hosts.number(place)}{ending.name}"
+        return PlatformLink(name, ending.capacity, ending.latency, ending.per_flow)
+
+    def flipped(self, number: int) -> int:
+        """Return the number of the same cable in the other direction."""
+        place, kind = divmod(number - self.first, len(self.kinds))
+        return self.first + place * len(self.kinds) + self.flip[kind]
+
+
+def around(zone: Zone | None) -> Iterator[Zone]:
+    """Yield a zone and those around it, innermost first."""
+    while zone is not None:
+        yield zone
+        zone = zone.parent
