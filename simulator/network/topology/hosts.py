@@ -29,7 +29,11 @@ class Hosts:
             self.sites.append(platform.host(region, rank if region is None else turn[region]))
             turn[region] += 1
         ends = [platform.host(end) for each in self.network.background for end in each.between]
-        used = (number for host in {*self.sites, *ends} for number in platform.links_of(host))
+        used = (
+            number
+            for host in dict.fromkeys([*self.sites, *ends])
+            for number in platform.links_of(host)
+        )
         numbers = sorted({*platform.named, *used})
         self._line = {number: line for line, number in enumerate(numbers)}
         wires = map(platform.wires.__getitem__, numbers)
