@@ -159,10 +159,9 @@ class _Reader(Elements):
             match = re.fullmatch(rf"{number}(?:-{number})?", part)
             numbers = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
             if not numbers:
-                raise self.fault(
-                    element,
-                    f'radical = {show(text)}: not a list of numbers, the smaller first; write one such as "0-3,7"',
-                )
+                what = "not a list of numbers, the smaller first"
+                remedy = 'write one such as "0-3,7"'
+                raise self.fault(element, f"radical = {show(text)}: {what}; {remedy}")
             self.ranges += 1
             if self.ranges > MOST_ELEMENTS:
                 raise self.fault(element, f"more than {MOST_ELEMENTS} ranges of hosts; write fewer")
