@@ -42,9 +42,7 @@ def run_seeds(  # noqa: PLR0913 - what is run, and how
         libraries = ThreadpoolController()
     with libraries.limit(limits=1):
         reason = ""
-        if engine == "batched" or (
-            engine == "auto" and _is_worth_it(scenario, known[algorithm.name])
-        ):
+        if engine == "batched" or (engine == "auto" and pays_off(scenario, known[algorithm.name])):
             try:
                 return batched.run(
                     algorithm, scenario, seeds, spans=spans, threads=threads, programs=known
@@ -72,8 +70,8 @@ def run_seeds(  # noqa: PLR0913 - what is run, and how
     return runs
 
 
-def _is_worth_it(scenario: Scenario, program: Program) -> bool:
-    """Whether a parameter-server run is long enough to pay for loading the compiled loop.
+def pays_off(scenario: Scenario, program: Program) -> bool:
+    """Whether `batched` pays off: no server, or a run long enough to load the compiled loop.
 
     Depends on the scenario alone, so that the same engine runs all seeds, however grouped.
     """
@@ -90,7 +88,7 @@ def batches_seeds(
 ) -> bool:
     """Whether an engine runs several seeds at once, as far as that is known beforehand."""
     program = known_programs(programs)[algorithm.name]
-    if engine == "virtual" or (engine == "auto" and not _is_worth_it(scenario, program)):
+    if engine == "virtual" or (engine == "auto" and not pays_off(scenario, program)):
         return False
     try:
         batched.refuse(program, algorithm, scenario)

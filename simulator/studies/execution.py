@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from paceline.simulator.engines.dispatch import ENGINES
+from paceline.simulator.engines.dispatch import ENGINES, batches_seeds
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import Programs, known_programs
 from paceline.simulator.results.ownership import Destination, Settings
 from paceline.simulator.results.store import Directory
-from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.studies.processes import cores
 
+TOGETHER = 64  # seeds that are run at once, at most: what a killed command may lose
 JOBS_PER_CORE = 32  # processes, at most: beyond that a machine only swaps
 
 D = TypeVar("D", bound=Directory)
@@ -52,6 +53,14 @@ def seed_range(scenario: Scenario, count: int | None, first: int) -> range:
     _demand_at_least("seeds", count, 1)
     _demand_at_least("seed", first, 0)
     return range(first, first + count)
+
+
+def together(
+    scenario: Scenario, algorithm: Algorithm, seeds: int, execution: Execution, programs: Programs
+) -> int:
+    """Return how many of an algorithm's `seeds` seeds one call runs."""
+    many = batches_seeds(scenario, algorithm, execution.engine, programs)
+    return min(TOGETHER, -(-seeds // execution.jobs)) if many else 1
 
 
 def demand_algorithms(scenario: Scenario, programs: Programs) -> None:

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from paceline.simulator.engines.bootstrap import run_replicates
-from paceline.simulator.engines.dispatch import batches_seeds, run_seeds
+from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.load.load import Programs, load
 from paceline.simulator.objectives import plugins
 from paceline.simulator.results import statistics, store
@@ -19,11 +19,10 @@ from paceline.simulator.studies.execution import (
     demand_algorithms,
     opened,
     seed_range,
+    together,
 )
 from paceline.simulator.studies.result import Result, save
 from paceline.simulator.studies.task import Task, settings
-
-TOGETHER = 64  # seeds that are run at once, at most: what a killed command may lose
 
 
 def simulate(  # noqa: PLR0913 - the options of the command
@@ -61,7 +60,7 @@ def simulate(  # noqa: PLR0913 - the options of the command
     numbers = seed_range(scenario, seeds, seed)
     demand_algorithms(scenario, programs)
     if not force:
-        size.demand([(scenario, numbers)], execution)
+        size.demand([(scenario, numbers)], execution, programs)
     tasks = plan(scenario, numbers, engine, paired)
     asked = settings(
         "simulate", scenario, programs, seeds=list(numbers), engine=engine, paired=paired
@@ -123,7 +122,7 @@ def execute(  # noqa: PLR0913 - what is run, and how
     found = [kept.part(key) for key in keys] if kept else []
     done = {index: run for index, run in enumerate(found) if run}
     resumed = len(done)
-    blocks = share_out(scenario, tasks, done, execution.jobs, programs)
+    blocks = share_out(scenario, tasks, done, execution, programs)
     todo = {number: [tasks[index] for index in block] for number, block in enumerate(blocks)}
     work = partial(
         run_block,
@@ -149,7 +148,7 @@ def share_out(
     scenario: Scenario,
     tasks: Sequence[Task],
     done: Mapping[int, Run],
-    jobs: int,
+    execution: Execution,
     programs: Programs,
 ) -> list[list[int]]:
     """Group the indices of the tasks to do into blocks: seeds of one algorithm, run by one call.
@@ -164,11 +163,10 @@ def share_out(
     found = []
     for group in groups.values():
         first = tasks[group[0]]
-        many = first.replicate is None and batches_seeds(
-            scenario, first.algorithm, first.engine, programs
-        )
-        size = min(TOGETHER, -(-len(group) // jobs)) if many else 1
-        found += [group[start : start + size] for start in range(0, len(group), size)]
+        count = 1
+        if first.replicate is None:
+            count = together(scenario, first.algorithm, len(group), execution, programs)
+        found += [group[start : start + count] for start in range(0, len(group), count)]
     return sorted(found, key=lambda block: tasks[block[0]].seed)
 
 

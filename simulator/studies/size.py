@@ -1,87 +1,162 @@
-"""Time and memory that a simulation needs: estimated before it starts, refused if excessive."""
+"""Time and memory that a simulation needs: estimated before it starts, refused if excessive.
+
+Operations are counted, and cost nothing to count. Only where so many could take too long is the
+pace of this machine measured, on a few steps of the task itself.
+"""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from math import inf, isfinite
+from contextlib import suppress
+from math import inf
+from pathlib import Path
+from time import monotonic
+from typing import NamedTuple
 
 from paceline.simulator.cluster.workers import ideal_rate
 from paceline.simulator.engines.observer import POINTS
 from paceline.simulator.errors import InputError
+from paceline.simulator.load.load import Programs
 from paceline.simulator.objectives.build import dimension_of
-from paceline.simulator.results.run import COLUMNS
+from paceline.simulator.results.run import COLUMNS, SPAN
 from paceline.simulator.results.statistics import human, number
-from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from paceline.simulator.studies import pace, processes
 from paceline.simulator.studies.execution import Execution
 
 LONGEST = 7 * 86_400.0  # seconds of computing that need --force
-VECTORS = 3  # of each worker at once: its parameters, its gradient, the message being sent
-POINT = 32.0  # bytes of a number of a curve, as Python keeps it
-SECONDS = {  # per gradient, in the fastest engine, by the kind of objective
-    "none": 7e-9,
-    "bound": 7e-9,
-    "quadratic": 1e-7,
-    "softmax": 1e-5,
-    "torch": 1e-4,
-}
-VIRTUAL = 1e-6  # seconds per gradient in the virtual engine
+PROBING = 5.0  # seconds of measuring, after which the paces found so far have to do
+
+# Seconds that no operation exceeds: what takes less than LONGEST by these needs no measurement.
+GRADIENT = 1e-4
+ENTRY = 1e-7  # of a vector, and of a sample's activations
+MESSAGE = 1e-5  # of a flow
+
+# Bytes, by peaks that were measured.
+VECTORS = 8  # of each worker at once: parameters, gradient, noise, optimum, what is being sent, ...
+SAMPLE = 160.0  # numbers held for each sample of a mini-batch of `softmax`
+OF_MESSAGE = 170.0  # of a collective, in flows
+POINT = 32.0  # of a number of a curve, as Python keeps it
+OF_SPAN = 20.0 * SPAN.itemsize  # of a timeline, with the document that is written from it
+CGROUP = Path("/sys/fs/cgroup/memory.max")
 
 
-@dataclass(frozen=True)
-class Size:
-    """An estimate, to a factor of ten: gradients of all runs, core seconds, peak bytes."""
+class Size(NamedTuple):
+    """Operations of all runs of an algorithm.
+
+    `gradients`; `seconds`: of computing, at most; `memory`: peak bytes of one process.
+    """
 
     gradients: float
     seconds: float
     memory: float
 
 
-def estimate(scenario: Scenario, seeds: int, engine: str = "auto") -> Size:
-    """Estimate the size of a scenario's runs: every algorithm with `seeds` seeds.
+class Part(NamedTuple):
+    """The runs of one algorithm of a scenario, with as many seeds, and their size."""
 
-    A run that ends by its duration is assumed to compute all the time; where computing takes no
-    time, such a run counts as nothing.
+    scenario: Scenario
+    algorithm: Algorithm
+    seeds: int
+    size: Size
+
+
+def count(scenario: Scenario, seeds: int) -> Size:
+    """Count the operations of one algorithm of a scenario with `seeds` seeds.
+
+    A run that ends by its duration is assumed to compute all the time.
     """
-    run, workers = scenario.run, scenario.cluster.workers
-    every_run = seeds * max(1, len(scenario.algorithm))
+    run, objective, workers = scenario.run, scenario.objective, scenario.cluster.workers
+    rate = ideal_rate(scenario) or inf  # 0 where the mean is infinite
     steps = min(
         inf if run.steps is None else float(run.steps),
-        inf if run.duration is None else run.duration * ideal_rate(scenario) / workers,
+        inf if run.duration is None else run.duration * rate / workers,
     )
-    steps = steps if isfinite(steps) else 0.0
-    gradients = steps * workers * every_run
-    each = SECONDS.get(scenario.objective.kind, SECONDS["torch"])
-    if engine == "virtual":
-        each = max(each, VIRTUAL)
-    points = 2.0 * POINTS if run.evaluate_every is None else steps / run.evaluate_every
-    entries = dimension_of(scenario.objective) or 0
-    memory = 8.0 * VECTORS * entries * workers + POINT * len(COLUMNS) * points * every_run
-    return Size(gradients, gradients * each, memory)
+    points = min(steps, 2.0 * POINTS if run.evaluate_every is None else steps / run.evaluate_every)
+    if scenario.calibration is not None:
+        seeds += scenario.calibration.replicates
+    entries = float(dimension_of(objective) or 0)
+    batch = float(getattr(objective, "batch", 1))
+    gradient = GRADIENT + ENTRY * entries * batch
+    evaluation = GRADIENT + ENTRY * entries * (1 if batch == 1 else 1e5)  # of a data set
+    memory = 8.0 * entries * workers * VECTORS
+    if objective.kind == "softmax":
+        memory += 8.0 * workers * batch * SAMPLE
+    if scenario.network.model == "flows" and scenario.network.collective == "ring":
+        gradient += MESSAGE * 2 * workers
+        memory += OF_MESSAGE * 2 * workers * workers
+    memory += POINT * len(COLUMNS) * seeds * (points if points < inf else 2 * POINTS)
+    memory += OF_SPAN * min(float(run.timeline_spans), 3 * steps * workers)
+    took = steps * workers * gradient + points * evaluation
+    return Size(steps * workers * seeds, took * seeds, memory)
 
 
-def demand(runs: Iterable[tuple[Scenario, range]], execution: Execution | None = None) -> None:
+def demand(
+    runs: Iterable[tuple[Scenario, range]],
+    execution: Execution | None = None,
+    programs: Programs = None,
+) -> None:
     """Refuse scenarios, each with its range of seeds, that exceed a week or this machine's memory.
 
     Raises InputError with the estimate.
     """
     execution = execution or Execution()
-    import psutil  # noqa: PLC0415 - only here
-
-    file, gradients, seconds, memory = "", 0.0, 0.0, 0.0
-    for scenario, seeds in runs:
-        count = seeds.stop - seeds.start  # len() takes no more than 2^63
-        size = estimate(scenario, count, execution.engine)
-        file = scenario.file
-        gradients, seconds = gradients + size.gradients, seconds + size.seconds / execution.jobs
-        memory = max(memory, size.memory)
-    there = float(psutil.virtual_memory().total)
+    parts = []
+    for scenario, numbers in runs:
+        seeds = numbers.stop - numbers.start  # len() takes no more than 2^63
+        size = count(scenario, seeds)
+        parts += [Part(scenario, each, seeds, size) for each in scenario.algorithm]
+    if not parts:
+        return
+    file = parts[0].scenario.file
+    needed = execution.jobs * max(part.size.memory for part in parts)
+    there = available()
+    if needed > there:
+        raise InputError(
+            f"{file}: it would need about {number(needed / 2**30)} GiB of memory, and this machine "
+            f"has {number(there / 2**30)} to spare; ask for less (objective.dimension, "
+            "cluster.workers, seeds, jobs, a larger run.evaluate_every), or insist with --force"
+        )
+    shared = min(execution.jobs, processes.cores())
+    seconds = estimate(parts, execution, programs, enough=LONGEST * shared) / shared
     if seconds > LONGEST:
+        gradients = sum(part.size.gradients for part in parts)
         raise InputError(
             f"{file}: some {gradients:.1e} gradients would take about {human(seconds)}; ask for "
-            "less (run.steps, run.duration, seeds, cluster.workers), or insist with --force"
+            "less (run.steps, run.duration, seeds, cluster.workers, objective.dimension), or "
+            "insist with --force"
         )
-    if memory > there:
-        raise InputError(
-            f"{file}: it would need about {number(memory / 2**30)} GiB of memory, and this machine "
-            f"has {number(there / 2**30)}; ask for less (objective.dimension, cluster.workers, "
-            "seeds, a larger run.evaluate_every), or insist with --force"
-        )
+
+
+def estimate(
+    parts: Iterable[Part], execution: Execution, programs: Programs = None, enough: float = 0.0
+) -> float:
+    """Return the core seconds that runs take together.
+
+    The largest parts are measured; after `PROBING` seconds, or beyond `enough`, the others are
+    assumed to stay as far below their counts as these. Where all together cannot reach `enough`,
+    returns what they take at most.
+    """
+    left = sorted(parts, key=lambda part: part.size.seconds, reverse=True)
+    most = sum(part.size.seconds for part in left)  # of the parts that are not measured
+    found = counted = 0.0
+    end = monotonic() + PROBING
+    for part in left:
+        if found + most <= enough:
+            return found + most
+        if counted and (found > enough > 0 or monotonic() > end):
+            break
+        try:
+            found += pace.seconds(part.scenario, part.algorithm, part.seeds, execution, programs)
+        except Exception:  # the run itself will say what is wrong
+            return 0.0
+        counted, most = counted + part.size.seconds, most - part.size.seconds
+    return found * (1 + max(0.0, most) / counted) if counted < inf else found
+
+
+def available() -> float:
+    """Return the bytes of memory that this process may still use."""
+    import psutil  # noqa: PLC0415 - only here
+
+    there = float(psutil.virtual_memory().available)
+    with suppress(OSError, ValueError):  # no such limit
+        there = min(there, float(CGROUP.read_text(encoding="ascii")))
+    return there

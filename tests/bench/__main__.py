@@ -12,12 +12,12 @@ from pathlib import Path
 from types import ModuleType
 
 from paceline.simulator.studies import processes
-from tests.bench import batched, engine, flows, served, simgrid, tuner
+from tests.bench import batched, engine, estimates, flows, served, simgrid, tuner
 from tests.bench.measure import DISTURBED, MISSED, PAIRS, Row
 
 PARTS = {
     "engine": engine, "batched": batched, "served": served, "flows": flows, "simgrid": simgrid,
-    "tuner": tuner,
+    "tuner": tuner, "estimates": estimates,
 }  # fmt: skip
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 INTRODUCTION = f"""# Benchmarks

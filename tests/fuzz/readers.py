@@ -28,7 +28,7 @@ from tests import corpus
 
 Reader = Callable[[bytes, Path], None]
 SMALL = ("run.steps=3", "run.seeds=1", "run.timeline_spans=50", "run.evaluate_every=1")
-MOST = 2e8  # bytes, and tenths of nanoseconds: what is larger is not run here
+MOST = 2e8  # bytes: what is larger is not run here
 SCENARIOS = Path(corpus.__file__).parent.parent.parent / "scenarios"
 
 
@@ -44,8 +44,8 @@ def few(file: Path) -> None:
     """Run a few steps of what a file says, unless it is large."""
     small = load(file, SMALL)
     if small.algorithm and small.cluster.workers <= 32 and small.objective.kind != "torch":
-        asked = size.estimate(small, 1)
-        if asked.seconds < 0.1 and asked.memory < MOST:
+        asked = size.count(small, 1)
+        if asked.seconds < 1 and asked.memory < MOST:
             simulate(small)
 
 

@@ -1,23 +1,46 @@
 """Runs that are too large are refused before they start, by an estimate."""
 
-import psutil
+from types import SimpleNamespace
+
 import pytest
 
 import paceline
 import paceline.command_line
 from paceline.simulator.engines.observer import POINTS
 from paceline.simulator.load.load import load, parse
-from paceline.simulator.studies import size
+from paceline.simulator.objectives.build import dimension_of
+from paceline.simulator.studies import pace, size
 from paceline.simulator.studies.execution import Execution
 
 QUICK = "quickstart"
+DAY = 86_400.0
+
+
+@pytest.fixture
+def paced(monkeypatch):
+    """Paces by decree: `seconds` of each part; `asked`: how many were measured."""
+    found = SimpleNamespace(seconds=0.0, asked=0)
+
+    def seconds(*_):
+        found.asked += 1
+        return found.seconds
+
+    monkeypatch.setattr(pace, "seconds", seconds)
+    return found
 
 
 @pytest.mark.parametrize(
     ("sets", "says"),
     [
         (["run.steps=1000000000", "run.duration=36500 days"], "would take about"),
-        (["run.seeds=1000000", "cluster.workers=60000", "cluster.group=[]"], "would take about"),
+        (
+            [
+                'objective={kind="quadratic", dimension=1000000}',
+                "run.steps=100000000",
+                "run.duration=36500 days",
+            ],
+            "would take about",
+        ),
         (
             [
                 'objective={kind="quadratic", dimension=10000000}',
@@ -49,17 +72,41 @@ def test_curves_of_many_points_need_memory():
         paceline.simulate(load("adacomm/figure2", many))
 
 
-def test_a_sweep_is_added_up(tmp_path, monkeypatch):
-    one = size.estimate(load(QUICK), 8).seconds
-    monkeypatch.setattr(size, "LONGEST", 5.5 * one)
-    latencies = [f"{number} ms" for number in range(1, 8)]
-    with pytest.raises(paceline.InputError, match="--force"):
+def test_a_sweep_is_added_up(tmp_path, paced, monkeypatch):
+    """A week of six runs, each of which takes a day and a half; jobs share them."""
+    monkeypatch.setattr(size, "GRADIENT", 1e6)
+    algorithms = len(load(QUICK).algorithm)
+    paced.seconds = 1.5 * DAY / algorithms
+    latencies = [f"{number} ms" for number in range(1, 7)]
+    with pytest.raises(paceline.InputError, match=r"take about 9\.00 d.*--force"):
         paceline.sweep(QUICK, {"network.latency": latencies}, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    size.demand([(load(QUICK), range(8))] * 5)
-    with pytest.raises(paceline.InputError, match="take about"):
-        size.demand([(load(QUICK), range(8))] * 6)
+    size.demand([(load(QUICK), range(8))] * 4)
+    monkeypatch.setattr(size.processes, "cores", lambda: 2)
     size.demand([(load(QUICK), range(8))] * 6, Execution(jobs=2))
+    with pytest.raises(paceline.InputError, match="take about"):
+        size.demand([(load(QUICK), range(8))] * 10, Execution(jobs=2))
+
+
+def test_small_runs_are_not_measured(paced):
+    size.demand([(load(QUICK), range(8))] * 4)
+    assert paced.asked == 0
+    paced.seconds = 1.0
+    size.demand([(load(QUICK, ["run.duration=36500 days", "run.steps=1000000000"]), range(1))])
+    assert paced.asked > 0
+
+
+def test_after_some_seconds_the_largest_runs_speak_for_the_others(monkeypatch, paced):
+    scenario = load("adacomm/figure2")
+    parts = [
+        size.Part(scenario, scenario.algorithm[0], 1, size.Size(1, most, 0))
+        for most in (1e3, 4e3, 2e3)
+    ]
+    paced.seconds = 800.0
+    assert size.estimate(parts, Execution()) == 2400
+    assert size.estimate(parts, Execution(), enough=7e3) == 7e3
+    monkeypatch.setattr(size, "PROBING", -1.0)
+    assert size.estimate(parts, Execution()) == pytest.approx(800 * 7 / 4)
 
 
 def test_force(tmp_path, monkeypatch, capsys):
@@ -69,28 +116,90 @@ def test_force(tmp_path, monkeypatch, capsys):
     assert paceline.command_line.run([*few, "--force"]) == 0
 
 
-def test_estimates(monkeypatch):
-    """Proportional to what is asked for; memory that of all workers' vectors and curves."""
+def test_operations_are_counted():
+    """In proportion to what is asked for; memory that of all workers' vectors and curves."""
     scenario = load("adacomm/figure2", ["run.steps=1000", "run.evaluate_every=10"])
-    workers, algorithms = scenario.cluster.workers, len(scenario.algorithm)
-    found = size.estimate(scenario, 3)
-    assert found.gradients == 1000 * workers * algorithms * 3
-    assert found.memory == pytest.approx(100 * 3 * algorithms * 7 * size.POINT)
-    assert size.estimate(scenario, 6).seconds == 2 * found.seconds
-    assert size.estimate(scenario, 3, "virtual").seconds > 10 * found.seconds
+    workers = scenario.cluster.workers
+    found = size.count(scenario, 3)
+    assert found.gradients == 1000 * workers * 3
+    assert size.count(scenario, 6).seconds == 2 * found.seconds
+    spans = size.OF_SPAN * scenario.run.timeline_spans
+    assert found.memory == pytest.approx(100 * 3 * 7 * size.POINT + spans)
     table = {
         "model": {"parameters": 10},
         "objective": {"kind": "quadratic", "dimension": 1000},
         "cluster": {"workers": 50, "compute": "2 s"},
         "network": {"collective": "given", "duration": "0 s"},
         "optimizer": {"lr": 0.1},
-        "run": {"duration": "100 s"},
+        "run": {"duration": "100 s", "timeline_spans": 0},
         "algorithm": [{"name": "ssgd"}],
     }
-    found = size.estimate(parse(table, file="x"), 1)
+    found = size.count(parse(table, file="x"), 1)
     assert found.gradients == pytest.approx(50 * 50)
-    assert found.memory == pytest.approx(50 * 1000 * 8 * 3 + 2 * POINTS * 7 * size.POINT)
-    assert found.memory < psutil.virtual_memory().total
+    assert found.memory == pytest.approx(50 * 1000 * 8 * size.VECTORS + 50 * 7 * size.POINT)
+
+
+class Clock:
+    """Time that passes only in runs: a start, steps of 2 s and evaluations of 10 s a seed."""
+
+    def __init__(self) -> None:
+        self.now, self.ran = 0.0, []
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def run_seeds(self, scenario, algorithm, seeds, *, engine, **_):
+        settings = scenario.run
+        steps = min(settings.steps, int((settings.duration or 1e9) / 0.5))
+        each = (dimension_of(scenario.objective) or 2e6) / 1e6 * steps + 10 * (
+            steps / settings.evaluate_every
+        )
+        self.now += len(seeds) * (5 + each)
+        self.ran.append((engine, len(seeds), steps))
+        return [SimpleNamespace(steps=steps, duration=0.5 * steps) for _ in seeds]
+
+
+@pytest.mark.parametrize(
+    ("sets", "seconds"),
+    [
+        (["run.steps=10000"], 5 + 2 * 10_000 + 10 * POINTS),
+        (["run.steps=10000", "run.evaluate_every=4"], 5 + 2 * 10_000 + 10 * 2500),
+        (["run.steps=3"], 5 + 2 * 3 + 10 * 3),
+        (["run.steps=10000", "run.duration=100 s"], 5 + 2 * 200 + 10 * POINTS),
+        (
+            ["run.steps=10000", 'objective={kind="quadratic", dimension=10000000}'],
+            (2 + 10) * 10_000,
+        ),
+    ],
+)
+def test_a_pace_is_extrapolated(monkeypatch, sets, seconds):
+    """Steps, evaluations and starts are told apart; a huge dimension is measured smaller."""
+    clock = Clock()
+    monkeypatch.setattr(pace, "time", clock)
+    monkeypatch.setattr(pace, "run_seeds", clock.run_seeds)
+    sets = ["algorithm=[{ name = 'ssgd', lr = 0.1 }]", *sets]
+    scenario = load("adacomm/figure2", sets)
+    found = pace.seconds(scenario, scenario.algorithm[0], 12, Execution())
+    if "10000000" in sets[-1]:  # one seed's start and evaluations are scaled with it
+        assert 12 * seconds < found < 4 * 12 * seconds
+    else:
+        assert found == pytest.approx(12 * seconds)
+    assert {engine for engine, *_ in clock.ran} == {"batched"}
+    assert all(steps <= scenario.run.steps for *_, steps in clock.ran)
+
+
+@pytest.mark.parametrize("engine", ["batched", "virtual"])
+@pytest.mark.parametrize("kind", ["none", "quadratic", "softmax"])
+def test_paces_are_found_for_real(engine, kind):
+    """A run of a few steps, measured as a whole: positive seconds, and the simulated time."""
+    objective = {"none": "{kind='none'}", "quadratic": "{kind='quadratic', dimension=5}",
+                 "softmax": "{kind='softmax', data='digits', batch=2}"}[kind]  # fmt: skip
+    sets = [f"objective={objective}", "run.steps=4", "cluster.compute=1 s"]
+    sets += ["algorithm=[{ name = 'ssgd', lr = 0.1 }]", "network.duration=1 s"]
+    scenario = load("adacomm/figure2", sets)
+    found = pace.measure(scenario, scenario.algorithm[0], 1, Execution(engine))
+    assert found.simulated == 2
+    assert 0 <= found.start + found.step + found.evaluation < 10
 
 
 @pytest.mark.parametrize("name", ["four-continents", "hpsgd/accuracy", "torch-digits", "clouds"])

@@ -86,7 +86,7 @@ def sweep(  # noqa: PLR0913 - the options of the command
     for each in scenarios:
         demand_algorithms(each, programs)
     if not force:
-        size.demand(zip(scenarios, ranges, strict=True), execution)
+        size.demand(zip(scenarios, ranges, strict=True), execution, programs)
     tasks = plan(asked, scenarios, ranges)
     own = settings("sweep", scenario, programs, seed=seed, seeds=seeds, engine=engine, points=asked)
     with opened(out, overwrite, store.SweepDirectory, own) as directory:

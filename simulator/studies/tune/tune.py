@@ -58,7 +58,7 @@ def tune(  # noqa: PLR0913 - the options of the command
     execution = Execution(engine, jobs, dask)
     asked = seed_range(scenario, seeds, seed)
     if not force:
-        size.demand([(scenario, asked)], execution)
+        size.demand([(scenario, asked)], execution, programs)
     numbers = list(asked)
     if trials < 1:
         raise InputError(f"trials {trials}: must be at least 1")
