@@ -105,15 +105,15 @@ def _per_step(
     began = time.perf_counter()
     steps = 1
     while True:
-        growth = GROWTH if first * seeds < ENOUGH else 2
-        steps = int(min(steps * growth, max(limit, 1)))
+        steps = int(min(steps * GROWTH, max(limit, 1)))
         taken, run = timed(steps)
+        if taken * seeds < 2 * ENOUGH:
+            taken = min(taken, timed(steps)[0])  # something else may have slowed it down
         whole = steps >= limit or run.steps < steps
-        enough = (taken - first) * seeds > max(ENOUGH, first * seeds)
-        if whole or enough or time.perf_counter() - began > LONGEST:
-            if (taken * seeds) < 2 * ENOUGH:
-                taken = min(taken, timed(steps)[0])  # something else may have slowed it down
+        if whole or (taken - first) * seeds > max(ENOUGH, first * seeds):
             return max(0.0, taken - first) / max(1.0, run.steps - 1), run
+        if time.perf_counter() - began > LONGEST:
+            return taken / run.steps, run  # at most
 
 
 def _smaller(scenario: Scenario) -> tuple[Scenario, float]:
