@@ -17,9 +17,9 @@ def _above_zero(value: float) -> float:
 
 
 Duration = Annotated[Seconds, AfterValidator(_above_zero)]
-Number = Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)]
+Number = Annotated[float, Field(gt=0, le=1e30, strict=True, allow_inf_nan=False)]
 # below 0.1 draws and moments of power-like tails leave the range of a float
-TailIndex = Annotated[float, Field(ge=0.1, strict=True, allow_inf_nan=False)]
+TailIndex = Annotated[float, Field(ge=0.1, le=1e30, strict=True, allow_inf_nan=False)]
 
 
 def _ndtr(x: Array) -> Array:

@@ -28,7 +28,7 @@ from paceline.simulator.inputs.units import Seconds
 STEPS_OF_A_DAY = 96
 
 Duration = Annotated[Seconds, Field(gt=0)]
-Factor = Annotated[float, Field(ge=0)]
+Factor = Annotated[float, Field(ge=0, le=1e30)]
 Segment = tuple[float, float]
 """Start (seconds), and the factor from then on."""
 

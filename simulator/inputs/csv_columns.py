@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from paceline.simulator.inputs import untrusted
-from paceline.simulator.inputs.units import to_si
+from paceline.simulator.inputs.units import LEAST, demand_within, to_si
 
 LARGEST = 256_000_000  # bytes: 20 million times of nine digits
 Reader = Callable[[str], float]
@@ -18,6 +18,7 @@ def seconds(text: str) -> float:
         return to_si(text, "time")
     if not 0 <= value < math.inf:
         raise ValueError("not a time; write a finite number of seconds, 0 or more")
+    demand_within(value, "time")
     return value
 
 
@@ -26,6 +27,8 @@ def factor(text: str) -> float:
     value = _number(text)
     if value is None or not 0 <= value < math.inf:
         raise ValueError("not a factor; write a finite number, 0 or more")
+    if value and not LEAST <= value <= 1 / LEAST:
+        raise ValueError(f"not a factor; write 0, or one from {LEAST:g} to {1 / LEAST:g}")
     return value
 
 

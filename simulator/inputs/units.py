@@ -49,6 +49,9 @@ DIMENSIONS = {
     "size": {"[information]": 1},
     "bandwidth": {"[information]": 1, "[time]": -1},
 }
+SI = {"time": "s", "size": "B", "bandwidth": "B/s"}
+LEAST = 1e-30  # products and quotients of such numbers, and sums over all steps, stay floats
+MOST = {"time": 1e18, "size": 1e30, "bandwidth": 1e30}  # in SI units; 1e18 s are 30 billion years
 
 
 @cache
@@ -95,7 +98,17 @@ def _parsed(value: str, dimension: str, remedy: str) -> float:
         raise ValueError(f"not finite; {remedy}")
     if magnitude < 0:
         raise ValueError(f"negative; {remedy}")
+    demand_within(magnitude, dimension)
     return magnitude
+
+
+def demand_within(value: float, dimension: str) -> None:
+    """Raise ValueError for a value in SI units with which computing leaves the range of floats."""
+    unit = SI[dimension]
+    if value > MOST[dimension]:
+        raise ValueError(f"too large; write {MOST[dimension]:g} {unit} or less")
+    if 0 < value < LEAST:
+        raise ValueError(f"too close to zero; write {LEAST:g} {unit} or more, or 0 {unit}")
 
 
 def _quantity(dimension: str) -> Any:

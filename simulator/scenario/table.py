@@ -2,7 +2,7 @@
 
 from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, Strict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, Strict
 
 from paceline.simulator.inputs.units import BytesPerSecond, Seconds
 
@@ -10,8 +10,17 @@ T = TypeVar("T")
 Many = Annotated[tuple[T, ...], Strict(False)]  # a TOML array, frozen
 Name = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
-Positive = Annotated[float, Field(gt=0)]
-NonNegative = Annotated[float, Field(ge=0)]
+LEAST, MOST = 1e-30, 1e30  # products and quotients of such numbers stay within floats
+
+
+def _not_tiny(value: float) -> float:
+    if 0 < abs(value) < LEAST:
+        raise ValueError(f"too close to zero; write {LEAST:g} or more")
+    return value
+
+
+Positive = Annotated[float, Field(gt=0, le=MOST), AfterValidator(_not_tiny)]
+NonNegative = Annotated[float, Field(ge=0, le=MOST), AfterValidator(_not_tiny)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Duration = Annotated[Seconds, Field(gt=0)]
 Bandwidth = Annotated[BytesPerSecond, Field(gt=0)]

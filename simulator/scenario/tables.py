@@ -24,6 +24,8 @@ from pydantic import (
 from paceline.simulator.programs.pieces.schedule import Rate
 from paceline.simulator.programs.pieces.transform import TransformOf
 from paceline.simulator.scenario.table import (
+    LEAST,
+    MOST,
     Count,
     Duration,
     Many,
@@ -46,7 +48,6 @@ def _checked(kind: Any) -> tuple[Any, Any]:
 
 
 _check, _schema = _checked(Rate)
-LEAST, MOST = 1e-30, 1e30  # products and quotients of such numbers stay within floats
 OfTheorem = Annotated[float, Field(ge=LEAST, le=MOST)]
 LearningRate = Annotated[float | dict[str, Any], _check, _schema]
 _check, _schema = _checked(TransformOf)

@@ -23,7 +23,8 @@ from paceline.simulator.programs.pieces.transform import Identity
 from paceline.simulator.scenario.cluster import Cluster, Group
 from paceline.simulator.scenario.redraw import knows
 from paceline.simulator.scenario.scenario import Algorithm, Scenario, arguments
-from paceline.simulator.scenario.tables import LEAST, MOST, NoObjective, Range
+from paceline.simulator.scenario.table import LEAST, MOST
+from paceline.simulator.scenario.tables import NoObjective, Range
 
 
 def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[KeyPath, str]:

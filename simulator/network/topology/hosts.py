@@ -51,7 +51,7 @@ class Hosts:
         links = self.platform.route(self.platform.host(source), self.platform.host(to))
         lines = tuple(self._line[number] for number in links)
         latency = sum(self.platform.wires[number].latency for number in links)
-        laws: list[Law] = [Constant.model_validate({"value": f"{latency!r} s"})]
+        laws: list[Law] = [Constant.model_construct(value=latency)]
         if self.network.jitter is not None and lines:
             laws.append(self.network.jitter)
         return PlacePath(lines, tuple(laws), self.network.tcp_window or inf)

@@ -92,7 +92,7 @@ def _row(fields: list[str], header: list[str]) -> tuple[Pair, RegionPair]:
     if rate == 0:
         raise ValueError("a bandwidth of zero; write one above zero")
     seconds = to_si(named["latency"], "time")
-    latency = Constant.model_validate({"value": f"{seconds!r} s"})
+    latency = Constant.model_construct(value=seconds)
     return (named["from"], named["to"]), RegionPair(latency, rate)
 
 

@@ -6,6 +6,8 @@ from itertools import product
 from math import isfinite
 from xml.etree.ElementTree import Element
 
+from paceline.simulator.inputs.units import demand_within
+
 ALIASES = {"AS": "zone", "ASroute": "zoneRoute", "DijkstraCache": "Dijkstra"}
 ATTRIBUTES = {
     "platform": "version",
@@ -44,7 +46,9 @@ _RATES = {
 
 def seconds(text: str) -> float:
     """Read a time; without a unit it is in seconds. Raises ValueError."""
-    return _quantity(text, _TIMES, 'not a time; write one such as "50us"')
+    time = _quantity(text, _TIMES, 'not a time; write one such as "50us"')
+    demand_within(time, "time")
+    return time
 
 
 def bytes_per_second(text: str) -> float:
@@ -53,6 +57,7 @@ def bytes_per_second(text: str) -> float:
     rate = _quantity(text, {"": 1.0} | _RATES, wrong)
     if rate <= 0:
         raise ValueError(wrong)
+    demand_within(rate, "bandwidth")
     return rate
 
 
@@ -60,7 +65,7 @@ def _quantity(text: str, units: Mapping[str, float], wrong: str) -> float:
     match = re.fullmatch(r"\s*(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+)\s*([A-Za-z]*)\s*", text)
     if match is None or match[2] not in units or not isfinite(float(match[1])):
         raise ValueError(wrong)
-    return float(match[1]) * units[match[2]]
+    return float(match[1]) * units[match[2]]  # may be infinite: callers bound it
 
 
 class Elements:
