@@ -14,6 +14,7 @@ import typer
 
 from paceline.simulator.errors import InputError, RunError
 from paceline.simulator.inputs.escaping import visible
+from paceline.simulator.inputs.paths import demand_possible
 
 if TYPE_CHECKING:
     from paceline.simulator.results.ownership import Destination
@@ -52,7 +53,19 @@ Overrides = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option(help="The first seed.")]
-Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Directory for the results.")]
+
+
+def _possible(out: Path | None) -> Path | None:
+    """Refuse an --out that no file can have, before anything is computed."""
+    if out is not None:
+        demand_possible(out)
+    return out
+
+
+Out = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Directory for the results.", callback=_possible),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what --out holds.")]
 AllowPaths = Annotated[
     bool,
@@ -235,7 +248,9 @@ def _theory(  # noqa: PLR0913, PLR0917 - the contract's options
     seed: Annotated[
         int, typer.Option(help="Ignored (accepted for consistency with other commands).")
     ] = 0,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write theory.json here.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write theory.json here.", callback=_possible)
+    ] = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
@@ -357,7 +372,8 @@ def _validate(  # noqa: PLR0913, PLR0917 - the contract's options
         typer.Option(metavar="NAME,...", help="Run only these conditions of the matrix."),
     ] = None,
     report: Annotated[
-        Path, typer.Option(metavar="DIR", help="Directory for the matrix's page.")
+        Path,
+        typer.Option(metavar="DIR", help="Directory for the matrix's page.", callback=_possible),
     ] = Path("docs/validation"),
     device: Annotated[
         str, typer.Option(metavar="auto|cpu|cuda", help="Device of the workers.")
@@ -550,6 +566,7 @@ def _probe(  # noqa: PLR0913, PLR0917 - what may be measured
             "--out",
             metavar="PROFILE.toml",
             help="The profile to write; default: profile.toml, or the next free name.",
+            callback=_possible,
         ),
     ] = None,
     overwrite: Overwrite = False,
@@ -610,6 +627,7 @@ def _calibrate(  # noqa: PLR0913, PLR0917 - the contract's options
             "--out",
             metavar="PROFILE.toml",
             help="The profile to write; default: profile.toml, or the next free name.",
+            callback=_possible,
         ),
     ] = None,
     overwrite: Overwrite = False,
@@ -662,7 +680,10 @@ def _compare(  # noqa: PLR0913, PLR0917 - the contract's options
         ),
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write comparison.json and figures here.")
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Write comparison.json and figures here.", callback=_possible
+        ),
     ] = None,
     overwrite: Overwrite = False,
     figure: Figure = FIGURES,
@@ -711,6 +732,7 @@ def _report(
             metavar="FILE",
             help="The file to write; default: report.html in the first directory, or the next "
             "free name.",
+            callback=_possible,
         ),
     ] = None,
     overwrite: Overwrite = False,
@@ -791,6 +813,7 @@ def _destination(out: Path | None, default: Path, overwrite: bool) -> "Destinati
     """Return where to write: `out`, or else the next free name from `default` on."""
     from paceline.simulator.results.ownership import Destination
 
+    demand_possible(out or default)  # also where it is named after the scenario
     return Destination(out or default, given=out is not None, overwrite=overwrite, say=_note)
 
 
@@ -835,6 +858,7 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run a command line; return 0, or 2 for wrong input, 130 when interrupted, 1 otherwise."""
+    os.environ["MPLBACKEND"] = "agg"  # no window is opened, whatever the user's own choice
     sys.stdout = sys.stdout or _nowhere()
     sys.stderr = sys.stderr or _nowhere()
     for stream in (sys.stdout, sys.stderr):

@@ -4,10 +4,12 @@ A scenario from somebody else must not read elsewhere on the machine. Overrides 
 or from Python, are the user's own words and may name any file.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from paceline.simulator.errors import InputError
 from paceline.simulator.inputs.messages import KeyPath, dotted, show
 
 NAMING = ("extends", "file", "folder", "platform", "regions")
@@ -15,6 +17,24 @@ NAMING = ("extends", "file", "folder", "platform", "regions")
 OTHERS = ("algorithm", "tune")
 """Tables whose keys are those of programs: none of them names a file."""
 REMEDY = "move it there, or allow it by --allow-paths (in Python: load(..., allow_paths=True))"
+
+
+NAME, WHOLE = 255, 4095  # bytes of a file's name and of a path, on the usual systems
+
+
+def demand_possible(path: Path, option: str = "--out") -> None:
+    """Raise InputError for a path where nothing can be written, before anything is computed."""
+    text = str(path)
+    whole = len(os.fsencode(path.absolute()))
+    if "\0" in text:
+        what = "holds a zero byte"
+    elif whole > WHOLE or any(len(os.fsencode(part)) > NAME for part in path.parts):
+        what = f"too long: a name may have {NAME} bytes, and a path {WHOLE}"
+    elif (there := next(each for each in path.absolute().parents if os.path.exists(each))).is_dir():
+        return
+    else:
+        what = f"{there} is a file"
+    raise InputError(f"{option} {text[:80]}{'...' * (len(text) > 80)}: {what}; choose another")
 
 
 def named(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:

@@ -5,9 +5,11 @@ JSON and TOML are parsed here, within bounds on depth.
 """
 
 import csv
+import errno
 import json
 import os
 import re
+import stat
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -57,6 +59,24 @@ def reason(error: Exception) -> str:
             return str(error)
 
 
+@contextmanager
+def opened(path: Path | str) -> Iterator[BinaryIO]:
+    """Open a regular file to read its bytes. Raises OSError, also for anything else.
+
+    A named pipe would block until something writes into it; /dev/zero never ends. What the shell
+    itself hands over, as in <(...), is a pipe that this process already holds, and is read.
+    """
+    handed = re.fullmatch(r"/dev/(stdin|fd/[0-9]+)|/proc/self/fd/[0-9]+", str(path)) is not None
+    number = os.open(path, os.O_RDONLY | (0 if handed else getattr(os, "O_NONBLOCK", 0)))
+    with open(number, "rb") as file:
+        mode = os.fstat(number).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not (stat.S_ISREG(mode) or (handed and stat.S_ISFIFO(mode))):
+            raise OSError(errno.EINVAL, "Not a regular file", str(path))
+        yield file
+
+
 def text(path: Path | str, largest: int = LARGEST) -> str:
     """Return the text of a UTF-8 file without its byte-order mark. Raises OSError or ValueError."""
     return data(path, largest).decode("utf-8-sig")
@@ -64,7 +84,7 @@ def text(path: Path | str, largest: int = LARGEST) -> str:
 
 def data(path: Path | str, largest: int = LARGEST) -> bytes:
     """Return the bytes of a file. Raises OSError, or ValueError above `largest` bytes."""
-    with open(path, "rb") as file:
+    with opened(path) as file:
         if os.fstat(file.fileno()).st_size > largest:  # before any of it takes memory
             raise ValueError(_above(largest))
         return content(file, largest)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from paceline.simulator.results import (
     unsaturated,
     usage,
 )
-from paceline.simulator.results.figures import curves
+from paceline.simulator.results.figures import curves, style
 from paceline.simulator.results.intervals import HEAVY
 from paceline.simulator.results.pick import pick
 from paceline.simulator.results.prediction_interval import Unfitted
@@ -191,13 +191,15 @@ def save(
     written = {
         "curves.csv": statistics.csv_table(result.runs),
         "timeline.json": store.dump(timeline.events(groups), indent=None),
-        **curves.figures(
-            groups,
-            title=scenario.title,
-            target=scenario.run.target_loss,
-            loss=curves.LOSS_NAMES.get(scenario.objective.kind, "loss"),
-        ),
+        **(files or {}),
     }
+    draw = partial(
+        curves.figures,
+        groups,
+        title=scenario.title,
+        target=scenario.run.target_loss,
+        loss=curves.LOSS_NAMES.get(scenario.objective.kind, "loss"),
+    )
     document = {
         "scenario": {"title": scenario.title, "file": scenario.file, "table": scenario.table},
         "seeds": result.seeds,
@@ -205,4 +207,4 @@ def save(
         "summary": result.json() | dict(summary or {}),
     }
     finish = directory.finish if whole else directory.replace
-    finish(written | dict(files or {}), document)
+    style.save(draw, lambda figures: finish({**figures, **written}, document), directory.path)

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from paceline.simulator.inputs import untrusted
 from paceline.simulator.load.load import Programs
 from paceline.simulator.objectives import plugins
 from paceline.simulator.programs import catalogue
@@ -102,8 +103,8 @@ def _files(table: Any, file: str) -> Iterator[tuple[str, bytes]]:
     if isinstance(table, Mapping):
         for name in (table[key] for key in FILES if isinstance(table.get(key), str)):
             try:
-                yield name, (Path(file).parent / name).read_bytes()
-            except OSError:  # it lies elsewhere: no two keys may be equal
+                yield name, untrusted.data(Path(file).parent / name, untrusted.LARGEST_WRITTEN)
+            except (OSError, ValueError):  # it lies elsewhere: no two keys may be equal
                 yield name, os.urandom(16)
         table = list(table.values())
     if isinstance(table, list):

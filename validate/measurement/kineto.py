@@ -115,7 +115,7 @@ def _document(path: Path) -> dict[str, Any]:
 
 def _unpacked(path: Path) -> bytes:
     """Return the bytes of a file, unpacked if it is a gzip file. Raises OSError or ValueError."""
-    with path.open("rb") as file:
+    with untrusted.opened(path) as file:
         packed = file.read(2) == b"\x1f\x8b"
         file.seek(0)
         whole = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file

@@ -113,7 +113,7 @@ def ranks(numbers: Sequence[int]) -> str:
 def _read(path: Path) -> tuple[dict[str, Any], np.ndarray]:
     """Read a rank's head and rows; an incomplete last row is left out."""
     with untrusted.refused(path, "was it written by Telemetry?", "cannot be read as telemetry"):
-        with path.open("rb") as file:
+        with untrusted.opened(path) as file:
             head = untrusted.loads(file.readline(HEAD))
             data = untrusted.content(file, untrusted.LARGEST_WRITTEN)
             numbers = np.frombuffer(data[: len(data) // 8 * 8])

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.simulator.errors import InputError
+from paceline.simulator.inputs import untrusted
 from paceline.simulator.reports.explore.address import State, changes
 from paceline.simulator.reports.explore.controls import Control, put
 from paceline.simulator.scenario.scenario import Scenario
@@ -42,7 +43,7 @@ def _own(scenario: Scenario, overrides: Sequence[str]) -> str | None:
     if overrides:
         return None
     try:
-        content = Path(scenario.file).read_text(encoding="utf-8-sig")
+        content = untrusted.text(scenario.file)
         return content if tomllib.loads(content) == scenario.table else None
     except (OSError, ValueError) as error:
         raise InputError(f"{scenario.file}: cannot be read again ({error})") from None

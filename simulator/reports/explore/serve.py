@@ -75,6 +75,8 @@ def is_local(host: str) -> bool:
 @contextmanager
 def _listen(host: str, port: int) -> Iterator[socket.socket]:
     """Open a socket that accepts connections. Raises InputError."""
+    if not host.strip():
+        raise InputError("--host: empty; write an address, such as 127.0.0.1")
     if not 0 <= port <= 65_535:
         raise InputError(f"--port {port}: not a port; write 0 (a free one) to 65535")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

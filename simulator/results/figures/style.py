@@ -4,9 +4,10 @@ A name at the end of its line instead of a legend, units on the axes, uncertaint
 band, and colours that colour-blind readers can tell apart (Okabe & Ito, 2008).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.simulator.errors import InputError
@@ -58,6 +59,30 @@ def formats(kinds: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         _formats.reset(token)
+
+
+def save(
+    draw: Callable[[], Mapping[str, bytes]],
+    write: Callable[[Mapping[str, bytes]], None],
+    where: Path,
+) -> None:
+    """Write a directory, by `write`, with the figures that `draw` makes.
+
+    Where drawing fails the numbers are written without figures. Then raises InputError.
+    """
+    figures: Mapping[str, bytes] = {}
+    failed: Exception | None = None
+    try:
+        figures = draw()
+    except Exception as error:  # of matplotlib, whose kinds are many
+        failed = error
+    write(figures)
+    if failed is not None:
+        raise InputError(
+            f"{where}: the numbers are written, but the figures cannot be drawn "
+            f"({type(failed).__name__}: {failed}); check the scenario for extreme values, and "
+            "matplotlib's settings"
+        ) from failed
 
 
 def chosen_formats() -> tuple[str, ...]:

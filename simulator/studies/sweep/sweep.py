@@ -14,6 +14,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import SHOWN, Programs, load, parse
 from paceline.simulator.objectives import plugins
 from paceline.simulator.results import statistics, store
+from paceline.simulator.results.figures import style
 from paceline.simulator.results.ownership import Destination
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.studies import executors, size
@@ -247,7 +248,6 @@ def save(result: SweepResult, directory: store.SweepDirectory) -> None:
     files = {
         "sweep.csv": table.csv_table(result.rows),
         "sweep-seeds.csv": table.csv_table(result.seed_rows),
-        **figure.files(result),
     }
     document = {
         "scenario": result.json()["scenario"] | {"table": result.scenario.table},
@@ -257,4 +257,8 @@ def save(result: SweepResult, directory: store.SweepDirectory) -> None:
         "versions": result.versions,
         "notes": result.notes,
     }
-    directory.replace(files, document)
+    style.save(
+        partial(figure.files, result),
+        lambda figures: directory.replace({**files, **figures}, document),
+        directory.path,
+    )

@@ -3,11 +3,13 @@
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import Programs, known_programs, load
 from paceline.simulator.results import statistics
+from paceline.simulator.results.figures import style
 from paceline.simulator.results.ownership import Destination
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies import executors, size
@@ -143,7 +145,11 @@ def save(result: TuneResult, directory: TuneDirectory) -> None:
     document = result.json()
     document["scenario"]["table"] = result.space.scenario.table
     try:
-        directory.replace(figures.figures(result), document)
+        style.save(
+            partial(figures.figures, result),
+            lambda drawn: directory.replace(drawn, document),
+            directory.path,
+        )
     except OSError as error:
         raise InputError(
             f"{directory.path}: cannot write here ({error.strerror}); choose another --out"
