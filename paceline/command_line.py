@@ -859,6 +859,8 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run a command line; return 0, or 2 for wrong input, 130 when interrupted, 1 otherwise."""
     os.environ["MPLBACKEND"] = "agg"  # no window is opened, whatever the user's own choice
+    if not os.environ.get("COLUMNS", "").strip("0"):
+        os.environ.pop("COLUMNS", None)  # tables without any width would be empty
     sys.stdout = sys.stdout or _nowhere()
     sys.stderr = sys.stderr or _nowhere()
     for stream in (sys.stdout, sys.stderr):

@@ -20,6 +20,7 @@ import paceline
 import paceline.command_line
 from paceline.simulator.results import store
 from paceline.simulator.studies.task import Task
+from tests import corpus
 from tests.helpers.waiting import PATIENCE, wait_until
 
 ROOT = Path(paceline.__file__).parents[1]
@@ -616,3 +617,66 @@ def test_plug_ins_need_nothing_else():
     scenario = paceline.load("quickstart", changes, programs=programs)
     result = paceline.simulate(scenario, seeds=1, programs=programs)
     assert result.algorithms[0]["steps"] == 3
+
+
+@pytest.mark.parametrize(
+    ("out", "says"),
+    [
+        ("a" * 256, "too long: a name may have 255 bytes"),
+        ("é" * 128, "too long: a name may have 255 bytes"),
+        ("a/" * 2050, "a path 4095"),
+        ("my.toml", None),
+        ("my.toml/below", "my.toml is a file; choose another"),
+    ],
+)
+@pytest.mark.parametrize("command", ["simulate", "theory", "sweep --vary run.seeds=1", "tune"])
+def test_an_impossible_out_is_refused_before_anything_runs(
+    tmp_path, monkeypatch, capsys, command, out, says
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.toml").write_text(corpus.SCENARIO)
+    if says is None and command != "simulate":
+        return  # a directory in the place of a file, which the writer finds out
+    assert paceline.command_line.run([*command.split(), "my.toml", "--out", out]) == 2
+    said = capsys.readouterr().err
+    assert (says or "cannot write here") in said
+    assert len(said) < 300
+    assert [*tmp_path.iterdir()] == [tmp_path / "my.toml"]
+
+
+@pytest.mark.parametrize("name", ["MPLBACKEND", "COLUMNS", "TMPDIR", "MPLCONFIGDIR"])
+def test_the_environment_changes_no_output(tmp_path, name):
+    """Output is the same, and whole, whatever a variable says."""
+    (tmp_path / "my.toml").write_text(corpus.SCENARIO)
+    values = {"MPLBACKEND": "nope", "COLUMNS": "0"}
+    said = [
+        subprocess.run(
+            [sys.executable, "-m", "paceline", "simulate", "my.toml"], cwd=tmp_path, check=True,
+            env=os.environ | more, capture_output=True,
+        ).stdout
+        for more in ({}, {name: values.get(name, "/dev/null/x")})
+    ]  # fmt: skip
+    assert said[0] == said[1]
+    assert len(said[0]) > 500
+
+
+def test_numbers_are_kept_where_figures_fail(tmp_path, monkeypatch, capsys):
+    """A figure that cannot be drawn costs no result: exit 2, one sentence, a whole directory."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.toml").write_text(corpus.SCENARIO)
+
+    def broken(*_, **__):
+        raise OverflowError("too large")
+
+    for module, command in (
+        ("results.figures.curves.figures", "simulate my.toml --out s"),
+        ("studies.sweep.figure.files", "sweep my.toml --vary run.seeds=1,2 --jobs 1 --out w"),
+    ):
+        monkeypatch.setattr(f"paceline.simulator.{module}", broken)
+        assert paceline.command_line.run(command.split()) == 2
+        said = capsys.readouterr().err
+        assert "the numbers are written, but the figures cannot be drawn" in said
+        assert "OverflowError: too large" in said
+    assert {"run.json", "curves.csv", "timeline.json"} <= {each.name for each in
+                                                           Path("s").iterdir()}  # fmt: skip
+    assert {"sweep.json", "sweep.csv"} <= {each.name for each in Path("w").iterdir()}

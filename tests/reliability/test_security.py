@@ -596,3 +596,51 @@ def store_table():
     import tomllib
 
     return tomllib.loads(SCENARIO.replace("steps = 200", "steps = 5"))
+
+
+def test_a_named_pipe_does_not_block(tmp_path):
+    """Wherever a file belongs, a pipe is refused at once, by every reader."""
+    from paceline.simulator.inputs import csv_columns, untrusted
+    from paceline.simulator.load.toml_file import read as read_toml
+    from paceline.simulator.results import store, timeline
+    from paceline.simulator.scenario.formats import region_table, simgrid_xml
+    from paceline.simulator.studies.sweep import points
+    from paceline.validate.calibration import profile, sources
+    from paceline.validate.training import events
+
+    pipe = tmp_path / "run.json"
+    os.mkfifo(pipe)
+    trace, telemetry = tmp_path / "t.json", tmp_path / "rank-0.telemetry"
+    os.mkfifo(trace)
+    os.mkfifo(telemetry)
+    os.mkfifo(tmp_path / timeline.FILE)
+    for read in (
+        read_toml, profile.read, points.read, region_table.read, simgrid_xml.read, events.read,
+        lambda path: [*csv_columns.rows(path, [csv_columns.seconds], "one time")],
+        lambda path: store.read(path.parent), untrusted.text,
+        lambda path: sources.read([trace]), lambda path: sources.read([telemetry.parent]),
+    ):  # fmt: skip
+        with pytest.raises((InputError, ValueError, OSError), match=r"regular|telemetry|whole|run"):
+            read(pipe)
+    assert timeline.read(tmp_path)["traceEvents"] == []
+
+
+def test_only_one_function_opens_what_others_wrote():
+    """Every other place that reads a file is listed here, with what it reads."""
+    own = {
+        "simulator/load/listing.py",  # shipped scenarios
+        "simulator/network/fabric/records.py",  # its own source
+        "simulator/reports/page/page.py",  # shipped style and script
+        "simulator/studies/task.py",  # source files
+        "simulator/results/store.py",  # parts that this version has kept
+        "simulator/studies/tune/runner.py",  # its journal
+        "simulator/studies/size.py",  # the kernel's limit
+    }
+    found = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "simulator").rglob("*.py")
+        if re.search(
+            r"[^.\w]open\(|\.open\(\"|read_text\(|read_bytes\(|np\.load\(", path.read_text("utf-8")
+        )  # fmt: skip
+    }
+    assert found - own == {"simulator/inputs/untrusted.py"}

@@ -33,6 +33,8 @@ def explore(  # noqa: PLR0913 - the options of the command
     `port` 0: a free one. `say` is called with warnings for the user, `opened` with the page's
     address once it answers. Raises InputError.
     """
+    if not host.strip():
+        raise InputError("--host: empty; write an address, such as 127.0.0.1")
     page = _page()
     loaded = load(scenario, overrides, allow_paths=allow_paths)
     if not loaded.algorithm:
@@ -75,8 +77,6 @@ def is_local(host: str) -> bool:
 @contextmanager
 def _listen(host: str, port: int) -> Iterator[socket.socket]:
     """Open a socket that accepts connections. Raises InputError."""
-    if not host.strip():
-        raise InputError("--host: empty; write an address, such as 127.0.0.1")
     if not 0 <= port <= 65_535:
         raise InputError(f"--port {port}: not a port; write 0 (a free one) to 65535")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
