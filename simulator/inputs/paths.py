@@ -23,17 +23,15 @@ NAME, WHOLE = 255, 4095  # bytes of a file's name and of a path, on the usual sy
 
 
 def demand_possible(path: Path, option: str = "--out") -> None:
-    """Raise InputError for a path where nothing can be written, before anything is computed."""
+    """Raise InputError for a path that no file can have, before anything is computed."""
     text = str(path)
     whole = len(os.fsencode(path.absolute()))
     if "\0" in text:
         what = "holds a zero byte"
     elif whole > WHOLE or any(len(os.fsencode(part)) > NAME for part in path.parts):
         what = f"too long: a name may have {NAME} bytes, and a path {WHOLE}"
-    elif (there := next(each for each in path.absolute().parents if os.path.exists(each))).is_dir():
-        return
     else:
-        what = f"{there} is a file"
+        return
     raise InputError(f"{option} {text[:80]}{'...' * (len(text) > 80)}: {what}; choose another")
 
 

@@ -625,8 +625,7 @@ def test_plug_ins_need_nothing_else():
         ("a" * 256, "too long: a name may have 255 bytes"),
         ("é" * 128, "too long: a name may have 255 bytes"),
         ("a/" * 2050, "a path 4095"),
-        ("my.toml", None),
-        ("my.toml/below", "my.toml is a file; choose another"),
+        ("my.toml/below", "cannot write here"),
     ],
 )
 @pytest.mark.parametrize("command", ["simulate", "theory", "sweep --vary run.seeds=1", "tune"])
@@ -635,11 +634,9 @@ def test_an_impossible_out_is_refused_before_anything_runs(
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my.toml").write_text(corpus.SCENARIO)
-    if says is None and command != "simulate":
-        return  # a directory in the place of a file, which the writer finds out
     assert paceline.command_line.run([*command.split(), "my.toml", "--out", out]) == 2
     said = capsys.readouterr().err
-    assert (says or "cannot write here") in said
+    assert says in said
     assert len(said) < 300
     assert [*tmp_path.iterdir()] == [tmp_path / "my.toml"]
 

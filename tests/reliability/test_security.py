@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import pickle
+import re
 import shutil
 import signal
 import socket
@@ -636,11 +637,10 @@ def test_only_one_function_opens_what_others_wrote():
         "simulator/studies/tune/runner.py",  # its journal
         "simulator/studies/size.py",  # the kernel's limit
     }
+    opens = re.compile(r"[^.\w]open\(|\.open\(\"|read_text\(|read_bytes\(|np\.load\(")
     found = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "simulator").rglob("*.py")
-        if re.search(
-            r"[^.\w]open\(|\.open\(\"|read_text\(|read_bytes\(|np\.load\(", path.read_text("utf-8")
-        )  # fmt: skip
+        if opens.search(path.read_text("utf-8"))
     }
     assert found - own == {"simulator/inputs/untrusted.py"}
