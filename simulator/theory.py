@@ -25,7 +25,7 @@ from paceline.simulator.network.mean_cost import mean_cost
 from paceline.simulator.programs.pieces.schedule import Rate
 from paceline.simulator.scenario.cluster import Cluster, Group
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.scenario.tables import LEAST, MOST
+from paceline.simulator.scenario.table import LEAST, MOST
 
 __all__ = [
     "ErrorBound",

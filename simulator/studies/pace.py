@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from paceline.simulator.engines.batched.run import VECTORS
 from paceline.simulator.engines.dispatch import pays_off, run_seeds
@@ -128,7 +128,7 @@ def _smaller(scenario: Scenario) -> tuple[Scenario, float]:
         fewer = max(DIMENSION, room)
         modes = len(spec.spectrum.curvature) if isinstance(spec.spectrum, Modes) else 1
         if modes < fewer < spec.dimension:
-            update = {"objective": spec.model_copy(update={"dimension": fewer})}
+            update: dict[str, Any] = {"objective": spec.model_copy(update={"dimension": fewer})}
             return scenario.model_copy(update=update), spec.dimension / fewer
     flows = scenario.network.model == "flows" and scenario.network.collective == "ring"
     if flows and 2 * cluster.workers**2 > MESSAGES:
