@@ -22,7 +22,7 @@ from paceline.simulator.scenario.tables import Modes
 from paceline.simulator.studies.execution import Execution, together
 
 ENOUGH = 0.2  # seconds that further steps take once their pace counts as known
-LONGEST = 1.0  # seconds after which the pace found so far has to do
+LONGEST = 3.0  # seconds after which the pace found so far has to do
 GROWTH = 4  # of the steps, from one measurement to the next
 ENTRIES = 2**22  # of all workers' vectors; with more, fewer coordinates are measured ...
 DIMENSION = 10_000  # ... but at least so many, so that they still take most of the time
@@ -103,17 +103,18 @@ def _per_step(
 ) -> tuple[float, Run]:
     """Return the seconds that each step after the `first` takes, and the longest run measured."""
     began = time.perf_counter()
-    steps = 1
+    steps, taken = 1, first
     while True:
-        steps = int(min(steps * GROWTH, max(limit, 1)))
+        growth = GROWTH**2 if steps > 1 and taken < 1.5 * first else GROWTH
+        steps = int(min(steps * growth, max(limit, 1)))
         taken, run = timed(steps)
         if taken * seeds < 2 * ENOUGH:
             taken = min(taken, timed(steps)[0])  # something else may have slowed it down
-        whole = steps >= limit or run.steps < steps
-        if whole or (taken - first) * seeds > max(ENOUGH, first * seeds):
-            return max(0.0, taken - first) / max(1.0, run.steps - 1), run
-        if time.perf_counter() - began > LONGEST:
-            return taken / run.steps, run  # at most
+        whole, further = steps >= limit or run.steps < steps, taken - first
+        if whole or further * seeds > max(ENOUGH, first * seeds):
+            return max(0.0, further) / max(1.0, run.steps - 1), run
+        if time.perf_counter() - began > LONGEST:  # the start hides the steps: at most
+            return max(further, 0.5 * first) / (run.steps - 1), run
 
 
 def _smaller(scenario: Scenario) -> tuple[Scenario, float]:
