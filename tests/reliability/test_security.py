@@ -633,6 +633,7 @@ def test_only_one_function_opens_what_others_wrote():
         "simulator/network/fabric/records.py",  # its own source
         "simulator/reports/page/page.py",  # shipped style and script
         "simulator/studies/task.py",  # source files
+        "simulator/results/ownership.py",  # the lock of a directory
         "simulator/results/store.py",  # parts that this version has kept
         "simulator/studies/tune/runner.py",  # its journal
         "simulator/studies/size.py",  # the kernel's limit
