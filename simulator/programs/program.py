@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from paceline.simulator.programs.effects import Node
 from paceline.simulator.programs.pieces.transform import Identity
 
+BOUND = "workers never meet (a bound, never a pick)"
+
 Function = Callable[..., Coroutine[Any, Any, None]]
 
 
@@ -73,6 +75,11 @@ class Program:
         if self.server is not None:
             return "server"
         return "gossip" if self.gossips else "overlapped" if self.overlaps else "blocking"
+
+    @property
+    def bound(self) -> bool:
+        """Whether its workers never meet: it bounds the time of all others, and is never picked."""
+        return not (self.averages or self.server or self.gossips)
 
     @property
     def recovers(self) -> tuple[str, ...]:

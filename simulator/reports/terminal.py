@@ -19,6 +19,7 @@ from paceline.simulator.results.columns import (
 from paceline.simulator.results.intervals import Estimate, stated
 from paceline.simulator.results.run import TIMES
 from paceline.simulator.results.statistics import human, number, time_unit
+from paceline.simulator.studies.tune import costs
 
 if TYPE_CHECKING:  # theory has no need of all that simulates
     from paceline.simulator.studies.result import Result
@@ -53,7 +54,7 @@ def summary(result: "Result") -> Table:
     intervals = _with_intervals(seeds) if result.replicates else {}
     cells |= intervals
     always = {"seconds_per_step", "final_loss"} | ({"time_to_target_s"} if target else set())
-    columns: dict[str, Cell] = {"algorithm": lambda row: row["label"]}
+    columns: dict[str, Cell] = {"algorithm": _named}
     for column in RESULT_COLUMNS:
         known = any(column.of_summary(row) is not None for row in rows)
         if SIMULATE in column.shown_in and (known or column.key in always):
@@ -71,6 +72,10 @@ def summary(result: "Result") -> Table:
     for line, row in zip(table.rows, rows, strict=True):
         line.style = "bold" if row["label"] == result.pick["label"] else None
     return table
+
+
+def _named(row: Row) -> str:
+    return f"{row['label']} (a bound)" if row["bound"] else str(row["label"])
 
 
 def _pace(row: Row) -> str:
@@ -127,7 +132,12 @@ def sweep(result: "SweepResult") -> Table:
     texts = {*columns, "algorithm"}
     called = {(row["label"], row["program"]) for row in result.rows}
     brief = len({program for _, program in called}) == len(called)
-    columns["algorithm"] = lambda row: row["program" if brief else "label"]
+
+    def named(row: Row) -> str:
+        name = row["program" if brief else "label"]
+        return f"{name} (a bound)" if row["label"] in result.bounds else str(name)
+
+    columns["algorithm"] = named
     target = result.scenario.run.target_loss
     constant = target is not None and "run.target_loss" not in varied
     said = f"loss {target:g}" if constant else "target"
@@ -199,10 +209,11 @@ def _to_target(usual: str, row: Row) -> str:
 
 
 def tune(result: "TuneResult") -> list[Table | str]:
-    """The first `TUNE_ROWS` configurations and all ties, and what being wrong costs."""
-    tied = {each.candidate.label for each in result.tied}
+    """The first `TUNE_ROWS` configurations, all that may be as good, and what being wrong costs."""
+    equivalent, apart = result.order.equivalent, result.order.unsettled
     shown = result.ranked[:TUNE_ROWS]
-    shown += [each for each in result.tied if each not in shown]
+    near = [each for each in result.ranked if each.candidate.label in (*equivalent, *apart)]
+    shown += [each for each in near[:TUNE_ROWS] if each not in shown]
     rows, objective = result.rows(shown), result.objective
 
     first = "best" if result.best.reached else "" if result.best.diverged else "closest"
@@ -210,8 +221,10 @@ def tune(result: "TuneResult") -> list[Table | str]:
     def verdict(row: Row) -> str:
         if row["label"] == result.best.candidate.label:
             return first
-        simplest = row["label"] == result.simplest.candidate.label
-        said = "tie, simplest" if simplest else "tie" if row["label"] in tied else ""
+        if row["label"] in equivalent:
+            simplest = row["label"] == result.simplest.candidate.label
+            return "equivalent, simplest" if simplest else "equivalent"
+        said = "not separated" if row["label"] in apart else ""
         return said or ("given up early" if row["stopped"] else "")
 
     def value(row: Row) -> str:
@@ -234,7 +247,7 @@ def tune(result: "TuneResult") -> list[Table | str]:
         },
     )
     for line, row in zip(ranking.rows, rows, strict=True):
-        line.style = "bold" if row["label"] == result.best.candidate.label else None
+        line.style = "bold" if row["label"] == result.simplest.candidate.label else None
     shown_tables = [ranking]
     if result.regret:
         columns: dict[str, Cell] = {"% above the best\nof these, with": lambda row: row["label"]}
@@ -247,12 +260,11 @@ def tune(result: "TuneResult") -> list[Table | str]:
     for table in shown_tables:
         for column in table.columns[1:]:
             column.no_wrap = True
-    return [*shown_tables]
+    return [*shown_tables, *costs.notes(result.regret)]
 
 
 def _regret(worlds: Sequence[Row], row: Row) -> str:
-    shares = [world["regret"][row["label"]] for world in worlds]
-    return ", ".join(f"{100 * each:.1f}" if each >= 0 else "never" for each in shares)
+    return ", ".join(costs.cost(world, row["label"]) for world in worlds)
 
 
 def theory(document: Row) -> list[Table | str]:

@@ -1,12 +1,14 @@
-"""The pick: the algorithm to use, by a paired test over seeds."""
+"""The pick: the algorithm to use, whether that is decided and, if not, what would decide it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from paceline.simulator.programs.program import BOUND
 from paceline.simulator.results import wording
-from paceline.simulator.results.intervals import estimand, estimate, exceeds
+from paceline.simulator.results.divergence import diverged
+from paceline.simulator.results.order import MARGIN, MOST, Order, order
 from paceline.simulator.results.statistics import (
     Groups,
     crossing,
@@ -17,106 +19,184 @@ from paceline.simulator.results.statistics import (
     seconds_per_step,
 )
 
+NAMED = 3  # most algorithms that a sentence names; the others are counted
+ENOUGH = 8  # seeds to ask for where one says nothing
+GUESS = "The best guess is"
+WITHIN = f"within {100 * MARGIN:g} %"
+ONE_SEED = f"one seed cannot tell chance from merit; run more, such as --seeds {ENOUGH}"
 
-def pick(groups: Groups, target: float | None, *, heavy: bool = False) -> dict[str, Any]:
-    """Say which algorithm to use, and how sure that is.
+
+def pick(
+    groups: Groups, target: float | None, *, heavy: bool = False, exact: bool = False
+) -> dict[str, Any]:
+    """Say which algorithm to use, and whether it is known to be the best.
 
     With a target: the lowest mean time (median where `heavy`: times have no finite variance, or
-    vary too much over seeds) to it among the algorithms that reached it with every seed,
-    else the one that reached it most often. Otherwise the lowest mean loss at the end of the
-    shortest run; without a loss, the fewest seconds per step. `ties`: the algorithms that a paired
-    95 % interval over seeds does not distinguish from the best (runs with one seed share their
-    draws). Algorithms that stall with some seed are out; `label` is None where all do.
+    vary too much over seeds) to it among the algorithms that reached it with every seed, else the
+    one that reached it most often. Otherwise the lowest mean loss at the end of the shortest run;
+    without a loss, the fewest seconds per step. Algorithms that stall with some seed are out, and
+    so are bounds, whose workers never meet; `label` is None where none is left. `exact`: nothing is
+    random, so that one seed tells all. The keys are those of `verdict`, `measure` and `sentence`.
     """
     stalled = [label for label, runs in groups.items() if any(run.stall for run in runs)]
-    going = {label: runs for label, runs in groups.items() if label not in stalled}
-    if not going:
-        sentence = "Nothing to pick: every algorithm stands still for good."
-        return {
-            "label": None,
-            "ties": [],
-            "measure": "stalled",
-            "value": None,
-            "ci95": None,
-            "sentence": sentence,
-        }
-    picked = _pick(going, target, heavy)
-    if stalled:
+    bounds = [label for label, runs in groups.items() if runs and runs[0].bound]
+    left = {label: runs for label, runs in groups.items() if label not in (*stalled, *bounds)}
+    picked = _pick(left, target, heavy, exact) if left else _nothing(all_stall=not bounds)
+    if stalled and left:
         picked["sentence"] += f" Out, as standing still for good: {', '.join(stalled)}."
+    if bounds:
+        picked["sentence"] += f" Out: {', '.join(bounds)}, whose {BOUND}."
     return picked
 
 
-def _pick(groups: Groups, target: float | None, heavy: bool) -> dict[str, Any]:
-    """Pick among the algorithms that do not stall."""
+def _nothing(all_stall: bool) -> dict[str, Any]:
+    why = "every algorithm stands still for good" if all_stall else "no algorithm is left"
+    return {
+        "label": None,
+        "decided": False,
+        "alternatives": [],
+        "ties": [],
+        "not_separated": [],
+        "seeds_to_decide": None,
+        "measure": "stalled",
+        "value": None,
+        "ci95": None,
+        "sentence": f"Nothing to pick: {why}.",
+    }
+
+
+def _pick(groups: Groups, target: float | None, heavy: bool, exact: bool) -> dict[str, Any]:
+    """Pick among the algorithms that may be picked."""
     if target is not None:
         times = {label: [crossing(run, target) for run in runs] for label, runs in groups.items()}
-        if sure := _finite(times):
+        ran = {
+            label: [np.inf if diverged(run) else run.duration for run in runs]
+            for label, runs in groups.items()
+        }
+        found = order(times, ran, heavy=heavy, exact=exact)
+        if found.estimates:
             what = f"loss {target:g} after"
-            late = len(sure) < len(groups)
-            return _best(sure, "time_to_target", what, "s", heavy=heavy, others=late)
-        medians = {label: float(np.median(values)) for label, values in times.items()}
-        label = min(times, key=lambda key: (-reached(times[key]), medians[key]))
-        if count := reached(times[label]):
-            often = f"{count} of {len(times[label])} seeds, median {human(medians[label])}"
-            sentence = f"No algorithm reached loss {target:g} with every seed. {label}: {often}."
-            return {
-                "label": label,
-                "ties": [],
-                "measure": "reached",
-                "value": count,
-                "ci95": None,
-                "sentence": sentence,
-            }
+            return _said(found, times, "time_to_target", what, "s", exact)
+        if reached(times[found.best]):
+            return _most_often(found, times, target)
     end = min(run.duration for runs in groups.values() for run in runs)
     losses = {label: [loss_at(run, end) for run in runs] for label, runs in groups.items()}
-    if finite := _finite(losses):
+    if any(np.isfinite(values).all() for values in losses.values()):
+        gone = {
+            label: np.where(np.isfinite(values), values, np.inf) for label, values in losses.items()
+        }
         missed = "" if target is None else f"No algorithm reached loss {target:g}. "
         what = f"loss at {human(end)}, where the shortest run ends:"
-        picked = _best(finite, "loss", what, "", others=len(finite) < len(groups))
+        picked = _said(order(gone, gone, exact=exact), losses, "loss", what, "", exact)
         return picked | {"sentence": missed + picked["sentence"]}
-    paces = {label: list(map(seconds_per_step, runs)) for label, runs in groups.items()}
+    paces = {label: [*map(seconds_per_step, runs)] for label, runs in groups.items()}
     what = "fewest seconds per step (nothing is said of loss):"
-    return _best(paces, "seconds_per_step", what, "s", heavy=heavy)
+    found = order(paces, heavy=heavy, exact=exact)
+    return _said(found, paces, "seconds_per_step", what, "s", exact)
 
 
-def _finite(scores: Mapping[str, list[float]]) -> dict[str, list[float]]:
-    return {label: values for label, values in scores.items() if np.isfinite(values).all()}
-
-
-def _best(  # noqa: PLR0913 - what is said of the scores
-    scores: Mapping[str, list[float]],
-    measure: str,
-    what: str,
-    unit: str,
-    *,
-    heavy: bool = False,
-    others: bool = False,
-) -> dict[str, Any]:
-    """Pick the lowest score, by the mean or, of skewed scores, the median.
-
-    `unit`: "s" or ""; `heavy`: the scores have no finite variance; `others`: some algorithms have
-    no finite score.
-    """
-    of = estimand(scores.values(), heavy=heavy)
-    found = {label: estimate(values, heavy=heavy, of=of) for label, values in scores.items()}
-    best, *rest = sorted(scores, key=lambda label: found[label].value)
-    chosen, seeds, say = found[best], len(scores[best]), human if unit else number
-    ties = [label for label in rest if not exceeds(scores[label], scores[best], heavy=heavy, of=of)]
-    said = f"{best}: {what} {say(chosen.value)}{wording.sentence(chosen, unit, seeds)}"
-    if seeds == 1:
-        said += "; one seed cannot tell chance from merit; run more with --seeds"
-    elif ties:
-        names = " or ".join(ties)
-        said += f"; not distinguishable from {names} at 95 % with {seeds} seeds; run more"
-    elif rest:
-        said += f"; next is {rest[0]}, {say(found[rest[0]].value)}"
+def _said(  # noqa: PLR0913, PLR0917 - the parts of a sentence
+    found: Order, scores: Mapping[str, Sequence[float]], measure: str, what: str, unit: str,
+    exact: bool,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the verdict on scores in `unit`, "s" or "", with its sentence."""
+    best, seeds, say = found.best, len(scores[found.best]), human if unit else number
+    value = found.estimates[best]
+    said = f"{best}: {what} {say(value.value)}{wording.sentence(value, unit, seeds)}"
+    others = sorted((k for k in found.estimates if k != best), key=found.value)
+    if not found.decided:
+        doubt = headline(verdict(found))
+        said = f"{doubt}. {GUESS} {said}; {outlook(found, seeds, exact)}"
     elif others:
+        near = f", equivalent {WITHIN}" if others[0] in found.equivalent else ""
+        said += f"; next is {others[0]}, {say(found.value(others[0]))}{near}"
+    elif len(scores) > 1:
         said += "; no other got there with every seed"
+    elif seeds == 1 and not exact:
+        said += f"; {ONE_SEED}"
+    return verdict(found) | {"measure": measure, "sentence": f"{said}."}
+
+
+def _most_often(
+    found: Order, times: Mapping[str, Sequence[float]], target: float
+) -> dict[str, Any]:
+    """Return the verdict where no algorithm reached the target with every seed."""
+    own = times[found.best]
+    often = f"{reached(own)} of {len(own)} seeds, median {human(float(np.median(own)))}"
+    said = f"No algorithm reached loss {target:g} with every seed. {found.best}: {often}"
+    if not found.decided:
+        said = f"{headline(verdict(found))}. {said}; longer runs would decide"
+    value = {"measure": "reached", "value": reached(own), "ci95": None}
+    return verdict(found) | value | {"sentence": f"{said}."}
+
+
+def verdict(found: Order) -> dict[str, Any]:
+    """Return the keys of a verdict, in memory or JSON.
+
+    `label`: the best; `decided`: whether it is known at 95 % to be better than every other;
+    `alternatives`: those of which that is not known, best first; `ties`: those known to be
+    equivalent to it (within `order.MARGIN`), better or not; `not_separated`: those of which neither
+    is known; `seeds_to_decide`: about as many seeds in all would decide, None if unknown or
+    above `order.MOST`; `value`: the score, with the keys of its interval.
+    """
+    value = found.estimates.get(found.best)
     return {
-        "label": best,
-        "ties": ties,
-        "measure": measure,
-        "value": chosen.value,
-        **chosen.beside_value(),
-        "sentence": said + ".",
+        "label": found.best,
+        "decided": found.decided,
+        "alternatives": sorted(found.open, key=found.value),
+        "ties": found.equivalent,
+        "not_separated": found.unsettled,
+        "seeds_to_decide": found.seeds,
+        **({"value": value.value, **value.json()} if value else {}),
     }
+
+
+def headline(picked: Mapping[str, Any]) -> str:
+    """Return the headline of a verdict, from memory or JSON."""
+    if picked["label"] is None:
+        return "Nothing to deploy"
+    if decided(picked):
+        return f"Deploy {picked['label']}"
+    return undecided([picked["label"], *picked.get("alternatives", picked["ties"])])
+
+
+def decided(picked: Mapping[str, Any]) -> bool:
+    """Whether a verdict is decided; earlier versions wrote only the ties."""
+    return bool(picked.get("decided", not picked["ties"]))
+
+
+def undecided(labels: Sequence[str]) -> str:
+    """Name the algorithms between which it is undecided, the one to take first."""
+    return f"Undecided: {any_of(labels)}"
+
+
+def any_of(labels: Sequence[str]) -> str:
+    """Return "a or b", or the first few and how many others."""
+    return _joined(labels, "or")
+
+
+def all_of(labels: Sequence[str]) -> str:
+    """Return "a and b", or the first few and how many others."""
+    return _joined(labels, "and")
+
+
+def _joined(labels: Sequence[str], word: str) -> str:
+    more = len(labels) - NAMED
+    if more < 2:
+        return f" {word} ".join(labels)
+    return f"{', '.join(labels[:NAMED])} {word} {more} others"
+
+
+def outlook(found: Order, seeds: int, exact: bool = False) -> str:
+    """Say what would decide between the best and those that may be as good."""
+    if seeds == 1 and not exact:
+        return ONE_SEED
+    if not found.unsettled:
+        are = "is" if len(found.open) == 1 else "are"
+        return f"{all_of(found.open)} {are} equivalent ({WITHIN}), so that either will do"
+    short = [label for label in found.unsettled if label not in found.estimates]
+    if short:
+        return f"{all_of(short)} did not get there with every seed, and longer runs would decide"
+    if found.seeds is None:
+        return f"not even {MOST:,} seeds would decide"
+    return f"about {found.seeds} seeds would decide"

@@ -17,7 +17,17 @@ CURVES = "curves.csv"
 REAL = "real"  # the engine of real runs
 
 LATER = dict.fromkeys(
-    ("diverged", "failures", "handed_over", "network", "server", "staleness", "stall", "workers")
+    (
+        "bound",
+        "diverged",
+        "failures",
+        "handed_over",
+        "network",
+        "server",
+        "staleness",
+        "stall",
+        "workers",
+    )
 )
 """Keys that rows of earlier versions lack; None is their value."""
 
@@ -117,4 +127,5 @@ def _run(row: dict[str, Any], seed: int, points: np.ndarray) -> Run:
         curve=curve,
         seconds={},
         links={},
+        bound=bool(row["bound"]),
     )

@@ -169,6 +169,7 @@ class Run:
     "between workers") how many `messages` arrived, their mean `transit_seconds`, and the `bytes`
     sent. `jobs`: of each other `job` on the network, by number, its `algorithm`, `steps` and
     `seconds_per_step` meanwhile. `stall`: description of a deadlock; empty without one.
+    `bound`: whether the workers never meet, so that it bounds other algorithms and is never picked.
     """
 
     label: str
@@ -195,6 +196,7 @@ class Run:
     phases: dict[str, dict[str, float]] = field(default_factory=dict)
     jobs: list[dict[str, Any]] = field(default_factory=list)
     stall: str = ""
+    bound: bool = False
 
     @classmethod
     def of(
@@ -220,5 +222,6 @@ class Run:
             duration=curve["time"][-1],
             curve=curve,
             staleness={age: count for age, count in sorted((staleness or {}).items()) if count},
+            bound=algorithm.bound,
             **fields,
         )

@@ -100,6 +100,7 @@ class AlgorithmDocument(TypedDict):
     interval90: NotRequired[dict[str, Pair] | None]
     interval90_basis: NotRequired[str]
     bottleneck: NotRequired[str]
+    bound: NotRequired[bool | None]
     stall: NotRequired[str | None]
 
 
@@ -111,10 +112,14 @@ class About(TypedDict):
 
 
 class Pick(Estimated):
-    """Which algorithm to use."""
+    """Which algorithm to use; see `pick.verdict`. Earlier versions did not write all keys."""
 
     label: str | None
     ties: list[str]
+    decided: NotRequired[bool]
+    alternatives: NotRequired[list[str]]
+    not_separated: NotRequired[list[str]]
+    seeds_to_decide: NotRequired[int | None]
     measure: str
     value: Number
     sentence: str

@@ -68,7 +68,7 @@ class Algorithm(Section):
 
     `parameters`: typed keyword arguments for the program; `table`: the table as the user wrote it;
     `written`: its parameters with those of [optimizer], as written; `notes`: effects of other
-    tables.
+    tables; `bound`: whether its workers never meet, so that it is shown but never picked.
     """
 
     name: Name
@@ -77,6 +77,7 @@ class Algorithm(Section):
     table: dict[str, Any]
     written: dict[str, Any]
     notes: tuple[str, ...] = ()
+    bound: bool = False
 
     @property
     def words(self) -> str:
@@ -142,6 +143,7 @@ def _algorithm(value: Any, info: ValidationInfo) -> Any:
         "parameters": parameters,
         "table": value,
         "written": written,
+        "bound": programs[name].bound,
     }
 
 

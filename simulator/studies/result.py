@@ -20,6 +20,7 @@ from paceline.simulator.results import (
     unsaturated,
     usage,
 )
+from paceline.simulator.results.determinism import deterministic
 from paceline.simulator.results.figures import curves, style
 from paceline.simulator.results.intervals import HEAVY
 from paceline.simulator.results.pick import pick
@@ -75,6 +76,7 @@ class Result:
             "label": algorithm.label,
             "name": algorithm.name,
             "parameters": algorithm.written,
+            "bound": algorithm.bound,
         }
         found = {
             "failures": usage.failures(runs),
@@ -130,11 +132,14 @@ class Result:
     @cached_property
     def pick(self) -> dict[str, Any]:
         """The algorithm to use, and how sure that is, as `results.pick` returns it."""
-        return dict(
-            statistics.jsonable(
-                pick(self.groups, self.scenario.run.target_loss, heavy=self.scenario.heavy_tailed)
-            )
+        scenario = self.scenario
+        found = pick(
+            self.groups,
+            scenario.run.target_loss,
+            heavy=scenario.heavy_tailed,
+            exact=deterministic(scenario),
         )
+        return dict(statistics.jsonable(found))
 
     @cached_property
     def notes(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Summaries, intervals and the pick, on made-up runs."""
+"""Summaries and intervals, on made-up runs."""
 
 import csv
 import io
@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.simulator.results import statistics
-from paceline.simulator.results.pick import pick
 from paceline.simulator.results.run import COLUMNS, Run
 
 NAN = math.nan
@@ -179,106 +178,6 @@ def test_what_cannot_be_had_is_null(runs):
 def test_time_that_nobody_spent_has_no_breakdown():
     shares = summary([make_run(seconds=(0.0, 0.0, 0.0))])["breakdown"]
     assert set(statistics.jsonable(shares).values()) == {None}
-
-
-def test_pick_takes_the_first_at_the_target():
-    groups = {
-        "slow": seeds_reaching([40.0, 42.0, 44.0], "slow"),
-        "fast": seeds_reaching([10.0, 12.0, 14.0], "fast"),
-    }
-    found = pick(groups, 0.5)
-    assert (found["label"], found["ties"], found["measure"]) == ("fast", [], "time_to_target")
-    assert found["value"] == 12.0
-    assert "12.0 s" in found["sentence"]
-    assert "next is slow, 42.0 s" in found["sentence"]
-
-
-def test_pick_compares_seed_by_seed():
-    # Alike by their own intervals, but "second" is later by 1 s with every seed.
-    times = np.array([10.0, 30.0, 50.0, 20.0])
-    first, second = seeds_reaching(times, "first"), seeds_reaching(times + 1, "second")
-    shuffled = seeds_reaching(times[[2, 0, 3, 1]] + 1, "shuffled")
-    assert pick({"second": second, "first": first}, 0.5)["ties"] == []
-    tied = pick({"shuffled": shuffled, "first": first}, 0.5)
-    assert (tied["label"], tied["ties"]) == ("first", ["shuffled"])
-    assert "not distinguishable from shuffled at 95 %" in tied["sentence"]
-
-
-def test_pick_ties_the_identical():
-    groups = {name: seeds_reaching([10.0, 12.0], name) for name in ("one", "two")}
-    assert pick(groups, 0.5)["ties"] == ["two"]
-
-
-def test_pick_wants_every_seed_at_the_target():
-    groups = {
-        "risky": seeds_reaching([1.0, 1.0, math.inf], "risky"),
-        "sure": seeds_reaching([50.0, 51.0, 52.0], "sure"),
-    }
-    found = pick(groups, 0.5)
-    assert found["label"] == "sure"
-    assert "no other" in found["sentence"]
-
-
-def test_pick_else_takes_the_most_often_then_the_median():
-    never, inf = math.inf, math.inf
-    groups = {
-        "once": seeds_reaching([1.0, inf, inf], "once"),
-        "late": seeds_reaching([30.0, 31.0, inf], "late"),
-        "soon": seeds_reaching([20.0, 21.0, inf], "soon"),
-    }
-    found = pick(groups, 0.5)
-    assert (found["label"], found["measure"], found["value"]) == ("soon", "reached", 2)
-    assert "2 of 3 seeds, median 21.0 s" in found["sentence"]
-    nobody = {name: seeds_reaching([never, never], name) for name in ("one", "two")}
-    assert "No algorithm reached loss 0.5." in pick(nobody, 0.5)["sentence"]
-    assert pick(nobody, 0.5)["measure"] == "loss"
-
-
-def test_pick_without_a_target_compares_at_the_end_of_the_shortest_run():
-    quick = [make_run([1.0, 0.4], time=[0, 10], label="quick", seed=s) for s in range(2)]
-    # Lower in the end, but still at 0.9 after 10 s.
-    long = [make_run([1.0, 0.0], time=[0, 100], label="long", seed=s) for s in range(2)]
-    found = pick({"long": long, "quick": quick}, None)
-    assert (found["label"], found["value"], found["ties"]) == ("quick", 0.4, [])
-    assert "10.0 s" in found["sentence"]
-
-
-def test_pick_leaves_out_what_diverged():
-    good = [make_run([1.0, 0.9], label="good", seed=s) for s in range(2)]
-    bad = [make_run([1.0, 0.1], label="bad"), make_run([1.0, NAN], label="bad", seed=1)]
-    assert pick({"bad": bad, "good": good}, None)["label"] == "good"
-    assert statistics.notes({"bad": bad, "good": good}) == [
-        "bad: diverged with 1 of 2 seeds; try a smaller lr"
-    ]
-
-
-def test_pick_leaves_out_what_stands_still():
-    """Though it seems the fastest."""
-    good = [make_run([1.0, 0.9], label="good", seed=s) for s in range(2)]
-    stuck = [make_run([1.0, 0.1], label="stuck", seed=s) for s in range(2)]
-    stuck[1].stall = "worker 0 waits for worker 1"
-    for target in (None, 0.5, 0.95):
-        found = pick({"stuck": stuck, "good": good}, target)
-        assert found["label"] == "good"
-        assert found["sentence"].endswith("Out, as standing still for good: stuck.")
-    none = pick({"stuck": stuck}, None)
-    assert (none["label"], none["ties"]) == (None, [])
-    assert "every algorithm stands still for good" in none["sentence"]
-    assert summary(stuck)["stall"] == "worker 0 waits for worker 1"
-
-
-def test_pick_without_a_loss_takes_the_fewest_seconds_per_step():
-    slow = [make_run([NAN, NAN], time=[0, 20], label="slow", seed=s) for s in range(2)]
-    fast = [make_run([NAN, NAN], time=[0, 10], label="fast", seed=s) for s in range(2)]
-    found = pick({"slow": slow, "fast": fast}, None)
-    assert (found["label"], found["measure"], found["value"]) == ("fast", "seconds_per_step", 2.0)
-
-
-def test_one_seed_separates_nothing():
-    groups = {"slow": seeds_reaching([40.0], "slow"), "fast": seeds_reaching([1.0], "fast")}
-    found = pick(groups, 0.5)
-    assert (found["label"], found["ties"], found["ci95"]) == ("fast", ["slow"], None)
-    assert "--seeds" in found["sentence"]
 
 
 def test_notes_of_runs_are_said_once():

@@ -134,7 +134,7 @@ class ComparisonStatistics:
 
     @cached_property
     def regret(self) -> Row | None:
-        """Return the cost of picking the predicted best; see `quantities.regret`."""
-        over = self.over(2)
-        found = quantities.regret(self.of(over))
+        """Return the cost of picking the predicted best, bounds apart; see `quantities.regret`."""
+        over, rows = self.over(2), self.predicted.rows
+        found = quantities.regret({k: v for k, v in self.of(over).items() if not rows[k]["bound"]})
         return found and {"over": over, **found}

@@ -13,6 +13,7 @@ from paceline.simulator.reports.explore import address
 from paceline.simulator.reports.explore.controls import controls
 from paceline.simulator.reports.explore.pool import Pool
 from paceline.simulator.reports.explore.previews import Preview, Previewer
+from paceline.simulator.results.determinism import deterministic
 from paceline.simulator.results.pick import pick
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Scenario
@@ -53,10 +54,14 @@ class View:
         groups = {
             label: part.runs[:seeds] for label, part in zip(self.labels, self.parts, strict=True)
         }
-        heavy = self.scenario.heavy_tailed
-        if any(part.share < 1 for part in self.parts):
-            return f"So far: {pick(groups, None, heavy=heavy)['sentence']}"
-        return str(pick(groups, self.scenario.run.target_loss, heavy=heavy)["sentence"])
+        whole = all(part.share == 1 for part in self.parts)
+        said = pick(
+            groups,
+            self.scenario.run.target_loss if whole else None,
+            heavy=self.scenario.heavy_tailed,
+            exact=deterministic(self.scenario),
+        )["sentence"]
+        return said if whole else f"So far: {said}"
 
     @property
     def shown(self) -> str:

@@ -46,7 +46,8 @@ def results(
     for line in lines:
         row, seeds = line.row, len(line.runs)
         strong = (line.found.name, line.label) in picks
-        cells: list[Cell | str] = [Cell(line.name, strong=strong)]
+        name = f"{line.name} (a bound)" if row["bound"] else line.name
+        cells: list[Cell | str] = [Cell(name, strong=strong)]
         if several:
             times = row["time_to_target"] or {}
             late = "not with every seed" if times.get("reached") else "not reached"
@@ -119,18 +120,25 @@ def _error(row: Mapping[str, Any]) -> str:
 
 def picks(verdicts: Sequence[RunVerdict]) -> PageSection:
     """Tabulate the pick of each RUN."""
-    names = dict.fromkeys(each.pick or "none" for each in verdicts)
+    picked = [_picked(each) for each in verdicts]
+    names = dict.fromkeys(picked)
     heading = "The picks differ: " + ", ".join(names)
     if len(names) == 1:
         heading = f"Every run picks {next(iter(names))}"
     rows = [
-        (each.run, Cell(each.pick or "none", strong=True), each.value, each.within)
-        for each in verdicts
+        (each.run, Cell(name, strong=True), each.value, each.within)
+        for each, name in zip(verdicts, picked, strict=True)
     ]
     columns = ("run", "pick", "value", "95 %")
     return PageSection(
         "picks", heading, tables=[PageTable("The pick of each run", columns, rows, 2)]
     )
+
+
+def _picked(each: RunVerdict) -> str:
+    if each.pick is None:
+        return "none"
+    return each.pick if each.decided else f"{each.pick} (undecided)"
 
 
 def differences(every: Sequence[FoundRun]) -> PageTable:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict  # typing's own is not enough for pydantic before 3.12
 
-from paceline.simulator.results.schema import About, Owned, RunTable, Statistic, Table
+from paceline.simulator.results.schema import About, Owned, Pick, RunTable, Statistic, Table
 
 COMPARISON, TUNE, SWEEP = "comparison.json", "tune.json", "sweep.json"
 FARTHEST = 1e100  # largest number drawn: sums of such numbers stay finite
@@ -74,6 +74,10 @@ class ChangedWorld(TypedDict):
     change: Known
     values: dict[str, Number]
     regret: dict[str, Number]
+    regret_at_least: NotRequired[dict[str, Number]]
+    cut: NotRequired[Number]
+    first: NotRequired[str | None]
+    not_worse: NotRequired[list[str]]
 
 
 class Tune(PageDocument):
@@ -85,8 +89,17 @@ class Tune(PageDocument):
     ties: list[Named]
     simplest: str
     sentence: str
+    pick: NotRequired[Pick]
     regret: list[ChangedWorld]
     warnings: list[Annotated[str, Field(min_length=1)]]
+
+
+class PointPick(TypedDict):
+    """The verdict at a point."""
+
+    label: str | None
+    decided: bool
+    alternatives: list[str]
 
 
 class Sweep(PageDocument):
@@ -94,6 +107,8 @@ class Sweep(PageDocument):
 
     vary: Annotated[dict[str, list[Any]], Field(min_length=1)]
     points: list[Table]
+    picks: NotRequired[list[PointPick]]
+    bounds: NotRequired[list[str]]
 
 
 class SweepRow(TypedDict):

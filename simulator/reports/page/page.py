@@ -159,7 +159,7 @@ def _error(
     first = next((line for line in drawn if (line.found.name, line.label) in picks), drawn[0])
     heading = "Error against time"
     mean = (first.row["time_to_target"] or {}).get("mean")
-    if target is not None and mean is not None and len(every) == 1:
+    if target is not None and mean is not None and len(every) == 1 and answers[0].decided:
         heading = f"{first.label} reaches loss {target:g} first"
     kinds = {str((f.scenario.get("table") or {}).get("objective", {}).get("kind")) for f in every}
     name = LOSS_NAMES.get(kinds.pop(), "loss") if len(kinds) == 1 else "loss"

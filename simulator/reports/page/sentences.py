@@ -12,6 +12,7 @@ from paceline.simulator.reports.page.parts import percent
 from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.results import wording
 from paceline.simulator.results.intervals import MEDIAN, difference, stated
+from paceline.simulator.results.pick import ENOUGH, WITHIN, all_of, any_of, decided, headline
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import (
     at,
@@ -23,20 +24,21 @@ from paceline.simulator.results.statistics import (
 )
 
 Groups = Mapping[str, Sequence[Run]]
-BASELINES = ("ssgd", "psgd")  # names of algorithms to compare with; else the scenario's first
+BASELINES = ("ssgd",)  # names of algorithms to compare with; else the scenario's first
 LEVELS = 80  # losses, or times, at which we look for the leader
 MARGIN, SURE, CHANGE = "By how much?", "How sure is that?", "What would change the answer?"
 
 
 @dataclass(frozen=True)
 class RunVerdict:
-    """The verdict of one RUN. `facts`: questions and their answers."""
+    """The verdict of one RUN. `facts`: questions and their answers; `decided`: the pick is."""
 
     run: str
     headline: str
     sentence: str
     facts: list[tuple[str, list[str]]]
     pick: str | None = None
+    decided: bool = False
     value: str = "-"
     within: str = "-"
 
@@ -49,24 +51,20 @@ def verdict(found: FoundRun) -> RunVerdict:
     best = pick["label"]
     if best is None or best not in run.runs:
         return RunVerdict(found.name, "Nothing to deploy", pick["sentence"], [])
-    headline = f"Deploy {best}"
-    if len(run.runs[best]) == 1 and pick["measure"] != "reached":
-        headline += ", as far as one seed can tell"
-    elif pick["ties"]:
-        headline += f"; {_any(pick['ties'])} may be as good"
-    scores = scored(run.runs, pick["measure"], found.target)
+    said, sure = headline(pick), decided(pick)
+    groups = {label: runs for label, runs in run.runs.items() if not runs[0].bound}
+    scores = scored(groups, pick["measure"], found.target)
     facts = [
         (MARGIN, _margins(scores, pick, baseline(found))),
         (SURE, [*_sure(found, scores, pick)]),
-        (CHANGE, [*filter(None, _change(found, run.runs, pick))]),
+        (CHANGE, [*filter(None, _change(found, groups, pick))]),
     ]
     say = number if pick["measure"] == "loss" else human
     if pick["measure"] == "reached":
-        return RunVerdict(found.name, headline, pick["sentence"], facts, best)
+        return RunVerdict(found.name, said, pick["sentence"], facts, best, sure)
     within = wording.qualified(stated(pick, "value"), _unit(pick["measure"]))
-    return RunVerdict(
-        found.name, headline, pick["sentence"], facts, best, say(pick["value"]), within
-    )
+    value = say(pick["value"])
+    return RunVerdict(found.name, said, pick["sentence"], facts, best, sure, value, within)
 
 
 def _unit(measure: str) -> str:
@@ -76,8 +74,9 @@ def _unit(measure: str) -> str:
 def baseline(found: FoundRun) -> str | None:
     """Return the label of the algorithm that others are compared with."""
     assert found.main is not None
-    names = {row["name"]: label for label, row in reversed(found.main.rows.items())}
-    return next((names[name] for name in BASELINES if name in names), next(iter(found.main.rows)))
+    rows = {label: row for label, row in found.main.rows.items() if not row["bound"]}
+    names = {row["name"]: label for label, row in reversed(rows.items())}
+    return next((names[name] for name in BASELINES if name in names), next(iter(rows), None))
 
 
 def scored(groups: Groups, measure: str, target: float | None) -> dict[str, dict[int, float]]:
@@ -138,26 +137,22 @@ def margin(
 def _sure(
     found: FoundRun, scores: Mapping[str, Mapping[int, float]], pick: Mapping[str, Any]
 ) -> Iterator[str]:
-    best, seeds = pick["label"], len(scores[pick["label"]])
-    wins = sum(
-        all(values[seed] >= scores[best][seed] for values in scores.values() if seed in values)
-        for seed in scores[best]
-    )
-    if seeds == 1:
-        yield "One seed cannot tell chance from merit; run more with `--seeds 8`."
-    elif pick["ties"]:
-        yield (
-            f"Not distinguishable from {_any(pick['ties'])} at 95 % with {seeds} seeds; run more. "
-            f"It was first with {wins} of {seeds}."
-        )
-    elif len(scores) > 1:
-        yield f"It was first with {wins} of {seeds} seeds" + (
-            ", and the 95 % intervals of its lead exclude zero."
-            if pick["measure"] != "reached"
-            else "."
-        )
+    own = scores[pick["label"]]
+    ahead = [
+        sum(values[seed] > own[seed] for seed in own if seed in values)
+        for label, values in scores.items()
+        if label != pick["label"]
+    ]
+    seeds, wins = len(own), min(ahead, default=0)
+    if seeds == 1 and not decided(pick):
+        yield f"One seed cannot tell chance from merit; run more with `--seeds {ENOUGH}`."
+    elif ahead and decided(pick):
+        than = "with every seed" if wins == seeds else f"with at least {wins} of {seeds} seeds"
+        yield f"Known at 95 %: it was ahead of each other algorithm {than}."
+    elif ahead:
+        yield from unsure(pick)
     assert found.main is not None
-    known = (found.main.rows[best].get("interval90") or {}).get("time_to_target")
+    known = (found.main.rows[pick["label"]].get("interval90") or {}).get("time_to_target")
     if known and known[0] is not None:
         high = "later" if known[1] is None else human(known[1])
         yield f"By its calibration, a real run takes {human(known[0])} to {high} (90 %)."
@@ -165,6 +160,17 @@ def _sure(
         yield from _measured(found.comparison)
     elif "measured" not in found.sides:
         yield "No real training has confirmed it; run `paceline validate`."
+
+
+def unsure(pick: Mapping[str, Any]) -> Iterator[str]:
+    """Say which alternatives of an undecided pick may be as good, and what would decide."""
+    ties, apart = pick["ties"], pick.get("not_separated", pick["ties"])
+    if ties and apart is not ties:
+        yield f"Equivalent, {WITHIN} of each other: {pick['label']} and {all_of(ties)}."
+    if apart:
+        yield f"Not known to be better than {any_of(apart)}, nor to be equivalent to it."
+    if enough := pick.get("seeds_to_decide"):
+        yield f"About {enough} seeds would decide."
 
 
 def _measured(comparison: Mapping[str, Any]) -> Iterator[str]:
@@ -179,8 +185,6 @@ def _measured(comparison: Mapping[str, Any]) -> Iterator[str]:
 
 def _change(found: FoundRun, groups: Groups, pick: Mapping[str, Any]) -> Iterator[str]:
     best = pick["label"]
-    if pick["ties"]:
-        yield "More seeds may break the ties."
     if pick["measure"] == "time_to_target" and found.target is not None and len(groups) > 1:
         yield targets(groups, best, found.target)
     elif pick["measure"] == "loss" and len(groups) > 1:
@@ -207,7 +211,7 @@ def targets(groups: Groups, best: str, target: float) -> str:
     first = [_first({k: _mean_crossing(runs, v) for k, runs in groups.items()}) for v in levels]
     start, stop = _stretch(first, int(np.searchsorted(levels, target)), best)
     above, below = number(levels[stop]), number(levels[start])
-    said = f"It is the first to reach any loss from {above} down to {below}"
+    said = f"By these seeds' means it is the first at any loss from {above} down to {below}"
     other = []
     if stop + 1 < len(levels):
         other.append(f"for a target above that, {first[stop + 1]}")
@@ -230,7 +234,7 @@ def _deadlines(groups: Groups, best: str) -> str:
     ]
     start, _ = _stretch(first, len(times) - 1, best)
     if start == 0:
-        return f"It has the lowest loss at any deadline up to {human(end)}."
+        return f"By these seeds' means it has the lowest loss at any deadline up to {human(end)}."
     before = human(times[start])
     return f"A deadline before {before}: until then {first[start - 1]} has the lower loss."
 
@@ -248,9 +252,3 @@ def _stretch(first: Sequence[str], place: int, best: str) -> tuple[int, int]:
     while stop + 1 < len(first) and first[stop + 1] == best:
         stop += 1
     return start, stop
-
-
-def _any(labels: Sequence[str]) -> str:
-    few = list(labels[:3])
-    more = [f"{len(labels) - 3} more"] if len(labels) > 3 else []
-    return " or ".join([*few, *more])

@@ -1,5 +1,6 @@
 """The verdict and the section of a sweep: which algorithm is first at which point."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -10,50 +11,90 @@ from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.reports.page.sentences import CHANGE, MARGIN, SURE, RunVerdict
 from paceline.simulator.reports.page.series import DASHES, SYMBOLS
 from paceline.simulator.results import wording
-from paceline.simulator.results.columns import estimate_of, ranked_by
+from paceline.simulator.results.columns import ResultColumn, estimate_of, ranked_by
 from paceline.simulator.results.figures.style import COLOURS
+from paceline.simulator.results.pick import any_of, undecided
 from paceline.simulator.results.statistics import human, number, time_unit
+from paceline.simulator.results.usage import few
 
 ROWS = 60
+CHANGES = 6  # most points, or groups of them, at which the page says that another is first
 Row = Mapping[str, Any]
 
 
 def verdict(found: FoundRun) -> RunVerdict:
-    """Say which algorithm is first, and where it is not."""
+    """Say which algorithm is first at which points, and where that is undecided."""
     sweep = found.sweep
     assert sweep is not None
-    column = ranked_by(sweep["rows"])
-    measure = column.key
-    points = _points(sweep)
-    firsts = {name: _ranked(rows, measure) for name, rows in points.items()}
+    column, points = ranked_by(sweep["rows"]), _points(sweep)
+    picks = _picks(sweep, points, column.key)
+    if not picks:
+        why = "No algorithm that may be picked has a value at any point."
+        return RunVerdict(found.name, "Nothing to deploy", why, [])
     wins: dict[str, list[str]] = {}
-    for name, ranked in firsts.items():
-        if ranked:
-            wins.setdefault(str(ranked[0]["label"]), []).append(name)
+    for name, pick in picks.items():
+        wins.setdefault(pick["label"] if pick["decided"] else "", []).append(name)
+    unsure = wins.pop("", [])
+    ahead = Counter(pick["label"] for pick in picks.values())
+    best = max(ahead, key=lambda label: (len(wins.get(label, ())), ahead[label]))
+    sure = len(wins.get(best, ())) == len(points)
+    said = [f"{label} at {len(names)}" for label, names in wins.items()]
+    said += [f"undecided at {len(unsure)}"] if unsure else []
+    headline = f"Deploy {best}" if sure else f"It depends: {', '.join(said)}"
     if not wins:
-        return RunVerdict(
-            found.name, "Nothing to deploy", "No algorithm has a value at any point.", []
-        )
-    best = max(wins, key=lambda label: len(wins[label]))
-    count = len(wins[best])
-    sentence = f"{best}: smallest {column.words} at {count} of {len(points)} points."
-    leads = [
-        estimate_of(ranked[1], measure).value / estimate_of(ranked[0], measure).value
-        for ranked in firsts.values()
-        if len(ranked) > 1 and ranked[0]["label"] == best and ranked[0][measure] > 0
-    ]
-    facts = []
-    if leads:
-        low, high = number(min(leads)), number(max(leads))
-        times = f"{low} times" if low == high else f"{low} to {high} times"
-        facts.append((MARGIN, [f"There, the next algorithm's {column.words} is {times} as large."]))
-    close = [name for name, ranked in firsts.items() if len(ranked) > 1 and _meet(ranked, measure)]
-    meeting = "At no point" if not close else f"At {len(close)} of {len(points)} points"
-    facts.append((SURE, [f"{meeting} do the intervals of the first two overlap."]))
-    others = [f"At {'; '.join(names)}: {label}." for label, names in wins.items() if label != best]
+        either = dict.fromkeys(label for pick in picks.values() for label in _open(pick))
+        headline = undecided([best, *(label for label in either if label != best)])
+    many = few(len(points), "point", "points")
+    sentence = f"Smallest {column.words}, known at 95 %: {', '.join(said)} of {many}."
+    change = [f"At {'; '.join(names)}: {label}." for label, names in wins.items() if label != best]
+    change += [f"At {name}: undecided, {any_of(_open(picks[name]))}." for name in unsure]
     none = [f"None of the values of {', '.join(sweep['vary'])} that were tried."]
-    facts.append((CHANGE, others[:6] or none))
-    return RunVerdict(found.name, f"Deploy {best}", sentence, facts, best)
+    facts = [
+        *_leads(sweep, [points[name] for name in wins.get(best, ())], best, column),
+        (SURE, [f"The first is known at 95 % at {len(picks) - len(unsure)} of {many}."]),
+        (CHANGE, change[:CHANGES] or none),
+    ]
+    return RunVerdict(found.name, headline, sentence, facts, best, sure)
+
+
+def _open(pick: Row) -> list[str]:
+    """Return the labels of a point's first, and of those not known to be worse."""
+    return [pick["label"], *pick["alternatives"]]
+
+
+def _picks(sweep: Row, points: Mapping[str, Sequence[Row]], measure: str) -> dict[str, Row]:
+    """Return the verdict at each point that has one.
+
+    Earlier versions wrote none; there it is undecided where the intervals of the first two overlap.
+    """
+    if "picks" in sweep:
+        pairs = zip(points, sweep["picks"], strict=False)
+        return {name: pick for name, pick in pairs if pick["label"] is not None}
+    found = {}
+    for name, rows in points.items():
+        first, *others = _ranked(sweep, rows, measure) or [None]
+        if first is not None:
+            near = [str(row["label"]) for row in others if _meet([first, row], measure)]
+            found[name] = {"label": str(first["label"]), "decided": not near, "alternatives": near}
+    return found
+
+
+def _leads(
+    sweep: Row, points: Sequence[Sequence[Row]], best: str, column: ResultColumn
+) -> list[tuple[str, list[str]]]:
+    """Say how far the next is behind at the points where `best` is known to be first."""
+    leads = []
+    for rows in points:
+        ranked = _ranked(sweep, rows, column.key)
+        found = {str(row["label"]): estimate_of(row, column.key).value for row in ranked}
+        own, *behind = found.pop(best, 0), *found.values()
+        if own > 0 and behind:
+            leads.append(behind[0] / own)
+    if not leads:
+        return []
+    low, high = number(min(leads)), number(max(leads))
+    times = f"{low} times" if low == high else f"{low} to {high} times"
+    return [(MARGIN, [f"Where it is, the next one's {column.words} is {times} as large."])]
 
 
 def _points(sweep: Row) -> dict[str, list[Row]]:
@@ -80,9 +121,11 @@ def _value(value: Any) -> str:
     )
 
 
-def _ranked(rows: Sequence[Row], measure: str) -> list[Row]:
-    known = (row for row in rows if row.get(measure) is not None)
-    return sorted(known, key=lambda row: estimate_of(row, measure).value)
+def _ranked(sweep: Row, rows: Sequence[Row], measure: str) -> list[Row]:
+    """Sort the rows that have a value and may be picked, best first."""
+    bounds = sweep.get("bounds", ())
+    there = (r for r in rows if r.get(measure) is not None and r["label"] not in bounds)
+    return sorted(there, key=lambda row: estimate_of(row, measure).value)
 
 
 def _meet(ranked: Sequence[Row], measure: str) -> bool:
@@ -135,13 +178,17 @@ def section(found: FoundRun, place: int) -> parts.PageSection:
     }
     says = f"{column.words} of each algorithm at each point of the sweep"
     figure = parts.Figure(f"sweep-{place}", says, data, layout, {}, legend)
-    best = {name: ranked[0] for name, each in points.items() if (ranked := _ranked(each, measure))}
+    best = {name: pick["label"] for name, pick in _picks(sweep, points, measure).items()}
+    bounds = sweep.get("bounds", ())
     columns = ("point", "algorithm", column.words, "95 %", "reached", "time per step")
     cells = [
         (
             name,
-            parts.Cell(str(row["label"]), strong=best.get(name) is row),
-            "-" if row.get(measure) is None else say(estimate_of(row, measure).value),
+            parts.Cell(
+                f"{row['label']} (a bound)" if row["label"] in bounds else str(row["label"]),
+                strong=best.get(name) == str(row["label"]),
+            ),
+            "-" if row.get(measure) is None else say(row[measure]),
             wording.qualified(estimate_of(row, measure), column.unit),
             "-" if row.get("reached") is None else f"{row['reached']:.0f} of {row['seeds']:.0f}",
             human(estimate_of(row, "seconds_per_step").value),

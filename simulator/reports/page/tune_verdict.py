@@ -3,13 +3,21 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from paceline.simulator.reports.page.parts import percent
 from paceline.simulator.reports.page.reading import FoundRun
-from paceline.simulator.reports.page.sentences import BASELINES, CHANGE, MARGIN, SURE, RunVerdict
+from paceline.simulator.reports.page.sentences import (
+    BASELINES,
+    CHANGE,
+    MARGIN,
+    SURE,
+    RunVerdict,
+    unsure,
+)
 from paceline.simulator.results import wording
 from paceline.simulator.results.intervals import Estimate, stated
+from paceline.simulator.results.pick import ENOUGH, decided, headline
 from paceline.simulator.results.statistics import human, number
-from paceline.simulator.studies.tune.verdict import uncertainty
+from paceline.simulator.results.usage import few
+from paceline.simulator.studies.tune.costs import cost
 
 Row = Mapping[str, Any]
 Say = Callable[[Any], str]
@@ -34,17 +42,25 @@ def verdict(found: FoundRun) -> RunVerdict:
     best, say = tune["ranking"][0], says(tune)
     if not best["reached"]:
         return RunVerdict(found.name, "Nothing to deploy yet", tune["sentence"], _warned(tune))
-    headline = f"Deploy {best['label']}"
-    if tune["simplest"] != best["label"]:
-        headline += f"; the simpler {tune['simplest']} may be as good"
+    pick = picked(tune)
     facts = [
         (MARGIN, [*_margins(tune)]),
-        (SURE, [_sure(tune)]),
+        (SURE, [*_sure(tune)]),
         (CHANGE, [*_change(tune)]),
     ]
-    within = wording.qualified(stated(best, "value"), unit(tune))
-    value = say(best["value"])
-    return RunVerdict(found.name, headline, tune["sentence"], facts, best["label"], value, within)
+    within = wording.qualified(stated(pick, "value"), unit(tune))
+    return RunVerdict(
+        found.name, headline(pick), tune["sentence"], facts, pick["label"], decided(pick),
+        say(pick["value"]), within,
+    )  # fmt: skip
+
+
+def picked(tune: Row) -> Row:
+    """Return the verdict of a search; earlier versions wrote only the best and its ties."""
+    best = tune["ranking"][0]
+    ties = [row["label"] for row in tune["ties"]]
+    found: Row = tune.get("pick", best | {"ties": ties})
+    return found
 
 
 def _warned(tune: Row) -> list[tuple[str, list[str]]]:
@@ -66,13 +82,14 @@ def _margins(tune: Row) -> Iterator[str]:
     if plain and plain is not others[0]:
         roles.append((plain, f"the best {plain['name']}"))
     word = {"time-to-loss": "sooner", "cost-to-loss": "cheaper"}.get(tune["objective"], "lower")
+    own = "" if best["label"] == picked(tune)["label"] else f"{best['label']}: "
     for row, role in roles:
         if row["value"] is None or best["value"] is None:
             reached = f"{row['reached']} of {row['seeds']} seeds"
             yield f"{row['label']}, {role}, reached the target with only {reached}."
             continue
         gap, within = wording.difference(_behind(row, best), unit(tune))
-        yield f"{gap} {word} than {row['label']}, {role}{within}."
+        yield f"{own}{gap} {word} than {row['label']}, {role}{within}."
 
 
 def _behind(row: Row, best: Row) -> Estimate:
@@ -84,44 +101,57 @@ def _behind(row: Row, best: Row) -> Estimate:
     return stated({"mean": value, "ci95": ends})
 
 
-def _sure(tune: Row) -> str:
-    count, seeds = len(tune["ranking"]), tune["ranking"][0]["seeds"]
-    if seeds == 1:
-        return "One seed cannot tell chance from merit; run more with `--seeds 8`."
-    if not tune["ties"]:
-        return (
-            f"Distinguishable from all {count - 1} other configurations at 95 % with {seeds} seeds."
+def _sure(tune: Row) -> Iterator[str]:
+    pick, rows = picked(tune), tune["ranking"]
+    seeds = rows[0]["seeds"]
+    early = sum(bool(row["stopped"]) for row in rows)
+    if seeds == 1 and not decided(pick):
+        yield f"One seed cannot tell chance from merit; run more with `--seeds {ENOUGH}`."
+    elif decided(pick) and len(rows) > 1:
+        ran = len(rows) - 1 - early
+        yield (
+            f"Known at 95 %: {rows[0]['label']} is better than {few(ran, 'other', 'others')} "
+            f"with {seeds} seeds."
         )
-    names = ", ".join(row["label"] for row in tune["ties"][:4])
-    more = f" and {len(tune['ties']) - 4} more" if len(tune["ties"]) > 4 else ""
-    return (
-        f"Not distinguishable from {len(tune['ties'])} of the other {count - 1} configurations "
-        f"({names}{more}) at 95 % with {seeds} seeds; {tune['simplest']} is the simplest of these."
-    )
+    else:
+        yield from unsure(pick)
+    if early:
+        yield (
+            f"{few(early, 'other was', 'others were')} given up early, as worse by three standard "
+            "errors."
+        )
 
 
 def _change(tune: Row) -> Iterator[str]:
-    """Say with which changes of the scenario another candidate is first."""
-    best = tune["ranking"][0]["label"]
+    """Say with which changes of the scenario another candidate is known to be better."""
+    best = picked(tune)["label"]
     steady: dict[str, list[float]] = {}
     for world in tune["regret"]:
-        cost = world["regret"].get(best)
         if not world["input"]:
             continue
-        if cost == 0:
+        if good(world, best):
             steady.setdefault(world["input"], []).append(world["change"])
             continue
-        known = {k: v for k, v in world["values"].items() if v is not None}
-        first = (
-            f"{min(known, key=lambda k: known[k])} is first" if known else "none reaches the target"
-        )
-        stay = "does not reach the target" if cost is None else f"costs {percent(cost, 1)} more"
-        yield _sentence(f"{world_name(world)}: {first}, and this pick {stay}")
+        first = _first(world)
+        costs = cost(world, best, " %")
+        missed = costs == "not reached"
+        stay = "does not reach the target" if missed else f"costs {costs} more"
+        ahead = f"{first} is better, and" if first else "none reaches the target;"
+        yield _sentence(f"{world_name(world)}: {ahead} this pick {stay}")
     if steady:
         worlds = [_both(what, changes) for what, changes in steady.items()]
-        yield f"It stays first with {', '.join(worlds)}."
-    stated = uncertainty(tune["ranking"][0]["seeds"], len(tune["ties"]))  # by `_sure`
-    yield from (_sentence(text) for text in tune["warnings"] if text != stated)
+        yield f"It stays the best, or not known to be worse, with {', '.join(worlds)}."
+    yield from (_sentence(text) for text in tune["warnings"])
+
+
+def good(world: Row, label: str) -> bool:
+    """Whether a candidate is the best in a world, or not known to be worse than that."""
+    return world["regret"].get(label) == 0 or label in world.get("not_worse", ())
+
+
+def _first(world: Row) -> str | None:
+    known = {label: value for label, value in world["values"].items() if value is not None}
+    return min(known, key=lambda label: known[label], default=None)
 
 
 def _both(what: str, changes: Sequence[float]) -> str:

@@ -4,10 +4,21 @@ from collections.abc import Sequence
 
 from paceline.simulator.reports.page import parts
 from paceline.simulator.reports.page.reading import FoundRun
-from paceline.simulator.reports.page.tune_verdict import Row, Say, says, unit, world_name
+from paceline.simulator.reports.page.tune_verdict import (
+    Row,
+    Say,
+    good,
+    picked,
+    says,
+    unit,
+    world_name,
+)
 from paceline.simulator.results import wording
 from paceline.simulator.results.intervals import stated
+from paceline.simulator.results.pick import decided
 from paceline.simulator.results.statistics import time_unit
+from paceline.simulator.results.usage import few
+from paceline.simulator.studies.tune.costs import cost, notes
 
 SHOWN = 20  # configurations in the figure and the first table; the others are folded
 FOLDED = 300
@@ -18,16 +29,15 @@ def ranking(found: FoundRun, place: int) -> parts.PageSection:
     tune = found.tune
     assert tune is not None
     say, rows = says(tune), tune["ranking"]
-    ties = {row["label"] for row in tune["ties"]}
-    figure = _figure(tune, place)
-    lead = "Filled: the best, and its ties. Bars: 95 % over seeds."
-    first = _table(tune, rows[:SHOWN], ties, say)
-    rest = [_table(tune, rows[SHOWN:FOLDED], ties, say, f"{len(rows) - SHOWN} more")]
-    count = len(tune["ties"])
+    pick, figure = picked(tune), _figure(tune, place)
+    lead = "Filled: the best, and all not known to be worse. Bars: 95 % over seeds."
+    first = _table(tune, rows[:SHOWN], say)
+    rest = [_table(tune, rows[SHOWN:FOLDED], say, f"{len(rows) - SHOWN} more")]
     heading = (
-        f"{count} of {len(rows) - 1} other configurations are not distinguishable from the best"
-        if count
-        else f"The best of {len(rows)} configurations stands alone"
+        f"The best of {len(rows)} configurations is known"
+        if decided(pick)
+        else f"{len(alternatives(tune))} of {few(len(rows), 'configuration', 'configurations')} "
+        "may be the best"
     )
     return parts.PageSection(
         f"tune-{place}", heading, lead, [figure], [first, *(rest if len(rows) > SHOWN else [])]
@@ -36,7 +46,7 @@ def ranking(found: FoundRun, place: int) -> parts.PageSection:
 
 def _figure(tune: Row, place: int) -> parts.Figure:
     rows = tune["ranking"]
-    good = {row["label"] for row in [rows[0], *tune["ties"]]}
+    good = alternatives(tune)
     shown = [row for row in rows[:SHOWN] if row["value"] is not None][::-1]
     worst = max((row["value"] for row in shown), default=1.0)
     in_time = tune["objective"] == "time-to-loss"
@@ -90,29 +100,36 @@ def _dots(rows: Sequence[Row], scale: float, unit: str, filled: bool) -> parts.J
     }
 
 
-def _table(
-    tune: Row, rows: Sequence[Row], ties: set[str], say: Say, folded: str = ""
-) -> parts.PageTable:
+def alternatives(tune: Row) -> set[str]:
+    """Return the labels of the best and of all that are not known to be worse."""
+    pick = picked(tune)
+    return {tune["ranking"][0]["label"], *pick.get("alternatives", pick["ties"])}
+
+
+def _table(tune: Row, rows: Sequence[Row], say: Say, folded: str = "") -> parts.PageTable:
     def value(row: Row) -> str:
         if row["value"] is not None:
             return say(row["value"])
         return f"above {say(row['at_least'])}" if row["at_least"] else "not reached"
 
-    best = tune["ranking"][0]
-    verdicts = {
-        row["label"]: "best"
-        if row["label"] == best["label"]
-        else ("not known to be worse" if row["label"] in ties else "")
-        or ("given up early" if row["stopped"] else "")
-        for row in rows
-    }
+    best, pick = tune["ranking"][0]["label"], picked(tune)
+    apart = pick.get("not_separated", pick["ties"])
+    ties = {pick["label"], *pick["ties"]}.difference(apart)
+
+    def verdict(row: Row) -> str:
+        if row["label"] == best:
+            return "best"
+        said = "not separated" if row["label"] in apart else ""
+        said = "equivalent" if row["label"] in ties else said
+        return said or ("given up early" if row["stopped"] else "")
+
     return parts.PageTable(
         "Configurations, best first",
         ("configuration", "verdict", tune["measure"], "95 %", "reached"),
         [
             (
-                parts.Cell(row["label"], strong=row["label"] == best["label"]),
-                verdicts[row["label"]],
+                parts.Cell(row["label"], strong=row["label"] == pick["label"]),
+                verdict(row),
                 value(row),
                 wording.qualified(stated(row, "value"), unit(tune)),
                 f"{row['reached']} of {row['seeds']}",
@@ -130,33 +147,39 @@ def sensitivity(found: FoundRun, place: int) -> parts.PageSection | None:
     assert tune is not None
     if not tune["regret"]:
         return None
-    worlds = tune["regret"]
-    known = [v for world in worlds for v in world["regret"].values() if v is not None]
-    most = max(known, default=0.0) or 1.0
+    worlds, pick = tune["regret"], picked(tune)["label"]
+    most = max((_size(world, label) for world in worlds for label in world["values"]), default=0)
     heads = list(map(world_name, worlds))
     rows = [
-        [label, *(_share(world["regret"].get(label), most) for world in worlds)]
+        [label, *(_share(world, label, most or 1.0) for world in worlds)]
         for label in worlds[0]["values"]
     ]
     flipped = [
         head
         for head, world in zip(heads, worlds, strict=True)
-        if world["input"] and world["regret"].get(tune["ranking"][0]["label"]) != 0
+        if world["input"] and not good(world, pick)
     ]
     heading = (
-        f"Another configuration would be first with {', '.join(flipped)}"
+        f"Another configuration is better with {', '.join(flipped)}"
         if flipped
-        else "The pick stays first if latency, bandwidth or straggling is 20 % off"
+        else "No other is known to be better if latency, bandwidth or straggling is 20 % off"
     )
+    lead = "What each candidate costs beyond the best of them if the scenario is wrong."
     return parts.PageSection(
         f"sensitivity-{place}",
         heading,
-        "What each candidate costs beyond the best of them if the scenario is wrong.",
+        " ".join([lead, *notes(worlds)]),
         tables=[parts.PageTable("Above the best of these", ("configuration", *heads), rows)],
     )
 
 
-def _share(share: float | None, most: float) -> parts.Cell:
-    if share is None:
-        return parts.Cell("not reached", 1.0)
-    return parts.Cell(parts.percent(share, 1), share / most, strong=share == 0)
+def _size(world: Row, label: str) -> float:
+    """Return what is known of a candidate's cost, as a share; 0 where nothing is."""
+    bound = world.get("regret_at_least", {}).get(label)
+    return (world["regret"].get(label) if bound is None else bound) or 0.0
+
+
+def _share(world: Row, label: str, most: float) -> parts.Cell:
+    said = cost(world, label, " %")
+    bar = 1.0 if said == "not reached" else _size(world, label) / most
+    return parts.Cell(said, bar, strong=world["regret"].get(label) == 0)

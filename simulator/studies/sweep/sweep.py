@@ -253,6 +253,8 @@ def save(result: SweepResult, directory: store.SweepDirectory) -> None:
         "scenario": result.json()["scenario"] | {"table": result.scenario.table},
         "vary": result.vary,
         "points": result.points,
+        "picks": result.picks,
+        "bounds": result.bounds,
         "engine": result.engine,
         "versions": result.versions,
         "notes": result.notes,

@@ -16,6 +16,7 @@ from paceline.simulator.results.columns import RESULT_COLUMNS, Conditions, estim
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.scenario.tables import Prices
+from paceline.simulator.studies.sweep.picks import picked
 from paceline.simulator.studies.sweep.points import Point, value
 
 Row = dict[str, Any]
@@ -34,8 +35,9 @@ class SweepResult:
     `program`, `engine`, `seeds`, and the mean of each of `RESULT_COLUMNS` with its 95 % interval,
     also the median where that is estimated; `seed_rows` has the single runs.
     None stands for what cannot be had, such as the mean time to a target that some seed never
-    reached. `versions`: of all that the numbers depend on. `resumed`
-    counts the runs kept from before.
+    reached. `versions`: of all that the numbers depend on. `picks`:
+    the verdict at each point, as `picks.picked` returns it; `bounds`: labels of the algorithms
+    that are never picked. `resumed` counts the runs kept from before.
     """
 
     scenario: Scenario
@@ -44,6 +46,8 @@ class SweepResult:
     seed_rows: list[Row]
     notes: list[str]
     versions: dict[str, str]
+    picks: list[Row]
+    bounds: list[str]
     resumed: int = 0
 
     @cached_property
@@ -75,6 +79,7 @@ class SweepResult:
             "vary": self.vary,
             "points": len(self.points),
             "rows": self.rows,
+            "picks": self.picks,
             "versions": self.versions,
             "notes": self.notes,
         }
@@ -113,6 +118,7 @@ def measured(scenario: Scenario, runs: Sequence[Run]) -> Record:
     found = {
         "engine": summary["engine"],
         "row": row | {"diverged": sum(map(divergence.diverged, runs))},
+        "stalled": any(run.stall for run in runs),
         "runs": [{"seed": run.seed, **one} for run, one in zip(runs, each, strict=True)],
         "notes": [*dict.fromkeys(note for run in runs for note in run.notes if _lasts(note))],
     }
@@ -141,7 +147,7 @@ def collected(
 ) -> SweepResult:
     """Put the records, in the order of points and algorithms, into tables."""
     values = [{key: value(text) for key, text in point.items()} for point in points]
-    rows, seed_rows, outcomes = [], [], []
+    rows, seed_rows, outcomes, picks = [], [], [], []
     told: Counter[tuple[str, str]] = Counter()
     left = iter(records)
     for point, scenario, names in zip(values, scenarios, labels(scenarios), strict=True):
@@ -152,9 +158,21 @@ def collected(
             rows.append(point | head | {"seeds": len(record["runs"])} | record["row"])
             seed_rows += [point | head | run for run in record["runs"]]
             told.update((label, note) for note in record["notes"])
+        runs = {label: record["runs"] for label, record in zip(names, own, strict=True)}
+        still = [label for label, record in zip(names, own, strict=True) if record.get("stalled")]
+        picks.append(dict(statistics.jsonable(picked(scenario, runs, still))))
     told_of = notes(without_effect(points, outcomes), rows, told)
     versions = plugins.versions(*(each.objective for each in scenarios))
-    return SweepResult(base, values, _even(rows), _even(seed_rows), told_of, versions, resumed)
+    bounds = {
+        label
+        for scenario, names in zip(scenarios, labels(scenarios), strict=True)
+        for label, algorithm in zip(names, scenario.algorithm, strict=True)
+        if algorithm.bound
+    }
+    return SweepResult(
+        base, values, _even(rows), _even(seed_rows), told_of, versions, picks, sorted(bounds),
+        resumed,
+    )  # fmt: skip
 
 
 def _even(rows: Sequence[Row]) -> list[Row]:

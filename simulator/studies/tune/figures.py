@@ -17,6 +17,7 @@ from paceline.simulator.results.figures.style import (
     two_lines,
 )
 from paceline.simulator.results.statistics import time_unit
+from paceline.simulator.studies.tune.costs import cost
 from paceline.simulator.studies.tune.race import Contender
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import
@@ -172,28 +173,33 @@ def _halving(axes: "Axes", periods: Sequence[float]) -> None:
 
 
 def sensitivity(result: "TuneResult") -> "Figure":
-    """Draw by how much each candidate is worse than the best of them, if an input is 20 % off."""
+    """Draw by how much each candidate is worse than the best of them, if an input is 20 % off.
+
+    A hatched bar ends where runs were cut: the candidate is at least as much worse.
+    """
     worlds = [row for row in result.regret if row["input"]]
     labels = list(worlds[0]["values"])
     figure, axes = one_panel(1.0 + 0.75 * len(labels))
     height = 0.8 / len(worlds)
-    known = [100 * share for row in worlds for share in row["regret"].values() if share >= 0]
-    most = max(known, default=0.0) or 1.0
+    most = 0.0
     for index, world in enumerate(worlds):
         colour = CHANGES[world["input"]][world["change"] > 0]
-        rows = [place - 0.4 + (index + 0.5) * height for place in range(len(labels))]
-        shares = [100 * world["regret"][label] for label in labels]
-        axes.barh(rows, np.nan_to_num(shares), height=height, color=colour)
-        for place, share in zip(rows, shares, strict=True):
-            said = "not reached" if math.isnan(share) else f"{share:.1f} %" if share else "0"
+        for place, label in enumerate(labels):
+            y = place - 0.4 + (index + 0.5) * height
+            bound = world["regret_at_least"].get(label)
+            share = world["regret"][label] if bound is None else bound
+            length = 100 * share if share >= 0 else 0.0
+            most = max(most, length)
+            looks = {"color": colour} if bound is None else {"color": "none", "hatch": "//////"}
+            axes.barh(y, length, height=height, edgecolor=colour, linewidth=0, **looks)
             axes.annotate(
-                said, (np.nan_to_num(share), place), (3, 0), textcoords="offset points",
+                cost(world, label, " %"), (length, y), (3, 0), textcoords="offset points",
                 verticalalignment="center", fontsize=6, color=GREY,
             )  # fmt: skip
     axes.set_yticks(range(len(labels)), list(map(two_lines, labels)))
     axes.tick_params(axis="y", length=0, labelcolor="black")
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.12 * most)
+    axes.set_xlim(0, 1.12 * (most or 1.0))
     axes.set_xlabel(f"{result.objective.says}: % above the best of these, if an input is 20 % off")
     place = 0.0
     for what, colours in CHANGES.items():

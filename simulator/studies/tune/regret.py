@@ -1,5 +1,6 @@
 """Sensitivity: the regret of a choice in scenarios that differ a little from the given one."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
@@ -8,13 +9,15 @@ import numpy as np
 
 from paceline.simulator.distributions.law import BY_NAME
 from paceline.simulator.inputs.units import to_si
-from paceline.simulator.studies.tune.objective import TuningObjective
+from paceline.simulator.results.intervals import MEDIAN
+from paceline.simulator.results.order import Order, order
+from paceline.simulator.studies.tune.costs import LONGER
+from paceline.simulator.studies.tune.objective import Score, TuningObjective
 from paceline.simulator.studies.tune.race import Contender
 from paceline.simulator.studies.tune.runner import Runner, RunRequest
 from paceline.simulator.studies.tune.space import Space
 
 STEP = 0.2
-LONGER = 1.35  # times the worst value in the scenario as it is: when a run is cut
 INPUTS = ("latency", "bandwidth", "straggling")
 Table = dict[str, Any]
 
@@ -97,51 +100,92 @@ def regrets(
     runner: Runner,
     contenders: Sequence[Contender],
     seeds: Sequence[int],
+    verdict: Order,
 ) -> list[dict[str, Any]]:
-    """Return, per world, each contender's value and how much worse it is than the best of them.
+    """Return a row for each world, the scenario as it is first: what each contender costs there.
 
-    `values` and `regret` (a share of the best value) by label; None where not every run got there
-    within `LONGER` times the worst value in the scenario as it is.
+    Runs are cut at the same time in every world, `LONGER` times the slowest as written. A contender
+    that was cut may still be first where what is known of it is less than the best value; then it
+    runs for as long as the scenario says. `verdict`: the order in the scenario as it is, which also
+    knows what was given up early. See `_row` for what a row has; `cut`: the seconds, where runs
+    were cut.
     """
-    found = list(worlds(space.scenario.table))
-    finite = [contender.mean() for contender in contenders if contender.all_reached]
-    limit = space.scenario.run.duration
-    cut = float(f"{objective.horizon(LONGER * max(finite)):.3g}") if finite else np.inf
-    duration = None if cut >= (limit or np.inf) else cut
-    done = {
-        contender: contender.scores
-        for contender in contenders
-        if contender.all_reached and len(contender.scores) == len(seeds)
-    }
-    jobs = [
-        RunRequest(space.world(contender.candidate.table, duration, table), tuple(seeds))
-        for what, _, table in found
-        for contender in contenders
-        if what or contender not in done
+    everywhere = list(worlds(space.scenario.table))
+    cut = _cut(objective, contenders, space.limit)
+    found = [{each.candidate.label: each.scores for each in contenders} for _ in everywhere]
+    missing = [
+        (place, each)
+        for place, (what, *_) in enumerate(everywhere)
+        for each in contenders
+        if what or not (each.all_reached and len(each.scores) == len(seeds))
     ]
-    fresh = iter(runner(jobs))
-    rows = []
-    for what, change, _ in found:
-        scores = iter(
-            [
-                next(fresh) if what or contender not in done else done[contender]
-                for contender in contenders
-            ]
-        )
-        means = {
-            contender.candidate.label: float(np.mean([score.value for score in next(scores)]))
-            for contender in contenders
-        }
-        best = min(means.values())
-        rows.append(
-            {
-                "input": what or None,
-                "change": change,
-                "values": means,
-                "regret": {
-                    label: mean / best - 1 if np.isfinite(mean) and best > 0 else np.nan
-                    for label, mean in means.items()
-                },
-            }
-        )
-    return rows
+    rows: list[dict[str, Any]] = []
+    for duration in (cut, None):
+        if rows and not missing:
+            break
+        jobs = [
+            RunRequest(
+                space.world(each.candidate.table, duration, everywhere[place][2]), tuple(seeds)
+            )
+            for place, each in missing
+        ]
+        for (place, each), scores in zip(missing, runner(jobs), strict=True):
+            found[place][each.candidate.label] = scores
+        rows = [
+            _row(objective, space.limit, scores) | {"input": what or None, "change": change}
+            for (what, change, _), scores in zip(everywhere, found, strict=True)
+        ]
+        missing = [
+            (place, each)
+            for place, row in enumerate(rows)
+            for each in contenders
+            if row["regret_at_least"].get(each.candidate.label) == 0
+        ]
+    rows[0] |= {"not_worse": [label for label in found[0] if label in verdict.open]}
+    return [row | {"cut": cut if row["at_least"] else None} for row in rows]
+
+
+def _cut(objective: TuningObjective, contenders: Sequence[Contender], limit: float) -> float | None:
+    """Return the time (seconds) at which runs are cut; None where they may run as long as given."""
+    values = [score.value for each in contenders for score in each.scores if score.reached]
+    horizon = objective.horizon(LONGER * max(values)) if values else math.inf
+    return float(f"{horizon:.3g}") if horizon < limit else None
+
+
+def _row(
+    objective: TuningObjective, limit: float, found: Mapping[str, Sequence[Score]]
+) -> dict[str, Any]:
+    """Return what each contender, by label, costs in one world.
+
+    `values`, and `regret`, a share of the best value; None where some run missed the target.
+    `at_least` and `regret_at_least`: lower bounds of both where that is because it was cut.
+    `first`: the best; `not_worse`: those not known to be worse than it at 95 %.
+    """
+    scores = {label: [score.value for score in each] for label, each in found.items()}
+    bounds = {
+        label: [math.inf if score.diverged else objective.at_least(score) for score in each]
+        for label, each in found.items()
+    }
+    ordered = order(scores, bounds, heavy=objective.heavy)
+    values = {label: ordered.value(label) for label in found}
+    best = values[ordered.best]
+    middle = np.median if ordered.of == MEDIAN else np.mean
+    at_least = {
+        label: float(middle(bounds[label]))
+        for label, each in found.items()
+        if any(not score.reached and score.ran < limit for score in each)
+        and all(map(math.isfinite, bounds[label]))
+    }
+    return {
+        "values": values,
+        "regret": {label: _above(value, best) for label, value in values.items()},
+        "at_least": at_least,
+        "regret_at_least": {label: max(0.0, _above(v, best)) for label, v in at_least.items()},
+        "first": ordered.best if math.isfinite(best) else None,
+        "not_worse": [label for label in found if label in ordered.open],
+    }
+
+
+def _above(value: float, best: float) -> float:
+    """Return by how much a value is above the best one, as a share of that; nan if unknown."""
+    return value / best - 1 if math.isfinite(value) and best > 0 else math.nan

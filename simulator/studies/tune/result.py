@@ -6,7 +6,8 @@ from typing import Any
 
 from paceline.simulator.load.load import known_programs
 from paceline.simulator.objectives import plugins
-from paceline.simulator.results import intervals, statistics, wording
+from paceline.simulator.results import pick, statistics, wording
+from paceline.simulator.results.order import Order
 from paceline.simulator.studies.tune import verdict
 from paceline.simulator.studies.tune.objective import TuningObjective
 from paceline.simulator.studies.tune.race import Contender
@@ -17,16 +18,16 @@ from paceline.simulator.studies.tune.space import Space
 class TuneResult:
     """The result of `tune`.
 
-    `ranked`: every configuration tried, the best first; `tied`: those that the seeds do not
-    distinguish from it, the simplest first; `regret`: as `regret.regrets` returns it; `runs`:
-    simulations that were needed, `resumed` of them kept from before; `notes`: assumptions.
+    `ranked`: every configuration tried, the best first; `order`: of those that were not given up;
+    `regret`: as `regret.regrets` returns it; `runs`: simulations that were needed, `resumed` of
+    them kept from before; `notes`: assumptions.
     """
 
     space: Space
     objective: TuningObjective
     seeds: list[int]
     ranked: list[Contender]
-    tied: list[Contender]
+    order: Order
     regret: list[dict[str, Any]]
     refused: list[str]
     runs: int
@@ -40,17 +41,23 @@ class TuneResult:
         return self.ranked[0]
 
     @property
+    def tied(self) -> list[Contender]:
+        """Those known to be equivalent to the best, the simplest first."""
+        found = [each for each in self.ranked if each.candidate.label in self.order.equivalent]
+        return sorted(found, key=self._simplicity)
+
+    @property
     def simplest(self) -> Contender:
-        """The simplest of the best and those tied with it."""
-        programs = known_programs(self.space.programs)
-        return min(
-            [self.best, *self.tied], key=lambda each: verdict.simplicity(each.candidate, programs)
-        )
+        """The simplest of the best and those equivalent to it: the one to take."""
+        return min([self.best, *self.tied], key=self._simplicity)
+
+    def _simplicity(self, contender: Contender) -> tuple[Any, ...]:
+        return verdict.simplicity(contender.candidate, known_programs(self.space.programs))
 
     @property
     def warnings(self) -> list[str]:
         """Warnings to heed before acting on the answer."""
-        found = verdict.warnings(self.space, self.objective, self.ranked, self.tied, self.regret)
+        found = verdict.warnings(self.space, self.objective, self.ranked, self.order, self.regret)
         if self.refused:
             count = len(self.refused)
             found.append(f"{count} combinations were refused, such as: {self.refused[0]}")
@@ -59,24 +66,52 @@ class TuneResult:
     @property
     def sentence(self) -> str:
         """The answer in a sentence."""
-        best, target = self.best, self.objective.target
-        row = verdict.row(best, best, self.objective)
-        if not best.all_reached:
-            seeds, label = len(self.seeds), best.candidate.label
+        best, target, seeds = self.best, self.objective.target, len(self.seeds)
+        if not best.reached:
             if best.diverged or target is None:
                 return "Every configuration diverged; try smaller learning rates."
-            if not best.reached:
-                return f"{label} came closest to loss {target:g}; no seed reached it."
-            level = any(each.reached == best.reached for each in self.ranked[1:])
-            more = "as many as" if level else "more than"
-            reached = f"{best.reached} of {seeds} seeds, {more} any other"
-            return f"{label} reached loss {target:g} with {reached}."
-        found = intervals.stated(row, "value")
-        spread = wording.sentence(found, self.objective.unit, len(self.seeds))
-        said = f"{best.candidate.label}: {self.objective.sentence(row['value'])}{spread}"
+            return f"{best.candidate.label} came closest to loss {target:g}; no seed reached it."
+        found = self._verdict
+        said = self._reached(found["label"])
         if self.simplest is not best:
-            return f"{said}; {self.simplest.candidate.label} is simpler and not known to be worse."
-        return f"{said}."
+            ahead = f"simpler than {best.candidate.label} and equivalent to it ({pick.WITHIN})"
+            said = f"{said}; {ahead}"
+        if self.order.decided:
+            return f"{said}."
+        return f"{pick.headline(found)}. {pick.GUESS} {said}; {pick.outlook(self.order, seeds)}."
+
+    def _reached(self, label: str) -> str:
+        """Say what one of the best configurations reached."""
+        seeds, target = len(self.seeds), self.objective.target
+        if label not in self.order.estimates:
+            often = f"{self.best.reached} of {seeds} seeds"
+            return f"{label}: reached loss {target:g} with {often}"
+        found = self.order.estimates[label]
+        spread = wording.sentence(found, self.objective.unit, seeds)
+        return f"{label}: {self.objective.sentence(found.value)}{spread}"
+
+    @property
+    def pick(self) -> dict[str, Any]:
+        """The configuration to take, and whether the best is known, as `results.pick.verdict` says.
+
+        That is the simplest of the best and its equivalents; None where no run got there.
+        """
+        return self._verdict | {"measure": self.objective.name, "sentence": self.sentence}
+
+    @property
+    def _verdict(self) -> dict[str, Any]:
+        """The keys of `pick` apart from the sentence, which needs them."""
+        found, label = pick.verdict(self.order), self.simplest.candidate.label
+        if not self.best.reached:
+            return found | {"label": None, "value": None, "ci95": None}
+        if label == self.order.best:
+            return found
+        value = self.order.estimates[label]
+        others = {
+            key: [self.order.best, *(each for each in found[key] if each != label)]
+            for key in ("alternatives", "ties")
+        }
+        return found | others | {"label": label, "value": value.value, **value.json()}
 
     def rows(self, contenders: Sequence[Contender]) -> list[dict[str, Any]]:
         """Configurations as JSON has them, before infinities become null."""
@@ -93,6 +128,7 @@ class TuneResult:
             "best": self.rows([self.best])[0],
             "ties": self.rows(self.tied),
             "simplest": self.simplest.candidate.label,
+            "pick": self.pick,
             "sentence": self.sentence,
             "ranking": self.rows(self.ranked),
             "regret": self.regret,

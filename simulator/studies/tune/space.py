@@ -11,6 +11,8 @@ from paceline.simulator.cluster import workers as cluster
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import Programs, known_programs, parse
 from paceline.simulator.objectives import build
+from paceline.simulator.programs import Program
+from paceline.simulator.programs.program import BOUND
 from paceline.simulator.scenario.scenario import Algorithm, Bound, Scenario
 from paceline.simulator.scenario.tables import Range
 
@@ -205,26 +207,35 @@ def space(scenario: Scenario, programs: Programs = None) -> tuple[Space, list[st
     """Return the search space of a scenario, from [tune] or else a default, and notes.
 
     A program of [tune] starts from the first [[algorithm]] of its name, or its own defaults; every
-    other [[algorithm]] takes part as written. By default each is a family of its own. Raises
-    InputError where there is nothing to try.
+    other [[algorithm]] takes part as written. By default each is a family of its own. Bounds are
+    left out, as the fastest of them would end every other run. Raises InputError where there is
+    nothing to try.
     """
+    known = known_programs(programs)
     notes = []
     entries: dict[str, Entry] = {}
-    rest = list(scenario.algorithm)
+    rest = [each for each in scenario.algorithm if not each.bound]
+    named = dict.fromkeys([each.name for each in scenario.algorithm] + [*scenario.tune])
+    bounds = [name for name in named if known[name].bound]
+    if bounds:
+        notes.append(f"left out: {', '.join(bounds)}, whose {BOUND}")
     for name, choices in scenario.tune.items():
+        if name in bounds:
+            continue
         first = next((each for each in rest if each.name == name), None)
         entries[name] = Entry(dict(first.table) if first else {"name": name}, dict(choices))
         rest = [each for each in rest if each is not first]
     for algorithm in rest:
-        choices = {} if scenario.tune else _default(scenario, algorithm, programs)
+        choices = {} if scenario.tune else _default(scenario, algorithm, known)
         family = algorithm.name if choices and algorithm.name not in entries else algorithm.label
         while family in entries:  # a label may be another program's name
             family += "'"
         entries[family] = Entry(dict(algorithm.table), choices)
     if not entries:
         raise InputError(
-            f"{scenario.file}: nothing to tune; add an [[algorithm]] table, or say what to try in "
-            "[tune], such as local-sgd = { tau = [1, 2, 4, 8] }"
+            f"{scenario.file}: nothing to tune{''.join(f' ({note})' for note in notes)}; add an "
+            "[[algorithm]] table, or say what to try in [tune], such as "
+            "local-sgd = { tau = [1, 2, 4, 8] }"
         )
     if not scenario.tune:
         tried = "; ".join(
@@ -244,9 +255,11 @@ def _list(values: Values) -> str:
     return "/".join(map(str, values)) if isinstance(values, tuple) else str(values)
 
 
-def _default(scenario: Scenario, algorithm: Algorithm, programs: Programs) -> dict[str, Values]:
+def _default(
+    scenario: Scenario, algorithm: Algorithm, known: Mapping[str, Program]
+) -> dict[str, Values]:
     """Return the default values to try, including those that the scenario sets."""
-    fields = known_programs(programs)[algorithm.name].parameters.model_fields
+    fields = known[algorithm.name].parameters.model_fields
     written = algorithm.written
     choices: dict[str, tuple[float, ...]] = {
         key: each for key, each in DEFAULTS.items() if key in fields

@@ -7,9 +7,10 @@ from functools import partial
 from pathlib import Path
 
 from paceline.simulator.errors import InputError
-from paceline.simulator.load.load import Programs, known_programs, load
+from paceline.simulator.load.load import Programs, load
 from paceline.simulator.results import statistics
 from paceline.simulator.results.figures import style
+from paceline.simulator.results.order import Order
 from paceline.simulator.results.ownership import Destination
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies import executors, size
@@ -87,16 +88,16 @@ def tune(  # noqa: PLR0913 - the options of the command
             if not contenders:
                 reason = next(iter(search.refused.values()))
                 raise InputError(f"{scenario.file}: tune: nothing can be tried: {reason}")
-            ranked = verdict.ranking(contenders)
-            tied = verdict.ties(ranked, known_programs(programs))
-            close = closest(ranked, tied)
-            regret = regrets(tried, aim, runner, close, numbers) if len(close) > 1 else []
+            order = verdict.ordered([each for each in contenders if not each.stopped], aim)
+            ranked = verdict.ranking(contenders, order.best)
+            close = closest(ranked, order)
+            regret = regrets(tried, aim, runner, close, numbers, order) if len(close) > 1 else []
         result = TuneResult(
             tried,
             aim,
             numbers,
             ranked,
-            tied,
+            order,
             regret,
             list(search.refused.values()),
             runner.done,
@@ -129,14 +130,15 @@ def plan(
     return tried, aim, [*notes, *assumed]
 
 
-def closest(ranked: Sequence[Contender], tied: Sequence[Contender]) -> list[Contender]:
-    """Return the configurations whose regret is computed: the best, ties with it, the next few.
-
-    Empty where all diverged.
+def closest(ranked: Sequence[Contender], order: Order) -> list[Contender]:
+    """Return the configurations whose regret is computed: the best, those that may be as good, the
+    next few. Empty where all diverged.
     """
-    if ranked[0].diverged:
+    best = ranked[0]
+    if best.diverged:
         return []
-    close = [ranked[0], *tied[: CANDIDATES - 2]]
+    near = [each for each in ranked[1:] if each.candidate.label in order.open]
+    close = [best, *near[: CANDIDATES - 2]]
     return close + [each for each in ranked if each not in close][: CANDIDATES - len(close)]
 
 

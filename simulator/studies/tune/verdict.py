@@ -9,6 +9,8 @@ import numpy as np
 from paceline.simulator.errors import InputError
 from paceline.simulator.programs import Program
 from paceline.simulator.results import intervals
+from paceline.simulator.results.order import Order, order
+from paceline.simulator.results.pick import WITHIN
 from paceline.simulator.scenario.tables import Range
 from paceline.simulator.studies.tune.objective import TuningObjective
 from paceline.simulator.studies.tune.race import Contender
@@ -43,25 +45,30 @@ def behind(contender: Contender, best: Contender) -> np.ndarray:
     return np.array([one.penalised - other.penalised for one, other in pairs])
 
 
-def ranking(contenders: Sequence[Contender]) -> list[Contender]:
-    """Sort by the mean distance to the best on the seeds run; the best has run them all."""
-    best = min((each for each in contenders if not each.stopped), key=Contender.mean)
-    return sorted(contenders, key=lambda each: (each is not best, float(behind(each, best).mean())))
+def ordered(survivors: Sequence[Contender], objective: TuningObjective) -> Order:
+    """Return the order of contenders that have run with all seeds.
 
-
-def ties(ranked: Sequence[Contender], programs: Mapping[str, Program]) -> list[Contender]:
-    """Return contenders that a paired 95 % interval does not distinguish from the best.
-
-    The simplest first; none with one seed, or where no run reached the target.
+    Where none reached the target with every seed, the best comes first that is the closest to it.
     """
-    best, *others = ranked if ranked[0].reached else ranked[:1]
-    found = []
-    for each in others:
-        if each.stopped or len(each.scores) < 2 or each.all_reached != best.all_reached:
-            continue
-        if not intervals.signed(behind(each, best)).above(0.0):
-            found.append(each)
-    return sorted(found, key=lambda each: simplicity(each.candidate, programs))
+    scores = {each.candidate.label: [s.value for s in each.scores] for each in survivors}
+    bounds = {
+        each.candidate.label: [
+            math.inf if score.diverged else objective.at_least(score) for score in each.scores
+        ]
+        for each in survivors
+    }
+    best = None
+    if not any(each.all_reached for each in survivors):
+        best = min(survivors, key=Contender.mean).candidate.label
+    return order(scores, bounds, heavy=objective.heavy, best=best)
+
+
+def ranking(contenders: Sequence[Contender], best: str) -> list[Contender]:
+    """Sort by the mean distance to the best, by its label, on the seeds run."""
+    first = next(each for each in contenders if each.candidate.label == best)
+    return sorted(
+        contenders, key=lambda each: (each is not first, float(behind(each, first).mean()))
+    )
 
 
 def row(contender: Contender, best: Contender, objective: TuningObjective) -> Row:
@@ -91,24 +98,11 @@ def row(contender: Contender, best: Contender, objective: TuningObjective) -> Ro
     }
 
 
-def uncertainty(seeds: int, ties: int) -> str | None:
-    """Return a warning if `seeds` seeds do not single out the best; None where they do."""
-    if seeds == 1:
-        return "one seed cannot tell chance from merit; run more with --seeds"
-    if not ties:
-        return None
-    others = f"{ties} other{'' if ties == 1 else 's'}"
-    return (
-        f"the best is not distinguishable from {others} at 95 % with {seeds} seeds; run more with "
-        "--seeds, or take the simplest"
-    )
-
-
 def warnings(
     space: Space,
     objective: TuningObjective,
     ranked: Sequence[Contender],
-    tied: Sequence[Contender],
+    order_: Order,
     regret: Sequence[Row],
 ) -> list[str]:
     """Return warnings to heed before acting on the answer."""
@@ -123,11 +117,9 @@ def warnings(
         )
     elif not best.all_reached:
         found.append(f"even the best got there with {best.reached} of {seeds} seeds only")
-    if text := uncertainty(seeds, len(tied)):
-        found.append(text)
     found += [text for text in map(_edge_of(space, best), best.candidate.varied) if text]
     found += _without_effect(space, ranked)
-    found += _undecided(space, best, tied)
+    found += _of_no_account(space, ranked, order_)
     found += _same_everywhere(regret)
     return [*found, *_noted(space, best)]
 
@@ -202,17 +194,22 @@ def _without_effect(space: Space, ranked: Sequence[Contender]) -> list[str]:
     return found
 
 
-def _undecided(space: Space, best: Contender, tied: Sequence[Contender]) -> list[str]:
-    """Parameters of the best program every tried value of which is among the ties."""
-    name, family, found = best.candidate.name, best.candidate.family, []
+def _of_no_account(space: Space, ranked: Sequence[Contender], found: Order) -> list[str]:
+    """Parameters of the best program every tried value of which is equivalent to the best."""
+    best, said = ranked[0], []
+    name, family = best.candidate.name, best.candidate.family
+    tied = [each for each in ranked if each.candidate.label in found.equivalent]
     alike = [each.candidate.varied for each in (best, *tied) if each.candidate.family == family]
     for key in best.candidate.varied:
         values = space.entries[family].choices[key]
         if isinstance(values, tuple) and len(values) > 1:
             there = [varied[key] for varied in alike]
             if all(value in there for value in values):
-                found.append(f"the answer does not depend on {name}'s {key}: every value is a tie")
-    return found
+                said.append(
+                    f"the answer hardly depends on {name}'s {key}: every value is equivalent "
+                    f"({WITHIN})"
+                )
+    return said
 
 
 def _same_everywhere(regret: Sequence[Row]) -> list[str]:

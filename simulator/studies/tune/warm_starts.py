@@ -81,11 +81,11 @@ def _hiding(
 
 
 def shortest(space: Space, seed: int, execution: Execution) -> float:
-    """Return the shortest duration (seconds) of one run of each algorithm as written.
+    """Return the shortest duration (seconds) of one run of each algorithm as written, bounds apart.
 
     Where none is written: of each family, with the middle of its values.
     """
-    tables = [algorithm.table for algorithm in space.scenario.algorithm]
+    tables = [each.table for each in space.scenario.algorithm if not each.bound]
     middle = [_point(space, family, entry.table) for family, entry in space.entries.items()]
     durations = []
     for table in tables or [space.candidate(*space.chosen(point)).table for point in middle]:

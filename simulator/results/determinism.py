@@ -1,0 +1,62 @@
+"""Whether anything in a scenario is random: if not, one seed tells as much as many."""
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from paceline.simulator.distributions.distribution import Distribution
+from paceline.simulator.programs import catalogue
+from paceline.simulator.scenario.scenario import Scenario
+
+PLAIN = {  # keys by which nothing becomes random, if their times are constant; any other may
+    "cluster": {
+        *("workers", "compute", "region", "nic", "device", "forward_share", "allow_zero", "group"),
+        "crash",
+    },
+    "group": {"name", "workers", "compute", "region", "nic", "device"},
+    "network": {
+        *("model", "collective", "latency", "bandwidth", "jitter", "tcp_window", "duration"),
+        *("fairness", "slow_start", "link", "outage"),
+    },
+    "link": {"between", "latency", "bandwidth", "jitter", "tcp_window", "sharing"},
+    "server": {"receive", "apply", "bandwidth", "region"},
+}
+TABLES = {  # tables that are plain, or examined
+    *("title", "model", "objective", "optimizer", "cluster", "network", "server", "run"),
+    *("algorithm", "tune", "theory", "validation", "cost"),
+}
+KINDS = ("none", "bound")  # objectives that draw nothing
+
+
+def deterministic(scenario: Scenario) -> bool:
+    """Tell whether the runs of a scenario are the same with every seed.
+
+    False where that is not certain, as with codecs and with a user's own algorithms.
+    """
+    table = scenario.table
+    known = catalogue()
+    return (
+        table.keys() <= TABLES
+        and scenario.objective.kind in KINDS
+        and all(_plain(name, table.get(name, {})) for name in ("cluster", "network", "server"))
+        and not any(map(_random, (scenario.cluster, scenario.network)))
+        and all(
+            each.name in known and not known[each.name].gossips and "codec" not in each.table
+            for each in scenario.algorithm
+        )
+    )
+
+
+def _plain(name: str, table: Any) -> bool:
+    """Whether a table, and each of those in it, has plain keys only."""
+    inner = [(key, each) for key in ("group", "link") for each in table.get(key, ())]
+    return table.keys() <= PLAIN[name] and all(_plain(*each) for each in inner)
+
+
+def _random(value: Any) -> bool:
+    """Whether `value` is a law of random times, or a table that has one."""
+    if isinstance(value, Distribution):
+        return not value.is_constant
+    if isinstance(value, BaseModel):
+        return any(_random(getattr(value, key)) for key in type(value).model_fields)
+    return isinstance(value, tuple) and any(map(_random, value))

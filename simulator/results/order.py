@@ -1,0 +1,175 @@
+"""The order of alternatives: which is known to be best, from scores paired seed by seed.
+
+One place for `simulate`, `tune`, `sweep`, reports and `explore`. Two alternatives are compared at
+95 % by `intervals.exceeds`; that the best beats every other is one claim, which all comparisons
+must support, so that it is false with at most 5 % however many others there are
+(docs/reliability.md, by tests/reliability/decisions.py).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from paceline.simulator.results.intervals import (
+    LEVEL,
+    MEDIAN,
+    ROUNDING,
+    Estimate,
+    estimand,
+    estimate,
+    exceeds,
+)
+
+MARGIN = 0.05  # alternatives known to differ by less are equivalent
+POWER = 0.9  # probability with which the estimated number of seeds settles a comparison
+MOST = 1000  # seeds; more are not estimated, as no simulation of them is worth its while
+FEWEST_BY_ORDER = 6  # seeds with which the sign test can tell anything at `LEVEL`
+
+Scores = Mapping[str, np.ndarray]
+Values = Sequence[float] | np.ndarray
+
+
+@dataclass(frozen=True)
+class Order:
+    """The order of alternatives, as far as it is known; smaller scores are better.
+
+    `best`: the label with the lowest of `estimates` or, where no alternative has a score with every
+    seed, the one that most often has. `worse`: those known to be worse than it at 95 %;
+    `equivalent`: those known to be within `MARGIN` of it, worse or not; `unsettled`: those that are
+    neither. `of`: what is estimated, the mean or the median. `seeds`: about as many in all settle
+    what is unsettled; None where nothing is, where nothing can be said, or beyond `MOST`.
+    """
+
+    best: str
+    of: str
+    estimates: Mapping[str, Estimate]
+    worse: list[str]
+    equivalent: list[str]
+    unsettled: list[str]
+    seeds: int | None
+
+    @property
+    def open(self) -> list[str]:
+        """Those that are not known to be worse than the best."""
+        either = dict.fromkeys([*self.equivalent, *self.unsettled])
+        return [label for label in either if label not in self.worse]
+
+    @property
+    def decided(self) -> bool:
+        """Whether the best is known to be better than every other."""
+        return not self.open
+
+    def value(self, label: str) -> float:
+        """Return the estimate of an alternative; infinite where a seed has no score."""
+        return self.estimates[label].value if label in self.estimates else math.inf
+
+
+def order(
+    scores: Mapping[str, Values],
+    at_least: Mapping[str, Values] | None = None,
+    *,
+    exact: bool = False,
+    heavy: bool = False,
+    best: str | None = None,
+) -> Order:
+    """Return the order of alternatives by their `scores` with the same seeds.
+
+    A score is infinite where a seed has none, such as a time to a target that was never reached;
+    `at_least` then bounds it from below. `exact`: nothing is random, so that one seed tells all.
+    `heavy`: no variance is known to exist; see `intervals`. `best`: the first, if that is known.
+    """
+    values = {label: _twice(each, exact) for label, each in scores.items()}
+    whole = {label: each for label, each in values.items() if np.isfinite(each).all()}
+    if not whole or (best is not None and best not in whole):
+        return _by_count(values, best)
+    of = estimand(whole.values(), heavy=heavy)
+    found = {label: estimate(each, heavy=heavy, of=of) for label, each in whole.items()}
+    best = best or min(found, key=lambda label: found[label].value)
+    first = values[best]
+    worse, equivalent, unsettled, needed = [], [], [], []
+    for label in (each for each in values if each != best):
+        bounds = _twice((at_least or {}).get(label, first), exact)
+        other = whole.get(label, np.where(np.isfinite(values[label]), values[label], bounds))
+        other = np.where(np.abs(other - first) <= ROUNDING * np.abs(first), first, other)
+        if _exceeds(other, first, heavy, of):
+            worse.append(label)
+        if label in whole and _equivalent(first, other, heavy, of):
+            equivalent.append(label)
+        elif label not in worse:
+            unsettled.append(label)
+            needed.append(_needed(first, other, heavy, of) if label in whole else None)
+    settle = None if None in needed else max(filter(None, needed), default=None)
+    return Order(best, of, found, worse, equivalent, unsettled, settle)
+
+
+def _twice(values: Values, exact: bool) -> np.ndarray:
+    """Return values as an array; where nothing is random, any other seed has the same."""
+    found = np.asarray(values, dtype=float)
+    return np.repeat(found, 2) if exact and found.size == 1 else found
+
+
+def _exceeds(one: np.ndarray, other: np.ndarray, heavy: bool, of: str) -> bool:
+    """Whether `one` is known to be larger, as it is where a seed is known never to get there."""
+    return bool(np.isinf(one).any()) or exceeds(one, other, heavy=heavy, of=of)
+
+
+def _equivalent(one: np.ndarray, other: np.ndarray, heavy: bool, of: str) -> bool:
+    """Whether each is known to be less than 1 + `MARGIN` times the other (two one-sided tests)."""
+    if np.array_equal(one, other):
+        return one.size > 1
+    wide = 1 + MARGIN
+    return exceeds(wide * one, other, heavy=heavy, of=of) and exceeds(
+        wide * other, one, heavy=heavy, of=of
+    )
+
+
+def _by_count(values: Scores, best: str | None) -> Order:
+    """Order by how many seeds have a score, then by the median; compared by McNemar's exact test.
+
+    Nothing is equivalent: the seeds that have no score say nothing of how far off they are.
+    """
+    from scipy.special import bdtr  # noqa: PLC0415 - 0.2 s
+
+    counts = {label: int(np.isfinite(each).sum()) for label, each in values.items()}
+    best = best or min(values, key=lambda label: (-counts[label], float(np.median(values[label]))))
+    there, worse = np.isfinite(values[best]), []
+    others = [label for label in values if label != best]
+    for label in others:
+        other = np.isfinite(values[label])
+        more, fewer = int((there & ~other).sum()), int((other & ~there).sum())
+        if more > fewer and 2 * bdtr(fewer, more + fewer, 0.5) <= 1 - LEVEL:
+            worse.append(label)
+    unsettled = [label for label in others if label not in worse]
+    return Order(best, MEDIAN, {}, worse, [], unsettled, None)
+
+
+def _needed(one: np.ndarray, other: np.ndarray, heavy: bool, of: str) -> int | None:
+    """Return about how many seeds, all told, settle whether `other` is worse or equivalent.
+
+    The gap that more seeds will show is predicted from the gap and the spread so far. It stays
+    unsettled between `MARGIN` less the half-width of the interval, and that half-width. None if
+    `MOST` are not enough, or nothing is known of the spread.
+    """
+    from scipy.special import stdtr, stdtrit  # noqa: PLC0415
+
+    mean, seeds = float(np.mean(one)), one.size
+    if seeds < 2 or mean <= 0:
+        return None
+    ratio = (of == MEDIAN or heavy) and bool((one > 0).all() and (other > 0).all())
+    gaps = np.log(other / one) if ratio else (other - one) / mean
+    gap, spread = float(gaps.mean()), float(gaps.std(ddof=1))
+    if not spread:
+        return None
+    n = np.arange(max(seeds + 1, FEWEST_BY_ORDER if heavy else 0), MOST + 1)
+    half = stdtrit(n - 1, (1 + LEVEL) / 2) * spread / np.sqrt(n)
+    deviation = spread * np.sqrt(1 / seeds - 1 / n)
+
+    def below(edge: np.ndarray) -> np.ndarray:
+        return np.asarray(stdtr(seeds - 1, (edge - gap) / deviation))
+
+    high, low = half, np.maximum(MARGIN - half, 0.0)
+    open_ = below(high) - below(low) + below(-low) - below(-high)
+    enough = np.flatnonzero((open_ <= 1 - POWER) | (low >= high))
+    return int(n[enough[0]]) if enough.size else None

@@ -1,0 +1,240 @@
+"""The pick on made-up runs: what is decided, what is not, and what would decide it."""
+
+import math
+
+import numpy as np
+import pytest
+
+from paceline.simulator.load.load import parse
+from paceline.simulator.results import statistics
+from paceline.simulator.results.determinism import deterministic
+from paceline.simulator.results.order import MARGIN, MOST, order
+from paceline.simulator.results.pick import any_of, headline, pick
+from paceline.simulator.studies.simulate import simulate
+from tests.reliability import decisions
+from tests.results.test_statistics import NAN, make_run, seeds_reaching, summary
+
+
+def groups_reaching(**times):
+    return {label: seeds_reaching(values, label) for label, values in times.items()}
+
+
+def test_the_first_at_the_target_is_picked():
+    found = pick(groups_reaching(slow=[40.0, 42.0, 44.0], fast=[10.0, 12.0, 14.0]), 0.5)
+    assert (found["label"], found["measure"], found["value"]) == ("fast", "time_to_target", 12.0)
+    assert found["decided"]
+    assert found["alternatives"] == found["ties"] == found["not_separated"] == []
+    assert "12.0 s" in found["sentence"]
+    assert "next is slow, 42.0 s" in found["sentence"]
+    assert headline(found) == "Deploy fast"
+
+
+def test_seeds_are_compared_one_by_one():
+    # Alike by their own intervals, but "second" is later by 3 s with every seed.
+    times = np.array([20.0, 30.0, 40.0, 25.0])
+    shuffled = times[[2, 0, 3, 1]] + 3
+    assert pick(groups_reaching(second=times + 3, first=times), 0.5)["decided"]
+    found = pick(groups_reaching(shuffled=shuffled, first=times), 0.5)
+    assert (found["label"], found["decided"], found["not_separated"]) == (
+        "first", False, ["shuffled"],
+    )  # fmt: skip
+    assert headline(found) == "Undecided: first or shuffled"
+    assert found["sentence"].startswith("Undecided: first or shuffled. The best guess is first: ")
+
+
+def test_what_looks_much_slower_is_no_tie_but_not_separated():
+    """44 % slower on average, at four seeds that scatter: simplicity may not choose it."""
+    fast, slow = [8.0, 12.0, 9.0, 11.0], [9.0, 24.0, 10.0, 14.6]
+    found = pick(groups_reaching(fast=fast, slow=slow), 0.5)
+    assert np.mean(slow) / np.mean(fast) == pytest.approx(1.44)
+    assert (found["ties"], found["not_separated"]) == ([], ["slow"])
+    assert 4 < found["seeds_to_decide"] <= MOST
+    assert f"about {found['seeds_to_decide']} seeds would decide" in found["sentence"]
+
+
+def test_equivalent_is_what_is_known_to_differ_by_less_than_the_margin():
+    near = np.array([10.0, 10.2, 9.9, 10.1])
+    swapped = near[[1, 0, 3, 2]]
+    found = pick(groups_reaching(one=near, two=swapped, same=near, far=2 * near), 0.5)
+    assert {found["label"], *found["ties"]} == {"one", "two", "same"}
+    assert (found["not_separated"], found["decided"]) == ([], False)
+    assert "are equivalent (within 5 %), so that either will do" in found["sentence"]
+    behind = pick(groups_reaching(one=near, two=1.02 * near), 0.5)  # known, and of no account
+    assert (behind["decided"], behind["ties"]) == (True, ["two"])
+    assert "equivalent within 5 %" in behind["sentence"]
+    assert pick(groups_reaching(one=near, two=(1 + 2 * MARGIN) * near), 0.5)["ties"] == []
+
+
+def test_one_seed_decides_nothing_unless_nothing_is_random():
+    groups = groups_reaching(slow=[40.0], fast=[1.0])
+    found = pick(groups, 0.5)
+    assert (found["label"], found["decided"], found["ci95"]) == ("fast", False, None)
+    assert (found["ties"], found["not_separated"]) == ([], ["slow"])
+    assert "--seeds" in found["sentence"]
+    assert headline(found) == "Undecided: fast or slow"
+    sure = pick(groups, 0.5, exact=True)
+    assert (sure["decided"], headline(sure)) == (True, "Deploy fast")
+    assert "chance" not in sure["sentence"]
+
+
+def plain(**changes):
+    table = {
+        "model": {"parameters": 1000},
+        "cluster": {"workers": 2, "compute": "100 ms"},
+        "network": {"latency": "10 ms", "bandwidth": "1 Mbit/s"},
+        "run": {"steps": 20},
+        "algorithm": [{"name": "ssgd"}, {"name": "local-sgd", "tau": 4}, {"name": "psgd"}],
+    }
+    for name, change in changes.items():
+        table[name] = table[name] | change if isinstance(change, dict) else change
+    return parse(table)
+
+
+RANDOM = [
+    {"cluster": {"compute": {"dist": "exponential", "mean": "1 s"}}},
+    {"cluster": {"bursts": {"factor": 2, "on": "1 s", "off": "1 s"}}},
+    {"cluster": {"extra": "1 s", "extra_share": 0.5}},
+    {"cluster": {"failures": {"between": "1 h", "repair": "1 s"}}},
+    {"network": {"jitter": {"dist": "exponential", "mean": "1 ms"}}},
+    {"algorithm": [{"name": "ad-psgd", "graph": "ring"}]},
+]
+
+
+def test_a_scenario_without_chance_needs_one_seed():
+    assert deterministic(plain())
+    found = simulate(plain()).pick
+    assert (found["label"], found["decided"]) == ("local-sgd tau=4", True)
+
+
+@pytest.mark.parametrize("changes", RANDOM, ids=repr)
+def test_chance_is_noticed_wherever_it_comes_from(changes):
+    assert not deterministic(plain(**changes))
+
+
+def test_rounding_decides_nothing():
+    times = np.array([10.0, 11.0, 12.0])
+    found = pick(groups_reaching(one=times, two=times * (1 + 1e-12)), 0.5)
+    assert (found["decided"], found["not_separated"], len(found["ties"])) == (False, [], 1)
+
+
+def test_who_missed_the_target_once_is_not_known_to_be_worse():
+    found = pick(groups_reaching(risky=[1.0, 1.0, math.inf], sure=[50.0, 51.0, 52.0]), 0.5)
+    assert (found["label"], found["decided"]) == ("sure", False)
+    assert (
+        "risky did not get there with every seed, and longer runs would decide"
+        in (found["sentence"])
+    )
+    never = pick(groups_reaching(hopeless=[math.inf] * 3, sure=[50.0, 51.0, 52.0]), 0.5)
+    assert never["decided"]  # its runs went on for twice as long
+    assert "no other got there with every seed" in never["sentence"]
+
+
+def test_else_the_most_often_then_the_median():
+    never = math.inf
+    groups = groups_reaching(
+        once=[1.0, never, never], late=[30.0, 31.0, never], soon=[20.0, 21.0, never]
+    )
+    found = pick(groups, 0.5)
+    assert (found["label"], found["measure"], found["value"]) == ("soon", "reached", 2)
+    assert not found["decided"]
+    assert "2 of 3 seeds, median 21.0 s" in found["sentence"]
+    none = groups_reaching(one=[never, never], two=[never, never])
+    assert "No algorithm reached loss 0.5." in pick(none, 0.5)["sentence"]
+    assert pick(none, 0.5)["measure"] == "loss"
+
+
+@pytest.mark.parametrize(
+    ("more", "both", "decided"), [(7, 0, True), (5, 2, False), (4, 3, False), (6, 1, True)]
+)
+def test_how_often_the_target_is_reached_is_compared_exactly(more, both, decided):
+    """`more` seeds on which one alone got there, `both` on which either did; one on which neither.
+
+    Six of six coins fall alike with 3 %, five of five with 6 %.
+    """
+    often = [10.0] * (more + both) + [math.inf]
+    seldom = [math.inf] * more + [10.0] * both + [math.inf]
+    assert pick(groups_reaching(often=often, seldom=seldom), 0.5)["decided"] == decided
+
+
+def test_without_a_target_losses_are_compared_at_the_end_of_the_shortest_run():
+    quick = [make_run([1.0, 0.4], time=[0, 10], label="quick", seed=s) for s in range(2)]
+    # Lower in the end, but still at 0.9 after 10 s.
+    long = [make_run([1.0, 0.0], time=[0, 100], label="long", seed=s) for s in range(2)]
+    found = pick({"long": long, "quick": quick}, None)
+    assert (found["label"], found["value"], found["decided"]) == ("quick", 0.4, True)
+    assert "10.0 s" in found["sentence"]
+
+
+def test_what_diverged_is_left_out():
+    good = [make_run([1.0, 0.9], label="good", seed=s) for s in range(2)]
+    bad = [make_run([1.0, 0.1], label="bad"), make_run([1.0, NAN], label="bad", seed=1)]
+    found = pick({"bad": bad, "good": good}, None)
+    assert (found["label"], found["decided"]) == ("good", True)
+    assert statistics.notes({"bad": bad, "good": good}) == [
+        "bad: diverged with 1 of 2 seeds; try a smaller lr"
+    ]
+
+
+def test_what_stands_still_is_left_out():
+    """Though it seems the fastest."""
+    good = [make_run([1.0, 0.9], label="good", seed=s) for s in range(2)]
+    stuck = [make_run([1.0, 0.1], label="stuck", seed=s) for s in range(2)]
+    stuck[1].stall = "worker 0 waits for worker 1"
+    for target in (None, 0.5, 0.95):
+        found = pick({"stuck": stuck, "good": good}, target)
+        assert found["label"] == "good"
+        assert found["sentence"].endswith("Out, as standing still for good: stuck.")
+    none = pick({"stuck": stuck}, None)
+    assert (none["label"], none["ties"]) == (None, [])
+    assert "every algorithm stands still for good" in none["sentence"]
+    assert headline(none) == "Nothing to deploy"
+    assert summary(stuck)["stall"] == "worker 0 waits for worker 1"
+
+
+def test_a_bound_is_shown_and_never_picked():
+    """psgd's workers never meet, so that nothing is faster, and nothing is learnt together."""
+    result = simulate(plain(cluster={"compute": {"dist": "exponential", "mean": "1 s"}}), seeds=4)
+    rows = {row["label"]: row for row in result.algorithms}
+    assert [label for label, row in rows.items() if row["bound"]] == ["psgd"]
+    paces = {label: row["seconds_per_step"]["mean"] for label, row in rows.items()}
+    assert min(paces, key=paces.get) == "psgd"
+    assert result.pick["label"] == "local-sgd tau=4"
+    assert result.pick["sentence"].endswith(
+        "Out: psgd, whose workers never meet (a bound, never a pick)."
+    )
+    alone = simulate(plain(algorithm=[{"name": "psgd"}])).pick
+    assert (alone["label"], alone["decided"], headline(alone)) == (None, False, "Nothing to deploy")
+
+
+def test_without_a_loss_the_fewest_seconds_per_step_are_picked():
+    slow = [make_run([NAN, NAN], time=[0, 20], label="slow", seed=s) for s in range(2)]
+    fast = [make_run([NAN, NAN], time=[0, 10], label="fast", seed=s) for s in range(2)]
+    found = pick({"slow": slow, "fast": fast}, None)
+    assert (found["label"], found["measure"], found["value"]) == ("fast", "seconds_per_step", 2.0)
+
+
+def test_a_sentence_names_a_few():
+    assert any_of("ab") == "a or b"
+    assert any_of("abcd") == "a or b or c or d"
+    assert any_of("abcde") == "a, b, c or 2 others"
+
+
+def test_more_seeds_than_are_worth_their_while_are_not_estimated():
+    found = order({"one": [1.0, 900.0, 2.0, 6e3], "two": [5e3, 2.0, 1.0, 1e3]})
+    assert (found.unsettled != [], found.seeds) == (True, None)
+
+
+def test_between_equals_hardly_ever_is_one_called_the_best():
+    for row in decisions.errors(100):
+        low, _ = decisions.bounds(row, 0.95)
+        assert row["handled"] >= low, row["what"]
+
+
+def test_a_true_gap_of_a_tenth_is_found():
+    row = decisions.power(200)
+    assert row["handled"] >= 0.95 * row["tried"]
+
+
+def test_the_estimated_number_of_seeds_decides():
+    row = decisions.estimates(150)
+    assert row["handled"] >= 0.6 * row["tried"]
