@@ -147,7 +147,7 @@ def verdict(found: Order) -> dict[str, Any]:
         "ties": found.equivalent,
         "not_separated": found.unsettled,
         "seeds_to_decide": found.seeds,
-        **({"value": value.value, **value.json()} if value else {}),
+        **({"value": value.value, **value.beside_value()} if value else {}),
     }
 
 

@@ -145,20 +145,20 @@ def _contender(objective: TuningObjective, values: Sequence[float]) -> Contender
 
 
 def _no_better(blocks: int) -> Row:
-    """Two algorithms of the same pace in truth: the pick calls them tied.
+    """Two algorithms of the same pace in truth: the pick is undecided.
 
     They are two groups of seeds of one algorithm. Which one leads is chance, so the interval's one
-    end, 2.5 %, errs on both sides: ties are found with 95 %.
+    end, 2.5 %, errs on both sides: it is undecided with 95 %.
     """
     runs = run(figure2(20), 0, 2 * blocks * SEEDS)
     half = len(runs) // 2
-    tied = 0
+    undecided = 0
     for start in range(0, half, SEEDS):
         groups = {"one": runs[start : start + SEEDS]}
         groups["two"] = runs[half + start : half + start + SEEDS]
-        tied += bool(pick(groups, None)["ties"])
-    what = "ties found (95 %) between equals, by the pick"
-    return {"what": what, "tried": blocks, "handled": tied, "how": HOW}
+        undecided += not pick(groups, None)["decided"]
+    what = "undecided (95 %) between equals, by the pick"
+    return {"what": what, "tried": blocks, "handled": undecided, "how": HOW}
 
 
 def calibrated(blocks: int) -> Row:

@@ -225,7 +225,7 @@ def test_a_deterministic_run_has_no_interval_anywhere():
         for name in ("seconds_per_step", "seconds_per_update", "time_to_target", "loss"):
             assert (row[name]["ci95"], row[name]["interval"]) == (None, None)
             assert row[name]["basis"] == intervals.SAME
-    assert (result.pick["ci95"], result.pick["ties"]) == (None, [])
+    assert (result.pick["ci95"], result.pick["decided"]) == (None, True)
     cells = [cell for column in terminal.summary(result).columns for cell in column.cells]
     assert not [cell for cell in cells if "±" in cell or "–" in cell]
     assert "%" not in result.pick["sentence"]

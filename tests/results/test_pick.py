@@ -220,7 +220,7 @@ def test_a_sentence_names_a_few():
 
 
 def test_more_seeds_than_are_worth_their_while_are_not_estimated():
-    found = order({"one": [1.0, 900.0, 2.0, 6e3], "two": [5e3, 2.0, 1.0, 1e3]})
+    found = order({"one": [1.0, 9e5, 2.0, 6e6], "two": [5e6, 2.0, 1.0, 1e6]})
     assert (found.unsettled != [], found.seeds) == (True, None)
 
 

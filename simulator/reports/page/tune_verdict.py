@@ -14,7 +14,7 @@ from paceline.simulator.reports.page.sentences import (
 )
 from paceline.simulator.results import wording
 from paceline.simulator.results.intervals import Estimate, stated
-from paceline.simulator.results.pick import ENOUGH, decided, headline
+from paceline.simulator.results.pick import ENOUGH, ONE_SEED, decided, headline
 from paceline.simulator.results.statistics import human, number
 from paceline.simulator.results.usage import few
 from paceline.simulator.studies.tune.costs import cost
@@ -141,7 +141,7 @@ def _change(tune: Row) -> Iterator[str]:
     if steady:
         worlds = [_both(what, changes) for what, changes in steady.items()]
         yield f"It stays the best, or not known to be worse, with {', '.join(worlds)}."
-    yield from (_sentence(text) for text in tune["warnings"])
+    yield from (_sentence(text) for text in tune["warnings"] if text != ONE_SEED)  # by `_sure`
 
 
 def good(world: Row, label: str) -> bool:

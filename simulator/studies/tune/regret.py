@@ -94,7 +94,7 @@ def worlds(table: Mapping[str, Any]) -> Iterator[tuple[str, float, Table]]:
             yield what, change, world(table, what, 1 + change)
 
 
-def regrets(
+def regrets(  # noqa: PLR0913, PLR0917 - the parts of a search
     space: Space,
     objective: TuningObjective,
     runner: Runner,

@@ -111,7 +111,7 @@ class TuneResult:
             key: [self.order.best, *(each for each in found[key] if each != label)]
             for key in ("alternatives", "ties")
         }
-        return found | others | {"label": label, "value": value.value, **value.json()}
+        return found | others | {"label": label, "value": value.value, **value.beside_value()}
 
     def rows(self, contenders: Sequence[Contender]) -> list[dict[str, Any]]:
         """Configurations as JSON has them, before infinities become null."""

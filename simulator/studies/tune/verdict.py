@@ -10,7 +10,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.programs import Program
 from paceline.simulator.results import intervals
 from paceline.simulator.results.order import Order, order
-from paceline.simulator.results.pick import WITHIN
+from paceline.simulator.results.pick import ONE_SEED, WITHIN
 from paceline.simulator.scenario.tables import Range
 from paceline.simulator.studies.tune.objective import TuningObjective
 from paceline.simulator.studies.tune.race import Contender
@@ -117,6 +117,8 @@ def warnings(
         )
     elif not best.all_reached:
         found.append(f"even the best got there with {best.reached} of {seeds} seeds only")
+    if seeds == 1:
+        found.append(ONE_SEED)
     found += [text for text in map(_edge_of(space, best), best.candidate.varied) if text]
     found += _without_effect(space, ranked)
     found += _of_no_account(space, ranked, order_)
