@@ -228,6 +228,6 @@ def test_a_deterministic_run_has_no_interval_anywhere():
     assert (result.pick["ci95"], result.pick["decided"]) == (None, True)
     cells = [cell for column in terminal.summary(result).columns for cell in column.cells]
     assert not [cell for cell in cells if "±" in cell or "–" in cell]
-    assert "%" not in result.pick["sentence"]
+    assert "95 %" not in result.pick["sentence"]
     single = paceline.simulate(parse(world("1 s")), seeds=1).algorithms[0]
     assert single["seconds_per_step"]["interval"] is None  # of batch means, either

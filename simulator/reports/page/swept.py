@@ -70,10 +70,10 @@ def _picks(sweep: Row, points: Mapping[str, Sequence[Row]], measure: str) -> dic
     if "picks" in sweep:
         pairs = zip(points, sweep["picks"], strict=False)
         return {name: pick for name, pick in pairs if pick["label"] is not None}
-    found = {}
+    found: dict[str, Row] = {}
     for name, rows in points.items():
-        first, *others = _ranked(sweep, rows, measure) or [None]
-        if first is not None:
+        if ranked := _ranked(sweep, rows, measure):
+            first, *others = ranked
             near = [str(row["label"]) for row in others if _meet([first, row], measure)]
             found[name] = {"label": str(first["label"]), "decided": not near, "alternatives": near}
     return found
