@@ -190,8 +190,10 @@ def sensitivity(result: "TuneResult") -> "Figure":
             share = world["regret"][label] if bound is None else bound
             length = 100 * share if share >= 0 else 0.0
             most = max(most, length)
-            looks = {"color": colour} if bound is None else {"color": "none", "hatch": "//////"}
-            axes.barh(y, length, height=height, edgecolor=colour, linewidth=0, **looks)
+            face, hatch = (colour, "") if bound is None else ("none", "//////")
+            axes.barh(
+                y, length, height=height, facecolor=face, edgecolor=colour, hatch=hatch, linewidth=0
+            )
             axes.annotate(
                 cost(world, label, " %"), (length, y), (3, 0), textcoords="offset points",
                 verticalalignment="center", fontsize=6, color=GREY,
@@ -201,14 +203,14 @@ def sensitivity(result: "TuneResult") -> "Figure":
     axes.invert_yaxis()
     axes.set_xlim(0, 1.12 * (most or 1.0))
     axes.set_xlabel(f"{result.objective.says}: % above the best of these, if an input is 20 % off")
-    place = 0.0
+    right = 0.0
     for what, colours in CHANGES.items():
         for words, colour in zip((f"{what} − 20 %", "+ 20 %"), colours, strict=True):
             text = axes.annotate(
-                words, (0, 1), (place, 6), "axes fraction", "offset points", color=colour,
+                words, (0, 1), (right, 6), "axes fraction", "offset points", color=colour,
                 weight="bold",
             )  # fmt: skip
-            place += text.get_window_extent().width * 72 / figure.dpi + 6
-        place += 6
+            right += text.get_window_extent().width * 72 / figure.dpi + 6
+        right += 6
     axes.set_title(result.space.scenario.title, pad=22)
     return figure
