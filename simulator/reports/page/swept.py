@@ -91,7 +91,7 @@ def _leads(
         if own > 0 and behind:
             leads.append(behind[0] / own)
     if not leads:
-        return []
+        return [(MARGIN, ["At no point is a lead over another algorithm known."])]
     low, high = number(min(leads)), number(max(leads))
     times = f"{low} times" if low == high else f"{low} to {high} times"
     return [(MARGIN, [f"Where it is, the next one's {column.words} is {times} as large."])]
