@@ -163,7 +163,8 @@ def test_every_program_with_a_line_takes_every_codec_that_is_not_refused(name, c
         assert up == pytest.approx(total / 2, rel=0.01)
     if name != "adacomm" and codec != "dgc":  # adacomm needs a loss; dgc samples its threshold
         blind = simulate(scenario(algorithm, objective=TIME_ONLY, **tables))
-        assert blind.links == pytest.approx(coded.links)
+        # counted in whole bytes: the two may round a payload of half a byte differently
+        assert blind.links == pytest.approx(coded.links, rel=0.002)
         assert blind.duration == pytest.approx(coded.duration)
 
 

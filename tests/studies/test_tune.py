@@ -639,7 +639,9 @@ def test_another_torch_is_another_search(tmp_path, monkeypatch):
     assert (first.resumed, again.resumed) == (0, again.runs)
     known = store.versions()
     monkeypatch.setattr(store, "versions", lambda *others: known | dict.fromkeys(others, "0"))
-    assert found(table, out=tmp_path).resumed == 0
+    with pytest.raises(InputError, match=r"versions.torch: .* replace that by --overwrite"):
+        found(table, out=tmp_path)
+    assert found(table, out=tmp_path, overwrite=True).resumed == 0
 
 
 def test_goals_default_to_the_target():

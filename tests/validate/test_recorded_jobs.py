@@ -149,7 +149,8 @@ def test_what_is_no_job_is_refused_with_what_to_give(tmp_path):
         calibrate([folder, tmp_path / "." / "job"])
     for name in ("empty", "absent"):
         (tmp_path / "empty").mkdir(exist_ok=True)
-        with pytest.raises(InputError, match=f"{name}: not a run directory of `paceline validate`"):
+        lacks = "not a run directory of `paceline validate`" if name == "empty" else "no such file"
+        with pytest.raises(InputError, match=f"{name}: {lacks}"):
             calibrate([tmp_path / name])
 
 
