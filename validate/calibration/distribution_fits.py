@@ -24,6 +24,7 @@ from paceline.simulator.distributions.parametric import (
     Uniform,
     Weibull,
 )
+from paceline.simulator.inputs import units
 
 BOOTSTRAP = 199
 REJECTED = 1 / (1 + BOOTSTRAP)  # the smallest p-value that the bootstrap can give
@@ -203,10 +204,12 @@ def candidates(times: Array, workers: int, rng: Rng, *, ended: bool = True) -> l
 
 
 def _allowed(law: Distribution) -> bool:
-    """Whether a scenario accepts the law, and its expectation is finite."""
+    """Whether a scenario accepts the law: its shape, and its numbers; its expectation, too."""
     values = law.model_dump()
     shape = min(values.get("shape", 1.0), values.get("alpha", 1.0))
-    return shape >= 0.1 and math.isfinite(law.expectation)
+    numbers = [law.expectation, *(each for each in values.values() if isinstance(each, float))]
+    bounded = (each == 0 or units.LEAST <= abs(each) <= units.MOST["time"] for each in numbers)
+    return shape >= 0.1 and all(bounded)
 
 
 def distance(law: Distribution, times: Array) -> float:
