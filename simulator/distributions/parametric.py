@@ -20,6 +20,10 @@ Duration = Annotated[Seconds, AfterValidator(_above_zero)]
 Number = Annotated[float, Field(gt=0, le=1e30, strict=True, allow_inf_nan=False)]
 # below 0.1 draws and moments of power-like tails leave the range of a float
 TailIndex = Annotated[float, Field(ge=0.1, le=1e30, strict=True, allow_inf_nan=False)]
+# below 0.01 nearly every draw is zero, and the mean is never seen
+Stages = Annotated[float, Field(ge=0.01, le=1e30, strict=True, allow_inf_nan=False)]
+
+WIDEST = 1000  # times the mean: with a larger sd nearly every lognormal draw is next to zero
 
 
 def _ndtr(x: Array) -> Array:
@@ -225,6 +229,15 @@ class LogNormal(Distribution):
     mean: Duration = Field(description="expected time")
     sd: Duration = Field(description="standard deviation of the time itself")
 
+    @model_validator(mode="after")
+    def _mean_is_seen(self) -> Self:
+        if self.sd > WIDEST * self.mean:
+            raise ValueError(
+                f"sd is above {WIDEST} times the mean, so that no run shows that mean; "
+                "write a smaller sd"
+            )
+        return self
+
     @property
     def _log(self) -> tuple[float, float]:
         """Mean and standard deviation of the logarithm of seconds."""
@@ -257,7 +270,7 @@ class Gamma(Distribution):
 
     dist: Literal["gamma"] = "gamma"
     mean: Duration = Field(description="expected time")
-    shape: Number = Field(
+    shape: Stages = Field(
         description="number of exponential stages; 1 is exponential, more vary less"
     )
 

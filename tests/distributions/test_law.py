@@ -260,3 +260,15 @@ def test_json_schema_accepts_what_the_models_accept():
         assert not validator.is_valid(table), table
     unweighted = {"dist": "mixture", "components": [GAMMA | {"shape": 1}]}
     assert not validator.is_valid(unweighted)
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        {"dist": "gamma", "mean": "1 ms", "shape": 1e-300},
+        {"dist": "lognormal", "mean": "1 s", "sd": "1e18 s"},
+    ],
+)
+def test_laws_whose_mean_no_run_shows_are_refused(law):
+    with pytest.raises(ValidationError, match=r"0\.01|sd is above 1000 times the mean"):
+        LAW.validate_python(law)
