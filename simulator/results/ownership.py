@@ -104,14 +104,15 @@ def free_file(path: Path, data: bytes | None, *, given: bool, overwrite: bool) -
     """
     for number in count(1):
         name = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
-        if overwrite or not os.path.lexists(name) or _holds(name, data):
+        if overwrite or not os.path.lexists(name) or holds(name, data):
             return name
         if given:
             raise TakenError(f"{name}: holds something else", REPLACE)
     raise AssertionError("numbers do not end")
 
 
-def _holds(file: Path, data: bytes | None) -> bool:
+def holds(file: Path, data: bytes | None) -> bool:
+    """Whether a file holds the very `data`."""
     return (
         data is not None
         and file.is_file()

@@ -315,10 +315,10 @@ class SweepDirectory(Directory):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._log))
 
 
-def write(path: Path, data: bytes, scratch: Path | None = None) -> None:
+def write(path: Path, data: bytes, scratch: Path | None = None, *, new: bool = False) -> None:
     """Write a file atomically; it grows in the folder `scratch` (default: its own).
 
-    Raises OSError.
+    `new`: nothing is there, or FileExistsError is raised. Raises OSError.
     """
     scratch = scratch or path.parent
     scratch.mkdir(parents=True, exist_ok=True)  # another command here may have tidied up
@@ -328,6 +328,8 @@ def write(path: Path, data: bytes, scratch: Path | None = None) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        if new:
+            path.open("xb").close()  # of two commands at once, one is refused
         unfinished.replace(path)
     except OSError as error:  # a full disk
         with suppress(OSError):

@@ -14,6 +14,7 @@ import pytest
 import paceline
 import paceline.command_line
 from paceline.simulator.errors import InputError
+from paceline.simulator.reports.page import page as writing
 from paceline.simulator.reports.page import reading
 from paceline.simulator.reports.page.curves import error
 from paceline.simulator.reports.page.page import answer, report
@@ -544,3 +545,18 @@ def test_screenshot_for_the_docs(page_of, run, folder):
     page, _ = page_of(run, viewport={"width": 1280, "height": 1400})
     page.screenshot(path=shot)
     assert shot.stat().st_size > 20_000
+
+
+def test_of_two_pages_at_once_in_one_file_the_second_is_refused(run, tmp_path, monkeypatch):
+    out, free = tmp_path / "page.html", writing.free_file
+
+    def late(path, *args, **options):
+        """Look, and have another command write before this one does."""
+        found = free(path, *args, **options)
+        path.write_text("another's")
+        return found
+
+    monkeypatch.setattr(writing, "free_file", late)
+    with pytest.raises(InputError, match="holds something else"):
+        report([run], out)
+    assert out.read_text() == "another's"

@@ -28,7 +28,7 @@ from paceline.simulator.reports.page.series import Series, series
 from paceline.simulator.results import store
 from paceline.simulator.results.figures.curves import LOSS_NAMES
 from paceline.simulator.results.figures.style import COLOURS
-from paceline.simulator.results.ownership import free_file
+from paceline.simulator.results.ownership import free_file, holds
 from paceline.simulator.results.usage import few
 
 if TYPE_CHECKING:
@@ -66,8 +66,14 @@ def report(
         raise InputError(f"{path}: a directory; give the file to write, such as {path / FILE}")
     data = html(every).encode()
     try:
-        path = free_file(path, data, given=out is not None, overwrite=overwrite)
-        store.write(path, data)
+        while True:
+            path = free_file(path, data, given=out is not None, overwrite=overwrite)
+            try:
+                store.write(path, data, new=not overwrite)
+            except FileExistsError:
+                if not holds(path, data):
+                    continue  # another command was faster: look again
+            break
     except OSError as error:
         raise InputError(
             f"{path}: cannot write here ({error.strerror}); choose another file with -o"
