@@ -12,5 +12,6 @@ def given_as_real(folder: Path, out: Path | None = None) -> Path:
     document = json.loads((folder / "run.json").read_text())
     for row in (document["summary"], *document["summary"]["algorithms"]):
         row["engine"] = "real"
+    document["settings"] = {"command": "validate"}
     (folder / "run.json").write_text(json.dumps(document))
     return folder

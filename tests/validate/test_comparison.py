@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -530,3 +531,14 @@ def test_a_comparison_of_other_runs_is_not_replaced_unasked(world, tmp_path):
         second.save(tmp_path)
     second.save(tmp_path, overwrite=True)
     assert json.loads((tmp_path / "comparison.json").read_text())["rows"] == second.json()["rows"]
+
+
+def test_a_simulation_whose_document_calls_it_real_is_refused(world, capsys, tmp_path):
+    copy = Path(shutil.copytree(world(), tmp_path / "copy"))
+    document = json.loads((copy / "run.json").read_text())
+    for row in document["summary"]["algorithms"]:
+        row["engine"] = "real"
+    (copy / "run.json").write_text(json.dumps(document))
+    status, _, err = run(capsys, "compare", world(), copy)
+    assert status == 2
+    assert "calls the runs of paceline simulate real" in err
