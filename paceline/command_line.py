@@ -861,6 +861,8 @@ def run(arguments: list[str]) -> int:
     os.environ["MPLBACKEND"] = "agg"  # no window is opened, whatever the user's own choice
     if not os.environ.get("COLUMNS", "").strip("0"):
         os.environ.pop("COLUMNS", None)  # tables without any width would be empty
+    if not os.environ.get("SOURCE_DATE_EPOCH", "0").isdecimal():
+        os.environ.pop("SOURCE_DATE_EPOCH", None)  # numpy and matplotlib would fail
     sys.stdout = sys.stdout or _nowhere()
     sys.stderr = sys.stderr or _nowhere()
     for stream in (sys.stdout, sys.stderr):
