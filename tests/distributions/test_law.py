@@ -213,7 +213,7 @@ GAMMA = {"dist": "gamma", "mean": "1 s"}
         ({"dist": "normal", "mean": "1 s", "sd": "0 s"}, "constant"),
         ({"dist": "normal", "mean": "1 s", "sd": "1 s", "negative": "drop"}, "fold"),
         ({"dist": "lognormal", "mean": "1 s", "sd": "0 s"}, "constant"),
-        (GAMMA | {"shape": 0}, "greater than 0"),
+        (GAMMA | {"shape": 0}, "greater than or equal to 0.01"),
         (GAMMA | {"shape": "2"}, "number"),
         (GAMMA | {"shape": True}, "number"),
         (GAMMA | {"shape": math.inf}, "finite"),
