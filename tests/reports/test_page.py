@@ -376,7 +376,9 @@ def page_of(browser, folder):
     pages = []
 
     def opened(*runs, **options):
-        page, watched = show(browser, report(runs, folder / "shown.html"), **options)
+        page, watched = show(
+            browser, report(runs, folder / "shown.html", overwrite=True), **options
+        )
         pages.append(page)
         return page, watched
 
