@@ -856,13 +856,22 @@ def main() -> None:
     sys.exit(run(sys.argv[1:]))
 
 
+def _tame_environment() -> None:
+    """Remove settings of other tools with which these would fail or hang."""
+    os.environ["MPLBACKEND"] = "agg"  # no window is opened, whatever the user's own choice
+    odd: dict[str, Callable[[str], bool]] = {
+        "COLUMNS": lambda width: not width.strip("0"),  # tables without any width would be empty
+        "SOURCE_DATE_EPOCH": lambda seconds: not seconds.isdecimal(),
+        "MATPLOTLIBRC": lambda path: not (os.path.isfile(path) or os.path.isdir(path)),
+    }
+    for name, is_odd in odd.items():
+        if is_odd(os.environ.get(name, "1")):
+            os.environ.pop(name, None)
+
+
 def run(arguments: list[str]) -> int:
     """Run a command line; return 0, or 2 for wrong input, 130 when interrupted, 1 otherwise."""
-    os.environ["MPLBACKEND"] = "agg"  # no window is opened, whatever the user's own choice
-    if not os.environ.get("COLUMNS", "").strip("0"):
-        os.environ.pop("COLUMNS", None)  # tables without any width would be empty
-    if not os.environ.get("SOURCE_DATE_EPOCH", "0").isdecimal():
-        os.environ.pop("SOURCE_DATE_EPOCH", None)  # numpy and matplotlib would fail
+    _tame_environment()
     sys.stdout = sys.stdout or _nowhere()
     sys.stderr = sys.stderr or _nowhere()
     for stream in (sys.stdout, sys.stderr):

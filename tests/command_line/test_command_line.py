@@ -642,12 +642,14 @@ def test_an_impossible_out_is_refused_before_anything_runs(
 
 
 @pytest.mark.parametrize(
-    "name", ["MPLBACKEND", "COLUMNS", "TMPDIR", "MPLCONFIGDIR", "SOURCE_DATE_EPOCH"]
+    "name",
+    ["MPLBACKEND", "MATPLOTLIBRC", "COLUMNS", "TMPDIR", "MPLCONFIGDIR", "SOURCE_DATE_EPOCH"],
 )
 def test_the_environment_changes_no_output(tmp_path, name):
     """Output is the same, and whole, whatever a variable says."""
     (tmp_path / "my.toml").write_text(corpus.SCENARIO)
     values = {"MPLBACKEND": "nope", "COLUMNS": "0", "SOURCE_DATE_EPOCH": "nope"}
+    values["MATPLOTLIBRC"] = "/dev/zero"
     said = [
         subprocess.run(
             [sys.executable, "-m", "paceline", "simulate", "my.toml"], cwd=tmp_path, check=True,
