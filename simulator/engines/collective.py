@@ -31,27 +31,9 @@ class Collective:
     """
 
     __slots__ = (
-        "_asked",
-        "_guard",
-        "_questions",
-        "arrivals",
-        "begins",
-        "chained",
-        "computed",
-        "done",
-        "followers",
-        "index",
-        "joined",
-        "kind",
-        "last",
-        "left_out",
-        "missing",
-        "payloads",
-        "protected",
-        "restarts",
-        "result",
-        "stalls",
-        "waiting",
+        "_asked", "_guard", "_questions", "arrivals", "begins", "chained", "computed", "done",
+        "followers", "index", "joined", "kind", "last", "left_out", "missing", "payloads",
+        "protected", "restarts", "result", "stalls", "waiting",
     )  # fmt: skip
 
     def __init__(self, index: int, kind: str, workers: int, guard: payloads.Guard) -> None:

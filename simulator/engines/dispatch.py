@@ -4,13 +4,14 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from math import inf
 
 from threadpoolctl import ThreadpoolController
 
 from paceline.simulator.cluster.workers import ideal_rate
 from paceline.simulator.engines.batched import run as batched
-from paceline.simulator.engines.unsupported import Unsupported
+from paceline.simulator.engines.unsupported import attempt
 from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.load.load import Programs, known_programs
 from paceline.simulator.programs import Program
@@ -41,14 +42,15 @@ def run_seeds(  # noqa: PLR0913 - what is run, and how
     with deferred_interrupts():
         libraries = ThreadpoolController()
     with libraries.limit(limits=1):
-        reason = ""
-        if engine == "batched" or (engine == "auto" and pays_off(scenario, known[algorithm.name])):
-            try:
-                return batched.run(
-                    algorithm, scenario, seeds, spans=spans, threads=threads, programs=known
-                )
-            except Unsupported as why:
-                reason = str(why)
+        reason: str | None = ""
+        program = known[algorithm.name]
+        if engine == "batched" or (engine == "auto" and pays_off(scenario, program)):
+            reason = batched.supports(program, algorithm, scenario)
+            if reason is None:
+                run_all = partial(batched.run, spans=spans, threads=threads, programs=known)
+                runs, reason = attempt(partial(run_all, algorithm, scenario, seeds))
+                if runs is not None:
+                    return runs
         if reason and len(seeds) > 1 and batches_seeds(scenario, algorithm, engine, programs):
             # one seed alone may have stopped them all
             return [
@@ -64,7 +66,7 @@ def run_seeds(  # noqa: PLR0913 - what is run, and how
             for number, seed in enumerate(seeds)
         ]
     for run in runs:
-        run.handed_over = reason
+        run.handed_over = reason or ""
         if engine == "batched":
             run.notes.append(f"run by the virtual engine, not the batched one: {reason}")
     return runs
@@ -90,11 +92,7 @@ def batches_seeds(
     program = known_programs(programs)[algorithm.name]
     if engine == "virtual" or (engine == "auto" and not pays_off(scenario, program)):
         return False
-    try:
-        batched.refuse(program, algorithm, scenario)
-    except Unsupported:
-        return False
-    return True
+    return batched.supports(program, algorithm, scenario) is None
 
 
 @contextmanager

@@ -15,6 +15,9 @@ from paceline.simulator.programs.effects import Handle, Node, Payload, Vector
 class Engine(Protocol):
     """The part of an engine that a node needs for collectives."""
 
+    def answer(self, handle: Collective, question: Collective) -> None:
+        """Answer a question that all workers have asked: whether a collective is done."""
+
     def collective(self, index: int, kind: str) -> Collective:
         """Return the `index`-th collective of the run; the first worker to ask opens it."""
 
@@ -81,8 +84,7 @@ class EngineNode(SeededNode):
         question.join(self.rank, self.step, 0.0)
         question.arrive(self.rank, self.now)
         if not question.missing:
-            handle.answer(question)
-            self._run.release_at(question.done, question.waiting)
+            self._run.answer(handle, question)
         return bool(await self.wait(question))
 
     def _next(self, kind: str) -> Collective:

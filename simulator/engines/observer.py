@@ -4,6 +4,7 @@ It takes no simulated time. A *mark* is a node's report of its parameters after 
 """
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Protocol
@@ -11,12 +12,13 @@ from typing import Protocol
 from paceline.simulator.engines import payloads
 from paceline.simulator.objectives.objective import Objective
 from paceline.simulator.programs.effects import Vector
+from paceline.simulator.programs.program import Program
 from paceline.simulator.results.run import COLUMNS, ROUNDING
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.scenario.tables import Prices
 
 SECONDS_PER_HOUR = 3600.0
 BYTES_PER_GB = 1e9
+NEVER = sys.maxsize  # a step, or a count, that no run reaches
 POINTS = 200  # of a curve, where the scenario does not say how often to evaluate
 
 
@@ -69,40 +71,35 @@ class Observer:
 
     If the workers never average, it evaluates the first node's parameters instead. A point's time
     is `completion_time` of the nodes' clocks; there are no points after `deadline`. Nodes that are
-    down mark None, and are left out. `scale`: a node's steps per local step: 1, or the number of
-    workers if steps are counted over all of them (`together`: by a server, or `pooled` by the
-    observer). `nodes`: machines to pay for.
+    down mark None, and are left out. `limit`: the step at which a node stops (`NEVER` where the run
+    ends by time); `first`: that of its first mark to show. A server counts the gradients that it
+    has received, and pooled workers those of all: `_scale` steps per local step.
     """
 
-    def __init__(  # noqa: PLR0913 - the run, one property each
+    def __init__(  # noqa: PLR0913, PLR0917 - the run, one property each
         self,
-        watched: int,
-        *,
-        every: int,
-        adaptive: bool,
-        limit: int,
-        scale: int,
+        program: Program,
+        scenario: Scenario,
         objective: Objective,
         traffic: ObservedNetwork,
-        cost: Prices,
-        nodes: int,
-        averages: bool,
         deadline: float,
-        pooled: bool = False,
-        together: bool = False,
         completion_time: Callable[[Sequence[float]], float] = max,
     ) -> None:
+        workers, cost, served = scenario.cluster.workers, scenario.cost, program.server is not None
         self._completion_time = completion_time
-        self._watched, self._limit, self._scale = watched, limit, scale
-        self.every, self._adaptive = every, adaptive
+        self._watched, self._together = 1 if served else workers, served or program.pooled
+        self._scale = workers if self._together else 1
+        self.limit = self._scale * scenario.run.steps if scenario.run.steps else NEVER
+        interval, self._adaptive = evaluation_interval(scenario)
+        self.every = self._scale * interval
+        self.first = 0 if program.pooled else min(self.every, self.limit)
         self._from = 0  # the step before which marks no longer count
         self._objective, self._traffic = objective, traffic
-        self._averages, self._deadline = averages, deadline
-        self._node_second = nodes * (cost.node_hour or 0.0) / SECONDS_PER_HOUR
+        self._averages, self._deadline = program.averages, deadline
+        self._node_second = (workers + served) * (cost.node_hour or 0.0) / SECONDS_PER_HOUR
         self._egress_byte = (cost.egress_per_gb or 0.0) / BYTES_PER_GB
-        self._pool: dict[int, View] | None = {} if pooled else None
-        self._total, self._together = 0, together
-        self.updates = 0
+        self._pool: dict[int, View] | None = {} if program.pooled else None
+        self._total = self.updates = 0
         self.complete = False
         self._views: dict[int, list[View]] = {}
         self.curve: dict[str, list[float]] = {name: [] for name in COLUMNS}
@@ -132,7 +129,7 @@ class Observer:
             if len(views) == self._watched:
                 self._complete(step, self._views.pop(step))
         following = (step // self.every + 1) * self.every
-        return min(following, self._limit) if step < self._limit else following
+        return min(following, self.limit) if step < self.limit else following
 
     @property
     def room(self) -> float:
@@ -149,7 +146,7 @@ class Observer:
         pool[node.rank] = (node.rank, node.now, node.period, node.updates, node.x)
         self._pool = pool
         self._total += 1
-        if self._total >= min(self._from or self.every, self._limit):
+        if self._total >= min(self._from or self.every, self.limit):
             self._complete(self._total, list(pool.values()))
         return 0
 
@@ -160,8 +157,8 @@ class Observer:
             self.every *= 2
             for column in self.curve.values():
                 del column[1::2]
-        self._from = min((step // self.every + 1) * self.every, self._limit)
-        self.complete = self._together and step >= self._limit
+        self._from = min((step // self.every + 1) * self.every, self.limit)
+        self.complete = self._together and step >= self.limit
         for early in [step for step in self._views if step < self._from]:
             del self._views[early]
 

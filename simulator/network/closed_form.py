@@ -218,6 +218,10 @@ class Traffic:
             total[route.link.name] += route.bytes
         return {name: float(total[name]) for name in sorted(total)}
 
+    def phases(self) -> dict[str, dict[str, float]]:
+        """Return nothing: the stages of a collective are not told apart."""
+        return {}
+
     def totals(self) -> tuple[float, float]:
         """Return the whole bytes so far over all links, and those charged as egress.
 
@@ -255,6 +259,9 @@ class MessageRoute:
     `in_flight`, when the `last` one arrives, the `version` of the parameters that it carries, the
     `node` at the far end, and the `receiving_nic` that messages arrive through, or None.
     """
+
+    shared = False  # its cost does not depend on other messages in flight
+    delay = 0.0  # seconds by which crashes delayed the last message
 
     __slots__ = (
         "_departs",

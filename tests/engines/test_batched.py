@@ -16,7 +16,6 @@ from paceline.simulator.engines.batched import run as batched
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.engines.observer import POINTS
 from paceline.simulator.engines.tolerances import TIME_TOLERANCE
-from paceline.simulator.engines.unsupported import Unsupported
 from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.load.load import known_programs
 from paceline.simulator.programs import catalogue
@@ -421,8 +420,7 @@ def test_what_it_does_not_take_it_hands_over():
         objective=QUADRATIC,
     )
     for algorithm in world.algorithm:
-        with pytest.raises(Unsupported):
-            batched.run(algorithm, world, SEEDS)
+        assert batched.supports(catalogue()[algorithm.name], algorithm, world)
         runs = run_seeds(world, algorithm, SEEDS, engine="batched")
         assert {run.engine for run in runs} == {"virtual"}
         for run in runs:

@@ -17,7 +17,7 @@ from paceline.simulator.programs import catalogue
 from paceline.simulator.programs.pieces.gate import bounded_lead
 from paceline.simulator.results.run import COLUMNS
 from tests.helpers.compute_times import OVERHEAD
-from tests.helpers.worlds import EXPONENTIAL, QUADRATIC, scenario
+from tests.helpers.worlds import EXPONENTIAL, scenario
 
 ASGD = {"name": "asgd"}
 SSP = {"name": "ssp", "staleness": 2}
@@ -383,16 +383,6 @@ def test_workers_that_do_anything_else_are_handed_over(worker):
     assert ("who computes" if worker is _by_rank else "more than send") in reason
 
 
-@pytest.mark.parametrize(
-    ("case", "tables", "reason"),
-    [
-        ({"name": "k-sync", "k": 2}, {}, "which gradient comes first decides its values"),
-        ({"name": "ad-psgd"}, {}, "no server"),
-        ({"name": "ssgd"}, {}, "no server"),
-        (ASGD, {"objective": QUADRATIC}, "its gradients have values"),
-    ],
-    ids=["k-sync", "ad-psgd", "ssgd", "quadratic"],
-)
-def test_the_rest_is_handed_over(case, tables, reason):
-    with pytest.raises(Unsupported, match=reason):
-        run(scenario(case, **tables))
+def test_a_server_that_averages_what_comes_first_is_handed_over():
+    with pytest.raises(Unsupported, match="which gradient comes first decides its values"):
+        run(scenario({"name": "k-sync", "k": 2}))

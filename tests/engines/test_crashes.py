@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.simulator.cluster.failures import Calendar, calendars
-from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.engines.virtual import simulation as simulations
 from paceline.simulator.load.load import parse
 from paceline.simulator.programs import catalogue
@@ -526,7 +525,7 @@ def test_no_gradient_is_applied_twice(
         objective={"kind": "quadratic", "dimension": dimension},
         compute={"dist": "exponential", "mean": "1 s"}, cluster={"crash": crashes},
     )  # fmt: skip
-    made = virtual.kind(world)(program, world.algorithm[0], world, 0)
+    made = simulations.Simulation(program, world.algorithm[0], world, 0)
     for node in made.nodes[:WORKERS]:
         hot = OneHot(node.rank, dimension)
         node._gradient, node._loss_and_gradient = hot.gradient, hot.loss_and_gradient

@@ -37,16 +37,13 @@ PLACES = {
 
 def reference(world, seed=0, **options):
     """Run by `Simulation`."""
-    with patch.object(request_reply, "may_take", return_value=False):
+    with patch.object(request_reply, "supports", return_value=False):
         return virtual.run(world.algorithm[0], world, seed, **options)
 
 
 def fast_path(world, seed=0, programs=None):
     """Run by `RequestReply`; fail if that falls back."""
-    with (
-        patch.object(virtual, "Simulation", side_effect=AssertionError("fell back")) as general,
-        patch.object(virtual, "kind", return_value=general),
-    ):
+    with patch.object(virtual, "Simulation", side_effect=AssertionError("fell back")):
         return virtual.run(world.algorithm[0], world, seed, programs=programs)
 
 

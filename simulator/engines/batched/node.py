@@ -37,20 +37,8 @@ class BatchedNode(Node):
     """
 
     __slots__ = (
-        "_clocks",
-        "_gradient",
-        "_limit",
-        "_loss_and_gradient",
-        "_met_at",
-        "_pause_at",
-        "_scenario",
-        "_watch",
-        "mark_at",
-        "meter",
-        "period",
-        "seeds",
-        "step",
-        "updates",
+        "_clocks", "_gradient", "_limit", "_loss_and_gradient", "_met_at", "_pause_at",
+        "_scenario", "_watch", "mark_at", "meter", "period", "seeds", "step", "updates",
     )  # fmt: skip
 
     def __init__(  # noqa: PLR0913 - the run, and its observer

@@ -23,6 +23,7 @@ from paceline.simulator.engines.batched.schedule import StepTimes
 from paceline.simulator.engines.compiled import run as compiled
 from paceline.simulator.engines.observer import (
     BYTES_PER_GB,
+    NEVER,
     POINTS,
     SECONDS_PER_HOUR,
     evaluation_interval,
@@ -31,7 +32,6 @@ from paceline.simulator.engines.observer import (
 from paceline.simulator.engines.overheads import EffectCosts
 from paceline.simulator.engines.unsupported import Unsupported
 from paceline.simulator.engines.virtual import run as virtual
-from paceline.simulator.engines.virtual.node import NEVER
 from paceline.simulator.network.closed_form import ClosedForm, Traffic
 from paceline.simulator.objectives import build
 from paceline.simulator.programs import Program, catalogue
@@ -55,10 +55,10 @@ def run(  # noqa: PLR0913 - the run, and how
 ) -> list[Run]:
     """Simulate one algorithm with all seeds; keep up to `spans` timeline spans of the first seed.
 
-    Raises Unsupported where only another engine can run it.
+    What `supports` refuses must not be run. Raises Unsupported where the program turns out to need
+    another engine.
     """
     program = (programs or catalogue())[algorithm.name]
-    refuse(program, algorithm, scenario)
     if program.server:
         runs = compiled.run(program, algorithm, scenario, seeds, threads=threads)
         if spans:
@@ -82,23 +82,20 @@ def run(  # noqa: PLR0913 - the run, and how
     return found
 
 
-def refuse(program: Program, algorithm: Algorithm, scenario: Scenario) -> None:
-    """Raise Unsupported where the scenario or the program's declarations need another engine."""
-    if program.server and build.dimension_of(scenario.objective):
-        raise Unsupported("which gradient comes first decides its values")
-    if troubled(scenario):
-        raise Unsupported("nodes crash, or the slowest are left out")
-    if scenario.network.model == "flows":
-        raise Unsupported("transfers share links")
-    if cluster.shares_devices(scenario):
-        raise Unsupported("workers share devices")
-    if speed.change(scenario):
-        raise Unsupported("compute times change with time")
-    if program.gossips or program.pooled:
-        raise Unsupported("its workers send each other messages")
+def supports(program: Program, algorithm: Algorithm, scenario: Scenario) -> str | None:
+    """Return None if the engine can run this, as far as is known beforehand, else the reason."""
+    moves = build.dimension_of(scenario.objective) is not None
     codec = algorithm.parameters.get("codec", Raw())
-    if build.dimension_of(scenario.objective) and codec != Raw():
-        raise Unsupported("what it sends goes through a codec, one vector at a time")
+    obstacles = {
+        "which gradient comes first decides its values": program.server is not None and moves,
+        "nodes crash, or the slowest are left out": troubled(scenario),
+        "transfers share links": scenario.network.model == "flows",
+        "workers share devices": cluster.shares_devices(scenario),
+        "compute times change with time": speed.change(scenario),
+        "its workers send each other messages": program.gossips or program.pooled,
+        "what it sends goes through a codec, one vector at a time": moves and codec != Raw(),
+    }
+    return next((reason for reason, holds in obstacles.items() if holds), None)
 
 
 @dataclass

@@ -15,8 +15,7 @@ from paceline.simulator.engines.compiled.server_trace import ServerTrace
 from paceline.simulator.engines.compiled.shared import SharedRun
 from paceline.simulator.engines.compiled.worker_trace import WorkerTrace
 from paceline.simulator.engines.overheads import EffectCosts
-from paceline.simulator.engines.unsupported import Unsupported
-from paceline.simulator.objectives import bound, build
+from paceline.simulator.objectives import bound
 from paceline.simulator.programs import Program
 from paceline.simulator.programs.effects import Node
 from paceline.simulator.programs.program import Function
@@ -38,18 +37,15 @@ def run(
     """Simulate a parameter-server program with each of the seeds.
 
     Times equal those of the reference engine to rounding, counts exactly. Raises Unsupported where
-    the program or the objective needs another engine.
+    the program turns out to need another engine.
     """
-    if program.server is None:
-        raise Unsupported("it has no server")
-    if build.dimension_of(scenario.objective) is not None:
-        raise Unsupported("its gradients have values")
     costs = EffectCosts(scenario)
 
     def begin(function: Function, node: Node) -> Coroutine[Any, Any, None]:
         return program.start(function, costs.on(node), algorithm.parameters)
 
     meter = payloads.Meter(scenario.model.bytes, bound.Nothing.dimension)
+    assert program.server is not None
     worker = WorkerTrace(scenario, partial(begin, program.worker), meter)
     worker.trace(1)
     server = ServerTrace(scenario, partial(begin, program.server), worker.payload)

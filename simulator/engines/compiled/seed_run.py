@@ -27,11 +27,12 @@ import numpy as np
 
 from paceline.simulator.cluster import workers as cluster
 from paceline.simulator.distributions.distribution import Array
+from paceline.simulator.engines import tolerances
 from paceline.simulator.engines.compiled import loop
 from paceline.simulator.engines.compiled.shared import MOST, Draw, SharedRun
-from paceline.simulator.engines.observer import Observer, evaluation_interval
+from paceline.simulator.engines.observer import Observer
 from paceline.simulator.engines.unsupported import Unsupported
-from paceline.simulator.engines.virtual import run, simulation
+from paceline.simulator.engines.virtual import run
 from paceline.simulator.objectives import build
 from paceline.simulator.programs.effects import NOTHING, Vector
 from paceline.simulator.programs.pieces.gate import COMPILED, Gate, always
@@ -63,15 +64,15 @@ class SeedRun:
         self._shared, self.seed, self.done = shared, seed, False
         scenario, workers = shared.scenario, shared.workers
         goal = self._goal = build.build(scenario, shared.algorithm, seed)
-        interval, adaptive = evaluation_interval(scenario)
-        every = workers * interval
-        deadline = simulation.deadline(scenario)
+        deadline = tolerances.deadline(scenario)
+        self._moved = 0
+        observer = self._observer = Observer(shared.program, scenario, goal, self, deadline)
 
         self._run = np.zeros(1, loop.STATE)
         state = self._state = self._run[0]
         state["deadline"] = deadline
-        state["every"], state["limit"] = every, shared.limit
-        state["mark_at"] = min(every, shared.limit)
+        state["every"], state["limit"] = observer.every, observer.limit
+        state["mark_at"] = observer.first
         state["receive"], state["whole"] = scenario.server.receive, scenario.model.bytes
         card = scenario.server.bandwidth
         state["pace_in"] = state["pace_out"] = 1 / card if card else 0.0
@@ -87,24 +88,9 @@ class SeedRun:
         self._begun = np.zeros(workers + 2)
         self._gate = np.zeros(0, np.int64)
         self._marks = np.zeros(MARKS, loop.SHOWN)
-        self._moved = 0
         self._draws: list[list[tuple[np.ndarray, Draw]]] = [[] for _ in range(workers)]
         self._drawn = [0] * workers
         self._rings = self._make_rings()
-        self._observer = Observer(
-            1,
-            every=every,
-            adaptive=adaptive,
-            limit=shared.limit,
-            scale=workers,
-            objective=goal,
-            traffic=self,
-            cost=scenario.cost,
-            nodes=workers + 1,
-            averages=shared.program.averages,
-            deadline=deadline,
-            together=True,
-        )
 
     def _make_rings(self) -> list[Array]:
         """Make rings for each worker: compute times, latencies to the server, latencies back."""

@@ -14,7 +14,7 @@ from paceline.simulator.distributions.distribution import Array
 from paceline.simulator.distributions.parametric import Constant
 from paceline.simulator.distributions.random_streams import Purpose, generator
 from paceline.simulator.engines.compiled.worker_trace import WorkerTrace
-from paceline.simulator.engines.virtual.node import NEVER
+from paceline.simulator.engines.observer import NEVER
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.network.region_path import RegionPath
 from paceline.simulator.programs import Program

@@ -240,6 +240,11 @@ class Lockstep:
             raise DeadlockError("deadlock: nodes wait for each other")
         return [node.x for node in self.nodes]
 
+    def answer(self, handle: Collective, question: Collective) -> None:
+        """Answer at once: when a collective is done is known as soon as all have joined."""
+        handle.answer(question)
+        self.release_at(question.begins, question.waiting)
+
     def release_at(self, tick: float, nodes: Sequence[LockstepNode]) -> None:
         """Release nodes that have waited for others until now, `tick`."""
         self.ready.extend((node, None) for node in nodes)

@@ -1,5 +1,6 @@
 """The reference engine, on SimPy: any scenario, one seed at a time.
 
-Import `run.run`. `node` and `simulation` are the core, `request_reply` a fast path for parameter
-servers; crashes, shared links and background jobs build on them. Only this folder imports simpy.
+Import `run.run`. A `simulation` of `node`s is composed with a `transport` (in closed form; `flows`
+over `shared_lines`), an `availability` with each node's `outages`, and a `recovery`.
+`request_reply` is a fast path for parameter servers. Only this folder imports simpy.
 """

@@ -7,15 +7,21 @@ to the wall clock and back. Invariant: between rollbacks the two differ by a con
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import merge
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import simpy
 
 from paceline.simulator.cluster.failures import NEVER, PATIENCE, Calendar, Down
+from paceline.simulator.engines.tolerances import deadline
+from paceline.simulator.engines.virtual.agenda import LAST
+from paceline.simulator.engines.virtual.node import VirtualNode
+from paceline.simulator.engines.virtual.outages import Outages
 from paceline.simulator.results.run import SPAN, Kind
+from paceline.simulator.scenario.scenario import Scenario
 
 
 class Rollback(NamedTuple):
@@ -46,16 +52,22 @@ class Rollback(NamedTuple):
 class Checkpoints:
     """The crashes of one run, and the rollbacks that they cause.
 
-    `timeout`: seconds until a crash is noticed; `reload`: seconds to load a checkpoint, which the
-    calendars' repairs include; `deadline`: nothing after it matters.
+    It is the run's `Availability`. `savers`: nodes that save their state for a checkpoint.
     """
 
-    def __init__(
-        self, calendars: list[Calendar], timeout: float, reload: float, deadline: float
-    ) -> None:
-        self._crashes = merge(*(calendar.walk() for calendar in calendars))
-        self._next_crash = next(self._crashes, NEVER)
-        self._least_repair, self._deadline = timeout + reload, deadline
+    calendars: Sequence[Calendar] = ()  # nodes run on; the wall clock does not show it
+
+    def __init__(self, crashes: Sequence[Calendar], scenario: Scenario, savers: int) -> None:
+        recovery, checkpoint = scenario.recovery, scenario.recovery.checkpoint
+        assert checkpoint is not None
+        self.crashes, self._savers = crashes, savers
+        self.save_every = scenario.cluster.workers // savers * checkpoint.every
+        self.save_cost = checkpoint.cost
+        self._saves: dict[int, list[float]] = {}
+        self._coming = merge(*(calendar.walk() for calendar in crashes))
+        self._next_crash = next(self._coming, NEVER)
+        self._least_repair = recovery.timeout + recovery.reload
+        self._deadline = deadline(scenario)
         self._saved = 0.0
         self._rollback_times = [0.0]  # by the nodes' clocks: from when each offset holds
         self._offsets = [0.0]  # seconds
@@ -66,16 +78,53 @@ class Checkpoints:
         """Time of the next crash, by the nodes' clocks."""
         return self._next_crash[0] - self._offsets[-1] if self._next_crash < NEVER else inf
 
-    @property
-    def stuck(self) -> Rollback | None:
-        """The last rollback, if its work never gets repeated; else None."""
-        last = self.rollbacks[-1] if self.rollbacks else None
-        return last if last is not None and last.done == inf else None
+    def start(self, run: Any) -> None:
+        """Schedule the first rollback."""
+        if run.deadline < inf:
+            self._crash_at(run, self.next)
 
-    def save(self, time: float) -> None:
-        """Note that all nodes have saved their state at `time`, by their clocks."""
-        self.wall_clock(time)
-        self._saved = time
+    def _crash_at(self, run: Any, time: float) -> None:
+        """Schedule a rollback at `time`, when all checkpoints saved before it are known.
+
+        It moves the end of the run to an earlier time of the nodes' clocks.
+        """
+
+        def crash(event: simpy.Event) -> None:
+            while self.next <= time:
+                self._roll_back()
+            if not run.finished:
+                run.stop_at(self.node_clock(self._deadline))
+                self._crash_at(run, self.next)
+            run.events += 1
+            run.release(event)
+
+        if time <= run.deadline:
+            run.agenda.call_at(time, crash, priority=LAST)
+
+    def save(self, node: VirtualNode) -> None:
+        """Note that a node has saved its state; once all have, that is a checkpoint."""
+        times = self._saves.setdefault(node.step, [])
+        times.append(node.now)
+        if len(times) == self._savers:
+            at = max(self._saves.pop(node.step))
+            self.wall_clock(at)  # crashes before it go back to the one before
+            self._saved = at
+
+    def repeated(self, end: float) -> tuple[float, float]:
+        """Return the seconds up to `end` in which all were down, and repeated lost work."""
+        repairs = sum(rollback.down(end) for rollback in self.rollbacks)
+        return repairs, max(0.0, end - self.node_clock(end) - repairs)
+
+    def recovery_seconds(self, outages: Sequence[Outages], end: float) -> list[float]:
+        """Return the seconds from each rollback until its work was repeated."""
+        return [each.done - each.start for each in self.rollbacks if each.done < end]
+
+    def stall(self) -> str:
+        """Return why no checkpoint is ever reached again; empty if one is."""
+        if not self.rollbacks or self.rollbacks[-1].done < inf:
+            return ""
+        since = f"{self.rollbacks[-1].start:g} s"
+        return f"crashes come too fast to get from one checkpoint to the next, since {since}"
 
     def wall_clock(self, time: float) -> float:
         """Return the wall-clock time of `time` by the nodes' clocks, before a crash at that time.
@@ -83,7 +132,7 @@ class Checkpoints:
         All checkpoints before it must have been saved.
         """
         while self.next < time:
-            self.roll_back()
+            self._roll_back()
         return time + self._offsets[max(0, bisect_left(self._rollback_times, time) - 1)]
 
     def node_clock(self, wall_clock: float) -> float:
@@ -93,11 +142,15 @@ class Checkpoints:
                 return min(wall_clock - before, rollback.at)
         return wall_clock - self._offsets[-1]
 
-    def timeline(self, spans: np.ndarray, end: float, workers: int) -> np.ndarray:
-        """Return spans, given by the nodes' clocks, in wall-clock time up to `end`.
+    def timeline(
+        self, spans: np.ndarray, arrows: np.ndarray, end: float, workers: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return spans and arrows, given by the nodes' clocks, in wall-clock time up to `end`.
 
-        Rollbacks cut them, and add spans of their own: down, or computing again.
+        Rollbacks cut spans, and add some of their own: down, or computing again.
         """
+        for name in ("sent", "taken"):
+            arrows[name] = self._wall_clocks(arrows[name])
         last = float(spans["end"].max())
         seen = [each for each in self.rollbacks if each.at <= last and each.start < end]
         for rollback in seen:
@@ -107,7 +160,7 @@ class Checkpoints:
             spans = np.concatenate([spans, rest])
         since, offsets = np.array(self._rollback_times), np.array(self._offsets)
         spans["start"] += offsets[np.searchsorted(since, spans["start"], side="right") - 1]
-        spans["end"] = self.wall_clocks(spans["end"])
+        spans["end"] = self._wall_clocks(spans["end"])
         ranks = sorted(set(spans["worker"].tolist()))
         stood = [
             (rank, kind, start, min(until, end), 0)
@@ -118,15 +171,15 @@ class Checkpoints:
         ]
         busy = np.array(stood, dtype=SPAN)
         busy["kind"][(busy["worker"] == workers) & (busy["kind"] == Kind.COMPUTE)] = Kind.SERVE
-        return np.sort(np.concatenate([spans, busy]), order=["start"])
+        return np.sort(np.concatenate([spans, busy]), order=["start"]), arrows
 
-    def wall_clocks(self, times: np.ndarray) -> np.ndarray:
+    def _wall_clocks(self, times: np.ndarray) -> np.ndarray:
         """Return the wall-clock times of nodes' times before which all crashes are known."""
         places = np.searchsorted(np.array(self._rollback_times), times, side="left")
         shifted: np.ndarray = times + np.array(self._offsets)[np.maximum(places - 1, 0)]
         return shifted
 
-    def roll_back(self) -> None:
+    def _roll_back(self) -> None:
         """Roll back at the next crash; further crashes before all is repeated begin it anew."""
         start = self._next_crash[0]
         at = self.next
@@ -148,5 +201,5 @@ class Checkpoints:
     def _repair(self) -> Down:
         """Return the next crash, and when all have loaded the checkpoint after it."""
         crash, back = self._next_crash
-        self._next_crash = next(self._crashes, NEVER)
+        self._next_crash = next(self._coming, NEVER)
         return crash, max(back, crash + self._least_repair)

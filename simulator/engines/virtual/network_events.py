@@ -1,6 +1,6 @@
 """Changes of a network during a run: outages, profiles, competing flows, crashes.
 
-All are known beforehand. They are not SimPy events: `FlowSimulation` applies them when they are
+All are known beforehand. They are not SimPy events: `SharedLines` applies them when they are
 due, and only while transfers are in flight, so that endless ones keep no run alive.
 """
 

@@ -5,19 +5,21 @@ and sending only add to it, so that a step costs one addition and no event. SimP
 other nodes can observe:
 
 - a collective is one event, at the time of its result, that resumes all who wait for it;
-- messages are a heap in order of arrival, emptied up to SimPy's next event (`Simulation._release`);
+- messages are a heap in order of arrival, emptied up to SimPy's next event (`Simulation.release`);
 - a message to a node that waits for this very sender skips the heap: no other message can overtake
   it, so that its receiver may go on at once.
 
 Invariants. Running ahead is exact: it changes no number. `now` never decreases while the program
-runs, except where a `CrashingNode` abandons a step; `finish` cuts it back to the end of the run.
+runs, except where its `Outages` abandon a step; `finish` cuts it back to the end of the run.
 Compute time is not counted but is the rest of `now` (`busy`), so that a worker's seconds always add
 up. A coroutine that must never go on yields and is never resumed. `_pause` bounds how far a node
 runs ahead of the others.
 
 Why so. One SimPy event per step would take most of the time: tests/bench/engine.py compares with
-models written that way. The rest goes into `gradient`, `wait`, `_block`, `send` and `receive`.
-They read slots instead of properties, and use `if` instead of `max`; each such place says so.
+models written that way. The rest goes into `gradient`, `wait`, `block`, `send` and `receive`. They
+read slots instead of properties, and use `if` instead of `max`; each such place says so. A node
+that is always up, on a device of its own, has no `outages` and no `_computing`: one class for all
+nodes, which CPython reads faster, and a branch that is never taken.
 
 State of a `VirtualNode`, beside its identity and the model's sizes (s: seconds by its own clock):
 
@@ -28,14 +30,14 @@ State of a `VirtualNode`, beside its identity and the model's sizes (s: seconds 
 | `updates` | updates | calls of `mark` | `mark` |
 | `x` | vector | the parameters marked last | `mark` |
 | `period` | steps | between its last two collectives; nan before | `_next` |
-| `waited`, `communicated` | s | blocked on other nodes, and on the network | `_block`, `finish` |
-| `_busy_since` | s | end of its last wait: where its span of work begins | `_block` |
-| `_network_since` | s | when its last wait turned from others to the network | `_block` |
-| `_sent_until` | s | arrival of the message sent last | `send` |
+| `waited`, `communicated` | s | blocked on other nodes, and on the network | `block`, `finish` |
+| `busy_since` | s | end of its last wait: where its span of work begins | `block` |
+| `_network_since` | s | when its last wait turned from others to the network | `block` |
+| `sent_until` | s | arrival of the message sent last | `send` |
 | `awaited_rank` | rank | the sender it waits for; None: does not wait | `receive`, `request` |
 | `_mailbox` | messages | arrived, not yet received, in order of arrival | `keep`, `_take_kept` |
 | `_routes` | routes | to every rank, None before the first message | `_route` |
-| `_handle` | handle | collective it waits for, or gradient it computes | `wait` |
+| `handle` | handle | collective it waits for, or gradient it computes | `wait` |
 | `wakeup_at` | s | when SimPy next looks after its gradient; inf: never | `Simulation.wake` |
 | `_collectives` | count | collectives joined | `_next` |
 | `_joined_step` | step | at which it last joined one | `_next` |
@@ -47,31 +49,31 @@ State of a `VirtualNode`, beside its identity and the model's sizes (s: seconds 
 | `_service_starts` | s | of the server's last k + 1 messages, k: longest queue | `receive` |
 | `_busy_kind` | kind | of its spans of work: compute or serve | `serve` |
 | `_receive_seconds` | s | that the server spends on each message | `serve` |
-| `_stopped` | bool | its mark has ended the run | `mark` |
+| `stopped` | bool | its mark has ended the run, or it is down for good | `mark`, `Outages` |
+| `outages` | `Outages` | its crashes and what they cost; None: always up | `interrupt_by` |
+| `_computing` | `Computing` | how long work takes; None: as long as drawn | `compute_on` |
 
 After a change run tests/engines (test_virtual, test_conformance, test_batched, test_compiled and
 test_request_reply compare engines to the last bit or to 1e-9), then `make bench`.
 """
 
-import sys
 import types
 from collections import deque
 from collections.abc import Coroutine, Generator, Iterator, Sequence
 from heapq import heappush
 from math import inf, nan
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from paceline.simulator.engines import payloads
 from paceline.simulator.engines.collective import Collective, GradientPiece
 from paceline.simulator.engines.node import EngineNode
+from paceline.simulator.engines.observer import NEVER
+from paceline.simulator.engines.virtual.outages import Outages
 from paceline.simulator.errors import ProgramError
 from paceline.simulator.network.closed_form import MessageRoute
 from paceline.simulator.objectives.objective import GradientSource
 from paceline.simulator.programs.effects import ANY, Handle, Payload, Vector
 from paceline.simulator.results.run import Kind
-
-if TYPE_CHECKING:
-    from paceline.simulator.engines.virtual.simulation import Simulation
 
 Message = tuple[float, int, MessageRoute, float, int, Payload]
 """Arrival (s), serial number, route, transit (s), the sender's rank, payload.
@@ -79,50 +81,29 @@ Message = tuple[float, int, MessageRoute, float, int, Payload]
 So tuples sort by time of arrival, and equal times in the order of sending.
 """
 
-NEVER = sys.maxsize  # a step, or a count, that no run reaches
+
+class Computing(Protocol):
+    """How long work takes on a node that is disturbed in it: by crashes, or by others' work."""
+
+    async def takes(self, work: float) -> float:
+        """Return the seconds that `work` seconds at full speed take from the node's clock on."""
+
+    def freed(self, pieces: Sequence[GradientPiece]) -> Sequence[GradientPiece]:
+        """Return the pieces of the last gradient, freed when the node has really computed them."""
 
 
 class VirtualNode(EngineNode):
-    """One node of a `Simulation`; the module's table describes its state.
-
-    One class for workers and the server: CPython reads attributes faster where code always meets
-    the same class.
-    """
+    """One node of a `Simulation`; the module's table describes its state."""
 
     __slots__ = (
-        "_busy_kind",
-        "_busy_since",
-        "_durations",
-        "_gradient",
-        "_handle",
-        "_joined_step",
-        "_last_staleness",
-        "_loss_and_gradient",
-        "_mailbox",
-        "_mark_at",
-        "_messages_heard",
-        "_network_since",
-        "_pause_at",
-        "_paused_at",
-        "_receive_seconds",
-        "_routes",
-        "_sent_until",
-        "_service_starts",
-        "_spans",
-        "_staleness",
-        "_stopped",
-        "awaited_rank",
-        "communicated",
-        "coroutine",
-        "period",
-        "resume",
-        "updates",
-        "waited",
-        "wakeup_at",
-        "x",
+        "_busy_kind", "_computing", "_durations", "_gradient", "_joined_step", "_last_staleness",
+        "_loss_and_gradient", "_mailbox", "_mark_at", "_messages_heard", "_network_since",
+        "_pause_at", "_paused_at", "_receive_seconds", "_routes", "_service_starts", "_staleness",
+        "awaited_rank", "busy_since", "communicated", "coroutine", "handle", "outages", "period",
+        "resume", "sent_until", "spans", "stopped", "updates", "waited", "wakeup_at", "x",
     )  # fmt: skip
 
-    def __init__(self, run: "Simulation", rank: int) -> None:
+    def __init__(self, run: Any, rank: int) -> None:
         self._run, self.rank = run, rank
         self.workers = self.server = run.workers
         self.start = self.x = run.objective.start
@@ -130,12 +111,12 @@ class VirtualNode(EngineNode):
         self.parameters = run.scenario.model.parameters
         self.bytes_per_parameter = run.scenario.model.bytes_per_parameter
         self.seed(run.seed)
-        self.now = self.waited = self.communicated = self._busy_since = self._sent_until = 0.0
+        self.now = self.waited = self.communicated = self.busy_since = self.sent_until = 0.0
         self._network_since = 0.0
         self.step = self.updates = self._collectives = self._joined_step = self._paused_at = 0
         self.period = nan
         self.awaited_rank: int | None = None
-        self._handle: Handle = None
+        self.handle: Handle = None
         self.wakeup_at = inf
         self._messages_heard = NEVER
         self._last_staleness = 0
@@ -143,11 +124,21 @@ class VirtualNode(EngineNode):
         self._service_starts = deque([0.0], 1)
         self._mailbox: deque[Message] = deque()
         self._routes: list[Any] = [None] * (run.workers + 1)
-        self._spans = run.spans
+        self.spans = run.spans
         self._mark_at = self._pause_at = NEVER
-        self._stopped = False
+        self.stopped = False
+        self.outages: Outages | None = None
+        self._computing: Computing | None = None
         self._receive_seconds = 0.0
         self._busy_kind = int(Kind.COMPUTE)
+
+    def interrupt_by(self, outages: Outages) -> None:
+        """Make the node one that is not always up."""
+        self.outages = self._computing = outages
+
+    def compute_on(self, device: Computing) -> None:
+        """Let the node compute on a device that it shares."""
+        self._computing = device
 
     def compute_with(self, durations: Iterator[float], source: GradientSource) -> None:
         """Make the node a worker, with these compute times (s) and this source of gradients."""
@@ -161,6 +152,12 @@ class VirtualNode(EngineNode):
         self._busy_kind = int(Kind.SERVE)
         for rank in range(self.workers):
             self._route(rank)
+
+    def replace_source(self, *source: Any) -> tuple[Any, ...]:
+        """Replace `gradient` and `loss_and_gradient` of its source; return those before."""
+        before = self._gradient, self._loss_and_gradient
+        self._gradient, self._loss_and_gradient = source
+        return before
 
     def execute(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Give the node its program."""
@@ -179,20 +176,28 @@ class VirtualNode(EngineNode):
 
     def send(self, to: int, value: Payload) -> None:
         """Send a message; the clock does not move."""
+        if self.outages is not None and not self.outages.send():
+            return
         run = self._run
-        route = self._routes[to] or self._route(to)
+        route: Any = self._routes[to] or self._route(to)
         transit = route.whole_transit
         if transit is not None and type(value) is complex:
             at = self.now + transit
             route.bytes += run.whole_bytes
+        elif route.shared:
+            route.version = self.updates
+            if self.spans is not None:
+                self.spans.sent(self.rank, to, self.now)
+            route.start(self, value)
+            return
         else:
             at, transit = route.send(self.now, run.meter(value))
         if at < route.last:  # noqa: PLR1730 - five times as fast; no message overtakes another
             at = route.last
-        route.last = self._sent_until = at
+        route.last = self.sent_until = at
         route.version = self.updates
-        if self._spans is not None:
-            self._spans.sent(self.rank, to, self.now)
+        if self.spans is not None:
+            self.spans.sent(self.rank, to, self.now)
         node = route.node
         if (
             node.awaited_rank == self.rank
@@ -207,16 +212,14 @@ class VirtualNode(EngineNode):
             route.in_flight += 1
             run.sent = number = run.sent + 1
             heappush(run.undelivered, (at, number, route, transit, self.rank, value))
+        if self.outages is not None:
+            self.sent_until -= route.delay
 
     def _route(self, to: int) -> MessageRoute:
         run = self._run
-        route: MessageRoute = run.traffic.route(self.rank, to)
+        route: MessageRoute = run.transport.route(self.rank, to)
         self._routes[to] = route
         route.node = run.nodes[to]
-        if self.rank == self.server:
-            route.leave_through(run.nic_out)
-        elif to == self.server:
-            route.receiving_nic = run.nic_in
         return route
 
     def keep(self, message: Message) -> None:
@@ -230,7 +233,7 @@ class VirtualNode(EngineNode):
         The server then counts a step, and the staleness of the gradient: its updates since it last
         answered this worker.
         """
-        if self._stopped:
+        if self.stopped:
             yield  # for ever
         message = self._take_kept(source) if self._mailbox else None
         if message is None:
@@ -239,16 +242,16 @@ class VirtualNode(EngineNode):
         at, _, _, transit, sender, value = message
         serves = self.rank == self.server
         if at > self.now:
-            if serves and self._spans is None:
+            if serves and self.spans is None:
                 self.now = at
             else:
-                sending = self._sent_until - self.now
-                self._block(at - transit - (sending if sending > 0 else 0), at)
+                sending = self.sent_until - self.now
+                self.block(at - transit - (sending if sending > 0 else 0), at, source)
         elif serves and self.now > self._run.deadline:
             self._run.work_left = True
             yield  # for ever: it would be served after the end
-        if self._spans is not None:
-            self._spans.taken(sender, self.rank, self.now)
+        if self.spans is not None:
+            self.spans.taken(sender, self.rank, self.now)
         if serves:
             starts = self._service_starts
             starts.append(self.now)
@@ -274,17 +277,17 @@ class VirtualNode(EngineNode):
             self._messages_heard = 0
         message = self._take_kept(source) if self._mailbox else None
         if message is None:
-            self.awaited_rank, self._handle = source, handle
+            self.awaited_rank, self.handle = source, handle
             if handle.done < inf:
                 self._run.wake(self, handle)
             message = yield
-            self.awaited_rank = self._handle = None
+            self.awaited_rank = self.handle = None
         if message is not None and message[0] < handle.done:
             at, _, _, _, sender, value = message
             if at > self.now:  # noqa: PLR1730
                 self.now = at
-            if self._spans is not None:
-                self._spans.taken(sender, self.rank, self.now)
+            if self.spans is not None:
+                self.spans.taken(sender, self.rank, self.now)
             self._messages_heard += 1
             return sender, value
         if message is not None:
@@ -294,7 +297,13 @@ class VirtualNode(EngineNode):
     @property
     def gradient_under_way(self) -> GradientPiece | None:
         """The gradient that it computes in `receive_before`, if any."""
-        return self._handle if type(self._handle) is GradientPiece else None
+        return self.handle if type(self.handle) is GradientPiece else None
+
+    @property
+    def meeting(self) -> Collective | None:
+        """The collective in progress that it waits for, if any."""
+        waits = type(self.handle) is Collective and not self.handle.missing
+        return self.handle if waits else None
 
     @property
     def gossips(self) -> bool:
@@ -323,9 +332,9 @@ class VirtualNode(EngineNode):
             message = yield
         at, _, _, transit, _, answer = message
         if at > self.now:
-            self._block(at - transit - (self._sent_until - self.now), at)
-        if self._spans is not None:
-            self._spans.taken(to, self.rank, self.now)
+            self.block(at - transit - (self.sent_until - self.now), at, to)
+        if self.spans is not None:
+            self.spans.taken(to, self.rank, self.now)
         return answer
 
     def _take_kept(self, source: int) -> Message | None:
@@ -339,35 +348,52 @@ class VirtualNode(EngineNode):
 
     def work(self, seconds: float) -> None:
         """Advance this node's clock by `seconds` of its own work."""
-        self.now += seconds
+        if self.outages is None:
+            self.now += seconds
+        else:
+            self.outages.work(seconds)
 
     def clock(self) -> float:
         """Return this node's clock, in seconds."""
-        return self.now
+        return self.now if self.outages is None else self.outages.wall_clock()
 
     def mark(self, x: Vector) -> None:
         """Count an update; show the parameters to the observer when an evaluation is due."""
+        outages = self.outages
+        if outages is not None:
+            if outages.gone_since is not None:
+                return
+            if outages.down_since is not None:
+                x = None
         self.x = x
         self.updates += 1
         if self.step >= self._mark_at:
             self._run.guard.keep(x)
             self._mark_at = self._run.observer.see(self)
             if self._run.observer.complete:
-                self._stopped = True
+                self.stopped = True
                 self._run.stop_at(self.now)
+        if outages is not None:
+            outages.marked()
 
-    def _block(self, begins: float, done: float) -> None:
-        """Block until `done`: waiting for other nodes up to `begins`, then for the network."""
+    def block(self, begins: float, done: float, on: Any = None) -> None:
+        """Block until `done`: waiting for other nodes up to `begins`, then for the network.
+
+        `on`: the handle or the rank that it waits for, whose outages it then tells apart.
+        """
+        if self.outages is not None and on is not None:
+            self.outages.block(begins, done, on)
+            return
         now = self.now
         if begins < now:  # noqa: PLR1730 - five times as fast
             begins = now
         self.waited += begins - now
         self.communicated += done - begins
-        if self._spans is not None:
-            self._spans.add(
-                self.rank, self._busy_kind, self._busy_since, now, begins, done, self.step
+        if self.spans is not None:
+            self.spans.add(
+                self.rank, self._busy_kind, self.busy_since, now, begins, done, self.step
             )
-        self.now = self._busy_since = done
+        self.now = self.busy_since = done
         self._network_since = begins
 
     def finish(self, end: float) -> None:
@@ -376,27 +402,40 @@ class VirtualNode(EngineNode):
         A node that is blocked then has waited, or communicated, up to `end`; one whose clock is
         ahead has the rest taken off what it did last.
         """
+        if self.outages is not None:
+            self.outages.cut(end)
         if self.now < end < inf:
-            if type(self._handle) is GradientPiece:
+            if type(self.handle) is GradientPiece:
                 self.now = end
-            elif self._handle is not None and not self._handle.missing:
-                if self._spans is not None:
-                    self._spans.met(self._handle.last, self.rank, self.now)
-                self._block(min(self._handle.begins, end), end)
-            elif self._handle is not None or self.awaited_rank is not None:
-                self._block(end, end)
-        beyond = self._busy_since - end
+            elif self.handle is not None and not self.handle.missing:
+                if self.spans is not None:
+                    self.spans.met(self.handle.last, self.rank, self.now)
+                self.block(min(self.handle.begins, end), end, self.handle)
+            elif self.handle is not None or self.awaited_rank is not None:
+                self.block(
+                    end, end, self.handle if self.awaited_rank is None else self.awaited_rank
+                )
+        beyond = self.busy_since - end
         if beyond > 0:  # it was blocked on something that came after the end
-            network = min(beyond, self._busy_since - self._network_since)
+            network = min(beyond, self.busy_since - self._network_since)
             self.communicated -= network
             self.waited -= beyond - network
         now = self.now = min(self.now, end)
-        if self._spans is not None:
-            self._spans.add(self.rank, self._busy_kind, self._busy_since, now, now, now, self.step)
+        self.end_busy_span(now)
+        if self.outages is not None:
+            self.outages.correct()
+
+    def end_busy_span(self, at: float) -> None:
+        """End the span of what the node did, at `at`."""
+        if self.spans is not None:
+            self.spans.add(self.rank, self._busy_kind, self.busy_since, at, at, at, self.step)
+        self.busy_since = at
 
     @property
     def busy(self) -> float:
-        """Seconds that the node was not blocked."""
+        """Seconds that the node was not blocked, and whose work was not lost."""
+        if self.outages is not None:
+            return self.outages.useful
         return self.now - self.waited - self.communicated
 
     # Computing
@@ -407,7 +446,10 @@ class VirtualNode(EngineNode):
         if step >= self._pause_at:
             await self._pause()
         self.step = step + 1
-        self.now += next(self._durations)
+        if self._computing is None:
+            self.now += next(self._durations)
+        else:
+            self.now += await self._computing.takes(next(self._durations))
         compute = self._gradient  # CPython 3.11 looks a slot up faster than it calls it
         return compute(x)
 
@@ -421,6 +463,8 @@ class VirtualNode(EngineNode):
 
         After the last step they never are, so that the node can go on answering messages.
         """
+        if self.outages is not None:
+            self.outages.forget_after(self.now)
         if self._messages_heard < NEVER:
             self._staleness[self._messages_heard] += 1
             self._messages_heard = 0
@@ -432,17 +476,19 @@ class VirtualNode(EngineNode):
             return [GradientPiece(None, inf)] * pieces
         duration = await self._step()
         forward = run.scenario.cluster.forward_share
-        return [
+        freed = [
             GradientPiece(part, self.now + duration * (forward + (1 - forward) * (i + 1) / pieces))
             for i, part in enumerate(payloads.cut(self._gradient(x), pieces))
         ]
+        return freed if self._computing is None else self._computing.freed(freed)
 
     async def _step(self) -> float:
         """Count one step; return its duration in seconds."""
         if self.step >= self._pause_at:
             await self._pause()
         self.step += 1
-        return next(self._durations)
+        work = next(self._durations)
+        return work if self._computing is None else await self._computing.takes(work)
 
     @types.coroutine
     def _pause(self) -> Generator[None, None, None]:
@@ -481,23 +527,27 @@ class VirtualNode(EngineNode):
         A handle that is done after the deadline never resumes the node.
         """
         if handle.done is None:
-            self._handle = handle
+            self.handle = handle
             handle.waiting.append(self)
             yield
-            self._handle = None
+            self.handle = None
         if handle.done > self.now:
             if type(handle) is GradientPiece:
                 if handle.done == inf:
                     yield  # for ever: the run is over
                 self.now = handle.done
             elif handle.done > self._run.deadline or handle.done == inf:
-                self._handle = handle
+                self.handle = handle
                 yield  # for ever
             else:
-                if self._spans is not None:
-                    self._spans.met(handle.last, self.rank, self.now)
-                self._block(handle.begins, handle.done)
-        in_time = self.now <= self._run.deadline
-        if type(handle) is Collective and in_time and not handle.chained:
-            self._staleness[self.step - handle.joined[self.rank]] += 1
+                if self.spans is not None:
+                    self.spans.met(handle.last, self.rank, self.now)
+                self.block(handle.begins, handle.done, handle)
+        if type(handle) is Collective:
+            if not handle.chained and self.now <= self._run.deadline:
+                self._staleness[self.step - handle.joined[self.rank]] += 1
+            if self.outages is not None:
+                self.outages.collected(handle, self._collectives)
+            if not handle.protected:  # no vectors: nothing to give back
+                return handle.result
         return handle.collect(self.rank)

@@ -28,8 +28,11 @@ from itertools import count
 from math import inf
 from typing import Any, Never
 
+from paceline.simulator.cluster.failures import troubled
+from paceline.simulator.cluster.workers import shares_devices
+from paceline.simulator.engines.observer import NEVER
 from paceline.simulator.engines.unsupported import Unsupported
-from paceline.simulator.engines.virtual.node import NEVER, VirtualNode
+from paceline.simulator.engines.virtual.node import VirtualNode
 from paceline.simulator.engines.virtual.simulation import Simulation
 from paceline.simulator.network.closed_form import ClosedForm, MessageRoute, Traffic
 from paceline.simulator.objectives import build
@@ -41,12 +44,13 @@ Request = tuple[float, int, Any, Payload]
 """Arrival (s), serial number, the worker, payload. A sentinel (worker None) marks the deadline."""
 
 
-def may_take(program: Program, scenario: Scenario) -> bool:
-    """Whether a run may consist of requests and replies only, as far as its scenario tells."""
+def supports(program: Program, scenario: Scenario) -> bool:
+    """Whether a run may consist of requests and replies only, as far as is known beforehand."""
     return (
         program.server is not None
         and build.dimension_of(scenario.objective) is None
-        and not scenario.server.bandwidth
+        and scenario.network.model != "flows"
+        and not (scenario.server.bandwidth or troubled(scenario) or shares_devices(scenario))
     )
 
 
@@ -72,15 +76,8 @@ class AskingWorker(RequestReplyNode):
     """
 
     __slots__ = (
-        "_downlink",
-        "_inbox",
-        "_numbers",
-        "_uplink",
-        "_uplink_seconds",
-        "downlink_seconds",
-        "reply_is_late",
-        "requests",
-        "version",
+        "_downlink", "_inbox", "_numbers", "_uplink", "_uplink_seconds", "downlink_seconds",
+        "reply_is_late", "requests", "version",
     )  # fmt: skip
 
     def __init__(self, run: "RequestReply", rank: int) -> None:
@@ -116,7 +113,7 @@ class AskingWorker(RequestReplyNode):
             begins = now
         self.waited += begins - now
         self.communicated += answered - begins
-        self.now = self._busy_since = answered
+        self.now = self.busy_since = answered
         return answer
 
     @property
@@ -207,7 +204,7 @@ class AnsweringServer(RequestReplyNode):
         if self._last_reply_step == self.step:  # `Simulation` resumes the worker after this mark
             self._refuse()
         super().mark(x)
-        if self._stopped:
+        if self.stopped:
             self._deadline = self._run.deadline
             heappush(self._inbox, (-inf, 0, None, NOTHING))
 
@@ -243,10 +240,12 @@ class RequestReply(Simulation):
     `inbox`: a heap of the requests in flight; `team`: the workers.
     """
 
-    def prepare(self) -> None:
+    def connect(self) -> None:
         """Make the network, and the heap of requests."""
-        self.traffic = MessageCounts(ClosedForm(self.scenario), self.seed, self.whole_bytes)
-        self.team = self.traffic.team
+        super().connect()
+        counts = MessageCounts(ClosedForm(self.scenario), self.seed, self.whole_bytes)
+        self.transport.traffic = counts
+        self.team = counts.team
         self.inbox: list[Request] = []
         self.numbers: Iterator[int] = count()
         self._pending_at_end = False

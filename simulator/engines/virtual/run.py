@@ -4,11 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from paceline.simulator.cluster.failures import troubled
-from paceline.simulator.cluster.workers import shares_devices
-from paceline.simulator.engines.unsupported import Unsupported
-from paceline.simulator.engines.virtual import request_reply
-from paceline.simulator.engines.virtual.fault_tolerance import FaultTolerantSimulation
+from paceline.simulator.engines.unsupported import attempt
+from paceline.simulator.engines.virtual import accounts, background_jobs, request_reply
 from paceline.simulator.engines.virtual.request_reply import RequestReply
 from paceline.simulator.engines.virtual.simulation import Simulation
 from paceline.simulator.objectives.objective import Objective
@@ -37,30 +34,32 @@ def run(
         simulation = _simulated(program, algorithm, scenario, seed, kept)
     simulation.observer.close(simulation.horizon)
     curve = simulation.observer.curve
-    drawn = (None, None) if kept is None else simulation.timeline(kept, simulation.end)
+    drawn = (None, None) if kept is None else accounts.timeline(simulation, kept, simulation.end)
+    seconds = accounts.spent(simulation)
+    stalled = [f"the run did not finish: {simulation.stall}"] if simulation.stall else []
     return Run.of(
         algorithm,
         seed,
         "virtual",
         curve,
-        seconds=simulation.seconds(),
-        workers=simulation.spent(),
+        seconds=accounts.means(seconds),
+        workers=seconds,
         links=simulation.traffic.links(),
         spans=drawn[0],
         arrows=drawn[1],
         notes=[
             *notes(program, algorithm, simulation.objective, curve, simulation.averages_begun()),
-            *simulation.notes(),
+            *(stalled or simulation.recovery.notes()),
         ],
         spans_truncated=kept is not None and kept.truncated,
         updates=simulation.observer.updates,
         staleness=simulation.staleness,
         staleness_unit=simulation.staleness_unit,
         inbox_bytes=simulation.inbox_bytes,
-        failures=simulation.failures(),
+        failures=accounts.failures(simulation),
         lines=simulation.usage(),
-        phases=simulation.phases(),
-        jobs=simulation.jobs(),
+        phases=simulation.traffic.phases(),
+        jobs=accounts.jobs(simulation),
         stall=simulation.stall,
     )
 
@@ -69,29 +68,24 @@ def _simulated(
     program: Program, algorithm: Algorithm, scenario: Scenario, seed: int, kept: Spans | None
 ) -> Simulation:
     """Return the simulation after its run: the fast path where that takes it, else the general."""
-    needed = kind(scenario)
-    if needed is Simulation and kept is None and request_reply.may_take(program, scenario):
-        try:
-            simple = RequestReply(program, algorithm, scenario, seed)
-            simple.run()
-        except Unsupported:
-            pass
-        else:
+    if kept is None and request_reply.supports(program, scenario):
+        simple, _ = attempt(lambda: _after_run(RequestReply(program, algorithm, scenario, seed)))
+        if simple is not None:
             return simple
-    simulation = needed(program, algorithm, scenario, seed, kept)
+    return _after_run(_made(program, algorithm, scenario, seed, kept))
+
+
+def _after_run(simulation: Simulation) -> Simulation:
     simulation.run()
     return simulation
 
 
-def kind(scenario: Scenario) -> type[Simulation]:
-    """Return the simplest class of simulation that models all of a scenario."""
-    if scenario.network.model == "flows" or shares_devices(scenario):
-        from paceline.simulator.engines.virtual import background_jobs, flows  # noqa: PLC0415 - they load numba
-
-        return background_jobs.HostSimulation if scenario.job else flows.FlowSimulation
-    if troubled(scenario):
-        return FaultTolerantSimulation
-    return Simulation
+def _made(
+    program: Program, algorithm: Algorithm, scenario: Scenario, seed: int, kept: Spans | None
+) -> Simulation:
+    simulation = Simulation(program, algorithm, scenario, seed, kept)
+    background_jobs.add(simulation)
+    return simulation
 
 
 def timeline(
@@ -104,12 +98,12 @@ def timeline(
     """Return up to `spans` spans of a run, and its arrows; whether it was cut off at that many."""
     program = (programs or catalogue())[algorithm.name]
     found = Spans(spans, raises=True)
-    simulation = kind(scenario)(program, algorithm, scenario, seed, found)
+    simulation = _made(program, algorithm, scenario, seed, found)
     try:
         simulation.run()
     except Full:
-        return *simulation.timeline(found, simulation.deadline), True
-    return *simulation.timeline(found, simulation.end), found.truncated
+        return *accounts.timeline(simulation, found, simulation.deadline), True
+    return *accounts.timeline(simulation, found, simulation.end), found.truncated
 
 
 def notes(

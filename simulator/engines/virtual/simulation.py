@@ -2,175 +2,187 @@
 
 Strategy. Programs are plain coroutines that the nodes resume with `send`; SimPy keeps only the
 events that several nodes can observe: results of collectives, alarms of nodes that compute until
-a message comes (`wake`), and the end. `_release`, the one callback, resumes the nodes of its event,
+a message comes (`wake`), and the end. `release`, the one callback, resumes the nodes of its event,
 all nodes which these make ready, and then the receivers of messages, up to SimPy's next event.
 One event per collective resumes all its workers, so that a barrier costs O(workers).
 
 Invariants.
 - Nodes see messages in order of arrival, and equal times in the order of sending (`undelivered`).
-- When no node is ready, only SimPy's next event (`_next_event`) can come before the first message.
-  All who schedule an event therefore lower `_next_event`, and count it in `_events`, unless it is
-  the end.
+- When no node is ready, only SimPy's next event (`agenda.next`), or the end of a transfer over
+  shared lines, can come before the first message. Events are therefore scheduled by the agenda
+  alone, and counted in `events`, unless they are the end or a rollback.
 - The end has the lowest priority (`LAST`): what happens exactly at the deadline counts. `deadline`
   carries a tolerance for rounding, while times that are reported stop at the scenario's duration.
-- Collectives take the links in the order in which their last worker joined, each as soon as the
-  links are free (`_links_free`); those that begin after the deadline are neither drawn nor counted.
 
 Why so. SimPy's own processes, `AllOf` and stores give the same order at several times the cost.
-Subclasses add crashes (`fault_tolerance`), shared links (`flows`) and other jobs
-(`background_jobs`); `request_reply` is a shorter loop for most parameter servers.
+A run is composed: `transport` carries messages and collectives, `availability` says when nodes are
+up (each has `outages` if it may not be), `recovery` whose contributions collectives take, and
+`background` runs load the `lines` that they share. Where nothing crashes and no line is shared,
+that costs a comparison with None. `request_reply` is a shorter loop for most parameter servers.
 
 After a change run tests/engines and tests/programs, then `make bench`.
 """
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from heapq import heappop, heappush
+from heapq import heappop
+from itertools import chain, repeat
 from math import inf
-from typing import Any, ClassVar
+from typing import Any
 
-import numpy as np
 import simpy
 from simpy.core import StopSimulation
-from simpy.events import NORMAL, EventPriority
 
-from paceline.simulator.cluster import speed
+from paceline.simulator.cluster import speed, workers
+from paceline.simulator.cluster.failures import Calendar, troubled
+from paceline.simulator.cluster.workers import shares_devices
 from paceline.simulator.engines import payloads
 from paceline.simulator.engines.collective import ABSENT, Collective, GradientPiece
-from paceline.simulator.engines.observer import Observer, evaluation_interval
+from paceline.simulator.engines.observer import Observer
 from paceline.simulator.engines.overheads import EffectCosts
-from paceline.simulator.engines.tolerances import DEADLINE_TOLERANCE
-from paceline.simulator.engines.virtual.node import NEVER, Message, VirtualNode
+from paceline.simulator.engines.tolerances import deadline
+from paceline.simulator.engines.virtual import availability
+from paceline.simulator.engines.virtual.agenda import LAST, Agenda
+from paceline.simulator.engines.virtual.node import Message, VirtualNode
+from paceline.simulator.engines.virtual.outages import Outages
+from paceline.simulator.engines.virtual.recovery import Recovery, Team
+from paceline.simulator.engines.virtual.transport import ClosedFormTransport, Transport
 from paceline.simulator.errors import DeadlockError
-from paceline.simulator.network.closed_form import ClosedForm, Nic, Traffic
+from paceline.simulator.network.closed_form import Nic
 from paceline.simulator.objectives import build
 from paceline.simulator.programs import Program
 from paceline.simulator.programs.effects import ANY, Payload
 from paceline.simulator.results.run import Spans
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
-LAST = EventPriority(2)  # below all others: what happens exactly at the deadline counts
-
-
-def deadline(scenario: Scenario) -> float:
-    """Return the last time that counts, in seconds: the duration, with a tolerance for rounding."""
-    return (scenario.run.duration or inf) * DEADLINE_TOLERANCE
+NEVER_DOWN = Calendar(iter(()))
 
 
 class Simulation:
     """One algorithm with one seed: its nodes, and what they share.
 
-    `limit`: the step at which a node stops (`NEVER` where the run ends by time). A server counts
-    the gradients that it has received, and workers whose steps are pooled count all workers'
-    steps; both then end with the first update at or after workers x steps.
-    `ready`: nodes to resume, and with what. `undelivered`: a heap of messages by time of arrival;
-    `sent`: their serial number. `staleness`: uses of results, by age. `inbox_bytes`: the most that
-    waited at the server at once. `work_left`: whether the server has messages to serve after the
-    deadline; `over`: whether a node has stopped at `limit`. `unfinished`: what never gets done, as
-    clauses; `stall`: why the run stopped before its end, or empty.
+    `limit`: the observer's. Servers, and workers whose steps are pooled, end with the first update
+    at or after workers x steps.
+    `undelivered`: a heap of messages by time of arrival; `sent`: their serial number; `events`: how
+    many of SimPy's are this run's, not counting its end; `in_flight`: its transfers over `lines`,
+    which it shares with the `background`, runs that only load them. `staleness`: uses of results,
+    by age. `inbox_bytes`: the most that waited at the server at once. `work_left`: whether the
+    server has messages to serve after the deadline; `over`: whether a node has stopped at `limit`.
+    `unfinished`: what never gets done, as clauses; `stall`: why the run stopped early, or empty.
     """
 
-    node: ClassVar[type[VirtualNode]] = VirtualNode
-
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - what is run, and beside what
         self,
         program: Program,
         algorithm: Algorithm,
         scenario: Scenario,
         seed: int,
         spans: Spans | None = None,
+        host: "Simulation | None" = None,
     ) -> None:
         self.scenario, self.seed, self.program = scenario, seed, program
-        self.env = simpy.Environment()
+        self.label = algorithm.label
+        self.host: Simulation = self if host is None else host
+        self.agenda: Agenda = Agenda() if host is None else host.agenda
         self.workers = scenario.cluster.workers
         self.objective = build.build(scenario, algorithm, seed)
         self.meter = payloads.Meter(scenario.model.bytes, self.objective.dimension)
         self.whole_bytes = round(scenario.model.bytes)
-        self.prepare()
+        self.availability = availability.of(program, scenario, seed)
+        self.calendars = self.availability.calendars
+        self.recovery = Recovery(self)
+        self.background: list[Simulation] = []
+        self.connect()
+        self.traffic = self.transport.traffic
         self.spans = spans
-        self.ready: deque[tuple[VirtualNode, Any]] = deque()
+        self.ready = self.agenda.ready
+        self.outages: list[Outages] = []
         self.undelivered: list[Message] = []
-        self.sent = 0
+        self.sent = self.events = self.in_flight = 0
         self.staleness: dict[int, int] = defaultdict(int)
         self.inbox_bytes = 0.0
-        self._events = 0  # scheduled, not counting the end of the run
-        self._next_event = inf
         self.work_left = self.over = False
-        self.deadline = deadline(scenario)
+        self.deadline: float = deadline(scenario) if host is None else host.deadline
         self._open_collectives: dict[int, Collective] = {}
         self.guard = payloads.Guard()
-        self._links_free = 0.0
         self.unfinished: list[str] = []
         self.stall = ""
+        self._stalled_since = self._last_completion = 0.0
 
-        bandwidth = scenario.server.bandwidth
-        self.nic_in = Nic(bandwidth) if bandwidth else None
-        self.nic_out = Nic(bandwidth) if bandwidth else None
-        together = program.server is not None or program.pooled
-        scale = self.workers if together else 1
-        self.limit = scale * scenario.run.steps if scenario.run.steps else NEVER
-        interval, adaptive = evaluation_interval(scenario)
-        every = scale * interval
-        nodes = [self.make(rank) for rank in range(self.workers)]
-        self.nodes: Sequence[VirtualNode] = nodes
+        self.observer = Observer(
+            program, scenario, self.objective, self.traffic, self.deadline, self._completion_time
+        )
+        self.limit = self.observer.limit
+        self.nodes = [self.make(rank) for rank in range(self.workers + bool(program.server))]
+        watched = self.nodes[self.workers :] or self.nodes[:]
         costs = EffectCosts(scenario)
-        for node, durations in zip(self.nodes, self.durations(), strict=True):
+        for node, durations in zip(self.nodes, self._durations(), strict=False):
             node.compute_with(durations, self.objective.source(node.rank))
+            if self.lines is not None:
+                self.lines.share_device(self, node)
             node.execute(program.start(program.worker, costs.on(node), algorithm.parameters))
-        watched = self.nodes[:]
         if program.server:
-            server = self.make(self.workers)
+            (server,) = watched
             server.serve(scenario.server.receive)
             server.execute(program.start(program.server, costs.on(server), algorithm.parameters))
-            nodes.append(server)
-            watched = [server]
         for node in watched:
-            node.watch(0 if program.pooled else min(every, self.limit))
-        self.observer = Observer(
-            len(watched),
-            every=every,
-            adaptive=adaptive,
-            limit=self.limit,
-            scale=scale,
-            objective=self.objective,
-            traffic=self.traffic,
-            cost=scenario.cost,
-            nodes=len(self.nodes),
-            averages=program.averages,
-            deadline=self.deadline,
-            pooled=program.pooled,
-            together=together,
-            completion_time=self.completion_time,
-        )
+            node.watch(self.observer.first)
 
-    def prepare(self) -> None:
-        """Make what the nodes need, before they exist: here, the network."""
-        self.traffic = Traffic(ClosedForm(self.scenario), self.seed)
+    def connect(self) -> None:
+        """Make the transport, and the lines that its transfers or devices share, if any."""
+        self.lines: Any = None
+        if self.scenario.network.model == "flows" or shares_devices(self.scenario):
+            from paceline.simulator.engines.virtual import flows, shared_lines  # noqa: PLC0415 - they load numba
+
+            first = self.host is self
+            self.lines = shared_lines.SharedLines(self) if first else self.host.lines
+            if self.scenario.network.model == "flows":
+                self.transport: Transport = flows.FlowTransport(self, self.lines)
+                return
+        self.transport = ClosedFormTransport(self)
 
     def make(self, rank: int) -> VirtualNode:
-        """Make a node."""
-        return self.node(self, rank)
+        """Make a worker, or the server, which comes last."""
+        return VirtualNode(self, rank)
 
-    def durations(self) -> list[Iterator[float]]:
-        """Return each worker's compute times, in seconds, by its clock when a step begins."""
-        return speed.compute_times(self.scenario, self.seed, self.nodes)
+    def _durations(self) -> list[Iterator[float]]:
+        """Return each worker's compute times, in seconds, by its clock when a step begins.
 
-    def completion_time(self, times: Sequence[float]) -> float:
-        """Return the time at which the last node reached a step, of all nodes' clocks then."""
-        return max(times)
+        Where nodes are not always up, their outages apply their speed, to repeated work, too.
+        """
+        if not troubled(self.scenario):
+            return speed.compute_times(self.scenario, self.seed, self.nodes)
+        speeds = [*speed.speeds(self.scenario, self.seed), None]  # the server's does not change
+        crashing = self.calendars or repeat(NEVER_DOWN)
+        for node, calendar, own in zip(self.nodes, crashing, speeds, strict=False):
+            self.outages.append(Outages(self, node, calendar, own))
+            node.interrupt_by(self.outages[-1])
+        return workers.compute_times(self.scenario, self.seed)
+
+    def _completion_time(self, times: Sequence[float]) -> float:
+        """Return the wall-clock time at which all workers but the backups reached a step.
+
+        It never decreases from step to step, even if the slowest worker has gone down since.
+        """
+        kept = self.workers - self.scenario.recovery.backup
+        self._last_completion = max(self._last_completion, sorted(times)[:kept][-1])
+        return self.availability.wall_clock(self._last_completion)
 
     def run(self) -> None:
-        """Run to the last step, or to the deadline.
+        """Run to the last step, or to the deadline, with the background jobs beside it.
 
         Raises DeadlockError when nodes wait for each other.
         """
+        self.availability.start(self)
         if self.deadline < inf:
             self._end_at(self.deadline)
+        runs = *self.background, self
         try:
-            self.release_at(0.0, self.nodes)
-            self.env.run()
+            for each in runs:
+                each.release_at(0.0, each.nodes)
+            self.agenda.env.run()
         finally:
-            for node in self.nodes:
+            for node in chain.from_iterable(each.nodes for each in runs):
                 node.coroutine.close()
         if not (self.has_pending() or self.observer.complete or self.work_left):
             self.report_stall(self._deadlocked())
@@ -179,72 +191,80 @@ class Simulation:
             node.finish(min(node.now, end) if self._completed else end)
 
     def has_pending(self) -> bool:
-        """Whether events or messages were pending when the run ended."""
-        return bool(self._events or self.undelivered)
+        """Whether events, messages or transfers that end were pending when the run ended."""
+        return bool(
+            self.events or self.undelivered or (self.lines and self.lines.has_pending(self))
+        )
+
+    def idle(self) -> bool:
+        """Whether nothing is left to do, though background jobs go on."""
+        host = self.host
+        return bool(host.background) and not (host.events or host.in_flight)
 
     def report_stall(self, nodes: list[str]) -> None:
-        """Raise DeadlockError if there are `nodes`: clauses that say which waits for which."""
-        if nodes:
-            raise DeadlockError(f"deadlock: {'; '.join(nodes)}")
+        """Note why the run stalled; `nodes`: clauses that say which waits for which.
 
-    def seconds(self) -> dict[str, float]:
-        """Return the mean seconds of a worker by kind of activity, once the run is over."""
-        return {kind: sum(each) / len(each) for kind, each in self.spent().items()}
+        Raises DeadlockError if they wait for none that went down for good.
+        """
+        gone_since: dict[str, float] = {}
+        for crash in self.scenario.cluster.crash:
+            rank = self.workers if crash.worker == "server" else crash.worker
+            if crash.lasts is None and rank < len(self.nodes):
+                gone_since[self.name_of(rank)] = crash.at
+        self._stalled_since = max(gone_since.values(), default=0.0)
+        nodes = [*dict.fromkeys(nodes)]
+        crashed = [
+            f"{who} is down for good since {crash:g} s"
+            for who, crash in gone_since.items()
+            if not any(f"{who}, down for good" in clause for clause in nodes)
+        ]
+        if again := self.availability.stall():
+            self.stall = again
+        elif not (gone_since or self.unfinished):
+            if nodes:
+                raise DeadlockError(f"deadlock: {'; '.join(nodes)}")
+        elif nodes or (self.deadline == inf and not self.finished):
+            self.stall = "; ".join([*nodes, *crashed])
 
-    def spent(self) -> dict[str, list[float]]:
-        """Return each worker's seconds by kind of activity, as `Run.workers`."""
-        team = self.nodes[: self.workers]
-        return {
-            "compute": [node.busy for node in team],
-            "wait": [node.waited for node in team],
-            "communicate": [node.communicated for node in team],
-        }
-
-    def failures(self) -> dict[str, Any] | None:
-        """Return the cost of crashes, as `Run.failures`; None where nothing can crash."""
-        return None
-
-    def usage(self) -> list[dict[str, Any]]:
-        """Return the traffic of each line of the network, as `Run.lines`."""
-        return []
-
-    def jobs(self) -> list[dict[str, Any]]:
-        """Return the progress of other jobs on the network, as `Run.jobs`."""
-        return []
-
-    def phases(self) -> dict[str, dict[str, float]]:
-        """Return the seconds of each stage of collectives and messages, as `Run.phases`."""
-        return {}
-
-    def notes(self) -> list[str]:
-        """Return notes on this run for readers of its results."""
-        return []
-
-    def timeline(self, kept: Spans, until: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return the spans and arrows up to a time, as a timeline shows them."""
-        return kept.array(until), kept.arrows(until)
+    def never(self, what: str) -> None:
+        """Note that something, named by `what`, never gets done."""
+        self.unfinished.append(f"{what} takes too long to end before the next crash")
 
     @property
     def end(self) -> float:
-        """Time at which the run ends: that of the last step, or the scenario's duration."""
+        """Time at which the run ends, by the nodes' clocks."""
+        node_clock = self.availability.node_clock
         if self._completed:
-            return self.observer.curve["time"][-1]
-        return min(self.deadline, self.scenario.run.duration or inf)
+            return node_clock(self.observer.curve["time"][-1])
+        return min(self.deadline, node_clock(self.scenario.run.duration or inf))
 
     @property
-    def horizon(self) -> float:
-        """Wall-clock time at which the scenario's duration ended the run; inf if it did not."""
-        reached = self._completed or self.observer.complete
-        return inf if reached else self.scenario.run.duration or inf
-
-    def averages_begun(self) -> bool:
-        """Whether an average has begun."""
-        return bool(self.traffic.begun)
+    def ended(self) -> float:
+        """Wall-clock time at which the run ended, or stalled for good."""
+        if self.finished:
+            return self.observer.curve["time"][-1]
+        last = min(self.end, max(self._stalled_since, *(node.now for node in self.nodes)))
+        return self.scenario.run.duration or self.availability.wall_clock(last)
 
     @property
     def _completed(self) -> bool:
         """Whether the workers have reached the last step in time."""
         return self.over and self.observer.curve["step"][-1] == self.scenario.run.steps
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has reached its last step."""
+        return self._completed or self.observer.complete
+
+    @property
+    def horizon(self) -> float:
+        """Wall-clock time at which the scenario's duration ended the run; inf if it did not."""
+        return inf if self.finished else self.scenario.run.duration or inf
+
+    def averages_begun(self) -> bool:
+        """Whether an average has begun, or workers of which some crash wait for one to begin."""
+        crashing = (node for node in self.nodes if node.outages is not None)
+        return self.traffic.begun or any(type(node.handle) is Collective for node in crashing)
 
     def stop_at(self, time: float) -> None:
         """End the run at `time`, when the last update has been made."""
@@ -253,25 +273,7 @@ class Simulation:
 
     def _end_at(self, time: float) -> None:
         """Schedule the end of the run; what happens exactly at `time` still counts."""
-        self.call_at(time, StopSimulation.callback, priority=LAST)
-
-    def call_at(
-        self,
-        time: float,
-        callback: Callable[[simpy.Event], None],
-        value: Any = None,
-        priority: EventPriority = NORMAL,
-    ) -> None:
-        """Schedule an event of SimPy's at exactly `time`, or now if that is past.
-
-        SimPy itself would add a delay to its clock, and round: nodes, whose clocks are exact, would
-        then be behind a fabric that has advanced to the event.
-        """
-        env, event = self.env, simpy.Event(self.env)
-        event._ok, event._value = True, value
-        event.callbacks.append(callback)
-        heappush(env._queue, (max(time, env.now), priority, next(env._eid), event))
-        self._next_event = min(self._next_event, time)
+        self.agenda.call_at(time, StopSimulation.callback, priority=LAST)
 
     @property
     def staleness_unit(self) -> str:
@@ -282,25 +284,34 @@ class Simulation:
 
     def release_at(self, time: float, nodes: Sequence[VirtualNode]) -> None:
         """Resume nodes when SimPy's clock reaches `time`."""
-        self._events += 1
-        self.call_at(time, self._release, nodes)
+        self.events += 1
+        self.agenda.call_at(time, self.release, nodes)
 
-    def _release(self, event: simpy.Event) -> None:
+    def release(self, event: simpy.Event) -> None:
         """Resume the event's nodes, those made ready, and receivers of messages until SimPy's next.
 
-        When no node is ready, only an event of SimPy's can come before the first message in flight.
+        When no node is ready, only an event of SimPy's, or the end of a transfer over shared lines,
+        can come before the first message in flight.
         """
-        ready, undelivered = self.ready, self.undelivered
+        agenda, lines, undelivered = self.agenda, self.lines, self.undelivered
+        ready = agenda.ready
         ready.extend([(node, None) for node in event.value or ()])
-        self._events -= 1
-        self._next_event = self.env.peek()
+        self.events -= 1
+        agenda.next = agenda.env.peek()
         while True:
             try:
                 while ready:
                     node, value = ready.popleft()
                     resume = node.resume
                     resume(value)
-                if not undelivered or undelivered[0][0] > self._next_event:
+                if lines is not None:
+                    if self.idle():
+                        self._end_at(agenda.env.now)
+                        return
+                    first = undelivered[0][0] if undelivered else inf
+                    if lines.advance(min(agenda.next, first)):
+                        continue
+                if not undelivered or undelivered[0][0] > agenda.next:
                     return
                 message = heappop(undelivered)
                 route, source = message[2], message[4]
@@ -339,10 +350,10 @@ class Simulation:
                     event._value = [node]
                 elif current is not None:
                     self.wake(node, current)
-            self._release(event)
+            self.release(event)
 
-        self._events += 1
-        self.call_at(at, ring)
+        self.events += 1
+        self.agenda.call_at(at, ring)
 
     def collective(self, index: int, kind: str) -> Collective:
         """Return the `index`-th collective of the run; the first worker to ask opens it."""
@@ -355,6 +366,8 @@ class Simulation:
     ) -> None:
         """Let a worker join at `at`; the last one begins the collective."""
         collective.join(rank, step, value)
+        if self.outages:
+            at = self.outages[rank].joined(collective, at)
         if at > collective.begins:
             collective.begins, collective.last = at, (rank, at)
         if not collective.missing:
@@ -367,35 +380,38 @@ class Simulation:
         if collective.kind == "gather":
             sizes = [self.meter(each) for each in collective.payloads]
             size, largest = sum(sizes) / len(sizes), max(sizes)
-        self.transfer(collective, size, largest)
+        self.transport.carry(collective, size, largest)
 
-    def transfer(self, collective: Collective, size: float, largest: float | None) -> None:
-        """Begin a collective as soon as the links are free; work out when it is done.
-
-        `size`: bytes per worker, on average; `largest`: of the worker with most, if they differ.
-        """
-        begins = collective.begins = max(collective.begins, self._links_free)
-        if begins > self.deadline:
-            collective.done = inf  # it never begins, so that no node sees its result
-            return
-        transmission, latency = self.traffic.collective(collective.kind, size, largest)
-        self._links_free = begins + transmission
-        self.complete(collective, self._links_free + latency)
-
-    def complete(self, collective: Collective, done: float) -> None:
+    def complete(
+        self,
+        collective: Collective,
+        team: Team,
+        done: float,
+        release: Callable[[float, Sequence[VirtualNode]], None],
+    ) -> None:
         """Resume all who wait for a collective at `done`; let the followers join theirs then."""
+        if team is not None:
+            self.recovery.settle(collective, team)
         collective.done = done
         collective.payloads.clear()
-        self.release_at(done, collective.waiting)
+        release(done, collective.waiting)
         for rank, step, following, value in collective.followers:
             self.enter(following, rank, step, value(collective.result), done)
             following.last = collective.last  # its waits are caused by the same worker
+
+    def answer(self, handle: Collective, question: Collective) -> None:
+        """Answer a question that all workers have asked: whether a collective is done."""
+        self.transport.answer(handle, question)
 
     def _deadlocked(self) -> list[str]:
         """Return clauses that say which nodes wait for which.
 
         Nodes may end a run waiting for messages, but not inside a collective.
         """
+        waiting = [] if self.lines is None else self.lines.stuck(self)
+        self.unfinished += waiting
+        if self.in_flight and not waiting:
+            return []
         stuck = self.unfinished[:]
         for index, collective in self._open_collectives.items():
             ranks = sorted(node.rank for node in collective.waiting)
@@ -408,6 +424,11 @@ class Simulation:
                 awaited = self.name_of(node.awaited_rank)
                 stuck.append(f"{self.name_of(node.rank)} waits for {awaited}")
         return stuck
+
+    def usage(self) -> list[dict[str, Any]]:
+        """Return the traffic of each line of the network, as `Run.lines`."""
+        end = self.availability.wall_clock(self.end)
+        return self.lines.network.usage(end) if self.lines is not None and 0 < end < inf else []
 
     def name_of(self, rank: int) -> str:
         """Return a node's name as error messages and notes give it."""

@@ -1,0 +1,87 @@
+"""What a run has cost, once it is over: seconds by kind, crashes, other jobs, and its timeline."""
+
+from math import inf, nextafter
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.engines.virtual.simulation import Simulation
+from paceline.simulator.results.run import Spans
+
+
+def spent(run: Simulation) -> dict[str, list[float]]:
+    """Return each worker's seconds by kind of activity, as `Run.workers`."""
+    team = run.nodes[: run.workers]
+    found = {
+        "compute": [node.busy for node in team],
+        "wait": [node.waited for node in team],
+        "communicate": [node.communicated for node in team],
+    }
+    if _can_fail(run):
+        repairs, again = run.availability.repeated(run.ended)
+        outages = run.outages[: run.workers]
+        found["stalled"] = [each.stalled for each in outages]
+        found["lost"] = [each.lost + again for each in outages]
+        found["down"] = [each.down + repairs for each in outages]
+    return found
+
+
+def _can_fail(run: Simulation) -> bool:
+    return bool(run.availability.crashes or run.scenario.recovery.backup)
+
+
+def means(seconds: dict[str, list[float]]) -> dict[str, float]:
+    """Return the mean seconds of a worker by kind of activity."""
+    return {kind: sum(each) / len(each) for kind, each in seconds.items()}
+
+
+def failures(run: Simulation) -> dict[str, Any] | None:
+    """Return the cost of crashes, as `Run.failures`; None where nothing can crash."""
+    if not _can_fail(run):
+        return None
+    crashes, mean = run.availability.crashes, means(spent(run))
+    whole = sum(mean.values())
+    end = nextafter(run.ended, inf)
+    recovery_seconds = run.availability.recovery_seconds(run.outages, end)
+    downs = (down for each in crashes[run.workers :] for down in each.during(0.0, run.ended))
+    return {
+        "crashes": sum(sum(1 for _ in each.until(end)) for each in crashes),
+        "recovery_seconds": sum(recovery_seconds) / len(recovery_seconds)
+        if recovery_seconds
+        else None,
+        "lost_seconds": mean["lost"] * run.workers,
+        "down_seconds": mean["down"] * run.workers,
+        "server_down_seconds": sum(back - crash for crash, back in downs),
+        "goodput": 1 - (mean["lost"] + mean["down"]) / whole if whole else 1.0,
+        "dropped": run.recovery.dropped,
+        "stall": run.stall or None,
+    }
+
+
+def jobs(run: Simulation) -> list[dict[str, Any]]:
+    """Return the progress of each background job, as `Run.jobs`."""
+    found = []
+    for index, job in enumerate(run.background):
+        steps = job.nodes[-1].step / (job.workers if job.program.server else 1)
+        found.append(
+            {
+                "job": index,
+                "algorithm": job.label,
+                "steps": steps,
+                "seconds_per_step": run.ended / steps if steps else None,
+            }
+        )
+    return found
+
+
+def timeline(run: Simulation, kept: Spans, until: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the spans and arrows up to a time, as a timeline shows them, in wall-clock time."""
+    spans, arrows = kept.array(until), kept.arrows(until)
+    if not _can_fail(run) or not spans.size:
+        return spans, arrows
+    for rank in range(len(run.nodes)):  # the later of two overlapping spans is true
+        own = np.flatnonzero(spans["worker"] == rank)
+        later = np.append(np.minimum.accumulate(spans["start"][own][::-1])[::-1][1:], inf)
+        spans["end"][own] = np.minimum(spans["end"][own], later)
+    spans = spans[spans["end"] > spans["start"]]
+    return run.availability.timeline(spans, arrows, run.ended, run.workers)

@@ -1,0 +1,369 @@
+"""The outages of one node: what its crashes, and being left out of means, cost it.
+
+A crashed worker loses what it has computed since it last shared something (`shared`). If the
+others wait for it, it computes that again. If they go on without it (`policy = "shrink"`), its
+program runs on with gradients of zero and without weight in any mean, so that it has the others'
+parameters when it comes back.
+
+Clocks run ahead, so that a node foresees crashes of its calendar before the others come that far.
+What is booked beyond a time (`_lost_compute`, `recovery_seconds`, `_booked`, `_recent_waits`) is
+therefore taken back by `forget_after` where that time turns out to be the end, or the step to be
+abandoned. Invariant: computed + waited + stalled + communicated + down == `node.now`; lost time is
+part of computed. It is `stalled` while it waits for what stands still for a crash.
+After a change run tests/engines/test_crashes.py.
+"""
+
+import types
+from collections import deque
+from collections.abc import Generator, Sequence
+from math import inf, nan
+from typing import Any
+
+from paceline.simulator.cluster.failures import PATIENCE, Calendar, Down
+from paceline.simulator.cluster.speed import Speed
+from paceline.simulator.engines.collective import Collective, GradientPiece
+from paceline.simulator.programs.effects import Vector
+from paceline.simulator.results.run import Kind
+
+_DOWN, _STALLED = int(Kind.DOWN), int(Kind.STALLED)
+RECENT_WAITS = 256  # spans of waiting to remember; none before them can lie beyond the end
+
+
+def _zero_gradient(x: Vector) -> Vector:
+    """Return the gradient of a worker that is down."""
+    return 0.0 * x
+
+
+def _zero_loss_and_gradient(x: Vector) -> tuple[float, Vector]:
+    return nan, 0.0 * x
+
+
+class Outages:
+    """Account of one node's outages, which its `VirtualNode` consults where time passes.
+
+    `calendar`: when it is down; never, where all nodes go back to a checkpoint. `speed`: its own,
+    where that changes with time. `down_since`: since when it is down while its program runs on;
+    `gone_since`: since when it is down for good; `joined_at`: when it last joined a collective;
+    `shared`: seconds that it had computed when it last shared something; `recovery_seconds`: by
+    time of crash, until it had regained its work; `_step_began`: when its last step began.
+    """
+
+    def __init__(self, run: Any, node: Any, calendar: Calendar, speed: Speed | None) -> None:
+        self._run, self._node = run, node
+        self.calendar, self._speed = calendar, speed
+        self.down_since: float | None = None
+        self.gone_since: float | None = None
+        self.joined_at = self._step_began = self._crashed = 0.0
+        self.shared = self.down = 0.0  # down: seconds that it was down, or saved a checkpoint
+        self._final_attempt = 0.0  # seconds of its last step since the last crash in it
+        self._booked: list[Down] = []
+        self.stalled = 0.0
+        self._recent_waits: deque[tuple[Kind, Sequence[Down]]] = deque(maxlen=RECENT_WAITS)
+        self.recovery_seconds: dict[float, float] = {}
+        self._lost_compute: dict[float, float] = {}  # seconds of computing, by when they were lost
+        self._save_at = run.availability.save_every
+
+    @property
+    def computed(self) -> float:
+        """Seconds spent computing, lost or not."""
+        node = self._node
+        up: float = node.now - node.waited - node.communicated
+        return up - self.stalled - self._down_until(node.now)
+
+    @property
+    def useful(self) -> float:
+        """Seconds spent computing what was not lost."""
+        return self.computed - self.lost
+
+    @property
+    def lost(self) -> float:
+        """Seconds of computing whose result was lost before it was shared."""
+        return sum(self._lost_compute.values())
+
+    def lose(self, at: float, seconds: float) -> None:
+        """Count seconds of computing as lost, by a crash at `at`."""
+        if seconds > 0:
+            self._lost_compute[at] = self._lost_compute.get(at, 0.0) + seconds
+
+    def _lose_unshared(self, at: float, seconds: float) -> None:
+        """Count all that it has not shared as lost."""
+        self.lose(at, seconds)
+        self.shared += seconds
+
+    def _down_until(self, time: float) -> float:
+        """Return the downtime before `time` (seconds); later outages may already be booked."""
+        seconds = self.down
+        for start, end in reversed(self._booked):
+            if end <= time:
+                break
+            seconds -= end - max(start, time)
+        return seconds
+
+    def forget_after(self, time: float) -> None:
+        """Take back what was booked beyond a time: outages, losses and recoveries."""
+        self.down = self._down_until(time)
+        while self._booked and self._booked[-1][1] > time:
+            start, _ = self._booked.pop()
+            if start < time:
+                self._booked.append((start, time))
+        for known in (self._lost_compute, self.recovery_seconds):
+            for at in [at for at in known if at > time]:
+                del known[at]
+        self._node.busy_since = min(self._node.busy_since, time)
+        self.shared = min(self.shared, self.computed)
+
+    # Computing
+
+    async def takes(self, work: float) -> float:
+        """Return the seconds that `work` seconds at full speed take, with outages and repeats."""
+        now = self._step_began = self._node.now
+        if self.down_since is not None:
+            if self.calendar.next(now)[0] <= now:
+                self._final_attempt = self._seconds_for(now, work)
+                return self._final_attempt
+            self._rejoin()
+        if not self._run.program.averages:
+            self.shared = self.computed  # it saves every step, as no other node has a copy
+        return await self._through_crashes(work)
+
+    def _seconds_for(self, start: float, work: float) -> float:
+        """Return the seconds that `work` seconds at full speed take from a time on."""
+        return work if self._speed is None else self._speed.after(start, work) - start
+
+    async def _through_crashes(self, work: float) -> float:
+        """Return the seconds until `work` seconds are computed, with all that crashes undo."""
+        run = self._run
+        begun: float = self._node.now
+        start = begun
+        step, unshared = work, self.computed - self.shared
+        for _ in range(PATIENCE):
+            crash, back = self.calendar.next(start)
+            takes = self._seconds_for(start, work)
+            if crash >= start + takes:
+                if start == begun:
+                    self._final_attempt = takes
+                    return takes
+                self._final_attempt = takes * step / work if work else 0.0
+                return start + takes - begun
+            since, crash = crash, max(crash, start)
+            self._node.end_busy_span(crash)
+            self._lose_unshared(crash, crash - start + unshared)
+            if run.recovery.policy.goes_on_without(self._node, crash, back):
+                self._go_down(since, crash)
+                self._final_attempt = 0.0
+                return crash - begun
+            if back == inf:
+                await self._go_down_for_good(crash)
+            self._be_down(crash, back)
+            self.recovery_seconds[crash] = back - start + unshared
+            work, unshared, start = work + unshared, 0.0, back
+        run.never(f"what {run.name_of(self._node.rank)} computes")
+        await self._go_down_for_good(start)
+        return inf
+
+    def freed(self, pieces: Sequence[GradientPiece]) -> Sequence[GradientPiece]:
+        """Return a gradient's pieces as a crash in its step frees them: when computed anew."""
+        end = pieces[-1].done
+        whole = end - self._node.now
+        if self._final_attempt >= whole:
+            return pieces
+        anew = self._final_attempt / whole
+        return [GradientPiece(piece.result, end - (end - piece.done) * anew) for piece in pieces]
+
+    def work(self, seconds: float) -> None:
+        """Advance the clock by `seconds` of work; a server that crashes meanwhile begins anew."""
+        node = self._node
+        if node.rank != node.server or self.gone_since is not None:
+            node.now += seconds
+            return
+        for _ in range(PATIENCE):
+            crash, back = self.calendar.next(node.now)
+            if crash > node.now and crash >= node.now + seconds:
+                node.now += seconds
+                return
+            crash = max(crash, node.now)
+            node.end_busy_span(crash)
+            if back == inf:
+                self._gone(crash)
+                return
+            self._be_down(crash, back)
+            node.now = back
+        self._run.never("an update of the server")
+        self._gone(node.now)
+
+    # Collectives
+
+    def joined(self, collective: Collective, at: float) -> float:
+        """Note that the node joins; return when others need it there: at once, if it is down."""
+        self.joined_at = at
+        if self.down_since is not None:
+            return 0.0
+        collective.arrivals[self._node.rank] = at
+        collective.computed[self._node.rank] = self.computed
+        return at
+
+    def settle(self, collective: Collective, left_out: bool) -> None:
+        """Count what it brought to a collective as shared, or as lost if it was left out."""
+        computed = collective.computed[self._node.rank]
+        if left_out:
+            self.lose(collective.arrivals[self._node.rank], computed - self.shared)
+        self.shared = max(self.shared, computed)
+
+    def collected(self, handle: Collective, collectives: int) -> None:
+        """Go back to when a result was there, if that was before the node was.
+
+        A worker that was left out abandons its step then, unless it has joined others since.
+        """
+        node, done = self._node, handle.done
+        if done is not None and done < node.now == self.joined_at:
+            if self.down_since is not None:
+                node.now = max(self.down_since, done)
+            elif handle.index == collectives - 1 and node.rank in handle.left_out:
+                self._abandon_step(max(done, self._step_began))
+
+    def _abandon_step(self, done: float) -> None:
+        """Abandon the step at `done`: what it computed up to then is lost."""
+        seconds, computed = self._lost_compute.pop(self._node.now, 0.0), self.computed
+        self.forget_after(done)
+        self._node.now = done
+        self.lose(done, seconds - (computed - self.computed))
+        self.shared = self.computed
+
+    # Messages and marks
+
+    def send(self) -> bool:
+        """Note that the node shares what it has; return whether it can: not if down for good."""
+        if self.gone_since is None:
+            self.shared = self.computed
+        return self.gone_since is None
+
+    def wall_clock(self) -> float:
+        """Return the wall-clock time, which also passes while the cluster repeats lost work."""
+        wall_clock: float = self._run.availability.wall_clock(self._node.now)
+        return wall_clock
+
+    def marked(self) -> None:
+        """Save a checkpoint when one is due."""
+        node, availability = self._node, self._run.availability
+        if node.step >= self._save_at:
+            self._save_at += availability.save_every
+            node.end_busy_span(node.now)
+            done = node.now + availability.save_cost
+            self._be_down(node.now, done)
+            node.now = done
+            availability.save(node)
+
+    # Crashes
+
+    def _go_down(self, since: float, crash: float) -> None:
+        """Go on without weight from `crash` on; `since`: when it went down, maybe long before."""
+        self.down_since = crash
+        self._crashed = since
+        self._own_source = self._node.replace_source(_zero_gradient, _zero_loss_and_gradient)
+
+    def _rejoin(self) -> None:
+        """Come back, with the parameters of the others."""
+        assert self.down_since is not None
+        now = self._node.now
+        self.recovery_seconds[self._crashed] = now - self._crashed
+        self._be_down(self.down_since, now)
+        self.down_since = None
+        self._node.replace_source(*self._own_source)
+        self.shared = self.computed
+
+    def _gone(self, crash: float) -> None:
+        self.gone_since = crash
+        self._node.stopped = True
+
+    @types.coroutine
+    def _go_down_for_good(self, crash: float) -> Generator[None, None, None]:
+        """Go down at `crash`, and never come back."""
+        self._node.now = crash
+        self._gone(crash)
+        yield
+
+    def _be_down(self, start: float, end: float) -> None:
+        """Book an outage, unless it is booked already."""
+        if self._booked and end <= self._booked[-1][1]:
+            return
+        node = self._node
+        self.down += end - start
+        self._booked.append((start, end))
+        if node.spans is not None:
+            node.spans.add(node.rank, _DOWN, start, end, end, end, node.step)
+        node.busy_since = end
+
+    # Waiting
+
+    def block(self, begins: float, done: float, on: Any) -> None:
+        """Block the node as `VirtualNode.block` does, through outages, its own and others'."""
+        node, run = self._node, self._run
+        if self.down_since is not None:
+            node.now = done
+            return
+        begins = max(begins, node.now)
+        stalls = run.recovery.stalls(on, node.now, begins) if run.calendars else ()
+        for start, end in self.calendar.during(node.now, done):
+            self._block_until(min(begins, start), start, stalls)
+            self._be_down(start, end)
+            node.now = end
+            if end < done:
+                self.recovery_seconds[start] = end - start
+        self._block_until(max(begins, node.now), done, stalls)
+
+    def _block_until(self, begins: float, done: float, stalls: Sequence[Down]) -> None:
+        """Block, and record all parts: the run may turn out to end before they do."""
+        node = self._node
+        waits, stood = [], []
+        for start, end in stalls:
+            since, until = max(start, node.now), min(end, begins)
+            if since < until:
+                waits.append((node.now, since))
+                stood.append((since, until))
+                node.block(since, since)
+                self._stall(until)
+        waits.append((node.now, begins))
+        self._recent_waits.append((Kind.WAIT, waits))
+        self._recent_waits.append((Kind.COMMUNICATE, [(begins, done)]))
+        if stood:
+            self._recent_waits.append((Kind.STALLED, stood))
+        node.block(begins, done)
+
+    def _stall(self, until: float) -> None:
+        """Stand still for others' crashes."""
+        node = self._node
+        self.stalled += until - node.now
+        if node.spans is not None:
+            node.spans.add(node.rank, _STALLED, node.now, until, until, until, node.step)
+        node.now = node.busy_since = until
+
+    def was_down(self, since: float) -> bool:
+        """Whether the node has been down after a time, so far."""
+        return bool(self._booked) and self._booked[-1][1] > since
+
+    def cut(self, end: float) -> None:
+        """Take back what was booked beyond the end of the run."""
+        node = self._node
+        since = self.gone_since if self.down_since is None else self.down_since
+        if since is not None and since < end < inf:
+            self._be_down(since, end)
+            node.now = end
+        self.forget_after(end)
+        for kind, spans in self._recent_waits:
+            beyond = sum(max(0.0, stop - max(start, end)) for start, stop in spans)
+            if kind == Kind.WAIT:
+                node.waited -= beyond
+            elif kind == Kind.STALLED:
+                self.stalled -= beyond
+            else:
+                node.communicated -= beyond
+
+    def correct(self) -> None:
+        """Take back losses in excess of what it computed: of a step abandoned before its crash."""
+        excess = self.lost - self.computed
+        for at in sorted(self._lost_compute, reverse=True):
+            if excess > 0:
+                excess, self._lost_compute[at] = (
+                    excess - self._lost_compute[at],
+                    max(0.0, self._lost_compute[at] - excess),
+                )

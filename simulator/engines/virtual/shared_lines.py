@@ -1,0 +1,170 @@
+"""The lines that transfers of a run, and of the jobs beside it, share; a shared device is one more.
+
+The fabric (`network.fabric`) is a flow-level max-min model of the lines. Nodes and transports start
+transfers there (or gradients to compute), by number, and what follows is called when one ends.
+
+Three sources of events advance together, in `Simulation.release` and `advance`: SimPy and messages
+(up to `until`), the fabric (when a transfer ends next), and `events` (outages, profiles, competing
+flows, crashes). Invariant: the fabric's clock never passes the earliest of the others, as it cannot
+go back; events of equal times come in the order fabric, network, messages, SimPy. Network events
+pass only while a transfer is in flight, so that endless ones keep no run alive.
+After a change run tests/engines/test_flows.py, test_background_jobs.py and tests/network.
+"""
+
+import types
+from collections.abc import Callable, Generator, Sequence
+from math import inf, nextafter
+from typing import Any, NamedTuple
+
+from paceline.simulator.cluster import workers
+from paceline.simulator.engines.collective import GradientPiece
+from paceline.simulator.engines.virtual.network_events import NetworkEvents
+from paceline.simulator.engines.virtual.node import VirtualNode
+from paceline.simulator.network.flow_network import SharedNetwork
+from paceline.simulator.network.topology.routes import Topology
+
+
+class Transfer(NamedTuple):
+    """A transfer that a run waits for: what to call when it ends, and the lines that it uses."""
+
+    run: Any
+    follow: Callable[[float], None]
+    lines: Callable[[], frozenset[int]]
+
+
+class SharedLines:
+    """The lines under a run and the jobs beside it.
+
+    `topologies`: the graphs of the run and of each job, on the same lines; empty where only devices
+    are shared. `events`: the changes to come. Transfers in flight are kept by number; competing
+    flows, which never end, are not among them.
+    """
+
+    def __init__(self, run: Any) -> None:
+        scenario = run.scenario
+        self._agenda = run.agenda
+        self._transfers: dict[int, Transfer] = {}
+        self._devices = workers.devices(scenario)
+        count = max((each for each in self._devices if each is not None), default=-1) + 1
+        topology = Topology(scenario) if scenario.network.model == "flows" else None
+        others = [Topology(job.scenario) for job in scenario.job]
+        self.network = SharedNetwork(topology, run.seed, count, others)
+        self.fabric = self.network.fabric
+        self.events = NetworkEvents(self.network)
+        self.topologies = [] if topology is None else [topology, *self.network.others]
+        for greedy in topology.greedy() if topology else ():
+            self.events.add_competing_flow(greedy, run.seed)
+        paths = [
+            self.fabric.path([self.network.devices + device], 0.0, limit=1.0)
+            for device in range(count)
+        ]
+        self._paths = [None if device is None else paths[device] for device in self._devices]
+
+    def share_device(self, run: Any, node: VirtualNode) -> None:
+        """Let a worker compute on a device that it shares, if it does."""
+        path = self._paths[node.rank]
+        if path is not None:
+            node.compute_on(SharedDevice(run, node, path))
+
+    def track(
+        self,
+        run: Any,
+        number: int,
+        follow: Callable[[float], None],
+        lines: Callable[[], frozenset[int]] = frozenset,
+    ) -> None:
+        """Remember what follows when a transfer of a run ends."""
+        self._transfers[number] = Transfer(run, follow, lines)
+        run.in_flight += 1
+
+    def cancel(self, number: int, at: float) -> bool:
+        """Cancel a transfer; return whether it was still in flight."""
+        transfer = self._transfers.pop(number, None)
+        if transfer is None:
+            return False
+        transfer.run.in_flight -= 1
+        self.fabric.cancel(at, number)
+        return True
+
+    def advance(self, until: float) -> bool:
+        """Advance the fabric until transfers end, or to `until`, through network events.
+
+        Call what follows them. Return whether that, or a network event, may have made nodes ready.
+        """
+        ready, found = self._agenda.ready, None
+        while self._transfers:
+            due = self.events.due
+            if due > until or due == inf:
+                found = self.fabric.advance(until)
+                break
+            found = self.fabric.advance(due)
+            if found is not None:
+                break
+            self.events.apply_next()
+            if ready:  # a crash has left one worker alone, which needs no network
+                break
+            if (
+                until == inf
+                and self.events.dead_lines
+                and all(map(self._never_arrives, self._transfers.values()))
+            ):
+                break
+        if found is None:
+            return bool(ready)
+        at, ended = found
+        for number in ended:
+            run, follow, _ = self._transfers.pop(number)
+            run.in_flight -= 1
+            follow(at)
+        return True
+
+    def _never_arrives(self, transfer: Transfer) -> bool:
+        return not self.events.dead_lines.isdisjoint(transfer.lines())
+
+    def _in_flight(self, run: Any) -> list[Transfer]:
+        return [transfer for transfer in self._transfers.values() if transfer.run is run]
+
+    def has_pending(self, run: Any) -> bool:
+        """Whether a run has transfers in flight, unless their lines never carry again."""
+        return not all(map(self._never_arrives, self._in_flight(run)))
+
+    def stuck(self, run: Any) -> list[str]:
+        """Return clauses that say which transfers wait for which line, and who for them."""
+        own = self._in_flight(run)
+        stuck = [
+            f"transfers wait for {self.network.lines[line].name}, which carries nothing any more"
+            for line in sorted(self.events.dead_lines)
+            if any(line in transfer.lines() for transfer in own)
+        ]
+        for collective in dict.fromkeys(node.meeting for node in run.nodes if stuck):
+            if collective is not None:
+                ranks = sorted(node.rank for node in run.nodes if node.meeting is collective)
+                stuck.append(f"workers {ranks} wait in {collective.kind} {collective.index}")
+        return stuck
+
+
+class SharedDevice:
+    """A device on which a worker computes beside others, at most at full speed."""
+
+    def __init__(self, run: Any, node: VirtualNode, path: int) -> None:
+        self._run, self._node, self._path = run, node, path
+
+    @types.coroutine
+    def takes(self, work: float) -> Generator[None, float, float]:
+        """Compute `work` seconds; return the seconds that it took."""
+        run, node = self._run, self._node
+        number = run.lines.fabric.send(node.now, self._path, work)
+        run.lines.track(run, number, lambda at: run.agenda.ready.append((node, at)))
+        node.handle = GradientPiece(None, inf)
+        done = yield
+        node.handle = None
+        took = done - node.now
+        while node.now + took < done:  # by rounding; the fabric cannot go back
+            took = nextafter(took, inf)
+        return took
+
+    def freed(self, pieces: Sequence[GradientPiece]) -> Sequence[GradientPiece]:
+        """Free all pieces at the end of the step."""
+        now = max(self._run.lines.fabric.clock, *(piece.done for piece in pieces))
+        self._node.now = now
+        return [GradientPiece(piece.result, now) for piece in pieces]

@@ -1,0 +1,123 @@
+"""Carry messages and collectives in closed form: what they cost is known when they begin.
+
+`Transport` is what nodes and runs ask of any transport; `flows` has the other one. Collectives take
+the links in the order in which their last worker joined, each as soon as the links are free, and
+begin again where one of their team crashes; those that begin after the deadline are neither drawn
+nor counted. A message that a crash interrupts is sent again (`Interrupted`).
+"""
+
+from collections.abc import Iterable
+from math import inf
+from typing import Any, Protocol
+
+from paceline.simulator.cluster.failures import PATIENCE, Calendar
+from paceline.simulator.engines.collective import Collective
+from paceline.simulator.network.closed_form import ClosedForm, MessageRoute, Nic, Traffic
+from paceline.simulator.network.region_path import RegionPath
+
+
+class Transport(Protocol):
+    """The transport of one run. `traffic`: the bytes that it has carried, for the observer."""
+
+    traffic: Any
+
+    def route(self, source: int, to: int) -> Any:
+        """Return the route of messages from one node to another.
+
+        If it is `shared`, its `start` carries a message; else the node knows when it arrives.
+        """
+
+    def carry(self, collective: Collective, size: float, largest: float | None) -> None:
+        """Carry out a collective that all have joined; call the run's `complete` when it is done.
+
+        `size`: bytes per worker, on average; `largest`: of the worker with most, if they differ.
+        """
+
+    def answer(self, handle: Collective, question: Collective) -> None:
+        """Answer the question of all workers whether a collective is done."""
+
+
+class Interrupted(MessageRoute):
+    """A route between nodes that may crash: a message in flight then is sent again."""
+
+    __slots__ = ("_ends", "delay")
+
+    def __init__(
+        self, link: RegionPath, model_bytes: float, seed: int, key: int, ends: Iterable[Calendar]
+    ) -> None:
+        super().__init__(link, model_bytes, seed, key)
+        self.whole_transit = None
+        self._ends = tuple(ends)
+
+    def send(self, now: float, size: float) -> tuple[float, float]:
+        """Return when a message arrives, and its last transit, both in seconds."""
+        due, transit = super().send(now, size)
+        start, at, self.delay = now, due, 0.0
+        for _ in range(PATIENCE):
+            crash, back = min(calendar.next(start) for calendar in self._ends)
+            if crash >= at:
+                self.delay = at - due
+                return at, transit
+            start, at = back, back + transit
+        return inf, transit
+
+
+class ClosedFormTransport:
+    """The alpha-beta model of `network.closed_form`, with the network cards of the server."""
+
+    def __init__(self, run: Any) -> None:
+        self._run = run
+        self.traffic = Traffic(
+            ClosedForm(run.scenario), run.seed, self._interrupted if run.calendars else None
+        )
+        bandwidth = run.scenario.server.bandwidth
+        self._nic_in = Nic(bandwidth) if bandwidth else None
+        self._nic_out = Nic(bandwidth) if bandwidth else None
+        self._links_free = 0.0
+
+    def _interrupted(self, link: RegionPath, size: float, seed: int, key: int) -> MessageRoute:
+        ends = [self._run.calendars[rank] for rank in divmod(key, self._run.workers + 1)]
+        return Interrupted(link, size, seed, key, ends)
+
+    def route(self, source: int, to: int) -> MessageRoute:
+        """Return the route of messages from one node to another."""
+        route = self.traffic.route(source, to)
+        if source == self._run.workers:
+            route.leave_through(self._nic_out)
+        elif to == self._run.workers:
+            route.receiving_nic = self._nic_in
+        return route
+
+    def carry(self, collective: Collective, size: float, largest: float | None) -> None:
+        """Carry out a collective among its team as soon as the links are free."""
+        run, free = self._run, self._links_free
+        team = run.recovery.team(collective) if run.outages else None
+        begins, crash = max(collective.begins, free), inf
+        while begins <= run.deadline and begins < inf:
+            if team is not None:
+                crashed = run.recovery.first_crash(team, begins)
+                crash = crashed[0]
+            if crash > begins:
+                whole = None if team is None or len(team) == run.workers else tuple(team)
+                transmission, latency = self.traffic.collective(
+                    collective.kind, size, largest, whole
+                )
+                if crash >= begins + transmission + latency:
+                    break
+            begins = run.recovery.restart(collective, team, begins, crashed)
+            if collective.restarts == PATIENCE:
+                run.never(f"{collective.kind} {collective.index}")
+                begins = inf
+        collective.begins = begins
+        if team is not None:
+            run.recovery.note_stalls(collective, team, free)
+        if begins > run.deadline or begins == inf:
+            collective.done = inf  # it never begins
+            return
+        self._links_free = begins + transmission
+        run.complete(collective, team, self._links_free + latency, run.release_at)
+
+    def answer(self, handle: Collective, question: Collective) -> None:
+        """Answer at once: when the collective is done is known."""
+        handle.answer(question)
+        self._run.release_at(question.done, question.waiting)
