@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
-from rich.table import Table
+from rich.table import Column, Table
 
 from paceline.simulator.results import wording
 from paceline.simulator.results.columns import (
@@ -58,7 +58,7 @@ def summary(result: "Result") -> Table:
     for column in RESULT_COLUMNS:
         known = any(column.of_summary(row) is not None for row in rows)
         if SIMULATE in column.shown_in and (known or column.key in always):
-            heading = column.heading.format(target=target and f"loss {target:g}", kind=usual)
+            heading = _heading(column, target and f"loss {target:g}", usual)
             if column.key in intervals:
                 heading = heading.partition("\n")[0] + "\n(90 %)"
             columns[heading] = cells.get(column.key) or partial(_mean_of, column)
@@ -72,6 +72,11 @@ def summary(result: "Result") -> Table:
     for line, row in zip(table.rows, rows, strict=True):
         line.style = "bold" if row["label"] == result.pick["label"] else None
     return table
+
+
+def _heading(column: ResultColumn, target: object, usual: str) -> str:
+    """Head a column, without a line on intervals where it has none."""
+    return column.heading.format(target=target, kind=usual).removesuffix("\n()")
 
 
 def _named(row: Row) -> str:
@@ -153,14 +158,22 @@ def sweep(result: "SweepResult") -> Table:
     for column in RESULT_COLUMNS:
         if SWEEP in column.shown_in and column.key in shown:
             own = cells.get(column.key) or partial(_value_of, column)
-            columns[column.heading.format(target=said, kind=usual)] = own
+            columns[_heading(column, said, usual)] = own
     shares = [f"{kind}_share" for kind in TIMES if f"{kind}_share" in result.rows[0]]
     heading = _spent([share.removesuffix("_share") for share in shares])
     columns[heading] = lambda row: _shares(row[share] for share in shares)
     table = _table(rows, columns)
+    interval = f"to {said}\n({usual})"
     for each in table.columns:
-        each.no_wrap = each.header not in texts
+        each.no_wrap = each.header not in {*texts, interval}
+        _whole_words(each)
     return table
+
+
+def _whole_words(column: Column) -> None:
+    """Keep a column as wide as its longest word: a name that is cut names nothing."""
+    words = [word for cell in (column.header, *column.cells) for word in str(cell).split()]
+    column.min_width = max(map(len, words), default=0)
 
 
 def _value_of(column: ResultColumn, row: Row) -> str:
@@ -231,17 +244,19 @@ def tune(result: "TuneResult") -> list[Table | str]:
         if row["reached"] == row["seeds"]:
             return objective.show(row["value"])
         if row["stopped"] == "cut":
-            return f"above {objective.show(row['at_least'])}"
+            bound = objective.show(row["at_least"])
+            return "not reached" if bound == "-" else f"above {bound}"
         if row["diverged"]:
             return f"{row['diverged']} of {row['seeds']} seeds diverged"
         return f"{row['reached']} of {row['seeds']} seeds got there"
 
+    usual = wording.usual(stated(row, "value") for row in rows)
     ranking = _table(
         rows,
         {
             "configuration": lambda row: row["label"],
             objective.says: value,
-            "95 %": lambda row: wording.qualified(stated(row, "value"), objective.unit),
+            usual: lambda row: wording.qualified(stated(row, "value"), objective.unit, usual),
             "seeds": lambda row: str(row["seeds"]),
             "": verdict,
         },
@@ -258,8 +273,9 @@ def tune(result: "TuneResult") -> list[Table | str]:
         candidates = [{"label": label} for label in result.regret[0]["values"]]
         shown_tables.append(_table(candidates, columns))
     for table in shown_tables:
-        for column in table.columns[1:]:
-            column.no_wrap = True
+        for column in table.columns:
+            column.no_wrap = column.header not in {table.columns[0].header, usual}
+            _whole_words(column)
     return [*shown_tables, *costs.notes(result.regret)]
 
 

@@ -192,8 +192,8 @@ def outlook(found: Order, seeds: int, exact: bool = False) -> str:
     if seeds == 1 and not exact:
         return ONE_SEED
     if not found.unsettled:
-        are = "is" if len(found.open) == 1 else "are"
-        return f"{all_of(found.open)} {are} equivalent ({WITHIN}), so that either will do"
+        are, one = ("is", "either") if len(found.open) == 1 else ("are", "any of them")
+        return f"{all_of(found.open)} {are} equivalent ({WITHIN}), so that {one} will do"
     short = [label for label in found.unsettled if label not in found.estimates]
     if short:
         return f"{all_of(short)} did not get there with every seed, and longer runs would decide"

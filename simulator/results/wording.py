@@ -42,9 +42,9 @@ def kind(found: Estimate) -> str:
 
 
 def usual(every: Iterable[Estimate]) -> str:
-    """Return the kind that all intervals of a column have, else that of most commands' columns."""
+    """Return the kind of all intervals of a column, `USUAL` if they differ, "" without any."""
     kinds = {kind(each) for each in every if each.interval}
-    return kinds.pop() if len(kinds) == 1 else USUAL
+    return kinds.pop() if len(kinds) == 1 else USUAL if kinds else ""
 
 
 def cell(found: Estimate, unit: str, column: str = USUAL) -> str:
@@ -63,10 +63,10 @@ def cell(found: Estimate, unit: str, column: str = USUAL) -> str:
     return f"{said} ({within})" if kind(found) == column else f"{said} ({kind(found)}: {within})"
 
 
-def qualified(found: Estimate, unit: str) -> str:
-    """Return the interval for a column of `USUAL` ones, and its kind if it is of another."""
+def qualified(found: Estimate, unit: str, column: str = USUAL) -> str:
+    """Return the interval for a column of the kind `column`, and its own kind if that differs."""
     said = ends(found, unit)
-    return f"{said} ({kind(found)})" if found.interval and kind(found) != USUAL else said
+    return f"{said} ({kind(found)})" if found.interval and kind(found) != column else said
 
 
 def difference(found: Estimate, unit: str) -> tuple[str, str]:

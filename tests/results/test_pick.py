@@ -58,7 +58,7 @@ def test_equivalent_is_what_is_known_to_differ_by_less_than_the_margin():
     found = pick(groups_reaching(one=near, two=swapped, same=near, far=2 * near), 0.5)
     assert {found["label"], *found["ties"]} == {"one", "two", "same"}
     assert (found["not_separated"], found["decided"]) == ([], False)
-    assert "are equivalent (within 5 %), so that either will do" in found["sentence"]
+    assert "are equivalent (within 5 %), so that any of them will do" in found["sentence"]
     behind = pick(groups_reaching(one=near, two=1.02 * near), 0.5)  # known, and of no account
     assert (behind["decided"], behind["ties"]) == (True, ["two"])
     assert "equivalent within 5 %" in behind["sentence"]

@@ -140,7 +140,7 @@ def _change(tune: Row) -> Iterator[str]:
         yield _sentence(f"{world_name(world)}: {ahead} this pick {stay}")
     if steady:
         worlds = [_both(what, changes) for what, changes in steady.items()]
-        yield f"It stays the best, or not known to be worse, with {', '.join(worlds)}."
+        yield f"It stays the best, or is not known to be worse, with {', '.join(worlds)}."
     yield from (_sentence(text) for text in tune["warnings"] if text != ONE_SEED)  # by `_sure`
 
 

@@ -247,7 +247,8 @@ def space(scenario: Scenario, programs: Programs = None) -> tuple[Space, list[st
     every = scenario.run.evaluate_every
     if every is None:
         every = _every(scenario)
-        notes.append(f"the loss is evaluated every {every} steps; run.evaluate_every sets this")
+        often = "at every step" if every == 1 else f"every {every} steps"
+        notes.append(f"the loss is evaluated {often}; run.evaluate_every sets this")
     return Space(scenario, entries, programs, every), notes
 
 

@@ -1,0 +1,56 @@
+"""Tables on a narrow terminal."""
+
+from io import StringIO
+
+from rich.console import Console
+
+import paceline
+from paceline.simulator.reports import terminal
+
+SCENARIO = """
+[model]
+parameters = 100
+[cluster]
+workers = 4
+compute = { dist = "pareto", minimum = "50 ms", alpha = 1.5 }
+[network]
+latency = "10 ms"
+bandwidth = "100 Mbit/s"
+[objective]
+kind = "quadratic"
+[run]
+steps = 60
+seeds = 8
+target_loss = 0.5
+[[algorithm]]
+name = "local-sgd"
+lr = 0.1
+tau = 8
+"""
+
+
+def printed(*tables: object) -> str:
+    """Return tables as a terminal of 80 columns shows them."""
+    out = StringIO()
+    Console(file=out, width=80).print(*tables)
+    return out.getvalue()
+
+
+def test_no_name_is_cut_however_wide_the_intervals(tmp_path):
+    (tmp_path / "a.toml").write_text(SCENARIO, "utf-8")
+    scenario = paceline.load(tmp_path / "a.toml")
+    axes = {"network.latency": ["10 ms", "20 ms"], "network.bandwidth": ["10 Mbit/s", "1 Gbit/s"]}
+    swept = printed(terminal.sweep(paceline.sweep(scenario, axes, out=tmp_path / "sweep")))
+    assert "(median" in swept
+    assert "local-sgd" in swept
+    assert "\N{HORIZONTAL ELLIPSIS}" not in swept
+    found = printed(*terminal.tune(paceline.tune(scenario, trials=4, out=tmp_path / "tune")))
+    assert "tau=" in found
+    assert "\N{HORIZONTAL ELLIPSIS}" not in found
+
+
+def test_one_seed_has_no_heading_of_intervals(tmp_path):
+    (tmp_path / "a.toml").write_text(SCENARIO, "utf-8")
+    shown = printed(terminal.summary(paceline.simulate(tmp_path / "a.toml", seeds=1)))
+    assert "to loss 0.5" in shown
+    assert "%)" not in shown
