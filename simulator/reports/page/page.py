@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import os
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -71,6 +72,8 @@ def report(
             try:
                 store.write(path, data, new=not overwrite)
             except FileExistsError:
+                if not os.path.lexists(path):
+                    raise  # a file is in the place of its folder
                 if not holds(path, data):
                     continue  # another command was faster: look again
             break
