@@ -13,6 +13,7 @@ import numpy as np
 
 LEVEL = 0.95
 FACTOR = 10.0  # a mean that is not known to within this factor gives way to the median
+VAST = 1e9  # an interval that spans such a factor says nothing, and is not given
 ROUNDING = 1e-9  # relative differences up to this are floating-point error
 MEAN, MEDIAN = "mean", "median"
 ONE_SEED, SAME, NEVER = "one seed", "same with every seed", "no value with some seed"
@@ -114,13 +115,15 @@ def positive(values: Values, *, heavy: bool = False, of: str | None = None) -> E
     if not np.isfinite(x).all() or heavy:
         return _by_order(x)
     ends = _mean_of_positive(x)
-    of_mean = ends if math.isfinite(ends[1]) else None
+    of_mean = ends if ends[1] <= VAST * ends[0] else None
     if not median and (of == MEAN or ends[1] <= FACTOR * ends[0]):
         return Estimate(float(x.mean()), MEAN, ends, LEVEL, LOGARITHMS, of_mean)
     found = replace(_by_order(x), of_mean=of_mean)
     if found.certain or not (x > 0).all():
         return found
     ends = _median_of_logarithms(x)
+    if ends[1] > VAST * ends[0]:
+        return found
     return replace(found, interval=ends, level=LEVEL, basis=LOGARITHMS)
 
 
