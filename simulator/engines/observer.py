@@ -63,6 +63,20 @@ def stands_still(times: Sequence[float], end: float) -> bool:
     return math.inf > end - times[-1] > longest * ROUNDING
 
 
+def close(
+    curve: dict[str, list[float]], end: float, spent: Callable[[float], tuple[float, float]]
+) -> None:
+    """End a curve at `end`, in seconds, if the run has stood still up to then.
+
+    `spent`: of a time, returns the bytes and the cost up to it.
+    """
+    if stands_still(curve["time"], end):
+        last = {name: column[-1] for name, column in curve.items()}
+        moved, cost = spent(end)
+        for name, value in (last | {"time": end, "bytes": moved, "cost": cost}).items():
+            curve[name].append(value)
+
+
 class Observer:
     """Evaluates the mean of the watched nodes' parameters every `every` steps, and at `limit`.
 
@@ -107,11 +121,7 @@ class Observer:
 
     def close(self, end: float) -> None:
         """End the curve at `end`, in seconds, if the run has stood still up to then."""
-        if stands_still(self.curve["time"], end):
-            last = {name: column[-1] for name, column in self.curve.items()}
-            moved, cost = self._spent(end)
-            for name, value in (last | {"time": end, "bytes": moved, "cost": cost}).items():
-                self.curve[name].append(value)
+        close(self.curve, end, self._spent)
 
     def _spent(self, time: float) -> tuple[float, float]:
         """Return the bytes and the cost so far, at `time`."""

@@ -26,8 +26,8 @@ from paceline.simulator.engines.observer import (
     NEVER,
     POINTS,
     SECONDS_PER_HOUR,
+    close,
     evaluation_interval,
-    stands_still,
 )
 from paceline.simulator.engines.overheads import EffectCosts
 from paceline.simulator.engines.unsupported import Unsupported
@@ -255,12 +255,12 @@ class Batch:
         algorithm, program, clocks = self.algorithm, self.program, self.clocks
         curve, traffic = self.curves.columns[index], self.traffic[index]
         end = self._end(curve)
-        if stands_still(curve["time"], end):
+
+        def spent_until(time: float) -> tuple[float, float]:
             moved, charged = traffic.totals()
-            cost = end * self._node_second + charged * self._egress_byte
-            last = {name: column[-1] for name, column in curve.items()}
-            for name, value in (last | {"time": end, "bytes": moved, "cost": cost}).items():
-                curve[name].append(value)
+            return moved, time * self._node_second + charged * self._egress_byte
+
+        close(curve, end, spent_until)
         waited, communicated = clocks.waited[index], clocks.communicated[index]
         spent = {
             "compute": clocks.now[index] - waited - communicated,

@@ -35,12 +35,14 @@ def means(seconds: dict[str, list[float]]) -> dict[str, float]:
     return {kind: sum(each) / len(each) for kind, each in seconds.items()}
 
 
-def failures(run: Simulation) -> dict[str, Any] | None:
-    """Return the cost of crashes, as `Run.failures`; None where nothing can crash."""
+def failures(run: Simulation, mean: dict[str, float]) -> dict[str, Any] | None:
+    """Return the cost of crashes, as `Run.failures`; None where nothing can crash.
+
+    `mean`: the `means` of its seconds.
+    """
     if not _can_fail(run):
         return None
-    crashes, mean = run.availability.crashes, means(spent(run))
-    whole = sum(mean.values())
+    crashes, whole = run.availability.crashes, sum(mean.values())
     end = nextafter(run.ended, inf)
     recovery_seconds = run.availability.recovery_seconds(run.outages, end)
     downs = (down for each in crashes[run.workers :] for down in each.during(0.0, run.ended))

@@ -36,13 +36,14 @@ def run(
     curve = simulation.observer.curve
     drawn = (None, None) if kept is None else accounts.timeline(simulation, kept, simulation.end)
     seconds = accounts.spent(simulation)
+    mean = accounts.means(seconds)
     stalled = [f"the run did not finish: {simulation.stall}"] if simulation.stall else []
     return Run.of(
         algorithm,
         seed,
         "virtual",
         curve,
-        seconds=accounts.means(seconds),
+        seconds=mean,
         workers=seconds,
         links=simulation.traffic.links(),
         spans=drawn[0],
@@ -56,7 +57,7 @@ def run(
         staleness=simulation.staleness,
         staleness_unit=simulation.staleness_unit,
         inbox_bytes=simulation.inbox_bytes,
-        failures=accounts.failures(simulation),
+        failures=accounts.failures(simulation, mean),
         lines=simulation.usage(),
         phases=simulation.traffic.phases(),
         jobs=accounts.jobs(simulation),
