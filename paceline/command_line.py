@@ -66,6 +66,16 @@ Out = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Directory for the results.", callback=_possible),
 ]
+ProfileOut = Annotated[
+    Path | None,
+    typer.Option(
+        "-o",
+        "--out",
+        metavar="PROFILE.toml",
+        help="The profile to write; default: profile.toml, or the next free name.",
+        callback=_possible,
+    ),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what --out holds.")]
 AllowPaths = Annotated[
     bool,
@@ -259,14 +269,13 @@ def _theory(  # noqa: PLR0913, PLR0917 - the contract's options
     from paceline.simulator.load.load import load
     from paceline.simulator.reports import terminal
     from paceline.simulator.results import statistics, store
-    from paceline.simulator.results.ownership import free_file
 
     loaded = load(scenario, overrides or (), allow_paths=allow_paths)
     document = statistics.jsonable(theory.theory(loaded))
     if out:
         file, data = out / "theory.json", store.dump(document)
         try:
-            store.write(free_file(file, data, given=True, overwrite=overwrite), data)
+            store.write_free(file, data, given=True, overwrite=overwrite)
         except OSError as error:
             raise InputError(
                 f"{out}: cannot write here ({error.strerror}); choose another --out"
@@ -559,16 +568,7 @@ def _probe(  # noqa: PLR0913, PLR0917 - what may be measured
             help="Measure costs beyond an emulated delay, or the whole time of this network.",
         ),
     ] = "emulated",
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--out",
-            metavar="PROFILE.toml",
-            help="The profile to write; default: profile.toml, or the next free name.",
-            callback=_possible,
-        ),
-    ] = None,
+    out: ProfileOut = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
@@ -620,16 +620,7 @@ def _calibrate(  # noqa: PLR0913, PLR0917 - the contract's options
         ),
     ],
     allow_paths: AllowPaths = False,
-    profile: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--out",
-            metavar="PROFILE.toml",
-            help="The profile to write; default: profile.toml, or the next free name.",
-            callback=_possible,
-        ),
-    ] = None,
+    profile: ProfileOut = None,
     overwrite: Overwrite = False,
     base: Annotated[
         Path | None,

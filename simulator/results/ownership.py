@@ -11,8 +11,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from filelock import FileLock, Timeout
-
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import messages, untrusted
 
@@ -40,6 +38,8 @@ class Lock:
     """
 
     def __init__(self, folder: Path, name: Path) -> None:
+        from filelock import FileLock, Timeout  # noqa: PLC0415 - 20 ms that most commands save
+
         self._lock, self._holder = FileLock(folder / LOCK), folder / HOLDER
         try:
             self._lock.acquire(timeout=0)

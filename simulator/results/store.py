@@ -337,6 +337,23 @@ def write(path: Path, data: bytes, scratch: Path | None = None, *, new: bool = F
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 
+def write_free(path: Path, data: bytes, *, given: bool, overwrite: bool) -> Path:
+    """Write a file under `ownership.free_file`'s name, which of two commands at once one gets.
+
+    Return that name. Raises TakenError, and OSError where it cannot be written.
+    """
+    while True:
+        path = ownership.free_file(path, data, given=given, overwrite=overwrite)
+        try:
+            write(path, data, new=not overwrite)
+        except FileExistsError:
+            if not os.path.lexists(path):
+                raise  # a file is in the place of its folder
+            if not ownership.holds(path, data):
+                continue  # another command was faster: look again
+        return path
+
+
 def publish(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write a report's files, by name, to a folder that need not be there yet.
 

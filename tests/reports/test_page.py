@@ -14,14 +14,13 @@ import pytest
 import paceline
 import paceline.command_line
 from paceline.simulator.errors import InputError
-from paceline.simulator.reports.page import page as writing
 from paceline.simulator.reports.page import reading
 from paceline.simulator.reports.page.curves import error
 from paceline.simulator.reports.page.page import answer, report
 from paceline.simulator.reports.page.parts import literal, size
 from paceline.simulator.reports.page.sentences import CHANGE, MARGIN, SURE, margin, targets
 from paceline.simulator.reports.page.series import sampled, series
-from paceline.simulator.results import store
+from paceline.simulator.results import ownership, store
 from paceline.simulator.results.intervals import difference
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import crossing
@@ -550,7 +549,7 @@ def test_screenshot_for_the_docs(page_of, run, folder):
 
 
 def test_of_two_pages_at_once_in_one_file_the_second_is_refused(run, tmp_path, monkeypatch):
-    out, free = tmp_path / "page.html", writing.free_file
+    out, free = tmp_path / "page.html", ownership.free_file
 
     def late(path, *args, **options):
         """Look, and have another command write before this one does."""
@@ -558,7 +557,7 @@ def test_of_two_pages_at_once_in_one_file_the_second_is_refused(run, tmp_path, m
         path.write_text("another's")
         return found
 
-    monkeypatch.setattr(writing, "free_file", late)
+    monkeypatch.setattr(ownership, "free_file", late)
     with pytest.raises(InputError, match="holds something else"):
         report([run], out)
     assert out.read_text() == "another's"

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import json
-import os
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -29,7 +28,6 @@ from paceline.simulator.reports.page.series import Series, series
 from paceline.simulator.results import store
 from paceline.simulator.results.figures.curves import LOSS_NAMES
 from paceline.simulator.results.figures.style import COLOURS
-from paceline.simulator.results.ownership import free_file, holds
 from paceline.simulator.results.usage import few
 
 if TYPE_CHECKING:
@@ -67,21 +65,11 @@ def report(
         raise InputError(f"{path}: a directory; give the file to write, such as {path / FILE}")
     data = html(every).encode()
     try:
-        while True:
-            path = free_file(path, data, given=out is not None, overwrite=overwrite)
-            try:
-                store.write(path, data, new=not overwrite)
-            except FileExistsError:
-                if not os.path.lexists(path):
-                    raise  # a file is in the place of its folder
-                if not holds(path, data):
-                    continue  # another command was faster: look again
-            break
+        return store.write_free(path, data, given=out is not None, overwrite=overwrite)
     except OSError as error:
         raise InputError(
             f"{path}: cannot write here ({error.strerror}); choose another file with -o"
         ) from None
-    return path
 
 
 def html(every: Sequence[FoundRun]) -> str:
