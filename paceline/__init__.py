@@ -4,170 +4,19 @@
 Importing this package imports nothing else of it: a name loads its module at its first use.
 """
 
+import ast
 import importlib
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    from paceline.command_line import main
-    from paceline.simulator.errors import InputError, ProgramError, RunError
-    from paceline.simulator.inputs.units import Seconds
-    from paceline.simulator.load.load import load
-    from paceline.simulator.objectives.evaluation import Evaluation
-    from paceline.simulator.objectives.objective import GradientSource, Objective
-    from paceline.simulator.objectives.plugins import ObjectiveError, ObjectivePlugin
-    from paceline.simulator.programs.codecs.channel import Channel, Codec
-    from paceline.simulator.programs.codecs.codec import CodecOf, Raw
-    from paceline.simulator.programs.codecs.message_codec import MessageCodec
-    from paceline.simulator.programs.effects import (
-        ANY,
-        NOTHING,
-        Encoded,
-        Handle,
-        Node,
-        Payload,
-        Vector,
-    )
-    from paceline.simulator.programs.pieces.gate import bounded_lead
-    from paceline.simulator.programs.pieces.graph import Graph, GraphOf, Ring
-    from paceline.simulator.programs.pieces.piece import Number, piece
-    from paceline.simulator.programs.pieces.schedule import PeriodOfSteps, Rate, Schedule
-    from paceline.simulator.programs.pieces.threshold import Threshold
-    from paceline.simulator.programs.pieces.transform import (
-        AdamW,
-        Fraction,
-        Identity,
-        Momentum,
-        Nesterov,
-        Transform,
-        TransformOf,
-    )
-    from paceline.simulator.programs.program import Program, doc
-    from paceline.simulator.reports.page.page import report
-    from paceline.simulator.scenario.scenario import Scenario
-    from paceline.simulator.studies.papers.reproduce import reproduce
-    from paceline.simulator.studies.simulate import simulate
-    from paceline.simulator.studies.sweep.sweep import sweep
-    from paceline.simulator.studies.tune.result import TuneResult
-    from paceline.simulator.studies.tune.tune import tune
-    from paceline.simulator.theory import theory
-    from paceline.validate.calibration.calibrate import calibrate
-    from paceline.validate.comparison.compare import compare
-    from paceline.validate.measurement.telemetry import Telemetry
-    from paceline.validate.probe.probe import probe
-    from paceline.validate.torch_objective.data import Data, register_data
-    from paceline.validate.torch_objective.models import register_model
-    from paceline.validate.validation import validate
-
-    __version__: str
-
-_COMMANDS = {  # public names by the module that has them
-    "command_line": ("main",),
-    "simulator.load.load": ("load",),
-    "simulator.studies.simulate": ("simulate",),
-    "simulator.studies.sweep.sweep": ("sweep",),
-    "simulator.theory": ("theory",),
-    "simulator.studies.tune.tune": ("tune",),
-    "simulator.studies.tune.result": ("TuneResult",),
-    "simulator.studies.papers.reproduce": ("reproduce",),
-    "simulator.reports.page.page": ("report",),
-    "validate.validation": ("validate",),
-    "validate.probe.probe": ("probe",),
-    "validate.calibration.calibrate": ("calibrate",),
-    "validate.comparison.compare": ("compare",),
-    "validate.measurement.telemetry": ("Telemetry",),
-    "simulator.errors": ("InputError", "ProgramError", "RunError"),
+_STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+_MODULES = {  # of each public name: the stub, which type checkers read, is their only list
+    alias.name: str(node.module)
+    for node in _STUB.body
+    if isinstance(node, ast.ImportFrom)
+    for alias in node.names
 }
-_PLUG_INS = {  # for writing programs, pieces, codecs, objectives, models and data sets
-    "simulator.programs.program": ("Program", "doc"),
-    "simulator.programs.effects": (
-        *("ANY", "NOTHING", "Encoded", "Handle", "Node", "Payload", "Vector"),
-    ),
-    "simulator.inputs.units": ("Seconds",),
-    "simulator.programs.pieces.piece": ("Number", "piece"),
-    "simulator.programs.pieces.gate": ("bounded_lead",),
-    "simulator.programs.pieces.threshold": ("Threshold",),
-    "simulator.programs.pieces.schedule": ("PeriodOfSteps", "Rate", "Schedule"),
-    "simulator.programs.pieces.transform": (
-        *("AdamW", "Fraction", "Identity", "Momentum", "Nesterov", "Transform", "TransformOf"),
-    ),
-    "simulator.programs.pieces.graph": ("Graph", "GraphOf", "Ring"),
-    "simulator.programs.codecs.channel": ("Channel", "Codec"),
-    "simulator.programs.codecs.message_codec": ("MessageCodec",),
-    "simulator.programs.codecs.codec": ("CodecOf", "Raw"),
-    "simulator.scenario.scenario": ("Scenario",),
-    "simulator.objectives.objective": ("GradientSource", "Objective"),
-    "simulator.objectives.evaluation": ("Evaluation",),
-    "simulator.objectives.plugins": ("ObjectiveError", "ObjectivePlugin"),
-    "validate.torch_objective.models": ("register_model",),
-    "validate.torch_objective.data": ("Data", "register_data"),
-}
-_MODULES = {
-    name: f"paceline.{module}"
-    for module, names in (_COMMANDS | _PLUG_INS).items()
-    for name in names
-}
-
-__all__ = [
-    "ANY",
-    "NOTHING",
-    "AdamW",
-    "Channel",
-    "Codec",
-    "CodecOf",
-    "Data",
-    "Encoded",
-    "Evaluation",
-    "Fraction",
-    "GradientSource",
-    "Graph",
-    "GraphOf",
-    "Handle",
-    "Identity",
-    "InputError",
-    "MessageCodec",
-    "Momentum",
-    "Nesterov",
-    "Node",
-    "Number",
-    "Objective",
-    "ObjectiveError",
-    "ObjectivePlugin",
-    "Payload",
-    "PeriodOfSteps",
-    "Program",
-    "ProgramError",
-    "Rate",
-    "Raw",
-    "Ring",
-    "RunError",
-    "Scenario",
-    "Schedule",
-    "Seconds",
-    "Telemetry",
-    "Threshold",
-    "Transform",
-    "TransformOf",
-    "TuneResult",
-    "Vector",
-    "__version__",
-    "bounded_lead",
-    "calibrate",
-    "compare",
-    "doc",
-    "load",
-    "main",
-    "piece",
-    "probe",
-    "register_data",
-    "register_model",
-    "report",
-    "reproduce",
-    "simulate",
-    "sweep",
-    "theory",
-    "tune",
-    "validate",
-]
+__all__ = ["__version__", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:

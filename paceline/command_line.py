@@ -5,7 +5,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -53,6 +53,15 @@ Overrides = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option(help="The first seed.")]
+Seeds = Annotated[int | None, typer.Option(help="Number of seeds; default: run.seeds.")]
+Engine = Annotated[str, typer.Option(metavar="auto|batched|virtual", help="The engine.")]
+Jobs = Annotated[
+    int | None, typer.Option(help="Number of processes; default: one for each core.")
+]
+Dask = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="Address of a Dask scheduler.")
+]
+Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Device of the workers.")]
 
 
 def _possible(out: Path | None) -> Path | None:
@@ -116,15 +125,11 @@ def _simulate(  # noqa: PLR0913, PLR0917 - the contract's options
     scenario: Scenario,
     overrides: Overrides = None,
     allow_paths: AllowPaths = False,
-    seeds: Annotated[int | None, typer.Option(help="Number of seeds; default: run.seeds.")] = None,
+    seeds: Seeds = None,
     seed: Seed = 0,
-    engine: Annotated[
-        str, typer.Option(metavar="auto|batched|virtual", help="The engine.")
-    ] = "auto",
+    engine: Engine = "auto",
     jobs: Annotated[int, typer.Option(help="Number of processes.")] = 1,
-    dask: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Address of a Dask scheduler.")
-    ] = None,
+    dask: Dask = None,
     force: Force = False,
     out: Out = None,
     overwrite: Overwrite = False,
@@ -157,20 +162,13 @@ def _simulate(  # noqa: PLR0913, PLR0917 - the contract's options
         )
     if result.resumed:
         _note(f"{result.resumed} of {len(result.runs)} runs were kept from before")
-    for note in result.notes:
-        _note(note)
-    if as_json:
-        _print_json(result.json())
-    else:
+
+    def parts() -> list[Any]:
         said = [row["bottleneck"] for row in result.algorithms]
-        _show(
-            terminal.summary(result),
-            *said,
-            *result.failures,
-            *result.jobs,
-            result.pick["sentence"],
-            FILES + str(where),
-        )
+        said += [*result.failures, *result.jobs, result.pick["sentence"]]
+        return [terminal.summary(result), *said, f"{FILES}{where}"]
+
+    _answer(as_json, result.json, parts, result.notes)
 
 
 @app.command("sweep")
@@ -195,17 +193,11 @@ def _sweep(  # noqa: PLR0913, PLR0917 - the contract's options
     ] = None,
     overrides: Overrides = None,
     allow_paths: AllowPaths = False,
-    seeds: Annotated[int | None, typer.Option(help="Number of seeds; default: run.seeds.")] = None,
+    seeds: Seeds = None,
     seed: Seed = 0,
-    engine: Annotated[
-        str, typer.Option(metavar="auto|batched|virtual", help="The engine.")
-    ] = "auto",
-    jobs: Annotated[
-        int | None, typer.Option(help="Number of processes; default: one for each core.")
-    ] = None,
-    dask: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Address of a Dask scheduler.")
-    ] = None,
+    engine: Engine = "auto",
+    jobs: Jobs = None,
+    dask: Dask = None,
     force: Force = False,
     out: Out = None,
     overwrite: Overwrite = False,
@@ -240,14 +232,10 @@ def _sweep(  # noqa: PLR0913, PLR0917 - the contract's options
         )
     if result.resumed:
         _note(f"{result.resumed} runs were kept from before")
-    for note in result.notes:
-        _note(note)
-    if as_json:
-        _print_json(result.json())
-    else:
-        rest = len(result.rows) - terminal.SWEEP_ROWS
-        more = [f"{rest} more rows are in {where}/sweep.csv"] if rest > 0 else []
-        _show(terminal.sweep(result), *more, f"{FILES}{where}")
+    rest = len(result.rows) - terminal.SWEEP_ROWS
+    said = [f"{rest} more rows are in {where}/sweep.csv"] if rest > 0 else []
+    said.append(f"{FILES}{where}")
+    _answer(as_json, result.json, lambda: [terminal.sweep(result), *said], result.notes)
 
 
 @app.command("theory")
@@ -280,12 +268,7 @@ def _theory(  # noqa: PLR0913, PLR0917 - the contract's options
             raise InputError(
                 f"{out}: cannot write here ({error.strerror}); choose another --out"
             ) from None
-    for note in document["notes"]:
-        _note(note)
-    if as_json:
-        _print_json(document)
-    else:
-        _show(*terminal.theory(document))
+    _answer(as_json, lambda: document, lambda: terminal.theory(document), document["notes"])
 
 
 @app.command("tune")
@@ -304,14 +287,10 @@ def _tune(  # noqa: PLR0913, PLR0917 - the contract's options
     ] = None,
     overrides: Overrides = None,
     allow_paths: AllowPaths = False,
-    seeds: Annotated[int | None, typer.Option(help="Number of seeds; default: run.seeds.")] = None,
+    seeds: Seeds = None,
     seed: Seed = 0,
-    jobs: Annotated[
-        int | None, typer.Option(help="Number of processes; default: one for each core.")
-    ] = None,
-    dask: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Address of a Dask scheduler.")
-    ] = None,
+    jobs: Jobs = None,
+    dask: Dask = None,
     force: Force = False,
     out: Out = None,
     overwrite: Overwrite = False,
@@ -348,15 +327,10 @@ def _tune(  # noqa: PLR0913, PLR0917 - the contract's options
             )
     if result.resumed:
         _note(f"{result.resumed} of {result.runs} runs were kept from before")
-    for note in result.notes:
-        _note(note)
-    for warning in result.warnings:
-        _note(f"warning: {warning}")
-    if as_json:
-        _print_json(result.json())
-    else:
-        said = f"{len(result.ranked)} configurations in {result.wall_seconds:.0f} s."
-        _show(*terminal.tune(result), result.sentence, said, f"{FILES}{where}")
+    count = f"{len(result.ranked)} configurations in {result.wall_seconds:.0f} s."
+    said = [result.sentence, count, f"{FILES}{where}"]
+    notes = [*result.notes, *(f"warning: {each}" for each in result.warnings)]
+    _answer(as_json, result.json, lambda: [*terminal.tune(result), *said], notes)
 
 
 @app.command("validate")
@@ -384,9 +358,7 @@ def _validate(  # noqa: PLR0913, PLR0917 - the contract's options
         Path,
         typer.Option(metavar="DIR", help="Directory for the matrix's page.", callback=_possible),
     ] = Path("docs/validation"),
-    device: Annotated[
-        str, typer.Option(metavar="auto|cpu|cuda", help="Device of the workers.")
-    ] = "auto",
+    device: Device = "auto",
     overrides: Overrides = None,
     allow_paths: AllowPaths = False,
     seeds: Annotated[
@@ -423,12 +395,12 @@ def _validate(  # noqa: PLR0913, PLR0917 - the contract's options
         )
     if result.resumed:
         _note(f"{result.resumed} of {len(result.measured.runs)} real runs were kept from before")
-    for note in result.notes:
-        _note(note)
-    if as_json:
-        _print_json(result.json())
-    else:
-        _show(terminal.summary(result.measured), *_compared(result.comparison), FILES + str(where))
+
+    def parts() -> list[Any]:
+        table = terminal.summary(result.measured)
+        return [table, *_compared(result.comparison), f"{FILES}{where}"]
+
+    _answer(as_json, result.json, parts, result.notes)
 
 
 def _matrix(  # noqa: PLR0913, PLR0917 - as the command
@@ -443,13 +415,9 @@ def _matrix(  # noqa: PLR0913, PLR0917 - as the command
         found = module.matrix(
             out=out, report=report, only=names, device=device, progress=progress, say=_note
         )
-    if as_json:
-        _print_json(found.json())
-    else:
-        from paceline.validate.matrix.terminal import aims
-
-        page = _torch("paceline.validate.matrix.page").file_stem(found.machine)
-        _show(aims(found), f"{FILES}{report / page}.md")
+    page = _torch("paceline.validate.matrix.page").file_stem(found.machine)
+    aims = _torch("paceline.validate.matrix.terminal").aims
+    _answer(as_json, found.json, lambda: [aims(found), f"{FILES}{report / page}.md"])
 
 
 def _torch(module: str) -> Any:
@@ -476,9 +444,7 @@ def _reproduce(  # noqa: PLR0913, PLR0917 - the contract's options
     timing: Annotated[
         bool, typer.Option("--timing", help="Check only claims about time: seconds, not minutes.")
     ] = False,
-    jobs: Annotated[
-        int | None, typer.Option(help="Number of processes; default: one for each core.")
-    ] = None,
+    jobs: Jobs = None,
     report: Annotated[Path, typer.Option(metavar="DIR", help="Directory for the page.")] = Path(
         "docs"
     ),
@@ -508,10 +474,8 @@ def _reproduce(  # noqa: PLR0913, PLR0917 - the contract's options
             progress=progress,
             say=None if progress else _note,
         )
-    if as_json:
-        _print_json(found)
-    else:
-        _show(terminal.claims(found["claims"]), f"{FILES}{report / 'reproduction.md'}")
+    said = f"{FILES}{report / 'reproduction.md'}"
+    _answer(as_json, lambda: found, lambda: [terminal.claims(found["claims"]), said])
 
 
 @app.command("explore")
@@ -558,9 +522,7 @@ def _probe(  # noqa: PLR0913, PLR0917 - what may be measured
     workers: Annotated[
         str, typer.Option(metavar="N1,N2,...", help="Numbers of workers to measure.")
     ] = "2,4,8",
-    device: Annotated[
-        str, typer.Option(metavar="auto|cpu|cuda", help="Device of the workers.")
-    ] = "auto",
+    device: Device = "auto",
     network: Annotated[
         str,
         typer.Option(
@@ -601,14 +563,10 @@ def _probe(  # noqa: PLR0913, PLR0917 - what may be measured
     profile.write(where)
     if out is None:
         _note_name(where, PROFILE_FILE)
-    for note in profile.tables["calibration"]["notes"]:
-        _note(note)
-    if as_json:
-        _print_json(profile.tables)
-    else:
-        from paceline.validate.probe.terminal import summary
-
-        _show(*summary(profile), f"{PROFILE}{where}")
+    summary = _torch("paceline.validate.probe.terminal").summary
+    said = f"{PROFILE}{where}"
+    notes = profile.tables["calibration"]["notes"]
+    _answer(as_json, lambda: profile.tables, lambda: [*summary(profile), said], notes)
 
 
 @app.command("calibrate")
@@ -644,14 +602,8 @@ def _calibrate(  # noqa: PLR0913, PLR0917 - the contract's options
     where = result.profile.write(where, given=profile is not None, overwrite=overwrite)
     if profile is None:
         _note_name(where, PROFILE_FILE)
-    for note in result.notes:
-        _note(note)
-    if as_json:
-        _print_json(result.json())
-    else:
-        from paceline.validate.calibration.terminal import calibration
-
-        _show(*calibration(result), result.sentence, f"{PROFILE}{where}")
+    tables, said = _torch("paceline.validate.calibration.terminal").calibration, f"{PROFILE}{where}"
+    _answer(as_json, result.json, lambda: [*tables(result), result.sentence, said], result.notes)
 
 
 def _note_name(path: Path, usual: str) -> None:
@@ -691,12 +643,8 @@ def _compare(  # noqa: PLR0913, PLR0917 - the contract's options
     if out:
         with _figures(figure):
             result.save(out, overwrite)
-    for note in result.notes:
-        _note(note)
-    if as_json:
-        _print_json(result.json())
-    else:
-        _show(*_compared(result), *([f"{FILES}{out}"] if out else []))
+    said = [f"{FILES}{out}"] if out else []
+    _answer(as_json, result.json, lambda: [*_compared(result), *said], result.notes)
 
 
 def _compared(result: Any) -> list[Any]:
@@ -739,10 +687,7 @@ def _report(
     path = report(runs, out, overwrite)
     if out is None:
         _note_name(path, "report.html")
-    if as_json:
-        _print_json({"report": str(path)})
-    else:
-        _show(f"{PAGE}{path}")
+    _answer(as_json, lambda: {"report": str(path)}, lambda: [f"{PAGE}{path}"])
 
 
 @app.command("schema")
@@ -765,14 +710,25 @@ def _list(
     if name not in LISTS:
         raise InputError(f"list {name}: unknown; choose one of: {', '.join(LISTS)}")
     rows = LISTS[name]()
+    _answer(as_json, lambda: rows, lambda: [terminal.listing(rows)])
+
+
+def _answer(
+    as_json: bool,
+    document: Callable[[], Any],
+    parts: Callable[[], Iterable[Any]],
+    notes: Iterable[str] = (),
+) -> None:
+    """Write notes to stderr, and to stdout the document as JSON, or else tables and sentences."""
+    for note in notes:
+        _note(note)
     if as_json:
-        _print_json(rows)
+        _print_json(document())
     else:
-        _show(terminal.listing(rows))
+        _show(parts())
 
 
-def _show(*parts: Any) -> None:
-    """Write tables and sentences to stdout."""
+def _show(parts: Iterable[Any]) -> None:
     from rich.console import Console
     from rich.text import Text
 
