@@ -274,28 +274,43 @@ class KeptRuns(Directory):
     whole, names, parts, lasting = "claims.json", ("claims.json",), ".runs", True
 
 
-class SweepDirectory(Directory):
-    """A directory that a sweep is writing; its records stay, for larger sweeps.
+class RecordDirectory(Directory):
+    """A directory that a command is writing; its records stay, for later and larger commands.
 
-    `kept`: every finished record by its key. They are lines of one file, for there may be ten
-    thousand of them; a line cut short by a kill is skipped.
+    `kept`: every finished record by its key. They are lines of one file, `log`, for there may be
+    ten thousand of them; a line cut short by a kill is skipped.
     """
 
-    whole, names, parts, lasting = "sweep.json", SWEEP_NAMES, ".sweep", True
+    lasting, log = True, "records.jsonl"
 
     def _begin(self) -> None:
-        self._log = self._parts / "points.jsonl"
+        self._log = self._parts / self.log
         lines = [b""]
         with untrusted.refused(self._log, "remove it, or choose another --out"):
             if self._log.is_file():
                 lines = untrusted.data(self._log, untrusted.LARGEST_WRITTEN).split(b"\n")
-        self.kept: dict[str, dict[str, Any]] = {}
+        self.kept: dict[str, Any] = {}
         for line in lines:
             with suppress(ValueError, TypeError, KeyError):
                 record = untrusted.loads(line)
                 self.kept[record["key"]] = record["record"]
         if lines[-1]:  # cut short: the next record begins a new line
             self._append(b"\n")
+
+    def keep_record(self, key: str, record: Any) -> None:
+        """Keep a finished record."""
+        self._append(dump({"key": key, "record": record}, indent=None))
+
+    def _append(self, line: bytes) -> None:
+        with self._log.open("ab", buffering=0) as file:
+            if file.write(line) < len(line):  # in one write, or the next record would join it
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._log))
+
+
+class SweepDirectory(RecordDirectory):
+    """A directory that a sweep is writing; see `RecordDirectory`."""
+
+    whole, names, parts, log = "sweep.json", SWEEP_NAMES, ".sweep", "points.jsonl"
 
     def known(self, document: Mapping[str, Any]) -> ownership.Settings:
         """Return the settings of a whole sweep; one with more points may take its place."""
@@ -304,15 +319,6 @@ class SweepDirectory(Directory):
         if {*map(dump, known.get("points", ()))} <= {*map(dump, asked)}:
             known["points"] = asked
         return known
-
-    def keep_record(self, key: str, record: Mapping[str, Any]) -> None:
-        """Keep a finished record."""
-        self._append(dump({"key": key, "record": record}, indent=None))
-
-    def _append(self, line: bytes) -> None:
-        with self._log.open("ab", buffering=0) as file:
-            if file.write(line) < len(line):  # in one write, or the next record would join it
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._log))
 
 
 def write(path: Path, data: bytes, scratch: Path | None = None, *, new: bool = False) -> None:

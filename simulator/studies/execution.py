@@ -1,15 +1,17 @@
 """How runs are executed, and the checks of what was asked for before any of them starts."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from paceline.simulator.engines.dispatch import ENGINES, batches_seeds
+from paceline.simulator.engines.bootstrap import run_replicates
+from paceline.simulator.engines.dispatch import ENGINES, batches_seeds, run_seeds
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import Programs, known_programs
 from paceline.simulator.results.ownership import Destination, Settings
+from paceline.simulator.results.run import Run
 from paceline.simulator.results.store import Directory
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.studies.processes import cores
@@ -45,6 +47,25 @@ class Execution:
             raise InputError(
                 f"jobs {self.jobs}: too many for this machine; ask for {most} or fewer"
             )
+
+    def run(  # noqa: PLR0913 - what is run
+        self,
+        scenario: Scenario,
+        algorithm: Algorithm,
+        seeds: Sequence[int],
+        programs: Programs,
+        *,
+        spans: int = 0,
+        replicates: Sequence[int] | None = None,
+    ) -> list[Run]:
+        """Run an algorithm with each of `seeds` in this process, `spans` spans of the first.
+
+        `replicates`: the bootstrap replicate of each seed; None: numbers as written.
+        """
+        how: dict[str, Any] = {"engine": self.engine, "threads": self.threads, "programs": programs}
+        if replicates is not None:
+            return run_replicates(scenario, algorithm, seeds, replicates, **how)
+        return run_seeds(scenario, algorithm, seeds, spans=spans, **how)
 
 
 def seed_range(scenario: Scenario, count: int | None, first: int) -> range:

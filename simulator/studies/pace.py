@@ -12,7 +12,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from paceline.simulator.engines.batched.run import VECTORS
-from paceline.simulator.engines.dispatch import pays_off, run_seeds
+from paceline.simulator.engines.dispatch import pays_off
 from paceline.simulator.engines.observer import POINTS
 from paceline.simulator.load.load import Programs, known_programs
 from paceline.simulator.objectives.build import dimension_of
@@ -79,10 +79,8 @@ def measure(
     def timed(steps: int, every: int) -> tuple[float, Run]:
         run = settings.model_copy(update={"steps": steps, "evaluate_every": every})
         began = time.perf_counter()
-        runs = run_seeds(
-            small.model_copy(update={"run": run}), algorithm, few,
-            engine=execution.engine, threads=execution.threads, programs=programs,
-        )  # fmt: skip
+        short = small.model_copy(update={"run": run})
+        runs = execution.run(short, algorithm, few, programs)
         return (time.perf_counter() - began) / len(few), runs[0]
 
     warm = timed(1, 1)[0]  # compiles what must be compiled, and fills caches

@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from paceline.simulator.engines.bootstrap import run_replicates
-from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.load.load import Programs, load
 from paceline.simulator.objectives import plugins
 from paceline.simulator.results import statistics, store
@@ -181,24 +179,9 @@ def run_block(
     """Run tasks of one algorithm in this process; refuse versions other than those `expected`."""
     store.demand_versions(expected)
     first, seeds = tasks[0], [task.seed for task in tasks]
-    if first.replicate is not None:
-        return run_replicates(
-            scenario,
-            first.algorithm,
-            seeds,
-            [task.replicate or 0 for task in tasks],
-            engine=execution.engine,
-            threads=execution.threads,
-            programs=programs,
-        )
-    return run_seeds(
-        scenario,
-        first.algorithm,
-        seeds,
-        engine=execution.engine,
-        spans=first.spans,
-        threads=execution.threads,
-        programs=programs,
+    replicates = [task.replicate for task in tasks if task.replicate is not None] or None
+    return execution.run(
+        scenario, first.algorithm, seeds, programs, spans=first.spans, replicates=replicates
     )
 
 

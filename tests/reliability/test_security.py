@@ -635,7 +635,6 @@ def test_only_one_function_opens_what_others_wrote():
         "simulator/studies/task.py",  # source files
         "simulator/results/ownership.py",  # the lock of a directory
         "simulator/results/store.py",  # parts that this version has kept
-        "simulator/studies/tune/runner.py",  # its journal
         "simulator/studies/size.py",  # the kernel's limit
     }
     opens = re.compile(r"(?<!def )(?<![.\w])open\(|\.open\(\"|read_text\(|read_bytes\(|np\.load\(")

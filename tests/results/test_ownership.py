@@ -21,7 +21,6 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import csv_cells
 from paceline.simulator.results import read, store
 from paceline.simulator.results.figures import curves
-from paceline.simulator.studies.tune.runner import Journal
 from tests.command_line.test_command_line import ROOT, SCENARIO, command, run
 
 SHORT = SCENARIO.replace("steps = 200", "steps = 20")
@@ -237,10 +236,6 @@ def test_what_is_kept_is_read_within_bounds(bare):
     np.savez_compressed(bomb, header=np.zeros(10**7), curve=np.zeros(1), staleness=np.zeros(1))
     with pytest.raises(ValueError, match="compressed"):
         store.decode(bomb.getvalue())
-    Path("journal").touch()
-    os.truncate("journal", 3_000_000_000)
-    with pytest.raises(InputError, match=r"journal: cannot be written \(above"):
-        Journal(Path("journal"))
 
 
 RUNS = tuple("=+-@＝")

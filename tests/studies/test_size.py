@@ -9,7 +9,7 @@ import paceline.command_line
 from paceline.simulator.engines.observer import POINTS
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.objectives.build import dimension_of
-from paceline.simulator.studies import pace, size
+from paceline.simulator.studies import execution, pace, size
 from paceline.simulator.studies.execution import Execution
 
 QUICK = "quickstart"
@@ -176,7 +176,7 @@ def test_a_pace_is_extrapolated(monkeypatch, sets, milliseconds):
     """Steps, evaluations and starts are told apart; a huge dimension is measured smaller."""
     clock = Clock()
     monkeypatch.setattr(pace, "time", clock)
-    monkeypatch.setattr(pace, "run_seeds", clock.run_seeds)
+    monkeypatch.setattr(execution, "run_seeds", clock.run_seeds)
     sets = ["algorithm=[{ name = 'ssgd', lr = 0.1 }]", *sets]
     scenario = load("adacomm/figure2", sets)
     found = pace.seconds(scenario, scenario.algorithm[0], 12, Execution()) * 1e3 / 12

@@ -26,7 +26,7 @@ from paceline.simulator.studies.tune import costs, figures, regret, verdict, war
 from paceline.simulator.studies.tune.objective import Score, TuningObjective, tuning_objective
 from paceline.simulator.studies.tune.race import Contender, Race, seed_counts
 from paceline.simulator.studies.tune.result import TuneResult
-from paceline.simulator.studies.tune.runner import Journal
+from paceline.simulator.studies.tune.runner import TuneDirectory
 from paceline.simulator.studies.tune.space import Candidate, space
 from paceline.simulator.studies.tune.tune import tune
 from tests.command_line.test_command_line import INTERRUPTED
@@ -595,23 +595,24 @@ def test_an_input_says_nothing_where_nobody_gets_there():
     assert len(verdict._same_everywhere(rows)) == 1
 
 
-def test_a_journal_cut_short_is_mended_and_no_journal_is_said(tmp_path):
-    path, score = tmp_path / "journal", Score(1.0, 0.0, math.inf)
-    Journal(path).keep("a", score)
+def test_a_log_of_runs_cut_short_is_mended_and_what_is_none_is_said(tmp_path):
+    path, score = tmp_path / ".tune" / "runs.jsonl", Score(1.0, 0.0, math.inf)
+    with TuneDirectory(tmp_path) as directory:
+        directory.keep_record("a", statistics.jsonable(score))
     with path.open("ab") as file:
-        file.write(b'{"op_code": 3, "wor')
-    again = Journal(path)
-    assert again.score("a") == score
-    again.keep("b", score)
-    assert Journal(path).score("b") == score
-    for wrong in (5, [1.0], [1.0, "near", 1.0, []], [{}, 0.0, 1.0, []], None):
-        again.kept["b"] = wrong
-        assert again.score("b") is None
-    for name, content in (("other", b'{"op_code": 99}\n'), ("folder", None)):
-        path = tmp_path / name
-        path.mkdir() if content is None else path.write_bytes(content)
-        with pytest.raises(InputError, match=r"^[^\n]*choose another --out$"):
-            Journal(path)
+        file.write(b'{"key": "b", "rec')
+    with TuneDirectory(tmp_path) as again:
+        assert again.score("a") == score
+        again.keep_record("b", statistics.jsonable(score))
+    with TuneDirectory(tmp_path) as again:
+        assert again.score("b") == score
+        for wrong in (5, [1.0], [1.0, "near", 1.0, []], [{}, 0.0, 1.0, []], None):
+            again.kept["b"] = wrong
+            assert again.score("b") is None
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(InputError, match="cannot write here .*; choose a directory with --out$"):
+        TuneDirectory(tmp_path)
 
 
 def test_other_peoples_files_are_not_overwritten(tmp_path):
@@ -673,12 +674,12 @@ def command(folder, *arguments):
     )  # fmt: skip
 
 
-def stopped_by(sent, folder, journal, grown):
-    """Start a search, send a signal once its journal has grown so much, and return the process."""
-    size = journal.stat().st_size if journal.exists() else 0
+def stopped_by(sent, folder, log, grown):
+    """Start a search, send a signal once its log has grown so much, and return the process."""
+    size = log.stat().st_size if log.exists() else 0
     process = command(folder, "--out", "a")
     while process.poll() is None:
-        if journal.exists() and journal.stat().st_size > size + grown:
+        if log.exists() and log.stat().st_size > size + grown:
             break
         time.sleep(0.01)
     assert process.poll() is None, "it ended before it could be stopped"
@@ -689,9 +690,9 @@ def stopped_by(sent, folder, journal, grown):
 @pytest.mark.long
 def test_a_killed_search_ends_as_one_never_killed(tmp_path):
     (tmp_path / "killed.toml").write_text(TOML)
-    journal = tmp_path / "a" / ".tune" / "journal"
-    stopped_by(signal.SIGKILL, tmp_path, journal, 3_000).communicate()
-    interrupted = stopped_by(signal.SIGINT, tmp_path, journal, 1_000)
+    log = tmp_path / "a" / ".tune" / "runs.jsonl"
+    stopped_by(signal.SIGKILL, tmp_path, log, 3_000).communicate()
+    interrupted = stopped_by(signal.SIGINT, tmp_path, log, 1_000)
     _, notes = interrupted.communicate()
     assert interrupted.returncode in INTERRUPTED
     assert "repeat the command to resume" in notes

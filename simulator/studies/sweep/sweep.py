@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import SHOWN, Programs, load, parse
 from paceline.simulator.objectives import plugins
@@ -229,14 +228,7 @@ def run_batch(
     records: list[Record] = []
     end = time.monotonic() + SLICE
     for task in tasks:
-        runs = run_seeds(
-            task.scenario,
-            task.algorithm,
-            task.seeds,
-            engine=execution.engine,
-            threads=execution.threads,
-            programs=programs,
-        )
+        runs = execution.run(task.scenario, task.algorithm, task.seeds, programs)
         records.append(table.measured(task.scenario, runs))
         if time.monotonic() > end:
             break

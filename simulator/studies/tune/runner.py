@@ -2,20 +2,13 @@
 
 import hashlib
 import math
-import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any
 
-from paceline.simulator.engines.bootstrap import run_replicates
-from paceline.simulator.engines.dispatch import run_seeds
-from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import untrusted
 from paceline.simulator.load.load import Programs
 from paceline.simulator.objectives import plugins
 from paceline.simulator.results import statistics, store
@@ -27,9 +20,7 @@ from paceline.simulator.studies.execution import Execution
 from paceline.simulator.studies.task import Task
 from paceline.simulator.studies.tune.objective import Score, TuningObjective
 
-JOURNAL = "journal"
 FIGURES = ("tune", "tune-sensitivity")
-LOCKED = 5  # seconds after which a lock is taken to be a killed command's
 
 
 @contextmanager
@@ -55,15 +46,14 @@ class RunRequest:
     seeds: tuple[int, ...]
 
 
-class TuneDirectory(store.Directory):
-    """A directory that a search is writing; its finished runs stay there, for other searches.
+class TuneDirectory(store.RecordDirectory):
+    """A directory that a search is writing; the scores of its finished runs are its records.
 
     Raises InputError where another command wrote it, or where it cannot be written.
     """
 
-    whole = "tune.json"
+    whole, parts, log = "tune.json", ".tune", "runs.jsonl"
     names = (whole, *(f"{name}.{kind}" for name in FIGURES for kind in FORMATS))
-    parts, lasting = ".tune", True
 
     def _demand(self) -> None:
         for name in (store.WHOLE, store.SweepDirectory.whole):
@@ -73,43 +63,6 @@ class TuneDirectory(store.Directory):
                     "choose another directory with --out",
                 )
         super()._demand()
-
-    @property
-    def journal(self) -> Path:
-        """The file of finished runs."""
-        return self._parts / JOURNAL
-
-
-class Journal:
-    """Finished runs by their key, in optuna's journal: a killed command keeps them all.
-
-    Raises InputError where the file cannot be written or read.
-    """
-
-    def __init__(self, path: Path) -> None:
-        import optuna  # noqa: PLC0415
-        from optuna.storages import journal  # noqa: PLC0415
-
-        try:
-            _mend(path)
-        except (OSError, ValueError) as error:
-            raise InputError(
-                f"{path}: cannot be written ({untrusted.reason(error)}); choose another --out"
-            ) from None
-        try:
-            lock = journal.JournalFileOpenLock(str(path), LOCKED)
-            backend = journal.JournalFileBackend(str(path), lock)
-            self.storage = optuna.storages.JournalStorage(backend)
-            self._study = optuna.create_study(
-                storage=self.storage, study_name="runs", load_if_exists=True
-            )
-            self.kept: dict[str, Any] = self._study.user_attrs
-        except Exception:  # optuna raises all kinds on a damaged journal
-            raise InputError(f"{path}: not a journal of tune; choose another --out") from None
-
-    def keep(self, key: str, score: Score) -> None:
-        """Append the score of one run."""
-        self._study.set_user_attr(key, statistics.jsonable(score))
 
     def score(self, key: str) -> Score | None:
         """Return the score kept under `key`; None where there is none, or no valid one."""
@@ -121,25 +74,18 @@ class Journal:
             return None
 
 
-def _mend(path: Path) -> None:
-    """Create the journal if it is missing; drop a last line that a kill cut short."""
-    with path.open("a+b"):
-        whole = untrusted.data(path, untrusted.LARGEST_WRITTEN).rfind(b"\n") + 1
-    os.truncate(path, whole)
-
-
 @dataclass
 class Runner:
     """Scores configurations: runs them on `executor` (None: this process), and counts the runs.
 
-    `done`: runs that were needed; `resumed`: those of them that the journal had.
+    `done`: runs that were needed; `resumed`: those of them that the `directory` had.
     """
 
     objective: TuningObjective
     execution: Execution
     programs: Programs = None
     executor: Executor | None = None
-    journal: Journal | None = None
+    directory: TuneDirectory | None = None
     done: int = 0
     resumed: int = 0
 
@@ -161,18 +107,18 @@ class Runner:
         for index, scores in executors.results(self.executor, work, todo, _description):
             for seed, score in zip(todo[index].seeds, scores, strict=True):
                 found[index][seed] = score
-                if self.journal and keys[index]:
-                    self.journal.keep(keys[index][seed], score)
+                if self.directory and keys[index]:
+                    self.directory.keep_record(keys[index][seed], statistics.jsonable(score))
         self.done += sum(map(len, found))
         pairs = zip(requests, found, strict=True)
         return [[scores[seed] for seed in request.seeds] for request, scores in pairs]
 
     def _kept(self, request: RunRequest, keys: Mapping[int, str]) -> dict[int, Score]:
-        """Return the scores that the journal has of a request, by seed, and count them."""
+        """Return the scores that the directory has of a request, by seed, and count them."""
         found = {}
-        for seed in request.seeds if self.journal and keys else ():
-            assert self.journal is not None
-            if (score := self.journal.score(keys[seed])) is not None:
+        for seed in request.seeds if self.directory and keys else ():
+            assert self.directory is not None
+            if (score := self.directory.score(keys[seed])) is not None:
                 found[seed] = score
         self.resumed += len(found)
         return found
@@ -182,7 +128,7 @@ class Runner:
 
         The code of users' programs has no version, so that their runs are not kept.
         """
-        if self.journal is None or self.programs is not None:
+        if self.directory is None or self.programs is not None:
             return {}
         objective = store.dump(astuple(self.objective))
         scenario, engine = request.scenario, self.execution.engine
@@ -212,15 +158,7 @@ def run_request(
     Where numbers come from a profile, each seed uses the bootstrap replicate of the same number.
     """
     store.demand_versions(expected)
-    scenario = request.scenario
-    algorithm, seeds = scenario.algorithm[0], request.seeds
-    engine, threads = execution.engine, execution.threads
-    if scenario.calibration is None:
-        runs = run_seeds(
-            scenario, algorithm, seeds, engine=engine, threads=threads, programs=programs
-        )
-    else:
-        runs = run_replicates(
-            scenario, algorithm, seeds, seeds, engine=engine, threads=threads, programs=programs
-        )
+    scenario, seeds = request.scenario, request.seeds
+    replicates = seeds if scenario.calibration else None
+    runs = execution.run(scenario, scenario.algorithm[0], seeds, programs, replicates=replicates)
     return [objective.score(run, scenario) for run in runs]

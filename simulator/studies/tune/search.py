@@ -2,7 +2,7 @@
 
 They are asked for in batches of a fixed size and told in order, by a sampler seeded by the batch,
 so that neither the number of processes nor an interruption changes the answer: a resumed search
-asks the same again, and finds the runs in the journal.
+asks the same again, and finds the runs that were kept.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -21,7 +21,7 @@ from paceline.simulator.studies.tune.objective import TuningObjective, tuning_ob
 from paceline.simulator.studies.tune.race import Contender, Race
 from paceline.simulator.studies.tune.regret import regrets
 from paceline.simulator.studies.tune.result import TuneResult
-from paceline.simulator.studies.tune.runner import Journal, Runner, TuneDirectory, quiet
+from paceline.simulator.studies.tune.runner import Runner, TuneDirectory, quiet
 from paceline.simulator.studies.tune.search import Search
 from paceline.simulator.studies.tune.space import Space, space
 
@@ -81,8 +81,7 @@ def tune(  # noqa: PLR0913 - the options of the command
             assert aim.deadline is not None
             tried = tried.until(aim.deadline)
         with quiet(), executors.start(execution) as executor:
-            journal = Journal(directory.journal) if directory else None
-            runner = Runner(aim, execution, programs, executor, journal)
+            runner = Runner(aim, execution, programs, executor, directory)
             search = Search(Race(tried, aim, runner, numbers), seed, progress)
             contenders = search.run(trials, warm_starts.first(tried))
             if not contenders:

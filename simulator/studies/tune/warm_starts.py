@@ -7,7 +7,6 @@ from typing import Any
 
 from paceline.simulator import theory
 from paceline.simulator.cluster import workers
-from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import Programs, parse
 from paceline.simulator.network.mean_cost import mean_cost
@@ -90,15 +89,8 @@ def shortest(space: Space, seed: int, execution: Execution) -> float:
     durations = []
     for table in tables or [space.candidate(*space.chosen(point)).table for point in middle]:
         world = space.world(table)
-        runs = run_seeds(
-            world,
-            world.algorithm[0],
-            [seed],
-            engine=execution.engine,
-            threads=execution.threads,
-            programs=space.programs,
-        )
-        durations.append(runs[0].duration)
+        (run,) = execution.run(world, world.algorithm[0], [seed], space.programs)
+        durations.append(run.duration)
     return min(durations)
 
 
