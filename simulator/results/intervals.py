@@ -47,6 +47,11 @@ class Estimate:
     of_mean: Ends | None = None
 
     @property
+    def span(self) -> Ends:
+        """The ends of the interval; without one, twice the value."""
+        return self.interval or (self.value, self.value)
+
+    @property
     def exact(self) -> bool:
         """Whether every seed has this value, so that there is no interval to state."""
         return self.basis == SAME

@@ -112,6 +112,23 @@ def at(run: Run, time: float, column: str = "loss") -> float:
     return float(np.interp(time, run.curve["time"], run.curve[column]))
 
 
+def sampled(runs: Sequence[Run], column: str, times: np.ndarray) -> np.ndarray:
+    """Return a column of each run at `times` (seconds), shape (runs, times).
+
+    Linear between evaluations, except tau, which is held; before its first value it has that.
+    """
+    found = []
+    for run in runs:
+        time, values = np.array(run.curve["time"]), np.array(run.curve[column])
+        if column == "tau":
+            known = np.isfinite(values)
+            values = np.where(known, values, values[known][0] if known.any() else np.nan)
+            found.append(values[np.searchsorted(time, times, side="right") - 1])
+        else:
+            found.append(np.interp(times, time, values))
+    return np.array(found)
+
+
 def loss_at(run: Run, time: float) -> float:
     """Return the loss at `time` (seconds); nan where the run diverged, even later."""
     return math.nan if diverged(run) else at(run, time)

@@ -6,8 +6,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paceline.simulator.results.figures import curves as plot
-from paceline.simulator.results.figures.style import COLOURS, DASHES, GREY, one_panel, style
-from paceline.simulator.results.run import Run
+from paceline.simulator.results.figures.style import (
+    COLOURS,
+    GREY,
+    look,
+    one_panel,
+    style,
+    titled,
+)
 from paceline.simulator.results.statistics import time_unit
 from paceline.validate.comparison.quantities import PACE, TARGET, Row
 from paceline.validate.comparison.statistics import ComparisonStatistics
@@ -16,7 +22,6 @@ if TYPE_CHECKING:  # matplotlib takes half a second to import
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-POINTS = 400  # more than a figure can resolve
 DOTS = 15  # markers on a measured curve
 NEAR = 0.1  # relative error of the scatter's band
 
@@ -42,13 +47,13 @@ def curves(result: ComparisonStatistics) -> "Figure":
     size, unit = time_unit(longest)
     ends, shown = [], []
     for index, (label, (predicted, measured)) in enumerate(zip(result.labels, sides, strict=True)):
-        colour, dash = COLOURS[index % len(COLOURS)], DASHES[index // len(COLOURS) % len(DASHES)]
-        times, values = _on_a_grid(predicted, column)
+        colour, dash = look(index)
+        times, values = plot.on_a_grid(predicted, column)
         axes.plot(times / size, values.mean(axis=0), color=colour, linestyle=dash, lw=1.3, zorder=3)
-        _band(axes, times / size, values, colour, alpha=0.15)
+        plot.band(axes, times / size, values, colour, alpha=0.15)
         shown.append(values)
-        times, values = _on_a_grid(measured, column)
-        dots = np.linspace(0, POINTS - 1, DOTS).astype(int).tolist()
+        times, values = plot.on_a_grid(measured, column)
+        dots = np.linspace(0, plot.POINTS - 1, DOTS).astype(int).tolist()
         axes.plot(
             times / size,
             values.mean(axis=0),
@@ -61,7 +66,7 @@ def curves(result: ComparisonStatistics) -> "Figure":
             zorder=4,
         )
         ends.append((label, colour, times / size, values.mean(axis=0)))
-        _band(axes, times / size, values, colour, alpha=0.3)
+        plot.band(axes, times / size, values, colour, alpha=0.3)
         shown.append(values)
     axes.set_xlim(0, longest / size or 1)
     axes.set_xlabel(f"wall-clock time ({unit})")
@@ -72,22 +77,6 @@ def curves(result: ComparisonStatistics) -> "Figure":
     bands = "; bands from smallest to largest seed" if several else "; one seed each"
     _caption(axes, f"lines: predicted, dots: {result.basis}{bands}", result)
     return figure
-
-
-def _on_a_grid(runs: Sequence[Run], column: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return times (points,) that all seeds have, and each seed's values at these."""
-    found = [(np.array(run.curve["time"]), np.array(run.curve[column])) for run in runs]
-    first, last = max(time[0] for time, _ in found), min(time[-1] for time, _ in found)
-    grid = np.linspace(first, last, POINTS)
-    return grid, np.array([np.interp(grid, time, values) for time, values in found])
-
-
-def _band(
-    axes: "Axes", times: np.ndarray, values: np.ndarray, colour: str, *, alpha: float
-) -> None:
-    if len(values) > 1:
-        low, high = values.min(axis=0), values.max(axis=0)
-        axes.fill_between(times, low, high, color=colour, alpha=alpha, linewidth=0)
 
 
 def _visible(shown: Sequence[np.ndarray], column: str) -> list[float]:
@@ -180,5 +169,4 @@ def _bar(ci95: Sequence[float] | None, middle: float, size: float) -> list[list[
 
 def _caption(axes: "Axes", said: str, result: ComparisonStatistics) -> None:
     hollow = "; hollow: not counted" if result.not_counted else ""
-    axes.annotate(said + hollow, (0, 1), (0, 6), "axes fraction", "offset points", color=GREY)
-    axes.set_title(result.marked(result.title), pad=22)
+    titled(axes, result.marked(result.title), said + hollow)

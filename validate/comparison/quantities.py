@@ -133,7 +133,7 @@ def within_noise(
         return not (apart.above(0.0) or apart.below(0.0))
     pair = (predicted, measured)
     one, other = (intervals.estimate(each, heavy=heavy, of=intervals.MEAN) for each in pair)
-    (low, high), (least, most) = (each.interval or (each.value,) * 2 for each in (one, other))
+    (low, high), (least, most) = one.span, other.span
     return low <= most and least <= high
 
 

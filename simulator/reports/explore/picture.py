@@ -15,7 +15,7 @@ from paceline.simulator.results.figures.bars import PARTS
 from paceline.simulator.results.figures.curves import LOSS_NAMES
 from paceline.simulator.results.figures.style import COLOURS, two_lines
 from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import human, seconds_per_step, time_unit
+from paceline.simulator.results.statistics import human, sampled, seconds_per_step, time_unit
 
 POINTS = 200  # of a curve
 HEIGHT, LOW = 440, 330  # pixels; LOW on a phone
@@ -45,12 +45,10 @@ def text_colour(index: int, dark: bool) -> str:
 
 def _grid(runs: Sequence[Run], column: str) -> tuple[np.ndarray, np.ndarray]:
     """Return times (s), shape (points,), and each seed's values then, shape (seeds, points)."""
-    curves = [(np.array(run.curve["time"]), np.array(run.curve[column])) for run in runs]
-    end = min(time[-1] for time, _ in curves)
-    if len(curves) == 1 and curves[0][0].size <= POINTS:
-        return curves[0][0], curves[0][1][None]
-    grid = np.linspace(0.0, end, POINTS)
-    return grid, np.array([np.interp(grid, time, values) for time, values in curves])
+    times = [np.array(run.curve["time"]) for run in runs]
+    whole = len(times) == 1 and times[0].size <= POINTS
+    grid = times[0] if whole else np.linspace(0.0, min(time[-1] for time in times), POINTS)
+    return grid, sampled(runs, column, grid)
 
 
 def error(view: View, start: View, *, dark: bool, narrow: bool) -> Figure:

@@ -3,10 +3,9 @@
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.reports.explore import address
@@ -122,7 +121,7 @@ class Explorer:
             except (InputError, RuntimeError, ArithmeticError) as error:
                 problems.append(f"{error} The page shows the values before that.")
                 self._last = self._last or self._view(self.scenario, {}, rest)
-        return View(**{**_fields(self._last), "problems": problems})
+        return replace(self._last, problems=problems)
 
     def start(self) -> View:
         """Return the runs finished so far of the scenario as loaded, for comparison."""
@@ -157,7 +156,3 @@ class Explorer:
             if parts[index].share < 1 and self._whole.get(index, ({"": ""}, []))[0] == untimed
         }
         return View(scenario, state, parts, whole, final, reference)
-
-
-def _fields(view: View) -> dict[str, Any]:
-    return {key: getattr(view, key) for key in View.__dataclass_fields__}

@@ -5,7 +5,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from paceline.simulator.reports.page.parts import BYTES, Figure, Json, PageSection, literal, size
+from paceline.simulator.reports.page.parts import (
+    BYTES,
+    Figure,
+    Json,
+    PageSection,
+    error_bars,
+    literal,
+    size,
+)
 from paceline.simulator.reports.page.series import (
     EVEN,
     GEOMETRIC,
@@ -140,19 +148,13 @@ def _reached(line: Series, target: float, scale: float) -> list[Json]:
     if times.get("mean") is None or line.found.target != target:
         return []
     found = stated(times)
-    low, high = found.interval or (found.value, found.value)
-    spread = {
-        "array": [(high - found.value) / scale],
-        "arrayminus": [(found.value - low) / scale],
-    }
-    looks = {"color": line.colour, "thickness": 2, "width": 5}
     return [
         {
             "type": "scatter",
             "mode": "markers",
             "x": [found.value / scale],
             "y": [target],
-            "error_x": {"type": "data", "symmetric": False, **spread, **looks},
+            "error_x": error_bars([found], scale, color=line.colour, thickness=2, width=5),
             "marker": {"symbol": line.symbol, "color": line.colour, "size": 8},
             "legendgroup": line.key,
             "hoverinfo": "skip",

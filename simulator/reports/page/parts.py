@@ -1,9 +1,10 @@
 """Parts of a page: sections with sentences, figures and tables."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from paceline.simulator.results.intervals import Estimate
 from paceline.simulator.results.statistics import number
 
 Json = dict[str, Any]
@@ -73,6 +74,45 @@ class PageSection:
     figures: Sequence[Figure] = ()
     tables: Sequence[PageTable] = ()
     points: Sequence[str] = ()  # a list after `lead`
+
+
+def folded(  # noqa: PLR0913 - a table, and how much of it is seen
+    caption: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Cell | str]],
+    *,
+    texts: int,
+    shown: int,
+    most: int,
+    what: str = "more",
+) -> list[PageTable]:
+    """Return a table of the first `shown` rows, and a folded one of the others, up to `most`."""
+    tables = [PageTable(caption, columns, rows[:shown], texts)]
+    if len(rows) > shown:
+        more = f"{len(rows) - shown} {what}"
+        tables.append(PageTable(caption, columns, rows[shown:most], texts, more))
+    return tables
+
+
+def error_bars(every: Iterable[Estimate], scale: float, **look: Any) -> Json:
+    """Return the intervals of estimates, in units of `scale`, as error bars of a trace."""
+    ends = [(each.value, *each.span) for each in every]
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [(high - value) / scale for value, _, high in ends],
+        "arrayminus": [(value - low) / scale for value, low, _ in ends],
+        **look,
+    }
+
+
+def categories(names: Iterable[str]) -> Json:
+    """Return an axis with a place for each of `names`, in this order."""
+    return {
+        "categoryorder": "array",
+        "categoryarray": list(map(literal, names)),
+        "automargin": True,
+    }
 
 
 def literal(text: str) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 
 from paceline.simulator.reports.page.parts import literal
 from paceline.simulator.reports.page.reading import FoundRun
+from paceline.simulator.results import statistics
 from paceline.simulator.results.figures.style import COLOURS
 from paceline.simulator.results.run import Run
 
@@ -86,23 +87,15 @@ def sampled(runs: Sequence[Run], column: str, lines: int = 1) -> tuple[np.ndarra
     Values are linear between evaluations, except tau, which is constant. Times lie within all
     runs: `EVEN` evenly and `GEOMETRIC` geometrically spaced, fewer with more than `MANY` lines.
     """
-    curves = [(np.array(run.curve["time"]), np.array(run.curve[column])) for run in runs]
-    first, last = max(time[0] for time, _ in curves), min(time[-1] for time, _ in curves)
-    soon = min((time[time > 0][:1].min(initial=last) for time, _ in curves), default=last)
+    times = [np.array(run.curve["time"]) for run in runs]
+    first, last = max(time[0] for time in times), min(time[-1] for time in times)
+    soon = min((time[time > 0][:1].min(initial=last) for time in times), default=last)
     even, geometric = (max(16, points * MANY // max(lines, MANY)) for points in (EVEN, GEOMETRIC))
     grid = np.linspace(first, last, even)
     if 0 < soon < last:
         grid = np.union1d(grid, np.geomspace(max(soon, first), last, geometric))
     grid = grid[grid <= last]
-    if column != "tau":
-        return grid, np.array([np.interp(grid, time, values) for time, values in curves])
-    held = []
-    for time, values in curves:
-        known = np.isfinite(values)
-        first_known = values[known][0] if known.any() else np.nan
-        filled = np.where(known, values, first_known)
-        held.append(filled[np.searchsorted(time, grid, side="right") - 1])
-    return grid, np.array(held)
+    return grid, statistics.sampled(runs, column, grid)
 
 
 def rounded(values: np.ndarray, digits: int = 5) -> list[float | None]:

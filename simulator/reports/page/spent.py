@@ -8,6 +8,8 @@ from paceline.simulator.reports.page.parts import (
     Json,
     PageSection,
     PageTable,
+    categories,
+    folded,
     literal,
     percent,
     size,
@@ -162,11 +164,7 @@ def _rounds(threads: dict[str, list[Json]], most: int) -> Json:
     layout: Json = {
         "barmode": "overlay",
         "xaxis": {"title": {"text": f"wall-clock time ({unit})"}, "range": [0, until / scale]},
-        "yaxis": {
-            "categoryorder": "array",
-            "categoryarray": [literal(name) for name in threads][::-1],
-            "automargin": True,
-        },
+        "yaxis": categories(reversed(threads)),
         "showlegend": True,
     }
     return {"data": data, "layout": layout, "height": 130 + 24 * len(threads)}
@@ -179,11 +177,8 @@ def links(lines: Sequence[Series]) -> PageSection | None:
         plain = [row for line in lines for row in _carried(line)]
         lead = 'Links have a utilisation where transfers share them: `network.model = "flows"`.'
         tables = _folded(("algorithm", "links", "sent over each", "mean rate"), plain)
-        return (
-            PageSection("links", "Bytes sent over each link", lead, tables=tables)
-            if plain
-            else None
-        )
+        section = PageSection("links", "Bytes sent over each link", lead, tables=tables)
+        return section if plain else None
     carried = [
         (line, each) for line in lines for each in (line.row["network"] or {}).get("lines", ())
     ]
@@ -232,9 +227,4 @@ def _arrow(link: str) -> str:
 
 
 def _folded(columns: Sequence[str], rows: Sequence[Sequence[Cell | str]]) -> list[PageTable]:
-    """Return the table; the end of a long one is folded."""
-    tables = [PageTable("Links, mean over seeds", columns, rows[:LINKS], 2)]
-    if len(rows) > LINKS:
-        more = f"{len(rows) - LINKS} more"
-        tables.append(PageTable("Links, mean over seeds", columns, rows[LINKS:MOST], 2, more))
-    return tables
+    return folded("Links, mean over seeds", columns, rows, texts=2, shown=LINKS, most=MOST)

@@ -17,7 +17,7 @@ from paceline.simulator.results.pick import any_of, undecided
 from paceline.simulator.results.statistics import human, number, time_unit
 from paceline.simulator.results.usage import few
 
-ROWS = 60
+ROWS, MOST = 60, 1000  # of the table: shown, and with those that are folded
 CHANGES = 6  # most points, or groups of them, at which the page says that another is first
 Row = Mapping[str, Any]
 
@@ -132,14 +132,8 @@ def _meet(ranked: Sequence[Row], measure: str) -> bool:
     """Whether the intervals of the first two overlap, as one seed cannot rule out."""
     if min(row["seeds"] for row in ranked[:2]) < 2:
         return True
-    (*_, high), (_, low, _) = (_value_and_ends(row, measure) for row in ranked[:2])
+    (_, high), (low, _) = (estimate_of(row, measure).span for row in ranked[:2])
     return low <= high
-
-
-def _value_and_ends(row: Row, measure: str) -> tuple[float, float, float]:
-    """Return a value and the ends of its interval; without one, these are the value."""
-    found = estimate_of(row, measure)
-    return found.value, *(found.interval or (found.value, found.value))
 
 
 def section(found: FoundRun, place: int) -> parts.PageSection:
@@ -168,12 +162,7 @@ def section(found: FoundRun, place: int) -> parts.PageSection:
         legend[f"l{index}"] = name | {"colour": colour, "dash": dash}
     title = f"{column.words} ({unit})" if unit else column.words
     layout: parts.Json = {
-        "xaxis": {
-            "type": "category",
-            "categoryorder": "array",
-            "categoryarray": list(map(parts.literal, names)),
-            "automargin": True,
-        },
+        "xaxis": {"type": "category", **parts.categories(names)},
         "yaxis": {"title": {"text": title}, "rangemode": "tozero"},
     }
     says = f"{column.words} of each algorithm at each point of the sweep"
@@ -197,10 +186,9 @@ def section(found: FoundRun, place: int) -> parts.PageSection:
         for row in each
     ]
     caption = "Each algorithm at each point; the first is bold"
-    tables = [parts.PageTable(caption, columns, cells[:ROWS], texts=2)]
-    if len(cells) > ROWS:
-        more = f"{len(cells) - ROWS} more rows"
-        tables.append(parts.PageTable(caption, columns, cells[ROWS:1000], 2, more))
+    tables = parts.folded(
+        caption, columns, cells, texts=2, shown=ROWS, most=MOST, what="more rows"
+    )
     heading = f"{len(names)} points of {', '.join(sweep['vary'])}"
     return parts.PageSection(f"sweep-{place}", heading, "", [figure], tables)
 
@@ -214,21 +202,13 @@ def _trace(  # noqa: PLR0913, PLR0917 - the parts of a line
     dash: str,
     index: int,
 ) -> parts.Json:
-    values = [_value_and_ends(row, measure) for _, row in own]
+    values = [estimate_of(row, measure) for _, row in own]
     return {
         "type": "scatter",
         "mode": "lines+markers",
         "x": [parts.literal(point) for point, _ in own],
-        "y": [value / scale for value, _, _ in values],
-        "error_y": {
-            "type": "data",
-            "symmetric": False,
-            "array": [(high - value) / scale for value, _, high in values],
-            "arrayminus": [(value - low) / scale for value, low, _ in values],
-            "color": colour,
-            "thickness": 1.2,
-            "width": 3,
-        },
+        "y": [each.value / scale for each in values],
+        "error_y": parts.error_bars(values, scale, color=colour, thickness=1.2, width=3),
         "line": {"color": colour, "dash": dash, "width": 2},
         "marker": {"symbol": SYMBOLS[index % len(SYMBOLS)], "size": 8},
         "legendgroup": f"l{index}",

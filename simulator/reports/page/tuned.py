@@ -31,17 +31,13 @@ def ranking(found: FoundRun, place: int) -> parts.PageSection:
     say, rows = says(tune), tune["ranking"]
     pick, figure = picked(tune), _figure(tune, place)
     lead = "Filled: the best, and all not known to be worse. Bars: 95 % over seeds."
-    first = _table(tune, rows[:SHOWN], say)
-    rest = [_table(tune, rows[SHOWN:FOLDED], say, f"{len(rows) - SHOWN} more")]
     heading = (
         f"The best of {len(rows)} configurations is known"
         if decided(pick)
         else f"{len(alternatives(tune))} of {few(len(rows), 'configuration', 'configurations')} "
         "may be the best"
     )
-    return parts.PageSection(
-        f"tune-{place}", heading, lead, [figure], [first, *(rest if len(rows) > SHOWN else [])]
-    )
+    return parts.PageSection(f"tune-{place}", heading, lead, [figure], _tables(tune, say))
 
 
 def _figure(tune: Row, place: int) -> parts.Figure:
@@ -55,46 +51,29 @@ def _figure(tune: Row, place: int) -> parts.Figure:
         _dots([row for row in shown if (row["label"] in good) == alike], scale, name, alike)
         for alike in (True, False)
     ]
-    most = max((edge for row in shown for edge in _ends(row)), default=1.0)
+    most = max((edge for row in shown for edge in stated(row, "value").span), default=1.0)
     title = f"{tune['measure']} ({name})" if name else tune["measure"]
     layout: parts.Json = {
         "xaxis": {
             "title": {"text": parts.literal(title)},
             "range": [0, 1.05 * min(most, 2 * worst) / scale],
         },
-        "yaxis": {
-            "categoryorder": "array",
-            "categoryarray": [parts.literal(row["label"]) for row in shown],
-            "automargin": True,
-        },
+        "yaxis": parts.categories(row["label"] for row in shown),
     }
     says = f"{tune['measure']} of the best {len(shown)} configurations with their intervals"
     return parts.Figure(f"ranking-{place}", says, data, layout, height=90 + 24 * len(shown))
 
 
-def _ends(row: Row) -> tuple[float, float]:
-    """Return the ends of a value's interval; without one, twice the value."""
-    return stated(row, "value").interval or (row["value"], row["value"])
-
-
 def _dots(rows: Sequence[Row], scale: float, unit: str, filled: bool) -> parts.Json:
     """Draw values with their intervals."""
-    ends = [(row["value"], *_ends(row)) for row in rows]
+    found = [stated(row, "value") for row in rows]
     colour = "--c0" if filled else "--c1"
     return {
         "type": "scatter",
         "mode": "markers",
-        "x": [mean / scale for mean, _, _ in ends],
+        "x": [each.value / scale for each in found],
         "y": [parts.literal(row["label"]) for row in rows],
-        "error_x": {
-            "type": "data",
-            "symmetric": False,
-            "array": [(high - mean) / scale for mean, _, high in ends],
-            "arrayminus": [(mean - low) / scale for mean, low, _ in ends],
-            "thickness": 1.2,
-            "width": 0,
-            "color": colour,
-        },
+        "error_x": parts.error_bars(found, scale, thickness=1.2, width=0, color=colour),
         "marker": {"color": colour, "symbol": "circle" if filled else "circle-open", "size": 9},
         "hovertemplate": f"%{{y}}: %{{x:.3g}} {unit}<extra></extra>",
     }
@@ -106,7 +85,7 @@ def alternatives(tune: Row) -> set[str]:
     return {tune["ranking"][0]["label"], *pick.get("alternatives", pick["ties"])}
 
 
-def _table(tune: Row, rows: Sequence[Row], say: Say, folded: str = "") -> parts.PageTable:
+def _tables(tune: Row, say: Say) -> list[parts.PageTable]:
     def value(row: Row) -> str:
         if row["value"] is not None:
             return say(row["value"])
@@ -123,22 +102,19 @@ def _table(tune: Row, rows: Sequence[Row], say: Say, folded: str = "") -> parts.
         said = "equivalent" if row["label"] in ties else said
         return said or ("given up early" if row["stopped"] else "")
 
-    return parts.PageTable(
-        "Configurations, best first",
-        ("configuration", "verdict", tune["measure"], "95 %", "reached"),
-        [
-            (
-                parts.Cell(row["label"], strong=row["label"] == pick["label"]),
-                verdict(row),
-                value(row),
-                wording.qualified(stated(row, "value"), unit(tune)),
-                f"{row['reached']} of {row['seeds']}",
-            )
-            for row in rows
-        ],
-        texts=2,
-        folded=folded,
-    )
+    columns = ("configuration", "verdict", tune["measure"], "95 %", "reached")
+    rows = [
+        (
+            parts.Cell(row["label"], strong=row["label"] == pick["label"]),
+            verdict(row),
+            value(row),
+            wording.qualified(stated(row, "value"), unit(tune)),
+            f"{row['reached']} of {row['seeds']}",
+        )
+        for row in tune["ranking"]
+    ]
+    caption = "Configurations, best first"
+    return parts.folded(caption, columns, rows, texts=2, shown=SHOWN, most=FOLDED)
 
 
 def sensitivity(found: FoundRun, place: int) -> parts.PageSection | None:

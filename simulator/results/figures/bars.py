@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paceline.simulator.results.figures.style import COLOURS, GREY, ink, one_panel, two_lines
+from paceline.simulator.results.figures.style import COLOURS, ink, one_panel, titled, two_lines
 from paceline.simulator.results.run import STALENESS, Run
 from paceline.simulator.results.statistics import Groups, human, number, staleness_counts
 
@@ -101,9 +101,7 @@ def staleness(groups: Groups, *, title: str) -> "Figure | None":
         axes.set_xlabel(f"staleness: {STALENESS.get(unit, unit)}")
         top -= below
     caption = "share of contributions, each row on its own scale; a dot marks the stalest"
-    first = figure.axes[0]
-    first.annotate(caption, (0, 1), (0, 6), "axes fraction", "offset points", color=GREY)
-    first.set_title(title, pad=22)
+    titled(figure.axes[0], title, caption)
     return figure
 
 

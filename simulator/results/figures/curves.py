@@ -9,17 +9,17 @@ import numpy as np
 from paceline.simulator.results import divergence
 from paceline.simulator.results.figures import bars
 from paceline.simulator.results.figures.style import (
-    COLOURS,
-    DASHES,
     GREY,
     chosen_formats,
     ink,
+    look,
     one_panel,
     style,
+    titled,
     two_lines,
 )
 from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import Groups, time_unit
+from paceline.simulator.results.statistics import Groups, sampled, time_unit
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import
     from matplotlib.axes import Axes
@@ -95,19 +95,15 @@ def _curves(
 ) -> "Figure":
     """Draw a line per algorithm: the mean over seeds, and a band from smallest to largest."""
     figure, axes = one_panel()
-    lines = {label: _on_a_grid(runs, column) for label, runs in groups.items()}
+    lines = {label: on_a_grid(runs, column) for label, runs in groups.items()}
     durations = [time[-1] for time, _ in lines.values()]
     shortest, longest = min(durations), max(durations)
     size, unit = time_unit(longest)
     ends = []
     for index, (label, (time, values)) in enumerate(lines.items()):
-        colour = COLOURS[index % len(COLOURS)]
-        dash = DASHES[index // len(COLOURS) % len(DASHES)]
-        middle = values.mean(axis=0)
+        (colour, dash), middle = look(index), values.mean(axis=0)
         axes.plot(time / size, middle, color=colour, linestyle=dash, linewidth=1.5, zorder=3)
-        if len(values) > 1:
-            low, high = values.min(axis=0), values.max(axis=0)
-            axes.fill_between(time / size, low, high, color=colour, alpha=0.18, linewidth=0)
+        band(axes, time / size, values, colour)
         ends.append((label, colour, time / size, middle))
     axes.set_xlabel(f"wall-clock time ({unit})")
     axes.set_ylabel(name)
@@ -129,9 +125,17 @@ def _curves(
     caption = f"mean of {seeds} seeds, band from smallest to largest" if seeds > 1 else "one seed"
     if column == "loss":
         caption = "; ".join([caption, *_lost(groups)])
-    axes.annotate(caption, (0, 1), (0, 6), "axes fraction", "offset points", color=GREY)
-    axes.set_title(title, pad=22)
+    titled(axes, title, caption)
     return figure
+
+
+def band(
+    axes: "Axes", times: np.ndarray, values: np.ndarray, colour: str, alpha: float = 0.18
+) -> None:
+    """Fill from the smallest to the largest of several seeds, (seeds, points)."""
+    if len(values) > 1:
+        low, high = values.min(axis=0), values.max(axis=0)
+        axes.fill_between(times, low, high, color=colour, alpha=alpha, linewidth=0)
 
 
 def _lost(groups: Groups) -> list[str]:
@@ -147,18 +151,11 @@ def in_picture(values: np.ndarray, first: Sequence[float]) -> np.ndarray:
     return np.asarray(values[values <= usual + 2 * abs(usual)])
 
 
-def _on_a_grid(runs: Sequence[Run], column: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return times (points,) and every seed's values at these times (seeds, points)."""
-    curves = [(np.array(run.curve["time"]), np.array(run.curve[column])) for run in runs]
-    grid = np.linspace(
-        max(time[0] for time, _ in curves), min(time[-1] for time, _ in curves), POINTS
-    )
-    if column == "tau":  # constant until the next evaluation
-        for _, values in curves:  # before the first step, that of the first step
-            values[: np.isfinite(values).argmax()] = values[np.isfinite(values).argmax()]
-        held = [values[np.searchsorted(time, grid, side="right") - 1] for time, values in curves]
-        return grid, np.array(held)
-    return grid, np.array([np.interp(grid, time, values) for time, values in curves])
+def on_a_grid(runs: Sequence[Run], column: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return times (points,) that all seeds have, and each seed's values then (seeds, points)."""
+    times = [run.curve["time"] for run in runs]
+    grid = np.linspace(max(time[0] for time in times), min(time[-1] for time in times), POINTS)
+    return grid, sampled(runs, column, grid)
 
 
 def vertical(axes: "Axes", shown: Sequence[float]) -> None:

@@ -39,6 +39,11 @@ STYLE: dict[Any, Any] = {
 }
 
 
+def look(index: int) -> tuple[str, Any]:
+    """Return the colour and the dash of a figure's line."""
+    return COLOURS[index % len(COLOURS)], DASHES[index // len(COLOURS) % len(DASHES)]
+
+
 @contextmanager
 def style() -> Iterator[None]:
     """Apply the style within the context."""
@@ -96,6 +101,12 @@ def one_panel(height: float = 4.0) -> tuple["Figure", "Axes"]:
 
     figure = Figure(figsize=(6.5, height))
     return figure, figure.subplots()
+
+
+def titled(axes: "Axes", title: str, caption: str, *, above: float = 6) -> None:
+    """Write a title and beneath it a caption, which is `above` points above the axes."""
+    axes.annotate(caption, (0, 1), (0, above), "axes fraction", "offset points", color=GREY)
+    axes.set_title(title, pad=above + 16 + 12 * caption.count("\n"))
 
 
 def ink(colour: str) -> tuple[float, ...]:

@@ -11,7 +11,7 @@ from paceline.simulator.inputs import messages
 from paceline.simulator.inputs.units import DIMENSIONS, to_si
 from paceline.simulator.results.columns import estimate_of, ranked_by
 from paceline.simulator.results.figures import curves
-from paceline.simulator.results.figures.style import COLOURS, DASHES, GREY, style
+from paceline.simulator.results.figures.style import look, style, titled
 from paceline.simulator.results.statistics import time_unit
 from paceline.simulator.studies.sweep.table import Row, SweepResult
 
@@ -67,16 +67,8 @@ def draw(result: SweepResult) -> "Figure | None":
             said = f"{panel}, by {second}"
             axes.annotate(said, (0, 1), (0, 6), "axes fraction", "offset points", weight="bold")
     column[-1].set_xlabel(f"{key} ({unit})" if unit else key)
-    top = 36 if second else 22
-    column[0].annotate(
-        _caption(result, measure),
-        (0, 1),
-        (0, top - 16),
-        "axes fraction",
-        "offset points",
-        color=GREY,
-    )
-    column[0].set_title(result.scenario.title, pad=top)
+    caption = _caption(result, measure)
+    titled(column[0], result.scenario.title, caption, above=20 if second else 6)
     return figure
 
 
@@ -158,8 +150,7 @@ def _panel(
 ) -> None:
     ends = []
     for index, (label, (places, (mean, low, high))) in enumerate(lines.items()):
-        colour = COLOURS[index % len(COLOURS)]
-        dash = DASHES[index // len(COLOURS) % len(DASHES)]
+        colour, dash = look(index)
         axes.plot(places, mean, color=colour, linestyle=dash, marker="o", markersize=3, zorder=3)
         axes.fill_between(places, low, high, color=colour, alpha=0.18, linewidth=0)
         ends.append((label, colour, places, mean))

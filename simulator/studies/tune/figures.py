@@ -9,11 +9,11 @@ import numpy as np
 
 from paceline.simulator.results.figures import curves
 from paceline.simulator.results.figures.style import (
-    COLOURS,
-    DASHES,
     GREY,
+    look,
     one_panel,
     style,
+    titled,
     two_lines,
 )
 from paceline.simulator.results.statistics import time_unit
@@ -82,7 +82,7 @@ def value(result: "TuneResult") -> "Figure | None":
     first, last = (periods[0], periods[-1]) if periods else (0.0, 1.0)
     ends = []
     for index, (name, line) in enumerate(lines.items()):
-        colour, dash = COLOURS[index % len(COLOURS)], DASHES[index // len(COLOURS) % len(DASHES)]
+        colour, dash = look(index)
         points = line if keys[name] else [line[0]._replace(x=x) for x in (first, last)]
         _draw(axes, points, colour, dash, markers=bool(keys[name]))
         label = f"{name} ({keys[name]})" if keys[name] else name
@@ -101,8 +101,7 @@ def value(result: "TuneResult") -> "Figure | None":
     caption = "best of all other parameters; without interval: given up; triangle: above that"
     if out:
         caption += f"\nnothing near the best: {', '.join(out)}"
-    axes.annotate(caption, (0, 1), (0, 6), "axes fraction", "offset points", color=GREY)
-    axes.set_title(result.space.scenario.title, pad=34 if out else 22)
+    titled(axes, result.space.scenario.title, caption)
     return figure
 
 
