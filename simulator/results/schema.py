@@ -38,25 +38,19 @@ class Mean(Estimated):
     interval90: NotRequired[Pair]
 
 
-class Ends(TypedDict):
-    """A column of the curve."""
-
+class _Ends(TypedDict):  # of a column of the curve
     first: Number
     last: Number
 
 
-class Staleness(TypedDict):
-    """Staleness of contributions, and its distribution."""
-
+class _Staleness(TypedDict):
     unit: str
     mean: Number
     max: Known
     distribution: dict[Annotated[str, Field(pattern=r"^\d{1,9}$")], Known]
 
 
-class LineDocument(TypedDict):
-    """A line of the network."""
-
+class _LineDocument(TypedDict):
     line: str
     bandwidth: Number
     bytes: Number
@@ -64,15 +58,11 @@ class LineDocument(TypedDict):
     saturated: Number
 
 
-class NetworkDocument(TypedDict):
-    """Usage of the network."""
-
-    lines: list[LineDocument]
+class _NetworkDocument(TypedDict):
+    lines: list[_LineDocument]
 
 
-class Breakdown(TypedDict):
-    """Shares of the workers' time."""
-
+class _Breakdown(TypedDict):
     compute: Number
     wait: Number
     communicate: Number
@@ -81,21 +71,19 @@ class Breakdown(TypedDict):
     down: NotRequired[Number]
 
 
-class AlgorithmDocument(TypedDict):
-    """One algorithm."""
-
+class _AlgorithmDocument(TypedDict):
     label: str
     name: str
     engine: str
     seconds_per_step: Mean
     steps: Number
     duration: Number
-    loss: Ends
-    accuracy: Ends
-    breakdown: Breakdown
+    loss: _Ends
+    accuracy: _Ends
+    breakdown: _Breakdown
     time_to_target: Mean | None
-    staleness: NotRequired[Staleness | None]
-    network: NotRequired[NetworkDocument | None]
+    staleness: NotRequired[_Staleness | None]
+    network: NotRequired[_NetworkDocument | None]
     links: NotRequired[dict[str, Number]]
     interval90: NotRequired[dict[str, Pair] | None]
     interval90_basis: NotRequired[str]
@@ -125,24 +113,20 @@ class Pick(Estimated):
     sentence: str
 
 
-class Evidence(TypedDict):
-    """Whether an algorithm's real runs are evidence."""
-
+class _Evidence(TypedDict):
     admitted: bool
     reasons: list[str]
 
 
-class Summary(TypedDict):
-    """The summary of a run directory."""
-
+class _Summary(TypedDict):
     scenario: About
     engine: str
     seeds: Annotated[list[int], Field(min_length=1)]
-    algorithms: list[AlgorithmDocument]
+    algorithms: list[_AlgorithmDocument]
     pick: Pick
     notes: list[str]
     versions: NotRequired[dict[str, str]]
-    evidence: NotRequired[dict[str, Evidence]]
+    evidence: NotRequired[dict[str, _Evidence]]
     machine: NotRequired[Table]
     nominal: NotRequired[dict[str, Number]]
 
@@ -153,17 +137,13 @@ class RunTable(TypedDict):
     target_loss: NotRequired[Number]
 
 
-class ScenarioDocument(TypedDict):
-    """The scenario's tables that readers need; parsing checks the rest."""
-
+class _ScenarioDocument(TypedDict):  # what readers need; parsing checks the rest
     run: RunTable
     objective: NotRequired[Table]
     algorithm: list[Table]
 
 
-class Part(TypedDict):
-    """A file of a directory."""
-
+class _Part(TypedDict):
     bytes: int
     sha256: str
 
@@ -171,20 +151,18 @@ class Part(TypedDict):
 class Owned(TypedDict):
     """What says which files belong to a document, and which settings to its numbers."""
 
-    parts: NotRequired[dict[str, Part]]
+    parts: NotRequired[dict[str, _Part]]
     settings: NotRequired[Table]
 
 
-class RunDocument(TypedDict):
-    """A run directory's document."""
-
-    summary: Summary
-    table: ScenarioDocument
+class _RunDocument(TypedDict):
+    summary: _Summary
+    table: _ScenarioDocument
 
 
 def demand(summary: Any, table: Any) -> None:
     """Raise ValueError, naming the key at fault, for documents that no run has written."""
-    demand_shape(RunDocument, {"summary": summary, "table": table})
+    demand_shape(_RunDocument, {"summary": summary, "table": table})
 
 
 def demand_shape(shape: Any, value: Any) -> None:

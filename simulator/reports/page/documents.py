@@ -16,32 +16,26 @@ Number = Known | None
 Pair = Annotated[list[Known], Field(min_length=2, max_length=2)] | None
 
 
-class PageTables(TypedDict):
-    """The tables of a scenario that pages use; `load` checks the others."""
-
+class _PageTables(TypedDict):  # those that pages use; `load` checks the others
     run: NotRequired[RunTable]
     objective: NotRequired[Table]
 
 
-class PageScenario(About):
-    """The scenario, and its tables where the command kept them."""
-
-    table: NotRequired[PageTables]
+class _PageScenario(About):
+    table: NotRequired[_PageTables]
 
 
 class PageDocument(Owned):
     """Keys that all these documents share."""
 
-    scenario: PageScenario
+    scenario: _PageScenario
     seeds: NotRequired[list[int] | dict[str, list[int]]]
     engine: NotRequired[str]
     versions: NotRequired[dict[str, str]]
     notes: NotRequired[list[str]]
 
 
-class Named(TypedDict):
-    """A configuration, by its label."""
-
+class _Named(TypedDict):
     label: str
 
 
@@ -55,9 +49,7 @@ class Estimated(TypedDict):
     level: NotRequired[Number]
 
 
-class Configuration(Named, Estimated):
-    """A configuration that tune has tried."""
-
+class _Configuration(_Named, Estimated):
     name: str
     behind: NotRequired[Estimated | None]
     behind_ci95: Pair
@@ -67,9 +59,7 @@ class Configuration(Named, Estimated):
     stopped: str | None
 
 
-class ChangedWorld(TypedDict):
-    """Values of configurations in a scenario with one input changed."""
-
+class _ChangedWorld(TypedDict):  # the scenario with one input changed
     input: str | None
     change: Known
     values: dict[str, Number]
@@ -80,34 +70,28 @@ class ChangedWorld(TypedDict):
     not_worse: NotRequired[list[str]]
 
 
-class Tune(PageDocument):
-    """A search."""
-
+class _Tune(PageDocument):
     objective: str
     measure: str
-    ranking: Annotated[list[Configuration], Field(min_length=1)]
-    ties: list[Named]
+    ranking: Annotated[list[_Configuration], Field(min_length=1)]
+    ties: list[_Named]
     simplest: str
     sentence: str
     pick: NotRequired[Pick]
-    regret: list[ChangedWorld]
+    regret: list[_ChangedWorld]
     warnings: list[Annotated[str, Field(min_length=1)]]
 
 
-class PointPick(TypedDict):
-    """The verdict at a point."""
-
+class _PointPick(TypedDict):
     label: str | None
     decided: bool
     alternatives: list[str]
 
 
-class Sweep(PageDocument):
-    """A sweep without its rows, which are in sweep.csv."""
-
+class _Sweep(PageDocument):  # without its rows, which are in sweep.csv
     vary: Annotated[dict[str, list[Any]], Field(min_length=1)]
     points: list[Table]
-    picks: NotRequired[list[PointPick]]
+    picks: NotRequired[list[_PointPick]]
     bounds: NotRequired[list[str]]
 
 
@@ -128,9 +112,7 @@ class SweepRow(TypedDict):
     final_loss_high: NotRequired[Number]
 
 
-class Quantity(TypedDict):
-    """A quantity of an algorithm, predicted and measured."""
-
+class _Quantity(TypedDict):
     algorithm: str
     quantity: str
     predicted: NotRequired[Number]
@@ -140,21 +122,17 @@ class Quantity(TypedDict):
     within_noise: NotRequired[bool | None]
 
 
-class Regret(TypedDict):
-    """The cost of picking the predicted best."""
-
+class _Regret(TypedDict):
     value: Number
     best: str
     picked: str
 
 
-class ComparisonDocument(PageDocument):
-    """Predicted against measured."""
-
-    rows: list[Quantity]
+class _ComparisonDocument(PageDocument):
+    rows: list[_Quantity]
     sentence: str
     median_absolute_error: NotRequired[Number]
-    regret: NotRequired[Regret | None]
+    regret: NotRequired[_Regret | None]
     basis: NotRequired[Literal["measured", "simulated"]]
     engines: NotRequired[dict[str, str]]
 
@@ -166,30 +144,26 @@ def is_measured(comparison: Mapping[str, Any]) -> bool:
     return bool(comparison.get("engines", {}).get("measured") == "real")
 
 
-class Arguments(TypedDict, total=False):
-    """Further values of a timeline's event."""
-
+class _Arguments(TypedDict, total=False):
     name: str
     step: Known
 
 
-class Event(TypedDict, total=False):
-    """An event of a timeline: a span, or the name of a process or thread."""
-
+class _Event(TypedDict, total=False):  # a span, or the name of a process or thread
     ph: str
     name: str
     pid: int
     tid: int
     ts: Known
     dur: Annotated[Known, Field(ge=0)]
-    args: Arguments
+    args: _Arguments
 
 
 class Timeline(TypedDict):
     """A timeline."""
 
-    traceEvents: list[Event]
+    traceEvents: list[_Event]
 
 
-SHAPES: dict[str, type[Any]] = {COMPARISON: ComparisonDocument, TUNE: Tune, SWEEP: Sweep}
+SHAPES: dict[str, type[Any]] = {COMPARISON: _ComparisonDocument, TUNE: _Tune, SWEEP: _Sweep}
 """By file name."""
