@@ -16,7 +16,7 @@ _MODULES = {  # of each public name: the stub, which type checkers read, is thei
     if isinstance(node, ast.ImportFrom)
     for alias in node.names
 }
-__all__ = ["__version__", *_MODULES]
+__all__ = list({"__version__": "", **_MODULES})
 
 
 def __getattr__(name: str) -> Any:

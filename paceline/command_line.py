@@ -55,12 +55,8 @@ Overrides = Annotated[
 Seed = Annotated[int, typer.Option(help="The first seed.")]
 Seeds = Annotated[int | None, typer.Option(help="Number of seeds; default: run.seeds.")]
 Engine = Annotated[str, typer.Option(metavar="auto|batched|virtual", help="The engine.")]
-Jobs = Annotated[
-    int | None, typer.Option(help="Number of processes; default: one for each core.")
-]
-Dask = Annotated[
-    str | None, typer.Option(metavar="ADDRESS", help="Address of a Dask scheduler.")
-]
+Jobs = Annotated[int | None, typer.Option(help="Number of processes; default: one for each core.")]
+Dask = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Address of a Dask scheduler.")]
 Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Device of the workers.")]
 
 

@@ -48,7 +48,10 @@ def summary(result: "Result") -> Table:
     usual = wording.usual(stated(row["time_to_target"]) for row in rows if target is not None)
     cells: dict[str, Cell] = {
         "seconds_per_step": _pace,
-        "time_to_target_s": lambda row: _beneath(_time(row["time_to_target"], seeds, usual)),
+        "time_to_target_s": lambda row: _time(row["time_to_target"], seeds, usual).replace(
+            " (",
+            "\n(",  # the interval beneath: labels need the room
+        ),
         "final_loss": lambda row: _final(row["loss"]["last"], row["diverged"]),
     }
     intervals = _with_intervals(seeds) if result.replicates else {}
@@ -85,11 +88,6 @@ def _named(row: Row) -> str:
 
 def _pace(row: Row) -> str:
     return "stalled" if row["stall"] else human(stated(row["seconds_per_step"]).value)
-
-
-def _beneath(cell: str) -> str:
-    """Put an interval on a line of its own: labels need the room."""
-    return cell.replace(" (", "\n(")
 
 
 def _time(times: Row, seeds: int, usual: str) -> str:
@@ -131,7 +129,8 @@ def _within(interval: list[float | None] | None) -> str:
 
 def sweep(result: "SweepResult") -> Table:
     """The first `SWEEP_ROWS` rows of a sweep: what was varied, and the most asked for."""
-    rows, known = result.rows[:SWEEP_ROWS], _known(result.rows)
+    rows = result.rows[:SWEEP_ROWS]
+    known = {key for row in result.rows for key, value in row.items() if value is not None}
     varied = [key for key, values in result.vary.items() if len(values) > 1] or [*result.vary]
     columns = {_short(key, varied): _text(key) for key in varied}
     texts = {*columns, "algorithm"}
@@ -183,11 +182,6 @@ def _value_of(column: ResultColumn, row: Row) -> str:
 def _spent(kinds: Collection[str]) -> str:
     """The heading of the shares of time."""
     return "compute/wait/\ncommunicate" + ("/\nstalled/lost/down %" if "lost" in kinds else " %")
-
-
-def _known(rows: Iterable[Row]) -> set[str]:
-    """Return the columns in which some row has a value."""
-    return {key for row in rows for key, value in row.items() if value is not None}
 
 
 def _short(key: str, keys: Iterable[str]) -> str:

@@ -80,10 +80,6 @@ def _last(run: Run, column: str) -> float | None:
     return values[-1] if values else None
 
 
-def _final_loss(run: Run, _: Conditions) -> float | None:
-    return nan if divergence.diverged(run) else _last(run, "loss")
-
-
 def _time_to_target(run: Run, given: Conditions) -> float | None:
     return None if given.target is None else statistics.crossing(run, given.target)
 
@@ -145,7 +141,7 @@ RESULT_COLUMNS = (
         words="final loss",
         unit="",
         of_summary=lambda row: row["loss"]["last"],
-        of_run=_final_loss,
+        of_run=lambda run, _: nan if divergence.diverged(run) else _last(run, "loss"),
         estimate=_untimed,
     ),
     ResultColumn(

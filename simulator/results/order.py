@@ -93,7 +93,7 @@ def order(
         bounds = _twice((at_least or {}).get(label, first), exact)
         other = whole.get(label, np.where(np.isfinite(values[label]), values[label], bounds))
         other = np.where(np.abs(other - first) <= ROUNDING * np.abs(first), first, other)
-        if _exceeds(other, first, heavy, of):
+        if np.isinf(other).any() or exceeds(other, first, heavy=heavy, of=of):  # inf: for good
             worse.append(label)
         if label in whole and _equivalent(first, other, heavy, of):
             equivalent.append(label)
@@ -108,11 +108,6 @@ def _twice(values: Values, exact: bool) -> np.ndarray:
     """Return values as an array; where nothing is random, any other seed has the same."""
     found = np.asarray(values, dtype=float)
     return np.repeat(found, 2) if exact and found.size == 1 else found
-
-
-def _exceeds(one: np.ndarray, other: np.ndarray, heavy: bool, of: str) -> bool:
-    """Whether `one` is known to be larger, as it is where a seed is known never to get there."""
-    return bool(np.isinf(one).any()) or exceeds(one, other, heavy=heavy, of=of)
 
 
 def _equivalent(one: np.ndarray, other: np.ndarray, heavy: bool, of: str) -> bool:

@@ -157,17 +157,13 @@ class Directory:
         """Let other commands have the directory; leave no trace where nothing was kept."""
         if self._lock is None:
             return
+        ours = {ownership.LOCK, ownership.HOLDER, ownership.SETTINGS}
         with suppress(OSError):
-            if not self._keeps():
+            if ours.issuperset(each.name for each in self._parts.iterdir()):  # nothing to resume
                 shutil.rmtree(self._parts)
                 self.path.rmdir()  # if it is empty
         self._lock.release()
         self._lock = None
-
-    def _keeps(self) -> bool:
-        """Whether anything waits here to be resumed."""
-        ours = {ownership.LOCK, ownership.HOLDER, ownership.SETTINGS}
-        return any(each.name not in ours for each in self._parts.iterdir())
 
     def _demand(self) -> None:
         """Raise TakenError where the directory holds what must not be replaced."""

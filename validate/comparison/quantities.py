@@ -72,16 +72,27 @@ def _row(
     """Return the row of a quantity; `heavy`: its runs say nothing of its mean."""
     predicted, measured = (_finite(float(np.mean(each))) for each in values)
     ends = [intervals.estimate(each, heavy=heavy).of_mean for each in values]
-    return {
-        "algorithm": label,
-        "quantity": quantity,
-        "predicted": predicted,
-        "measured": measured,
+    return _plain(label, quantity, predicted, measured) | {
         "error": relative(predicted, measured),
         "error_is": "relative",
         "predicted_ci95": ends[0] and [*ends[0]],
         "measured_ci95": ends[1] and [*ends[1]],
         "within_noise": within_noise(*values, paired=paired, heavy=heavy),
+    }
+
+
+def _plain(label: str, quantity: str, predicted: float | None, measured: float | None) -> Row:
+    """Return the row of two numbers without noise, whose error is their difference."""
+    return {
+        "algorithm": label,
+        "quantity": quantity,
+        "predicted": predicted,
+        "measured": measured,
+        "error": difference(predicted, measured),
+        "error_is": "difference",
+        "predicted_ci95": None,
+        "measured_ci95": None,
+        "within_noise": None,
         "note": None,
     }
 
@@ -90,18 +101,7 @@ def _shares(label: str, predicted: Row, measured: Row) -> list[Row]:
     """Return the shares of the workers' time, whose errors are differences."""
     one, other = predicted["breakdown"], measured["breakdown"]
     return [
-        {
-            "algorithm": label,
-            "quantity": f"{kind}_share",
-            "predicted": one.get(kind),
-            "measured": other.get(kind),
-            "error": difference(one.get(kind), other.get(kind)),
-            "error_is": "difference",
-            "predicted_ci95": None,
-            "measured_ci95": None,
-            "within_noise": None,
-            "note": None,
-        }
+        _plain(label, f"{kind}_share", one.get(kind), other.get(kind))
         for kind in TIMES
         if kind in one or kind in other
     ]

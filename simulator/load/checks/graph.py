@@ -10,7 +10,6 @@ from paceline.simulator.load.checks.combinations import Problem
 from paceline.simulator.load.checks.places import nics, regions
 from paceline.simulator.network.topology.graph import NetworkGraph
 from paceline.simulator.network.topology.hosts import Hosts
-from paceline.simulator.network.topology.traffic_shape import Line
 from paceline.simulator.scenario.scenario import Scenario
 
 
@@ -99,16 +98,16 @@ def _background(graph: NetworkGraph | Hosts, names: list[str] | None = None) -> 
             yield Problem((*where, "between"), what)
             continue
         lines = [graph.lines[number] for number in graph.between(*traffic.between).lines]
-        left = [_left(line) for line in lines if not line.per_flow]
+        left = [
+            line.capacity - sum(rate for rate, _ in line.loads)
+            for line in lines
+            if not line.per_flow
+        ]
         if min(left, default=inf) == inf:
             what = "has no effect, as nothing on its route is shared; remove it, or give that "
             yield Problem((*where, "between"), what + "link a bandwidth")
         elif traffic.rate is not None and min(left) <= 0:
             yield Problem((*where, "rate"), "leaves nothing of the bandwidth there; write less")
-
-
-def _left(line: Line) -> float:
-    return line.capacity - sum(rate for rate, _ in line.loads)
 
 
 def _platform(scenario: Scenario) -> Iterator[Problem]:

@@ -181,16 +181,16 @@ def _average(scenario: Scenario) -> Control | None:
 def _bandwidth(scenario: Scenario) -> Control | None:
     if scenario.network.regions or scenario.network.platform:
         return None
+
+    def rate(value: float, text: str) -> str:
+        return text or f"{8 * value:.12g} bit/s"
+
     places = [
-        Setting((*path, "bandwidth"), line.bandwidth, lambda value, text: text or _rate(value))
+        Setting((*path, "bandwidth"), line.bandwidth, rate)
         for path, line in _lines(scenario)
         if line.bandwidth is not None
     ]
     return _control("bandwidth", "Bandwidth", "of each link", "bandwidth", places, _around)
-
-
-def _rate(value: float) -> str:
-    return f"{8 * value:.12g} bit/s"
 
 
 def _straggling(scenario: Scenario) -> Control | None:

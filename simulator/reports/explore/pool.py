@@ -71,18 +71,14 @@ class Pool:
         """
         with self._lock:
             for task in sorted(self._waiting, key=lambda task: task[1:]):
-                if self._waiting[task].done() and self._due(task):
+                earlier = len(self._kept.get(task[0], {}).get(task[1], ()))
+                if self._waiting[task].done() and earlier == task[2]:  # seeds stay in order
                     self._take(task, self._waiting.pop(task))
             if state in self._failed:
                 raise RuntimeError(self._failed[state])
             if state in self._kept:
                 self._kept.move_to_end(state)
             return {index: list(runs) for index, runs in self._kept.get(state, {}).items()}
-
-    def _due(self, task: Task) -> bool:
-        """Whether all earlier seeds have been taken in."""
-        state, index, first = task
-        return len(self._kept.get(state, {}).get(index, ())) == first
 
     def _take(self, task: Task, future: Future[list[Run]]) -> None:
         state, index, _ = task

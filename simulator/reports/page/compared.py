@@ -10,7 +10,7 @@ from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.reports.page.sentences import RunVerdict
 from paceline.simulator.reports.page.series import Series
 from paceline.simulator.results import wording
-from paceline.simulator.results.columns import BY_KEY, PAGE, RESULT_COLUMNS, ResultColumn
+from paceline.simulator.results.columns import BY_KEY, PAGE, RESULT_COLUMNS
 from paceline.simulator.results.intervals import MEDIAN, stated
 from paceline.simulator.results.statistics import human
 
@@ -36,7 +36,8 @@ def results(
         column
         for column in RESULT_COLUMNS
         if PAGE in column.shown_in and column.key not in special
-        if column.key == "final_loss" or _known(column, lines)
+        if column.key == "final_loss"
+        or any(column.of_summary(line.row) is not None for line in lines)
     ]
     columns = ["algorithm"]
     if several:
@@ -64,10 +65,6 @@ def results(
     medians = any(stated(line.row["seconds_per_step"]).of == MEDIAN for line in lines)
     said = "median" if medians else "mean"
     return PageTable(f"Each algorithm, {said} over seeds; the pick is bold", columns, rows)
-
-
-def _known(column: ResultColumn, lines: Sequence[Series]) -> bool:
-    return any(column.of_summary(line.row) is not None for line in lines)
 
 
 def comparison(found: FoundRun, place: int) -> PageSection:

@@ -94,13 +94,9 @@ def breakdown(lines: Sequence[Series]) -> PageSection:
     said = dict.fromkeys(
         line.title.removesuffix(line.label) + line.row["bottleneck"]
         for line in known
-        if _said(line)
+        if line.row.get("bottleneck") and not line.measured
     )
     return PageSection("breakdown", heading, "", [figure], [table], [*said][:SAID])
-
-
-def _said(line: Series) -> bool:
-    return bool(line.row.get("bottleneck")) and not line.measured
 
 
 def timeline(every: Sequence[FoundRun]) -> PageSection | None:

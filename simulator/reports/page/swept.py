@@ -186,9 +186,7 @@ def section(found: FoundRun, place: int) -> parts.PageSection:
         for row in each
     ]
     caption = "Each algorithm at each point; the first is bold"
-    tables = parts.folded(
-        caption, columns, cells, texts=2, shown=ROWS, most=MOST, what="more rows"
-    )
+    tables = parts.folded(caption, columns, cells, texts=2, shown=ROWS, most=MOST, what="more rows")
     heading = f"{len(names)} points of {', '.join(sweep['vary'])}"
     return parts.PageSection(f"sweep-{place}", heading, "", [figure], tables)
 

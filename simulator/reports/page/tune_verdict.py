@@ -41,7 +41,8 @@ def verdict(found: FoundRun) -> RunVerdict:
     assert tune is not None
     best, say = tune["ranking"][0], says(tune)
     if not best["reached"]:
-        return RunVerdict(found.name, "Nothing to deploy yet", tune["sentence"], _warned(tune))
+        warned = [(CHANGE, [*map(_sentence, tune["warnings"])])]
+        return RunVerdict(found.name, "Nothing to deploy yet", tune["sentence"], warned)
     pick = picked(tune)
     facts = [
         (MARGIN, [*_margins(tune)]),
@@ -61,10 +62,6 @@ def picked(tune: Row) -> Row:
     ties = [row["label"] for row in tune["ties"]]
     found: Row = tune.get("pick", best | {"ties": ties})
     return found
-
-
-def _warned(tune: Row) -> list[tuple[str, list[str]]]:
-    return [(CHANGE, [_sentence(text) for text in tune["warnings"]])]
 
 
 def _sentence(text: str) -> str:

@@ -115,19 +115,16 @@ def measured(scenario: Scenario, runs: Sequence[Run]) -> Record:
             reached = summary["time_to_target"]
             row["reached"] = reached and reached["reached"]
     row |= {f"{kind}_share": share for kind, share in summary["breakdown"].items()}
+    told = dict.fromkeys(note for run in runs for note in run.notes)
     found = {
         "engine": summary["engine"],
         "row": row | {"diverged": sum(map(divergence.diverged, runs))},
         "stalled": any(run.stall for run in runs),
         "runs": [{"seed": run.seed, **one} for run, one in zip(runs, each, strict=True)],
-        "notes": [*dict.fromkeys(note for run in runs for note in run.notes if _lasts(note))],
+        # those that points may share: the step at which a run diverged is its own
+        "notes": [note for note in told if not note.startswith("diverged")],
     }
     return dict(statistics.jsonable(found))
-
-
-def _lasts(note: str) -> bool:
-    """Whether many points may share a note; the step at which a run diverged is its own."""
-    return not note.startswith("diverged")
 
 
 def _numbers(run: Run, given: Conditions) -> Row:
