@@ -6,18 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from paceline.simulator.inputs.messages import (
-    MISSING,
-    TAGS,
-    UNKNOWN,
-    KeyPath,
-    dotted,
-    get,
-    holds,
-    nearest,
-    sentence,
-    show,
-)
+from paceline.simulator.inputs import messages
 from paceline.simulator.programs import Program
 from paceline.simulator.scenario.scenario import json_schema
 
@@ -26,40 +15,40 @@ Schema = Mapping[str, Any]
 
 def explain(
     error: ValidationError, table: dict[str, Any], programs: Mapping[str, Program]
-) -> dict[KeyPath, str]:
+) -> dict[messages.KeyPath, str]:
     """Say what is wrong, by the path of the key at fault.
 
     Of a key's several faults (one per member of a union) only the first is kept.
     """
     schema = json_schema(programs)
-    found: dict[KeyPath, str] = {}
+    found: dict[messages.KeyPath, str] = {}
     faults = error.errors(include_url=False)
-    for fault in sorted(faults, key=lambda each: each["type"] not in UNKNOWN):
+    for fault in sorted(faults, key=lambda each: each["type"] not in messages.UNKNOWN):
         path = locate(fault, table)
-        kind, value = fault["type"], get(table, path)
+        kind, value = fault["type"], messages.get(table, path)
         parent = describe(schema, path[:-1], table)
-        if kind in UNKNOWN:
+        if kind in messages.UNKNOWN:
             what = unknown(path, parent, schema)
-        elif kind in (*MISSING, "union_tag_not_found"):
+        elif kind in (*messages.MISSING, "union_tag_not_found"):
             what = absent(str(path[-1]), parent, schema)
         else:
-            what = sentence(fault, path, value)
+            what = messages.sentence(fault, path, value)
         found.setdefault(path, what)
     return found
 
 
 def line(
     file: str,
-    path: KeyPath,
+    path: messages.KeyPath,
     what: str,
     table: dict[str, Any],
-    changed: Mapping[KeyPath, str],
+    changed: Mapping[messages.KeyPath, str],
 ) -> str:
     """Write one refusal: file, the override that caused it if one of `changed` did, key, value."""
     by = [f" with --set {text}" for where, text in changed.items() if path[: len(where)] == where]
-    value = get(table, path)
-    shown = "" if value is None else f" = {show(value)}"
-    written = f"{file}{''.join(by[-1:])}: {dotted(path)}{shown}: {what}"
+    value = messages.get(table, path)
+    shown = "" if value is None else f" = {messages.show(value)}"
+    written = f"{file}{''.join(by[-1:])}: {messages.dotted(path)}{shown}: {what}"
     return written.replace("\n", "\\n").encode("utf-8", "backslashreplace").decode()
 
 
@@ -79,7 +68,7 @@ def absent(key: str, places: list[Schema], root: Schema) -> str:
     return f"missing; add {f'[{key}]' if section else 'it'}{''.join(about[:1])}"
 
 
-def unknown(path: KeyPath, places: list[Schema], root: Schema) -> str:
+def unknown(path: messages.KeyPath, places: list[Schema], root: Schema) -> str:
     """Say which keys may stand where `path` ends, as `places` describe it, or where it belongs."""
     key = str(path[-1])
     keys = {name: None for place in places for name in place.get("properties", {})}
@@ -90,10 +79,10 @@ def unknown(path: KeyPath, places: list[Schema], root: Schema) -> str:
         if name != path[0] and any(key in node.get("properties", {}) for node in nodes)
     ]
     moved = f"it belongs in {' or '.join(homes)}; " if homes else ""
-    return f"unknown key; {moved}{nearest(key, keys, 'the keys here are')}"
+    return f"unknown key; {moved}{messages.nearest(key, keys, 'the keys here are')}"
 
 
-def locate(error: ErrorDetails, table: Any) -> KeyPath:
+def locate(error: ErrorDetails, table: Any) -> messages.KeyPath:
     """Return the path, in the user's table, of an error that pydantic located in its models.
 
     Pydantic's locations also name the members of unions, which the table does not have.
@@ -102,20 +91,20 @@ def locate(error: ErrorDetails, table: Any) -> KeyPath:
     tagged = False  # whether this table's union member has been named already
     for part in _as_written(error["loc"], table):
         union = bool(path) and isinstance(table, dict) and not tagged
-        tags = [table.get(key) for key in TAGS] if union else []
+        tags = [table.get(key) for key in messages.TAGS] if union else []
         if part in tags:
             tagged = True
-        elif holds(table, part):
+        elif messages.holds(table, part):
             path.append(part)
             table, tagged = table[part], False
-    if error["type"] in (*MISSING, "refusal") and path[-1:] != [error["loc"][-1]]:
+    if error["type"] in (*messages.MISSING, "refusal") and path[-1:] != [error["loc"][-1]]:
         path.append(error["loc"][-1])
     if error["type"] in ("union_tag_invalid", "union_tag_not_found"):
         path.append(str(error["ctx"]["discriminator"]).strip("'"))
     return tuple(path)
 
 
-def _as_written(loc: KeyPath, table: Any) -> KeyPath:
+def _as_written(loc: messages.KeyPath, table: Any) -> messages.KeyPath:
     """Point at [optimizer] for what an algorithm has from there."""
     match loc:
         case ("algorithm", int(index), "lr" | "momentum" as key, *rest):
@@ -140,11 +129,11 @@ def _fits(schema: Schema, value: Any) -> bool:
     return all(value.get(key, each) == each for key, each in constants.items())
 
 
-def describe(root: Schema, path: KeyPath, table: Any) -> list[Schema]:
+def describe(root: Schema, path: messages.KeyPath, table: Any) -> list[Schema]:
     """Return what the JSON Schema `root` says of the place `path` in the user's table."""
     nodes = alternatives(root, root, table)
     for part in path:
-        table = table[part] if holds(table, part) else None
+        table = table[part] if messages.holds(table, part) else None
         under = "items" if isinstance(part, int) else "properties"
         inner = [node.get(under, {}) for node in nodes]
         if isinstance(part, str):

@@ -12,15 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.simulator.results.intervals import (
-    LEVEL,
-    MEDIAN,
-    ROUNDING,
-    Estimate,
-    estimand,
-    estimate,
-    exceeds,
-)
+from paceline.simulator.results import intervals
 
 MARGIN = 0.05  # alternatives known to differ by less are equivalent
 POWER = 0.9  # probability with which the estimated number of seeds settles a comparison
@@ -44,7 +36,7 @@ class Order:
 
     best: str
     of: str
-    estimates: Mapping[str, Estimate]
+    estimates: Mapping[str, intervals.Estimate]
     worse: list[str]
     equivalent: list[str]
     unsettled: list[str]
@@ -84,16 +76,18 @@ def order(
     whole = {label: each for label, each in values.items() if np.isfinite(each).all()}
     if not whole or (best is not None and best not in whole):
         return _by_count(values, best)
-    of = estimand(whole.values(), heavy=heavy)
-    found = {label: estimate(each, heavy=heavy, of=of) for label, each in whole.items()}
+    of = intervals.estimand(whole.values(), heavy=heavy)
+    found = {label: intervals.estimate(each, heavy=heavy, of=of) for label, each in whole.items()}
     best = best or min(found, key=lambda label: found[label].value)
     first = values[best]
     worse, equivalent, unsettled, needed = [], [], [], []
     for label in (each for each in values if each != best):
         bounds = _twice((at_least or {}).get(label, first), exact)
         other = whole.get(label, np.where(np.isfinite(values[label]), values[label], bounds))
-        other = np.where(np.abs(other - first) <= ROUNDING * np.abs(first), first, other)
-        if np.isinf(other).any() or exceeds(other, first, heavy=heavy, of=of):  # inf: for good
+        other = np.where(np.abs(other - first) <= intervals.ROUNDING * np.abs(first), first, other)
+        if np.isinf(other).any() or intervals.exceeds(
+            other, first, heavy=heavy, of=of
+        ):  # inf: for good
             worse.append(label)
         if label in whole and _equivalent(first, other, heavy, of):
             equivalent.append(label)
@@ -115,7 +109,7 @@ def _equivalent(one: np.ndarray, other: np.ndarray, heavy: bool, of: str) -> boo
     if np.array_equal(one, other):
         return one.size > 1
     wide = 1 + MARGIN
-    return exceeds(wide * one, other, heavy=heavy, of=of) and exceeds(
+    return intervals.exceeds(wide * one, other, heavy=heavy, of=of) and intervals.exceeds(
         wide * other, one, heavy=heavy, of=of
     )
 
@@ -134,10 +128,10 @@ def _by_count(values: Scores, best: str | None) -> Order:
     for label in others:
         other = np.isfinite(values[label])
         more, fewer = int((there & ~other).sum()), int((other & ~there).sum())
-        if more > fewer and 2 * bdtr(fewer, more + fewer, 0.5) <= 1 - LEVEL:
+        if more > fewer and 2 * bdtr(fewer, more + fewer, 0.5) <= 1 - intervals.LEVEL:
             worse.append(label)
     unsettled = [label for label in others if label not in worse]
-    return Order(best, MEDIAN, {}, worse, [], unsettled, None)
+    return Order(best, intervals.MEDIAN, {}, worse, [], unsettled, None)
 
 
 def _needed(one: np.ndarray, other: np.ndarray, heavy: bool, of: str) -> int | None:
@@ -152,13 +146,13 @@ def _needed(one: np.ndarray, other: np.ndarray, heavy: bool, of: str) -> int | N
     mean, seeds = float(np.mean(one)), one.size
     if seeds < 2 or mean <= 0:
         return None
-    ratio = (of == MEDIAN or heavy) and bool((one > 0).all() and (other > 0).all())
+    ratio = (of == intervals.MEDIAN or heavy) and bool((one > 0).all() and (other > 0).all())
     gaps = np.log(other / one) if ratio else (other - one) / mean
     gap, spread = float(gaps.mean()), float(gaps.std(ddof=1))
     if not spread:
         return None
     n = np.arange(max(seeds + 1, FEWEST_BY_ORDER if heavy else 0), MOST + 1)
-    half = stdtrit(n - 1, (1 + LEVEL) / 2) * spread / np.sqrt(n)
+    half = stdtrit(n - 1, (1 + intervals.LEVEL) / 2) * spread / np.sqrt(n)
     deviation = spread * np.sqrt(1 / seeds - 1 / n)
 
     def below(edge: np.ndarray) -> np.ndarray:

@@ -6,14 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paceline.simulator.results.figures import curves as plot
-from paceline.simulator.results.figures.style import (
-    COLOURS,
-    GREY,
-    look,
-    one_panel,
-    style,
-    titled,
-)
+from paceline.simulator.results.figures import style
 from paceline.simulator.results.statistics import time_unit
 from paceline.validate.comparison.quantities import PACE, TARGET, Row
 from paceline.validate.comparison.statistics import ComparisonStatistics
@@ -28,7 +21,7 @@ NEAR = 0.1  # relative error of the scatter's band
 
 def figures(result: ComparisonStatistics) -> dict[str, bytes]:
     """Return every figure by file name; the same numbers give the same bytes."""
-    with style():
+    with style.style():
         drawn = {"comparison": curves(result), "scatter": scatter(result)}
         return plot.files(drawn)
 
@@ -39,7 +32,7 @@ def curves(result: ComparisonStatistics) -> "Figure":
     A line per prediction, dots of its colour for the runs that it is compared with; they are
     hollow if those runs are not evidence.
     """
-    figure, axes = one_panel()
+    figure, axes = style.one_panel()
     sides = [(result.predicted.runs[label], result.measured.runs[label]) for label in result.labels]
     everything = [run for side in sides for runs in side for run in runs]
     column = "loss" if any(np.isfinite(run.curve["loss"]).any() for run in everything) else "step"
@@ -47,7 +40,7 @@ def curves(result: ComparisonStatistics) -> "Figure":
     size, unit = time_unit(longest)
     ends, shown = [], []
     for index, (label, (predicted, measured)) in enumerate(zip(result.labels, sides, strict=True)):
-        colour, dash = look(index)
+        colour, dash = style.look(index)
         times, values = plot.on_a_grid(predicted, column)
         axes.plot(times / size, values.mean(axis=0), color=colour, linestyle=dash, lw=1.3, zorder=3)
         plot.band(axes, times / size, values, colour, alpha=0.15)
@@ -124,12 +117,12 @@ def _panel(
         size, unit = 1e-3, "ms"
     low, high = values.min() / size / 1.25, values.max() / size * 1.25
     line = np.geomspace(low, high, 50)
-    axes.plot(line, line, color=GREY, linewidth=0.8, zorder=1)
+    axes.plot(line, line, color=style.GREY, linewidth=0.8, zorder=1)
     near = (1 - NEAR) * line, (1 + NEAR) * line
-    axes.fill_between(line, *near, color=GREY, alpha=0.12, linewidth=0, zorder=0)
+    axes.fill_between(line, *near, color=style.GREY, alpha=0.12, linewidth=0, zorder=0)
     ends = []
     for label, row in rows.items():
-        colour = COLOURS[result.labels.index(label) % len(COLOURS)]
+        colour = style.COLOURS[result.labels.index(label) % len(style.COLOURS)]
         x, y = row["measured"] / size, row["predicted"] / size
         axes.errorbar(
             x,
@@ -158,7 +151,7 @@ def _panel(
 
 def _fill(result: ComparisonStatistics, label: str) -> str:
     """Return the fill of a dot: hollow if the measured runs are not evidence."""
-    colour = COLOURS[result.labels.index(label) % len(COLOURS)]
+    colour = style.COLOURS[result.labels.index(label) % len(style.COLOURS)]
     return "white" if label in result.not_counted else colour
 
 
@@ -169,4 +162,4 @@ def _bar(ci95: Sequence[float] | None, middle: float, size: float) -> list[list[
 
 def _caption(axes: "Axes", said: str, result: ComparisonStatistics) -> None:
     hollow = "; hollow: not counted" if result.not_counted else ""
-    titled(axes, result.marked(result.title), said + hollow)
+    style.titled(axes, result.marked(result.title), said + hollow)

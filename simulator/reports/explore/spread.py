@@ -3,25 +3,17 @@
 import math
 from typing import Any
 
+from paceline.simulator.distributions import parametric
 from paceline.simulator.distributions.law import Law
-from paceline.simulator.distributions.parametric import (
-    Constant,
-    Exponential,
-    Gamma,
-    LogNormal,
-    Normal,
-    ShiftedExponential,
-    Uniform,
-)
 
 LIMITS: dict[type[Any], float] = {
-    Constant: 1.0,
-    Exponential: 1.0,
-    ShiftedExponential: 1.0,
-    Gamma: 3.0,
-    LogNormal: 3.0,
-    Normal: 0.3,  # beyond, folding negative times would move the mean
-    Uniform: 0.55,  # the limit is 1/sqrt(3)
+    parametric.Constant: 1.0,
+    parametric.Exponential: 1.0,
+    parametric.ShiftedExponential: 1.0,
+    parametric.Gamma: 3.0,
+    parametric.LogNormal: 3.0,
+    parametric.Normal: 0.3,  # beyond, folding negative times would move the mean
+    parametric.Uniform: 0.55,  # the limit is 1/sqrt(3)
 }
 
 
@@ -46,19 +38,19 @@ def widened(law: Any, to: float) -> Any:
     """Return a law of the same mean with spread `to`, of the same kind if that has a spread."""
     mean = law.expectation
     if to < 1e-9:
-        return Constant.model_construct(value=mean)
+        return parametric.Constant.model_construct(value=mean)
     match law:
-        case Gamma():
-            return Gamma.model_construct(mean=mean, shape=1 / to**2)
-        case LogNormal():
-            return LogNormal.model_construct(mean=mean, sd=to * mean)
-        case Normal():
-            return Normal.model_construct(mean=mean, sd=to * mean, negative=law.negative)
-        case Uniform():
+        case parametric.Gamma():
+            return parametric.Gamma.model_construct(mean=mean, shape=1 / to**2)
+        case parametric.LogNormal():
+            return parametric.LogNormal.model_construct(mean=mean, sd=to * mean)
+        case parametric.Normal():
+            return parametric.Normal.model_construct(mean=mean, sd=to * mean, negative=law.negative)
+        case parametric.Uniform():
             half = math.sqrt(3) * to * mean
-            return Uniform.model_construct(low=mean - half, high=mean + half)
+            return parametric.Uniform.model_construct(low=mean - half, high=mean + half)
     shift = max(0.0, (1 - to) * mean)
-    return ShiftedExponential.model_construct(shift=shift, mean=mean)
+    return parametric.ShiftedExponential.model_construct(shift=shift, mean=mean)
 
 
 def table(law: Any) -> dict[str, Any]:

@@ -5,15 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from paceline.simulator.reports.page.parts import (
-    BYTES,
-    Figure,
-    Json,
-    PageSection,
-    error_bars,
-    literal,
-    size,
-)
+from paceline.simulator.reports.page import parts
 from paceline.simulator.reports.page.series import (
     EVEN,
     GEOMETRIC,
@@ -38,7 +30,7 @@ SAMPLING = (
 
 def over_time(  # noqa: PLR0913, PLR0917 - the parts of a figure
     identity: str, lines: Sequence[Series], column: str, axis: str, says: str, target: float | None
-) -> Figure:
+) -> parts.Figure:
     """Draw `column` of runs' curves: mean over seeds, and a band from smallest to largest."""
     curves = {line.key: sampled(line.runs, column, len(lines)) for line in lines}
     longest = max(time[-1] for time, _ in curves.values()) or 1.0  # where no step takes any time
@@ -58,7 +50,7 @@ def over_time(  # noqa: PLR0913, PLR0917 - the parts of a figure
     slow = longest > SPAN * shortest
     vertical, y_log = _vertical(values, first, target, column)
     shapes = [] if target is None else [_level(target)]
-    layout: Json = {
+    layout: parts.Json = {
         "xaxis": {
             "title": {"text": f"wall-clock time ({unit})"},
             "type": "log" if slow else "linear",
@@ -70,7 +62,7 @@ def over_time(  # noqa: PLR0913, PLR0917 - the parts of a figure
         "annotations": [] if target is None else [_level_name(target)],
     }
     ranges = {"xaxis": {"linear": x, "log": x_log}, "yaxis": vertical}
-    return Figure(identity, says, data, layout, ranges, legend(lines))
+    return parts.Figure(identity, says, data, layout, ranges, legend(lines))
 
 
 def _factor(curves: object, column: str, axis: str) -> tuple[float, str]:
@@ -78,17 +70,17 @@ def _factor(curves: object, column: str, axis: str) -> tuple[float, str]:
     if column != "bytes":
         return 1.0, axis
     most = max(float(np.nanmax(values)) for _, values in curves)  # type: ignore[attr-defined]
-    power = min(max(int(math.log10(most) // 3), 0), len(BYTES) - 1) if most > 0 else 0
-    return 1000.0**power, f"{axis} ({BYTES[power]})"
+    power = min(max(int(math.log10(most) // 3), 0), len(parts.BYTES) - 1) if most > 0 else 0
+    return 1000.0**power, f"{axis} ({parts.BYTES[power]})"
 
 
 def _traces(
     line: Series, time: np.ndarray, values: np.ndarray, column: str, unit: str
-) -> list[Json]:
+) -> list[parts.Json]:
     """Draw the mean, a band if there are several seeds, and symbols if it is measured."""
     middle, low, high = values.mean(axis=0), values.min(axis=0), values.max(axis=0)
     shape = {"shape": "hv"} if column == "tau" else {}
-    traces: list[Json] = []
+    traces: list[parts.Json] = []
     x = rounded(time)
     if len(values) > 1:
         traces.append(
@@ -120,8 +112,8 @@ def _traces(
                 **shape,
             },
             "legendgroup": line.key,
-            "name": literal(line.name),
-            "hovertemplate": f"{literal(line.name)}: %{{y:.3~g}}{seeds}<extra></extra>",
+            "name": parts.literal(line.name),
+            "hovertemplate": f"{parts.literal(line.name)}: %{{y:.3~g}}{seeds}<extra></extra>",
             "meta": "" if line.measured else "mean",
         }
     )
@@ -142,7 +134,7 @@ def _traces(
     return traces
 
 
-def _reached(line: Series, target: float, scale: float) -> list[Json]:
+def _reached(line: Series, target: float, scale: float) -> list[parts.Json]:
     """Draw a dot at the estimated time to target, with its interval."""
     times = line.row["time_to_target"] or {}
     if times.get("mean") is None or line.found.target != target:
@@ -154,7 +146,7 @@ def _reached(line: Series, target: float, scale: float) -> list[Json]:
             "mode": "markers",
             "x": [found.value / scale],
             "y": [target],
-            "error_x": error_bars([found], scale, color=line.colour, thickness=2, width=5),
+            "error_x": parts.error_bars([found], scale, color=line.colour, thickness=2, width=5),
             "marker": {"symbol": line.symbol, "color": line.colour, "size": 8},
             "legendgroup": line.key,
             "hoverinfo": "skip",
@@ -165,7 +157,7 @@ def _reached(line: Series, target: float, scale: float) -> list[Json]:
 
 def _vertical(
     values: np.ndarray, first: Sequence[float], target: float | None, column: str
-) -> tuple[Json, bool]:
+) -> tuple[parts.Json, bool]:
     """Return ranges of the y axis on both scales, and whether to begin with the logarithmic."""
     shown = values[np.isfinite(values)]
     if column == "loss" and shown.size:
@@ -176,7 +168,7 @@ def _vertical(
         float(shown.max(initial=0)),
     )
     margin = 0.05 * (high - low) or 1.0
-    ranges: Json = {"linear": [min(0.0, low) if low >= 0 else low - margin, high + margin]}
+    ranges: parts.Json = {"linear": [min(0.0, low) if low >= 0 else low - margin, high + margin]}
     positive = shown[shown > 0]
     if positive.size:
         least = float(positive.min())
@@ -184,13 +176,13 @@ def _vertical(
     return ranges, column == "loss" and low > 0 and high > DECADE * low
 
 
-def _level(target: float) -> Json:
+def _level(target: float) -> parts.Json:
     line = {"color": "--muted", "width": 1.2, "dash": "4px,3px"}
     ends = {"x0": 0, "x1": 1, "y0": target, "y1": target}
     return {"type": "line", "xref": "paper", "yref": "y", **ends, "line": line, "layer": "below"}
 
 
-def _level_name(target: float) -> Json:
+def _level_name(target: float) -> parts.Json:
     return {
         "name": "target",
         "text": f"target {target:g}",
@@ -204,7 +196,7 @@ def _level_name(target: float) -> Json:
     }
 
 
-def error(lines: Sequence[Series], target: float | None, name: str, heading: str) -> Figure:
+def error(lines: Sequence[Series], target: float | None, name: str, heading: str) -> parts.Figure:
     """Draw error against time, or steps against time where there is no loss."""
     if any(np.isfinite(run.curve["loss"]).any() for line in lines for run in line.runs):
         says = f"{name} against wall-clock time, a line for each algorithm: {heading}"
@@ -213,7 +205,7 @@ def error(lines: Sequence[Series], target: float | None, name: str, heading: str
     return over_time("error", lines, "step", "local steps done", says, None)
 
 
-def tau(lines: Sequence[Series]) -> PageSection | None:
+def tau(lines: Sequence[Series]) -> parts.PageSection | None:
     """Draw the communication period against time, of algorithms that change it."""
     changing = [
         line
@@ -229,10 +221,10 @@ def tau(lines: Sequence[Series]) -> PageSection | None:
     heading = "; ".join(ends[:2])
     says = "the communication period tau against wall-clock time"
     figure = over_time("tau", changing, "tau", "tau (local steps per average)", says, None)
-    return PageSection("tau", heading, "Local steps between averages, over time.", [figure])
+    return parts.PageSection("tau", heading, "Local steps between averages, over time.", [figure])
 
 
-def sent(lines: Sequence[Series]) -> PageSection | None:
+def sent(lines: Sequence[Series]) -> parts.PageSection | None:
     """Draw bytes sent against time."""
     sending = [line for line in lines if any(run.curve["bytes"][-1] > 0 for run in line.runs)]
     if not sending:
@@ -244,9 +236,9 @@ def sent(lines: Sequence[Series]) -> PageSection | None:
         for line in sending
     }
     most, least = max(rates, key=lambda k: rates[k]), min(rates, key=lambda k: rates[k])
-    heading = f"{most} sends {size(rates[most])}/s"
+    heading = f"{most} sends {parts.size(rates[most])}/s"
     if least != most:
-        heading = f"{least} sends the least, {size(rates[least])}/s; {heading}"
+        heading = f"{least} sends the least, {parts.size(rates[least])}/s; {heading}"
     says = f"bytes sent by all nodes against wall-clock time: {heading}"
     figure = over_time("bytes", sending, "bytes", "sent by all nodes", says, None)
-    return PageSection("bytes", heading, "Total of all nodes, over time.", [figure])
+    return parts.PageSection("bytes", heading, "Total of all nodes, over time.", [figure])

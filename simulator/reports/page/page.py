@@ -18,7 +18,6 @@ from paceline.simulator.reports.page import (
     spent,
     staleness,
     swept,
-    tune_verdict,
     tuned,
 )
 from paceline.simulator.reports.page.parts import PageSection
@@ -104,7 +103,7 @@ def answer(found: FoundRun) -> RunVerdict:
     if found.main:
         return sentences.verdict(found)
     if found.tune:
-        return tune_verdict.verdict(found)
+        return tuned.verdict(found)
     if found.sweep:
         return swept.verdict(found)
     assert found.comparison is not None

@@ -1,40 +1,177 @@
-"""The sections of a search: its ranking, and the cost of being wrong about an input."""
+"""The verdict of a search; its ranking, and the cost of being wrong about an input."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
-from paceline.simulator.reports.page import parts
+from paceline.simulator.reports.page import parts, sentences
 from paceline.simulator.reports.page.reading import FoundRun
-from paceline.simulator.reports.page.tune_verdict import (
-    Row,
-    Say,
-    good,
-    picked,
-    says,
-    unit,
-    world_name,
-)
 from paceline.simulator.results import wording
-from paceline.simulator.results.intervals import stated
-from paceline.simulator.results.pick import decided
-from paceline.simulator.results.statistics import time_unit
+from paceline.simulator.results.intervals import Estimate, stated
+from paceline.simulator.results.pick import ENOUGH, ONE_SEED, decided, headline
+from paceline.simulator.results.statistics import human, number, time_unit
 from paceline.simulator.results.usage import few
 from paceline.simulator.studies.tune.costs import cost, notes
 
 SHOWN = 20  # configurations in the figure and the first table; the others are folded
 FOLDED = 300
 
+Row = Mapping[str, Any]
+Say = Callable[[Any], str]
+
+
+def _unit(tune: Row) -> str:
+    """Return the unit of a search's values: "s", or "" for a loss or money."""
+    return "s" if tune["objective"] == "time-to-loss" else ""
+
+
+def _says(tune: Row) -> Say:
+    """Return the function that writes a search's values: as times, or as numbers."""
+    if _unit(tune):
+        return human
+    return lambda value: "-" if value is None else number(value)
+
+
+def verdict(found: FoundRun) -> sentences.RunVerdict:
+    """Return the verdict of a RUN of `paceline tune`."""
+    tune = found.tune
+    assert tune is not None
+    best, say = tune["ranking"][0], _says(tune)
+    if not best["reached"]:
+        warned = [(sentences.CHANGE, [*map(_sentence, tune["warnings"])])]
+        return sentences.RunVerdict(found.name, "Nothing to deploy yet", tune["sentence"], warned)
+    pick = _picked(tune)
+    facts = [
+        (sentences.MARGIN, [*_margins(tune)]),
+        (sentences.SURE, [*_sure(tune)]),
+        (sentences.CHANGE, [*_change(tune)]),
+    ]
+    within = wording.qualified(stated(pick, "value"), _unit(tune))
+    return sentences.RunVerdict(
+        found.name, headline(pick), tune["sentence"], facts, pick["label"], decided(pick),
+        say(pick["value"]), within,
+    )  # fmt: skip
+
+
+def _picked(tune: Row) -> Row:
+    """Return the verdict of a search; earlier versions wrote only the best and its ties."""
+    best = tune["ranking"][0]
+    ties = [row["label"] for row in tune["ties"]]
+    found: Row = tune.get("pick", best | {"ties": ties})
+    return found
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _margins(tune: Row) -> Iterator[str]:
+    """Say how far the next and the best baseline are behind, paired over seeds."""
+    best, *others = tune["ranking"]
+    if not others:
+        yield "No other configuration was tried."
+        return
+    roles = [(others[0], "the next")]
+    plain = next((row for row in others if row["name"] in sentences.BASELINES), None)
+    if plain and plain is not others[0]:
+        roles.append((plain, f"the best {plain['name']}"))
+    word = {"time-to-loss": "sooner", "cost-to-loss": "cheaper"}.get(tune["objective"], "lower")
+    own = "" if best["label"] == _picked(tune)["label"] else f"{best['label']}: "
+    for row, role in roles:
+        if row["value"] is None or best["value"] is None:
+            reached = f"{row['reached']} of {row['seeds']} seeds"
+            yield f"{row['label']}, {role}, reached the target with only {reached}."
+            continue
+        gap, within = wording.difference(_behind(row, best), _unit(tune))
+        yield f"{own}{gap} {word} than {row['label']}, {role}{within}."
+
+
+def _behind(row: Row, best: Row) -> Estimate:
+    """Return how far a row is behind the best; documents of earlier versions have an interval."""
+    if row.get("behind"):
+        return stated(row["behind"], "value")
+    ends = row["behind_ci95"]
+    value = sum(ends) / 2 if ends else row["value"] - best["value"]
+    return stated({"mean": value, "ci95": ends})
+
+
+def _sure(tune: Row) -> Iterator[str]:
+    pick, rows = _picked(tune), tune["ranking"]
+    seeds = rows[0]["seeds"]
+    early = sum(bool(row["stopped"]) for row in rows)
+    if seeds == 1 and not decided(pick):
+        yield f"One seed cannot tell chance from merit; run more with `--seeds {ENOUGH}`."
+    elif decided(pick) and len(rows) > 1:
+        ran = len(rows) - 1 - early
+        yield (
+            f"Known at 95 %: {rows[0]['label']} is better than {few(ran, 'other', 'others')} "
+            f"with {seeds} seeds."
+        )
+    else:
+        yield from sentences.unsure(pick)
+    if early:
+        yield (
+            f"{few(early, 'other was', 'others were')} given up early, as worse by three standard "
+            "errors."
+        )
+
+
+def _change(tune: Row) -> Iterator[str]:
+    """Say with which changes of the scenario another candidate is known to be better."""
+    best = _picked(tune)["label"]
+    steady: dict[str, list[float]] = {}
+    for world in tune["regret"]:
+        if not world["input"]:
+            continue
+        if _good(world, best):
+            steady.setdefault(world["input"], []).append(world["change"])
+            continue
+        first = _first(world)
+        costs = cost(world, best, " %")
+        missed = costs == "not reached"
+        stay = "does not reach the target" if missed else f"costs {costs} more"
+        ahead = f"{first} is better, and" if first else "none reaches the target;"
+        yield _sentence(f"{_world_name(world)}: {ahead} this pick {stay}")
+    if steady:
+        worlds = [_both(what, changes) for what, changes in steady.items()]
+        yield f"It stays the best, or is not known to be worse, with {', '.join(worlds)}."
+    yield from (_sentence(text) for text in tune["warnings"] if text != ONE_SEED)  # by `_sure`
+
+
+def _good(world: Row, label: str) -> bool:
+    """Whether a candidate is the best in a world, or not known to be worse than that."""
+    return world["regret"].get(label) == 0 or label in world.get("not_worse", ())
+
+
+def _first(world: Row) -> str | None:
+    known = {label: value for label, value in world["values"].items() if value is not None}
+    return min(known, key=lambda label: known[label], default=None)
+
+
+def _both(what: str, changes: Sequence[float]) -> str:
+    if len(changes) == 1:
+        return _world_name({"input": what, "change": changes[0]})
+    return f"{what} ±{100 * abs(changes[0]):.0f}\N{NO-BREAK SPACE}%"
+
+
+def _world_name(world: Row) -> str:
+    """Name a changed scenario by its input and the change in percent."""
+    if not world["input"]:
+        return "as written"
+    sign = "+" if world["change"] > 0 else "−"
+    return f"{world['input']} {sign}{100 * abs(world['change']):.0f}\N{NO-BREAK SPACE}%"
+
 
 def ranking(found: FoundRun, place: int) -> parts.PageSection:
     """Draw and tabulate the ranking."""
     tune = found.tune
     assert tune is not None
-    say, rows = says(tune), tune["ranking"]
-    pick, figure = picked(tune), _figure(tune, place)
+    say, rows = _says(tune), tune["ranking"]
+    pick, figure = _picked(tune), _figure(tune, place)
     lead = "Filled: the best, and all not known to be worse. Bars: 95 % over seeds."
     heading = (
         f"The best of {len(rows)} configurations is known"
         if decided(pick)
-        else f"{len(alternatives(tune))} of {few(len(rows), 'configuration', 'configurations')} "
+        else f"{len(_alternatives(tune))} of {few(len(rows), 'configuration', 'configurations')} "
         "may be the best"
     )
     return parts.PageSection(f"tune-{place}", heading, lead, [figure], _tables(tune, say))
@@ -42,7 +179,7 @@ def ranking(found: FoundRun, place: int) -> parts.PageSection:
 
 def _figure(tune: Row, place: int) -> parts.Figure:
     rows = tune["ranking"]
-    good = alternatives(tune)
+    good = _alternatives(tune)
     shown = [row for row in rows[:SHOWN] if row["value"] is not None][::-1]
     worst = max((row["value"] for row in shown), default=1.0)
     in_time = tune["objective"] == "time-to-loss"
@@ -79,9 +216,9 @@ def _dots(rows: Sequence[Row], scale: float, unit: str, filled: bool) -> parts.J
     }
 
 
-def alternatives(tune: Row) -> set[str]:
+def _alternatives(tune: Row) -> set[str]:
     """Return the labels of the best and of all that are not known to be worse."""
-    pick = picked(tune)
+    pick = _picked(tune)
     return {tune["ranking"][0]["label"], *pick.get("alternatives", pick["ties"])}
 
 
@@ -91,7 +228,7 @@ def _tables(tune: Row, say: Say) -> list[parts.PageTable]:
             return say(row["value"])
         return f"above {say(row['at_least'])}" if row["at_least"] else "not reached"
 
-    best, pick = tune["ranking"][0]["label"], picked(tune)
+    best, pick = tune["ranking"][0]["label"], _picked(tune)
     apart = pick.get("not_separated", pick["ties"])
     ties = {pick["label"], *pick["ties"]}.difference(apart)
 
@@ -108,7 +245,7 @@ def _tables(tune: Row, say: Say) -> list[parts.PageTable]:
             parts.Cell(row["label"], strong=row["label"] == pick["label"]),
             verdict(row),
             value(row),
-            wording.qualified(stated(row, "value"), unit(tune)),
+            wording.qualified(stated(row, "value"), _unit(tune)),
             f"{row['reached']} of {row['seeds']}",
         )
         for row in tune["ranking"]
@@ -123,9 +260,9 @@ def sensitivity(found: FoundRun, place: int) -> parts.PageSection | None:
     assert tune is not None
     if not tune["regret"]:
         return None
-    worlds, pick = tune["regret"], picked(tune)["label"]
+    worlds, pick = tune["regret"], _picked(tune)["label"]
     most = max((_size(world, label) for world in worlds for label in world["values"]), default=0)
-    heads = list(map(world_name, worlds))
+    heads = list(map(_world_name, worlds))
     rows = [
         [label, *(_share(world, label, most or 1.0) for world in worlds)]
         for label in worlds[0]["values"]
@@ -133,7 +270,7 @@ def sensitivity(found: FoundRun, place: int) -> parts.PageSection | None:
     flipped = [
         head
         for head, world in zip(heads, worlds, strict=True)
-        if world["input"] and not good(world, pick)
+        if world["input"] and not _good(world, pick)
     ]
     heading = (
         f"Another configuration is better with {', '.join(flipped)}"

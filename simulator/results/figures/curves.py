@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paceline.simulator.results import divergence
-from paceline.simulator.results.figures import bars
-from paceline.simulator.results.figures.style import (
-    GREY,
-    chosen_formats,
-    ink,
-    look,
-    one_panel,
-    style,
-    titled,
-    two_lines,
-)
+from paceline.simulator.results.figures import bars, style
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import Groups, sampled, time_unit
 
@@ -42,7 +32,7 @@ def figures(
 
     `target`: the loss to reach; `loss`: what the axis calls it.
     """
-    with style():
+    with style.style():
         drawn = {
             "figure": error(groups, title=title, target=target, loss=loss),
             "breakdown": bars.breakdown(groups, title=title),
@@ -58,7 +48,7 @@ def files(drawn: Mapping[str, "Figure | None"]) -> dict[str, bytes]:
         f"{name}.{kind}": encode(figure, kind)
         for name, figure in drawn.items()
         if figure
-        for kind in chosen_formats()
+        for kind in style.chosen_formats()
     }
 
 
@@ -94,14 +84,14 @@ def _curves(
     groups: Groups, column: str, *, title: str, name: str, target: float | None
 ) -> "Figure":
     """Draw a line per algorithm: the mean over seeds, and a band from smallest to largest."""
-    figure, axes = one_panel()
+    figure, axes = style.one_panel()
     lines = {label: on_a_grid(runs, column) for label, runs in groups.items()}
     durations = [time[-1] for time, _ in lines.values()]
     shortest, longest = min(durations), max(durations)
     size, unit = time_unit(longest)
     ends = []
     for index, (label, (time, values)) in enumerate(lines.items()):
-        (colour, dash), middle = look(index), values.mean(axis=0)
+        (colour, dash), middle = style.look(index), values.mean(axis=0)
         axes.plot(time / size, middle, color=colour, linestyle=dash, linewidth=1.5, zorder=3)
         band(axes, time / size, values, colour)
         ends.append((label, colour, time / size, middle))
@@ -118,14 +108,14 @@ def _curves(
         shown = in_picture(shown, [values[0, 0] for _, values in lines.values()])
     vertical(axes, [*shown[np.isfinite(shown)], *([] if target is None else [target])])
     if target is not None:
-        axes.axhline(target, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
+        axes.axhline(target, color=style.GREY, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
         _label_target(figure, axes, target, [(time, values) for *_, time, values in ends])
     label_ends(figure, axes, ends)
     seeds = max(map(len, groups.values()))
     caption = f"mean of {seeds} seeds, band from smallest to largest" if seeds > 1 else "one seed"
     if column == "loss":
         caption = "; ".join([caption, *_lost(groups)])
-    titled(axes, title, caption)
+    style.titled(axes, title, caption)
     return figure
 
 
@@ -180,7 +170,9 @@ def _label_target(
 ) -> None:
     """Label the target above its line, where the fewest curves are in the way."""
     at = ("axes fraction", "data")
-    text = axes.annotate(f"target {target:g}", (0, target), (4, 3), at, "offset points", color=GREY)
+    text = axes.annotate(
+        f"target {target:g}", (0, target), (4, 3), at, "offset points", color=style.GREY
+    )
     figure.draw_without_rendering()
     box, room = text.get_window_extent(), axes.bbox
     curves = np.concatenate([axes.transData.transform(np.column_stack(line)) for line in lines])
@@ -205,7 +197,7 @@ def label_ends(
             axes.plot(x, y, "o", color=colour, markersize=3, clip_on=False)
             places[label] = to_pixels((x, y)), colour
     right, line = axes.bbox.x1, figure.dpi / 72 * 11
-    names = list(map(two_lines, places))
+    names = list(map(style.two_lines, places))
     room = [line * (1 + name.count("\n")) for name in names]
     heights = spread([y for (_, y), _ in places.values()], room, axes.bbox.y0, axes.bbox.y1)
     for name, (end, colour), moved in zip(names, places.values(), heights, strict=True):
@@ -215,7 +207,7 @@ def label_ends(
             tuple(to_axes((right + 14, moved))),
             "axes fraction",
             "axes fraction",
-            color=ink(colour),
+            color=style.ink(colour),
             verticalalignment="center",
             annotation_clip=False,
             arrowprops=LEADER | {"color": colour},

@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from paceline.simulator.results.figures import curves
-from paceline.simulator.results.figures.style import (
-    GREY,
-    look,
-    one_panel,
-    style,
-    titled,
-    two_lines,
-)
+from paceline.simulator.results.figures import curves, style
 from paceline.simulator.results.statistics import time_unit
 from paceline.simulator.studies.tune.costs import cost
 from paceline.simulator.studies.tune.race import Contender
@@ -47,7 +39,7 @@ class PlottedPoint(NamedTuple):
 
 def figures(result: "TuneResult") -> dict[str, bytes]:
     """Return every figure, by file name."""
-    with style():
+    with style.style():
         drawn = {"tune": value(result)}
         if result.regret:
             drawn["tune-sensitivity"] = sensitivity(result)
@@ -77,12 +69,12 @@ def value(result: "TuneResult") -> "Figure | None":
     lines = {name: line for name, line in lines.items() if line}
     if not lines:
         return None
-    figure, axes = one_panel()
+    figure, axes = style.one_panel()
     periods = sorted({point.x for name, line in lines.items() if keys[name] for point in line})
     first, last = (periods[0], periods[-1]) if periods else (0.0, 1.0)
     ends = []
     for index, (name, line) in enumerate(lines.items()):
-        colour, dash = look(index)
+        colour, dash = style.look(index)
         points = line if keys[name] else [line[0]._replace(x=x) for x in (first, last)]
         _draw(axes, points, colour, dash, markers=bool(keys[name]))
         label = f"{name} ({keys[name]})" if keys[name] else name
@@ -101,7 +93,7 @@ def value(result: "TuneResult") -> "Figure | None":
     caption = "best of all other parameters; without interval: given up; triangle: above that"
     if out:
         caption += f"\nnothing near the best: {', '.join(out)}"
-    titled(axes, result.space.scenario.title, caption)
+    style.titled(axes, result.space.scenario.title, caption)
     return figure
 
 
@@ -178,7 +170,7 @@ def sensitivity(result: "TuneResult") -> "Figure":
     """
     worlds = [row for row in result.regret if row["input"]]
     labels = list(worlds[0]["values"])
-    figure, axes = one_panel(1.0 + 0.75 * len(labels))
+    figure, axes = style.one_panel(1.0 + 0.75 * len(labels))
     height = 0.8 / len(worlds)
     most = 0.0
     for index, world in enumerate(worlds):
@@ -195,9 +187,9 @@ def sensitivity(result: "TuneResult") -> "Figure":
             )
             axes.annotate(
                 cost(world, label, " %"), (length, y), (3, 0), textcoords="offset points",
-                verticalalignment="center", fontsize=6, color=GREY,
+                verticalalignment="center", fontsize=6, color=style.GREY,
             )  # fmt: skip
-    axes.set_yticks(range(len(labels)), list(map(two_lines, labels)))
+    axes.set_yticks(range(len(labels)), list(map(style.two_lines, labels)))
     axes.tick_params(axis="y", length=0, labelcolor="black")
     axes.invert_yaxis()
     axes.set_xlim(0, 1.12 * (most or 1.0))
