@@ -85,9 +85,8 @@ def order(
         bounds = _twice((at_least or {}).get(label, first), exact)
         other = whole.get(label, np.where(np.isfinite(values[label]), values[label], bounds))
         other = np.where(np.abs(other - first) <= intervals.ROUNDING * np.abs(first), first, other)
-        if np.isinf(other).any() or intervals.exceeds(
-            other, first, heavy=heavy, of=of
-        ):  # inf: for good
+        never = np.isinf(other).any()  # with some seed
+        if never or intervals.exceeds(other, first, heavy=heavy, of=of):
             worse.append(label)
         if label in whole and _equivalent(first, other, heavy, of):
             equivalent.append(label)
