@@ -30,13 +30,15 @@ class Execution:
     """Engine, processes and threads that execute runs; numbers depend on none but the engine.
 
     `jobs` processes on this machine share the tasks, or the Dask cluster whose scheduler listens at
-    the address `dask`; each task uses `threads` threads. Raises InputError for impossible values.
+    the address `dask`; each task uses `threads` threads. `programs`: a user's, beside the
+    catalogue's. Raises InputError for impossible values.
     """
 
     engine: str = "auto"
     jobs: int = 1
     dask: str | None = None
     threads: int = 1
+    programs: Programs = None
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
@@ -48,12 +50,11 @@ class Execution:
                 f"jobs {self.jobs}: too many for this machine; ask for {most} or fewer"
             )
 
-    def run(  # noqa: PLR0913 - what is run
+    def run(
         self,
         scenario: Scenario,
         algorithm: Algorithm,
         seeds: Sequence[int],
-        programs: Programs,
         *,
         spans: int = 0,
         replicates: Sequence[int] | None = None,
@@ -62,10 +63,19 @@ class Execution:
 
         `replicates`: the bootstrap replicate of each seed; None: numbers as written.
         """
-        how: dict[str, Any] = {"engine": self.engine, "threads": self.threads, "programs": programs}
+        how: dict[str, Any] = {
+            "engine": self.engine,
+            "threads": self.threads,
+            "programs": self.programs,
+        }
         if replicates is not None:
             return run_replicates(scenario, algorithm, seeds, replicates, **how)
         return run_seeds(scenario, algorithm, seeds, spans=spans, **how)
+
+    def together(self, scenario: Scenario, algorithm: Algorithm, seeds: int) -> int:
+        """Return how many of an algorithm's `seeds` seeds one call runs."""
+        many = batches_seeds(scenario, algorithm, self.engine, self.programs)
+        return min(TOGETHER, -(-seeds // self.jobs)) if many else 1
 
 
 def seed_range(scenario: Scenario, count: int | None, first: int) -> range:
@@ -74,14 +84,6 @@ def seed_range(scenario: Scenario, count: int | None, first: int) -> range:
     _demand_at_least("seeds", count, 1)
     _demand_at_least("seed", first, 0)
     return range(first, first + count)
-
-
-def together(
-    scenario: Scenario, algorithm: Algorithm, seeds: int, execution: Execution, programs: Programs
-) -> int:
-    """Return how many of an algorithm's `seeds` seeds one call runs."""
-    many = batches_seeds(scenario, algorithm, execution.engine, programs)
-    return min(TOGETHER, -(-seeds // execution.jobs)) if many else 1
 
 
 def demand_algorithms(scenario: Scenario, programs: Programs) -> None:

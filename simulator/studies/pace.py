@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 from paceline.simulator.engines.batched.run import VECTORS
 from paceline.simulator.engines.dispatch import pays_off
 from paceline.simulator.engines.observer import POINTS
-from paceline.simulator.load.load import Programs, known_programs
+from paceline.simulator.load.load import known_programs
 from paceline.simulator.objectives.build import dimension_of
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Algorithm, Quadratic, Scenario
 from paceline.simulator.scenario.tables import Modes
-from paceline.simulator.studies.execution import Execution, together
+from paceline.simulator.studies.execution import Execution
 
 ENOUGH = 0.2  # seconds that further steps take once their pace counts as known
 LONGEST = 3.0  # seconds after which the pace found so far has to do
@@ -42,15 +42,9 @@ class Pace(NamedTuple):
     simulated: float
 
 
-def seconds(
-    scenario: Scenario,
-    algorithm: Algorithm,
-    seeds: int,
-    execution: Execution,
-    programs: Programs = None,
-) -> float:
+def seconds(scenario: Scenario, algorithm: Algorithm, seeds: int, execution: Execution) -> float:
     """Return the core seconds of the runs of an algorithm, from a measurement of its pace."""
-    found = measure(scenario, algorithm, seeds, execution, programs)
+    found = measure(scenario, algorithm, seeds, execution)
     run = scenario.run
     by_time = run.duration / found.simulated if run.duration and found.simulated else inf
     steps = min(run.steps or inf, by_time)
@@ -58,20 +52,14 @@ def seconds(
     return seeds * (found.start + steps * found.step + points * found.evaluation)
 
 
-def measure(
-    scenario: Scenario,
-    algorithm: Algorithm,
-    seeds: int,
-    execution: Execution,
-    programs: Programs = None,
-) -> Pace:
+def measure(scenario: Scenario, algorithm: Algorithm, seeds: int, execution: Execution) -> Pace:
     """Measure the pace of an algorithm, in a few tenths of a second."""
-    program = known_programs(programs)[algorithm.name]
+    program = known_programs(execution.programs)[algorithm.name]
     if execution.engine == "auto":  # that of the whole run: a few steps alone never pay off
         whole = pays_off(scenario, program)
         execution = replace(execution, engine="batched" if whole else "virtual")
     small, scale = _smaller(scenario)
-    count = together(small, algorithm, seeds, execution, programs)
+    count = execution.together(small, algorithm, seeds)
     entries = small.cluster.workers * (dimension_of(small.objective) or 0)
     few = range(min(count, max(1, VECTORS // entries)) if entries else count)
     settings = small.run
@@ -80,7 +68,7 @@ def measure(
         run = settings.model_copy(update={"steps": steps, "evaluate_every": every})
         began = time.perf_counter()
         short = small.model_copy(update={"run": run})
-        runs = execution.run(short, algorithm, few, programs)
+        runs = execution.run(short, algorithm, few)
         return (time.perf_counter() - began) / len(few), runs[0]
 
     warm = timed(1, 1)[0]  # compiles what must be compiled, and fills caches

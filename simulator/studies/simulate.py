@@ -17,7 +17,6 @@ from paceline.simulator.studies.execution import (
     demand_algorithms,
     opened,
     seed_range,
-    together,
 )
 from paceline.simulator.studies.result import Result, save
 from paceline.simulator.studies.task import Task, settings
@@ -54,25 +53,18 @@ def simulate(  # noqa: PLR0913 - the options of the command
     if not isinstance(scenario, Scenario):
         scenario = load(scenario, programs=programs)
     alone = jobs == 1 and dask is None
-    execution = Execution(engine, jobs, dask, threads=processes.cores() if alone else 1)
+    execution = Execution(engine, jobs, dask, processes.cores() if alone else 1, programs)
     numbers = seed_range(scenario, seeds, seed)
     demand_algorithms(scenario, programs)
     if not force:
-        size.demand([(scenario, numbers)], execution, programs)
+        size.demand([(scenario, numbers)], execution)
     tasks = plan(scenario, numbers, engine, paired)
     asked = settings(
         "simulate", scenario, programs, seeds=list(numbers), engine=engine, paired=paired
     )
     with opened(out, overwrite, store.Directory, asked) as directory:
-        versioned = programs is None
-        runs, resumed = execute(
-            scenario,
-            tasks,
-            execution,
-            kept=(kept or directory) if versioned else None,
-            programs=programs,
-            progress=progress,
-        )
+        kept = (kept or directory) if programs is None else None  # their code has no version
+        runs, resumed = execute(scenario, tasks, execution, kept, progress)
         count = len(scenario.algorithm) * len(numbers)
         result = Result(scenario, list(numbers), runs[:count], resumed, runs[count:], paired)
         if directory:
@@ -106,13 +98,11 @@ def plan(scenario: Scenario, seeds: Sequence[int], engine: str, paired: bool) ->
     ]
 
 
-def execute(  # noqa: PLR0913 - what is run, and how
+def execute(
     scenario: Scenario,
     tasks: Sequence[Task],
     execution: Execution,
-    *,
     kept: store.Directory | None,
-    programs: Programs,
     progress: Progress | None,
 ) -> tuple[list[Run], int]:
     """Return the run of each task, and how many of them `kept` had; keep each new one at once."""
@@ -120,15 +110,10 @@ def execute(  # noqa: PLR0913 - what is run, and how
     found = [kept.part(key) for key in keys] if kept else []
     done = {index: run for index, run in enumerate(found) if run}
     resumed = len(done)
-    blocks = share_out(scenario, tasks, done, execution, programs)
+    blocks = share_out(scenario, tasks, done, execution)
     todo = {number: [tasks[index] for index in block] for number, block in enumerate(blocks)}
-    work = partial(
-        run_block,
-        scenario,
-        execution=execution,
-        programs=programs,
-        expected=plugins.versions(scenario.objective),
-    )
+    versions = plugins.versions(scenario.objective)
+    work = partial(run_block, scenario, execution=execution, expected=versions)
     with executors.start(execution) as executor:
         if progress:
             progress(len(done), len(tasks))
@@ -143,11 +128,7 @@ def execute(  # noqa: PLR0913 - what is run, and how
 
 
 def share_out(
-    scenario: Scenario,
-    tasks: Sequence[Task],
-    done: Mapping[int, Run],
-    execution: Execution,
-    programs: Programs,
+    scenario: Scenario, tasks: Sequence[Task], done: Mapping[int, Run], execution: Execution
 ) -> list[list[int]]:
     """Group the indices of the tasks to do into blocks: seeds of one algorithm, run by one call.
 
@@ -163,7 +144,7 @@ def share_out(
         first = tasks[group[0]]
         count = 1
         if first.replicate is None:
-            count = together(scenario, first.algorithm, len(group), execution, programs)
+            count = execution.together(scenario, first.algorithm, len(group))
         found += [group[start : start + count] for start in range(0, len(group), count)]
     return sorted(found, key=lambda block: tasks[block[0]].seed)
 
@@ -173,16 +154,13 @@ def run_block(
     tasks: Sequence[Task],
     *,
     execution: Execution,
-    programs: Programs,
     expected: Mapping[str, str],
 ) -> list[Run]:
     """Run tasks of one algorithm in this process; refuse versions other than those `expected`."""
     store.demand_versions(expected)
     first, seeds = tasks[0], [task.seed for task in tasks]
     replicates = [task.replicate for task in tasks if task.replicate is not None] or None
-    return execution.run(
-        scenario, first.algorithm, seeds, programs, spans=first.spans, replicates=replicates
-    )
+    return execution.run(scenario, first.algorithm, seeds, spans=first.spans, replicates=replicates)
 
 
 def _description(tasks: Sequence[Task]) -> str:

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from paceline.simulator.cluster.workers import ideal_rate
 from paceline.simulator.engines.observer import POINTS
 from paceline.simulator.errors import InputError
-from paceline.simulator.load.load import Programs
 from paceline.simulator.objectives.build import dimension_of
 from paceline.simulator.results.run import COLUMNS, SPAN
 from paceline.simulator.results.statistics import human, number
@@ -92,7 +91,6 @@ def count(scenario: Scenario, seeds: int) -> Size:
 def demand(
     runs: Iterable[tuple[Scenario, range]],
     execution: Execution | None = None,
-    programs: Programs = None,
 ) -> None:
     """Refuse scenarios, each with its range of seeds, that exceed a week or this machine's memory.
 
@@ -116,7 +114,7 @@ def demand(
             "cluster.workers, seeds, jobs, a larger run.evaluate_every), or insist with --force"
         )
     shared = min(execution.jobs, processes.cores())
-    seconds = estimate(parts, execution, programs, enough=LONGEST * shared) / shared
+    seconds = estimate(parts, execution, enough=LONGEST * shared) / shared
     if seconds > LONGEST:
         gradients = sum(part.size.gradients for part in parts)
         raise InputError(
@@ -126,9 +124,7 @@ def demand(
         )
 
 
-def estimate(
-    parts: Iterable[Part], execution: Execution, programs: Programs = None, enough: float = 0.0
-) -> float:
+def estimate(parts: Iterable[Part], execution: Execution, enough: float = 0.0) -> float:
     """Return the core seconds that runs take together.
 
     The largest parts are measured; after `PROBING` seconds, or beyond `enough`, the others are
@@ -145,7 +141,7 @@ def estimate(
         if counted and (found > enough > 0 or monotonic() > end):
             break
         try:
-            found += pace.seconds(part.scenario, part.algorithm, part.seeds, execution, programs)
+            found += pace.seconds(part.scenario, part.algorithm, part.seeds, execution)
         except Exception:  # the run itself will say what is wrong
             return 0.0
         counted, most = counted + part.size.seconds, most - part.size.seconds

@@ -340,7 +340,7 @@ def test_processes_and_dask_give_the_same_bytes(folder, capsys, address):
 
 def test_other_versions_are_refused():
     with pytest.raises(InputError, match="install those"):
-        run_batch([], execution=Execution(), programs=None, expected={"numpy": "0"})
+        run_batch([], execution=Execution(), expected={"numpy": "0"})
 
 
 def test_torchs_version_counts_where_some_point_has_gradients_of_torch(folder, monkeypatch):

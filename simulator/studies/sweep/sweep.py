@@ -81,17 +81,17 @@ def sweep(  # noqa: PLR0913 - the options of the command
     asked = grids.grid(_axes(vary)) if vary else [grids.texts(point) for point in points]
     grids.check(asked)
     scenarios = _scenarios(scenario, asked, programs)
-    execution = Execution(engine, jobs, dask)
+    execution = Execution(engine, jobs, dask, programs=programs)
     ranges = [seed_range(each, seeds, seed) for each in scenarios]
     for each in scenarios:
         demand_algorithms(each, programs)
     if not force:
-        size.demand(zip(scenarios, ranges, strict=True), execution, programs)
+        size.demand(zip(scenarios, ranges, strict=True), execution)
     tasks = plan(asked, scenarios, ranges)
     own = settings("sweep", scenario, programs, seed=seed, seeds=seeds, engine=engine, points=asked)
     with opened(out, overwrite, store.SweepDirectory, own) as directory:
         kept = directory if programs is None else None  # the code of `programs` has no version
-        records, resumed = execute(tasks, execution, kept, programs, progress)
+        records, resumed = execute(tasks, execution, kept, progress)
         result = table.collected(scenario, asked, scenarios, records, resumed)
         if directory:
             save(result, directory)
@@ -113,7 +113,6 @@ def execute(
     tasks: Sequence[SweepTask],
     execution: Execution,
     directory: store.SweepDirectory | None,
-    programs: Programs,
     progress: Progress | None,
 ) -> tuple[list[Record], int]:
     """Return the record of each task, and how many of their runs the directory had.
@@ -122,7 +121,7 @@ def execute(
     """
     kept = directory.kept if directory else {}
     keys = [
-        task.key(execution.engine) if programs is None else str(index)
+        task.key(execution.engine) if execution.programs is None else str(index)
         for index, task in enumerate(tasks)
     ]
     unique = dict(zip(keys, tasks, strict=True))
@@ -133,7 +132,7 @@ def execute(
     if progress:
         progress(ready, total)
     versions = plugins.versions(*(task.scenario.objective for task in tasks))
-    work = partial(run_batch, execution=execution, programs=programs, expected=versions)
+    work = partial(run_batch, execution=execution, expected=versions)
     with closing(_results(work, todo, execution)) as results:
         for key, record in results:
             done[key] = record
@@ -217,18 +216,14 @@ def _description(tasks: Sequence[SweepTask]) -> str:
 
 
 def run_batch(
-    tasks: Sequence[SweepTask],
-    *,
-    execution: Execution,
-    programs: Programs,
-    expected: Mapping[str, str],
+    tasks: Sequence[SweepTask], *, execution: Execution, expected: Mapping[str, str]
 ) -> list[Record]:
     """Run tasks until `SLICE` has passed, at least one; refuse versions other than `expected`."""
     store.demand_versions(expected)
     records: list[Record] = []
     end = time.monotonic() + SLICE
     for task in tasks:
-        runs = execution.run(task.scenario, task.algorithm, task.seeds, programs)
+        runs = execution.run(task.scenario, task.algorithm, task.seeds)
         records.append(table.measured(task.scenario, runs))
         if time.monotonic() > end:
             break

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from functools import partial
 
-from paceline.simulator.load.load import Programs
 from paceline.simulator.objectives import plugins
 from paceline.simulator.results import statistics, store
 from paceline.simulator.results.figures.style import FORMATS
@@ -83,7 +82,6 @@ class Runner:
 
     objective: TuningObjective
     execution: Execution
-    programs: Programs = None
     executor: Executor | None = None
     directory: TuneDirectory | None = None
     done: int = 0
@@ -101,7 +99,6 @@ class Runner:
             run_request,
             objective=self.objective,
             execution=self.execution,
-            programs=self.programs,
             expected=plugins.versions(*(each.scenario.objective for each in requests)),
         )
         for index, scores in executors.results(self.executor, work, todo, _description):
@@ -128,7 +125,7 @@ class Runner:
 
         The code of users' programs has no version, so that their runs are not kept.
         """
-        if self.directory is None or self.programs is not None:
+        if self.directory is None or self.execution.programs is not None:
             return {}
         objective = store.dump(astuple(self.objective))
         scenario, engine = request.scenario, self.execution.engine
@@ -150,7 +147,6 @@ def run_request(
     *,
     objective: TuningObjective,
     execution: Execution,
-    programs: Programs,
     expected: Mapping[str, str],
 ) -> list[Score]:
     """Run and score a request in this process; refuse versions other than those `expected`.
@@ -160,5 +156,5 @@ def run_request(
     store.demand_versions(expected)
     scenario, seeds = request.scenario, request.seeds
     replicates = seeds if scenario.calibration else None
-    runs = execution.run(scenario, scenario.algorithm[0], seeds, programs, replicates=replicates)
+    runs = execution.run(scenario, scenario.algorithm[0], seeds, replicates=replicates)
     return [objective.score(run, scenario) for run in runs]

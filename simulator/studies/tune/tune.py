@@ -58,10 +58,10 @@ def tune(  # noqa: PLR0913 - the options of the command
     began = time.perf_counter()
     if not isinstance(scenario, Scenario):
         scenario = load(scenario, programs=programs)
-    execution = Execution(engine, jobs, dask)
+    execution = Execution(engine, jobs, dask, programs=programs)
     asked = seed_range(scenario, seeds, seed)
     if not force:
-        size.demand([(scenario, asked)], execution, programs)
+        size.demand([(scenario, asked)], execution)
     numbers = list(asked)
     if trials < 1:
         raise InputError(f"trials {trials}: must be at least 1")
@@ -81,7 +81,7 @@ def tune(  # noqa: PLR0913 - the options of the command
             assert aim.deadline is not None
             tried = tried.until(aim.deadline)
         with quiet(), executors.start(execution) as executor:
-            runner = Runner(aim, execution, programs, executor, directory)
+            runner = Runner(aim, execution, executor, directory)
             search = Search(Race(tried, aim, runner, numbers), seed, progress)
             contenders = search.run(trials, warm_starts.first(tried))
             if not contenders:

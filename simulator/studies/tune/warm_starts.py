@@ -89,7 +89,7 @@ def shortest(space: Space, seed: int, execution: Execution) -> float:
     durations = []
     for table in tables or [space.candidate(*space.chosen(point)).table for point in middle]:
         world = space.world(table)
-        (run,) = execution.run(world, world.algorithm[0], [seed], space.programs)
+        (run,) = execution.run(world, world.algorithm[0], [seed])
         durations.append(run.duration)
     return min(durations)
 
