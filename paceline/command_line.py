@@ -258,12 +258,8 @@ def _theory(  # noqa: PLR0913, PLR0917 - the contract's options
     document = statistics.jsonable(theory.theory(loaded))
     if out:
         file, data = out / "theory.json", store.dump(document)
-        try:
+        with store.writing(out, "choose another --out"):
             store.write_free(file, data, given=True, overwrite=overwrite)
-        except OSError as error:
-            raise InputError(
-                f"{out}: cannot write here ({error.strerror}); choose another --out"
-            ) from None
     _answer(as_json, lambda: document, lambda: terminal.theory(document), document["notes"])
 
 

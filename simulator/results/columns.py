@@ -43,7 +43,7 @@ def _untimed(values: intervals.Values, _: bool) -> intervals.Estimate:
     return intervals.estimate(values)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ResultColumn:
     """A number of one run, and its estimate over seeds.
 
@@ -58,7 +58,7 @@ class ResultColumn:
     key: str
     heading: str
     words: str
-    unit: str
+    unit: str = ""
     of_summary: Callable[[Summary], float | None]
     of_run: Callable[[Run, Conditions], float | None]
     shown_in: tuple[str, ...] = (SIMULATE, SWEEP, PAGE)
@@ -139,7 +139,6 @@ RESULT_COLUMNS = (
         key="final_loss",
         heading="final\nloss",
         words="final loss",
-        unit="",
         of_summary=lambda row: row["loss"]["last"],
         of_run=lambda run, _: nan if divergence.diverged(run) else _last(run, "loss"),
         estimate=_untimed,
@@ -148,7 +147,6 @@ RESULT_COLUMNS = (
         key="final_accuracy",
         heading="accuracy",
         words="final accuracy",
-        unit="",
         of_summary=lambda row: row["accuracy"]["last"],
         of_run=lambda run, _: _last(run, "accuracy"),
         estimate=lambda values, _: intervals.share(values),
@@ -157,7 +155,6 @@ RESULT_COLUMNS = (
         key="bytes_per_step",
         heading="bytes/step",
         words="bytes per step",
-        unit="",
         of_summary=lambda row: row["bytes_per_step"],
         of_run=lambda run, _: run.curve["bytes"][-1] / run.steps if run.steps else None,
         shown_in=(),
@@ -167,7 +164,6 @@ RESULT_COLUMNS = (
         key="total_cost",
         heading="cost",
         words="cost",
-        unit="",
         of_summary=lambda row: row["cost"],
         of_run=lambda run, given: _last(run, "cost") if given.priced else None,
         shown_in=(SWEEP,),
@@ -176,7 +172,6 @@ RESULT_COLUMNS = (
         key="scalability",
         heading="scalability",
         words="scalability",
-        unit="",
         of_summary=lambda row: row["scalability"],
         of_run=_scalability,
         shown_in=(),

@@ -12,8 +12,8 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -356,18 +356,23 @@ def write_free(path: Path, data: bytes, *, given: bool, overwrite: bool) -> Path
         return path
 
 
+@contextmanager
+def writing(place: Path | str, remedy: str) -> Iterator[None]:
+    """Raise InputError, with its remedy, for what keeps files from being written at `place`."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{place}: cannot write here ({error.strerror}); {remedy}") from None
+
+
 def publish(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write a report's files, by name, to a folder that need not be there yet.
 
     Raises InputError where they cannot be written.
     """
-    try:
+    with writing(folder, "choose another --report"):
         for name, data in files.items():
             write(folder / name, data)
-    except OSError as error:
-        raise InputError(
-            f"{folder}: cannot write here ({error.strerror}); choose another --report"
-        ) from None
 
 
 def identity(path: Path, name: str = WHOLE) -> str:

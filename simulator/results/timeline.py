@@ -2,6 +2,10 @@
 
 Perfetto counts whole nanoseconds, and leaves out a slice that overlaps the one before it; so times
 are rounded to those before anything else, and a slice begins where the one before it ends.
+
+A viewer ties each end of an arrow to the slice that contains it. So an arrow begins just inside the
+slice in which its source sent a message, and ends just inside the slice after which its target
+acted on it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from paceline.simulator.inputs import untrusted
-from paceline.simulator.results import timeline_arrows
-from paceline.simulator.results.run import Kind, Run
+from paceline.simulator.results.run import Cause, Kind, Run
 from paceline.simulator.results.statistics import Groups
 
 Document = dict[str, Any]
@@ -24,6 +27,10 @@ CUT = " (only the beginning)"
 RED = "terrible"  # the name of red in chrome://tracing
 NANOSECONDS = 1e9  # per second
 PER_MICROSECOND = 1e3  # nanoseconds
+LEAST = 10  # nanoseconds; shorter slices get no arrows
+BEGIN, END = 4, 2  # nanoseconds from an arrow's ends to the ends of their slices
+
+Ends = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def events(groups: Groups) -> Document:
@@ -127,9 +134,9 @@ def _process(pid: int, run: Run, numbers: Iterator[int]) -> Iterator[dict[str, A
         }
     if run.arrows is not None:
         awake = spans["kind"] != Kind.DOWN
-        slices = timeline_arrows.Slices(spans["worker"][awake], starts[awake], ends[awake])
+        slices = Slices(spans["worker"][awake], starts[awake], ends[awake])
         sent, taken = nanoseconds(run.arrows["sent"]), nanoseconds(run.arrows["taken"])
-        for begin, end in timeline_arrows.drawn(run.arrows, sent, taken, slices):
+        for begin, end in _drawn(run.arrows, sent, taken, slices):
             shared = {"id": next(numbers), "pid": pid}
             yield {"ph": "s", **begin, **shared}
             yield {"ph": "f", "bp": "e", **end, **shared}
@@ -147,3 +154,53 @@ def _name(pid: int, thread: int, what: str, name: str) -> dict[str, Any]:
 def _order(pid: int) -> dict[str, Any]:
     place = {"sort_index": pid - FIRST}
     return {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": place}
+
+
+class Slices:
+    """The slices of all nodes, from `starts` to `ends` (n,), nanoseconds."""
+
+    def __init__(self, nodes: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> None:
+        self._of: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        for node in np.unique(nodes).tolist():
+            own = np.flatnonzero((nodes == node) & (ends - starts >= LEAST))
+            own = own[np.argsort(starts[own], kind="stable")]
+            self._of[node] = starts[own], ends[own]
+
+    def around(self, nodes: np.ndarray, times: np.ndarray) -> Ends:
+        """Return start and end of each node's slice at each time, and whether there is one.
+
+        A slice includes its end. Shapes (n,), times in nanoseconds.
+        """
+        starts, ends = np.zeros_like(times), np.zeros_like(times)
+        there = np.zeros(len(times), dtype=bool)
+        for node in np.unique(nodes).tolist():
+            begin, end = self._of.get(node, (times[:0], times[:0]))
+            if not len(begin):
+                continue
+            own = np.flatnonzero(nodes == node)
+            at = times[own]
+            places = np.maximum(np.searchsorted(begin, at, side="left") - 1, 0)
+            starts[own], ends[own] = begin[places], end[places]
+            # or after one that is too short
+            there[own] = (starts[own] <= at) & (at <= ends[own] + LEAST)
+        return starts, ends, there
+
+
+def _drawn(
+    arrows: np.ndarray, sent: np.ndarray, taken: np.ndarray, slices: Slices
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield both ends of every arrow that leads from a slice to a slice, as parts of trace events.
+
+    `arrows`: of dtype `run.ARROW`; `sent`, `taken`: their times in nanoseconds, (n,).
+    """
+    starts, ends, there = slices.around(arrows["source"], sent)
+    begins = np.maximum(starts, np.minimum(sent, ends) - BEGIN)
+    starts, ends, also = slices.around(arrows["target"], taken)
+    comes = np.maximum(np.maximum(starts, np.minimum(taken, ends) - END), begins)
+    for index in np.flatnonzero(there & also & (comes < ends)).tolist():
+        source, target, cause, *_ = arrows[index].tolist()
+        name = {"name": Cause(cause).name.lower(), "cat": "between workers"}
+        yield (
+            {**name, "tid": source, "ts": int(begins[index]) / PER_MICROSECOND},
+            {**name, "tid": target, "ts": int(comes[index]) / PER_MICROSECOND},
+        )

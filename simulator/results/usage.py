@@ -40,20 +40,21 @@ def failures(runs: Sequence[Run]) -> dict[str, Any] | None:
 def lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Means over seeds of `Run.lines`. `saturated`, `down`: shares of the time."""
     spans = list(map(span, runs))
+
+    def share(each: Sequence[dict[str, Any]], key: str) -> float | None:
+        pairs = zip(each, spans, strict=True)
+        return _mean(
+            min(1.0, line.get(key, 0.0) / whole) if whole else 0.0 for line, whole in pairs
+        )
+
     return [
         {
             "line": each[0]["line"],
             "bandwidth": each[0]["bandwidth"],
             "bytes": _mean(line["bytes"] for line in each),
             "utilisation": _mean(line["utilisation"] for line in each),
-            "saturated": _mean(
-                min(1.0, line["saturated_seconds"] / whole) if whole else 0.0
-                for line, whole in zip(each, spans, strict=True)
-            ),
-            "down": _mean(
-                min(1.0, line.get("down_seconds", 0.0) / whole) if whole else 0.0
-                for line, whole in zip(each, spans, strict=True)
-            ),
+            "saturated": share(each, "saturated_seconds"),
+            "down": share(each, "down_seconds"),
         }
         for each in zip(*(run.lines for run in runs), strict=True)
     ]

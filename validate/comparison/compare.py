@@ -72,15 +72,12 @@ class Comparison(ComparisonStatistics):
         """
         sides = {"predicted": self.predicted, "measured": self.measured}
         settings = {name: store.identity(each.path) for name, each in sides.items()}
-        try:
-            with ComparisonDirectory(
-                Path(out), {"command": "compare", **settings}, overwrite=overwrite
-            ) as directory:
-                self.write(directory)
-        except OSError as error:
-            raise InputError(
-                f"{out}: cannot write here ({error.strerror}); choose a directory with --out"
-            ) from None
+        settings["command"] = "compare"
+        with (
+            store.writing(out, "choose a directory with --out"),
+            ComparisonDirectory(Path(out), settings, overwrite=overwrite) as directory,
+        ):
+            self.write(directory)
 
     def write(self, directory: ComparisonDirectory) -> None:
         """Write comparison.json, the figures and both timelines in one to an open directory."""

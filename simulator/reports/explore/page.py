@@ -9,6 +9,9 @@ from paceline.simulator.reports.explore import address, export, picture, words
 from paceline.simulator.reports.explore.controls import Control
 from paceline.simulator.reports.explore.views import Explorer, View
 
+STORES = ("ask", "answer", "poll", "news", "told", "moved", "heard")
+"""What explore.js and the callbacks tell each other."""
+
 
 def page(explorer: Explorer, overrides: list[str]) -> Dash:
     """Return the page of a scenario that was loaded with `overrides` (--set)."""
@@ -30,82 +33,45 @@ def page(explorer: Explorer, overrides: list[str]) -> Dash:
 def _layout(explorer: Explorer, title: str) -> html.Div:
     rows = picture.rows(len(explorer.scenario.algorithm))
     spec = [
-        {
-            "name": control.name,
-            "texts": control.texts,
-            "own": control.own,
-            "at": control.nearest(control.own),
-        }
-        for control in explorer.controls
+        {"name": each.name, "texts": each.texts, "own": each.own, "at": each.nearest(each.own)}
+        for each in explorer.controls
     ]
-    return html.Div(
-        [
-            html.Header(
-                [
-                    html.H1(title),
-                    html.P(id="pick", className="pick", **_aria({"aria-live": "polite"})),
-                    html.P(id="shown", className="shown"),
-                    html.P(id="problems", className="problems", role="alert"),
-                ]
-            ),
-            html.Main(
-                [
-                    html.Section(
-                        [
-                            *map(_control, explorer.controls),
-                            html.Div(
-                                [
-                                    html.Button("Reset all", id="reset", n_clicks=0),
-                                    html.Button("Export scenario", id="export", n_clicks=0),
-                                ],
-                                className="buttons",
-                            ),
-                            *(
-                                []
-                                if explorer.controls
-                                else [
-                                    html.P("This scenario has no setting that a slider can move.")
-                                ]
-                            ),
-                        ],
-                        className="controls",
-                        **_aria({"aria-label": "Settings"}),
-                    ),
-                    html.Section(
-                        [
-                            html.Div(id="error", **_aria({"aria-label": "Error against time"})),
-                            html.P(
-                                "Bands span the smallest to the largest seed. Thin lines: the "
-                                "scenario as loaded. Dotted lines: the bound of Theorem 2 with "
-                                "expected times, where it applies.",
-                                className="caption",
-                            ),
-                            html.Div(
-                                id="spent",
-                                style={"height": f"{rows}px"},
-                                **_aria({"aria-label": "Time per step"}),
-                            ),
-                            html.H2("In theory"),
-                            html.Dl(id="theory"),
-                        ],
-                        className="figures",
-                        **_aria({"aria-label": "Prediction"}),
-                    ),
-                ]
-            ),
-            html.Div(dcc.Graph(), hidden=True),  # loads plotly.js, which explore.js calls directly
-            dcc.Store(id="controls", data=spec),
-            dcc.Store(id="ask"),
-            dcc.Store(id="answer"),
-            dcc.Store(id="poll"),
-            dcc.Store(id="news"),
-            dcc.Store(id="told"),
-            dcc.Store(id="moved"),
-            dcc.Store(id="heard"),
-            dcc.Download(id="download"),
-        ],
-        className="page",
+    head = [
+        html.H1(title),
+        html.P(id="pick", className="pick", **_aria({"aria-live": "polite"})),
+        html.P(id="shown", className="shown"),
+        html.P(id="problems", className="problems", role="alert"),
+    ]
+    buttons = [
+        html.Button("Reset all", id="reset", n_clicks=0),
+        html.Button("Export scenario", id="export", n_clicks=0),
+    ]
+    settings = [*map(_control, explorer.controls), html.Div(buttons, className="buttons")]
+    if not explorer.controls:
+        settings.append(html.P("This scenario has no setting that a slider can move."))
+    caption = (
+        "Bands span the smallest to the largest seed. Thin lines: the scenario as loaded. Dotted "
+        "lines: the bound of Theorem 2 with expected times, where it applies."
     )
+    spent = _aria({"aria-label": "Time per step"})
+    figures = [
+        html.Div(id="error", **_aria({"aria-label": "Error against time"})),
+        html.P(caption, className="caption"),
+        html.Div(id="spent", style={"height": f"{rows}px"}, **spent),
+        html.H2("In theory"),
+        html.Dl(id="theory"),
+    ]
+    sections = [
+        html.Section(settings, className="controls", **_aria({"aria-label": "Settings"})),
+        html.Section(figures, className="figures", **_aria({"aria-label": "Prediction"})),
+    ]
+    unseen = [
+        html.Div(dcc.Graph(), hidden=True),  # loads plotly.js, which explore.js calls directly
+        dcc.Store(id="controls", data=spec),
+        *(dcc.Store(id=name) for name in STORES),
+        dcc.Download(id="download"),
+    ]
+    return html.Div([html.Header(head), html.Main(sections), *unseen], className="page")
 
 
 def _aria(attributes: dict[str, str]) -> dict[str, Any]:

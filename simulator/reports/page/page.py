@@ -63,12 +63,8 @@ def report(
     if path.is_dir():
         raise InputError(f"{path}: a directory; give the file to write, such as {path / FILE}")
     data = html(every).encode()
-    try:
+    with store.writing(path, "choose another file with -o"):
         return store.write_free(path, data, given=out is not None, overwrite=overwrite)
-    except OSError as error:
-        raise InputError(
-            f"{path}: cannot write here ({error.strerror}); choose another file with -o"
-        ) from None
 
 
 def html(every: Sequence[FoundRun]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import Programs, load
-from paceline.simulator.results import statistics
+from paceline.simulator.results import statistics, store
 from paceline.simulator.results.figures import style
 from paceline.simulator.results.order import Order
 from paceline.simulator.results.ownership import Destination
@@ -145,13 +145,6 @@ def save(result: TuneResult, directory: TuneDirectory) -> None:
     """Write tune.json and the figures. Raises InputError where they cannot be written."""
     document = result.json()
     document["scenario"]["table"] = result.space.scenario.table
-    try:
-        style.save(
-            partial(figures.figures, result),
-            lambda drawn: directory.replace(drawn, document),
-            directory.path,
-        )
-    except OSError as error:
-        raise InputError(
-            f"{directory.path}: cannot write here ({error.strerror}); choose another --out"
-        ) from None
+    draw, where = partial(figures.figures, result), directory.path
+    with store.writing(where, "choose another --out"):
+        style.save(draw, lambda drawn: directory.replace(drawn, document), where)
