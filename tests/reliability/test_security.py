@@ -350,11 +350,7 @@ def test_the_explorers_labels_are_text():
     named = parse(table, file=scenario.file, folder=Path(scenario.file).parent)
     with ThreadPoolExecutor(1) as executor:
         view = Explorer(named, executor).view("", rest=False)
-    drawn = [
-        picture.error(view, view, dark=False, narrow=False),
-        picture.error(view, view, dark=False, narrow=True),
-        picture.spent(view, view, dark=False, narrow=False),
-    ]
+    drawn = [picture.error(view, view), picture.spent(view, view)]
     assert bad not in repr(drawn)
     assert "<a" not in repr(drawn)
     assert bad not in parts.literal(bad)

@@ -46,7 +46,10 @@ def _layout(explorer: Explorer, title: str) -> html.Div:
         html.Button("Reset all", id="reset", n_clicks=0),
         html.Button("Export scenario", id="export", n_clicks=0),
     ]
-    settings = [*map(_control, explorer.controls), html.Div(buttons, className="buttons")]
+    settings: list[Any] = [
+        *map(_control, explorer.controls),
+        html.Div(buttons, className="buttons"),
+    ]
     if not explorer.controls:
         settings.append(html.P("This scenario has no setting that a slider can move."))
     caption = (
@@ -134,7 +137,7 @@ def _wire(app: Dash, explorer: Explorer, overrides: list[str]) -> None:
     )
     def _answer(ask: dict[str, Any]) -> tuple[Any, ...]:
         view = explorer.view(str(ask.get("search", "")), rest=ask.get("phase") != "drag")
-        look = {"dark": bool(ask.get("dark")), "narrow": bool(ask.get("narrow"))}
+        start = explorer.start()
         heard = {
             "id": ask.get("id"),
             "phase": ask.get("phase"),
@@ -146,11 +149,7 @@ def _wire(app: Dash, explorer: Explorer, overrides: list[str]) -> None:
             "search": address.write(view.state),
             "more": not view.final,
             "shown": view.shown,
-        }
-        start = explorer.start()
-        heard["figures"] = {
-            "error": picture.error(view, start, **look),
-            "spent": picture.spent(view, start, **look),
+            "figures": {"error": picture.error(view, start), "spent": picture.spent(view, start)},
         }
         return (
             _theory(view),

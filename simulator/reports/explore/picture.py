@@ -1,4 +1,5 @@
-"""The page's two figures as plotly's JSON: error against time, and where the time goes."""
+"""The page's two figures as numbers, which assets/figures.js draws: error against time, and where
+the time goes."""
 
 import math
 from collections.abc import Sequence
@@ -18,32 +19,17 @@ from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import human, sampled, seconds_per_step, time_unit
 
 POINTS = 200  # of a curve
-HEIGHT, LOW = 440, 330  # pixels; LOW on a phone
+INNER = 360  # pixels of the first figure's axis, as in figures.js
 DASHES = ("solid", "dash", "dot")
 SPENT = {part: PARTS[part][0] for part in ("compute", "wait", "communicate")}
 REST = PARTS["lost"][0]  # of all other parts: lost and down
-INK = {False: ("#1b1f24", "#59626b", "#e4e7ea"), True: ("#e8eaed", "#a3abb3", "#343a41")}
-"""Colours of text, axes and grid lines: in light mode, and in dark mode (True)."""
 
-Figure = dict[str, Any]
-
-
-def colour(index: int, dark: bool) -> str:
-    """Return an algorithm's colour; black is invisible in dark mode and becomes light grey."""
-    found = COLOURS[index % len(COLOURS)]
-    return "#e8eaed" if dark and found == "#000000" else found
+Curve = tuple[np.ndarray, np.ndarray]
+"""Times (seconds), shape (points,), and values then."""
+Json = dict[str, Any]
 
 
-def text_colour(index: int, dark: bool) -> str:
-    """Return its colour for text, which needs more contrast: darker, or lighter in dark mode."""
-    found = colour(index, dark).lstrip("#")
-    parts = [int(found[at : at + 2], 16) for at in (0, 2, 4)]
-    if dark:
-        return f"rgb({','.join(str(round(255 - 0.62 * (255 - part))) for part in parts)})"
-    return f"rgb({','.join(str(round(0.75 * part)) for part in parts)})"
-
-
-def _grid(runs: Sequence[Run], column: str) -> tuple[np.ndarray, np.ndarray]:
+def _grid(runs: Sequence[Run], column: str) -> Curve:
     """Return times (s), shape (points,), and each seed's values then, shape (seeds, points)."""
     times = [np.array(run.curve["time"]) for run in runs]
     whole = len(times) == 1 and times[0].size <= POINTS
@@ -51,142 +37,90 @@ def _grid(runs: Sequence[Run], column: str) -> tuple[np.ndarray, np.ndarray]:
     return grid, sampled(runs, column, grid)
 
 
-def error(view: View, start: View, *, dark: bool, narrow: bool) -> Figure:
-    """Draw error against time: a line and a band (smallest to largest seed) per algorithm.
+def error(view: View, start: View) -> Json:
+    """Return error against time: a line and a band (smallest to largest seed) per algorithm.
 
-    Thin lines are those of `start`, the scenario as loaded; dotted ones are Theorem 2's bound.
+    `before`: lines of `start`, the scenario as loaded; `rest`: how lines that are cut short go on;
+    `bounds`: Theorem 2's.
     """
     column = "loss" if _has_loss(view) else "step"
-    now = [(i, _grid(part.runs, column)) for i, part in enumerate(view.parts) if part.runs]
-    before = [
-        (i, _grid(part.runs, column))
-        for i, part in enumerate(start.parts)
-        if part.runs and view.state
-    ]
-    longest = max([*(time[-1] for _, (time, _) in now + before), 0.0]) or 1.0
-    full = view.scenario.run.duration
-    longest = full or longest
+    now = {i: _grid(part.runs, column) for i, part in enumerate(view.parts) if part.runs}
+    loaded = enumerate(start.parts if view.state else ())
+    before = {i: _grid(part.runs, column) for i, part in loaded if part.runs}
+    shown = [*now.values(), *before.values()]
+    longest = view.scenario.run.duration or max([*(t[-1] for t, _ in shown), 0.0]) or 1.0
     size, unit = time_unit(longest)
-    data: list[dict[str, Any]] = []
-    for index, (time, values) in before:
-        data.append(_line(time / size, values.mean(axis=0), colour(index, dark), width=1.2)
-                    | {"opacity": 0.45, "hoverinfo": "skip"})  # fmt: skip
-    for index, (time, values) in now:
-        if len(values) > 1:
-            data += _band(time / size, values, colour(index, dark))
-    for index, (time, values) in now:
-        shade = colour(index, dark)
-        line = _line(time / size, values.mean(axis=0), shade, width=2.4)
-        label = view.labels[index]
-        data.append(line | {
-            "name": literal(label), "showlegend": narrow, "line": line["line"]
-            | {"dash": DASHES[index // len(COLOURS) % len(DASHES)]},
-            "hovertemplate": f"{literal(label)}<br>%{{x:.4g}} {unit}: %{{y:.4g}}<extra></extra>",
-        })  # fmt: skip
-    ends = {index: (time, values.mean(axis=0)) for index, (time, values) in now}
-    for index, _ in now:
-        if index in view.reference:
-            more = _continued(view.parts[index].runs, view.reference[index], column)
-            inside = more[0] <= longest
-            ends[index] = more[0][inside], more[1][inside]
-            data.append(
-                _line(more[0][inside] / size, more[1][inside], colour(index, dark), width=1.6)
-                | {"hoverinfo": "skip"}
-            )
-            data[-1]["line"] |= {"dash": "dash"}
-    for index, (time, bound) in _bounds(view, longest):
-        data.append(_line(time / size, bound, colour(index, dark), width=1.4) | {
-            "line": {"color": text_colour(index, dark), "width": 1.4, "dash": "dot"},
-            "hoverinfo": "skip",
-        })  # fmt: skip
-    low, high, log = _range(column, [v for _, (_, v) in now + before], view)
-    layout = _layout(dark, LOW if narrow else HEIGHT)
-    target = view.scenario.run.target_loss if column == "loss" else None
-    layout |= {
-        "xaxis": layout["xaxis"] | {"title": {"text": f"wall-clock time ({unit})"},
-                                    "range": [0, longest / size * 1.005]},
-        "yaxis": layout["yaxis"] | {"type": "log" if log else "linear", "range": [low, high],
-                                    **(_ticks(low, high) if log else {}),
-                                    "minor": {"showgrid": False}},
-        "annotations": [] if narrow else _names(view, ends, (low, high, log), dark),
-        "margin": {"l": 58, "r": 14 if narrow else 170, "t": 34, "b": 46},
-        "legend": {"orientation": "h", "y": -0.3, "yanchor": "top", "x": 0, "font": {"size": 11}},
-        "showlegend": narrow,
-        "shapes": [],
-    }  # fmt: skip
-    layout["annotations"].append(_title(_of_axis(view, column), dark))
-    if target is not None:
-        ink = INK[dark][1]
-        layout["shapes"] = [
-            {
-                "type": "line",
-                "xref": "paper",
-                "x0": 0,
-                "x1": 1,
-                "y0": target,
-                "y1": target,
-                "line": {"color": ink, "width": 1, "dash": "4px,4px"},
-            }
-        ]
-        layout["annotations"].append({
-            "text": f"target {target:g}", "xref": "paper", "x": 0.004, "xanchor": "left",
-            "y": math.log10(target) if log else target, "yanchor": "bottom", "showarrow": False,
-            "font": {"color": ink, "size": 12},
-        })  # fmt: skip
-    return {"data": data, "layout": layout}
+    rest, ends = {}, {index: (time, values.mean(axis=0)) for index, (time, values) in now.items()}
+    for index in now.keys() & view.reference.keys():
+        time, values = _continued(view.parts[index].runs, view.reference[index], column)
+        ends[index] = rest[index] = time[time <= longest], values[time <= longest]
+    low, high, log = _range(column, [values for _, values in shown], view)
+
+    def lines(curves: dict[int, Curve]) -> list[Json]:
+        return [_line(index, time / size, values) for index, (time, values) in curves.items()]
+
+    return {
+        "before": lines({i: (time, values.mean(axis=0)) for i, (time, values) in before.items()}),
+        "lines": [
+            line | {"name": literal(view.labels[index]), "dash": DASHES[index // len(COLOURS) % 3]}
+            for index, line in zip(now, lines(now), strict=True)
+        ],
+        "rest": lines(dict(sorted(rest.items()))),
+        "bounds": lines(_bounds(view, longest)),
+        "names": _names(view, ends, (low, high, log)),
+        "x": {"unit": unit, "end": longest / size},
+        "y": {"low": low, "high": high, "log": log, "title": _of_axis(view, column)},
+        "target": view.scenario.run.target_loss if column == "loss" else None,
+    }
 
 
-def spent(view: View, start: View, *, dark: bool, narrow: bool) -> Figure:
-    """Draw seconds per step by part, with a mark where the scenario as loaded ends."""
+def _line(index: int, time: np.ndarray, values: np.ndarray) -> Json:
+    """Return a line, and the ends of its band if there are several seeds."""
+    every = np.atleast_2d(values)
+    line = {"colour": _colour(index), "x": rounded(time), "y": rounded(every.mean(axis=0))}
+    if len(every) > 1:
+        line["band"] = [rounded(every.min(axis=0)), rounded(every.max(axis=0))]
+    return line
+
+
+def _colour(index: int) -> str:
+    return COLOURS[index % len(COLOURS)]
+
+
+def spent(view: View, start: View) -> Json:
+    """Return seconds per step by part, and where the scenario as loaded ends."""
     drawn = [(i, part.runs) for i, part in enumerate(view.parts) if part.runs]
-    names = [literal(two_lines(view.labels[i])).replace("\n", "<br>") for i, _ in drawn]
-    totals = [float(np.mean([seconds_per_step(run) for run in runs])) for _, runs in drawn]
-    before = [
-        float(np.mean([seconds_per_step(run) for run in start.parts[i].runs]))
-        if start.parts[i].runs and view.state
-        else None
-        for i, _ in drawn
-    ]
+    totals = [_pace(runs) for _, runs in drawn]
+    loaded = [start.parts[i].runs if view.state else () for i, _ in drawn]
+    before = [_pace(runs) if runs else None for runs in loaded]
     largest = max([*(t for t in totals if math.isfinite(t)), *(b for b in before if b), 0.0]) or 1.0
     size, unit = (1e-3, "ms") if largest < 1 else (1.0, "s")
     kinds = dict.fromkeys(kind for _, runs in drawn for run in runs for kind in run.seconds)
-    data: list[dict[str, Any]] = []
+    parts = []
     for kind in kinds:
         shares = [_share(runs, kind) for _, runs in drawn]
-        if not any(shares):
-            continue
-        data.append({
-            "type": "bar", "orientation": "h", "y": names, "name": kind,
-            "x": [share * total / size for share, total in zip(shares, totals, strict=True)],
-            "marker": {"color": SPENT.get(kind, REST)}, "customdata": [100 * s for s in shares],
-            "hovertemplate": f"{kind}: %{{x:.3g}} {unit}, %{{customdata:.0f}} %<extra></extra>",
-        })  # fmt: skip
-    if any(before):
-        data.append({
-            "type": "scatter", "mode": "markers", "y": names, "name": "as loaded",
-            "x": [None if value is None else value / size for value in before],
-            "marker": {"symbol": "line-ns", "size": 20,
-                       "line": {"width": 2, "color": INK[dark][0]}},
-            "hovertemplate": f"as loaded: %{{x:.3g}} {unit}<extra></extra>",
-        })  # fmt: skip
-    layout = _layout(dark, rows(len(view.parts)))
-    layout |= {
-        "barmode": "stack", "bargap": 0.35, "showlegend": True,
-        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0,
-                   "traceorder": "normal", "font": {"size": 12}},
-        "margin": {"l": 140 if narrow else 210, "r": 64, "t": 56, "b": 44},
-        "annotations": [
-            {"x": max(total, old or 0.0) / size, "y": name,
-             "text": human(total) + ("" if view.parts[i].share == 1 else " so far"),
-             "xanchor": "left", "showarrow": False, "font": {"size": 12, "color": INK[dark][0]},
-             "xshift": 4}
-            for (i, _), name, total, old in zip(drawn, names, totals, before, strict=True)
-        ] + [_title("time per step, and where it goes", dark) | {"yshift": 26}],
-        "xaxis": layout["xaxis"] | {"title": {"text": f"{unit} per step"},
-                                    "range": [0, 1.02 * largest / size]},
-        "yaxis": layout["yaxis"] | {"autorange": "reversed", "showgrid": False},
-    }  # fmt: skip
-    return {"data": data, "layout": layout}
+        lengths = [share * total / size for share, total in zip(shares, totals, strict=True)]
+        if any(shares):
+            colour, percent = SPENT.get(kind, REST), [100 * share for share in shares]
+            parts.append({"name": kind, "colour": colour, "x": lengths, "percent": percent})
+    return {
+        "rows": [literal(two_lines(view.labels[i])).replace("\n", "<br>") for i, _ in drawn],
+        "parts": parts,
+        "before": [each and each / size for each in before] if any(before) else None,
+        "totals": [
+            {
+                "x": max(total, old or 0.0) / size,
+                "text": human(total) + ("" if view.parts[i].share == 1 else " so far"),
+            }
+            for (i, _), total, old in zip(drawn, totals, before, strict=True)
+        ],
+        "x": {"unit": unit, "end": 1.02 * largest / size},
+        "height": rows(len(view.parts)),
+    }
+
+
+def _pace(runs: Sequence[Run]) -> float:
+    return float(np.mean([seconds_per_step(run) for run in runs]))
 
 
 def rows(algorithms: int) -> int:
@@ -194,41 +128,12 @@ def rows(algorithms: int) -> int:
     return 112 + 34 * max(algorithms, 1)
 
 
-def _ticks(low: float, high: float) -> dict[str, Any]:
-    """Ticks at 1, 2 and 5 of each decade; of many decades only at 1."""
-    bases = (1, 2, 5) if high - low < 2.5 else (1,)
-    decades = range(math.floor(low), math.ceil(high) + 1)
-    values = [float(f"{base}e{decade}") for decade in decades for base in bases]
-    shown = [value for value in values if low <= math.log10(value) <= high]
-    return {"tickmode": "array", "tickvals": shown, "ticktext": [f"{value:g}" for value in shown]}
-
-
 def _share(runs: Sequence[Run], kind: str) -> float:
     total = sum(sum(run.seconds.values()) for run in runs)
     return sum(run.seconds.get(kind, 0.0) for run in runs) / total if total else 0.0
 
 
-def _line(x: np.ndarray, y: np.ndarray, shade: str, *, width: float) -> dict[str, Any]:
-    return {
-        "type": "scatter", "mode": "lines", "x": rounded(x), "y": rounded(y),
-        "line": {"color": shade, "width": width}, "showlegend": False,
-    }  # fmt: skip
-
-
-def _band(x: np.ndarray, values: np.ndarray, shade: str) -> list[dict[str, Any]]:
-    none = {"width": 0, "color": shade}
-    ends = [
-        _line(x, edge, shade, width=0) | {"line": none, "hoverinfo": "skip"}
-        for edge in (values.min(axis=0), values.max(axis=0))
-    ]
-    red, green, blue = (int(shade[at : at + 2], 16) for at in (1, 3, 5))
-    ends[1] |= {"fill": "tonexty", "fillcolor": f"rgba({red},{green},{blue},0.18)"}
-    return ends
-
-
-def _continued(
-    short: Sequence[Run], whole: Sequence[Run], column: str
-) -> tuple[np.ndarray, np.ndarray]:
+def _continued(short: Sequence[Run], whole: Sequence[Run], column: str) -> Curve:
     """Continue a cut-short curve as earlier whole runs went on, at the pace seen so far."""
     time, values = _grid(short, column)
     step = float(np.mean([run.steps for run in short]))
@@ -271,13 +176,8 @@ def _range(column: str, shown: Sequence[np.ndarray], view: View) -> tuple[float,
     return low - margin, high + margin, False
 
 
-def _names(
-    view: View,
-    lines: dict[int, tuple[np.ndarray, np.ndarray]],
-    axis: tuple[float, float, bool],
-    dark: bool,
-) -> list[dict[str, Any]]:
-    """Write each name beside the end of its line, moved apart where names would overlap."""
+def _names(view: View, lines: dict[int, Curve], axis: tuple[float, float, bool]) -> list[Json]:
+    """Return each name and its height beside the end of its line, moved apart if it must be."""
     low, high, log = axis
     ends = []
     for index, (_, middle) in lines.items():
@@ -285,50 +185,20 @@ def _names(
         y = float(middle[seen[-1]]) if seen.size else math.inf
         height = math.log10(y) if log else y
         ends.append((index, min(max(height, low), high)))
-    inner = HEIGHT - 80
     names = [two_lines(view.labels[index]) for index, _ in ends]
-    rows = [15.0 * (1 + name.count("\n")) + 3 for name in names]
-    wanted = [(height - low) / (high - low) * inner for _, height in ends]
-    placed = plot.spread(wanted, rows, 0.0, float(inner))
+    heights = [15.0 * (1 + name.count("\n")) + 3 for name in names]
+    wanted = [(height - low) / (high - low) * INNER for _, height in ends]
+    placed = plot.spread(wanted, heights, 0.0, float(INNER))
     return [
-        {
-            "text": literal(name).replace("\n", "<br>"), "xref": "paper", "x": 1, "xshift": 8,
-            "xanchor": "left", "align": "left", "yref": "paper", "y": at / inner,
-            "yanchor": "middle", "showarrow": False,
-            "font": {"color": text_colour(index, dark), "size": 13},
-        }
+        {"text": literal(name).replace("\n", "<br>"), "y": at / INNER, "colour": _colour(index)}
         for (index, _), name, at in zip(ends, names, placed, strict=True)
-    ]  # fmt: skip
+    ]
 
 
-def _bounds(view: View, longest: float) -> list[tuple[int, tuple[np.ndarray, np.ndarray]]]:
-    """Theorem 2's bound with expected times, of the algorithms that it covers."""
-    found = []
-    for index, bound, seconds, tau in theorem(view.scenario):
-        time = np.linspace(longest / POINTS, longest, POINTS)
-        found.append((index, (time, np.array([bound(t, seconds, tau) for t in time]))))
-    return found
-
-
-def _title(text: str, dark: bool) -> dict[str, Any]:
+def _bounds(view: View, longest: float) -> dict[int, Curve]:
+    """Return Theorem 2's bound with expected times, of the algorithms that it covers."""
+    time = np.linspace(longest / POINTS, longest, POINTS)
     return {
-        "text": text, "xref": "paper", "yref": "paper", "x": 0, "y": 1, "xanchor": "left",
-        "yanchor": "bottom", "yshift": 8, "showarrow": False,
-        "font": {"color": INK[dark][1], "size": 13},
-    }  # fmt: skip
-
-
-def _layout(dark: bool, height: int) -> dict[str, Any]:
-    text, axis, grid = INK[dark]
-    line = {
-        "showline": True, "linecolor": axis, "gridcolor": grid, "zeroline": False,
-        "ticks": "outside", "tickcolor": axis, "tickfont": {"color": axis, "size": 12},
-        "title": {"font": {"color": axis, "size": 13}}, "automargin": False,
-    }  # fmt: skip
-    return {
-        "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)", "height": height,
-        "font": {"family": "system-ui, sans-serif", "color": text, "size": 13},
-        "xaxis": {**line, "showgrid": False}, "yaxis": dict(line),
-        "hovermode": "closest", "uirevision": "same", "dragmode": False,
-        "transition": {"duration": 0},
-    }  # fmt: skip
+        index: (time, np.array([bound(t, seconds, tau) for t in time]))
+        for index, bound, seconds, tau in theorem(view.scenario)
+    }

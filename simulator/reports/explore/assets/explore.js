@@ -3,6 +3,7 @@
   const REST = 250; // ms without a move: the slider rests
   const AGAIN = 250; // ms until the page asks for more runs
   const PLOT = { displayModeBar: false, responsive: true };
+  const DARK = window.matchMedia("(prefers-color-scheme: dark)");
   const LOST = 15000; // ms after which a request is given up
   const page = { state: {}, at: {}, controls: [], busy: 0, wanted: null, id: 0, shown: "", redraws: 0 };
   window.paceline = page;
@@ -29,9 +30,7 @@
     page.wanted = null;
     page.busy = Date.now();
     page.id += 1;
-    const dark = window.matchMedia("(prefers-color-scheme: dark)").matches;
-    const narrow = window.innerWidth < 640;
-    set("ask", { data: { id: page.id, phase, search, dark, narrow } });
+    set("ask", { data: { id: page.id, phase, search } });
   }
 
   function tell(name) { // for screen readers
@@ -130,9 +129,13 @@
   }
 
   async function draw(figures) {
+    page.figures = figures;
     while (!window.Plotly) await new Promise((done) => { setTimeout(done, 20); });
-    await Promise.all(Object.entries(figures).map(([id, { data, layout }]) =>
-      window.Plotly.react(id, data, layout, PLOT)));
+    const look = { dark: DARK.matches, narrow: window.innerWidth < 640 };
+    await Promise.all(Object.entries(figures).map(([id, numbers]) => {
+      const { data, layout } = window.pacelineFigures[id](numbers, look);
+      return window.Plotly.react(id, data, layout, PLOT);
+    }));
   }
 
   function look() { // ask in the background whether there are more runs
@@ -150,10 +153,7 @@
   }
 
   window.addEventListener("popstate", () => ask("url", location.search));
-  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-    page.shown = "";
-    ask("rest", query(page.state));
-  });
+  DARK.addEventListener("change", () => page.figures && draw(page.figures));
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
     paceline: { moved, answered, news },
   });
