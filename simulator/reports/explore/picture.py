@@ -77,7 +77,7 @@ def error(view: View, start: View) -> Json:
 def _line(index: int, time: np.ndarray, values: np.ndarray) -> Json:
     """Return a line, and the ends of its band if there are several seeds."""
     every = np.atleast_2d(values)
-    line = {"colour": _colour(index), "x": rounded(time), "y": rounded(every.mean(axis=0))}
+    line: Json = {"colour": _colour(index), "x": rounded(time), "y": rounded(every.mean(axis=0))}
     if len(every) > 1:
         line["band"] = [rounded(every.min(axis=0)), rounded(every.max(axis=0))]
     return line
