@@ -283,7 +283,7 @@ class RecordDirectory(Directory):
         self._log = self._parts / self.log
         lines = [b""]
         with untrusted.refused(self._log, "remove it, or choose another --out"):
-            if self._log.is_file():
+            if self._log.exists():
                 lines = untrusted.data(self._log, untrusted.LARGEST_WRITTEN).split(b"\n")
         self.kept: dict[str, Any] = {}
         for line in lines:

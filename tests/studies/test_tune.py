@@ -611,7 +611,7 @@ def test_a_log_of_runs_cut_short_is_mended_and_what_is_none_is_said(tmp_path):
             assert again.score("b") is None
     path.unlink()
     path.mkdir()
-    with pytest.raises(InputError, match=r"cannot write here .*; choose a directory with --out$"):
+    with pytest.raises(InputError, match=r"runs\.jsonl: .*remove it, or choose another --out$"):
         TuneDirectory(tmp_path)
 
 
