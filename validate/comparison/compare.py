@@ -71,8 +71,8 @@ class Comparison(ComparisonStatistics):
         InputError.
         """
         sides = {"predicted": self.predicted, "measured": self.measured}
-        settings = {name: store.identity(each.path) for name, each in sides.items()}
-        settings["command"] = "compare"
+        settings = {"command": "compare"}
+        settings |= {name: store.identity(each.path) for name, each in sides.items()}
         with (
             store.writing(out, "choose a directory with --out"),
             ComparisonDirectory(Path(out), settings, overwrite=overwrite) as directory,
