@@ -8,7 +8,6 @@ import numpy as np
 
 from paceline.simulator.engines import payloads
 from paceline.simulator.engines.tolerances import TIME_TOLERANCE
-from paceline.simulator.errors import ProgramError
 from paceline.simulator.programs.effects import Payload
 
 ABSENT = -1  # in place of a step: this worker has not joined
@@ -58,16 +57,13 @@ class Collective:
         self.stalls: Sequence[tuple[float, float]] = ()
         self.done: float | None = None
 
-    def check_kind(self, kind: str, rank: int) -> None:
-        """Raise ProgramError unless worker `rank` starts the same kind of collective as others."""
-        if kind != self.kind:
-            raise ProgramError(
-                f"worker {rank} starts a {kind} where others started a {self.kind}: "
-                "every worker must start the same collectives in the same order"
-            )
+    def join(self, rank: int, step: int, payload: Payload, at: float) -> None:
+        """Add a worker's payload, read-only until `collect`; the last one completes the result.
 
-    def join(self, rank: int, step: int, payload: Payload) -> None:
-        """Add a worker's payload, read-only until `collect`; the last one completes the result."""
+        `at`: when the worker joins; the latest sets `begins`.
+        """
+        if at > self.begins:
+            self.begins, self.last = at, (rank, at)
         if type(payload) is not complex:
             self.protected[rank] = self._guard.hold(payload)
         self.payloads[rank] = payload
@@ -92,11 +88,6 @@ class Collective:
             question.chained = True
             self._questions.append(question)
         return self._questions[number]
-
-    def arrive(self, rank: int, now: float) -> None:
-        """Note that worker `rank` arrives at `now`; the last arrival sets `begins`."""
-        if now > self.begins:
-            self.begins, self.last = now, (rank, now)
 
     def answer(self, question: "Collective") -> None:
         """Answer a question when the last worker asks it: was this done by then?"""

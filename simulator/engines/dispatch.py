@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from math import inf
 
 from threadpoolctl import ThreadpoolController
@@ -51,16 +52,11 @@ def run_seeds(  # noqa: PLR0913 - what is run, and how
                 runs, reason = attempt(partial(run_all, algorithm, scenario, seeds))
                 if runs is not None:
                     return runs
-        if reason and len(seeds) > 1 and batches_seeds(scenario, algorithm, engine, programs):
-            # one seed alone may have stopped them all
-            return [
-                run
-                for number, seed in enumerate(seeds)
-                for run in run_seeds(
-                    scenario, algorithm, [seed], engine=engine, spans=0 if number else spans,
-                    threads=threads, programs=programs,
-                )
-            ]  # fmt: skip
+                if len(seeds) > 1:  # one seed alone may have stopped them all
+                    again = partial(run_seeds, scenario, algorithm, engine=engine, threads=threads)
+                    alone = partial(again, programs=programs)
+                    first, *others = [[seed] for seed in seeds]
+                    return [*alone(first, spans=spans), *chain.from_iterable(map(alone, others))]
         runs = [
             virtual.run(algorithm, scenario, seed, spans=0 if number else spans, programs=known)
             for number, seed in enumerate(seeds)

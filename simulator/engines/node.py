@@ -1,7 +1,8 @@
 """Behaviour shared by all nodes: random generators, collectives, cutting and joining vectors."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from math import nan
+from typing import Any
 
 import numpy as np
 
@@ -9,22 +10,18 @@ from paceline.simulator.distributions import random_streams
 from paceline.simulator.distributions.random_streams import Purpose
 from paceline.simulator.engines import payloads
 from paceline.simulator.engines.collective import Collective
+from paceline.simulator.engines.unsupported import Unknown, Unsupported
+from paceline.simulator.errors import ProgramError
 from paceline.simulator.programs.effects import Handle, Node, Payload, Vector
+from paceline.simulator.scenario.scenario import Scenario
 
 
-class Engine(Protocol):
-    """The part of an engine that a node needs for collectives."""
-
-    def answer(self, handle: Collective, question: Collective) -> None:
-        """Answer a question that all workers have asked: whether a collective is done."""
-
-    def collective(self, index: int, kind: str) -> Collective:
-        """Return the `index`-th collective of the run; the first worker to ask opens it."""
-
-    def enter(
-        self, collective: Collective, rank: int, step: int, value: Payload, at: float
-    ) -> None:
-        """Let a worker join a collective at `at`, in seconds by its clock."""
+def introduce(node: Node, scenario: Scenario, start: Vector) -> None:
+    """Tell a node what it may know of its scenario."""
+    node.workers = node.server = scenario.cluster.workers
+    node.start, node.apply_seconds = start, scenario.server.apply
+    node.parameters = scenario.model.parameters
+    node.bytes_per_parameter = scenario.model.bytes_per_parameter
 
 
 class SeededNode(Node):
@@ -47,13 +44,19 @@ class SeededNode(Node):
 
 
 class EngineNode(SeededNode):
-    """A node of a simulated run, with the simulator's collectives and pieces."""
+    """A node of a simulated run, with the simulator's collectives and pieces.
 
-    __slots__ = ("_collectives", "_run", "now", "step")
-    _run: Any
-    _collectives: int
-    now: float
-    step: int
+    `period`: steps between its last two collectives, nan before. The run keeps those that are not
+    complete by number (`open_collectives`), lets workers `enter` them, and answers questions.
+    """
+
+    __slots__ = ("_collectives", "_joined_step", "_run", "now", "period", "step")
+
+    def __init__(self, run: Any, rank: int, scenario: Scenario, start: Vector) -> None:
+        introduce(self, scenario, start)
+        self._run, self.rank = run, rank
+        self.now, self.period = 0.0, nan
+        self.step = self._collectives = self._joined_step = 0
 
     def start_mean(self, value: Payload) -> Handle:
         """Join the next collective, a mean."""
@@ -81,17 +84,31 @@ class EngineNode(SeededNode):
     async def finished(self, handle: Handle) -> bool:
         """Ask whether `handle` is done, as all workers do; the last one's time decides."""
         question = handle.question(self.rank)
-        question.join(self.rank, self.step, 0.0)
-        question.arrive(self.rank, self.now)
+        question.join(self.rank, self.step, 0.0, self.now)
         if not question.missing:
             self._run.answer(handle, question)
         return bool(await self.wait(question))
 
     def _next(self, kind: str) -> Collective:
-        """Return this node's next collective. Raises ProgramError if others start another kind."""
-        self._collectives += 1
-        collective: Collective = self._run.collective(self._collectives - 1, kind)
-        collective.check_kind(kind, self.rank)
+        """Return this node's next collective; note the steps since its last one.
+
+        Raises ProgramError if others start another kind.
+        """
+        step, index, run = self.step, self._collectives, self._run
+        if self.rank == self.server:
+            raise ProgramError("the server takes part in no collective")
+        if step > self._joined_step:
+            self.period, self._joined_step = step - self._joined_step, step
+        self._collectives = index + 1
+        collective: Collective | None = run.open_collectives.get(index)
+        if collective is None:
+            collective = Collective(index, kind, self.workers, run.guard)
+            run.open_collectives[index] = collective
+        elif kind != collective.kind:
+            raise ProgramError(
+                f"worker {self.rank} starts a {kind} where others started a {collective.kind}: "
+                "every worker must start the same collectives in the same order"
+            )
         return collective
 
     def cut(self, vector: Vector, pieces: int) -> Sequence[Vector]:
@@ -101,3 +118,27 @@ class EngineNode(SeededNode):
     def join(self, pieces: Sequence[Vector]) -> Vector:
         """Join pieces that `cut` made."""
         return payloads.join(pieces)
+
+
+class RefusingNode(Node):
+    """A node of an engine that runs some programs only; it refuses what the engine does not define.
+
+    `does`: what a program does that needs another engine.
+    """
+
+    __slots__ = ()
+    does: str
+
+    def __init__(self, scenario: Scenario, start: Vector) -> None:
+        introduce(self, scenario, start)
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise Unsupported(self.does)
+
+    gradient = loss_and_gradient = start_backward = cut = join = wait = finished = _refuse
+    start_mean = start_gather = start_mean_after = work = clock = mark = _refuse
+    send = receive = receive_before = request = discard = _refuse
+
+    def generator(self, *, shared: bool = False) -> Any:
+        """Return random numbers that the program may not look at."""
+        return Unknown("it draws random numbers of its own")

@@ -7,9 +7,9 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Protocol
 
 from paceline.simulator.engines import payloads
+from paceline.simulator.objectives.evaluation import Evaluation
 from paceline.simulator.objectives.objective import Objective
 from paceline.simulator.programs.effects import Vector
 from paceline.simulator.programs.program import Program
@@ -32,49 +32,18 @@ def evaluation_interval(scenario: Scenario) -> tuple[int, bool]:
     return 1, True
 
 
-class ObservedNode(Protocol):
-    """The attributes of a node that the observer reads."""
-
-    rank: int
-    step: int
-    now: float
-    period: float
-    updates: int
-    x: Vector | None
-
-
-class ObservedNetwork(Protocol):
-    """The part of a network that the observer reads."""
-
-    def totals(self) -> tuple[float, float]:
-        """Return the bytes so far over all links, and over those charged as egress."""
+Bytes = tuple[float, float]
+"""Bytes over all links, and over those charged as egress."""
 
 
 View = tuple[int, float, float, int, Vector | None]
 """A node at a mark: its rank, clock (s), period (steps), updates and parameters."""
 
 
-def stands_still(times: Sequence[float], end: float) -> bool:
-    """Tell whether a run that ends at `end` stood still after the last of its curve's `times`.
-
-    That is: for longer than between any two of them. All seconds; never where it has no end.
-    """
-    longest = max((later - time for time, later in pairwise(times)), default=0.0)
-    return math.inf > end - times[-1] > longest * ROUNDING
-
-
-def close(
-    curve: dict[str, list[float]], end: float, spent: Callable[[float], tuple[float, float]]
-) -> None:
-    """End a curve at `end`, in seconds, if the run has stood still up to then.
-
-    `spent`: of a time, returns the bytes and the cost up to it.
-    """
-    if stands_still(curve["time"], end):
-        last = {name: column[-1] for name, column in curve.items()}
-        moved, cost = spent(end)
-        for name, value in (last | {"time": end, "bytes": moved, "cost": cost}).items():
-            curve[name].append(value)
+def next_shown(step: int, every: int, limit: int) -> int:
+    """Return the step of the next mark to show after one at `step`."""
+    following = (step // every + 1) * every
+    return min(following, limit) if step < limit else following
 
 
 class Observer:
@@ -84,7 +53,8 @@ class Observer:
     the curve has twice `POINTS` points it drops every second one, and evaluates half as often.
 
     If the workers never average, it evaluates the first node's parameters instead. A point's time
-    is `completion_time` of the nodes' clocks; there are no points after `deadline`. Nodes that are
+    is `completion_time` of the nodes' clocks, `totals` the bytes sent up to it; there are no points
+    after `deadline`. Nodes that are
     down mark None, and are left out. `limit`: the step at which a node stops (`NEVER` where the run
     ends by time); `first`: that of its first mark to show. A server counts the gradients that it
     has received, and pooled workers those of all: `_scale` steps per local step.
@@ -95,7 +65,7 @@ class Observer:
         program: Program,
         scenario: Scenario,
         objective: Objective,
-        traffic: ObservedNetwork,
+        totals: Callable[[], Bytes],
         deadline: float,
         completion_time: Callable[[Sequence[float]], float] = max,
     ) -> None:
@@ -104,12 +74,12 @@ class Observer:
         self._watched, self._together = 1 if served else workers, served or program.pooled
         self._scale = workers if self._together else 1
         self.limit = self._scale * scenario.run.steps if scenario.run.steps else NEVER
-        interval, self._adaptive = evaluation_interval(scenario)
+        interval, self.adaptive = evaluation_interval(scenario)
         self.every = self._scale * interval
         self.first = 0 if program.pooled else min(self.every, self.limit)
         self._from = 0  # the step before which marks no longer count
-        self._objective, self._traffic = objective, traffic
-        self._averages, self._deadline = program.averages, deadline
+        self._objective, self._totals = objective, totals
+        self._averages, self.deadline = program.averages, deadline
         self._node_second = (workers + served) * (cost.node_hour or 0.0) / SECONDS_PER_HOUR
         self._egress_byte = (cost.egress_per_gb or 0.0) / BYTES_PER_GB
         self._pool: dict[int, View] | None = {} if program.pooled else None
@@ -120,40 +90,41 @@ class Observer:
         self._point(0, 0.0, math.nan, objective.start)
 
     def close(self, end: float) -> None:
-        """End the curve at `end`, in seconds, if the run has stood still up to then."""
-        close(self.curve, end, self._spent)
+        """End the curve at `end`, in seconds, if the run has stood still up to then.
 
-    def _spent(self, time: float) -> tuple[float, float]:
-        """Return the bytes and the cost so far, at `time`."""
-        moved, charged = self._traffic.totals()
-        return moved, time * self._node_second + charged * self._egress_byte
+        That is: for longer than between any two of its points; never where it has no end.
+        """
+        times = self.curve["time"]
+        longest = max((later - time for time, later in pairwise(times)), default=0.0)
+        if math.inf > end - times[-1] > longest * ROUNDING:
+            _, step, loss, accuracy, period, *_ = (column[-1] for column in self.curve.values())
+            seen = Evaluation(loss, accuracy)
+            self.add(end, step, seen, period, self._totals())
 
-    def see(self, node: ObservedNode) -> int:
-        """Take one node's mark; return the step of its next mark to show."""
+    def see(self, step: int, view: View) -> int:
+        """Take one node's mark at `step`; return the step of its next mark to show."""
         if self._pool is not None:
-            return self._see_all(node)
-        step = node.step
+            return self._see_all(view)
         if step >= self._from:
             views = self._views.setdefault(step, [])
-            views.append((node.rank, node.now, node.period, node.updates, node.x))
+            views.append(view)
             if len(views) == self._watched:
                 self._complete(step, self._views.pop(step))
-        following = (step // self.every + 1) * self.every
-        return min(following, self.limit) if step < self.limit else following
+        return next_shown(step, self.every, self.limit)
 
     @property
     def room(self) -> float:
         """Points left until the observer halves its rate."""
-        return 2 * POINTS + 1 - len(self.curve["step"]) if self._adaptive else math.inf
+        return 2 * POINTS + 1 - len(self.curve["step"]) if self.adaptive else math.inf
 
-    def _see_all(self, node: ObservedNode) -> int:
+    def _see_all(self, view: View) -> int:
         """Take a mark of a worker whose steps are pooled; marks come in order of time."""
         assert self._pool is not None
         if self.complete:
             return 0
         start = (0.0, math.nan, 0, self._objective.start)
         pool = self._pool or {rank: (rank, *start) for rank in range(self._watched)}
-        pool[node.rank] = (node.rank, node.now, node.period, node.updates, node.x)
+        pool[view[0]] = view
         self._pool = pool
         self._total += 1
         if self._total >= min(self._from or self.every, self.limit):
@@ -163,10 +134,8 @@ class Observer:
     def _complete(self, step: int, views: list[View]) -> None:
         if there := [view for view in views if view[-1] is not None]:
             self._see_together(step, sorted(there, key=lambda view: view[0]))
-        if self._adaptive and len(self.curve["step"]) > 2 * POINTS:
-            self.every *= 2
-            for column in self.curve.values():
-                del column[1::2]
+        if self.adaptive and len(self.curve["step"]) > 2 * POINTS:
+            self.thin()
         self._from = min((step // self.every + 1) * self.every, self.limit)
         self.complete = self._together and step >= self.limit
         for early in [step for step in self._views if step < self._from]:
@@ -176,15 +145,26 @@ class Observer:
         _, times, periods, updates, vectors = zip(*views, strict=True)
         x = payloads.mean(vectors) if self._averages else vectors[0]
         time = self._completion_time(times)
-        if time <= self._deadline:
+        if time <= self.deadline:
             self.updates = updates[0] if self._pool is None else step
         self._point(step / self._scale, time, periods[0], x)
 
     def _point(self, step: float, time: float, period: float, x: Vector) -> None:
-        if time > self._deadline or time == math.inf:
+        if time > self.deadline or time == math.inf:
             return
-        loss, accuracy = self._objective.evaluate(x, step)
-        moved, cost = self._spent(time)
-        row = (time, step, loss, accuracy, period, moved, cost)
+        seen = self._objective.evaluate(x, step)
+        self.add(time, step, seen, period, self._totals())
+
+    def add(self, time: float, step: float, seen: Evaluation, period: float, sent: Bytes) -> None:
+        """Add a point to the curve: what was `seen` there, and the bytes `sent` so far."""
+        moved, charged = sent
+        cost = time * self._node_second + charged * self._egress_byte
+        row = (time, step, *seen, period, moved, cost)
         for name, value in zip(COLUMNS, row, strict=True):
             self.curve[name].append(value)
+
+    def thin(self) -> None:
+        """Drop every second point, and evaluate half as often."""
+        self.every *= 2
+        for column in self.curve.values():
+            del column[1::2]

@@ -1,9 +1,7 @@
 """Overheads of effects on a real node, added as work around them, in every engine alike."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
-
-import numpy as np
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.programs.effects import ANY, Handle, Node, Payload, Vector
@@ -22,25 +20,23 @@ class EffectCosts:
 
     def on(self, node: Node) -> Node:
         """Return the node, wrapped if its effects have overheads."""
-        return NodeWithOverheads(node, self) if self.overhead.owns else node
+        return cast(Node, NodeWithOverheads(node, self)) if self.overhead.owns else node
 
 
-class NodeWithOverheads(Node):
-    """A node whose effects take time of its own; the node inside carries them out."""
+class NodeWithOverheads:
+    """A node whose effects take time of its own; the node inside carries them out.
 
-    __slots__ = ("_agree", "_costs", "_node", "_pieces")
+    The overhead of a step is part of its duration.
+    """
 
     def __init__(self, node: Node, costs: EffectCosts) -> None:
         self._node, self._costs, self._agree = node, costs.overhead, costs.agree
         self._pieces: Sequence[Handle] = ()
-        self.workers, self.server = node.workers, node.server
-        self.start, self.apply_seconds = node.start, node.apply_seconds
-        self.parameters, self.bytes_per_parameter = node.parameters, node.bytes_per_parameter
+        self.gradient, self.mark = node.gradient, node.mark  # looked up at every step
 
-    @property
-    def rank(self) -> int:  # type: ignore[override]
-        """The rank of the node inside."""
-        return self._node.rank
+    def __getattr__(self, name: str) -> Any:
+        """Return what the node inside has: effects without overheads, its rank, its model."""
+        return getattr(self._node, name)
 
     # Collectives
 
@@ -60,11 +56,8 @@ class NodeWithOverheads(Node):
         return self._node.start_mean_after(handle, value)
 
     async def mean(self, value: Payload) -> Any:
-        """Start a mean, wait, and collect its result; starting and collecting take time."""
-        self._node.work(self._costs.issue)
-        found = await self._node.mean(value)
-        self._node.work(self._costs.collect)
-        return found
+        """Start a mean, and wait for it."""
+        return await self.wait(self.start_mean(value))
 
     async def wait(self, handle: Handle) -> Any:
         """Wait; collecting a collective's result takes time, a piece of a gradient does not."""
@@ -105,45 +98,9 @@ class NodeWithOverheads(Node):
         self._node.work(self._costs.receive)
         return answer
 
-    # Effects without overheads
-
-    def gradient(self, x: Vector) -> Awaitable[Vector]:
-        """Delegate; a step's overhead is part of its duration."""
-        return self._node.gradient(x)
-
-    def loss_and_gradient(self, x: Vector) -> Awaitable[tuple[float, Vector]]:
-        """Delegate."""
-        return self._node.loss_and_gradient(x)
+    # Computing
 
     async def start_backward(self, x: Vector, pieces: int) -> Sequence[Handle]:
-        """Delegate."""
+        """Begin a gradient, and know its pieces again: waiting for them takes no further time."""
         self._pieces = await self._node.start_backward(x, pieces)
         return self._pieces
-
-    def cut(self, vector: Vector, pieces: int) -> Sequence[Vector]:
-        """Delegate."""
-        return self._node.cut(vector, pieces)
-
-    def join(self, pieces: Sequence[Vector]) -> Vector:
-        """Delegate."""
-        return self._node.join(pieces)
-
-    def discard(self) -> None:
-        """Delegate."""
-        self._node.discard()
-
-    def generator(self, *, shared: bool = False) -> np.random.Generator:
-        """Delegate."""
-        return self._node.generator(shared=shared)
-
-    def work(self, seconds: float) -> None:
-        """Delegate."""
-        self._node.work(seconds)
-
-    def clock(self) -> float:
-        """Delegate."""
-        return self._node.clock()
-
-    def mark(self, x: Vector) -> None:
-        """Delegate."""
-        self._node.mark(x)

@@ -6,21 +6,21 @@ entry, a norm) would see all workers at once, so it raises Unsupported and anoth
 
 import operator
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
-from paceline.simulator.engines.unsupported import Unsupported
+from paceline.simulator.engines.unsupported import Unknown, Unsupported
 
 Operator = Callable[[Any, Any], Any]
 
 
-class Many:
+class Many(Unknown):
     """Arithmetic on an array with an entry, or a vector, for each worker: `of`."""
 
     __slots__ = ("of",)
     __array_ufunc__ = None  # NumPy leaves arithmetic with it to the methods below
-    __hash__ = None  # type: ignore[assignment]
+    why = "its program looks into a vector or a loss"
 
     def __init__(self, of: np.ndarray) -> None:
         self.of = of
@@ -31,10 +31,7 @@ class Many:
             return other.of
         if type(other) in (int, float) or isinstance(other, np.floating | np.integer):
             return other
-        self._refuse()
-
-    def _refuse(self, *_: Any) -> NoReturn:
-        raise Unsupported("its program looks into a vector or a loss")
+        return self._refuse()
 
     def __neg__(self) -> Any:
         return type(self)(-self.of)
@@ -42,16 +39,7 @@ class Many:
     def __pos__(self) -> Any:
         return self
 
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
-    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ipow__ = __ifloordiv__ = __imod__ = _refuse
-    __bool__ = __int__ = __float__ = __complex__ = __index__ = __len__ = __iter__ = _refuse
-    __getitem__ = __setitem__ = __contains__ = __abs__ = __round__ = __array__ = _refuse
-    __str__ = __repr__ = __format__ = _refuse
-
-    __class__ = property(_refuse)  # isinstance asks for it
-
-    def __getattr__(self, name: str) -> NoReturn:
-        self._refuse()
+    __class__ = property(Unknown._refuse)  # isinstance asks for it
 
 
 def _method(operation: Operator, reflected: bool = False) -> Any:

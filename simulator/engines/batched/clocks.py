@@ -26,6 +26,7 @@ reference engine (`engines.virtual`), ties and deadlines included; tests/bench/b
 a step costs.
 """
 
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from math import inf
@@ -35,9 +36,10 @@ import numpy as np
 
 from paceline.simulator.distributions.distribution import Array
 from paceline.simulator.engines.batched.schedule import Leg, Schedule, StepTimes
-from paceline.simulator.engines.tolerances import DEADLINE_TOLERANCE
+from paceline.simulator.engines.tolerances import deadline
 from paceline.simulator.network.closed_form import Traffic
 from paceline.simulator.results.run import Kind, Spans
+from paceline.simulator.scenario.scenario import Scenario
 
 NEVER = inf  # the clock of a worker that waits for an event after the deadline
 
@@ -70,20 +72,20 @@ class Clocks(Schedule):
     results used at that age, (seeds,).
     """
 
-    def __init__(  # noqa: PLR0913 - the run, and whether a timeline is kept
+    def __init__(
         self,
         times: StepTimes,
         traffic: Sequence[Traffic],
-        workers: int,
-        end: float,
+        scenario: Scenario,
         spans: Spans | None,
         *,
-        limit: int,
         merge: bool,
     ) -> None:
+        workers, end = scenario.cluster.workers, scenario.run.duration or inf
         super().__init__(times, len(traffic) * workers, merge=merge)
         self._traffic, self._seeds, self._workers = traffic, len(traffic), workers
-        self._limit, self._end, self.deadline = limit, end, end * DEADLINE_TOLERANCE
+        self.limit = scenario.run.steps or sys.maxsize
+        self._end, self.deadline = end, deadline(scenario)
         self._now = np.empty(0)
         self._at: Array | None = np.zeros(self._seeds)
         self._leg: Leg | None = None
@@ -191,7 +193,7 @@ class Clocks(Schedule):
 
     def wait(self, handle: Timed, step: int, used: bool = True) -> None:
         """Let every worker wait for a collective; `used`: count the staleness of its result."""
-        if step < self._limit:
+        if step < self.limit:
             self._wait(handle, step)
         else:
             before = self.now

@@ -14,7 +14,7 @@ from paceline.simulator.objectives.bound import Nothing
 from paceline.simulator.objectives.objective import Objective
 from paceline.simulator.objectives.quadratic import NoisyQuadratic
 from paceline.simulator.objectives.softmax import SoftmaxRegression
-from paceline.simulator.programs.effects import NOTHING, Vector
+from paceline.simulator.programs.effects import Vector
 
 NOISE = 2**22  # numbers of noise in memory at once, at most
 
@@ -25,20 +25,8 @@ class Gradients(Protocol):
     def gradient(self, x: Vector) -> Vector:
         """Return all gradients at `x`."""
 
-    def loss_and_gradient(self, x: Vector) -> tuple[PerWorker, Vector]:
+    def loss_and_gradient(self, x: Vector) -> tuple[PerWorker | float, Vector]:
         """Return the losses of the only seed, and the gradients at `x`."""
-
-
-class NoGradients:
-    """No gradients: a time-only run."""
-
-    def gradient(self, x: Vector) -> Vector:
-        """Return `NOTHING`."""
-        return NOTHING
-
-    def loss_and_gradient(self, x: Vector) -> tuple[PerWorker, Vector]:
-        """Refuse: there are no losses."""
-        raise Unsupported("its objective has no loss")
 
 
 class QuadraticGradients:
@@ -129,7 +117,7 @@ def of_all(objectives: Sequence[Objective], workers: int, threads: int) -> Gradi
         case SoftmaxRegression():
             return SoftmaxGradients(same, workers)
         case Nothing():
-            return NoGradients()
+            return first  # the same for every worker
     if hasattr(first, "together"):
         found: Gradients = first.together(objectives, workers)
         return found

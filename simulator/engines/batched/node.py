@@ -6,7 +6,7 @@ Values are computed at once; effects that take time are recorded, and `clocks` t
 import types
 from collections.abc import Callable, Generator, Sequence
 from math import nan
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -15,10 +15,10 @@ from paceline.simulator.engines import payloads
 from paceline.simulator.engines.batched.arrays import PerWorker, Stack, array
 from paceline.simulator.engines.batched.clocks import Clocks, Timed
 from paceline.simulator.engines.batched.gradients import Gradients
+from paceline.simulator.engines.node import RefusingNode
 from paceline.simulator.engines.tolerances import TIME_TOLERANCE
 from paceline.simulator.engines.unsupported import Unsupported
-from paceline.simulator.programs.effects import ANY, Handle, Node, Payload, Vector
-from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.programs.effects import Handle, Payload, Vector
 
 
 class SeedsDiffer(BaseException):
@@ -28,8 +28,8 @@ class SeedsDiffer(BaseException):
     """
 
 
-class BatchedNode(Node):
-    """All workers of all seeds; calls `watch` at every mark that is due.
+class BatchedNode(RefusingNode):
+    """All workers of all seeds; lets its `Batch` evaluate every mark that is due.
 
     `seeds`: their number; `step`: gradients that each worker has computed; `period`: steps between
     the last two collectives; `updates`: marks so far. Raises Unsupported when the program does
@@ -37,33 +37,19 @@ class BatchedNode(Node):
     """
 
     __slots__ = (
-        "_clocks", "_gradient", "_limit", "_loss_and_gradient", "_met_at", "_pause_at",
-        "_scenario", "_watch", "mark_at", "meter", "period", "seeds", "step", "updates",
+        "_clocks", "_gradient", "_loss_and_gradient", "_met_at", "_pause_at", "_run",
+        "mark_at", "meter", "period", "seeds", "step", "updates",
     )  # fmt: skip
+    does = "its workers send each other messages"
 
-    def __init__(  # noqa: PLR0913 - the run, and its observer
-        self,
-        scenario: Scenario,
-        start: Vector,
-        gradients: Gradients,
-        clocks: Clocks,
-        *,
-        seeds: int,
-        limit: int,
-        watch: Callable[["BatchedNode", Vector], int],
-        mark_at: int,
-    ) -> None:
-        self.workers = self.server = scenario.cluster.workers
-        self.start = start if isinstance(start, complex) else Stack(start.reshape(1, 1, -1))
-        self.apply_seconds = scenario.server.apply
-        self.parameters = scenario.model.parameters
-        self.bytes_per_parameter = scenario.model.bytes_per_parameter
-        dimension = 1 if isinstance(start, complex) else len(start)
-        self.meter = payloads.Meter(scenario.model.bytes, dimension)
-        self.seeds, self._scenario, self._limit = seeds, scenario, limit
+    def __init__(self, run: Any, start: Vector, gradients: Gradients) -> None:
+        timeless = isinstance(start, complex)
+        super().__init__(run.scenario, start if timeless else Stack(start.reshape(1, 1, -1)))
+        self.meter = payloads.Meter(run.scenario.model.bytes, 1 if timeless else len(start))
+        self.seeds = len(run.seeds)
         self._gradient, self._loss_and_gradient = gradients.gradient, gradients.loss_and_gradient
-        self._clocks = clocks
-        self._watch, self.mark_at = watch, mark_at
+        self._run, self._clocks = run, cast(Clocks, run.clocks)
+        self.mark_at = run.observers[0].first
         self.step = self.updates = self._met_at = self._pause_at = 0
         self.period = nan
 
@@ -93,7 +79,7 @@ class BatchedNode(Node):
         self.step += 1
         parts = self.cut(self._gradient(x), pieces)
         handles = [Timed(None, part, self.step) for part in parts]
-        self._clocks.backward(self.step, handles, self._scenario.cluster.forward_share)
+        self._clocks.backward(self.step, handles, self._run.scenario.cluster.forward_share)
         self._plan()
         return handles
 
@@ -101,16 +87,16 @@ class BatchedNode(Node):
     def _pause(self) -> Generator[None, None, None]:
         clocks = self._clocks
         clocks.advance(self.step)
-        if clocks.due or self.step >= self._limit:
+        if clocks.due or self.step >= clocks.limit:
             clocks.flush(self.step)
-        if self.step >= self._limit or clocks.over:
+        if self.step >= clocks.limit or clocks.over:
             yield  # for ever
         self._plan()
 
     def _plan(self) -> None:
         """Decide when to pause next."""
         clocks = self._clocks
-        self._pause_at = min(self.step + (0 if clocks.due else clocks.longest), self._limit)
+        self._pause_at = min(self.step + (0 if clocks.due else clocks.longest), clocks.limit)
 
     def _record(self, replay: Callable[..., None], *arguments: Any) -> None:
         self._clocks.record(self.step, replay, *arguments)
@@ -189,17 +175,13 @@ class BatchedNode(Node):
         """Count an update; evaluate the parameters where an evaluation is due."""
         self.updates += 1
         if self.step >= self.mark_at:
-            self.mark_at = self._watch(self, x)
+            self.mark_at = self._run.evaluate(self, x)
 
     # Effects that it refuses
 
     def _alone(self) -> None:
         if self.seeds > 1:
             raise SeedsDiffer
-
-    def generator(self, *, shared: bool = False) -> Any:
-        """Return a generator that refuses: its numbers would differ between workers or seeds."""
-        return _NoNumbers()
 
     def start_mean_after(self, handle: Handle, value: Callable[[Payload], Payload]) -> Handle:
         """Refuse."""
@@ -209,26 +191,6 @@ class BatchedNode(Node):
     def rank(self) -> int:  # type: ignore[override]
         """Refuse."""
         raise Unsupported("its workers do different things")
-
-    def send(self, to: int, value: Payload) -> None:
-        """Refuse."""
-        raise Unsupported("its workers send each other messages")
-
-    async def receive(self, source: int = ANY) -> tuple[int, Payload]:
-        """Refuse."""
-        raise Unsupported("its workers send each other messages")
-
-    async def receive_before(self, handle: Handle, source: int = ANY) -> None:
-        """Refuse."""
-        raise Unsupported("its workers send each other messages")
-
-    async def request(self, to: int, value: Payload) -> Payload:
-        """Refuse."""
-        raise Unsupported("its workers send messages")
-
-    def discard(self) -> None:
-        """Refuse."""
-        raise Unsupported("its workers send each other messages")
 
     # Payloads
 
@@ -266,10 +228,3 @@ class BatchedNode(Node):
         if isinstance(value, tuple):
             return sum(map(self._weigh, value))
         return self.meter(value)
-
-
-class _NoNumbers:
-    """A generator that raises Unsupported when it is asked for numbers."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise Unsupported("it draws random numbers of its own")

@@ -5,8 +5,7 @@ Takes programs whose workers all do the same, whatever their times are. Paramete
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from math import inf, nan
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -21,14 +20,7 @@ from paceline.simulator.engines.batched.compute_times import Draws, SumDraws
 from paceline.simulator.engines.batched.node import BatchedNode, SeedsDiffer
 from paceline.simulator.engines.batched.schedule import StepTimes
 from paceline.simulator.engines.compiled import run as compiled
-from paceline.simulator.engines.observer import (
-    BYTES_PER_GB,
-    NEVER,
-    POINTS,
-    SECONDS_PER_HOUR,
-    close,
-    evaluation_interval,
-)
+from paceline.simulator.engines.observer import POINTS, Observer, next_shown
 from paceline.simulator.engines.overheads import EffectCosts
 from paceline.simulator.engines.unsupported import Unsupported
 from paceline.simulator.engines.virtual import run as virtual
@@ -37,7 +29,7 @@ from paceline.simulator.objectives import build
 from paceline.simulator.programs import Program, catalogue
 from paceline.simulator.programs.codecs.codec import Raw
 from paceline.simulator.programs.effects import Vector
-from paceline.simulator.results.run import COLUMNS, Run, Spans
+from paceline.simulator.results.run import Run, Spans
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
 VECTORS = 2**21  # entries of all workers' vectors in memory at once, at most
@@ -98,26 +90,6 @@ def supports(program: Program, algorithm: Algorithm, scenario: Scenario) -> str 
     return next((reason for reason, holds in obstacles.items() if holds), None)
 
 
-@dataclass
-class SeedCurves:
-    """The curves of all seeds: common steps, each seed's own times and losses."""
-
-    deadline: float
-    columns: list[dict[str, list[float]]] = field(default_factory=list)
-    updates: list[int] = field(default_factory=list)
-
-    def add(self, rows: Sequence[tuple[float, ...]], updates: int, thin: bool) -> None:
-        """Add a point to each curve before the deadline; if `thin`, drop every second point."""
-        for seed, (curve, row) in enumerate(zip(self.columns, rows, strict=True)):
-            if row[0] > self.deadline:
-                continue
-            self.updates[seed] = updates
-            for name, value in zip(COLUMNS, row, strict=True):
-                curve[name].append(value)
-                if thin:
-                    del curve[name][1::2]
-
-
 class Batch:
     """One algorithm, run with several seeds together."""
 
@@ -131,49 +103,24 @@ class Batch:
         spans: int,
         threads: int,
     ) -> None:
-        self.program, self.algorithm, self.scenario, self.seeds = (
-            program,
-            algorithm,
-            scenario,
-            seeds,
-        )
-        workers = scenario.cluster.workers
+        self.program, self.algorithm = program, algorithm
+        self.scenario, self.seeds = scenario, seeds
         self.objectives = [build.build(scenario, algorithm, seed) for seed in seeds]
         network = ClosedForm(scenario)
         self.traffic = [Traffic(network, seed) for seed in seeds]
         self.spans = Spans(spans) if spans else None
-        self.limit = scenario.run.steps or NEVER
         self.notes: list[str] = []
         start = self.objectives[0].start
-        timeless = isinstance(start, complex)
-        self.clocks = Clocks(
-            self._step_times(threads),
-            self.traffic,
-            workers,
-            scenario.run.duration or inf,
-            self.spans,
-            limit=self.limit,
-            merge=timeless,
-        )
-        self.every, self.adaptive = evaluation_interval(scenario)
-        cost = scenario.cost
-        self._node_second = workers * (cost.node_hour or 0.0) / SECONDS_PER_HOUR
-        self._egress_byte = (cost.egress_per_gb or 0.0) / BYTES_PER_GB
+        times, timeless = self._step_times(threads), isinstance(start, complex)
+        self.clocks = Clocks(times, self.traffic, scenario, self.spans, merge=timeless)
+        self.observers = [
+            Observer(program, scenario, goal, traffic.totals, self.clocks.deadline)
+            for goal, traffic in zip(self.objectives, self.traffic, strict=True)
+        ]
+        self.every = self.observers[0].every
         self._points = 1
-        self.curves = SeedCurves(self.clocks.deadline, updates=[0] * len(seeds))
-        for each in self.objectives:
-            row = (0.0, 0.0, *each.evaluate(start, 0), nan, 0.0, 0.0)
-            self.curves.columns.append({k: [v] for k, v in zip(COLUMNS, row, strict=True)})
-        self.node = BatchedNode(
-            scenario,
-            start,
-            gradients.of_all(self.objectives, workers, threads),
-            self.clocks,
-            seeds=len(seeds),
-            limit=self.limit,
-            watch=self._evaluate,
-            mark_at=min(self.every, self.limit),
-        )
+        compute = gradients.of_all(self.objectives, scenario.cluster.workers, threads)
+        self.node = BatchedNode(self, start, compute)
 
     def _step_times(self, threads: int) -> StepTimes:
         if self.scenario.run.sampling == "aggregate":
@@ -208,17 +155,17 @@ class Batch:
                 raise Unsupported("its program does what cannot be done for all at once") from error
             finally:
                 coroutine.close()
-            ends = np.array([self._end(curve) for curve in self.curves.columns])
+            ends = np.array([self._end(each.curve) for each in self.observers])
             self.clocks.finish(ends, self.node.step)
         return [self._run(index) for index in range(len(self.seeds))]
 
     def _end(self, curve: dict[str, list[float]]) -> float:
         """Return the end of a seed's run: the end of its last step, or the deadline."""
-        if curve["step"][-1] == self.limit:
+        if curve["step"][-1] == self.clocks.limit:
             return curve["time"][-1]
         return self.scenario.run.duration or inf
 
-    def _evaluate(self, node: BatchedNode, x: Vector) -> int:
+    def evaluate(self, node: BatchedNode, x: Vector) -> int:
         """Evaluate the parameters that all workers mark; return the step of the next evaluation."""
         step = node.step
         if type(x) is complex:  # time only: the same for every seed
@@ -230,37 +177,33 @@ class Batch:
             pairs = zip(self.objectives, seen[:, 0], strict=True)
             evaluated = [each.evaluate(own, step) for each, own in pairs]
         self._points += 1
-        thin = self.adaptive and self._points > 2 * POINTS
+        thin = self.observers[0].adaptive and self._points > 2 * POINTS
         if thin:
             self._points, self.every = (self._points + 1) // 2, 2 * self.every
         self.clocks.record(step, self._point, step, evaluated, node.period, node.updates, thin)
-        following = (step // self.every + 1) * self.every
-        return min(following, self.limit) if step < self.limit else following
+        return next_shown(step, self.every, self.observers[0].limit)
 
     def _point(
         self, step: int, evaluated: list[Any], period: float, updates: int, thin: bool
     ) -> None:
         """Add a point to the curves; its time is that of the last worker, known only on replay."""
-        times = self.clocks.latest()
-        moved, charged = self.clocks.totals()
-        costs = times * self._node_second + charged * self._egress_byte
-        numbers = zip(times.tolist(), evaluated, moved.tolist(), costs.tolist(), strict=True)
-        rows = [
-            (time, float(step), *losses, period, sent, cost) for time, losses, sent, cost in numbers
-        ]
-        self.curves.add(rows, updates, thin)
+        times = self.clocks.latest().tolist()
+        sent = zip(*(each.tolist() for each in self.clocks.totals()), strict=True)
+        seeds = zip(self.observers, times, evaluated, sent, strict=True)
+        for observer, time, seen, moved in seeds:
+            if time <= observer.deadline:
+                observer.add(time, float(step), seen, period, moved)
+                observer.updates = updates
+                if thin:
+                    observer.thin()
 
     def _run(self, index: int) -> Run:
         """Return the results of one seed."""
         algorithm, program, clocks = self.algorithm, self.program, self.clocks
-        curve, traffic = self.curves.columns[index], self.traffic[index]
+        observer, traffic = self.observers[index], self.traffic[index]
+        curve = observer.curve
         end = self._end(curve)
-
-        def spent_until(time: float) -> tuple[float, float]:
-            moved, charged = traffic.totals()
-            return moved, time * self._node_second + charged * self._egress_byte
-
-        close(curve, end, spent_until)
+        observer.close(end)
         waited, communicated = clocks.waited[index], clocks.communicated[index]
         spent = {
             "compute": clocks.now[index] - waited - communicated,
@@ -283,7 +226,7 @@ class Batch:
                 *virtual.notes(program, algorithm, self.objectives[index], curve, traffic.begun),
             ],
             spans_truncated=spans is not None and spans.truncated,
-            updates=self.curves.updates[index],
+            updates=observer.updates,
             staleness={age: int(counts[index]) for age, counts in clocks.staleness.items()},
             staleness_unit="steps",
         )

@@ -19,7 +19,6 @@ After a change: tests/engines/test_compiled.py and tests/bench/served.py.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from math import inf, nan
 
@@ -34,7 +33,7 @@ from paceline.simulator.engines.observer import Observer
 from paceline.simulator.engines.unsupported import Unsupported
 from paceline.simulator.engines.virtual import run
 from paceline.simulator.objectives import build
-from paceline.simulator.programs.effects import NOTHING, Vector
+from paceline.simulator.programs.effects import NOTHING
 from paceline.simulator.programs.pieces.gate import COMPILED, Gate, always
 from paceline.simulator.results.run import Run
 
@@ -42,23 +41,8 @@ ALWAYS = 2**62  # sentinel: valid for every iteration
 MARKS = 256  # marks buffered before the loop returns to Python (it runs without the GIL until then)
 
 
-@dataclass(slots=True)
-class _Server:
-    """The server's state at a mark, for the observer."""
-
-    rank: int
-    step: int
-    now: float
-    updates: int
-    period: float = nan
-    x: Vector = field(default=NOTHING)
-
-
 class SeedRun:
-    """The run of one seed. `done`: it has ended.
-
-    The observer also takes it for the traffic of which it asks `totals`.
-    """
+    """The run of one seed. `done`: it has ended."""
 
     def __init__(self, shared: SharedRun, seed: int) -> None:
         self._shared, self.seed, self.done = shared, seed, False
@@ -66,7 +50,7 @@ class SeedRun:
         goal = self._goal = build.build(scenario, shared.algorithm, seed)
         deadline = tolerances.deadline(scenario)
         self._moved = 0
-        observer = self._observer = Observer(shared.program, scenario, goal, self, deadline)
+        observer = self._observer = Observer(shared.program, scenario, goal, self._totals, deadline)
 
         self._run = np.zeros(1, loop.STATE)
         state = self._state = self._run[0]
@@ -156,10 +140,10 @@ class SeedRun:
 
     def _show(self) -> None:
         """Show the buffered marks to the observer."""
-        state, observer = self._state, self._observer
+        state, observer, server = self._state, self._observer, self._shared.workers
         for step, now, updates, moved in self._marks[: state["shown"]].tolist():
             self._moved = moved
-            state["mark_at"] = observer.see(_Server(self._shared.workers, step, now, updates))
+            state["mark_at"] = observer.see(step, (server, now, nan, updates, NOTHING))
         state["shown"], state["every"] = 0, observer.every
         if observer.complete and not state["stopped"]:
             state["stopped"] = 1
@@ -167,11 +151,8 @@ class SeedRun:
 
     def _draw(self) -> None:
         """Fill the rings of all workers that need numbers now or soon."""
-        ring, iterations, untils = (
-            self._shared.ring,
-            self._workers["iterations"],
-            self._workers["until"],
-        )
+        ring = self._shared.ring
+        iterations, untils = self._workers["iterations"], self._workers["until"]
         first = end = 0  # iterations of the last worker's stretch
         for rank in np.flatnonzero(untils - iterations < ring // 2).tolist():
             iteration, until = int(iterations[rank]), ALWAYS
@@ -193,11 +174,10 @@ class SeedRun:
 
     # For the observer, and the result
 
-    def totals(self) -> tuple[float, float]:
+    def _totals(self) -> tuple[float, float]:
         """Return the bytes so far over all links, and over those charged as egress."""
-        if self._shared.alike:
-            return float(self._moved), self._shared.charged(self._moved)
-        return self._shared.totals(self._workers["bytes_down"], self._workers["bytes_up"])
+        down, up = self._workers["bytes_down"], self._workers["bytes_up"]
+        return self._shared.totals(self._moved, down, up)
 
     def result(self) -> Run:
         """Return the results, with times cut off at the end of the run."""

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.engines.compiled.worker_trace import Begin, TracingNode, Unknown
-from paceline.simulator.engines.unsupported import Unsupported
+from paceline.simulator.engines.compiled.worker_trace import Begin, TracingNode
+from paceline.simulator.engines.unsupported import Unknown, Unsupported
+from paceline.simulator.objectives.bound import Nothing
 from paceline.simulator.programs.effects import ANY, Payload, Vector
 from paceline.simulator.programs.pieces.gate import Anyone, Gate
 from paceline.simulator.scenario.scenario import Scenario
@@ -33,7 +34,7 @@ class Sender(Unknown, Anyone):
     """Stand-in for a sender, which may be answered once. `slot`: its index in the loop."""
 
     __slots__ = ("slot", "trace")
-    what = "who sent a gradient"
+    why = "its program looks at who sent a gradient"
     trace: "ServerTrace"
     slot: int
 
@@ -56,7 +57,7 @@ class ServerTrace(TracingNode):
     does = "its server does more than answer the gradients that come"
 
     def __init__(self, scenario: Scenario, begin: Begin, payload: Payload) -> None:
-        super().__init__(scenario)
+        super().__init__(scenario, Nothing.start)
         self.rank = self.server
         self._payload = payload
         self._operations: list[bytes] = []

@@ -37,15 +37,11 @@ class ServerRoutes:
         self.links = [network.message_link(*each) for each in ends]
         self._keys = [source * (network.workers + 1) + to for source, to in ends]
         self.pace = np.array([1 / link.bandwidth for link in self.links])
-        self.latency = np.array([_latency(link) for link in self.links])
+        self.latency = np.array([link.latency if link.is_constant else nan for link in self.links])
 
     def draw(self, rank: int, seed: int) -> Draw:
         """Return a function that draws one route's latencies: the numbers of `MessageRoute`."""
         return _draws(self.links[rank], generator(seed, Purpose.MESSAGE, self._keys[rank]))
-
-
-def _latency(link: RegionPath) -> float:
-    return link.latency if link.is_constant else nan
 
 
 def _draws(link: RegionPath, rng: np.random.Generator) -> Draw:
@@ -82,16 +78,14 @@ class SharedRun:
         routes = [link.name for link in chain(self.down.links, self.up.links)]
         self.links, self._link = np.unique(routes, return_inverse=True)
         self._charged = np.array([name in network.charged for name in self.links])
-        self._all_charged = bool(self._charged.all())
-        self.alike = self._all_charged or not self._charged.any()
-        steps = min(scenario.run.steps or inf, self._steps(scenario.run.duration or inf))
+        self.alike = bool(self._charged.all() or not self._charged.any())
+        quickest = min(
+            cluster.mean_compute(scenario)
+        )  # seconds of a step of a worker that never waits
+        in_time = (scenario.run.duration or inf) / quickest if quickest else inf
+        steps = min(scenario.run.steps or inf, in_time)
         most = min(max(NUMBERS // (workers * max(seeds, 1)), RING[0]), RING[1])
         self.ring = 1 << (int(min(2 * steps + 64, most)) - 1).bit_length()
-
-    def _steps(self, duration: float) -> float:
-        """Estimate the steps that the fastest worker takes if it never waits."""
-        step = min(cluster.mean_compute(self.scenario))
-        return duration / step if step else inf
 
     def stretch(self, iteration: int) -> tuple[int, int, float, float]:
         """Return the stretch of an iteration: its first, the one after its last, work, bytes."""
@@ -112,12 +106,12 @@ class SharedRun:
         np.add.at(links, self._link, np.concatenate((down, up)))
         return links
 
-    def charged(self, moved: int) -> float:
-        """Return how many of the bytes are charged as egress, where `alike` holds."""
-        return float(moved) if self._all_charged else 0.0
+    def totals(self, moved: int, down: Array, up: Array) -> tuple[float, float]:
+        """Return the bytes over all links, and over those charged as egress.
 
-    def totals(self, down: Array, up: Array) -> tuple[float, float]:
-        """Return the bytes over all links, and over those charged as egress."""
-        links = self.by_link(down, up).tolist()
-        charged = (size for size, counts in zip(links, self._charged, strict=True) if counts)
-        return float(sum(links)), float(sum(charged))
+        `moved`: all bytes, which say enough where links are `alike`; else those over each route do.
+        """
+        if self.alike:
+            return float(moved), float(moved) if self._charged.all() else 0.0
+        links = self.by_link(down, up)
+        return float(links.sum()), float(links[self._charged].sum())

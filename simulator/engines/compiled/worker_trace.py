@@ -5,11 +5,12 @@ A program that looks at anything that differs between workers or seeds raises Un
 
 import types
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from paceline.simulator.engines.unsupported import Unsupported
+from paceline.simulator.engines.node import RefusingNode
+from paceline.simulator.engines.unsupported import Unknown, Unsupported
 from paceline.simulator.objectives.bound import Nothing
 from paceline.simulator.programs.effects import NOTHING, Encoded, Node, Payload, Vector
 from paceline.simulator.scenario.scenario import Scenario
@@ -21,56 +22,11 @@ STRETCH = np.dtype([("first", "i8"), ("work", "f8"), ("size", "f8")])
 Begin = Callable[[Node], Coroutine[Any, Any, None]]
 
 
-class Unknown:
-    """A value that a program may hold but not look at: every operation raises Unsupported.
-
-    Only identity (`is`) cannot be refused.
-    """
-
-    __slots__ = ("what",)
-    what: str
-
-    def _refuse(self, *_: Any) -> Any:
-        raise Unsupported(f"its program looks at {self.what}")
-
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _refuse
-    __bool__ = __index__ = __int__ = __float__ = __len__ = __iter__ = __call__ = _refuse
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __mod__ = _refuse
-    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __lshift__ = __rlshift__ = _refuse
-    __rshift__ = __pow__ = __rpow__ = __divmod__ = __rfloordiv__ = __rmod__ = __abs__ = _refuse
-    __str__ = __repr__ = __format__ = __contains__ = __reversed__ = __round__ = __complex__ = (
-        _refuse
-    )
-    __iadd__ = __isub__ = __imul__ = __itruediv__ = __matmul__ = __rmatmul__ = __invert__ = _refuse
-    __truediv__ = __rtruediv__ = __floordiv__ = __neg__ = __getitem__ = __getattr__ = _refuse
-
-
-def unknown(what: str) -> Any:
-    """Make an unknown; `what` completes "its program looks at ..."."""
-    thing = Unknown()
-    thing.what = what
-    return thing
-
-
-class TracingNode(Node):
+class TracingNode(RefusingNode):
     """A node with the effects of a parameter server and its workers, and without a clock."""
 
     __slots__ = ("_coroutine",)
     _coroutine: Coroutine[Any, Any, None]
-    does: str
-
-    def __init__(self, scenario: Scenario) -> None:
-        self.workers = self.server = scenario.cluster.workers
-        self.start = Nothing.start
-        self.apply_seconds = scenario.server.apply
-        self.parameters = scenario.model.parameters
-        self.bytes_per_parameter = scenario.model.bytes_per_parameter
-
-    def _refuse(self, *_: Any, **__: Any) -> Any:
-        raise Unsupported(self.does)
-
-    gradient = loss_and_gradient = start_mean = start_gather = start_mean_after = _refuse
-    wait = finished = cut = join = send = receive = discard = mark = request = work = _refuse
 
     def _give_up(self, *_: Any, **__: Any) -> Any:
         raise Unsupported("which gradient comes first decides its values")
@@ -80,10 +36,6 @@ class TracingNode(Node):
     def clock(self) -> float:
         """Refuse."""
         raise Unsupported("its program reads the clock")
-
-    def generator(self, *, shared: bool = False) -> Any:
-        """Return random numbers on which nothing may depend."""
-        return unknown("random numbers")
 
     def _resume(self) -> None:
         try:
@@ -104,8 +56,8 @@ class WorkerTrace(TracingNode):
     does = "its workers do more than send each gradient to the server"
 
     def __init__(self, scenario: Scenario, begin: Begin, meter: Callable[[Payload], float]) -> None:
-        super().__init__(scenario)
-        self.rank = unknown("who computes it")
+        super().__init__(scenario, Nothing.start)
+        self.rank = cast(int, Unknown("its program looks at who computes it"))
         self._meter = meter
         self._computed, self._more = False, 0.0
         self.payload: Payload = None

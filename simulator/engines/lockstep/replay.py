@@ -7,7 +7,6 @@ program, given these outcomes again, must compute the same parameters.
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from paceline.simulator.engines.collective import GradientPiece
 from paceline.simulator.engines.lockstep.run import Lockstep, LockstepNode, pass_turn
 from paceline.simulator.objectives.objective import Objective
 from paceline.simulator.programs import Program
@@ -51,12 +50,12 @@ def run(  # noqa: PLR0913, PLR0917 - the run, and its logs
 class ReplayNode(LockstepNode):
     """A node that reads from its log what depended on time."""
 
-    __slots__ = ("_gradients", "_marks", "_outcomes")
+    __slots__ = ("_marks", "_outcomes")
 
     def load(self, log: ReplayLog) -> None:
         """Set the log to follow."""
         self._outcomes = iter(log.outcomes)
-        self._gradients, self._marks = log.gradients, log.marks
+        self._limit, self._marks = log.gradients, log.marks
 
     async def _outcome(self) -> Any:
         """Return the logged outcome of this effect; after the last one, wait for ever."""
@@ -64,19 +63,6 @@ class ReplayNode(LockstepNode):
             return outcome
         self._run.over = True
         await pass_turn()  # for ever
-
-    async def _go_or_stop(self) -> None:
-        """Count a gradient; after the last one of the log, wait for ever."""
-        if self.step >= self._gradients:
-            self._run.over = True
-            await pass_turn()  # for ever
-        self.step += 1
-
-    async def start_backward(self, x: Vector, pieces: int) -> Sequence[Handle]:
-        """Compute a gradient in pieces, all ready at once."""
-        await self._go_or_stop()
-        parts = self.cut(self._source.gradient(x), pieces)
-        return [GradientPiece(part, self.now) for part in parts]
 
     async def receive(self, source: int = ANY) -> tuple[int, Payload]:
         """Receive the next message of the sender that was first in the log."""
@@ -87,12 +73,6 @@ class ReplayNode(LockstepNode):
         """Receive the next message of the logged sender, or return None."""
         sender = await self._outcome()
         return None if sender is None else await super().receive(sender)
-
-    async def request(self, to: int, value: Payload) -> Payload:
-        """Send, and wait for the answer."""
-        self.send(to, value)
-        _, answer = await super().receive(to)
-        return answer
 
     async def finished(self, handle: Handle) -> bool:
         """Return the logged answer, the same for all workers."""

@@ -47,22 +47,19 @@ def pass_turn() -> Generator[None, Any, Any]:
 class LockstepNode(EngineNode):
     """One node. `x`: its last mark; `step`: gradients computed, by the server: received."""
 
-    __slots__ = ("_box", "_computing", "_served", "_sought", "_source", "x")
+    __slots__ = ("_box", "_limit", "_served", "_sought", "_source", "computing", "x")
 
     def __init__(
         self, run: "Lockstep", rank: int, scenario: Scenario, objective: Objective
     ) -> None:
-        self._run, self.rank = run, rank
-        self.workers = self.server = run.workers
-        self.start = self.x = objective.start
-        self.parameters = scenario.model.parameters
-        self.bytes_per_parameter = scenario.model.bytes_per_parameter
-        self.apply_seconds = self.now = 0.0
-        self.step = self._collectives = 0
+        super().__init__(run, rank, scenario, objective.start)
+        self.apply_seconds = 0.0
+        self.x = self.start
+        self._limit = run.limit  # of its gradients
         self._served = False  # whether the server has made its last update
         self._box: deque[Message] = deque()
         self._sought: int | None = None
-        self._computing: Handle = None
+        self.computing: Handle = None  # its gradient in `receive_before`
         if rank < run.workers:
             self._source = objective.source(rank)
 
@@ -78,7 +75,7 @@ class LockstepNode(EngineNode):
 
     async def start_backward(self, x: Vector, pieces: int) -> Sequence[Handle]:
         """Begin one tick and a gradient in pieces; after the last step, one that never ends."""
-        if self.step >= self._run.limit:
+        if self.step >= self._limit:
             self._run.over = True
             return [GradientPiece(None, inf)] * pieces
         self.step += 1
@@ -86,7 +83,7 @@ class LockstepNode(EngineNode):
         return [GradientPiece(part, self.now + 1.0) for part in parts]
 
     async def _go_or_stop(self) -> None:
-        if self.step >= self._run.limit:
+        if self.step >= self._limit:
             self._run.over = True
             await pass_turn()  # for ever
         self.step += 1
@@ -99,8 +96,7 @@ class LockstepNode(EngineNode):
             await pass_turn()
         if handle.done > self.now:
             if type(handle) is GradientPiece:
-                if handle.done < inf:
-                    self._run.resume_at(handle.done, self)
+                self._run.resume_at(handle.done, self)
                 await pass_turn()  # in step with the others; after the last step, for ever
             self.now = handle.done
         return handle.collect(self.rank)
@@ -110,7 +106,7 @@ class LockstepNode(EngineNode):
         node = self._run.nodes[to]
         message = self.now, self.rank, value
         if node._sought in (ANY, self.rank):
-            node._sought = node._computing = None
+            node._sought = node.computing = None
             self._run.ready.append((node, message))
         else:
             node._box.append(message)
@@ -134,11 +130,10 @@ class LockstepNode(EngineNode):
         """Take a message that is sent before the tick of `handle` ends, or return None."""
         message = self._pick(source)
         if message is None:
-            self._sought, self._computing = source, handle
-            if handle.done < inf:
-                self._run.resume_at(handle.done, self, handle)
+            self._sought, self.computing = source, handle
+            self._run.resume_at(handle.done, self)
             message = await pass_turn()
-            self._sought = self._computing = None
+            self._sought = self.computing = None
         if message is not None and message[0] < handle.done:
             at, sender, value = message
             self.now = max(self.now, at)
@@ -146,10 +141,6 @@ class LockstepNode(EngineNode):
         if message is not None:
             self._box.appendleft(message)
         return None
-
-    def computes(self, handle: Handle) -> bool:
-        """Return whether it still computes this gradient, in `receive_before`."""
-        return self._computing is handle
 
     def _pick(self, source: int) -> Message | None:
         for message in self._box:
@@ -161,7 +152,7 @@ class LockstepNode(EngineNode):
     async def request(self, to: int, value: Payload) -> Payload:
         """Send, and wait for the answer."""
         self.send(to, value)
-        _, answer = await self.receive(to)
+        _, answer = await LockstepNode.receive(self, to)
         return answer
 
     def discard(self) -> None:
@@ -209,8 +200,8 @@ class Lockstep:
         self.ready: deque[tuple[LockstepNode, Any]] = deque((node, None) for node in self.nodes)
         self._later: list[tuple[float, int, LockstepNode, Handle]] = []
         self._delayed = 0
-        self._open: dict[int, Collective] = {}
-        self._guard = payloads.Guard()
+        self.open_collectives: dict[int, Collective] = {}
+        self.guard = payloads.Guard()
         self._ended: set[int] = set()
         self._coroutines = [
             program.start(program.worker, node, parameters) for node in self.nodes[:workers]
@@ -224,7 +215,7 @@ class Lockstep:
             while (self.ready or self._later) and not self.complete:
                 if not self.ready:
                     _, _, node, gradient = heappop(self._later)
-                    if gradient is not None and not node.computes(gradient):
+                    if node.computing is not gradient:
                         continue  # a message came first
                     self.ready.append((node, None))
                 node, value = self.ready.popleft()
@@ -235,7 +226,7 @@ class Lockstep:
         finally:
             for coroutine in self._coroutines:
                 coroutine.close()
-        waiting = any(collective.waiting for collective in self._open.values())
+        waiting = any(collective.waiting for collective in self.open_collectives.values())
         if waiting or not (self.over or self.complete or len(self._ended) == len(self.nodes)):
             raise DeadlockError("deadlock: nodes wait for each other")
         return [node.x for node in self.nodes]
@@ -249,26 +240,23 @@ class Lockstep:
         """Release nodes that have waited for others until now, `tick`."""
         self.ready.extend((node, None) for node in nodes)
 
-    def resume_at(self, tick: float, node: LockstepNode, gradient: Handle = None) -> None:
-        """Release a node at `tick`, once no node is ready before it."""
-        self._delayed += 1
-        heappush(self._later, (tick, self._delayed, node, gradient))
+    def resume_at(self, tick: float, node: LockstepNode) -> None:
+        """Release a node at `tick`, once no node is ready before it; inf: never.
 
-    def collective(self, index: int, kind: str) -> Collective:
-        """Return the `index`-th collective of the run; the first worker to join opens it."""
-        if index not in self._open:
-            self._open[index] = Collective(index, kind, self.workers, self._guard)
-        return self._open[index]
+        If it computes in `receive_before`, a message may release it before.
+        """
+        if tick < inf:
+            self._delayed += 1
+            heappush(self._later, (tick, self._delayed, node, node.computing))
 
     def enter(
         self, collective: Collective, rank: int, step: int, value: Payload, at: float
     ) -> None:
         """Let a worker join; the last one completes the collective."""
-        collective.join(rank, step, value)
-        collective.begins = done = max(collective.begins, at)
+        collective.join(rank, step, value, at)
         if not collective.missing:
-            del self._open[collective.index]
-            collective.done = done
+            del self.open_collectives[collective.index]
+            collective.done = done = collective.begins
             self.release_at(done, collective.waiting)
             for who, when, following, function in collective.followers:
                 self.enter(following, who, when, function(collective.result), done)

@@ -15,11 +15,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import simpy
 
-from paceline.simulator.cluster.failures import NEVER, PATIENCE, Calendar, Down
+from paceline.simulator.cluster.failures import (
+    NEVER,
+    PATIENCE,
+    Calendar,
+    Down,
+    any_in,
+    calendars,
+)
 from paceline.simulator.engines.tolerances import deadline
 from paceline.simulator.engines.virtual.agenda import LAST
+from paceline.simulator.engines.virtual.availability import Availability
 from paceline.simulator.engines.virtual.node import VirtualNode
 from paceline.simulator.engines.virtual.outages import Outages
+from paceline.simulator.programs import Program
 from paceline.simulator.results.run import SPAN, Kind
 from paceline.simulator.scenario.scenario import Scenario
 
@@ -49,18 +58,18 @@ class Rollback(NamedTuple):
             yield Kind.COMPUTE, back, then
 
 
-class Checkpoints:
+class Checkpoints(Availability):
     """The crashes of one run, and the rollbacks that they cause.
 
-    It is the run's `Availability`. `savers`: nodes that save their state for a checkpoint.
+    `savers`: nodes that save their state for a checkpoint.
     """
 
-    calendars: Sequence[Calendar] = ()  # nodes run on; the wall clock does not show it
-
     def __init__(self, crashes: Sequence[Calendar], scenario: Scenario, savers: int) -> None:
+        super().__init__(crashes)
+        self.calendars = ()  # nodes run on, and only the wall clock shows that all were down
         recovery, checkpoint = scenario.recovery, scenario.recovery.checkpoint
         assert checkpoint is not None
-        self.crashes, self._savers = crashes, savers
+        self._savers = savers
         self.save_every = scenario.cluster.workers // savers * checkpoint.every
         self.save_cost = checkpoint.cost
         self._saves: dict[int, list[float]] = {}
@@ -203,3 +212,13 @@ class Checkpoints:
         crash, back = self._next_crash
         self._next_crash = next(self._coming, NEVER)
         return crash, max(back, crash + self._least_repair)
+
+
+def availability(program: Program, scenario: Scenario, seed: int) -> Availability:
+    """Return the availability of the nodes in one run of a program."""
+    crashes = calendars(scenario, seed) if any_in(scenario) else []
+    if not program.server:
+        crashes = crashes[: scenario.cluster.workers]
+    if crashes and scenario.recovery.checkpoint is not None:
+        return Checkpoints(crashes, scenario, 1 if program.server else scenario.cluster.workers)
+    return Availability(crashes)

@@ -7,6 +7,7 @@ After a change run tests/engines/test_flows.py, test_background_jobs.py and test
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import Any
@@ -38,20 +39,22 @@ class Connection:
         self.under_way: deque[InFlight] = deque()
 
 
+@dataclass(slots=True)
 class InFlight:
     """A message in flight.
 
-    `arrived_at`: None until it arrives; `attempts`: times it was sent; `began`: when for the last
-    time.
+    `sent`, `began`: when it was sent, and for the last time; `attempts`: times it was sent;
+    `arrived_at`: None until it arrives.
     """
 
-    __slots__ = ("arrived_at", "attempts", "began", "route", "sender", "sent", "size", "value")
-
-    def __init__(self, sender: VirtualNode, route: Connection, size: float, value: Payload) -> None:
-        self.sender, self.route, self.sent, self.size = sender, route, sender.now, size
-        self.value, self.began = value, sender.now
-        self.arrived_at: float | None = None
-        self.attempts = 0
+    sender: VirtualNode
+    route: Connection
+    size: float
+    value: Payload
+    sent: float
+    began: float = 0.0
+    attempts: int = 0
+    arrived_at: float | None = None
 
 
 class FlowTransport:
@@ -69,7 +72,7 @@ class FlowTransport:
         return Connection(self._send)
 
     def _send(self, route: Connection, source: VirtualNode, value: Payload) -> None:
-        message = InFlight(source, route, self._run.meter(value), value)
+        message = InFlight(source, route, self._run.meter(value), value, source.now)
         route.under_way.append(message)
         self._start(message, source.now)
 
@@ -131,28 +134,13 @@ class FlowTransport:
         self._launch(collective, team, sizes, ready)
 
     def _launch(
-        self,
-        collective: Collective,
-        team: Team,
-        sizes: list[float],
-        begins: float,
-        attempts: int = 0,
+        self, collective: Collective, team: Team, sizes: list[float], begins: float
     ) -> None:
         """Begin a collective when all of its team are up, and again if one crashes in it."""
         run = self._run
-        while attempts < PATIENCE:
-            attempts += 1
-            crashed = run.recovery.first_crash(team, begins)
-            if crashed[0] > begins or begins == inf:
-                break
+        while (crashed := run.recovery.first_crash(team, begins))[0] <= begins < inf:
             begins = run.recovery.restart(collective, team, begins, crashed)
-        else:
-            run.never(f"{collective.kind} {collective.index}")
-            begins = inf
-        collective.begins = begins
-        run.recovery.note_stalls(collective, team)
-        if begins > run.deadline or begins == inf:
-            collective.done = inf  # it never begins
+        if not run.recovery.begin(collective, team, begins):
             return
         members = tuple(range(run.workers) if team is None else team)
         if len(members) < 2:
@@ -165,7 +153,7 @@ class FlowTransport:
         def crash(at: float) -> None:
             if self._lines.cancel(number, at):
                 again = run.recovery.restart(collective, team, at, (at, *crashed[1:]))
-                self._launch(collective, team, sizes, again, attempts)
+                self._launch(collective, team, sizes, again)
 
         self._lines.events.at(crashed[0], crash)
 

@@ -18,7 +18,7 @@ runs ahead of the others.
 Why so. One SimPy event per step would take most of the time: tests/bench/engine.py compares with
 models written that way. The rest goes into `gradient`, `wait`, `block`, `send` and `receive`. They
 read slots instead of properties, and use `if` instead of `max`; each such place says so. A node
-that is always up, on a device of its own, has no `outages` and no `_computing`: one class for all
+that is always up, on a device of its own, has no `outages` and no `computing`: one class for all
 nodes, which CPython reads faster, and a branch that is never taken.
 
 State of a `VirtualNode`, beside its identity and the model's sizes (s: seconds by its own clock):
@@ -50,8 +50,8 @@ State of a `VirtualNode`, beside its identity and the model's sizes (s: seconds 
 | `_busy_kind` | kind | of its spans of work: compute or serve | `serve` |
 | `_receive_seconds` | s | that the server spends on each message | `serve` |
 | `stopped` | bool | its mark has ended the run, or it is down for good | `mark`, `Outages` |
-| `outages` | `Outages` | its crashes and what they cost; None: always up | `interrupt_by` |
-| `_computing` | `Computing` | how long work takes; None: as long as drawn | `compute_on` |
+| `outages` | `Outages` | its crashes and what they cost; None: always up | `Simulation` |
+| `computing` | `Computing` | how long work takes; None: as drawn | `SharedLines`, `Simulation` |
 
 After a change run tests/engines (test_virtual, test_conformance, test_batched, test_compiled and
 test_request_reply compare engines to the last bit or to 1e-9), then `make bench`.
@@ -61,7 +61,7 @@ import types
 from collections import deque
 from collections.abc import Coroutine, Generator, Iterator, Sequence
 from heapq import heappush
-from math import inf, nan
+from math import inf
 from typing import Any, Protocol
 
 from paceline.simulator.engines import payloads
@@ -96,25 +96,20 @@ class VirtualNode(EngineNode):
     """One node of a `Simulation`; the module's table describes its state."""
 
     __slots__ = (
-        "_busy_kind", "_computing", "_durations", "_gradient", "_joined_step", "_last_staleness",
+        "_busy_kind", "_durations", "_gradient", "_last_staleness",
         "_loss_and_gradient", "_mailbox", "_mark_at", "_messages_heard", "_network_since",
         "_pause_at", "_paused_at", "_receive_seconds", "_routes", "_service_starts", "_staleness",
-        "awaited_rank", "busy_since", "communicated", "coroutine", "handle", "outages", "period",
+        "awaited_rank", "busy_since", "communicated", "computing", "coroutine", "handle", "outages",
         "resume", "sent_until", "spans", "stopped", "updates", "waited", "wakeup_at", "x",
     )  # fmt: skip
 
     def __init__(self, run: Any, rank: int) -> None:
-        self._run, self.rank = run, rank
-        self.workers = self.server = run.workers
-        self.start = self.x = run.objective.start
-        self.apply_seconds = run.scenario.server.apply
-        self.parameters = run.scenario.model.parameters
-        self.bytes_per_parameter = run.scenario.model.bytes_per_parameter
+        super().__init__(run, rank, run.scenario, run.objective.start)
         self.seed(run.seed)
-        self.now = self.waited = self.communicated = self.busy_since = self.sent_until = 0.0
+        self.x = self.start
+        self.waited = self.communicated = self.busy_since = self.sent_until = 0.0
         self._network_since = 0.0
-        self.step = self.updates = self._collectives = self._joined_step = self._paused_at = 0
-        self.period = nan
+        self.updates = self._paused_at = 0
         self.awaited_rank: int | None = None
         self.handle: Handle = None
         self.wakeup_at = inf
@@ -128,17 +123,9 @@ class VirtualNode(EngineNode):
         self._mark_at = self._pause_at = NEVER
         self.stopped = False
         self.outages: Outages | None = None
-        self._computing: Computing | None = None
+        self.computing: Computing | None = None
         self._receive_seconds = 0.0
         self._busy_kind = int(Kind.COMPUTE)
-
-    def interrupt_by(self, outages: Outages) -> None:
-        """Make the node one that is not always up."""
-        self.outages = self._computing = outages
-
-    def compute_on(self, device: Computing) -> None:
-        """Let the node compute on a device that it shares."""
-        self._computing = device
 
     def compute_with(self, durations: Iterator[float], source: GradientSource) -> None:
         """Make the node a worker, with these compute times (s) and this source of gradients."""
@@ -368,8 +355,9 @@ class VirtualNode(EngineNode):
         self.x = x
         self.updates += 1
         if self.step >= self._mark_at:
+            view = self.rank, self.now, self.period, self.updates, x
             self._run.guard.keep(x)
-            self._mark_at = self._run.observer.see(self)
+            self._mark_at = self._run.observer.see(self.step, view)
             if self._run.observer.complete:
                 self.stopped = True
                 self._run.stop_at(self.now)
@@ -446,10 +434,10 @@ class VirtualNode(EngineNode):
         if step >= self._pause_at:
             await self._pause()
         self.step = step + 1
-        if self._computing is None:
+        if self.computing is None:
             self.now += next(self._durations)
         else:
-            self.now += await self._computing.takes(next(self._durations))
+            self.now += await self.computing.takes(next(self._durations))
         compute = self._gradient  # CPython 3.11 looks a slot up faster than it calls it
         return compute(x)
 
@@ -480,7 +468,7 @@ class VirtualNode(EngineNode):
             GradientPiece(part, self.now + duration * (forward + (1 - forward) * (i + 1) / pieces))
             for i, part in enumerate(payloads.cut(self._gradient(x), pieces))
         ]
-        return freed if self._computing is None else self._computing.freed(freed)
+        return freed if self.computing is None else self.computing.freed(freed)
 
     async def _step(self) -> float:
         """Count one step; return its duration in seconds."""
@@ -488,7 +476,7 @@ class VirtualNode(EngineNode):
             await self._pause()
         self.step += 1
         work = next(self._durations)
-        return work if self._computing is None else await self._computing.takes(work)
+        return work if self.computing is None else await self.computing.takes(work)
 
     @types.coroutine
     def _pause(self) -> Generator[None, None, None]:
@@ -511,14 +499,6 @@ class VirtualNode(EngineNode):
             yield
 
     # Collectives
-
-    def _next(self, kind: str) -> Collective:
-        """Return this node's next collective; note the steps since its last one."""
-        if self.rank == self.server:
-            raise ProgramError("the server takes part in no collective")
-        if self.step > self._joined_step:
-            self.period, self._joined_step = self.step - self._joined_step, self.step
-        return super()._next(kind)
 
     @types.coroutine
     def wait(self, handle: Handle) -> Generator[None, None, Any]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from math import inf
 from typing import Any
 
-from paceline.simulator.cluster.failures import Down, merged
+from paceline.simulator.cluster.failures import PATIENCE, Down, merged
 from paceline.simulator.engines.collective import Collective
 from paceline.simulator.engines.virtual.node import VirtualNode
 
@@ -122,17 +122,33 @@ class Recovery:
         """Return when a collective begins (again) after a crash in its team; inf: never."""
         assert team is not None
         collective.restarts += 1
+        name = f"{collective.kind} {collective.index}"
         if collective.restarts > self._most_restarts[0]:
-            self._most_restarts = collective.restarts, f"{collective.kind} {collective.index}"
+            self._most_restarts = collective.restarts, name
         at = self.policy.restart(team, begins, crashed)
         if at == inf:
             self._run.unfinished.append(
-                f"{collective.kind} {collective.index} waits for "
-                f"{self._run.name_of(crashed[2])}, down for good since {crashed[0]:g} s"
+                f"{name} waits for {self._run.name_of(crashed[2])}, "
+                f"down for good since {crashed[0]:g} s"
             )
+        if collective.restarts == PATIENCE:
+            self._run.never(name)
+            return inf
         return at
 
-    def note_stalls(self, collective: Collective, team: Team, free: float = 0.0) -> None:
+    def begin(self, collective: Collective, team: Team, at: float, free: float = 0.0) -> bool:
+        """Let a collective begin; return whether it does, before the end of the run.
+
+        `free`: when the links were.
+        """
+        collective.begins = at
+        self._note_stalls(collective, team, free)
+        if at <= self._run.deadline and at < inf:
+            return True
+        collective.done = inf
+        return False
+
+    def _note_stalls(self, collective: Collective, team: Team, free: float) -> None:
         """Note when a collective stood still for crashes.
 
         That is while one of the team was down, and once all had come. Those who come late for

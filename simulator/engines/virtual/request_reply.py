@@ -26,7 +26,7 @@ from collections.abc import Generator, Iterator
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
-from typing import Any, Never
+from typing import Any, Never, Self
 
 from paceline.simulator.cluster.failures import troubled
 from paceline.simulator.cluster.workers import shares_devices
@@ -116,15 +116,11 @@ class AskingWorker(RequestReplyNode):
         self.now = self.busy_since = answered
         return answer
 
-    @property
-    def replies(self) -> int:
-        """Replies sent to it: to every request but the last, or to all if the last comes late."""
-        return self.requests - (self.requests > 0 and not self.reply_is_late)
-
-    def count_bytes(self, message_bytes: int) -> None:
-        """Count the bytes of its requests and their replies."""
-        self._uplink.bytes = self.requests * message_bytes
-        self._downlink.bytes = self.replies * message_bytes
+    def count_bytes(self) -> None:
+        """Count the bytes of its requests, and of replies: to all, or all but the last."""
+        replies = self.requests - (self.requests > 0 and not self.reply_is_late)
+        self._uplink.bytes = self.requests * self._run.whole_bytes
+        self._downlink.bytes = replies * self._run.whole_bytes
 
     receive = send = mark = RequestReplyNode._refuse
 
@@ -212,12 +208,9 @@ class AnsweringServer(RequestReplyNode):
 
 
 class MessageCounts(Traffic):
-    """Traffic counted by the workers: as numbers of messages, all of `message_bytes`."""
+    """Traffic counted by the workers (`team`), as numbers of messages."""
 
-    def __init__(self, network: ClosedForm, seed: int, message_bytes: int) -> None:
-        super().__init__(network, seed)
-        self.team: list[AskingWorker] = []
-        self._message_bytes = message_bytes
+    team: "list[AskingWorker]"
 
     def links(self) -> dict[str, float]:
         """Return the bytes so far over each link, by "from->to"."""
@@ -231,7 +224,7 @@ class MessageCounts(Traffic):
 
     def _count(self) -> None:
         for worker in self.team:
-            worker.count_bytes(self._message_bytes)
+            worker.count_bytes()
 
 
 class RequestReply(Simulation):
@@ -243,9 +236,9 @@ class RequestReply(Simulation):
     def connect(self) -> None:
         """Make the network, and the heap of requests."""
         super().connect()
-        counts = MessageCounts(ClosedForm(self.scenario), self.seed, self.whole_bytes)
-        self.transport.traffic = counts
-        self.team = counts.team
+        self.team: list[AskingWorker] = []
+        counts = self.transport.traffic = MessageCounts(ClosedForm(self.scenario), self.seed)
+        counts.team = self.team
         self.inbox: list[Request] = []
         self.numbers: Iterator[int] = count()
         self._pending_at_end = False
@@ -257,11 +250,12 @@ class RequestReply(Simulation):
         self.team.append(AskingWorker(self, rank))
         return self.team[-1]
 
-    def run(self) -> None:
+    def run(self) -> Self:
         """Run to the end of the steps, or of the time."""
         super().run()
         if not all(worker.requests for worker in self.team):
             raise Unsupported("a worker's program ends")
+        return self
 
     def note_pending(self) -> None:
         """Record whether requests or replies remain after the deadline."""

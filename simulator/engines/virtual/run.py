@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from paceline.simulator.engines.unsupported import attempt
-from paceline.simulator.engines.virtual import accounts, background_jobs, request_reply
+from paceline.simulator.engines.virtual import accounts, request_reply
 from paceline.simulator.engines.virtual.request_reply import RequestReply
 from paceline.simulator.engines.virtual.simulation import Simulation
 from paceline.simulator.objectives.objective import Objective
@@ -14,6 +14,8 @@ from paceline.simulator.programs import Program, catalogue
 from paceline.simulator.results import divergence
 from paceline.simulator.results.run import Full, Run, Spans
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
+
+SEED_DISTANCE = 10**9  # between seeds of a run and of its jobs, so that no streams coincide
 
 
 def run(
@@ -70,22 +72,22 @@ def _simulated(
 ) -> Simulation:
     """Return the simulation after its run: the fast path where that takes it, else the general."""
     if kept is None and request_reply.supports(program, scenario):
-        simple, _ = attempt(lambda: _after_run(RequestReply(program, algorithm, scenario, seed)))
+        simple, _ = attempt(lambda: RequestReply(program, algorithm, scenario, seed).run())
         if simple is not None:
             return simple
-    return _after_run(_made(program, algorithm, scenario, seed, kept))
-
-
-def _after_run(simulation: Simulation) -> Simulation:
-    simulation.run()
-    return simulation
+    return _made(program, algorithm, scenario, seed, kept).run()
 
 
 def _made(
     program: Program, algorithm: Algorithm, scenario: Scenario, seed: int, kept: Spans | None
 ) -> Simulation:
+    """Return the simulation before its run, with its background jobs."""
     simulation = Simulation(program, algorithm, scenario, seed, kept)
-    background_jobs.add(simulation)
+    for number, job in enumerate(scenario.job, 1):  # endless, over the same lines
+        theirs, job_seed = catalogue()[job.algorithm.name], seed + number * SEED_DISTANCE
+        simulation.background.append(
+            Simulation(theirs, job.algorithm, job.scenario, job_seed, host=simulation)
+        )
     return simulation
 
 

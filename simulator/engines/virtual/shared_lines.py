@@ -64,7 +64,7 @@ class SharedLines:
         """Let a worker compute on a device that it shares, if it does."""
         path = self._paths[node.rank]
         if path is not None:
-            node.compute_on(SharedDevice(run, node, path))
+            node.computing = SharedDevice(run, node, path)
 
     def track(
         self,

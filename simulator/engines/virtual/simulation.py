@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop
 from itertools import chain, repeat
 from math import inf
-from typing import Any
+from typing import Any, Self
 
 import simpy
 from simpy.core import StopSimulation
@@ -41,7 +41,7 @@ from paceline.simulator.engines.collective import ABSENT, Collective, GradientPi
 from paceline.simulator.engines.observer import Observer
 from paceline.simulator.engines.overheads import EffectCosts
 from paceline.simulator.engines.tolerances import deadline
-from paceline.simulator.engines.virtual import availability
+from paceline.simulator.engines.virtual import checkpoints
 from paceline.simulator.engines.virtual.agenda import LAST, Agenda
 from paceline.simulator.engines.virtual.node import Message, VirtualNode
 from paceline.simulator.engines.virtual.outages import Outages
@@ -88,12 +88,12 @@ class Simulation:
         self.objective = build.build(scenario, algorithm, seed)
         self.meter = payloads.Meter(scenario.model.bytes, self.objective.dimension)
         self.whole_bytes = round(scenario.model.bytes)
-        self.availability = availability.of(program, scenario, seed)
+        self.availability = checkpoints.availability(program, scenario, seed)
         self.calendars = self.availability.calendars
         self.recovery = Recovery(self)
         self.background: list[Simulation] = []
         self.connect()
-        self.traffic = self.transport.traffic
+        self.traffic, self.answer = self.transport.traffic, self.transport.answer
         self.spans = spans
         self.ready = self.agenda.ready
         self.outages: list[Outages] = []
@@ -103,14 +103,15 @@ class Simulation:
         self.inbox_bytes = 0.0
         self.work_left = self.over = False
         self.deadline: float = deadline(scenario) if host is None else host.deadline
-        self._open_collectives: dict[int, Collective] = {}
+        self.open_collectives: dict[int, Collective] = {}
         self.guard = payloads.Guard()
         self.unfinished: list[str] = []
         self.stall = ""
         self._stalled_since = self._last_completion = 0.0
 
+        totals, completed = self.traffic.totals, self._completion_time
         self.observer = Observer(
-            program, scenario, self.objective, self.traffic, self.deadline, self._completion_time
+            program, scenario, self.objective, totals, self.deadline, completed
         )
         self.limit = self.observer.limit
         self.nodes = [self.make(rank) for rank in range(self.workers + bool(program.server))]
@@ -155,8 +156,8 @@ class Simulation:
         speeds = [*speed.speeds(self.scenario, self.seed), None]  # the server's does not change
         crashing = self.calendars or repeat(NEVER_DOWN)
         for node, calendar, own in zip(self.nodes, crashing, speeds, strict=False):
-            self.outages.append(Outages(self, node, calendar, own))
-            node.interrupt_by(self.outages[-1])
+            node.outages = node.computing = Outages(self, node, calendar, own)
+            self.outages.append(node.outages)
         return workers.compute_times(self.scenario, self.seed)
 
     def _completion_time(self, times: Sequence[float]) -> float:
@@ -168,7 +169,7 @@ class Simulation:
         self._last_completion = max(self._last_completion, sorted(times)[:kept][-1])
         return self.availability.wall_clock(self._last_completion)
 
-    def run(self) -> None:
+    def run(self) -> Self:
         """Run to the last step, or to the deadline, with the background jobs beside it.
 
         Raises DeadlockError when nodes wait for each other.
@@ -176,7 +177,7 @@ class Simulation:
         self.availability.start(self)
         if self.deadline < inf:
             self._end_at(self.deadline)
-        runs = *self.background, self
+        runs: list[Simulation] = [*self.background, self]
         try:
             for each in runs:
                 each.release_at(0.0, each.nodes)
@@ -189,6 +190,7 @@ class Simulation:
         end = self.end
         for node in self.nodes:
             node.finish(min(node.now, end) if self._completed else end)
+        return self
 
     def has_pending(self) -> bool:
         """Whether events, messages or transfers that end were pending when the run ended."""
@@ -355,27 +357,19 @@ class Simulation:
         self.events += 1
         self.agenda.call_at(at, ring)
 
-    def collective(self, index: int, kind: str) -> Collective:
-        """Return the `index`-th collective of the run; the first worker to ask opens it."""
-        if index not in self._open_collectives:
-            self._open_collectives[index] = Collective(index, kind, self.workers, self.guard)
-        return self._open_collectives[index]
-
     def enter(
         self, collective: Collective, rank: int, step: int, value: Payload, at: float
     ) -> None:
         """Let a worker join at `at`; the last one begins the collective."""
-        collective.join(rank, step, value)
         if self.outages:
             at = self.outages[rank].joined(collective, at)
-        if at > collective.begins:
-            collective.begins, collective.last = at, (rank, at)
+        collective.join(rank, step, value, at)
         if not collective.missing:
             self._begin(collective)
 
     def _begin(self, collective: Collective) -> None:
         """Carry out a collective that all workers have joined."""
-        del self._open_collectives[collective.index]
+        del self.open_collectives[collective.index]
         size, largest = self.meter(collective.payloads[0]), None
         if collective.kind == "gather":
             sizes = [self.meter(each) for each in collective.payloads]
@@ -399,10 +393,6 @@ class Simulation:
             self.enter(following, rank, step, value(collective.result), done)
             following.last = collective.last  # its waits are caused by the same worker
 
-    def answer(self, handle: Collective, question: Collective) -> None:
-        """Answer a question that all workers have asked: whether a collective is done."""
-        self.transport.answer(handle, question)
-
     def _deadlocked(self) -> list[str]:
         """Return clauses that say which nodes wait for which.
 
@@ -413,7 +403,7 @@ class Simulation:
         if self.in_flight and not waiting:
             return []
         stuck = self.unfinished[:]
-        for index, collective in self._open_collectives.items():
+        for index, collective in self.open_collectives.items():
             ranks = sorted(node.rank for node in collective.waiting)
             if not ranks:
                 continue

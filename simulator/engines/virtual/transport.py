@@ -91,28 +91,19 @@ class ClosedFormTransport:
     def carry(self, collective: Collective, size: float, largest: float | None) -> None:
         """Carry out a collective among its team as soon as the links are free."""
         run, free = self._run, self._links_free
-        team = run.recovery.team(collective) if run.outages else None
-        begins, crash = max(collective.begins, free), inf
+        team = run.recovery.team(collective)
+        begins = max(collective.begins, free)
         while begins <= run.deadline and begins < inf:
-            if team is not None:
-                crashed = run.recovery.first_crash(team, begins)
-                crash = crashed[0]
-            if crash > begins:
+            crashed = run.recovery.first_crash(team, begins)
+            if crashed[0] > begins:
                 whole = None if team is None or len(team) == run.workers else tuple(team)
                 transmission, latency = self.traffic.collective(
                     collective.kind, size, largest, whole
                 )
-                if crash >= begins + transmission + latency:
+                if crashed[0] >= begins + transmission + latency:
                     break
             begins = run.recovery.restart(collective, team, begins, crashed)
-            if collective.restarts == PATIENCE:
-                run.never(f"{collective.kind} {collective.index}")
-                begins = inf
-        collective.begins = begins
-        if team is not None:
-            run.recovery.note_stalls(collective, team, free)
-        if begins > run.deadline or begins == inf:
-            collective.done = inf  # it never begins
+        if not run.recovery.begin(collective, team, begins, free):
             return
         self._links_free = begins + transmission
         run.complete(collective, team, self._links_free + latency, run.release_at)
