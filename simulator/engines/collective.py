@@ -1,6 +1,5 @@
 """A collective in progress: which workers have joined it, which wait, and its result."""
 
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -30,7 +29,7 @@ class Collective:
     """
 
     __slots__ = (
-        "_asked", "_guard", "_questions", "arrivals", "begins", "chained", "computed", "done",
+        "_guard", "_question", "arrivals", "begins", "chained", "computed", "done",
         "followers", "index", "joined", "kind", "last", "left_out", "missing", "payloads",
         "protected", "restarts", "result", "stalls", "waiting",
     )  # fmt: skip
@@ -45,8 +44,7 @@ class Collective:
         self.waiting: list[Any] = []
         self.followers: list[Follower] = []
         self.chained = False
-        self._questions: list[Collective] = []
-        self._asked: Counter[int] = Counter()
+        self._question: Collective | None = None
         self.result: Payload = None
         self.begins = 0.0
         self.last = 0, 0.0
@@ -79,15 +77,12 @@ class Collective:
         if others:
             self.result = payloads.mean(others) if self.kind == "mean" else tuple(others)
 
-    def question(self, rank: int) -> "Collective":
-        """Return the next question of worker `rank` whether this is done, which all workers ask."""
-        number = self._asked[rank]
-        self._asked[rank] += 1
-        if number == len(self._questions):
-            question = Collective(number, "gather", len(self.joined), self._guard)
-            question.chained = True
-            self._questions.append(question)
-        return self._questions[number]
+    def question(self) -> "Collective":
+        """Return the question whether this is done: the one that some workers have yet to ask."""
+        if self._question is None or not self._question.missing:
+            self._question = Collective(self.index, "gather", len(self.joined), self._guard)
+            self._question.chained = True
+        return self._question
 
     def answer(self, question: "Collective") -> None:
         """Answer a question when the last worker asks it: was this done by then?"""

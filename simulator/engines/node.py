@@ -83,7 +83,7 @@ class EngineNode(SeededNode):
 
     async def finished(self, handle: Handle) -> bool:
         """Ask whether `handle` is done, as all workers do; the last one's time decides."""
-        question = handle.question(self.rank)
+        question = handle.question()
         question.join(self.rank, self.step, 0.0, self.now)
         if not question.missing:
             self._run.answer(handle, question)

@@ -156,11 +156,7 @@ def share(work: Callable[[T], None], items: Sequence[T], threads: int) -> None:
         for item in items:
             work(item)
         return
-
-    def several(part: Sequence[T]) -> None:
-        for item in part:
-            work(item)
-
     size = -(-len(items) // threads)
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(several, [items[i : i + size] for i in range(0, len(items), size)]))
+        parts = [items[i : i + size] for i in range(0, len(items), size)]
+        list(pool.map(lambda part: list(map(work, part)), parts))

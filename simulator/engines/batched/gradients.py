@@ -1,7 +1,7 @@
 """Compute the gradients of all workers and seeds at once, from the draws of one by one."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -11,22 +11,12 @@ from paceline.simulator.engines.batched.arrays import PerWorker, Stack, array
 from paceline.simulator.engines.batched.compute_times import share
 from paceline.simulator.engines.unsupported import Unsupported
 from paceline.simulator.objectives.bound import Nothing
-from paceline.simulator.objectives.objective import Objective
+from paceline.simulator.objectives.objective import GradientSource, Objective
 from paceline.simulator.objectives.quadratic import NoisyQuadratic
 from paceline.simulator.objectives.softmax import SoftmaxRegression
 from paceline.simulator.programs.effects import Vector
 
 NOISE = 2**22  # numbers of noise in memory at once, at most
-
-
-class Gradients(Protocol):
-    """Computes on the next mini-batch of every worker of every seed."""
-
-    def gradient(self, x: Vector) -> Vector:
-        """Return all gradients at `x`."""
-
-    def loss_and_gradient(self, x: Vector) -> tuple[PerWorker | float, Vector]:
-        """Return the losses of the only seed, and the gradients at `x`."""
 
 
 class QuadraticGradients:
@@ -71,7 +61,7 @@ class QuadraticGradients:
         if not self._first.growth:
             noise *= self._first.noise / self._first.spread
 
-    def loss_and_gradient(self, x: Vector) -> tuple[PerWorker, Vector]:
+    def loss_and_gradient(self, x: Vector) -> tuple[Any, Vector]:
         """Sum each worker's loss in the order of the reference engine."""
         at = np.broadcast_to(array(x), self._optima.shape)[0]
         coupled = [None] * len(at) if self._couplings is None else self._couplings[0]
@@ -90,7 +80,7 @@ class SoftmaxGradients:
         """Return the gradients."""
         return self._next(x)[1]
 
-    def loss_and_gradient(self, x: Vector) -> tuple[PerWorker, Vector]:
+    def loss_and_gradient(self, x: Vector) -> tuple[Any, Vector]:
         """Return losses and gradients."""
         losses, gradient = self._next(x)
         return PerWorker(losses[0]), gradient
@@ -103,7 +93,7 @@ class SoftmaxGradients:
         return losses.reshape(self._shape), Stack(gradients.reshape(*self._shape, dimension))
 
 
-def of_all(objectives: Sequence[Objective], workers: int, threads: int) -> Gradients:
+def of_all(objectives: Sequence[Objective], workers: int, threads: int) -> GradientSource:
     """Return the gradients of objectives of one kind, one for each seed.
 
     A kind unknown here is asked for them: `together(objectives, workers)`. Raises Unsupported
@@ -119,6 +109,6 @@ def of_all(objectives: Sequence[Objective], workers: int, threads: int) -> Gradi
         case Nothing():
             return first  # the same for every worker
     if hasattr(first, "together"):
-        found: Gradients = first.together(objectives, workers)
+        found: GradientSource = first.together(objectives, workers)
         return found
     raise Unsupported("its objective works one worker at a time")

@@ -14,10 +14,10 @@ from paceline.simulator.distributions.distribution import Array
 from paceline.simulator.engines import payloads
 from paceline.simulator.engines.batched.arrays import PerWorker, Stack, array
 from paceline.simulator.engines.batched.clocks import Clocks, Timed
-from paceline.simulator.engines.batched.gradients import Gradients
 from paceline.simulator.engines.node import RefusingNode
 from paceline.simulator.engines.tolerances import TIME_TOLERANCE
 from paceline.simulator.engines.unsupported import Unsupported
+from paceline.simulator.objectives.objective import GradientSource
 from paceline.simulator.programs.effects import Handle, Payload, Vector
 
 
@@ -42,7 +42,7 @@ class BatchedNode(RefusingNode):
     )  # fmt: skip
     does = "its workers send each other messages"
 
-    def __init__(self, run: Any, start: Vector, gradients: Gradients) -> None:
+    def __init__(self, run: Any, start: Vector, gradients: GradientSource) -> None:
         timeless = isinstance(start, complex)
         super().__init__(run.scenario, start if timeless else Stack(start.reshape(1, 1, -1)))
         self.meter = payloads.Meter(run.scenario.model.bytes, 1 if timeless else len(start))

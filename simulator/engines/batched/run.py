@@ -123,21 +123,23 @@ class Batch:
         self.node = BatchedNode(self, start, compute)
 
     def _step_times(self, threads: int) -> StepTimes:
-        if self.scenario.run.sampling == "aggregate":
-            try:
-                times = SumDraws(self.scenario, self.seeds, threads)
-            except ValueError:
-                self.notes.append(
-                    'run.sampling = "aggregate": the law of a sum of these compute times has no '
-                    "closed form, so that they were drawn one by one"
-                )
-            else:
-                self.notes.append(
-                    'run.sampling = "aggregate": compute times were drawn as sums over the steps '
-                    "between communications; same distribution, other numbers"
-                )
-                return times
-        return Draws(self.scenario, self.seeds, threads)
+        if self.scenario.run.sampling != "aggregate":
+            return Draws(self.scenario, self.seeds, threads)
+        times: StepTimes
+        try:
+            times = SumDraws(self.scenario, self.seeds, threads)
+            how = (
+                "compute times were drawn as sums over the steps between communications; same "
+                "distribution, other numbers"
+            )
+        except ValueError:
+            times = Draws(self.scenario, self.seeds, threads)
+            how = (
+                "the law of a sum of these compute times has no closed form, so that they were "
+                "drawn one by one"
+            )
+        self.notes.append(f'run.sampling = "aggregate": {how}')
+        return times
 
     def run(self) -> list[Run]:
         """Run to the end of the steps, or of the time."""

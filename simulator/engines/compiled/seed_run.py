@@ -81,13 +81,11 @@ class SeedRun:
         shared, seed = self._shared, self.seed
         streams = cluster.streams(shared.scenario, seed)
         constants = np.array([nan if each.constant is None else each.constant for each in streams])
-        return [
-            self._ring(constants, lambda rank: streams[rank].draw),
-            *(
-                self._ring(routes.latency, partial(routes.draw, seed=seed))
-                for routes in (shared.up, shared.down)
-            ),
+        there_and_back = [
+            self._ring(routes.latency, partial(routes.draw, seed=seed))
+            for routes in (shared.up, shared.down)
         ]
+        return [self._ring(constants, lambda rank: streams[rank].draw), *there_and_back]
 
     def _ring(self, constants: Array, draw: Callable[[int], Draw]) -> Array:
         """Make a ring per worker, of one number where all are constant; nan marks drawn ones."""
@@ -115,18 +113,15 @@ class SeedRun:
                 self._room(len(trace)), rule,
             )  # fmt: skip
             self._show()
-            match code:
-                case loop.POINT:
-                    pass
-                case loop.DRAW:
-                    self._draw()
-                case loop.GROW:
-                    self._ages = np.concatenate([self._ages, np.zeros_like(self._ages)])
-                case loop.STUCK:
-                    raise Unsupported("its workers wait for each other")
-                case loop.MORE | loop.DONE:
-                    self.done = code == loop.DONE
-                    return
+            if code in (loop.MORE, loop.DONE):
+                self.done = code == loop.DONE
+                return
+            if code == loop.STUCK:
+                raise Unsupported("its workers wait for each other")
+            if code == loop.DRAW:
+                self._draw()
+            elif code == loop.GROW:
+                self._ages = np.concatenate([self._ages, np.zeros_like(self._ages)])
 
     def _room(self, operations: int) -> np.ndarray:
         """Return the buffer for marks, for a piece of so many operations.

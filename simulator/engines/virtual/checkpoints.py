@@ -15,14 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import simpy
 
-from paceline.simulator.cluster.failures import (
-    NEVER,
-    PATIENCE,
-    Calendar,
-    Down,
-    any_in,
-    calendars,
-)
+from paceline.simulator.cluster import failures
+from paceline.simulator.cluster.failures import NEVER, PATIENCE, Calendar, Down
 from paceline.simulator.engines.tolerances import deadline
 from paceline.simulator.engines.virtual.agenda import LAST
 from paceline.simulator.engines.virtual.availability import Availability
@@ -216,7 +210,7 @@ class Checkpoints(Availability):
 
 def availability(program: Program, scenario: Scenario, seed: int) -> Availability:
     """Return the availability of the nodes in one run of a program."""
-    crashes = calendars(scenario, seed) if any_in(scenario) else []
+    crashes = failures.calendars(scenario, seed) if failures.any_in(scenario) else []
     if not program.server:
         crashes = crashes[: scenario.cluster.workers]
     if crashes and scenario.recovery.checkpoint is not None:

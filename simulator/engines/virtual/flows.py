@@ -6,7 +6,7 @@ After a change run tests/engines/test_flows.py, test_background_jobs.py and test
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -119,19 +119,17 @@ class FlowTransport:
                 node.awaited_rank = None
                 self._run.agenda.ready.append((node, delivered))
             else:
-                node.keep(delivered)
+                node.mailbox.append(delivered)
 
     # Collectives
 
-    def carry(self, collective: Collective, size: float, largest: float | None) -> None:
+    def carry(self, collective: Collective, sizes: Sequence[float]) -> None:
         """Carry a collective out as soon as its team is up."""
         run = self._run
-        sizes = [size] * run.workers
-        if largest is not None:
-            sizes = [run.meter(each) for each in collective.payloads]
+        each = list(sizes) * (run.workers // len(sizes))
         team = run.recovery.team(collective)
         ready = max(collective.begins, self._lines.fabric.clock)  # past only if backups join late
-        self._launch(collective, team, sizes, ready)
+        self._launch(collective, team, each, ready)
 
     def _launch(
         self, collective: Collective, team: Team, sizes: list[float], begins: float

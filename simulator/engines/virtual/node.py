@@ -35,7 +35,7 @@ State of a `VirtualNode`, beside its identity and the model's sizes (s: seconds 
 | `_network_since` | s | when its last wait turned from others to the network | `block` |
 | `sent_until` | s | arrival of the message sent last | `send` |
 | `awaited_rank` | rank | the sender it waits for; None: does not wait | `receive`, `request` |
-| `_mailbox` | messages | arrived, not yet received, in order of arrival | `keep`, `_take_kept` |
+| `mailbox` | messages | arrived, not yet received, in order | `Simulation`, `_take_kept` |
 | `_routes` | routes | to every rank, None before the first message | `_route` |
 | `handle` | handle | collective it waits for, or gradient it computes | `wait` |
 | `wakeup_at` | s | when SimPy next looks after its gradient; inf: never | `Simulation.wake` |
@@ -96,10 +96,10 @@ class VirtualNode(EngineNode):
     """One node of a `Simulation`; the module's table describes its state."""
 
     __slots__ = (
-        "_busy_kind", "_durations", "_gradient", "_last_staleness",
-        "_loss_and_gradient", "_mailbox", "_mark_at", "_messages_heard", "_network_since",
-        "_pause_at", "_paused_at", "_receive_seconds", "_routes", "_service_starts", "_staleness",
-        "awaited_rank", "busy_since", "communicated", "computing", "coroutine", "handle", "outages",
+        "_busy_kind", "_durations", "_gradient", "_last_staleness", "_loss_and_gradient",
+        "_mark_at", "_messages_heard", "_network_since", "_pause_at", "_paused_at",
+        "_receive_seconds", "_routes", "_service_starts", "_staleness", "awaited_rank",
+        "busy_since", "communicated", "computing", "coroutine", "handle", "mailbox", "outages",
         "resume", "sent_until", "spans", "stopped", "updates", "waited", "wakeup_at", "x",
     )  # fmt: skip
 
@@ -117,7 +117,7 @@ class VirtualNode(EngineNode):
         self._last_staleness = 0
         self._staleness = run.staleness
         self._service_starts = deque([0.0], 1)
-        self._mailbox: deque[Message] = deque()
+        self.mailbox: deque[Message] = deque()
         self._routes: list[Any] = [None] * (run.workers + 1)
         self.spans = run.spans
         self._mark_at = self._pause_at = NEVER
@@ -163,9 +163,9 @@ class VirtualNode(EngineNode):
 
     def send(self, to: int, value: Payload) -> None:
         """Send a message; the clock does not move."""
-        if self.outages is not None and not self.outages.send():
+        run, outages = self._run, self.outages
+        if outages is not None and not outages.send():
             return
-        run = self._run
         route: Any = self._routes[to] or self._route(to)
         transit = route.whole_transit
         if transit is not None and type(value) is complex:
@@ -199,7 +199,7 @@ class VirtualNode(EngineNode):
             route.in_flight += 1
             run.sent = number = run.sent + 1
             heappush(run.undelivered, (at, number, route, transit, self.rank, value))
-        if self.outages is not None:
+        if outages is not None:
             self.sent_until -= route.delay
 
     def _route(self, to: int) -> MessageRoute:
@@ -208,10 +208,6 @@ class VirtualNode(EngineNode):
         self._routes[to] = route
         route.node = run.nodes[to]
         return route
-
-    def keep(self, message: Message) -> None:
-        """Keep a message that has arrived until the program receives it."""
-        self._mailbox.append(message)
 
     @types.coroutine
     def receive(self, source: int = ANY) -> Generator[None, Message, tuple[int, Payload]]:
@@ -222,19 +218,19 @@ class VirtualNode(EngineNode):
         """
         if self.stopped:
             yield  # for ever
-        message = self._take_kept(source) if self._mailbox else None
+        message = self._take_kept(source) if self.mailbox else None
         if message is None:
             self.awaited_rank = source
             message = yield
         at, _, _, transit, sender, value = message
-        serves = self.rank == self.server
-        if at > self.now:
+        now, serves = self.now, self.rank == self.server
+        if at > now:
             if serves and self.spans is None:
                 self.now = at
             else:
-                sending = self.sent_until - self.now
+                sending = self.sent_until - now
                 self.block(at - transit - (sending if sending > 0 else 0), at, source)
-        elif serves and self.now > self._run.deadline:
+        elif serves and now > self._run.deadline:
             self._run.work_left = True
             yield  # for ever: it would be served after the end
         if self.spans is not None:
@@ -262,7 +258,7 @@ class VirtualNode(EngineNode):
         """
         if self._messages_heard == NEVER and self._run.nodes[-1].rank != self.server:
             self._messages_heard = 0
-        message = self._take_kept(source) if self._mailbox else None
+        message = self._take_kept(source) if self.mailbox else None
         if message is None:
             self.awaited_rank, self.handle = source, handle
             if handle.done < inf:
@@ -278,7 +274,7 @@ class VirtualNode(EngineNode):
             self._messages_heard += 1
             return sender, value
         if message is not None:
-            self._mailbox.appendleft(message)
+            self.mailbox.appendleft(message)
         return None
 
     @property
@@ -313,7 +309,7 @@ class VirtualNode(EngineNode):
     def request(self, to: int, value: Payload) -> Generator[None, Message, Payload]:
         """Send a message and return the answer: `send` and `receive` in one."""
         self.send(to, value)
-        message = self._take_kept(to) if self._mailbox else None
+        message = self._take_kept(to) if self.mailbox else None
         if message is None:
             self.awaited_rank = to
             message = yield
@@ -325,9 +321,9 @@ class VirtualNode(EngineNode):
         return answer
 
     def _take_kept(self, source: int) -> Message | None:
-        for message in self._mailbox:
-            if source in (ANY, message[4]):
-                self._mailbox.remove(message)
+        for message in self.mailbox:
+            if source == ANY or source == message[4]:
+                self.mailbox.remove(message)
                 return message
         return None
 
@@ -341,8 +337,9 @@ class VirtualNode(EngineNode):
             self.outages.work(seconds)
 
     def clock(self) -> float:
-        """Return this node's clock, in seconds."""
-        return self.now if self.outages is None else self.outages.wall_clock()
+        """Return the wall-clock time, which also passes while the cluster repeats lost work."""
+        wall_clock: float = self._run.availability.wall_clock(self.now)
+        return wall_clock
 
     def mark(self, x: Vector) -> None:
         """Count an update; show the parameters to the observer when an evaluation is due."""

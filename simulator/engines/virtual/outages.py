@@ -237,11 +237,6 @@ class Outages:
             self.shared = self.computed
         return self.gone_since is None
 
-    def wall_clock(self) -> float:
-        """Return the wall-clock time, which also passes while the cluster repeats lost work."""
-        wall_clock: float = self._run.availability.wall_clock(self._node.now)
-        return wall_clock
-
     def marked(self) -> None:
         """Save a checkpoint when one is due."""
         node, availability = self._node, self._run.availability

@@ -85,10 +85,8 @@ class AskingWorker(RequestReplyNode):
         self._inbox, self._numbers = run.inbox, run.numbers
         self._uplink = run.traffic.route(rank, self.server)
         self._downlink = run.traffic.route(self.server, rank)
-        self._uplink_seconds, self.downlink_seconds = (
-            _constant(self._uplink),
-            _constant(self._downlink),
-        )
+        self._uplink_seconds = _constant(self._uplink)
+        self.downlink_seconds = _constant(self._downlink)
         self.awaited_rank = self.server
         self.requests = self.version = 0
         self.reply_is_late = False

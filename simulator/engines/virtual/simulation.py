@@ -327,7 +327,7 @@ class Simulation:
                     resume = node.resume
                     resume(message)
                 else:
-                    node.keep(message)
+                    node.mailbox.append(message)
             except StopIteration:
                 pass  # its program has returned
 
@@ -370,11 +370,8 @@ class Simulation:
     def _begin(self, collective: Collective) -> None:
         """Carry out a collective that all workers have joined."""
         del self.open_collectives[collective.index]
-        size, largest = self.meter(collective.payloads[0]), None
-        if collective.kind == "gather":
-            sizes = [self.meter(each) for each in collective.payloads]
-            size, largest = sum(sizes) / len(sizes), max(sizes)
-        self.transport.carry(collective, size, largest)
+        some = None if collective.kind == "gather" else 1  # the payloads of a mean are alike
+        self.transport.carry(collective, [self.meter(each) for each in collective.payloads[:some]])
 
     def complete(
         self,

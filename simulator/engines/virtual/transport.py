@@ -6,7 +6,7 @@ begin again where one of their team crashes; those that begin after the deadline
 nor counted. A message that a crash interrupts is sent again (`Interrupted`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import inf
 from typing import Any, Protocol
 
@@ -27,10 +27,10 @@ class Transport(Protocol):
         If it is `shared`, its `start` carries a message; else the node knows when it arrives.
         """
 
-    def carry(self, collective: Collective, size: float, largest: float | None) -> None:
+    def carry(self, collective: Collective, sizes: Sequence[float]) -> None:
         """Carry out a collective that all have joined; call the run's `complete` when it is done.
 
-        `size`: bytes per worker, on average; `largest`: of the worker with most, if they differ.
+        `sizes`: bytes of each worker, or one number where all bring as many.
         """
 
     def answer(self, handle: Collective, question: Collective) -> None:
@@ -88,7 +88,7 @@ class ClosedFormTransport:
             route.receiving_nic = self._nic_in
         return route
 
-    def carry(self, collective: Collective, size: float, largest: float | None) -> None:
+    def carry(self, collective: Collective, sizes: Sequence[float]) -> None:
         """Carry out a collective among its team as soon as the links are free."""
         run, free = self._run, self._links_free
         team = run.recovery.team(collective)
@@ -98,7 +98,7 @@ class ClosedFormTransport:
             if crashed[0] > begins:
                 whole = None if team is None or len(team) == run.workers else tuple(team)
                 transmission, latency = self.traffic.collective(
-                    collective.kind, size, largest, whole
+                    collective.kind, sum(sizes) / len(sizes), max(sizes), whole
                 )
                 if crashed[0] >= begins + transmission + latency:
                     break
