@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from paceline.simulator.distributions.random_streams import Purpose, generator
-from paceline.simulator.engines.batched.gradients import Gradients
 from paceline.simulator.engines.batched.node import SeedsDiffer
 from paceline.simulator.engines.unsupported import Unsupported
 from paceline.simulator.objectives.evaluation import Evaluation
@@ -134,7 +133,7 @@ class TorchObjective:
         finally:
             module.train()
 
-    def together(self, objectives: Sequence["TorchObjective"], workers: int) -> Gradients:
+    def together(self, objectives: Sequence["TorchObjective"], workers: int) -> TorchGradients:
         """Return the gradients of all workers at once, for the batched engine.
 
         Raises Unsupported for models that `torch.func.vmap` cannot take as they are, and

@@ -49,6 +49,8 @@ class SeedRun:
         scenario, workers = shared.scenario, shared.workers
         goal = self._goal = build.build(scenario, shared.algorithm, seed)
         deadline = tolerances.deadline(scenario)
+        self._workers = np.zeros(workers, loop.WORKER)
+        self._workers["pace_up"], self._workers["pace_down"] = shared.up.pace, shared.down.pace
         self._moved = 0
         observer = self._observer = Observer(shared.program, scenario, goal, self._totals, deadline)
 
@@ -62,8 +64,6 @@ class SeedRun:
         state["pace_in"] = state["pace_out"] = 1 / card if card else 0.0
         state["served"] = 1
         state["ready"] = workers  # all workers begin
-        self._workers = np.zeros(workers, loop.WORKER)
-        self._workers["pace_up"], self._workers["pace_down"] = shared.up.pace, shared.down.pace
         self._ages = np.zeros(64, np.int64)
         self._heap = np.full(4 * workers + 1, inf), np.full(4 * workers + 1, ALWAYS)
         self._ready, self._slots, self._held = (
