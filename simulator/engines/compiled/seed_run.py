@@ -66,9 +66,8 @@ class SeedRun:
         state["ready"] = workers  # all workers begin
         self._ages = np.zeros(64, np.int64)
         self._heap = np.full(4 * workers + 1, inf), np.full(4 * workers + 1, ALWAYS)
-        self._ready, self._slots, self._held = (
-            np.arange(workers), np.zeros(workers, np.int64), np.zeros(workers, np.int64)
-        )  # fmt: skip
+        self._ready = np.arange(workers)
+        self._slots, self._held = np.zeros((2, workers), np.int64)
         self._begun = np.zeros(workers + 2)
         self._gate = np.zeros(0, np.int64)
         self._marks = np.zeros(MARKS, loop.SHOWN)

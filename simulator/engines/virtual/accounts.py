@@ -62,18 +62,17 @@ def failures(run: Simulation, mean: dict[str, float]) -> dict[str, Any] | None:
 
 def jobs(run: Simulation) -> list[dict[str, Any]]:
     """Return the progress of each background job, as `Run.jobs`."""
-    found = []
-    for index, job in enumerate(run.background):
-        steps = job.nodes[-1].step / (job.workers if job.program.server else 1)
-        found.append(
-            {
-                "job": index,
-                "algorithm": job.label,
-                "steps": steps,
-                "seconds_per_step": run.ended / steps if steps else None,
-            }
-        )
-    return found
+    last = ((job.nodes[-1].step, job) for job in run.background)
+    steps = [step / (job.workers if job.program.server else 1) for step, job in last]
+    return [
+        {
+            "job": index,
+            "algorithm": job.label,
+            "steps": done,
+            "seconds_per_step": run.ended / done if done else None,
+        }
+        for index, (job, done) in enumerate(zip(run.background, steps, strict=True))
+    ]
 
 
 def timeline(run: Simulation, kept: Spans, until: float) -> tuple[np.ndarray, np.ndarray]:

@@ -321,9 +321,10 @@ class VirtualNode(EngineNode):
         return answer
 
     def _take_kept(self, source: int) -> Message | None:
-        for message in self.mailbox:
-            if source == ANY or source == message[4]:
-                self.mailbox.remove(message)
+        mailbox = self.mailbox
+        for message in mailbox:
+            if source == message[4] or source == ANY:
+                mailbox.remove(message)
                 return message
         return None
 
@@ -454,7 +455,7 @@ class VirtualNode(EngineNode):
             self._staleness[self._messages_heard] += 1
             self._messages_heard = 0
         run = self._run
-        if self.step >= run.limit and self.rank != self.server:
+        if self.step >= run.observer.limit and self.rank != self.server:
             if not (run.program.gossips or any(self._routes)):  # no node waits for its answers
                 await self._pause()
             run.over = True
@@ -485,12 +486,12 @@ class VirtualNode(EngineNode):
         run = self._run
         if self.rank == self.server:
             raise ProgramError("the server has no data to compute gradients on")
-        if self.step >= run.limit:
+        if self.step >= run.observer.limit:
             run.over = True
             yield  # for ever
         alone = self._joined_step <= self._paused_at or self.workers == 1
         self._paused_at = self.step
-        self._pause_at = min(self.step + run.observer.every, run.limit)
+        self._pause_at = min(self.step + run.observer.every, run.observer.limit)
         if alone:
             run.release_at(self.now, [self])
             yield

@@ -85,9 +85,8 @@ def _made(
     simulation = Simulation(program, algorithm, scenario, seed, kept)
     for number, job in enumerate(scenario.job, 1):  # endless, over the same lines
         theirs, job_seed = catalogue()[job.algorithm.name], seed + number * SEED_DISTANCE
-        simulation.background.append(
-            Simulation(theirs, job.algorithm, job.scenario, job_seed, host=simulation)
-        )
+        beside = Simulation(theirs, job.algorithm, job.scenario, job_seed, host=simulation)
+        simulation.background.append(beside)
     return simulation
 
 

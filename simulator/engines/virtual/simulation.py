@@ -48,7 +48,6 @@ from paceline.simulator.engines.virtual.outages import Outages
 from paceline.simulator.engines.virtual.recovery import Recovery, Team
 from paceline.simulator.engines.virtual.transport import ClosedFormTransport, Transport
 from paceline.simulator.errors import DeadlockError
-from paceline.simulator.network.closed_form import Nic
 from paceline.simulator.objectives import build
 from paceline.simulator.programs import Program
 from paceline.simulator.programs.effects import ANY, Payload
@@ -61,8 +60,8 @@ NEVER_DOWN = Calendar(iter(()))
 class Simulation:
     """One algorithm with one seed: its nodes, and what they share.
 
-    `limit`: the observer's. Servers, and workers whose steps are pooled, end with the first update
-    at or after workers x steps.
+    Servers, and workers whose steps are pooled, end with the first update at or after
+    workers x steps (`Observer.limit`).
     `undelivered`: a heap of messages by time of arrival; `sent`: their serial number; `events`: how
     many of SimPy's are this run's, not counting its end; `in_flight`: its transfers over `lines`,
     which it shares with the `background`, runs that only load them. `staleness`: uses of results,
@@ -70,6 +69,15 @@ class Simulation:
     server has messages to serve after the deadline; `over`: whether a node has stopped at `limit`.
     `unfinished`: what never gets done, as clauses; `stall`: why the run stopped early, or empty.
     """
+
+    __slots__ = (  # more attributes than CPython 3.11 reads fast without
+        "_last_completion", "_stalled_since", "agenda", "answer", "availability", "background",
+        "calendars", "deadline", "events", "guard", "host", "in_flight", "inbox_bytes", "label",
+        "lines", "meter", "nodes", "objective", "observer", "open_collectives", "outages",
+        "over", "program", "ready", "recovery", "scenario", "seed", "sent", "spans", "staleness",
+        "stall", "traffic", "transport", "undelivered", "unfinished", "whole_bytes", "work_left",
+        "workers",
+    )  # fmt: skip
 
     def __init__(  # noqa: PLR0913, PLR0917 - what is run, and beside what
         self,
@@ -113,7 +121,6 @@ class Simulation:
         self.observer = Observer(
             program, scenario, self.objective, totals, self.deadline, completed
         )
-        self.limit = self.observer.limit
         self.nodes = [self.make(rank) for rank in range(self.workers + bool(program.server))]
         watched = self.nodes[self.workers :] or self.nodes[:]
         costs = EffectCosts(scenario)
@@ -316,10 +323,11 @@ class Simulation:
                 if not undelivered or undelivered[0][0] > agenda.next:
                     return
                 message = heappop(undelivered)
-                route, source = message[2], message[4]
+                _, _, route, _, source, _ = message
                 route.in_flight -= 1
                 if route.receiving_nic is not None:
-                    message = self._through(route.receiving_nic, message)
+                    at = route.receiving_nic.through(message[0], self.meter(message[5]))
+                    message = at, *message[1:]
                 node = route.node
                 awaited = node.awaited_rank
                 if awaited == ANY or awaited == source:  # noqa: PLR1714, SIM109 - faster
@@ -330,12 +338,6 @@ class Simulation:
                     node.mailbox.append(message)
             except StopIteration:
                 pass  # its program has returned
-
-    def _through(self, nic: Nic, message: Message) -> Message:
-        """Return a message as it leaves the server's network card, which it must pass."""
-        at, number, route, transit, source, value = message
-        at = nic.through(at, self.meter(value))
-        return at, number, route, transit, source, value
 
     def wake(self, node: VirtualNode, gradient: GradientPiece) -> None:
         """Resume a node when its gradient is computed, unless a message comes before."""
