@@ -11,6 +11,7 @@ import numpy as np
 
 from paceline.simulator.distributions.distribution import Array, Distribution
 from paceline.simulator.distributions.empirical import ReplayedTimes
+from paceline.simulator.distributions.parametric import Constant
 from paceline.simulator.distributions.random_streams import Purpose, blocks, generator
 from paceline.simulator.distributions.time_profile import TimeProfile
 from paceline.simulator.scenario.cluster import Bursts, Cluster, Group
@@ -25,7 +26,8 @@ class Worker:
     """One worker: its compute-time law (on its device), its possible extra delay, its region.
 
     `shared`: the extra delay hits a share of the cluster's workers, not of the group's. `profile`
-    and `bursts`: how the speed changes over time.
+    and `bursts`: how the speed changes over time. `inner`: seconds of each step in which its own
+    devices communicate.
     """
 
     group: str
@@ -36,6 +38,7 @@ class Worker:
     region: str | None
     profile: TimeProfile | None = None
     bursts: Bursts | None = None
+    inner: float = 0.0
 
 
 def workers(scenario: Scenario) -> list[Worker]:
@@ -43,7 +46,8 @@ def workers(scenario: Scenario) -> list[Worker]:
     cluster = scenario.cluster
     found: list[Worker] = []
     for group in cluster.group:
-        found += _alike(_member(cluster, group), len(found), group.workers)
+        member = _member(cluster, group, scenario.model.bytes)
+        found += _alike(member, len(found), group.workers)
     rest = Worker(
         "", cluster.compute, cluster.extra, cluster.extra_share, True, cluster.region,
         cluster.profile, cluster.bursts,
@@ -51,7 +55,20 @@ def workers(scenario: Scenario) -> list[Worker]:
     return found + _alike(rest, len(found), cluster.workers - len(found))
 
 
-def _member(cluster: Cluster, group: Group) -> Worker:
+def _inner(group: Group, model_bytes: float) -> float:
+    """Return the seconds of a step in which the devices of a worker communicate, around a ring.
+
+    Without sharding an all-reduce, 2(n - 1) steps of 1/n of the model each; with FSDP an all-gather
+    before either pass and a reduce-scatter, 3(n - 1) steps (Zhao et al., arXiv 2304.11277).
+    """
+    if group.inner is None:
+        return 0.0
+    passes = 3 if group.inner.sharding == "fsdp" else 2
+    step = group.inner.latency + model_bytes / group.devices / group.inner.bandwidth
+    return passes * (group.devices - 1) * step
+
+
+def _member(cluster: Cluster, group: Group, model_bytes: float) -> Worker:
     compute = group.compute or cluster.compute
     if group.device in cluster.devices:
         compute = compute.scaled(1 / cluster.devices[group.device].speed)
@@ -64,6 +81,7 @@ def _member(cluster: Cluster, group: Group) -> Worker:
         group.region or cluster.region,
         group.profile or cluster.profile,
         group.bursts or cluster.bursts,
+        _inner(group, model_bytes),
     )
 
 
@@ -153,7 +171,8 @@ class Stream:
     ) -> None:
         law = worker.compute
         fixed = law.is_constant and extra is None and overhead.is_constant
-        self.constant = law.expectation + overhead.expectation if fixed else None
+        self._inner = worker.inner
+        self.constant = law.expectation + overhead.expectation + self._inner if fixed else None
         self._draws: list[Callable[[int], Array]] = []
         if isinstance(law, ReplayedTimes):
             self._draws.append(law.replay(generator(seed, Purpose.TRACE, rank)))
@@ -171,7 +190,7 @@ class Stream:
         times = self._draws[0](n)
         for draw in self._draws[1:]:
             times = times + draw(n)
-        return times
+        return times + self._inner if self._inner else times
 
 
 def streams(scenario: Scenario, seed: int) -> list[Stream]:
@@ -206,7 +225,10 @@ def expected_laws(scenario: Scenario) -> list[list[Distribution]]:
     A seed chooses which workers of a group get the extra delay, not how many: here the first do.
     """
     team, speeds = workers(scenario), mean_speeds(scenario)
-    laws: list[list[Distribution]] = [[worker.compute] for worker in team]
+    laws: list[list[Distribution]] = [
+        [worker.compute, *([Constant.model_construct(value=worker.inner)] if worker.inner else [])]
+        for worker in team
+    ]
     for ranks, count in _lots(team):
         for rank in ranks[:count]:
             extra = team[rank].extra

@@ -12,7 +12,7 @@ from paceline.simulator.engines import payloads
 from paceline.simulator.engines.collective import Collective
 from paceline.simulator.engines.unsupported import Unknown, Unsupported
 from paceline.simulator.errors import ProgramError
-from paceline.simulator.programs.effects import Handle, Node, Payload, Vector
+from paceline.simulator.programs.effects import Handle, Node, Payload, Pieces, Vector
 from paceline.simulator.scenario.scenario import Scenario
 
 
@@ -111,7 +111,7 @@ class EngineNode(SeededNode):
             )
         return collective
 
-    def cut(self, vector: Vector, pieces: int) -> Sequence[Vector]:
+    def cut(self, vector: Vector, pieces: Pieces) -> Sequence[Vector]:
         """Cut a vector into nearly equal pieces, the last entries first."""
         return payloads.cut(vector, pieces)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from paceline.simulator.network.closed_form import ClosedForm
-from paceline.simulator.programs.effects import ANY, Handle, Node, Payload, Vector
+from paceline.simulator.programs.effects import ANY, Handle, Node, Payload, Pieces, Vector
 from paceline.simulator.scenario.overhead import Overhead
 from paceline.simulator.scenario.scenario import Scenario
 
@@ -100,7 +100,7 @@ class NodeWithOverheads:
 
     # Computing
 
-    async def start_backward(self, x: Vector, pieces: int) -> Sequence[Handle]:
+    async def start_backward(self, x: Vector, pieces: Pieces) -> Sequence[Handle]:
         """Begin a gradient, and know its pieces again: waiting for them takes no further time."""
         self._pieces = await self._node.start_backward(x, pieces)
         return self._pieces

@@ -5,11 +5,12 @@ Sums run in rank order in every engine, so that results are equal to the last bi
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
-from paceline.simulator.programs.effects import NOTHING, Encoded, Payload, Vector
+from paceline.simulator.programs.effects import NOTHING, Encoded, Payload, Pieces, Vector
 
 
 class VectorShare(complex):
@@ -33,14 +34,37 @@ def mean(values: Sequence[Payload]) -> Payload:
     return total / len(values)
 
 
-def cut(vector: Vector, pieces: int) -> list[Vector]:
-    """Cut into contiguous pieces of nearly equal size, the last entries first."""
+def progress(pieces: Pieces) -> tuple[list[int], int]:
+    """Return how much of a vector is done with each piece in turn, and how much there is in all."""
+    if isinstance(pieces, int):
+        return list(range(1, pieces + 1)), pieces
+    return list(accumulate(pieces)), sum(pieces)
+
+
+def splits(pieces: Pieces, entries: int) -> int | tuple[int, ...]:
+    """Return the number of nearly equal pieces, or the entries before which to cut, in order.
+
+    Pieces of given sizes get entries in proportion, and one at least.
+    """
+    if isinstance(pieces, int):
+        return pieces
+    done, whole = progress(pieces)
+    cuts, last = [], entries
+    for index, part in enumerate(done[:-1]):
+        last = max(min(entries - round(entries * part / whole), last - 1), len(done) - 1 - index)
+        cuts.append(last)
+    return tuple(reversed(cuts))
+
+
+def cut(vector: Vector, pieces: Pieces) -> list[Vector]:
+    """Cut into contiguous pieces, nearly equal or by their sizes, the last entries first."""
     if isinstance(vector, complex):
-        parts = [VectorShare() for _ in range(pieces)]
-        for part in parts:
-            part.share = 1 / pieces
+        sizes, whole = ([1] * pieces, pieces) if isinstance(pieces, int) else (pieces, sum(pieces))
+        parts = [VectorShare() for _ in sizes]
+        for part, size in zip(parts, sizes, strict=True):
+            part.share = size / whole
         return list(parts)
-    return list(np.array_split(vector, pieces))[::-1]
+    return list(np.array_split(vector, splits(pieces, len(vector))))[::-1]
 
 
 def join(pieces: Sequence[Vector]) -> Vector:

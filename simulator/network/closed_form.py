@@ -7,11 +7,12 @@ next. A server's messages pass its network card (NIC) one at a time.
 """
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,11 +23,20 @@ from paceline.simulator.network.collectives import (
     GATHER,
     NOTHING_SENT,
     CollectivePlan,
+    around,
+    double_tree_plan,
+)
+from paceline.simulator.network.libraries import (
+    Cluster,
+    Segments,
+    gloo_segments,
+    nccl_choice,
 )
 from paceline.simulator.network.region_path import RegionPath
 from paceline.simulator.network.topology.places import Places
 from paceline.simulator.scenario.scenario import Scenario
 
+REMEMBERED = 10_000
 Team = tuple[int, ...] | None
 """The workers that take part in a collective, in rank order; None: all of them."""
 
@@ -37,6 +47,27 @@ class CollectiveCost:
 
     transmission: float
     latency: float
+
+
+class Way(NamedTuple):
+    """How a library carries out a collective of some size.
+
+    `key`: what `ClosedForm.plan` and the counts of bytes know it by. `segments`: of gloo. `delay`:
+    seconds that NCCL adds, whose collectives follow one another; None: the next one may begin when
+    the links are free.
+    """
+
+    key: str
+    segments: Segments | None = None
+    delay: float | None = None
+
+    def spend(self, held: float, latency: float) -> tuple[float, float]:
+        """Return the seconds that hold the links, and further latency, from those of a plan."""
+        if self.segments is not None:
+            return held, self.segments.latency(held, latency)
+        if self.delay is not None:
+            return held + latency + self.delay, 0.0
+        return held, latency
 
 
 class ClosedForm:
@@ -56,6 +87,8 @@ class ClosedForm:
         self.charged: set[str] = set()
         self._links: dict[tuple[int, int], RegionPath] = {}
         self._plans: dict[tuple[str, tuple[int, ...]], CollectivePlan] = {}
+        self._ways: dict[tuple[str, float, Team], Way] = {}
+        self._groups = [group for group in scenario.cluster.group for _ in range(group.workers)]
 
     @property
     def workers(self) -> int:
@@ -73,8 +106,8 @@ class ClosedForm:
         ends = places.of(source), places.of(to)
         if ends[0] != ends[1]:  # without regions every worker is a place of its own
             self.charged.add("->".join(ends))
-        bandwidth = places.setting(*ends, "bandwidth") or inf
-        link = RegionPath("->".join(ends), places.laws(*ends), bandwidth)
+        out, into = places.rates(source, to)
+        link = RegionPath("->".join(ends), places.laws(*ends), min(out, into), out, into)
         window = places.setting(*ends, "tcp_window")
         if window is None or not link.latency:
             return link
@@ -111,15 +144,75 @@ class ClosedForm:
     def _plan(self, kind: str, team: tuple[int, ...]) -> CollectivePlan:
         if len(team) < 2:
             return NOTHING_SENT
+        if self.settings.library != "ideal":
+            return self.plan(self.way(kind, self.model_bytes, team).key, team)
         found = GATHER if kind == "gather" else COLLECTIVES[self.settings.collective]
         return found.formula(self, team)
+
+    def way(self, kind: str, payload: float, team: Team) -> Way:
+        """Return how a collective of `payload` bytes per worker is carried out."""
+        library = self.settings.library
+        if library == "ideal" or self.workers < 2 or (team is not None and len(team) < 2):
+            return Way(kind)
+        if (kind, payload, team) not in self._ways:
+            if len(self._ways) >= REMEMBERED:  # payloads of any size, as some codecs send
+                self._ways.clear()
+            make = self._nccl if library == "nccl" else self._gloo
+            members = tuple(range(self.workers)) if team is None else team
+            self._ways[kind, payload, team] = make(kind, payload, members)
+        return self._ways[kind, payload, team]
+
+    def _gloo(self, kind: str, payload: float, team: tuple[int, ...]) -> Way:
+        segments = gloo_segments(len(team), payload, kind == "gather")
+        way = Way(f"{kind} of {segments.count} segments", segments)
+        if (way.key, team) not in self._plans:
+            volume = segments.phases * segments.count * segments.share
+            self._plans[way.key, team] = around(self, team, segments.hops, volume)
+        return way
+
+    def _nccl(self, kind: str, payload: float, team: tuple[int, ...]) -> Way:
+        """Return NCCL's choice. Devices of islands are ranks, whose links inside come first."""
+        hosts, size, gather = self.hosts(team), len(team), kind == "gather"
+        ring, tree = (f"{kind} by {name}" for name in ("ring", "double-tree"))
+        if (ring, team) not in self._plans:
+            order = [rank for host in hosts for rank in host]
+            around = GATHER if gather else COLLECTIVES["ring"]
+            self._plans[ring, team] = around.formula(self, order)
+            self._plans[tree, team] = double_tree_plan(self, hosts)
+        islands = [self._groups[rank] for rank in team if rank < len(self._groups)]
+        ranks = size + sum(group.devices - 1 for group in islands)
+        links = [group.inner for group in islands if group.inner is not None]
+        within = [self.link(a, b).bandwidth for host in hosts for a, b in pairwise(host)]
+        inner = min([*within, *(link.bandwidth for link in links)], default=inf)
+        hop = max((link.latency for link in links), default=0.0)
+        volume = size - 1.0 if gather else 2 * (size - 1) / size
+        once = self._plans[ring, team].held  # seconds per byte of payload
+        pace = min(volume / once if once else inf, *(each.bandwidth for each in links), inf)
+        held = {ring: (volume if gather else 2 * (ranks - 1) / ranks) / pace}
+        held[tree] = max(self._plans[tree, team].held, 2 / inner if links else 0.0)
+        two = len(hosts) == 2 < ranks and held[tree]
+        cluster = Cluster(ranks, len(hosts), pace, 2 / held[tree] if two else pace, inner)
+        choice = nccl_choice(cluster, payload * (size if gather else 1), gather)
+        key = f"{kind} by {choice.algorithm}"
+        below = ranks // len(hosts) - 1
+        hops = 2 * below if key == tree else (ranks - len(hosts)) * (1 if gather else 2)
+        extra = choice.slowdown * held[key] - self._plans[key, team].held
+        return Way(key, None, choice.latency + hops * hop + extra * payload)
+
+    def hosts(self, team: Sequence[int]) -> list[list[int]]:
+        """Return a team by hosts: those of a region whose link inside is written share one."""
+        found: dict[object, list[int]] = {}
+        for rank in team:
+            place = self.places.of(rank)
+            found.setdefault(place if self.places.link(place, place) else rank, []).append(rank)
+        return list(found.values())
 
     def mean_cost(self) -> CollectiveCost:
         """Return the expected cost of averaging the whole model."""
         if self.given is not None:
             return CollectiveCost(self.given.expectation, 0.0)
-        plan = self.mean_plan
-        return CollectiveCost(plan.held * self.model_bytes, plan.latency)
+        plan, way = self.mean_plan, self.way("mean", self.model_bytes, None)
+        return CollectiveCost(*way.spend(plan.held * self.model_bytes, plan.latency))
 
 
 class Traffic:
@@ -132,15 +225,17 @@ class Traffic:
         self._seed = seed
         self._make_route = route or MessageRoute
         self._rng = generator(seed, Purpose.COLLECTIVE)
+        self._plans: dict[tuple[str, Team], CollectivePlan] = {}
         self._fixed: dict[tuple[str, Team], float | None] = {}
         self._payloads: defaultdict[tuple[str, Team], int] = defaultdict(int)  # bytes
         self._volumes: dict[tuple[str, Team], tuple[float, float]] = {}
         self._messages: dict[tuple[int, int], MessageRoute] = {}
 
-    def _plan(self, kind: str, team: Team = None) -> CollectivePlan:
-        if team is not None:
-            return self.network.plan(kind, team)
-        return self.network.mean_plan if kind == "mean" else self.network.gather_plan
+    def _plan(self, key: str, team: Team = None) -> CollectivePlan:
+        if (key, team) not in self._plans:
+            members = tuple(range(self.network.workers)) if team is None else team
+            self._plans[key, team] = self.network.plan(key, members)
+        return self._plans[key, team]
 
     def collective(
         self, kind: str, payload: float, largest: float | None = None, team: Team = None
@@ -150,12 +245,18 @@ class Traffic:
         `payload`: bytes of one worker; where the workers' payloads differ, their mean, and the
         `largest` sets the pace. `team`: the workers that take part, in rank order; None: all.
         """
+        first = not self.begun
         self.count(kind, payload, team)
-        return self.cost(kind, largest or payload, team)
+        transmission, latency = self.cost(kind, largest or payload, team)
+        return transmission + self.network.settings.setup if first else transmission, latency
 
     def count(self, kind: str, payload: float, team: Team = None) -> None:
         """Count the bytes of a collective: whole ones, whose sums do not depend on their order."""
-        self._payloads[kind, team] += round(payload)
+        self.add(self.network.way(kind, payload, team).key, round(payload), team)
+
+    def add(self, key: str, payload: int, team: Team = None) -> None:
+        """Count the bytes of collectives, by the key of their `Way`."""
+        self._payloads[key, team] += payload
 
     @property
     def begun(self) -> bool:
@@ -168,14 +269,17 @@ class Traffic:
         if given is not None:
             duration = float(given.sample(self._rng, 1)[0])
             return self._real(duration * payload / self.network.model_bytes, 0.0)
-        plan = self._plan(kind, team)
-        if (kind, team) not in self._fixed:
+        way = self.network.way(kind, payload, team)
+        plan, key = self._plan(way.key, team), way.key
+        if (key, team) not in self._fixed:
             constant = all(link.is_constant for link in plan.path)
-            self._fixed[kind, team] = plan.latency if constant else None
-        latency = self._fixed[kind, team]
+            self._fixed[key, team] = plan.latency if constant else None
+        latency = self._fixed[key, team]
         if latency is None:
             latency = sum(link.sample(self._rng, hops) for link, hops in plan.path.items())
-        return self._real(plan.held * payload, latency) if plan.moved else (0.0, 0.0)
+        if not plan.moved:
+            return 0.0, 0.0
+        return self._real(*way.spend(plan.held * payload, latency))
 
     def _real(self, transmission: float, latency: float) -> tuple[float, float]:
         """Add the overheads of a real system, as calibrated."""
@@ -185,12 +289,13 @@ class Traffic:
             latency * overhead.latency_factor + overhead.collective,
         )
 
-    def is_constant(self, kind: str) -> bool:
+    def is_constant(self, kind: str, payload: float) -> bool:
         """Return whether equal collectives always cost the same."""
         given = self.network.given
         if given is not None:
             return given.is_constant
-        return all(link.is_constant for link in self._plan(kind).path)
+        key = self.network.way(kind, payload, None).key
+        return all(link.is_constant for link in self._plan(key).path)
 
     def volumes(self, kind: str, team: Team = None) -> tuple[float, float]:
         """Return the bytes that a collective moves, in all and as egress, per byte of payload."""

@@ -76,7 +76,7 @@ class CollectiveKind:
 # Around a ring
 
 
-def _around(links: RegionLinks, team: Team, hops: int, volume: float) -> CollectivePlan:
+def around(links: RegionLinks, team: Team, hops: int, volume: float) -> CollectivePlan:
     """Cost `hops` steps around a ring that move `volume` payloads over each of its links.
 
     Steps overlap around the ring, so the slowest link sets the pace, and the `hops` consecutive
@@ -96,7 +96,7 @@ def _around(links: RegionLinks, team: Team, hops: int, volume: float) -> Collect
 
 def _ring_plan(links: RegionLinks, team: Team) -> CollectivePlan:
     m = len(team)
-    return _around(links, team, 2 * (m - 1), 2 * (m - 1) / m)
+    return around(links, team, 2 * (m - 1), 2 * (m - 1) / m)
 
 
 def _ring(team: Team, _regions: Regions = ()) -> Messages:
@@ -111,7 +111,7 @@ def _ring(team: Team, _regions: Regions = ()) -> Messages:
 
 
 def _gather_plan(links: RegionLinks, team: Team) -> CollectivePlan:
-    return _around(links, team, len(team) - 1, float(len(team) - 1))
+    return around(links, team, len(team) - 1, float(len(team) - 1))
 
 
 def gather(team: Team, _regions: Regions = ()) -> Messages:
@@ -125,14 +125,20 @@ def gather(team: Team, _regions: Regions = ()) -> Messages:
 
 
 def _star_plan(links: RegionLinks, team: Team) -> CollectivePlan:
-    """Cost a first worker that takes in m - 1 payloads one after another and sends m - 1 back."""
+    """Cost a first worker that takes in m - 1 payloads one after another and sends m - 1 back.
+
+    If its card is faster than the slowest of the others, that one sets the pace.
+    """
     spokes = [links.link(rank, team[0]) for rank in team[1:]]
+    back = [links.link(team[0], rank) for rank in team[1:]]
+    reduce = max(sum(1 / link.into for link in spokes), *(1 / link.bandwidth for link in spokes))
+    broadcast = max(sum(1 / link.out for link in back), *(1 / link.bandwidth for link in back))
     worst = max(spokes, key=lambda link: link.latency)
     moved: defaultdict[str, float] = defaultdict(float)
-    for rank in team[1:]:
-        moved[links.link(rank, team[0]).name] += 1
-        moved[links.link(team[0], rank).name] += 1
-    return CollectivePlan({worst: 2}, sum(2 / link.bandwidth for link in spokes), dict(moved))
+    for up, down in zip(spokes, back, strict=True):
+        moved[up.name] += 1
+        moved[down.name] += 1
+    return CollectivePlan({worst: 2}, reduce + broadcast, dict(moved))
 
 
 def _star(team: Team, _regions: Regions = ()) -> Messages:
@@ -305,6 +311,114 @@ def _exchanges(team: Team) -> Iterator[tuple[int, list[tuple[int, int]]]]:
         yield 1 << level, [(team[a], team[a ^ (1 << level)]) for a in range(len(team))]
 
 
+# In two binary trees at once
+
+Hosts = Sequence[Sequence[int]]
+"""A team by its hosts: workers of one host form a chain, and the first of each a tree."""
+
+
+def _binary_tree(size: int) -> dict[int, int]:
+    """Return the parent of each number below `size` except the root, 0; odd ones are leaves."""
+    found = {}
+    for number in range(1, size):
+        low = number & -number
+        up = (number ^ low) | 2 * low
+        found[number] = up if up < size else number ^ low
+    return found
+
+
+def _two_trees(hosts: Hosts) -> list[dict[int, int]]:
+    """Return each rank's parent in two trees in which no rank of an even number is twice inner.
+
+    The second tree is the first one mirrored, or, of an odd number of hosts, shifted by one
+    (Sanders, Speck & Traff 2009; NCCL 2.21, src/graph/trees.cc).
+    """
+    size = len(hosts)
+    tree = _binary_tree(size)
+    chains = {to: source for host in hosts for source, to in pairwise(host)}
+    places = [range(size), [(n + 1) % size if size % 2 else size - 1 - n for n in range(size)]]
+    return [
+        {hosts[place[low]][0]: hosts[place[high]][0] for low, high in tree.items()} | chains
+        for place in places
+    ]
+
+
+def _to_root(tree: dict[int, int], rank: int) -> list[tuple[int, int]]:
+    """Return the hops from a rank up to the root."""
+    hops = []
+    while rank in tree:
+        hops.append((rank, tree[rank]))
+        rank = tree[rank]
+    return hops
+
+
+def double_tree_plan(links: RegionLinks, hosts: Hosts) -> CollectivePlan:
+    """Cost two trees that carry half of the payload each, up and down at the same time.
+
+    In a pipeline of small parts all hops transmit at once, so the busiest card sets the pace; the
+    last part then takes the longest way up and down.
+    """
+    home = {rank: number for number, host in enumerate(hosts) for rank in host}
+    cards: defaultdict[tuple[object, ...], float] = defaultdict(float)
+    moved: defaultdict[str, float] = defaultdict(float)
+    longest: list[RegionPath] = []
+    for tree in _two_trees(hosts):
+        for a, b in [*tree.items(), *((high, low) for low, high in tree.items())]:
+            link, inside = links.link(a, b), home[a] == home[b]
+            cards["out", a, inside] += 0.5 / link.out
+            cards["into", b, inside] += 0.5 / link.into
+            cards[a, b] += 0.5 / link.bandwidth
+            moved[link.name] += 0.5
+        ways = [_to_root(tree, rank) for rank in tree]
+        up = max(([links.link(*hop) for hop in way] for way in ways), key=_seconds)
+        down = max(([links.link(b, a) for a, b in way] for way in ways), key=_seconds)
+        longest = max(longest, up + down, key=_seconds)
+    return CollectivePlan(dict(Counter(longest)), max(cards.values()), dict(moved))
+
+
+def _seconds(way: Iterable[RegionPath]) -> float:
+    return sum(link.latency for link in way)
+
+
+def double_tree(hosts: Hosts) -> Messages:
+    """Stream half of the payload through each tree; the last part then goes up and down it.
+
+    A hop's stream is one message. The last part of a stream takes no more than latency: it leaves a
+    rank when those below it have come, and on the longest way not before all streams have passed.
+    """
+    builder, trees = MessageBuilder(), _two_trees(hosts)
+    streams: list[dict[tuple[int, int], int]] = []
+    for lane, tree in enumerate(trees):
+        hops = [*tree.items(), *((high, low) for low, high in tree.items())]
+        numbers = builder.add("stream", hops, 0.5, [[]] * len(hops), lane)
+        streams.append(dict(zip(hops, numbers, strict=True)))
+    everything = [number for stream in streams for number in stream.values()]
+    for lane, (tree, stream) in enumerate(zip(trees, streams, strict=True)):
+        below: defaultdict[int, list[int]] = defaultdict(list)
+        for low, high in tree.items():
+            below[high].append(low)
+        ways = {rank: _to_root(tree, rank) for rank in tree}
+        ranks = sorted(ways, key=lambda rank: -len(ways[rank]))  # the lowest first
+        first = ways[ranks[0]][0][1] if ranks else None  # above the lowest of all
+        come = {rank: [stream[rank, tree[rank]]] for rank in ranks if rank not in below}
+        for rank in [*(rank for rank in ranks if rank in below), *({*below} - {*ranks})]:
+            after = [number for low in below[rank] for number in come[low]]
+            after = everything if rank == first else after
+            if rank in tree:
+                come[rank] = builder.add("last part", [(rank, tree[rank])], 0.0, [after], lane)
+            else:
+                come[rank] = after
+        for rank in reversed(ranks):
+            after = come[tree[rank]]
+            come[rank] = builder.add("last part", [(tree[rank], rank)], 0.0, [after], lane)
+    return builder.messages()
+
+
+def _alone(team: Team) -> Hosts:
+    """Take every worker for a host of its own."""
+    return [[rank] for rank in team]
+
+
 # The table
 
 COLLECTIVES: dict[CollectiveName, CollectiveKind] = {
@@ -314,6 +428,10 @@ COLLECTIVES: dict[CollectiveName, CollectiveKind] = {
     "hierarchical": CollectiveKind(_hierarchical_plan, _hierarchical, needs_regions=True),
     "recursive-doubling": _in_rounds(_recursive_doubling),
     "halving-doubling": _in_rounds(_halving_doubling),
+    "double-tree": CollectiveKind(
+        lambda links, team: double_tree_plan(links, _alone(team)),
+        lambda team, _regions: double_tree(_alone(team)),
+    ),
     "given": CollectiveKind(lambda _links, _team: NOTHING_SENT, None),
 }
 """The collectives of a mean, by their names in `network.collective`."""

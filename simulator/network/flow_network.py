@@ -5,7 +5,7 @@ run's own side: its draws, its payloads, its bytes. A *ticket* is the fabric's n
 under way; a *line* is one direction of a link or network card.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,7 +16,8 @@ import numpy as np
 
 from paceline.simulator.distributions.law import Law
 from paceline.simulator.distributions.random_streams import Purpose, blocks, generator
-from paceline.simulator.network import collectives
+from paceline.simulator.network.closed_form import ClosedForm, Way
+from paceline.simulator.network.collectives import double_tree, gather, messages
 from paceline.simulator.network.fabric.fabric import Fabric
 from paceline.simulator.network.fabric.messages import MessagePlan, Messages
 from paceline.simulator.network.topology.routes import Route, Topology
@@ -117,29 +118,33 @@ class FlowNetwork:
         self._settings, self._seed = scenario.network, seed
         self._workers = scenario.cluster.workers
         self._regions = [self.topology.places.of(rank) for rank in range(self._workers)]
-        self._paths: dict[Team, int] = {}
+        self._paths: dict[tuple[Team, int], int] = {}
         self._prepared: dict[tuple[str, Team], PreparedTransfer] = {}
         self._payloads: dict[tuple[str, Team], Array] = {}
         self._sent: defaultdict[tuple[int, int], int] = defaultdict(int)
         self._transits: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self._latencies: dict[tuple[int, int], Iterator[float]] = {}
         self._rng = generator(seed, Purpose.COLLECTIVE)
+        self._formula = ClosedForm(scenario)
         self._charged: set[str] = set()  # hops whose bytes are egress
 
-    def path(self, ranks: Team) -> int:
-        """Return the fabric's path from the first rank, through those between, to the last."""
-        if ranks not in self._paths:
+    def path(self, ranks: Team, lane: int = 0) -> int:
+        """Return the fabric's path from the first rank, through those between, to the last.
+
+        Each `lane` is a connection of its own.
+        """
+        if (ranks, lane) not in self._paths:
             route, settings = self.topology.route(ranks), self._settings
             latency = sum(law.expectation for law in route.laws)
             first = inf
             if settings.slow_start is not None and route.rtt:
                 first = settings.slow_start / route.rtt
             weight = 1 / route.rtt if settings.fairness == "rtt" and route.rtt else 1.0
-            self._paths[ranks] = self.fabric.path(
+            self._paths[ranks, lane] = self.fabric.path(
                 tuple(dict.fromkeys(route.lines)), latency, limit=route.limit, weight=weight,
                 first=first, rtt=route.rtt, serial=True,
             )  # fmt: skip
-        return self._paths[ranks]
+        return self._paths[ranks, lane]
 
     def lines(self, ranks: Team) -> frozenset[int]:
         """Return the lines that a transfer passes."""
@@ -175,17 +180,26 @@ class FlowNetwork:
             return "to the server"
         return "from the server" if source == self._workers else "between workers"
 
-    def start(self, at: float, kind: str, team: Team, sizes: Sequence[float]) -> int:
-        """Start a mean or gather of a team, with each worker's payload; return its ticket."""
-        prepared = self.prepared(kind, team)
-        payloads = self._payloads.setdefault((kind, team), np.zeros(self._workers))
+    def start(
+        self, at: float, kind: str, team: Team, sizes: Sequence[float], drawn: bool = True
+    ) -> int:
+        """Start a mean or gather of a team, with each worker's payload; return its ticket.
+
+        `drawn`: latencies are drawn; else they are as expected.
+        """
+        way = self._formula.way(kind, max(sizes), team)
+        delay = (way.delay or 0.0) + (0.0 if self.begun else self._settings.setup)
+        prepared = self.prepared(kind, team, max(sizes))
+        payloads = self._payloads.setdefault((way.key, team), np.zeros(self._workers))
         payloads += np.rint(sizes)  # whole bytes, as `Traffic` counts
         latencies = None
-        if prepared.random:
-            latencies = prepared.fixed.copy()
+        if prepared.random or delay or way.segments:
+            latencies = prepared.fixed * (2.0 if way.segments else 1.0)
             for laws, which in prepared.random.items():
-                for law in laws:
-                    latencies[which] += law.sample(self._rng, len(which))
+                for law in laws * (2 if way.segments else 1):
+                    n = len(which)
+                    latencies[which] += law.sample(self._rng, n) if drawn else law.expectation
+            latencies[prepared.plan.waits == 0] += delay
         return self.fabric.start(at, prepared.plan, sizes, latencies)
 
     @property
@@ -193,18 +207,28 @@ class FlowNetwork:
         """Whether a collective has been started."""
         return bool(self._payloads)
 
-    def prepared(self, kind: str, team: Team) -> PreparedTransfer:
-        """Return a collective of a team, prepared once."""
-        if (kind, team) not in self._prepared:
-            self._prepared[kind, team] = self._prepare(kind, team)
-        return self._prepared[kind, team]
+    def prepared(self, kind: str, team: Team, payload: float) -> PreparedTransfer:
+        """Return a collective of a team, prepared once for all payloads carried out alike."""
+        way = self._formula.way(kind, payload, team)
+        if (way.key, team) not in self._prepared:
+            self._prepared[way.key, team] = self._prepare(kind, way, team)
+        return self._prepared[way.key, team]
 
-    def _prepare(self, kind: str, team: Team) -> PreparedTransfer:
-        made = (
-            collectives.gather(team)
-            if kind == "gather"
-            else collectives.messages(self._settings.collective, team, self._regions)
-        )
+    def _messages(self, kind: str, way: Way, team: Team) -> Messages:
+        if way.segments is not None:
+            return way.segments.messages(team)
+        if way.delay is None:
+            if kind == "gather":
+                return gather(team)
+            return messages(self._settings.collective, team, self._regions)
+        hosts = self._formula.hosts(team)
+        if way.key.endswith("double-tree"):
+            return double_tree(hosts)
+        order = [rank for host in hosts for rank in host]
+        return gather(order) if kind == "gather" else messages("ring", order)
+
+    def _prepare(self, kind: str, way: Way, team: Team) -> PreparedTransfer:
+        made = self._messages(kind, way, team)
         routes = [self.topology.route(ranks) for ranks in made.routes]
         fixed = np.array([sum(law.expectation for law in route.laws) for route in routes])
         laws = [
@@ -225,7 +249,12 @@ class FlowNetwork:
             for source, to in pairwise(ranks):
                 np.add.at(moved[self._hop(source, to)], made.origin[mine], made.share[mine])
         used = frozenset(line for route in routes for line in route.lines)
-        plan = made.plan([self.path(ranks) for ranks in made.routes])
+        lanes: Counter[Team] = Counter()
+        paths = []
+        for ranks in made.routes:
+            paths.append(self.path(ranks, lanes[ranks]))
+            lanes[ranks] += 1
+        plan = made.plan(paths)
         return PreparedTransfer(made, plan, fixed[made.route], random, dict(moved), used)
 
     def _hop(self, source: int, to: int) -> str:
@@ -238,8 +267,8 @@ class FlowNetwork:
     def links(self) -> dict[str, float]:
         """Return the bytes so far from place to place, by "from->to"."""
         total: defaultdict[str, float] = defaultdict(float)
-        for (kind, team), payloads in self._payloads.items():
-            for name, shares in self.prepared(kind, team).moved.items():
+        for known, payloads in self._payloads.items():
+            for name, shares in self._prepared[known].moved.items():
                 total[name] += float(shares @ payloads)
         for (source, to), size in self._sent.items():
             total[self._hop(source, to)] += size
@@ -248,8 +277,8 @@ class FlowNetwork:
     def phases(self) -> dict[str, dict[str, float]]:
         """Return the seconds and bytes of collectives' stages and of messages, as `Run.phases`."""
         found: dict[str, dict[str, float]] = {}
-        for (kind, team), payloads in self._payloads.items():
-            prepared = self.prepared(kind, team)
+        for known, payloads in self._payloads.items():
+            prepared = self._prepared[known]
             made = prepared.messages
             hops = np.array([len(ranks) - 1 for ranks in made.routes])
             sizes = made.share * hops[made.route] * payloads[made.origin]

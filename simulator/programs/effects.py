@@ -23,6 +23,10 @@ Payload = Any
 Handle = Any
 """An operation that was started and not yet awaited."""
 
+Pieces = int | tuple[int, ...]
+"""Number of nearly equal pieces of a vector, or their relative sizes, in the order of
+`start_backward`."""
+
 NOTHING = 0j
 """The vector of a time-only run. A complex zero does arithmetic at C speed, and no scalar that a
 program shares (a loss, a clock) is complex, so that payloads still have the right size."""
@@ -74,7 +78,7 @@ class Node(ABC):
         """As `gradient`, with the training loss of the same mini-batch."""
 
     @abstractmethod
-    def start_backward(self, x: Vector, pieces: int) -> Awaitable[Sequence[Handle]]:
+    def start_backward(self, x: Vector, pieces: Pieces) -> Awaitable[Sequence[Handle]]:
         """Start one gradient at `x`; return its `pieces` in the order the backward pass frees them.
 
         Piece 0 is the end of the vector (the last layers), each piece a contiguous slice. Awaited
@@ -83,7 +87,7 @@ class Node(ABC):
         """
 
     @abstractmethod
-    def cut(self, vector: Vector, pieces: int) -> Sequence[Vector]:
+    def cut(self, vector: Vector, pieces: Pieces) -> Sequence[Vector]:
         """Cut a vector into contiguous pieces, in the order of `start_backward`."""
 
     @abstractmethod

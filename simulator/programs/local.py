@@ -4,6 +4,8 @@ from collections.abc import Callable
 from itertools import count
 from typing import Annotated, Any
 
+from pydantic import Field, Strict
+
 from paceline.simulator.programs.codecs.codec import CodecOf, Raw
 from paceline.simulator.programs.effects import Node, Vector
 from paceline.simulator.programs.pieces.schedule import PeriodOfSteps, Rate
@@ -23,6 +25,14 @@ OuterTransform = Annotated[
 ]
 OuterRate = Annotated[float, doc("learning rate of the outer step", gt=0)]
 Tau = Annotated[PeriodOfSteps, doc("communication period", "steps")]
+Size = Annotated[int, Field(ge=1)]
+Buckets = Annotated[
+    Size | Annotated[tuple[Size, ...], Strict(False), Field(min_length=1)],
+    doc(
+        "pieces the gradient is averaged in: their number, or their sizes relative to each other; "
+        "left out, and [model] has tensors: those of DistributedDataParallel"
+    ),
+]
 Codec = Annotated[CodecOf, doc("compression of what is sent", shown="raw")]
 
 ADACOMM = "Wang & Joshi, arXiv 1810.08313"
@@ -61,16 +71,22 @@ async def ssgd_bucketed(
     *,
     lr: LearningRate,
     momentum: LocalMomentum = Identity(),
-    buckets: Annotated[int, doc("pieces the gradient is averaged in", ge=1)] = 4,
+    buckets: Buckets = 4,
+    overlap: Annotated[bool, doc("average a bucket while the next ones are computed")] = True,
     codec: Codec = Raw(),
 ) -> None:
     """Synchronous SGD whose averages overlap the backward pass, bucket by bucket, in order."""
-    channels = [codec.open(me) for _ in range(buckets)]
+    pieces = range(buckets) if isinstance(buckets, int) else buckets
+    channels = [codec.open(me) for _ in pieces]
     x = me.start
     u = momentum.init(x)
     for k in count(1):
         backward = zip(channels, await me.start_backward(x, buckets), strict=True)
-        means = [(channel, channel.start_mean(await me.wait(piece))) for channel, piece in backward]
+        if overlap:
+            means = [(each, each.start_mean(await me.wait(piece))) for each, piece in backward]
+        else:
+            ready = [(each, await me.wait(piece)) for each, piece in backward]
+            means = [(each, each.start_mean(part)) for each, part in ready]
         g = me.join([await channel.wait(mean) for channel, mean in means])
         direction, u = momentum.update(g, u, x)
         x = x - lr(k) * direction

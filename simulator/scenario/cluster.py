@@ -124,6 +124,20 @@ class _Nodes(Section):
 _EXTRA_SHARE = "share of the workers that `extra` applies to, in (0, 1]"
 
 
+class Inner(Section):
+    """The links between the devices of a worker that is itself a node of several."""
+
+    bandwidth: Bandwidth = Field(description="of each device, each way")
+    latency: Seconds = Field(
+        default=0.0, ge=0, description="one way, per hop", json_schema_extra=ZERO
+    )
+    sharding: Literal["none", "fsdp"] = Field(
+        default="none",
+        description="each step ends with an all-reduce of the gradient among the devices, or has "
+        "the two all-gathers and the reduce-scatter of FSDP",
+    )
+
+
 class Group(_Nodes):
     """Some of the workers; a key that is left out is taken from [cluster]."""
 
@@ -134,6 +148,16 @@ class Group(_Nodes):
         default=None, description="their device: one of cluster.device, or just a label"
     )
     extra_share: Share | None = Field(default=None, description=_EXTRA_SHARE)
+    up: Bandwidth | None = Field(
+        default=None, description="bandwidth that a worker sends with; left out: of [network]"
+    )
+    down: Bandwidth | None = Field(
+        default=None, description="bandwidth that a worker receives with; left out: of [network]"
+    )
+    devices: int = Field(
+        default=1, ge=1, le=65_536, description="devices of each worker, which `inner` joins"
+    )
+    inner: Inner | None = Field(default=None, description="links between the devices of a worker")
 
 
 class Cluster(_Nodes):

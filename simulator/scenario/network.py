@@ -22,7 +22,14 @@ from paceline.simulator.scenario.table import (
 )
 
 CollectiveName = Literal[
-    "ring", "tree", "star", "hierarchical", "recursive-doubling", "halving-doubling", "given"
+    "ring",
+    "tree",
+    "star",
+    "hierarchical",
+    "recursive-doubling",
+    "halving-doubling",
+    "double-tree",
+    "given",
 ]
 """The collectives of a mean; `paceline.simulator.network.collectives` says what each does."""
 
@@ -34,6 +41,16 @@ class _Line(Section):
     jitter: Law | None = Field(default=None, description="random delay added to each latency")
     tcp_window: Annotated[Bytes, Field(gt=0)] | None = Field(
         default=None, description="one flow's rate is at most tcp_window / round trip"
+    )
+    up: Bandwidth | None = Field(
+        default=None,
+        description="bandwidth from the first place to the second, or, in [network], of sending; "
+        "left out: bandwidth",
+    )
+    down: Bandwidth | None = Field(
+        default=None,
+        description="bandwidth from the second place to the first, or, in [network], of receiving; "
+        "left out: bandwidth",
     )
 
 
@@ -92,6 +109,17 @@ class Network(_Line):
     )
     collective: CollectiveName = Field(
         default="ring", description="algorithm of a mean over all workers"
+    )
+    library: Literal["ideal", "nccl", "gloo"] = Field(
+        default="ideal",
+        description="library that carries out collectives: the formulas alone; NCCL, which chooses "
+        "a ring or a double tree by size; or gloo as PyTorch calls it",
+    )
+    setup: Seconds = Field(
+        default=0.0,
+        ge=0,
+        description="added to the first collective of a run: connections, buffers",
+        json_schema_extra=ZERO,
     )
     latency: Law = Field(
         default=Constant.model_validate({"value": "0 s"}),

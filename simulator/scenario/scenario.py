@@ -137,6 +137,9 @@ def _algorithm(value: Any, info: ValidationInfo) -> Any:
         # any rate will do: [optimizer] is refused, or there is no loss
         optimizer = (optimizer or Optimizer()).model_copy(update={"lr": 1.0})
     parameters = programs[name].parse(arguments(programs[name], own, optimizer))
+    model = info.data.get("model")
+    if "buckets" in parameters and "buckets" not in own and model and model.buckets:
+        parameters["buckets"] = model.buckets
     return {
         "name": name,
         "label": _words(value) if label is None else label,

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import (
     AfterValidator,
     BeforeValidator,
+    ConfigDict,
     Discriminator,
     Field,
     FiniteFloat,
@@ -23,6 +24,7 @@ from pydantic import (
 
 from paceline.simulator.programs.pieces.schedule import Rate
 from paceline.simulator.programs.pieces.transform import TransformOf
+from paceline.simulator.scenario.model_tensors import PRESETS, ddp_buckets
 from paceline.simulator.scenario.table import (
     LEAST,
     MOST,
@@ -54,11 +56,65 @@ _check, _schema = _checked(TransformOf)
 LocalMomentum = Annotated[float | dict[str, Any], _check, _schema]
 
 
+Tensor = Annotated[int, Field(ge=1, le=10**15)]
+Preset = Literal["resnet50", "bert-base", "gpt2"]
+
+
+def _sizes(tensors: Any) -> tuple[Any, ...]:
+    """Return the parameters of each tensor, of a list or of a preset by name."""
+    if isinstance(tensors, str):
+        return tuple(PRESETS[tensors]()) if tensors in PRESETS else ()
+    return tuple(tensors) if isinstance(tensors, list | tuple) else ()
+
+
+def _parameters_or_tensors(schema: dict[str, Any]) -> None:
+    del schema["required"]
+    schema["anyOf"] = [{"required": ["parameters"]}, {"required": ["tensors"]}]
+
+
 class Model(Section):
     """The model, whose size on the network is parameters x bytes_per_parameter."""
 
-    parameters: int = Field(ge=1, le=10**15, description="number of parameters of the model")
+    model_config = ConfigDict(json_schema_extra=_parameters_or_tensors)
+
+    parameters: int = Field(
+        ge=1,
+        le=10**15,
+        description="number of parameters of the model; left out: the sum of its tensors",
+    )
     bytes_per_parameter: Positive = Field(default=4.0, description="bytes sent per parameter")
+    tensors: Annotated[Many[Tensor], Field(min_length=1, max_length=100_000)] | Preset | None = (
+        Field(
+            default=None,
+            description="parameters of each tensor, in the order of the model, or the name of a "
+            "model; the buckets of DistributedDataParallel follow from them",
+        )
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _add_up(cls, table: Any) -> Any:
+        """Take the number of parameters from the tensors where it is left out."""
+        if not isinstance(table, dict) or "parameters" in table:
+            return table
+        tensors = _sizes(table.get("tensors"))
+        whole = bool(tensors) and all(type(size) is int for size in tensors)
+        return table | {"parameters": sum(tensors)} if whole else table
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        total = sum(_sizes(self.tensors))
+        if self.tensors is not None and total != self.parameters:
+            raise ValueError(
+                f"tensors have {total:,} parameters, and `parameters` says {self.parameters:,}; "
+                "remove `parameters`"
+            )
+        return self
+
+    @property
+    def buckets(self) -> tuple[int, ...]:
+        """Parameters of each bucket of DistributedDataParallel, in order; empty: unknown."""
+        return ddp_buckets(_sizes(self.tensors), self.bytes_per_parameter)
 
     @property
     def bytes(self) -> float:

@@ -26,9 +26,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paceline.simulator.engines import payloads
 from paceline.simulator.engines.node import SeededNode
 from paceline.simulator.errors import ProgramError
-from paceline.simulator.programs.effects import ANY, Handle, Payload, Vector
+from paceline.simulator.programs.effects import ANY, Handle, Payload, Pieces, Vector
 from paceline.simulator.results.run import Cause, Kind, Spans
 from paceline.validate.training import events
 from paceline.validate.training.clock import Clock
@@ -218,7 +219,7 @@ class RealNode(SeededNode):
         self._computed(begins, duration)
         return value, gradient
 
-    async def start_backward(self, x: Vector, pieces: int) -> Sequence[Handle]:
+    async def start_backward(self, x: Vector, pieces: Pieces) -> Sequence[Handle]:
         """Begin a gradient on a thread; its backward pass frees the pieces one by one."""
         begins, duration = self._begin()
         learner = self._learner
@@ -227,13 +228,14 @@ class RealNode(SeededNode):
             self.staleness[self._heard] += 1
             self._heard = 0
         share = self._forward_share
-        parts = [share + (1 - share) * (i + 1) / pieces for i in range(pieces)]
+        done, whole = payloads.progress(pieces)
+        parts = [share + (1 - share) * far / whole for far in done]
         handles = [PieceUnderWay(begins + duration * part) for part in parts]
         sizes = [each.numel() for each in self.cut(x, pieces)]
 
         def freed(number: int, piece: Tensor) -> None:
             _synchronise(piece)
-            if number == pieces - 1:
+            if number == len(done) - 1:
                 end = max(self.now, begins + duration)
                 self._note(events.STEP, begins, end, nan, self._due(begins, duration))
             # .data: autograd still writes the other pieces of the vector behind this view
@@ -253,9 +255,9 @@ class RealNode(SeededNode):
         self._backward.submit(compute)
         return handles
 
-    def cut(self, vector: Vector, pieces: int) -> Sequence[Vector]:
-        """Cut into nearly equal pieces, the last entries first."""
-        return torch.tensor_split(vector, pieces)[::-1]
+    def cut(self, vector: Vector, pieces: Pieces) -> Sequence[Vector]:
+        """Cut into pieces, nearly equal or by their sizes, the last entries first."""
+        return torch.tensor_split(vector, payloads.splits(pieces, len(vector)))[::-1]
 
     def join(self, pieces: Sequence[Vector]) -> Vector:
         """Undo the cut."""

@@ -140,18 +140,27 @@ class Clocks(Schedule):
         """Keep every worker busy for `seconds`."""
         self.now = self.now + seconds
 
-    def backward(self, step: int, pieces: Sequence[Timed], forward: float) -> None:
-        """Schedule gradient `step`, whose pieces become ready evenly after the `forward` share.
+    def backward(
+        self, step: int, pieces: Sequence[Timed], forward: float, progress: tuple[list[int], int]
+    ) -> None:
+        """Schedule gradient `step`, whose pieces become ready after the `forward` share.
 
-        No clock moves before a piece is waited for.
+        They do so with their `progress`, as `payloads` has it. No clock moves before a piece is
+        waited for.
         """
         self.advance(step - 1)
-        self._todo.append((self._backward, (pieces, forward, self._segment(step))))
+        self._todo.append((self._backward, (pieces, forward, progress, self._segment(step))))
 
-    def _backward(self, pieces: Sequence[Timed], forward: float, segment: int) -> None:
-        duration = self._legs.each[segment]
-        for i, piece in enumerate(pieces):
-            piece.done = self.now + duration * (forward + (1 - forward) * (i + 1) / len(pieces))
+    def _backward(
+        self,
+        pieces: Sequence[Timed],
+        forward: float,
+        progress: tuple[list[int], int],
+        segment: int,
+    ) -> None:
+        duration, (done, whole) = self._legs.each[segment], progress
+        for far, piece in zip(done, pieces, strict=True):
+            piece.done = self.now + duration * (forward + (1 - forward) * far / whole)
 
     def piece(self, piece: Timed) -> None:
         """Let every worker wait for a piece of its gradient."""
@@ -165,6 +174,9 @@ class Clocks(Schedule):
         begun: Any = True if self.deadline == inf else begins <= self.deadline
         kind = str(handle.kind)
         transmission, latency = self._cost(kind, payload, begun)
+        if not self._payloads:
+            transmission = transmission + self._traffic[0].network.settings.setup
+        kind = self._traffic[0].network.way(kind, payload, None).key
         free: Any = begins + transmission
         done: Any = free + latency
         if begun is not True:
@@ -178,7 +190,7 @@ class Clocks(Schedule):
         if (kind, payload) in self._costs:
             return self._costs[kind, payload]
         first = self._traffic[0]
-        if first.is_constant(kind):
+        if first.is_constant(kind, payload):
             self._costs[kind, payload] = first.cost(kind, payload)
             return self._costs[kind, payload]
         costs = np.zeros((self._seeds, 2))
@@ -307,4 +319,4 @@ class Clocks(Schedule):
             moved = self._moved(kind)
             begun = np.broadcast_to(self._begun[kind], self._seeds)
             for seed in np.flatnonzero(begun).tolist():  # an empty payload uses the links, too
-                self._traffic[seed].count(kind, moved[seed])
+                self._traffic[seed].add(kind, moved[seed])

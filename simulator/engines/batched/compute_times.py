@@ -10,6 +10,7 @@ import numpy as np
 from paceline.simulator.cluster import workers as cluster
 from paceline.simulator.distributions import random_streams
 from paceline.simulator.distributions.distribution import Array, Distribution
+from paceline.simulator.distributions.parametric import Constant
 from paceline.simulator.distributions.random_streams import Purpose
 from paceline.simulator.engines.batched.schedule import Leg
 from paceline.simulator.scenario.scenario import Scenario
@@ -145,6 +146,10 @@ def _by_law(scenario: Scenario, seed: int) -> Iterator[_LawGroup]:
             ranks.setdefault((Purpose.EXTRA, worker.extra), []).append(rank)
         if scenario.costs.step != cluster.NONE:
             ranks.setdefault((Purpose.OVERHEAD, scenario.costs.step), []).append(rank)
+        if worker.inner:
+            # a constant draws nothing: the purpose only keeps it apart from the overhead
+            inner = Constant.model_construct(value=worker.inner)
+            ranks.setdefault((Purpose.MESSAGE, inner), []).append(rank)
     for (purpose, law), members in ranks.items():
         own = random_streams.quick(seed, Purpose.AGGREGATE, int(purpose), members[0])
         yield _LawGroup(law, own, members, extra=purpose != Purpose.COMPUTE)

@@ -18,7 +18,7 @@ from paceline.simulator.engines.node import RefusingNode
 from paceline.simulator.engines.tolerances import TIME_TOLERANCE
 from paceline.simulator.engines.unsupported import Unsupported
 from paceline.simulator.objectives.objective import GradientSource
-from paceline.simulator.programs.effects import Handle, Payload, Vector
+from paceline.simulator.programs.effects import Handle, Payload, Pieces, Vector
 
 
 class SeedsDiffer(BaseException):
@@ -72,14 +72,15 @@ class BatchedNode(RefusingNode):
         self.step += 1
         return self._loss_and_gradient(x)
 
-    async def start_backward(self, x: Vector, pieces: int) -> Sequence[Handle]:
+    async def start_backward(self, x: Vector, pieces: Pieces) -> Sequence[Handle]:
         """Compute every worker's next gradient, in pieces."""
         if self.step >= self._pause_at:
             await self._pause()
         self.step += 1
         parts = self.cut(self._gradient(x), pieces)
         handles = [Timed(None, part, self.step) for part in parts]
-        self._clocks.backward(self.step, handles, self._run.scenario.cluster.forward_share)
+        share = self._run.scenario.cluster.forward_share
+        self._clocks.backward(self.step, handles, share, payloads.progress(pieces))
         self._plan()
         return handles
 
@@ -102,10 +103,11 @@ class BatchedNode(RefusingNode):
         self._clocks.record(self.step, replay, *arguments)
         self._plan()
 
-    def cut(self, vector: Vector, pieces: int) -> Sequence[Vector]:
+    def cut(self, vector: Vector, pieces: Pieces) -> Sequence[Vector]:
         """Cut along the last axis, the last entries first."""
         if type(vector) is Stack:
-            return list(map(Stack, np.array_split(vector.of, pieces, axis=-1)))[::-1]
+            places = payloads.splits(pieces, vector.of.shape[-1])
+            return list(map(Stack, np.array_split(vector.of, places, axis=-1)))[::-1]
         return payloads.cut(vector, pieces)
 
     def join(self, pieces: Sequence[Vector]) -> Vector:

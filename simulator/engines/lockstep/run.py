@@ -19,7 +19,7 @@ from paceline.simulator.engines.node import EngineNode
 from paceline.simulator.errors import DeadlockError
 from paceline.simulator.objectives.objective import Objective
 from paceline.simulator.programs import Program
-from paceline.simulator.programs.effects import ANY, Handle, Payload, Vector
+from paceline.simulator.programs.effects import ANY, Handle, Payload, Pieces, Vector
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
 
@@ -73,11 +73,11 @@ class LockstepNode(EngineNode):
         await self._go_or_stop()
         return self._source.gradient(x)
 
-    async def start_backward(self, x: Vector, pieces: int) -> Sequence[Handle]:
+    async def start_backward(self, x: Vector, pieces: Pieces) -> Sequence[Handle]:
         """Begin one tick and a gradient in pieces; after the last step, one that never ends."""
         if self.step >= self._limit:
             self._run.over = True
-            return [GradientPiece(None, inf)] * pieces
+            return [GradientPiece(None, inf)] * len(payloads.progress(pieces)[0])
         self.step += 1
         parts = payloads.cut(self._source.gradient(x), pieces)
         return [GradientPiece(part, self.now + 1.0) for part in parts]

@@ -145,7 +145,7 @@ class FlowTransport:
             self._finish(collective, team, begins)
             return
         number = self.traffic.start(begins, collective.kind, members, sizes)
-        lines = self.traffic.prepared(collective.kind, members).lines
+        lines = self.traffic.prepared(collective.kind, members, max(sizes)).lines
         self._lines.track(run, number, partial(self._finish, collective, team), lambda: lines)
 
         def crash(at: float) -> None:

@@ -72,7 +72,7 @@ from paceline.simulator.engines.virtual.outages import Outages
 from paceline.simulator.errors import ProgramError
 from paceline.simulator.network.closed_form import MessageRoute
 from paceline.simulator.objectives.objective import GradientSource
-from paceline.simulator.programs.effects import ANY, Handle, Payload, Vector
+from paceline.simulator.programs.effects import ANY, Handle, Payload, Pieces, Vector
 from paceline.simulator.results.run import Kind
 
 Message = tuple[float, int, MessageRoute, float, int, Payload]
@@ -444,7 +444,7 @@ class VirtualNode(EngineNode):
         self.now += await self._step()
         return self._loss_and_gradient(x)
 
-    async def start_backward(self, x: Vector, pieces: int) -> Sequence[Handle]:
+    async def start_backward(self, x: Vector, pieces: Pieces) -> Sequence[Handle]:
         """Start one drawn compute time, over whose backward part the pieces are freed evenly.
 
         After the last step they never are, so that the node can go on answering messages.
@@ -459,12 +459,12 @@ class VirtualNode(EngineNode):
             if not (run.program.gossips or any(self._routes)):  # no node waits for its answers
                 await self._pause()
             run.over = True
-            return [GradientPiece(None, inf)] * pieces
+            return [GradientPiece(None, inf)] * len(payloads.progress(pieces)[0])
         duration = await self._step()
-        forward = run.scenario.cluster.forward_share
+        forward, (done, whole) = run.scenario.cluster.forward_share, payloads.progress(pieces)
         freed = [
-            GradientPiece(part, self.now + duration * (forward + (1 - forward) * (i + 1) / pieces))
-            for i, part in enumerate(payloads.cut(self._gradient(x), pieces))
+            GradientPiece(part, self.now + duration * (forward + (1 - forward) * far / whole))
+            for far, part in zip(done, payloads.cut(self._gradient(x), pieces), strict=True)
         ]
         return freed if self.computing is None else self.computing.freed(freed)
 

@@ -30,7 +30,7 @@ def combinations(scenario: Scenario, program: Program, algorithm: Algorithm) -> 
         yield "epoch_flush", "has no effect without epochs; write epoch = 100 too, or remove it"
     if given.get("threshold") is not None and "step_size" in table:
         yield "step_size", "contradicts threshold, which replaces it; remove one of them"
-    if isinstance(given.get("overlap"), int) and given["overlap"] >= given.get("tau", 0):
+    if type(given.get("overlap")) is int and given["overlap"] >= given.get("tau", 0):
         yield "overlap", f"not below tau = {given['tau']}; write less, so that a mean ends in time"
 
 
@@ -62,15 +62,18 @@ def _entries(scenario: Scenario, algorithm: Algorithm, ratio: float) -> Iterator
         return
     pieces = next((key for key in ("buckets", "fragments") if key in given), None)
     coded = getattr(given.get("codec"), "kind", "raw") != "raw"
-    if pieces is not None and coded and given[pieces] > entries:
+    parts = given.get(pieces)
+    sizes = (1,) * parts if isinstance(parts, int) else parts or ()
+    if len(sizes) > entries and (coded or not isinstance(parts, int)):
         yield (
-            pieces,
-            f"more pieces than the {entries} entries of this objective to compress; write fewer",
+            pieces or "buckets",
+            f"{len(sizes)} pieces of a gradient with the {entries} entries of this objective; "
+            "write fewer",
         )
         return
     whose = "of this objective"
     if pieces is not None and coded:
-        entries, whose = entries // given[pieces], "of a piece"
+        entries, whose = entries * min(sizes) // sum(sizes), "of a piece"
     if ratio * entries < 1:
         larger = scenario.objective.kind == "quadratic"
         yield (

@@ -71,7 +71,7 @@ def _unused_bandwidth(scenario: Scenario, graph: NetworkGraph) -> Iterator[Probl
     """Find bandwidths without effect: doubling one changes no capacity."""
     network = graph.network
     tries: list[tuple[KeyPath, dict[str, object]]] = []
-    if network.bandwidth is not None:
+    if network.bandwidth is not None and not (network.up and network.down):
         tries.append((("network", "bandwidth"), {"bandwidth": 2 * network.bandwidth}))
     for index, link in enumerate(network.link):
         if link.bandwidth is not None and link.between[0] == link.between[1]:

@@ -44,9 +44,56 @@ def _settings(scenario: Scenario) -> Iterator[Problem]:
             f'contradicts network.collective = "{network.collective}", which works the duration '
             'out; remove it, or write network.collective = "given"',
         )
+    yield from _library(scenario)
+    yield from _lines(scenario)
     yield from _windows(network)
     if not given and "latency" not in network.model_fields_set and network.platform is None:
         yield Problem(("network", "latency"), 'missing; write network.latency = "80 ms"')
+
+
+def _library(scenario: Scenario) -> Iterator[Problem]:
+    """Check that a library may choose how to carry collectives out, and has what it needs."""
+    network, library = scenario.network, scenario.network.library
+    if library == "ideal":
+        return
+    if network.collective != "ring":
+        yield Problem(
+            ("network", "collective"),
+            f'contradicts network.library = "{library}", which chooses the algorithm; remove one',
+        )
+    if network.platform is not None:
+        yield Problem(
+            ("network", "library"),
+            "not with network.platform, whose links it does not know; remove one of them",
+        )
+    if library == "gloo" and scenario.costs.latency_factor != 1:
+        yield Problem(
+            ("network", "library"),
+            "counts two latencies a hop, and so does overhead.latency_factor = "
+            f'{scenario.costs.latency_factor:g}; remove that, or write network.library = "ideal"',
+        )
+
+
+def _lines(scenario: Scenario) -> Iterator[Problem]:
+    """Check uplinks and downlinks, and the devices of workers, against the keys beside them."""
+    cluster, network = scenario.cluster, scenario.network
+    for index, group in enumerate(cluster.group):
+        where: KeyPath = ("cluster", "group", index)
+        if (group.up or group.down) and group.nic:
+            yield Problem((*where, "nic"), "says it both ways; remove it, or up and down")
+        if group.devices > 1 and group.inner is None:
+            yield Problem(
+                (*where, "inner"),
+                'missing; write inner = { bandwidth = "450 GB/s", latency = "5 us" }',
+            )
+        if group.devices == 1 and group.inner is not None:
+            yield Problem((*where, "inner"), "joins devices; write devices = 8, or remove it")
+    for index, link in enumerate(network.link):
+        if link.sharing == "half-duplex" and (link.up or link.down):
+            yield Problem(
+                ("network", "link", index, "sharing"),
+                "both directions share one bandwidth; write that, and remove up and down",
+            )
 
 
 def _windows(network: Network) -> Iterator[Problem]:

@@ -41,9 +41,9 @@ class Messages:
     """The n messages of a collective on routes between ranks.
 
     `routes`: the ranks that a message passes, two or, for a pipelined chain, more: the chain is one
-    transfer over all its hops. `route` (n,): an index into `routes`. `share`, `origin` (n,): as in
-    the module's first lines. `stage` (n,): an index into `stages`. Message i waits for
-    `after[offsets[i] : offsets[i + 1]]`, all earlier than i.
+    transfer over all its hops; a route with several lanes occurs as often. `route` (n,): an index
+    into `routes`. `share`, `origin` (n,): as in the module's first lines. `stage` (n,): an index
+    into `stages`. Message i waits for `after[offsets[i] : offsets[i + 1]]`, all earlier than i.
     """
 
     routes: tuple[tuple[int, ...], ...]
@@ -74,16 +74,25 @@ class MessageBuilder:
 
     def __init__(self) -> None:
         self.last: dict[int, list[int]] = {}
-        self._routes: dict[tuple[int, ...], int] = {}
+        self._routes: dict[tuple[tuple[int, ...], int], int] = {}
         self._stages: dict[str, int] = {}
         self._rows: list[tuple[Array, ...]] = []
         self._count = 0
 
     def add(
-        self, stage: str, routes: Sequence[tuple[int, ...]], share: float, after: list[list[int]]
+        self,
+        stage: str,
+        routes: Sequence[tuple[int, ...]],
+        share: float,
+        after: list[list[int]],
+        lane: int = 0,
     ) -> list[int]:
-        """Add a message for each of `routes`, which waits for those of `after`; return numbers."""
-        number = [self._routes.setdefault(route, len(self._routes)) for route in routes]
+        """Add a message for each of `routes`, which waits for those of `after`; return numbers.
+
+        Messages of one route and `lane` follow each other; another lane is another connection.
+        """
+        keys = [(route, lane) for route in routes]
+        number = [self._routes.setdefault(key, len(self._routes)) for key in keys]
         waits = np.array([len(each) for each in after], int)
         sender = np.array([route[0] for route in routes], int)
         return self._write(
@@ -117,7 +126,7 @@ class MessageBuilder:
         origin = members[(place - step) % m] if passing_on else members + 0 * step
         number = [self._stages.setdefault(stage, len(self._stages)) for stage in stages]
         rows = (steps - 1) * m
-        routes = np.array([self._routes[team[i], team[(i + 1) % m]] for i in range(m)])
+        routes = np.array([self._routes[pair, 0] for pair in pairs])
         waits = np.array([1 + len(each) for each in before])
         after = np.tile(np.array([n for each in before for n in (0, *each)], int), (steps - 1, 1))
         after[:, np.cumsum(waits) - waits] = received
@@ -143,5 +152,12 @@ class MessageBuilder:
         route, share, origin, stage, waits, after = map(np.concatenate, columns)
         offsets = np.concatenate(([0], np.cumsum(waits)))
         return Messages(
-            tuple(self._routes), tuple(self._stages), route, share, origin, stage, offsets, after
+            tuple(ranks for ranks, _ in self._routes),
+            tuple(self._stages),
+            route,
+            share,
+            origin,
+            stage,
+            offsets,
+            after,
         )

@@ -126,9 +126,11 @@ class NetworkGraph:
         name = "server" if rank == len(self.places.regions) else f"worker {rank}"
         link = self.places.link(site, site)
         half = link is not None and link.sharing == "half-duplex"
-        capacity = nic or self.places.setting(site, site, "bandwidth") or inf
+        line, own = self.places.line(site, site), self.places.own(rank)
+        rates = [mine or nic or rate for mine, rate in zip(own, line, strict=True)]
         index = -1 if link is None else self.network.link.index(link)
-        for each in [name] if half else [f"{name} out", f"{name} in"]:
+        names = [name] if half else [f"{name} out", f"{name} in"]
+        for each, capacity in zip(names, rates[: len(names)], strict=True):
             self.lines.append(self._line(each, capacity, (site, site), link, (index, rank)))
         last = len(self.lines) - 1
         return NicLines((last if half else last - 1,), (last,))
@@ -137,7 +139,7 @@ class NetworkGraph:
         half = link is not None and link.sharing == "half-duplex"
         for ends in [(source, to)] if half else [(source, to), (to, source)]:
             name = ("<->" if half else "->").join(ends)
-            capacity = self.places.setting(*ends, "bandwidth") or inf
+            capacity = min(self.places.line(*ends))
             self.direct[ends] = len(self.lines)
             self.lines.append(self._line(name, capacity, ends, link, (index,)))
         self.direct[to, source] = len(self.lines) - 1

@@ -1,5 +1,6 @@
 """The place of each node, and the settings of [network] from one place to another."""
 
+from math import inf
 from typing import Any
 
 from paceline.simulator.cluster.workers import workers
@@ -15,6 +16,8 @@ class Places:
         self.settings = scenario.network
         self.regions = [worker.region for worker in workers(scenario)]
         self.server = scenario.server.region
+        groups = scenario.cluster.group
+        self._own = [(each.up, each.down) for each in groups for _ in range(each.workers)]
         self._links = {frozenset(link.between): link for link in self.settings.link}
 
     def of(self, rank: int) -> str:
@@ -36,6 +39,47 @@ class Places:
         said = [self.link(source, to), table and table.row(source, to)]
         found = (getattr(each, key, None) for each in (*said, self.settings))
         return next((value for value in found if value is not None), None)
+
+    def rates(self, source: int, to: int) -> tuple[float, float]:
+        """Return the bytes/s that one node may send to another, and that the other may receive.
+
+        inf where nothing limits them. A link between two places limits both ends alike; else each
+        worker has a line of its own, and the server's is never the limit.
+        """
+        ends, server = (self.of(source), self.of(to)), len(self.regions)
+        out, into = self.line(*ends)
+        up, down = self.own(source)[0] or inf, self.own(to)[1] or inf
+        if ends[0] != ends[1] and self._said(*ends):
+            return min(out, up), min(into, down)
+        return (
+            inf if source == server else up if up < inf else out,
+            inf if to == server else down if down < inf else into,
+        )
+
+    def own(self, rank: int) -> tuple[float | None, float | None]:
+        """Return the uplink and the downlink that a node's group sets."""
+        return self._own[rank] if rank < len(self._own) else (None, None)
+
+    def line(self, source: str, to: str) -> tuple[float, float]:
+        """Return the bytes/s that may leave a place for another, and enter it (inf: any)."""
+        link, table, settings = self.link(source, to), self.settings.regions, self.settings
+        row = table and table.row(source, to)
+        found = []
+        for key in ("up", "down"):
+            way = key if source == to else "up" if link and link.between[0] == source else "down"
+            said = (
+                link and getattr(link, way), link and link.bandwidth, row and row.bandwidth,
+                getattr(settings, key), settings.bandwidth,
+            )  # fmt: skip
+            found.append(next((rate for rate in said if rate is not None), inf))
+        return found[0], found[1]
+
+    def _said(self, source: str, to: str) -> bool:
+        """Return whether a link or the table of regions says how fast two places are joined."""
+        link, table = self.link(source, to), self.settings.regions
+        said = link is not None and any((link.up, link.down, link.bandwidth))
+        row = table and table.row(source, to)
+        return said or bool(row and row.bandwidth)
 
     def laws(self, source: str, to: str) -> tuple[Law, ...]:
         """Return the laws whose sum is the latency of one hop."""

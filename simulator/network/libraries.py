@@ -1,0 +1,162 @@
+"""What NCCL and gloo make of a collective of a given size: their algorithm, and what that adds.
+
+NCCL's tuner (NVIDIA/nccl, src/graph/tuning.cc at commit b6475625, NCCL 2.21) expects of every
+algorithm and protocol a latency and a bandwidth, and takes the one that would end first. Its
+constants here, in microseconds and GB/s, are those of that file alone. It knows how fast cards
+are, not how far away: the latency of [network] prolongs a collective, and changes no choice.
+
+gloo's ring (facebookincubator/gloo, gloo/allreduce.cc and allgather.cc, as PyTorch calls it) cuts
+payloads into segments of which two are in flight. A segment leaves when the receiver has said that
+it is ready (gloo/transport/tcp/pair.cc, sendNotifyRecvReady): a hop takes two latencies.
+"""
+
+from math import ceil, inf
+from typing import NamedTuple
+
+from paceline.simulator.network.fabric.messages import MessageBuilder, Messages, Team
+
+SEGMENT = 2**20
+"""Bytes of gloo's largest segment (allreduce.h, kMaxSegmentSize)."""
+NVLINK = 26e9
+"""Bytes per second above which the links between devices must be NVLink: beyond PCIe 4.0 x16."""
+RDMA = 12.5e9
+"""Bytes per second from which a card is taken for one beside the GPU, where LL128 is safe."""
+
+PROTOCOLS = ("LL", "LL128", "Simple")
+BASE = {"double-tree": (6.8, 14.0, 0.0), "ring": (6.6, 14.0, 8.4)}
+HOPS = {
+    "nvlink": {"double-tree": (0.6, 1.25, 28.0), "ring": (0.6, 1.9, 3.4)},
+    "pci": {"double-tree": (1.0, 1.9, 28.0), "ring": (1.0, 2.5, 5.7)},
+    "net": {"double-tree": (5.0, 8.5, 28.0), "ring": (2.7, 4.0, 14.0)},
+}
+LL_MOST = (87.7, 39.0, 20.4)  # on one host of A100s or later; on two, and on more with Intel CPUs
+PLATEAU = 1.4  # of the latency of Ring/Simple between hosts, from compute capability 8.0 on
+CHANNELS = 16  # of the size from which the plateau counts
+CORRECTION = (
+    (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1),
+    (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7) + (0.6,) * 6 + (0.8, 0.9, 0.9, 0.9, 0.9, 1),
+    (0.9,) * 7 + (0.8, 0.7, 0.6, 0.6) + (0.5,) * 4 + (0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9),
+)
+"""Share of a tree's bandwidth, by protocol and power of two of the size in 64 bytes."""
+
+
+class Cluster(NamedTuple):
+    """The part of a cluster that NCCL's tuner sees.
+
+    `ranks`: devices in all. `ring`, `tree`: bytes/s of payload over the busiest card, as graphs of
+    either algorithm find them. `inner`: bytes/s of links inside hosts.
+    """
+
+    ranks: int
+    hosts: int
+    ring: float
+    tree: float
+    inner: float = inf
+
+
+class Choice(NamedTuple):
+    """An algorithm and protocol of NCCL: seconds of its latency, and of a collective in all.
+
+    `slowdown`: time to transmit, relative to the card's bandwidth.
+    """
+
+    algorithm: str
+    protocol: str
+    latency: float
+    seconds: float
+    slowdown: float
+
+
+def nccl_choices(cluster: Cluster, size: float, gather: bool = False) -> list[Choice]:
+    """Return what NCCL's tuner expects of each algorithm and protocol for `size` bytes."""
+    ranks, hosts = cluster.ranks, cluster.hosts
+    steps = ranks - 1 if gather else 2 * (ranks - 1)
+    across = hosts - 1 if gather else 2 * hosts if hosts > 1 else 0
+    most = LL_MOST[min(hosts, 3) - 1] * 1e9
+    inside = HOPS["nvlink" if cluster.inner > NVLINK else "pci"]
+    found = []
+    for algorithm in ("double-tree", "ring")[gather:]:
+        for number, protocol in enumerate(PROTOCOLS):
+            latency, net = BASE[algorithm][number], HOPS["net"][algorithm][number]
+            hop = inside[algorithm][number]
+            if algorithm == "ring":
+                full = cluster.ring
+                rate = (
+                    min(most, full / 4),
+                    full * (0.7 if ranks < 2 * hosts else 0.92),
+                    full,
+                )[number]
+                post = 0.0 if hosts == 1 else 3.0 if protocol == "Simple" else 1.0
+                latency += (steps - across) * max(hop, post) + across * net
+                if protocol == "Simple" and hosts > 1 and not gather:
+                    latency *= PLATEAU if size >= 64 * CHANNELS * ranks else 1.0
+                ratio = ranks / steps
+            else:
+                full = cluster.tree
+                rate = (
+                    min(0.92 * full / 3.8, most),
+                    0.92 * full * (7 / 9 if hosts == 1 else 120 / 128),
+                    0.92 * full,
+                )[number]
+                power = max(int(size) >> 6, 1).bit_length() - 1
+                rate *= 0.85 * (CORRECTION[number][power:] or (1,))[0]
+                latency += 2 * ((ranks // hosts - 1) * hop + (hosts.bit_length() - 1) * net)
+                ratio = 0.5
+            if protocol == "LL128" and cluster.ring < RDMA:
+                continue
+            seconds = latency * 1e-6
+            transmission = size / (rate * ratio) if rate < inf else 0.0
+            slowdown = full / rate if full < inf else 1.0
+            found.append(Choice(algorithm, protocol, seconds, seconds + transmission, slowdown))
+    return found
+
+
+def nccl_choice(cluster: Cluster, size: float, gather: bool = False) -> Choice:
+    """Return the algorithm and protocol that NCCL takes for a collective of `size` bytes."""
+    return min(nccl_choices(cluster, size, gather), key=lambda choice: choice.seconds)
+
+
+class Segments(NamedTuple):
+    """The ring of gloo: `phases` of `count` segments, each `share` of the payload, over `hops`."""
+
+    phases: int
+    count: int
+    share: float
+    hops: int
+
+    def latency(self, held: float, path: float) -> float:
+        """Return what latency adds to `held` seconds of transmission; `path`: that of all hops.
+
+        With two segments in flight, the two latencies l of one hide behind the transmission s of
+        the segment before. A phase of n takes n s + 2 l + (n - 1) div 2 times max(0, 2 l - s).
+        """
+        twice = 2 * path / self.hops
+        stall = max(0.0, twice - held / (self.phases * self.count))
+        return self.phases * (twice + (self.count - 1) // 2 * stall)
+
+    def messages(self, team: Team) -> Messages:
+        """Return the segments as messages: a worker sends one when it has the last but one."""
+        builder, size = MessageBuilder(), len(team)
+        pairs = [(team[n], team[(n + 1) % size]) for n in range(size)]
+        sent: list[list[int]] = []
+        for phase in ("reduce-scatter", "all-gather")[2 - self.phases :]:
+            before = sent[-2:] if sent else []
+            for number in range(self.count):
+                waits = before if number < 2 else sent[-2:-1]
+                after = [[each[n - 1] for each in waits] for n in range(size)]
+                sent.append(builder.add(phase, pairs, self.share, after))
+        return builder.messages()
+
+
+def gloo_segments(workers: int, size: float, gather: bool = False) -> Segments:
+    """Return how gloo cuts `size` bytes up among two workers or more.
+
+    With k > 2 segments per worker its all-reduce sends mk - 2 in each phase, k - 2 more than a
+    ring needs: the loops end by the number of segments (allreduce.cc).
+    """
+    if gather:
+        return Segments(1, 2 * (workers - 1), 0.5, workers - 1)
+    least = 2 * workers
+    segment = min(ceil(size / least), SEGMENT) or 1
+    each = ceil(max(size / segment, least) / workers)
+    return Segments(2, workers * each - 2, 1 / (workers * each), 2 * (workers - 1))
