@@ -149,14 +149,10 @@ class Segments(NamedTuple):
 
 
 def gloo_segments(workers: int, size: float, gather: bool = False) -> Segments:
-    """Return how gloo cuts `size` bytes up among two workers or more.
-
-    With k > 2 segments per worker its all-reduce sends mk - 2 in each phase, k - 2 more than a
-    ring needs: the loops end by the number of segments (allreduce.cc).
-    """
+    """Return how gloo cuts `size` bytes up among two workers or more."""
     if gather:
         return Segments(1, 2 * (workers - 1), 0.5, workers - 1)
     least = 2 * workers
     segment = min(ceil(size / least), SEGMENT) or 1
     each = ceil(max(size / segment, least) / workers)
-    return Segments(2, workers * each - 2, 1 / (workers * each), 2 * (workers - 1))
+    return Segments(2, (workers - 1) * each, 1 / (workers * each), 2 * (workers - 1))

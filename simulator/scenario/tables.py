@@ -57,7 +57,11 @@ LocalMomentum = Annotated[float | dict[str, Any], _check, _schema]
 
 
 Tensor = Annotated[int, Field(ge=1, le=10**15)]
-Preset = Literal["resnet50", "bert-base", "gpt2"]
+Tensors = Annotated[
+    Annotated[Many[Tensor], Field(min_length=1, max_length=100_000), Tag("sizes")]
+    | Annotated[Literal["resnet50", "bert-base", "gpt2"], Tag("a model")],
+    Discriminator(lambda value: "a model" if isinstance(value, str) else "sizes"),
+]
 
 
 def _sizes(tensors: Any) -> tuple[Any, ...]:
@@ -67,15 +71,10 @@ def _sizes(tensors: Any) -> tuple[Any, ...]:
     return tuple(tensors) if isinstance(tensors, list | tuple) else ()
 
 
-def _parameters_or_tensors(schema: dict[str, Any]) -> None:
-    del schema["required"]
-    schema["anyOf"] = [{"required": ["parameters"]}, {"required": ["tensors"]}]
-
-
 class Model(Section):
     """The model, whose size on the network is parameters x bytes_per_parameter."""
 
-    model_config = ConfigDict(json_schema_extra=_parameters_or_tensors)
+    model_config = ConfigDict(json_schema_extra=lambda schema: schema.pop("required"))
 
     parameters: int = Field(
         ge=1,
@@ -83,12 +82,10 @@ class Model(Section):
         description="number of parameters of the model; left out: the sum of its tensors",
     )
     bytes_per_parameter: Positive = Field(default=4.0, description="bytes sent per parameter")
-    tensors: Annotated[Many[Tensor], Field(min_length=1, max_length=100_000)] | Preset | None = (
-        Field(
-            default=None,
-            description="parameters of each tensor, in the order of the model, or the name of a "
-            "model; the buckets of DistributedDataParallel follow from them",
-        )
+    tensors: Tensors | None = Field(
+        default=None,
+        description="parameters of each tensor, in the order of the model, or the name of a model; "
+        "the buckets of DistributedDataParallel follow from them",
     )
 
     @model_validator(mode="before")

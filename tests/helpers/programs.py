@@ -27,7 +27,15 @@ EAGER = {"tau0": 5, "interval": "4 s"}
 ROWS = (
     Row("psgd", ({}, {"momentum": 0.9})),
     Row("ssgd", ({}, {"momentum": 0.9, "lr": DECAY})),
-    Row("ssgd-bucketed", ({"buckets": 1}, {"momentum": 0.9}, {"buckets": 9})),
+    Row(
+        "ssgd-bucketed",
+        (
+            {"buckets": 1},
+            {"momentum": 0.9},
+            {"buckets": 9},
+            {"buckets": [1, 4, 2], "overlap": False},
+        ),
+    ),
     Row(
         "local-sgd",
         ({"tau": 1}, {"tau": 4, "momentum": 0.9, "outer": BLOCK_MOMENTUM}, {"tau": GROWING}),
