@@ -12,25 +12,15 @@ class RegionPath:
     """One direction between two places, of unlimited concurrent use.
 
     `name`: "from->to". `laws`: a hop's latency in seconds is the sum of one draw of each.
-    `bandwidth`: bytes/s of one transfer, inf where nothing limits it. `sender`, `receiver`: of all
-    that the one end sends, and the other receives, where they are more; None: the bandwidth.
+    `bandwidth`: bytes/s of one transfer, inf where nothing limits it. `out`, `into`: of all that
+    the one end sends, and the other receives.
     """
 
     name: str
     laws: tuple[Law, ...]
     bandwidth: float
-    sender: float | None = None
-    receiver: float | None = None
-
-    @property
-    def out(self) -> float:
-        """Bytes per second that the sending end may send to all others."""
-        return self.sender or self.bandwidth
-
-    @property
-    def into(self) -> float:
-        """Bytes per second that the receiving end may take in from all others."""
-        return self.receiver or self.bandwidth
+    out: float
+    into: float
 
     @property
     def latency(self) -> float:

@@ -148,15 +148,9 @@ class Group(_Nodes):
         default=None, description="their device: one of cluster.device, or just a label"
     )
     extra_share: Share | None = Field(default=None, description=_EXTRA_SHARE)
-    up: Bandwidth | None = Field(
-        default=None, description="bandwidth that a worker sends with; left out: of [network]"
-    )
-    down: Bandwidth | None = Field(
-        default=None, description="bandwidth that a worker receives with; left out: of [network]"
-    )
-    devices: int = Field(
-        default=1, ge=1, le=65_536, description="devices of each worker, which `inner` joins"
-    )
+    up: Bandwidth | None = Field(default=None, description="bandwidth that a worker sends with")
+    down: Bandwidth | None = Field(default=None, description="bandwidth that it receives with")
+    devices: int = Field(default=1, ge=1, le=65_536, description="devices that `inner` joins")
     inner: Inner | None = Field(default=None, description="links between the devices of a worker")
 
 

@@ -43,14 +43,10 @@ class _Line(Section):
         default=None, description="one flow's rate is at most tcp_window / round trip"
     )
     up: Bandwidth | None = Field(
-        default=None,
-        description="bandwidth from the first place to the second, or, in [network], of sending; "
-        "left out: bandwidth",
+        default=None, description="the same, but of sending, or from the first place to the second"
     )
     down: Bandwidth | None = Field(
-        default=None,
-        description="bandwidth from the second place to the first, or, in [network], of receiving; "
-        "left out: bandwidth",
+        default=None, description="of receiving, or from the second place to the first"
     )
 
 
@@ -112,8 +108,7 @@ class Network(_Line):
     )
     library: Literal["ideal", "nccl", "gloo"] = Field(
         default="ideal",
-        description="library that carries out collectives: the formulas alone; NCCL, which chooses "
-        "a ring or a double tree by size; or gloo as PyTorch calls it",
+        description="formulas alone; NCCL, which chooses ring or double tree by size; or gloo",
     )
     setup: Seconds = Field(
         default=0.0,

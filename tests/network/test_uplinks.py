@@ -28,7 +28,6 @@ def test_equal_uplinks_and_downlinks_are_a_bandwidth_to_the_last_bit(case, name,
     same = times(case, network | {"bandwidth": rate}, workers=workers, steps=6)
     assert times(case, network | {"up": rate, "down": rate}, workers=workers, steps=6) == same
     group = {"group": [{"name": "g", "workers": workers, "up": rate, "down": rate}]}
-    other = network | {"bandwidth": "1 Mbit/s"}
     if "asgd" not in case.values():  # a server's card has the bandwidth of [network]
         assert times(case, network, workers=workers, steps=6, cluster=group) == same
 

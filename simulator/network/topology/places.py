@@ -47,9 +47,11 @@ class Places:
         worker has a line of its own, and the server's is never the limit.
         """
         ends, server = (self.of(source), self.of(to)), len(self.regions)
-        out, into = self.line(*ends)
+        (out, into), link, table = self.line(*ends), self.link(*ends), self.settings.regions
         up, down = self.own(source)[0] or inf, self.own(to)[1] or inf
-        if ends[0] != ends[1] and self._said(*ends):
+        row = table and table.row(*ends)
+        said = (link and (link.up or link.down or link.bandwidth)) or (row and row.bandwidth)
+        if ends[0] != ends[1] and said:
             return min(out, up), min(into, down)
         return (
             inf if source == server else up if up < inf else out,
@@ -67,19 +69,10 @@ class Places:
         found = []
         for key in ("up", "down"):
             way = key if source == to else "up" if link and link.between[0] == source else "down"
-            said = (
-                link and getattr(link, way), link and link.bandwidth, row and row.bandwidth,
-                getattr(settings, key), settings.bandwidth,
-            )  # fmt: skip
+            said = [getattr(link, way), link.bandwidth] if link else []
+            said += [row.bandwidth if row else None, getattr(settings, key), settings.bandwidth]
             found.append(next((rate for rate in said if rate is not None), inf))
         return found[0], found[1]
-
-    def _said(self, source: str, to: str) -> bool:
-        """Return whether a link or the table of regions says how fast two places are joined."""
-        link, table = self.link(source, to), self.settings.regions
-        said = link is not None and any((link.up, link.down, link.bandwidth))
-        row = table and table.row(source, to)
-        return said or bool(row and row.bandwidth)
 
     def laws(self, source: str, to: str) -> tuple[Law, ...]:
         """Return the laws whose sum is the latency of one hop."""
