@@ -163,11 +163,11 @@ class ClosedForm:
         return self._ways[kind, payload, team]
 
     def _gloo(self, kind: str, payload: float, team: tuple[int, ...]) -> Way:
-        segments = gloo_segments(len(team), payload, kind == "gather")
-        way = Way(f"{kind} of {segments.count} segments", segments)
+        cut = gloo_segments(len(team), payload, kind == "gather")
+        way = Way(f"{kind} of {cut.segments} segments", cut)
         if (way.key, team) not in self._plans:
-            volume = segments.phases * segments.count * segments.share
-            self._plans[way.key, team] = around(self, team, segments.hops, volume)
+            volume = cut.phases * cut.segments * cut.share
+            self._plans[way.key, team] = around(self, team, cut.hops, volume)
         return way
 
     def _nccl(self, kind: str, payload: float, team: tuple[int, ...]) -> Way:

@@ -117,10 +117,10 @@ def nccl_choice(cluster: Cluster, size: float, gather: bool = False) -> Choice:
 
 
 class Segments(NamedTuple):
-    """The ring of gloo: `phases` of `count` segments, each `share` of the payload, over `hops`."""
+    """The ring of gloo: `phases` of `segments`, each `share` of the payload, over `hops`."""
 
     phases: int
-    count: int
+    segments: int
     share: float
     hops: int
 
@@ -131,8 +131,8 @@ class Segments(NamedTuple):
         the segment before. A phase of n takes n s + 2 l + (n - 1) div 2 times max(0, 2 l - s).
         """
         twice = 2 * path / self.hops
-        stall = max(0.0, twice - held / (self.phases * self.count))
-        return self.phases * (twice + (self.count - 1) // 2 * stall)
+        stall = max(0.0, twice - held / (self.phases * self.segments))
+        return self.phases * (twice + (self.segments - 1) // 2 * stall)
 
     def messages(self, team: Team) -> Messages:
         """Return the segments as messages: a worker sends one when it has the last but one."""
@@ -141,7 +141,7 @@ class Segments(NamedTuple):
         sent: list[list[int]] = []
         for phase in ("reduce-scatter", "all-gather")[2 - self.phases :]:
             before = sent[-2:] if sent else []
-            for number in range(self.count):
+            for number in range(self.segments):
                 waits = before if number < 2 else sent[-2:-1]
                 after = [[each[n - 1] for each in waits] for n in range(size)]
                 sent.append(builder.add(phase, pairs, self.share, after))

@@ -153,8 +153,8 @@ def test_gloos_ring_takes_twice_the_latencies_of_few_bytes_and_hides_those_of_ma
         )
         assert sum(wire.collective("mean", size)) == pytest.approx(expected, rel=1e-3)
         assert wire.totals()[0] == pytest.approx(2 * (m - 1) * size)
-    assert gloo_segments(2, 2**26).count == 32  # of 1 MiB each
-    assert gloo_segments(4, 8e5).count == 6
+    assert gloo_segments(2, 2**26).segments == 32  # of 1 MiB each
+    assert gloo_segments(4, 8e5).segments == 6
 
 
 def test_collectives_of_nccl_follow_one_another():

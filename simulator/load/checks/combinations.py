@@ -62,7 +62,7 @@ def _entries(scenario: Scenario, algorithm: Algorithm, ratio: float) -> Iterator
         return
     pieces = next((key for key in ("buckets", "fragments") if key in given), None)
     coded = getattr(given.get("codec"), "kind", "raw") != "raw"
-    parts = given.get(pieces)
+    parts = given.get(pieces or "")
     sizes = (1,) * parts if isinstance(parts, int) else parts or ()
     if len(sizes) > entries and (coded or not isinstance(parts, int)):
         yield (
