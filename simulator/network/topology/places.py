@@ -51,7 +51,7 @@ class Places:
         up, down = self.own(source)[0] or inf, self.own(to)[1] or inf
         row = table and table.row(*ends)
         said = (link and (link.up or link.down or link.bandwidth)) or (row and row.bandwidth)
-        if ends[0] != ends[1] and said:
+        if source == to or (ends[0] != ends[1] and said):
             return min(out, up), min(into, down)
         return (
             inf if source == server else up if up < inf else out,
