@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from paceline.simulator.engines.lockstep.run import Lockstep, LockstepNode, pass_turn
 from paceline.simulator.objectives.objective import Objective
 from paceline.simulator.programs import Program
-from paceline.simulator.programs.effects import ANY, Handle, Payload, Pieces, Vector
+from paceline.simulator.programs.effects import ANY, Handle, Payload, Vector
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
 
