@@ -40,13 +40,16 @@ class Encoded:
     """A vector as a codec sends it.
 
     `data`: arrays that an average adds up; `places`: indices of their entries in the vector, None
-    for all; `share`: of the whole model; `bytes`: its size on the network.
+    for all; `share`: of the whole model; `bytes`: its size on the network; `fixed`: whether it is
+    known that the messages of all workers have one size; `bits`: of an entry of type int8.
     """
 
     data: tuple[Vector, ...]
     places: Any
     share: float
     bytes: float
+    fixed: bool = False
+    bits: int = 8
 
 
 class Node(ABC):

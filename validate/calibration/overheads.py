@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from paceline.simulator.network.closed_form import ClosedForm
+from paceline.simulator.network.collectives import COLLECTIVES
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.validate.training.events import AGREE, COLLECT, ISSUE, SEND, SERVE, STEP, TAKE, WAIT
 
@@ -229,7 +230,8 @@ class _Node:
 class Nominal:
     """Expected seconds that a scenario prescribes without emulation, by bytes.
 
-    `latency`: seconds of an all-reduce of 0 bytes; `hops`: the number of link latencies in it.
+    `latency`: seconds of an all-reduce of 0 bytes; `hops`: the number of link latencies in it;
+    `gloo`: seconds that gloo's ring takes for it, whatever the scenario's collective.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -238,6 +240,8 @@ class Nominal:
         path = network.mean_plan.path
         self.latency = sum(link.latency * hops for link, hops in path.items())
         self.hops = sum(path.values())
+        team = tuple(range(network.workers))
+        self.gloo = 2 * COLLECTIVES["ring"].formula(network, team).latency if len(team) > 1 else 0.0
         self._link = network.link(0, network.workers)
 
     def mean(self, size: float) -> float:

@@ -25,6 +25,21 @@ REPEATED = (
     {"name": "asgd", "lr": 0.05},
 )
 """The algorithms that are repeated, to measure by how much equal runs differ."""
+TOP_K = {"kind": "top-k", "ratio": 0.1}
+KINDS = (
+    {"name": "d-psgd"},
+    {"name": "ad-psgd"},
+    {"name": "k-async", "k": 2, "lr": 0.05},
+    {"name": "ssgd", "codec": TOP_K},
+    {"name": "ssgd", "codec": "qsgd"},
+    {"name": "ssgd", "codec": {"kind": "dgc", "ratio": 0.1}, "lr": 0.02},
+    {"name": "ssgd", "codec": "power-sgd"},
+    {"name": "dts", "delay": 4, "codec": TOP_K, "lr": 0.05},
+    {"name": "dts", "delay": 4, "codec": "qsgd", "lr": 0.05},
+    {"name": "streaming-diloco", "tau": 8, "lr": 0.005, "outer_momentum": 0.5},
+)
+"""Algorithms with the kinds of communication that the matrix's own have not: gossip, gathers,
+chained means, means of fragments, several in flight."""
 REPEATS = "repeats"
 """Name of the repeated runs: equal ones, and ones that differ in their seed alone."""
 
@@ -81,6 +96,11 @@ def _latency(text: str) -> str:
     return f"network.latency={text}"
 
 
+def only(*programs: Mapping[str, Any]) -> str:
+    """Return the override that keeps only these algorithms."""
+    return f"algorithm={toml(list(programs))}"
+
+
 CONDITIONS = (
     Condition("exponential", (EXPONENTIAL,)),
     Condition("bursty", (BURSTY,)),
@@ -98,6 +118,18 @@ CONDITIONS = (
     Condition("bursty-8", (*EIGHT, BURSTY)),
     Condition("kernel-2-distant", (*KERNEL, _workers(2), _latency("100 ms"))),
     Condition("constant", (CONSTANT,)),
+    *(
+        Condition(
+            f"kernel-kinds-{name}",
+            (*KERNEL, only(*KINDS), _latency(latency), f"network.bandwidth={rate}"),
+        )
+        for name, latency, rate in (
+            ("near", "15 ms", "8 Mbit/s"),
+            ("near-slow", "15 ms", "2 Mbit/s"),
+            ("far", "60 ms", "8 Mbit/s"),
+            ("far-slow", "60 ms", "2 Mbit/s"),
+        )
+    ),
 )
 """The matrix, ordered so that the first few conditions already cover every question."""
 
@@ -112,11 +144,6 @@ def calibration(workers: int, network: str) -> Condition:
     return Condition(
         f"{workers}-{network}", (_workers(workers), *links[network], only(*CALIBRATED))
     )
-
-
-def only(*programs: Mapping[str, Any]) -> str:
-    """Return the override that keeps only these algorithms."""
-    return f"algorithm={toml(list(programs))}"
 
 
 def chosen(names: Sequence[str] | None) -> list[str]:

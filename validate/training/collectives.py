@@ -1,7 +1,7 @@
 """Collectives of one run: start them, wait for results, and agree on when they began and ended.
 
-Every payload carries the line of the program that started it, a hash of its kind and sizes, when
-each rank issued it, and whether that rank's clock is past the end of the run. So all ranks check
+Every payload carries the line of the program that started it, a hash of its kind and sizes, whether
+that rank's clock is past the end of the run, and when it was issued. So all ranks check
 that they run the same collective, know when the last one joined, and stop after the same one.
 """
 
@@ -10,22 +10,23 @@ from collections import deque
 from collections.abc import Callable
 from math import inf, nan
 from threading import Lock
+from typing import Any
 from zlib import crc32
 
 import torch
 from torch import Tensor
 
 from paceline.simulator.errors import ProgramError
-from paceline.simulator.programs.effects import Payload
+from paceline.simulator.programs.effects import Encoded, Payload
 from paceline.validate.training import packing
 from paceline.validate.training.clock import Clock
 from paceline.validate.training.emulated_network import RealNetwork
 from paceline.validate.training.packing import EXACT, PARTS, Packed, TensorMeter
-from paceline.validate.training.transport import DeviceGroup, Pending
+from paceline.validate.training.transport import DeviceGroup, Pending, tell
 
-# Numbers added before those of a payload: line of the program, hash, time of issue, whether that is
-# past the end of the run
-OWN = 4
+# Numbers added before those of a payload: line of the program, hash, whether the time of issue is
+# past the end of the run, and that time; all but the last are whole
+OWN, WHOLE = 4, 3
 BENEATH = (
     "paceline.validate.",
     "paceline.simulator.programs.effects",
@@ -69,9 +70,9 @@ class RealCollective:
         return self.packed
 
     def about(self) -> float:
-        """Return a hash of the kind, dtypes and sizes of what is averaged or gathered."""
+        """Return a hash of what all ranks must have in common: kind, dtypes and, averaged, sizes."""
         sizes = [(str(each.dtype), each.numel()) for each in self.packed.tensors]
-        alike = sizes if self.kind == "mean" else ()  # gathered ones may differ in size
+        alike = sizes if self.kind == "mean" else packing.head(self.packed)
         return float(crc32(repr((self.kind, alike)).encode()) & HASH)
 
     def check(self) -> None:
@@ -89,6 +90,7 @@ class Collectives:
     def __init__(  # noqa: PLR0913, PLR0917
         self,
         transport: DeviceGroup,
+        flags: Any,
         network: RealNetwork,
         meter: TensorMeter,
         rank: int,
@@ -97,7 +99,8 @@ class Collectives:
         device: torch.device,
         deadline: float,
     ) -> None:
-        self._transport, self._network, self._meter = transport, network, meter
+        self._transport, self._flags = transport, flags
+        self._network, self._meter = network, meter
         self._rank, self._ranks, self._clock, self._device = rank, ranks, clock, device
         self._deadline = deadline
         self._unsettled: deque[RealCollective] = deque()
@@ -121,21 +124,20 @@ class Collectives:
         return handle
 
     def gather(self, payload: Payload, step: int) -> RealCollective:
-        """Start gathering. Sizes can differ, so ranks exchange their sizes first."""
+        """Start gathering. Ranks exchange lengths first, unless all payloads have the same."""
         handle = self._next("gather", step)
-        message = packing.to_bytes(handle.hold(payload))
+        body = packing.body(handle.hold(payload))
         self._network.starts("gather", self._meter(payload))
-        lengths = self._transport.total(
-            lambda: self._own(handle, [float(len(message))], torch.empty(0, dtype=torch.float64))
-        )
+        own = [*self._own(handle), float(len(body))]
+        start = torch.tensor(own, dtype=torch.float64).view(torch.uint8)
+        lengths = None if _has_known_size(payload) else tell(self._flags, own[OWN:])
 
-        def padded() -> Tensor:
-            longest = int(max(each[OWN] for each in self._read(lengths)))
-            whole = torch.zeros(longest, dtype=torch.uint8)
-            whole[: len(message)] = message
-            return whole
+        def message() -> Tensor:
+            longest = len(body) if lengths is None else int(lengths.wait().max())
+            return torch.cat([start, body, torch.zeros(longest - len(body), dtype=torch.uint8)])
 
-        handle.pending = [lengths, self._transport.gather(padded, after=lambda: _wait(lengths))]
+        after = None if lengths is None else lambda: _wait(lengths)
+        handle.pending = [self._transport.gather(message, after)]
         return handle
 
     def question(self, handle: RealCollective, step: int) -> RealCollective:
@@ -143,15 +145,14 @@ class Collectives:
         asked = RealCollective(self.started, "question", step, handle)
         self.started += 1
         known = float(all(each.done() for each in handle.pending))
-        like = torch.empty(0, dtype=torch.float64)
-        asked.pending = [self._transport.total(lambda: self._own(asked, [known], like))]
+        asked.pending = [tell(self._flags, [*self._own(asked), known])]
         return asked
 
     def answer(self, asked: RealCollective) -> bool:
         """Wait until all ranks have asked; return whether it was then finished, and due, on all."""
         handle = asked.first
         assert handle is not None
-        by_rank = self._read(asked.pending[0])
+        by_rank = asked.pending[0].wait().tolist()
         asked.begins = asked.done = self._agree(asked, by_rank)
         if not all(own[OWN] for own in by_rank):
             return False
@@ -164,11 +165,10 @@ class Collectives:
         self._unsettled.append(handle)
         return handle
 
-    def _own(self, handle: RealCollective, numbers: list[float], like: Tensor) -> Tensor:
-        """Write this rank's `numbers`, preceded by those that describe the collective."""
+    def _own(self, handle: RealCollective) -> list[float]:
+        """Return this rank's numbers that describe the collective."""
         now = self._clock.now()
-        own = [float(handle.line), handle.about(), now, float(now > self._deadline), *numbers]
-        return packing.write_numbers(own, self._rank, self._ranks, like)
+        return [float(handle.line), handle.about(), float(now > self._deadline), now]
 
     def _start_mean(
         self,
@@ -200,14 +200,16 @@ class Collectives:
         length = self._length(packed)
         parts.insert(0, torch.empty(length, dtype=dtype, device=self._device))
         buffer = torch.cat(parts)
-        buffer[:length] = self._own(
-            handle, packed.numbers, buffer
-        )  # written last, as it holds the time of issue
+        own = self._own(handle)  # last, as it holds the time of issue
+        numbers = *own[WHOLE:], *packed.numbers
+        buffer[:length] = packing.write_numbers(
+            own[:WHOLE], numbers, self._rank, self._ranks, buffer
+        )
         return buffer
 
     def _length(self, packed: Packed) -> int:
         """Return the entries that the numbers of all ranks take."""
-        return self._ranks * PARTS * (OWN + len(packed.numbers))
+        return self._ranks * (WHOLE + PARTS * (OWN - WHOLE + len(packed.numbers)))
 
     def _wait(self, handle: RealCollective) -> None:
         for each in handle.pending:
@@ -227,7 +229,7 @@ class Collectives:
         offsets = dict.fromkeys(totals, 0)
         first = next(iter(totals))
         offsets[first] = length = self._length(packed)
-        by_rank = packing.read_numbers(totals[first][:length], m)
+        by_rank = packing.read_numbers(totals[first][:length], m, WHOLE)
         tensors = []
         for one in packed.tensors:
             start = offsets[one.dtype]
@@ -235,9 +237,6 @@ class Collectives:
             tensors.append(totals[one.dtype][start:end].div_(m).reshape(one.shape))
         own = [sum(column) / m for column in zip(*by_rank, strict=True)][OWN:]
         return packing.put_together(Packed(packed.skeleton, tensors, packed.places, own)), by_rank
-
-    def _read(self, pending: Pending) -> list[list[float]]:
-        return packing.read_numbers(pending.wait(), self._ranks)
 
     def land(self, handle: RealCollective) -> None:
         """Wait until `handle` and all before it have arrived."""
@@ -257,12 +256,14 @@ class Collectives:
     def _settle(self, handle: RealCollective) -> None:
         if handle.kind == "mean":
             handle.result, by_rank = self._result(handle)
+            joined = self._agree(handle, by_rank)
             sizes = [self._meter(packing.put_together(handle.packed))]
         else:
-            by_rank = self._read(handle.pending[0])
-            handle.result = self._gathered(handle, by_rank)
+            rows = handle.pending[0].wait().cpu()
+            by_rank = rows[:, : 8 * (OWN + 1)].contiguous().view(torch.float64).tolist()
+            joined = self._agree(handle, by_rank)  # first, as it checks that all heads are alike
+            handle.result = self._gathered(handle, rows, by_rank)
             sizes = [self._meter(each) for each in handle.result]
-        joined = self._agree(handle, by_rank)
         handle.check()
         if handle.first is not None:
             joined = max(joined, handle.first.done)
@@ -279,7 +280,7 @@ class Collectives:
         Raises ProgramError if the ranks run different collectives.
         """
         mine = handle.line, handle.about()
-        for rank, (line, about, _, past, *_) in enumerate(by_rank):
+        for rank, (line, about, past, *_) in enumerate(by_rank):
             self.ending = self.ending or past > 0
             if (line, about) != mine:
                 raise ProgramError(
@@ -287,14 +288,18 @@ class Collectives:
                     f"{handle.line} of its program, worker {rank} another one, at line {line:.0f}: "
                     "all workers must start the same ones in one order"
                 )
-        at, rank = max((issued, rank) for rank, (_, _, issued, *_) in enumerate(by_rank))
+        at, rank = max((issued, rank) for rank, (_, _, _, issued, *_) in enumerate(by_rank))
         handle.last = rank, at
         return at
 
-    def _gathered(self, handle: RealCollective, by_rank: list[list[float]]) -> Payload:
-        rows = handle.pending[1].wait().cpu()
+    def _gathered(
+        self, handle: RealCollective, rows: Tensor, by_rank: list[list[float]]
+    ) -> Payload:
+        head, start = packing.head(handle.packed), 8 * (OWN + 1)
         return tuple(
-            packing.put_together(packing.from_bytes(row[: int(own[OWN])], self._device))
+            packing.put_together(
+                packing.read(head, row[start : start + int(own[OWN])], self._device)
+            )
             for row, own in zip(rows, by_rank, strict=True)
         )
 
@@ -302,6 +307,13 @@ class Collectives:
         """Wait until every collective started has ended, as other ranks need them."""
         for handle in self._unsettled:
             self._wait(handle)
+
+
+def _has_known_size(payload: Payload) -> bool:
+    """Whether every rank's payload has the size of this one, as its codec says."""
+    if isinstance(payload, tuple):
+        return all(map(_has_known_size, payload))
+    return payload.fixed if isinstance(payload, Encoded) else not isinstance(payload, Tensor)
 
 
 def _dtypes(packed: Packed) -> list[torch.dtype]:

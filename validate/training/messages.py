@@ -1,13 +1,15 @@
 """Messages between nodes: sent without waiting, kept until they are asked for.
 
-A thread for each peer always has a receive posted, so that a message travels as soon as it is sent.
+A thread for each peer always has several receives posted, as gloo sends a message only once it has
+heard that its receiver is ready, a latency after the receive was posted.
 Each message carries the time at which it is due, which an emulated network decides; the program
 does not see it before then. The last message of every node says that it has finished.
 """
 
+import pickle
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from math import inf, isnan
@@ -21,11 +23,14 @@ from paceline.simulator.programs.effects import ANY, Payload
 from paceline.validate.training import packing
 from paceline.validate.training.clock import Clock
 
-HEAD = (
-    5  # doubles before a message: its length in bytes, when it was sent, its transit time (nan: as
-)
-# long as it takes), the bytes it stands for, the transit time of the last one from the receiver
+# Doubles before a message: the bytes of its head (0: the receiver has it already), the number of its
+# head, the bytes of its body, when it was sent, its transit time (nan: as long as it takes), the bytes
+# that it stands for, the transit time of the last one from the receiver
+START = 7
 SKELETON = 64 * 1024  # bytes for the parts of a message that are not tensors
+POSTED = 2, 16  # receives from a peer: at least so many, and at most
+ROOM = 64 * 2**20  # bytes of the buffers of more than the least
+ENDED, REHEARSED = -1.0, -2.0  # bytes of the head of messages without one
 
 
 class Message(NamedTuple):
@@ -73,6 +78,8 @@ class Mailbox:
         self.failure: Exception | None = None
         self.ended: set[int] = set()
         self.peers = frozenset(peers)
+        self._rehearsed = threading.Semaphore(0)
+        self._heads: dict[int, dict[bytes, int]] = defaultdict(dict)  # that each peer has
         self._threads = [
             threading.Thread(target=self._listen, args=(peer,), daemon=True)
             for peer in sorted(self.peers)
@@ -90,11 +97,17 @@ class Mailbox:
                 f"node {self.rank} sends to {to}: only programs with a server, or declared to "
                 "gossip (Program.gossips), exchange messages"
             )
-        body = packing.to_bytes(packing.take_apart(payload))
-        self._send(to, [len(body), sent, transit, size, self._transits.get(to, 0.0)], body)
+        packed = packing.take_apart(payload)
+        head, body = pickle.dumps(packing.head(packed)), packing.body(packed)
+        known = self._heads[to]
+        length = 0 if head in known else len(head)
+        number = known.setdefault(head, len(known))
+        start = [length, number, len(body), sent, transit, size, self._transits.get(to, 0.0)]
+        self._send(to, start, body, head[:length])
 
-    def _send(self, to: int, head: list[float], body: Tensor) -> None:
-        message = torch.cat([torch.tensor(head, dtype=torch.float64).view(torch.uint8), body])
+    def _send(self, to: int, start: list[float], body: Tensor, head: bytes = b"") -> None:
+        numbers = torch.tensor(start, dtype=torch.float64).view(torch.uint8)
+        message = torch.cat([numbers, torch.tensor(list(head), dtype=torch.uint8), body])
         if len(message) > self._capacity:
             raise ProgramError(
                 f"a message of {len(message)} bytes: more than two vectors; send several"
@@ -104,16 +117,30 @@ class Mailbox:
         self._sent.append((self._group.send([message], to, 0), message))
 
     def _listen(self, peer: int) -> None:
-        buffer = torch.empty(self._capacity, dtype=torch.uint8)
+        least, most = POSTED
+        posted = deque[tuple[Any, Tensor]]()
+        for _ in range(max(least, min(most, ROOM // self._capacity))):
+            self._post(peer, torch.empty(self._capacity, dtype=torch.uint8), posted)
+        heads: list[packing.Head] = []
         while True:
             try:
-                self._group.recv([buffer], peer, 0).wait()
-                head = buffer[: 8 * HEAD].view(torch.float64).tolist()
-                length, sent, transit, size, there = head
-                if length < 0:
+                work, buffer = posted.popleft()
+                work.wait()
+                start = buffer[: 8 * START].view(torch.float64).tolist()
+                length, number, size_of_body, sent, transit, size, there = start
+                if length == ENDED:
                     break
-                body = buffer[8 * HEAD : 8 * HEAD + int(length)]
-                payload = packing.put_together(packing.from_bytes(body, self._device))
+                if length == REHEARSED:
+                    self._rehearsed.release()
+                    self._post(peer, buffer, posted)
+                    continue
+                begin = 8 * START + int(length)
+                if length:
+                    heads.append(pickle.loads(buffer[8 * START : begin].numpy().tobytes()))
+                body = buffer[begin : begin + int(size_of_body)]
+                packed = packing.read(heads[int(number)], body, self._device)
+                self._post(peer, buffer, posted)
+                payload = packing.put_together(packed)
             except Exception as error:  # raised where a message is awaited
                 self.failure = error
                 break
@@ -134,6 +161,17 @@ class Mailbox:
         with self._changed:
             self.ended.add(peer)
             self._changed.notify_all()
+
+    def _post(self, peer: int, buffer: Tensor, posted: deque[tuple[Any, Tensor]]) -> None:
+        posted.append((self._group.recv([buffer], peer, 0), buffer))
+
+    def rehearse(self, like: Tensor, times: int, patience: float) -> None:
+        """Exchange messages with all peers, as the first ones over a connection are slow."""
+        for _ in range(times):
+            for peer in self.peers:
+                self._send(peer, [REHEARSED] + [0.0] * (START - 1), packing.body(packing.take_apart(like)))
+            for _ in self.peers:
+                self._rehearsed.acquire(timeout=patience)
 
     def take(
         self, source: int, until: float, computed: Callable[[], bool], patience: float = inf
@@ -193,7 +231,7 @@ class Mailbox:
     def end(self) -> None:
         """Tell all peers that this node has finished."""
         for peer in self.peers:
-            self._send(peer, [-1.0] + [0.0] * (HEAD - 1), _EMPTY)
+            self._send(peer, [ENDED] + [0.0] * (START - 1), _EMPTY)
 
     def close(self, patience: float) -> None:
         """Wait until all peers have finished, and all messages sent have arrived.

@@ -5,15 +5,17 @@ must be averaged exactly and in rank order, as the simulator does, or decisions 
 differ: every rank writes its own into places of its own, zeros elsewhere, each number as three
 parts that a sum of such buffers leaves exact.
 
-A message's head is a pickle, which may run code where it is read. It comes from a rank of the same
-run, over a group that only the processes with the run's own store have joined: on one machine by
-loopback, on several as a launcher says, over a network that the user must trust
+A message is a head, which all messages of one place in a program share, and a body. The head of a
+message to one node travels as a pickle, which may run code where it is read. It comes from a node
+of the same run, over a group that only the processes with the run's own store have joined: on one
+machine by loopback, on several as a launcher says, over a network that the user must trust
 (docs/concepts/trust.md).
 """
 
-import pickle
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +26,7 @@ from paceline.simulator.engines import payloads
 from paceline.simulator.programs.effects import Encoded, Payload
 
 PARTS = 3  # of a number: 3 x 24 bits hold the 53 of a double
+BYTE = 8  # bits
 EXACT = (torch.float32, torch.float64)  # dtypes that hold the parts
 PLACES = torch.int32  # dtype of places in messages, as codecs count their bytes
 
@@ -35,6 +38,14 @@ class Slot(NamedTuple):
     place: int
 
 
+class Levels(NamedTuple):
+    """Stands for a tensor of type int8, of which only the low `bits` of each entry travel."""
+
+    place: int
+    bits: int
+    shape: tuple[int, ...]
+
+
 class Packed(NamedTuple):
     """A payload taken apart. `places`: indices of sparse tensors' entries in the model."""
 
@@ -42,6 +53,11 @@ class Packed(NamedTuple):
     tensors: list[Tensor]
     places: list[Tensor]
     numbers: list[float]
+
+
+Head = tuple[Any, int, int, list[tuple[torch.dtype, int]]]
+"""The skeleton, the number of tensors without places, that of numbers, and each tensor's dtype and
+number of dimensions."""
 
 
 def take_apart(payload: Payload) -> Packed:
@@ -55,7 +71,7 @@ def _strip(payload: Payload, packed: Packed) -> Any:
         packed.tensors.append(payload)
         return Slot("tensor", len(packed.tensors) - 1)
     if isinstance(payload, Encoded):
-        data = tuple(_strip(each, packed) for each in payload.data)
+        data = tuple(_strip_entry(each, payload.bits, packed) for each in payload.data)
         size = _strip(payload.bytes, packed)
         places = payload.places
         if places is not None:
@@ -66,6 +82,25 @@ def _strip(payload: Payload, packed: Packed) -> Any:
         return tuple(_strip(each, packed) for each in payload)
     packed.numbers.append(float(payload))
     return Slot("number", len(packed.numbers) - 1)
+
+
+def _strip_entry(entry: Tensor, bits: int, packed: Packed) -> Any:
+    if entry.dtype != torch.int8 or bits == BYTE:
+        return _strip(entry, packed)
+    codes = entry.cpu().numpy().view(np.uint8).reshape(-1, 1)
+    low = np.unpackbits(codes, axis=1)[:, BYTE - bits :]
+    packed.tensors.append(torch.from_numpy(np.packbits(low)))
+    return Levels(len(packed.tensors) - 1, bits, tuple(entry.shape))
+
+
+def _widen(levels: Levels, packed: Packed) -> Tensor:
+    """Undo `_strip_entry`; the highest of the bits is the sign."""
+    squeezed = packed.tensors[levels.place]
+    entries = prod(levels.shape)
+    low = np.unpackbits(squeezed.cpu().numpy(), count=entries * levels.bits)
+    codes = np.packbits(low.reshape(entries, levels.bits), axis=1).view(np.int8)
+    wide = codes.reshape(levels.shape) >> (BYTE - levels.bits)
+    return torch.from_numpy(wide).to(squeezed.device)
 
 
 def put_together(packed: Packed) -> Payload:
@@ -80,6 +115,8 @@ def _fill(skeleton: Any, packed: Packed) -> Payload:
         if skeleton.kind == "places":
             return packed.places[skeleton.place].long()
         return packed.numbers[skeleton.place]
+    if isinstance(skeleton, Levels):
+        return _widen(skeleton, packed)
     if isinstance(skeleton, Encoded):
         places = skeleton.places
         return replace(
@@ -105,49 +142,56 @@ def split(number: float, dtype: torch.dtype) -> list[float]:
     return parts
 
 
-def write_numbers(numbers: Sequence[float], rank: int, ranks: int, like: Tensor) -> Tensor:
-    """Write one rank's numbers to its places of a buffer, to be summed over the ranks."""
-    parts = [part for number in numbers for part in split(number, like.dtype)]
+def write_numbers(
+    whole: Sequence[float], numbers: Sequence[float], rank: int, ranks: int, like: Tensor
+) -> Tensor:
+    """Write one rank's numbers to its places of a buffer, to be summed over the ranks.
+
+    `whole`: numbers that every dtype holds exactly, in one part.
+    """
+    parts = [*whole, *(part for number in numbers for part in split(number, like.dtype))]
     buffer = torch.zeros((ranks, len(parts)), dtype=like.dtype)
     buffer[rank] = torch.tensor(parts, dtype=like.dtype)
     return buffer.flatten()
 
 
-def read_numbers(buffer: Tensor, ranks: int) -> list[list[float]]:
-    """Read the numbers of each rank from the sum of the buffers of `write_numbers`."""
-    parts = buffer.to("cpu", torch.float64).reshape(ranks, -1, PARTS)
-    return [[_sum(each) for each in own] for own in parts.tolist()]
+def read_numbers(buffer: Tensor, ranks: int, whole: int) -> list[list[float]]:
+    """Read the numbers of each rank, `whole` ones first, from the sum of all ranks' buffers."""
+    parts = buffer.to("cpu", torch.float64).reshape(ranks, -1).tolist()
+    return [
+        own[:whole] + [sum(own[at : at + PARTS]) for at in range(whole, len(own), PARTS)]
+        for own in parts
+    ]
 
 
-def _sum(parts: Sequence[float]) -> float:
-    return parts[0] + parts[1] + parts[2]
+def head(packed: Packed) -> Head:
+    """Describe the body of a payload, except the lengths of its tensors."""
+    about = [(each.dtype, each.dim()) for each in (*packed.tensors, *packed.places)]
+    return packed.skeleton, len(packed.tensors), len(packed.numbers), about
 
 
-def to_bytes(packed: Packed) -> Tensor:
-    """Encode a payload as a tensor of bytes on the host: its skeleton, then its tensors."""
+def body(packed: Packed) -> Tensor:
+    """Encode numbers and tensors as a tensor of bytes on the host."""
     tensors = [each.detach().cpu().contiguous() for each in (*packed.tensors, *packed.places)]
-    about = [(each.dtype, tuple(each.shape)) for each in tensors]
-    head = pickle.dumps((packed.skeleton, len(packed.tensors), packed.numbers, about))
-    parts = [torch.tensor([len(head)], dtype=torch.int64).view(torch.uint8), _bytes(head)]
-    return torch.cat([*parts, *(each.view(-1).view(torch.uint8) for each in tensors)])
+    lengths = [float(length) for each in tensors for length in each.shape]
+    plain = torch.tensor([*packed.numbers, *lengths], dtype=torch.float64)
+    return torch.cat([each.reshape(-1).view(torch.uint8) for each in (plain, *tensors)])
 
 
-def from_bytes(message: Tensor, device: torch.device) -> Packed:
-    """Undo `to_bytes`; nothing of the result shares memory with the message."""
-    length = int.from_bytes(message[:8].numpy().tobytes(), "little")
-    skeleton, count, numbers, about = pickle.loads(message[8 : 8 + length].numpy().tobytes())
-    found, start = [], 8 + length
-    for dtype, shape in about:
-        tensor = torch.empty(shape, dtype=dtype)
+def read(head: Head, body: Tensor, device: torch.device) -> Packed:
+    """Undo `head` and `body`; nothing of the result shares memory with the body."""
+    skeleton, count, numbers, about = head
+    start = 8 * (numbers + sum(dims for _, dims in about))
+    plain = body[:start].clone().view(torch.float64).tolist()
+    lengths = map(int, plain[numbers:])
+    found = []
+    for dtype, dims in about:
+        tensor = torch.empty(tuple(islice(lengths, dims)), dtype=dtype)
         flat = tensor.view(-1).view(torch.uint8)
-        flat.copy_(message[start : start + len(flat)])
+        flat.copy_(body[start : start + len(flat)])
         start += len(flat)
         found.append(tensor.to(device))
-    return Packed(skeleton, found[:count], found[count:], numbers)
-
-
-def _bytes(data: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    return Packed(skeleton, found[:count], found[count:], plain[:numbers])
 
 
 class TensorMeter(payloads.Meter):

@@ -25,7 +25,7 @@ from paceline.validate.training.clock import Clock
 from paceline.validate.training.collectives import Collectives
 from paceline.validate.training.emulated_network import EmulatedNetwork, RealNetwork
 from paceline.validate.training.learner import WatchedGradients
-from paceline.validate.training.messages import HEAD, SKELETON, Mailbox
+from paceline.validate.training.messages import SKELETON, START, Mailbox
 from paceline.validate.training.node import Limits, RealNode
 from paceline.validate.training.packing import TensorMeter
 from paceline.validate.training.records import Account, Recorder
@@ -33,7 +33,8 @@ from paceline.validate.training.transport import DeviceGroup
 
 HEADSTART = 0.05  # seconds from agreeing on the start to the start
 COUNTING = 0.02  # seconds between updates of the workers' common step count
-REHEARSALS = 3  # collectives of the warm-up
+REHEARSALS = 3  # collectives, and messages to each node, of the warm-up
+REHEARSED = 2**14  # parameters in the messages of the warm-up, at most
 VECTORS = 2  # in the longest message
 
 
@@ -151,12 +152,18 @@ class TaskProcess:
         if place.nccl:
             group = transport.nccl(store, self.rank, self.workers, timeout)
             return transport.OnDevice(group, place.device)
-        group = transport.gloo(store, self.rank, self.workers, timeout)
+        group = transport.gloo(store, self.rank, self.workers, timeout, transport.THREADS)
         return transport.Staged(group, place.device) if self._start.is_cuda else DeviceGroup(group)
 
     def _collect(self, group: DeviceGroup) -> Collectives:
+        flags = transport.gloo(
+            rendezvous.sub_store(self._place.store, "flags"),
+            self.rank,
+            self.workers,
+            self._scenario.validation.timeout,
+        )
         return Collectives(
-            group, self._network, self._meter, self.rank, self.workers, self._clock,
+            group, flags, self._network, self._meter, self.rank, self.workers, self._clock,
             self._place.device, self._limits.deadline,
         )  # fmt: skip
 
@@ -165,7 +172,7 @@ class TaskProcess:
         store = rendezvous.sub_store(self._place.store, "post")
         start = self._start
         group = transport.gloo(store, self.rank, self.size, transport.FOREVER)
-        capacity = 8 * HEAD + SKELETON + VECTORS * start.numel() * start.element_size()
+        capacity = 8 * START + SKELETON + VECTORS * start.numel() * start.element_size()
         peers = _peers(self._program, self.rank, self.workers)
         return Mailbox(
             group, self.rank, peers, capacity, self._clock, self._place.device,
@@ -220,7 +227,10 @@ class TaskProcess:
         self._recorder.close(account)
 
     def _rehearse(self) -> None:
-        """Run uncounted gradients and collectives, as the first ones are slow."""
+        """Run uncounted gradients, collectives and messages, as the first ones are slow."""
+        some = torch.zeros_like(self._start[:REHEARSED])
+        if self._mailbox is not None:
+            self._mailbox.rehearse(some, REHEARSALS, self._limits.patience)
         if self._group is None:
             return
         own = learner.learner(self._goal, self.rank)  # the run repeats these mini-batches
@@ -228,6 +238,7 @@ class TaskProcess:
             own.tensors(self._start)
         for _ in range(REHEARSALS):
             self._group.total(lambda: torch.zeros_like(self._start)).wait()
+            self._group.gather(lambda: some).wait()
 
     def _agree_on_start(self) -> float:
         """Return when all begin, by this process's monotonic clock."""

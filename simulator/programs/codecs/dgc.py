@@ -84,16 +84,24 @@ class DGC(Sparse):
         share = self.ratio_of(number) if kept is None else kept
         return share * parameters * (width + PLACE)
 
+    def fixed(self, entries: int, number: int) -> bool:
+        """Tell whether exactly the k largest are sent, as no threshold is estimated."""
+        return stride(entries, self.ratio_of(number)) <= 1
+
+
+def stride(n: int, ratio: float) -> int:
+    """Return how far apart the entries of a sample of `n` are; odd, as layers are even."""
+    return (n // max(ceil(SAMPLED * n), ceil(2 / ratio), FEWEST) - 1) | 1
+
 
 def about_largest(sizes: Vector, ratio: float, random: Random) -> Any:
     """Return the places of about the `ratio` largest of `sizes`, in ascending order."""
     n = len(sizes)
     count = ceil(ratio * n)
-    wanted = max(ceil(SAMPLED * n), ceil(2 / ratio), FEWEST)
-    stride = (n // wanted - 1) | 1  # odd, as layers are even
-    if stride <= 1:
+    apart = stride(n, ratio)
+    if apart <= 1:
         return largest(sizes, count)
-    sample = sizes[int(random.integers(stride)) :: stride]
+    sample = sizes[int(random.integers(apart)) :: apart]
     threshold = sample[largest(sample, ceil(ratio * len(sample)))].min()
     places = _passing(sizes, threshold)
     for _ in range(LOWERINGS):

@@ -47,6 +47,15 @@ class MessageCodec(Codec):
         """
         raise NotImplementedError
 
+    def fixed(self, entries: int, number: int) -> bool:
+        """Tell whether message `number` has one size on all workers, for a vector of `entries`."""
+        return False
+
+    @property
+    def entry_bits(self) -> int:
+        """Return the bits of an entry of type int8."""
+        return 8
+
 
 class MessageChannel:
     """The channel of one node on which each vector is one message."""
@@ -104,13 +113,14 @@ class MessageChannel:
         number = self._numbers[slot]
         self._numbers[slot] += 1
         if isinstance(value, complex):
-            data, places, kept = (value,), None, None
+            data, places, kept, fixed = (value,), None, None, False
         else:
             state = self._states[slot] if number else codec.init(value, self._random)
             data, places, self._states[slot] = codec.encode(value, state, number)
             kept = None if places is None else len(places) / len(value)
+            fixed = codec.fixed(len(value), number)
         size = codec.bytes(share * me.parameters, me.bytes_per_parameter, number, kept)
-        return Encoded(data, places, share, size)
+        return Encoded(data, places, share, size, fixed, codec.entry_bits)
 
     def _unpack(self, value: Payload) -> Payload:
         if isinstance(value, tuple):

@@ -50,6 +50,10 @@ class Sparse(MessageCodec):
         """Return the bytes of the entries sent and of their places."""
         return self.ratio * parameters * (width + PLACE)
 
+    def fixed(self, entries: int, number: int) -> bool:
+        """Return True: the number of entries sent is prescribed."""
+        return True
+
 
 @piece
 class TopK(Sparse):
