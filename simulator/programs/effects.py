@@ -40,15 +40,15 @@ class Encoded:
     """A vector as a codec sends it.
 
     `data`: arrays that an average adds up; `places`: indices of their entries in the vector, None
-    for all; `share`: of the whole model; `bytes`: its size on the network; `fixed`: whether it is
-    known that the messages of all workers have one size; `bits`: of an entry of type int8.
+    for all; `share`: of the whole model; `bytes`: its size on the network; `most`: entries
+    that no worker's message exceeds, None if unknown; `bits`: of an entry of type int8.
     """
 
     data: tuple[Vector, ...]
     places: Any
     share: float
     bytes: float
-    fixed: bool = False
+    most: int | None = None
     bits: int = 8
 
 

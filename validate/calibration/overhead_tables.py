@@ -55,14 +55,8 @@ def fit(teams: Mapping[int, Sequence[RunEvents]], base: Profile = NOTHING) -> Ov
             elif getattr(known, name):
                 table[name] = profile.seconds(getattr(known, name))
                 sd[name] = errors.get(name, 0.0)
-        network = runs[0].scenario.validation.network
-        if "collective" in terms and network != "emulated":
-            nominal = Nominal(runs[0].scenario)
-            if network == "kernel":
-                _gloo(nominal, terms["collective"], table, sd)
-            elif nominal.latency:
-                _latencies(nominal, terms["collective"], known, table, sd)
-                sd["collective"] = errors.get("collective", 0.0)
+        if runs[0].scenario.validation.network != "emulated":
+            _take_off_latencies(Nominal(runs[0].scenario), terms, table, sd)
         found.tables.append(table)
         for name in list(table)[1:]:
             key = f"overhead.{index}.{name}"
@@ -73,32 +67,20 @@ def fit(teams: Mapping[int, Sequence[RunEvents]], base: Profile = NOTHING) -> Ov
     return found
 
 
-def _latencies(
-    nominal: Nominal, term: Term, known: Overhead, table: dict[str, Any], sd: dict[str, float]
+def _take_off_latencies(
+    nominal: Nominal, terms: Mapping[str, Term], table: dict[str, Any], sd: dict[str, float]
 ) -> None:
-    """Express the excess of a collective as a number of link latencies per hop, and per question.
+    """Express the latencies of gloo in those of the scenario; what is left is added on any link.
 
-    Its excess over the prescribed time is latency, except what it takes without any latency, which
-    only another profile can provide.
+    A hop of its ring waits for the receiver's word, and so does a question, which goes straight.
     """
-    factor = 1 + max(0.0, term.mean - known.collective) / nominal.latency
-    table["collective"] = profile.seconds(known.collective)
-    table["latency_factor"] = profile.rounded(factor)
-    table["agree_latencies"] = profile.rounded(factor * nominal.hops)
-    sd["latency_factor"] = sd["agree_latencies"] = term.se / nominal.latency / factor
-
-
-def _gloo(nominal: Nominal, term: Term, table: dict[str, Any], sd: dict[str, float]) -> None:
-    """Take the latencies of gloo off the excess of a collective; the rest is added on any link.
-
-    A ring's hop waits for its receiver's word, and so does a question, which goes straight.
-    """
-    found = max(0.0, term.mean - (nominal.gloo - nominal.latency))
-    table["collective"] = profile.seconds(found)
-    sd["collective"] = term.se / found if found else 0.0
     if nominal.latency:
         table["latency_factor"] = profile.rounded(nominal.gloo / nominal.latency)
         table["agree_latencies"] = 2.0
+    taken = {"collective": nominal.gloo - nominal.latency, "agree": 2 * nominal.hop}
+    for name in taken.keys() & terms.keys():
+        left = max(0.0, terms[name].mean - taken[name])
+        table[name], sd[name] = profile.seconds(left), terms[name].se / left if left else 0.0
 
 
 def _relative(term: Term) -> float:

@@ -231,7 +231,7 @@ class Nominal:
     """Expected seconds that a scenario prescribes without emulation, by bytes.
 
     `latency`: seconds of an all-reduce of 0 bytes; `hops`: the number of link latencies in it;
-    `gloo`: seconds that gloo's ring takes for it, whatever the scenario's collective.
+    `hop`: seconds of one; `gloo`: of all in gloo's ring, whatever the scenario's collective.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -240,6 +240,7 @@ class Nominal:
         path = network.mean_plan.path
         self.latency = sum(link.latency * hops for link, hops in path.items())
         self.hops = sum(path.values())
+        self.hop = network.hop
         team = tuple(range(network.workers))
         self.gloo = 2 * COLLECTIVES["ring"].formula(network, team).latency if len(team) > 1 else 0.0
         self._link = network.link(0, network.workers)

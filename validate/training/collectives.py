@@ -21,7 +21,7 @@ from paceline.simulator.programs.effects import Encoded, Payload
 from paceline.validate.training import packing
 from paceline.validate.training.clock import Clock
 from paceline.validate.training.emulated_network import RealNetwork
-from paceline.validate.training.packing import EXACT, PARTS, Packed, TensorMeter
+from paceline.validate.training.packing import EXACT, PARTS, PLACES, Packed, TensorMeter
 from paceline.validate.training.transport import DeviceGroup, Pending, tell
 
 # Numbers added before those of a payload: line of the program, hash, whether the time of issue is
@@ -70,7 +70,7 @@ class RealCollective:
         return self.packed
 
     def about(self) -> float:
-        """Return a hash of what all ranks must have in common: kind, dtypes and, averaged, sizes."""
+        """Return a hash of what all ranks must have in common: kind, dtypes, sizes if averaged."""
         sizes = [(str(each.dtype), each.numel()) for each in self.packed.tensors]
         alike = sizes if self.kind == "mean" else packing.head(self.packed)
         return float(crc32(repr((self.kind, alike)).encode()) & HASH)
@@ -124,20 +124,21 @@ class Collectives:
         return handle
 
     def gather(self, payload: Payload, step: int) -> RealCollective:
-        """Start gathering. Ranks exchange lengths first, unless all payloads have the same."""
+        """Start gathering. Ranks exchange lengths first, unless codecs say how long they can be."""
         handle = self._next("gather", step)
         body = packing.body(handle.hold(payload))
         self._network.starts("gather", self._meter(payload))
         own = [*self._own(handle), float(len(body))]
         start = torch.tensor(own, dtype=torch.float64).view(torch.uint8)
-        lengths = None if _has_known_size(payload) else tell(self._flags, own[OWN:])
+        room = _room(payload)
+        lengths = None if room < inf else tell(self._flags, own[OWN:])
 
         def message() -> Tensor:
-            longest = len(body) if lengths is None else int(lengths.wait().max())
-            return torch.cat([start, body, torch.zeros(longest - len(body), dtype=torch.uint8)])
+            longest = lengths.wait().max() if lengths else len(body) + room
+            padding = torch.zeros(int(longest) - len(body), dtype=torch.uint8)
+            return torch.cat([start, body, padding])
 
-        after = None if lengths is None else lambda: _wait(lengths)
-        handle.pending = [self._transport.gather(message, after)]
+        handle.pending = [self._transport.gather(message, lengths.wait if lengths else None)]
         return handle
 
     def question(self, handle: RealCollective, step: int) -> RealCollective:
@@ -174,7 +175,7 @@ class Collectives:
         self,
         handle: RealCollective,
         payload: Callable[[], Payload],
-        after: Callable[[], None] | None = None,
+        after: Callable[[], object] | None = None,
     ) -> None:
         """Start one sum for each dtype; numbers travel in the first that holds them exactly."""
         if after is None:
@@ -309,11 +310,16 @@ class Collectives:
             self._wait(handle)
 
 
-def _has_known_size(payload: Payload) -> bool:
-    """Whether every rank's payload has the size of this one, as its codec says."""
+def _room(payload: Payload) -> float:
+    """Return by how many bytes another rank's payload may be longer; inf if that is unknown."""
     if isinstance(payload, tuple):
-        return all(map(_has_known_size, payload))
-    return payload.fixed if isinstance(payload, Encoded) else not isinstance(payload, Tensor)
+        return sum(map(_room, payload))
+    if not isinstance(payload, Encoded) or payload.most is None:
+        return inf if isinstance(payload, Encoded | Tensor) else 0.0
+    if payload.places is None:
+        return 0.0
+    (values,) = payload.data
+    return float((payload.most - len(values)) * (values.element_size() + PLACES.itemsize))
 
 
 def _dtypes(packed: Packed) -> list[torch.dtype]:
@@ -328,7 +334,3 @@ def _line() -> int:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(BENEATH):
         frame = frame.f_back
     return frame.f_lineno
-
-
-def _wait(pending: Pending) -> None:
-    pending.wait()

@@ -23,9 +23,9 @@ from paceline.simulator.programs.effects import ANY, Payload
 from paceline.validate.training import packing
 from paceline.validate.training.clock import Clock
 
-# Doubles before a message: the bytes of its head (0: the receiver has it already), the number of its
-# head, the bytes of its body, when it was sent, its transit time (nan: as long as it takes), the bytes
-# that it stands for, the transit time of the last one from the receiver
+# Doubles before a message: the bytes of its head (0: the receiver has it), the number of its head,
+# the bytes of its body, when it was sent, its transit time (nan: as long as it takes), the bytes it
+# stands for, the transit time of the last one from the receiver
 START = 7
 SKELETON = 64 * 1024  # bytes for the parts of a message that are not tensors
 POSTED = 2, 16  # receives from a peer: at least so many, and at most
@@ -169,7 +169,9 @@ class Mailbox:
         """Exchange messages with all peers, as the first ones over a connection are slow."""
         for _ in range(times):
             for peer in self.peers:
-                self._send(peer, [REHEARSED] + [0.0] * (START - 1), packing.body(packing.take_apart(like)))
+                self._send(
+                    peer, [REHEARSED] + [0.0] * (START - 1), packing.body(packing.take_apart(like))
+                )
             for _ in self.peers:
                 self._rehearsed.acquire(timeout=patience)
 

@@ -32,18 +32,15 @@ PLACES = torch.int32  # dtype of places in messages, as codecs count their bytes
 
 
 class Slot(NamedTuple):
-    """Stands for the `place`-th tensor ("tensor", "places") or number ("number") of a payload."""
+    """Stands for the `place`-th tensor ("tensor", "places") or number ("number") of a payload.
+
+    `bits`, `shape`: of a tensor of type int8 of which only the low bits of each entry travel.
+    """
 
     kind: str
     place: int
-
-
-class Levels(NamedTuple):
-    """Stands for a tensor of type int8, of which only the low `bits` of each entry travel."""
-
-    place: int
-    bits: int
-    shape: tuple[int, ...]
+    bits: int = BYTE
+    shape: tuple[int, ...] = ()
 
 
 class Packed(NamedTuple):
@@ -90,12 +87,11 @@ def _strip_entry(entry: Tensor, bits: int, packed: Packed) -> Any:
     codes = entry.cpu().numpy().view(np.uint8).reshape(-1, 1)
     low = np.unpackbits(codes, axis=1)[:, BYTE - bits :]
     packed.tensors.append(torch.from_numpy(np.packbits(low)))
-    return Levels(len(packed.tensors) - 1, bits, tuple(entry.shape))
+    return Slot("levels", len(packed.tensors) - 1, bits, tuple(entry.shape))
 
 
-def _widen(levels: Levels, packed: Packed) -> Tensor:
+def _widen(levels: Slot, squeezed: Tensor) -> Tensor:
     """Undo `_strip_entry`; the highest of the bits is the sign."""
-    squeezed = packed.tensors[levels.place]
     entries = prod(levels.shape)
     low = np.unpackbits(squeezed.cpu().numpy(), count=entries * levels.bits)
     codes = np.packbits(low.reshape(entries, levels.bits), axis=1).view(np.int8)
@@ -110,13 +106,12 @@ def put_together(packed: Packed) -> Payload:
 
 def _fill(skeleton: Any, packed: Packed) -> Payload:
     if isinstance(skeleton, Slot):
-        if skeleton.kind == "tensor":
-            return packed.tensors[skeleton.place]
+        if skeleton.kind == "number":
+            return packed.numbers[skeleton.place]
         if skeleton.kind == "places":
             return packed.places[skeleton.place].long()
-        return packed.numbers[skeleton.place]
-    if isinstance(skeleton, Levels):
-        return _widen(skeleton, packed)
+        tensor = packed.tensors[skeleton.place]
+        return tensor if skeleton.kind == "tensor" else _widen(skeleton, tensor)
     if isinstance(skeleton, Encoded):
         places = skeleton.places
         return replace(

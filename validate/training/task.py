@@ -148,20 +148,19 @@ class TaskProcess:
     def _team(self) -> DeviceGroup:
         """The workers' process group."""
         place, timeout = self._place, self._scenario.validation.timeout
-        store = rendezvous.sub_store(place.store, "team")
         if place.nccl:
+            store = rendezvous.sub_store(place.store, "team")
             group = transport.nccl(store, self.rank, self.workers, timeout)
             return transport.OnDevice(group, place.device)
-        group = transport.gloo(store, self.rank, self.workers, timeout, transport.THREADS)
+        group = self._gloo("team", self.workers, timeout, transport.THREADS)
         return transport.Staged(group, place.device) if self._start.is_cuda else DeviceGroup(group)
 
+    def _gloo(self, name: str, size: int, timeout: float, threads: int = transport.FEW) -> Any:
+        store = rendezvous.sub_store(self._place.store, name)
+        return transport.gloo(store, self.rank, size, timeout, threads)
+
     def _collect(self, group: DeviceGroup) -> Collectives:
-        flags = transport.gloo(
-            rendezvous.sub_store(self._place.store, "flags"),
-            self.rank,
-            self.workers,
-            self._scenario.validation.timeout,
-        )
+        flags = self._gloo("flags", self.workers, self._scenario.validation.timeout)
         return Collectives(
             group, flags, self._network, self._meter, self.rank, self.workers, self._clock,
             self._place.device, self._limits.deadline,
@@ -169,9 +168,7 @@ class TaskProcess:
 
     def _open_mailbox(self) -> Mailbox:
         """Open the mailbox; messages travel by gloo, through the host's memory."""
-        store = rendezvous.sub_store(self._place.store, "post")
-        start = self._start
-        group = transport.gloo(store, self.rank, self.size, transport.FOREVER)
+        start, group = self._start, self._gloo("post", self.size, transport.FOREVER)
         capacity = 8 * START + SKELETON + VECTORS * start.numel() * start.element_size()
         peers = _peers(self._program, self.rank, self.workers)
         return Mailbox(

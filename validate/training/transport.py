@@ -61,14 +61,14 @@ class DeviceGroup:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="starter")
         self._last: Future[Works] | None = None
 
-    def total(self, buffer: Make, after: Callable[[], None] | None = None) -> Pending:
+    def total(self, buffer: Make, after: Callable[[], object] | None = None) -> Pending:
         """Start the sum over all ranks of the buffer that `buffer()` returns, which is overwritten.
 
         `buffer` is called at once or, with `after`, on a thread once `after()` has returned.
         """
         return self._start(buffer, after, lambda mine, _: [self._group.allreduce([mine])])
 
-    def gather(self, buffer: Make, after: Callable[[], None] | None = None) -> Pending:
+    def gather(self, buffer: Make, after: Callable[[], object] | None = None) -> Pending:
         """Start gathering the buffers of all ranks, of one length: shape (ranks, length)."""
 
         def begin(mine: Tensor, found: list[Tensor]) -> Works:
@@ -80,7 +80,7 @@ class DeviceGroup:
     def _start(
         self,
         buffer: Make,
-        after: Callable[[], None] | None,
+        after: Callable[[], object] | None,
         begin: Callable[[Tensor, list[Tensor]], Works],
         join: Callable[[list[Tensor]], Tensor] = lambda found: found[0],
     ) -> Pending:
@@ -94,7 +94,7 @@ class DeviceGroup:
         return Pending(self._in_order(start, after), lambda: self._land(join(found)))
 
     def _in_order(
-        self, start: Callable[[], Works], after: Callable[[], None] | None
+        self, start: Callable[[], Works], after: Callable[[], object] | None
     ) -> "Works | Future[Works]":
         """Start at once, unless this collective or an earlier one must wait."""
         if after is None and (self._last is None or self._last.done()):
@@ -109,8 +109,8 @@ class DeviceGroup:
         return self._last
 
     def _ready(
-        self, buffer: Make, after: Callable[[], None] | None
-    ) -> tuple[Make, Callable[[], None] | None]:
+        self, buffer: Make, after: Callable[[], object] | None
+    ) -> tuple[Make, Callable[[], object] | None]:
         """Return the function that makes the buffer, and the one to wait for first."""
         return buffer, after
 
@@ -145,8 +145,8 @@ class Staged(DeviceGroup):
         self._copies: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def _ready(
-        self, buffer: Make, after: Callable[[], None] | None
-    ) -> tuple[Make, Callable[[], None] | None]:
+        self, buffer: Make, after: Callable[[], object] | None
+    ) -> tuple[Make, Callable[[], object] | None]:
         """Begin to copy the buffer to the host, unless it must wait for another result."""
         if after is not None:
             return buffer, after
@@ -178,7 +178,7 @@ def tell(group: Any, numbers: Sequence[float]) -> Pending:
     return Pending([group.alltoall_base(theirs, mine, [], [])], lambda: theirs)
 
 
-def gloo(store: Any, rank: int, size: int, timeout: float, threads: int = FEW) -> Any:
+def gloo(store: Any, rank: int, size: int, timeout: float, threads: int) -> Any:
     """Return a gloo group of processes, on the interface GLOO_SOCKET_IFNAME if that is set.
 
     `timeout`: seconds that one of its operations can take; `threads`: collectives that run at once.

@@ -85,14 +85,9 @@ class QSGD(MessageCodec):
         """Return the bytes of all entries' bits, and of a norm per bucket."""
         return self.bits / BITS * parameters + width * ceil(parameters / self.bucket)
 
-    def fixed(self, entries: int, number: int) -> bool:
-        """Return True: every entry is sent."""
-        return True
-
-    @property
-    def entry_bits(self) -> int:
-        """Return the bits of a level and its sign."""
-        return self.bits
+    def layout(self, entries: int, number: int) -> tuple[int, int]:
+        """Return that all entries are sent, and the bits of a level with its sign."""
+        return entries, self.bits
 
 
 def in_rows(vector: Vector, length: int) -> Vector:

@@ -1,12 +1,13 @@
 """Deep gradient compression: top-k whose residual is momentum SGD's own step."""
 
-from math import ceil
+from math import ceil, floor
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from array_api_compat import array_namespace
 from pydantic import Field, model_validator
 
 from paceline.simulator.programs.codecs.channel import Random
+from paceline.simulator.programs.codecs.dense import BITS
 from paceline.simulator.programs.codecs.message_codec import Data, State
 from paceline.simulator.programs.codecs.sparse import PLACE, Ratio, Sparse, largest
 from paceline.simulator.programs.effects import Node, Vector
@@ -84,9 +85,11 @@ class DGC(Sparse):
         share = self.ratio_of(number) if kept is None else kept
         return share * parameters * (width + PLACE)
 
-    def fixed(self, entries: int, number: int) -> bool:
-        """Tell whether exactly the k largest are sent, as no threshold is estimated."""
-        return stride(entries, self.ratio_of(number)) <= 1
+    def layout(self, entries: int, number: int) -> tuple[int, int]:
+        """Return what a threshold may let pass, or exactly k if none is estimated."""
+        ratio = self.ratio_of(number)
+        count = ceil(ratio * entries)
+        return (count if stride(entries, ratio) <= 1 else floor(MOST * count)), BITS
 
 
 def stride(n: int, ratio: float) -> int:

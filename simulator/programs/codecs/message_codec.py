@@ -47,14 +47,12 @@ class MessageCodec(Codec):
         """
         raise NotImplementedError
 
-    def fixed(self, entries: int, number: int) -> bool:
-        """Tell whether message `number` has one size on all workers, for a vector of `entries`."""
-        return False
+    def layout(self, entries: int, number: int) -> tuple[int | None, int]:
+        """Return the most of `entries` that message `number` can hold, None if that is unknown.
 
-    @property
-    def entry_bits(self) -> int:
-        """Return the bits of an entry of type int8."""
-        return 8
+        Also the bits of an entry of type int8.
+        """
+        return None, 8
 
 
 class MessageChannel:
@@ -113,14 +111,15 @@ class MessageChannel:
         number = self._numbers[slot]
         self._numbers[slot] += 1
         if isinstance(value, complex):
-            data, places, kept, fixed = (value,), None, None, False
+            data, places, kept = (value,), None, None
+            layout: tuple[int | None, int] = None, 8
         else:
             state = self._states[slot] if number else codec.init(value, self._random)
             data, places, self._states[slot] = codec.encode(value, state, number)
             kept = None if places is None else len(places) / len(value)
-            fixed = codec.fixed(len(value), number)
+            layout = codec.layout(len(value), number)
         size = codec.bytes(share * me.parameters, me.bytes_per_parameter, number, kept)
-        return Encoded(data, places, share, size, fixed, codec.entry_bits)
+        return Encoded(data, places, share, size, *layout)
 
     def _unpack(self, value: Payload) -> Payload:
         if isinstance(value, tuple):

@@ -6,6 +6,7 @@ from array_api_compat import array_namespace, device
 from pydantic import Field
 
 from paceline.simulator.programs.codecs.channel import Random
+from paceline.simulator.programs.codecs.dense import BITS
 from paceline.simulator.programs.codecs.message_codec import Data, MessageCodec, State
 from paceline.simulator.programs.effects import Node, Vector
 from paceline.simulator.programs.pieces.piece import Number, piece
@@ -32,7 +33,7 @@ class Sparse(MessageCodec):
         """Send some entries of vector plus residual; keep the others as the next residual."""
         residual, random = state
         total = vector + residual
-        places = self.choose(total, max(1, round(self.ratio * len(total))), random)
+        places = self.choose(total, self.layout(len(total), number)[0], random)
         values = total[places]
         total[places] = 0.0
         return (values,), places, (total, random)
@@ -50,9 +51,9 @@ class Sparse(MessageCodec):
         """Return the bytes of the entries sent and of their places."""
         return self.ratio * parameters * (width + PLACE)
 
-    def fixed(self, entries: int, number: int) -> bool:
-        """Return True: the number of entries sent is prescribed."""
-        return True
+    def layout(self, entries: int, number: int) -> tuple[int, int]:
+        """Return how many entries are sent, always as many."""
+        return max(1, round(self.ratio * entries)), BITS
 
 
 @piece
