@@ -77,6 +77,7 @@ def _take_off_latencies(
     if nominal.latency:
         table["latency_factor"] = profile.rounded(nominal.gloo / nominal.latency)
         table["agree_latencies"] = 2.0
+    table["transmission_factor"] = profile.rounded(nominal.wire)
     taken = {"collective": nominal.gloo - nominal.latency, "agree": 2 * nominal.hop}
     for name in taken.keys() & terms.keys():
         left = max(0.0, terms[name].mean - taken[name])

@@ -7,7 +7,7 @@ which remains a test of the terms.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import hypot, sqrt
+from math import ceil, hypot, sqrt
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from paceline.validate.training.events import AGREE, COLLECT, ISSUE, SEND, SERVE
 WARM_UP = 0.1  # share of the steps that come first and are left out
 AT_ONCE = 1e-4  # seconds: a wait that takes no longer found its result ready
 TELLING = 0.1  # collectives per step: the least difference between algorithms that separates terms
+GLOO, TCP, PACKET = 48, 52, 1500  # bytes of headers (gloo/transport/tcp/pair.h; RFC 9293, 7323)
 BLOCKS = 8  # of a node's events in order, whose means are nearly independent, unlike events
 
 
@@ -227,11 +228,24 @@ class _Node:
         return np.asarray(taken + more / max(len(taken), 1))
 
 
+def gloo_bytes(payload: float, workers: int) -> float:
+    """Return the bytes that a mean by gloo occupies a link with, relative to the payload's share.
+
+    A segment of 1/(2m) has a header, and is announced in a packet of its own. Between two workers
+    the link has the other direction's words that a receiver is ready, and acknowledgements, too.
+    """
+    segment = payload / (2 * workers)
+    packets = ceil((segment + GLOO) / (PACKET - TCP))
+    apart = 1 if workers > 2 else 2 + packets / 2 * TCP / (GLOO + TCP)
+    return (segment + GLOO + packets * TCP + apart * (GLOO + TCP)) / segment
+
+
 class Nominal:
     """Expected seconds that a scenario prescribes without emulation, by bytes.
 
     `latency`: seconds of an all-reduce of 0 bytes; `hops`: the number of link latencies in it;
-    `hop`: seconds of one; `gloo`: of all in gloo's ring, whatever the scenario's collective.
+    `hop`: seconds of one; `gloo`: of all in gloo's ring, whatever the scenario's collective; `wire`:
+    bytes that its messages occupy a link with, relative to those of their payload.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -243,6 +257,7 @@ class Nominal:
         self.hop = network.hop
         team = tuple(range(network.workers))
         self.gloo = 2 * COLLECTIVES["ring"].formula(network, team).latency if len(team) > 1 else 0.0
+        self.wire = gloo_bytes(scenario.model.bytes, network.workers)
         self._link = network.link(0, network.workers)
 
     def mean(self, size: float) -> float:
