@@ -244,8 +244,8 @@ class Nominal:
     """Expected seconds that a scenario prescribes without emulation, by bytes.
 
     `latency`: seconds of an all-reduce of 0 bytes; `hops`: the number of link latencies in it;
-    `hop`: seconds of one; `gloo`: of all in gloo's ring, whatever the scenario's collective; `wire`:
-    bytes that its messages occupy a link with, relative to those of their payload.
+    `hop`: seconds of one; `gloo`: of all in gloo's ring, whatever the scenario's collective;
+    `wire`: bytes that its messages occupy a link with, relative to those of their payload.
     """
 
     def __init__(self, scenario: Scenario) -> None:

@@ -30,16 +30,18 @@ KINDS = (
     {"name": "d-psgd"},
     {"name": "ad-psgd"},
     {"name": "k-async", "k": 2, "lr": 0.05},
-    {"name": "ssgd", "codec": TOP_K},
-    {"name": "ssgd", "codec": "qsgd"},
-    {"name": "ssgd", "codec": {"kind": "dgc", "ratio": 0.1}, "lr": 0.02},
-    {"name": "ssgd", "codec": "power-sgd"},
+    {"name": "hpsgd", "lr": 0.12},
+    *(
+        {"name": "ssgd", "codec": codec}
+        for codec in (TOP_K, TOP_K | {"kind": "random-k"}, "qsgd", "fp16", "power-sgd")
+    ),
+    {"name": "ssgd", "codec": TOP_K | {"kind": "dgc"}, "lr": 0.02},
     {"name": "dts", "delay": 4, "codec": TOP_K, "lr": 0.05},
     {"name": "dts", "delay": 4, "codec": "qsgd", "lr": 0.05},
     {"name": "streaming-diloco", "tau": 8, "lr": 0.005, "outer_momentum": 0.5},
 )
-"""Algorithms with the kinds of communication that the matrix's own have not: gossip, gathers,
-chained means, means of fragments, several in flight."""
+"""Algorithms with the kinds of communication that the matrix's own have not: gossip, codecs'
+gathers and chained means, means of fragments, several in flight; and questions."""
 REPEATS = "repeats"
 """Name of the repeated runs: equal ones, and ones that differ in their seed alone."""
 
