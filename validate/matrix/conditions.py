@@ -25,8 +25,8 @@ REPEATED = (
     {"name": "asgd", "lr": 0.05},
 )
 """The algorithms that are repeated, to measure by how much equal runs differ."""
-TOP_K = {"kind": "top-k", "ratio": 0.1}
-KINDS = (
+TOP_K: dict[str, Any] = {"kind": "top-k", "ratio": 0.1}
+KINDS: tuple[Mapping[str, Any], ...] = (
     {"name": "d-psgd"},
     {"name": "ad-psgd"},
     {"name": "k-async", "k": 2, "lr": 0.05},
