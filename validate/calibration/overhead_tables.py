@@ -78,7 +78,10 @@ def _take_off_latencies(
         table["latency_factor"] = profile.rounded(nominal.gloo / nominal.latency)
         table["agree_latencies"] = 2.0
     table["transmission_factor"] = profile.rounded(nominal.wire)
-    taken = {"collective": nominal.gloo - nominal.latency, "agree": 2 * nominal.hop}
+    taken = {
+        "collective": nominal.gloo - nominal.latency,
+        "agree": 2 * nominal.latency / (nominal.hops or 1),
+    }
     for name in taken.keys() & terms.keys():
         left = max(0.0, terms[name].mean - taken[name])
         table[name], sd[name] = profile.seconds(left), terms[name].se / left if left else 0.0

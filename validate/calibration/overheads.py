@@ -244,8 +244,7 @@ class Nominal:
     """Expected seconds that a scenario prescribes without emulation, by bytes.
 
     `latency`: seconds of an all-reduce of 0 bytes; `hops`: the number of link latencies in it;
-    `hop`: seconds of one; `gloo`: of all in gloo's ring, whatever the scenario's collective;
-    `wire`: bytes that its messages occupy a link with, relative to those of their payload.
+    `gloo`: seconds of those in gloo's ring, whatever the scenario's collective; `question`: of two.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -254,10 +253,9 @@ class Nominal:
         path = network.mean_plan.path
         self.latency = sum(link.latency * hops for link, hops in path.items())
         self.hops = sum(path.values())
-        self.hop = network.hop
         team = tuple(range(network.workers))
         self.gloo = 2 * COLLECTIVES["ring"].formula(network, team).latency if len(team) > 1 else 0.0
-        self.wire = gloo_bytes(scenario.model.bytes, network.workers)
+        self.question = 2 * network.hop
         self._link = network.link(0, network.workers)
 
     def mean(self, size: float) -> float:

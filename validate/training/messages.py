@@ -30,7 +30,6 @@ START = 7
 SKELETON = 64 * 1024  # bytes for the parts of a message that are not tensors
 POSTED = 2, 16  # receives from a peer: at least so many, and at most
 ROOM = 64 * 2**20  # bytes of the buffers of more than the least
-ENDED, REHEARSED = -1.0, -2.0  # bytes of the head of messages without one
 
 
 class Message(NamedTuple):
@@ -78,7 +77,6 @@ class Mailbox:
         self.failure: Exception | None = None
         self.ended: set[int] = set()
         self.peers = frozenset(peers)
-        self._rehearsed = threading.Semaphore(0)
         self._heads: dict[int, dict[bytes, int]] = defaultdict(dict)  # that each peer has
         self._threads = [
             threading.Thread(target=self._listen, args=(peer,), daemon=True)
@@ -128,12 +126,8 @@ class Mailbox:
                 work.wait()
                 start = buffer[: 8 * START].view(torch.float64).tolist()
                 length, number, size_of_body, sent, transit, size, there = start
-                if length == ENDED:
+                if length < 0:
                     break
-                if length == REHEARSED:
-                    self._rehearsed.release()
-                    self._post(peer, buffer, posted)
-                    continue
                 begin = 8 * START + int(length)
                 if length:
                     heads.append(pickle.loads(buffer[8 * START : begin].numpy().tobytes()))
@@ -164,16 +158,6 @@ class Mailbox:
 
     def _post(self, peer: int, buffer: Tensor, posted: deque[tuple[Any, Tensor]]) -> None:
         posted.append((self._group.recv([buffer], peer, 0), buffer))
-
-    def rehearse(self, like: Tensor, times: int, patience: float) -> None:
-        """Exchange messages with all peers, as the first ones over a connection are slow."""
-        for _ in range(times):
-            for peer in self.peers:
-                self._send(
-                    peer, [REHEARSED] + [0.0] * (START - 1), packing.body(packing.take_apart(like))
-                )
-            for _ in self.peers:
-                self._rehearsed.acquire(timeout=patience)
 
     def take(
         self, source: int, until: float, computed: Callable[[], bool], patience: float = inf
@@ -233,7 +217,7 @@ class Mailbox:
     def end(self) -> None:
         """Tell all peers that this node has finished."""
         for peer in self.peers:
-            self._send(peer, [ENDED] + [0.0] * (START - 1), _EMPTY)
+            self._send(peer, [-1.0] + [0.0] * (START - 1), _EMPTY)
 
     def close(self, patience: float) -> None:
         """Wait until all peers have finished, and all messages sent have arrived.

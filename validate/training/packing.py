@@ -52,9 +52,8 @@ class Packed(NamedTuple):
     numbers: list[float]
 
 
+# the skeleton, how many tensors are no places, how many numbers; each tensor's dtype and dimensions
 Head = tuple[Any, int, int, list[tuple[torch.dtype, int]]]
-"""The skeleton, the number of tensors without places, that of numbers, and each tensor's dtype and
-number of dimensions."""
 
 
 def take_apart(payload: Payload) -> Packed:

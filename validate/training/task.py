@@ -33,8 +33,8 @@ from paceline.validate.training.transport import DeviceGroup
 
 HEADSTART = 0.05  # seconds from agreeing on the start to the start
 COUNTING = 0.02  # seconds between updates of the workers' common step count
-REHEARSALS = 3  # collectives, and messages to each node, of the warm-up
-REHEARSED = 2**14  # parameters in the messages of the warm-up, at most
+REHEARSALS = 3  # collectives of each kind in the warm-up
+GATHERED = 2**14  # parameters that these gather, at most
 VECTORS = 2  # in the longest message
 
 
@@ -152,12 +152,12 @@ class TaskProcess:
             store = rendezvous.sub_store(place.store, "team")
             group = transport.nccl(store, self.rank, self.workers, timeout)
             return transport.OnDevice(group, place.device)
-        group = self._gloo("team", self.workers, timeout, transport.THREADS)
+        group = self._gloo("team", self.workers, timeout)
         return transport.Staged(group, place.device) if self._start.is_cuda else DeviceGroup(group)
 
-    def _gloo(self, name: str, size: int, timeout: float, threads: int = transport.FEW) -> Any:
+    def _gloo(self, name: str, size: int, timeout: float) -> Any:
         store = rendezvous.sub_store(self._place.store, name)
-        return transport.gloo(store, self.rank, size, timeout, threads)
+        return transport.gloo(store, self.rank, size, timeout)
 
     def _collect(self, group: DeviceGroup) -> Collectives:
         flags = self._gloo("flags", self.workers, self._scenario.validation.timeout)
@@ -224,10 +224,7 @@ class TaskProcess:
         self._recorder.close(account)
 
     def _rehearse(self) -> None:
-        """Run uncounted gradients, collectives and messages, as the first ones are slow."""
-        some = torch.zeros_like(self._start[:REHEARSED])
-        if self._mailbox is not None:
-            self._mailbox.rehearse(some, REHEARSALS, self._limits.patience)
+        """Run uncounted gradients and collectives, as the first ones are slow."""
         if self._group is None:
             return
         own = learner.learner(self._goal, self.rank)  # the run repeats these mini-batches
@@ -235,7 +232,7 @@ class TaskProcess:
             own.tensors(self._start)
         for _ in range(REHEARSALS):
             self._group.total(lambda: torch.zeros_like(self._start)).wait()
-            self._group.gather(lambda: some).wait()
+            self._group.gather(lambda: torch.zeros_like(self._start[:GATHERED])).wait()
 
     def _agree_on_start(self) -> float:
         """Return when all begin, by this process's monotonic clock."""

@@ -22,8 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-THREADS = 32  # of gloo: means and gathers that run at once; the rest queue
-FEW = 8  # the same of flags and lengths
+THREADS = 16  # of gloo: collectives of one group that run at once; the rest queue
 TASKS = Path("/proc/self/task")
 FOREVER = 1e7  # seconds: a quiet peer has not failed, and a dead process ends the run anyway
 
@@ -178,15 +177,15 @@ def tell(group: Any, numbers: Sequence[float]) -> Pending:
     return Pending([group.alltoall_base(theirs, mine, [], [])], lambda: theirs)
 
 
-def gloo(store: Any, rank: int, size: int, timeout: float, threads: int) -> Any:
+def gloo(store: Any, rank: int, size: int, timeout: float) -> Any:
     """Return a gloo group of processes, on the interface GLOO_SOCKET_IFNAME if that is set.
 
-    `timeout`: seconds that one of its operations can take; `threads`: collectives that run at once.
+    `timeout`: seconds that one of its operations can take.
     """
     kind: Any = dist.ProcessGroupGloo
     options = kind._Options()
     options._timeout = timedelta(seconds=timeout)
-    options._threads = threads
+    options._threads = THREADS
     options._devices = [_device(kind)]
     group = kind(store, rank, size, options)
     deprioritise_socket_threads()
