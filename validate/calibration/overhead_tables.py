@@ -55,12 +55,17 @@ def fit(teams: Mapping[int, Sequence[RunEvents]], base: Profile = NOTHING) -> Ov
             elif getattr(known, name):
                 table[name] = profile.seconds(getattr(known, name))
                 sd[name] = errors.get(name, 0.0)
-        if runs[0].scenario.validation.network != "emulated":
-            _take_off_latencies(Nominal(runs[0].scenario), terms, table, sd)
+        scenario = runs[0].scenario
+        if scenario.validation.network != "emulated":
+            _take_off_latencies(Nominal(scenario), terms, table, sd)
+        if scenario.validation.network == "kernel":
+            wire = overheads.gloo_bytes(scenario.model.bytes, scenario.cluster.workers)
+            table["transmission_factor"] = profile.rounded(wire)
         found.tables.append(table)
         for name in list(table)[1:]:
             key = f"overhead.{index}.{name}"
-            said = f"mean of {terms[name].samples}" if name in terms else "not shown by these runs"
+            said = "not shown by these runs" if name in TERMS else "of gloo"
+            said = f"mean of {terms[name].samples}" if name in terms else said
             found.comments[key] = f"{Overhead.model_fields[name].description}; {said}"
             if sd.get(name):
                 found.sd[key] = sd[name]
@@ -77,11 +82,7 @@ def _take_off_latencies(
     if nominal.latency:
         table["latency_factor"] = profile.rounded(nominal.gloo / nominal.latency)
         table["agree_latencies"] = 2.0
-    table["transmission_factor"] = profile.rounded(nominal.wire)
-    taken = {
-        "collective": nominal.gloo - nominal.latency,
-        "agree": 2 * nominal.latency / (nominal.hops or 1),
-    }
+    taken = {"collective": nominal.gloo - nominal.latency, "agree": nominal.question}
     for name in taken.keys() & terms.keys():
         left = max(0.0, terms[name].mean - taken[name])
         table[name], sd[name] = profile.seconds(left), terms[name].se / left if left else 0.0
