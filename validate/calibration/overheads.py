@@ -254,13 +254,17 @@ class Nominal:
         self.latency = sum(link.latency * hops for link, hops in path.items())
         self.hops = sum(path.values())
         team = tuple(range(network.workers))
-        self.gloo = 2 * COLLECTIVES["ring"].formula(network, team).latency if len(team) > 1 else 0.0
+        self.gloo = self.latency  # a library's own latencies are prescribed already
+        if scenario.network.library == "ideal" and len(team) > 1:
+            self.gloo = 2 * COLLECTIVES["ring"].formula(network, team).latency
+        self._network = network
         self.question = 2 * network.hop
         self._link = network.link(0, network.workers)
 
     def mean(self, size: float) -> float:
         """Return seconds of an all-reduce of `size` bytes."""
-        return self._held * size + self.latency
+        way = self._network.way("mean", size, None)
+        return sum(way.spend(self._held * size, self.latency))
 
     def message(self, size: float) -> float:
         """Return seconds of a message of `size` bytes to the server."""

@@ -90,7 +90,7 @@ CONSTANT = _compute(dist="constant", value="50 ms")
 EXPONENTIAL = _compute(dist="exponential", mean="50 ms")
 PARETO = _compute(dist="pareto", minimum="30 ms", alpha=2.5)  # mean 50 ms
 BURSTY = 'cluster.bursts={factor = 4, on = "1 s", off = "4 s"}'
-KERNEL = ("validation.network=kernel", "network.collective=ring")
+KERNEL = ("validation.network=kernel", "network.collective=ring", "network.library=gloo")
 REAL = ("validation.network=real", "network.latency=0 s")
 
 
