@@ -566,7 +566,9 @@ def _calibrate(  # noqa: PLR0913, PLR0917 - the contract's options
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN_DIR...", help="Measured runs, a job's telemetry, or a profiler's traces."
+            metavar="RUN_DIR...",
+            help="Measured runs, a job's telemetry, or a profiler's traces; or one file of jobs, "
+            "which names logs and what is known of each.",
         ),
     ],
     allow_paths: AllowPaths = False,
@@ -588,7 +590,7 @@ def _calibrate(  # noqa: PLR0913, PLR0917 - the contract's options
     """
     where = profile or Path(PROFILE_FILE)
     _torch("paceline.validate.calibration.profile").require_writable(where)
-    module = _torch("paceline.validate.calibration.calibrate")
+    module = _torch("paceline.validate.logs.calibrate")
     with _progress("calibrating", "stages, left") as progress:
         result = module.calibrate(runs, base=base, allow_paths=allow_paths, progress=progress)
     where = result.profile.write(where, given=profile is not None, overwrite=overwrite)

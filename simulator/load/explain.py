@@ -7,20 +7,17 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from paceline.simulator.inputs import messages
-from paceline.simulator.programs import Program
-from paceline.simulator.scenario.scenario import json_schema
 
 Schema = Mapping[str, Any]
 
 
 def explain(
-    error: ValidationError, table: dict[str, Any], programs: Mapping[str, Program]
+    error: ValidationError, table: dict[str, Any], schema: Schema
 ) -> dict[messages.KeyPath, str]:
-    """Say what is wrong, by the path of the key at fault.
+    """Say what is wrong with a table of a JSON `schema`, by the path of the key at fault.
 
     Of a key's several faults (one per member of a union) only the first is kept.
     """
-    schema = json_schema(programs)
     found: dict[messages.KeyPath, str] = {}
     faults = error.errors(include_url=False)
     for fault in sorted(faults, key=lambda each: each["type"] not in messages.UNKNOWN):

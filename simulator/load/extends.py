@@ -49,13 +49,15 @@ def extended(
     own = {key: each for key, each in table.items() if key != "extends"}
     whole = _merged(profile, own)
     calibration = whole.get("calibration")
-    if isinstance(calibration, dict) and isinstance(calibration.get("sd"), dict):
-        # a number that the scenario sets itself has no standard error
-        calibration["sd"] = {
-            key: sd
-            for key, sd in calibration["sd"].items()
-            if _holds(whole, key) and not _holds(own, key)
-        }
+    calibration = calibration if isinstance(calibration, dict) else {}
+    for kind in ("sd", "draws"):
+        if isinstance(calibration.get(kind), dict):
+            # a number that the scenario sets itself has no standard error
+            calibration[kind] = {
+                key: each
+                for key, each in calibration[kind].items()
+                if _holds(whole, key) and not _holds(own, key)
+            }
     return whole, profile
 
 

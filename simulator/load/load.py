@@ -22,7 +22,7 @@ from paceline.simulator.load.overrides import EXTENDS, override
 from paceline.simulator.load.toml_file import demand_shallow, read
 from paceline.simulator.programs import Program, catalogue
 from paceline.simulator.programs.program import Function
-from paceline.simulator.scenario.scenario import BackgroundJob, Scenario
+from paceline.simulator.scenario.scenario import BackgroundJob, Scenario, json_schema
 
 SHOWN = 5  # problems reported at once
 FOREVER = 10**9  # steps of a background job: it outlasts every run
@@ -88,7 +88,7 @@ def parse(  # noqa: PLR0913 - its origin, and what it may name
         scenario = Scenario.model_validate(table, context=context)
         found = problems(scenario, known)
     except ValidationError as error:
-        found = explain(error, table, known)
+        found = explain(error, table, json_schema(known))
     if not found:
         for index, job in enumerate(scenario.job):
             where = f"{file}: job[{index}]"

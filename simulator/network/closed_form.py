@@ -268,7 +268,7 @@ class Traffic:
         given = self.network.given
         if given is not None:
             duration = float(given.sample(self._rng, 1)[0])
-            return self._real(duration * payload / self.network.model_bytes, 0.0)
+            return self._real(duration * payload / self.network.model_bytes, 0.0, NOTHING_SENT)
         way = self.network.way(kind, payload, team)
         plan, key = self._plan(way.key, team), way.key
         if (key, team) not in self._fixed:
@@ -279,14 +279,16 @@ class Traffic:
             latency = sum(link.sample(self._rng, hops) for link, hops in plan.path.items())
         if not plan.moved:
             return 0.0, 0.0
-        return self._real(*way.spend(plan.held * payload, latency))
+        return self._real(*way.spend(plan.held * payload, latency), plan)
 
-    def _real(self, transmission: float, latency: float) -> tuple[float, float]:
+    def _real(
+        self, transmission: float, latency: float, plan: CollectivePlan
+    ) -> tuple[float, float]:
         """Add the overheads of a real system, as calibrated."""
         overhead = self.network.overhead
         return (
-            transmission * overhead.transmission_factor,
-            latency * overhead.latency_factor + overhead.collective,
+            transmission * overhead.held(plan.rate),
+            latency * overhead.latency_factor + plan.hops * overhead.hop + overhead.collective,
         )
 
     def is_constant(self, kind: str, payload: float) -> bool:

@@ -12,7 +12,9 @@ other traffic (tests/network/test_collectives.py).
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
+from math import inf
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -50,6 +52,16 @@ class CollectivePlan:
     path: dict[RegionPath, int]
     held: float
     moved: dict[str, float]
+
+    @cached_property
+    def hops(self) -> int:
+        """Number of hops on the path."""
+        return sum(self.path.values())
+
+    @cached_property
+    def rate(self) -> float:
+        """Bytes per second of the slowest link on the path."""
+        return min((link.bandwidth for link in self.path), default=inf)
 
     @property
     def latency(self) -> float:

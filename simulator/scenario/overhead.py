@@ -5,6 +5,7 @@ A profile (`paceline probe`, `paceline calibrate`) holds these tables; a scenari
 """
 
 from collections.abc import Sequence
+from math import isinf
 from typing import Annotated
 
 from pydantic import Field
@@ -22,7 +23,9 @@ from paceline.simulator.scenario.table import (
     Section,
 )
 
+GIGABIT = 125e6  # bytes per second
 Relative = Annotated[float, Field(ge=0, le=10)]
+Factor = Annotated[float, Field(ge=-1e6, le=1e6)]
 Extra = Annotated[Seconds, Field(json_schema_extra=ZERO)]
 OWN = ("issue", "collect", "send", "receive", "agree")
 """Overheads that occupy a node itself."""
@@ -59,6 +62,26 @@ class Overhead(Section):
     transmission_factor: Positive = Field(
         default=1.0, description="time that payloads occupy links, relative to bytes / bandwidth"
     )
+    transmission_exponent: float = Field(
+        default=0.0,
+        ge=-1,
+        le=1,
+        description="transmission_factor is that of links of 1 Gbit/s, and falls with this power "
+        "of their bandwidth",
+    )
+    per_byte: NonNegative = Field(
+        default=0.0, description="seconds per byte that passes a link, whatever its bandwidth"
+    )
+    hop: Extra = Field(default=0.0, description="added to the latency of each hop of a collective")
+
+    def held(self, rate: float) -> float:
+        """Return how many times too long payloads hold links of `rate` (bytes per second)."""
+        factor = self.transmission_factor
+        if not (self.transmission_exponent or self.per_byte) or isinf(rate):
+            return factor
+        return float(
+            factor * (rate / GIGABIT) ** -self.transmission_exponent + self.per_byte * rate
+        )
 
     @property
     def owns(self) -> bool:
@@ -115,6 +138,11 @@ class Calibration(Section):
     sd: dict[str, NonNegative] = Field(
         default={},
         description="relative standard error of a number of this scenario, by its dotted key",
+    )
+    draws: dict[str, Annotated[Many[Factor], Field(min_length=1, max_length=1000)]] = Field(
+        default={},
+        description="factors of numbers of this scenario, by dotted key, uncertain together: the "
+        " n-th replicate takes the n-th of each",
     )
     run_to_run: NonNegative = Field(
         default=0.0,

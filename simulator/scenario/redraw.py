@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from math import exp
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel
 
@@ -18,7 +18,9 @@ def redrawn(scenario: Scenario, replicate: int) -> Scenario:
         return scenario
     for index, (key, sd) in enumerate(sorted(calibration.sd.items())):
         scale = factor(replicate, index + 1, sd)
-        scenario = _scaled(scenario, key.split("."), scale)
+        scenario = scaled(scenario, key, scale)
+    for key, factors in calibration.draws.items():
+        scenario = scaled(scenario, key, factors[replicate % len(factors)])
     return scenario
 
 
@@ -26,6 +28,14 @@ def factor(replicate: int, index: int, sd: float) -> float:
     """Draw a lognormal factor of mean 1 and relative standard deviation about `sd`."""
     own = generator(replicate, Purpose.CALIBRATION, index)
     return exp(sd * float(own.standard_normal()) - sd * sd / 2)
+
+
+def scaled(scenario: Scenario, key: str, factor: float) -> Scenario:
+    """Return the scenario with the number or law at a dotted key times `factor`.
+
+    Raises KeyError if it has none.
+    """
+    return cast(Scenario, _scaled(scenario, key.split("."), factor))
 
 
 def _scaled(value: Any, path: Sequence[str], factor: float) -> Any:
@@ -50,7 +60,7 @@ def _scaled(value: Any, path: Sequence[str], factor: float) -> Any:
 def knows(scenario: Scenario, key: str) -> bool:
     """Tell whether a scenario has a number, or a law of times, at a dotted key."""
     try:
-        _scaled(scenario, key.split("."), 1.0)
+        scaled(scenario, key, 1.0)
     except KeyError:
         return False
     return True

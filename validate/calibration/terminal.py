@@ -27,7 +27,7 @@ def calibration(result: CalibrationResult) -> list[Table]:
 
 def overheads(tables: Sequence[Mapping[str, Any]]) -> Table:
     """Tabulate the [[overhead]] tables of a profile: a row for each cost, a column for each."""
-    table = headed("overhead", *(f"{each['workers']} workers" for each in tables))
+    table = headed("overhead", *(f"{each.get('workers', 'any')} workers" for each in tables))
     for name in dict.fromkeys(key for each in tables for key in each if key != "workers"):
         table.add_row(name, *(_cost(each.get(name, "-")) for each in tables))
     return table

@@ -60,14 +60,21 @@ def _objective(scenario: Scenario) -> Iterator[Problem]:
 
 
 def _calibration(scenario: Scenario) -> Iterator[Problem]:
-    """Check that every standard error is that of a number of the scenario."""
-    for key in scenario.calibration.sd if scenario.calibration else ():
+    """Check that every standard error, and every list of draws, is that of a number."""
+    known = scenario.calibration
+    if known is None:
+        return
+    every = [("sd", key) for key in known.sd] + [("draws", key) for key in known.draws]
+    for table, key in every:
         if not knows(scenario, key):
             yield Problem(
-                ("calibration", "sd", key),
+                ("calibration", table, key),
                 "no number or time of this scenario is called so; write a dotted key such as "
                 "overhead.0.issue or cluster.compute",
             )
+    for key, factors in known.draws.items():
+        if min(factors) <= 0 and not key.endswith("_exponent"):  # which alone may have both signs
+            yield Problem(("calibration", "draws", key), "not above zero; calibrate anew")
 
 
 def _nodes(scenario: Scenario) -> Iterator[tuple[KeyPath, Cluster | Group]]:

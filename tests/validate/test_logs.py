@@ -1,0 +1,398 @@
+"""`paceline calibrate jobs.toml`: logs of all forms, hidden laws, and what is not a log."""
+
+import json
+import math
+import re
+import tomllib
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline import Telemetry
+from paceline.command_line import run
+from paceline.simulator.errors import InputError
+from paceline.simulator.load.load import load, parse
+from paceline.simulator.scenario.network import Network
+from paceline.simulator.scenario.overhead import GIGABIT, Overhead
+from paceline.simulator.studies.simulate import simulate
+from paceline.validate.logs import jobs, steps, tables
+from paceline.validate.logs.calibrate import calibrate
+from tests.helpers.hidden_laws import HiddenLaw, drawn, job, log
+
+SIZE, LATENCY = 40e6, 50e-6
+OVER = {"workers": 4, "size": SIZE, "latency": LATENCY}
+SLOW, FAST = 0.2 * GIGABIT, GIGABIT
+
+
+def written(folder, text, name="log.csv"):
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def over(folder, law, *links, seed=0, count=400, extra=""):
+    """Write a log, and its [[job]], for each (bandwidth, tau); return the file of jobs."""
+    rng, text = np.random.default_rng(seed), ""
+    for n, (bandwidth, tau) in enumerate(links):
+        own = OVER | {"bandwidth": bandwidth, "tau": tau}
+        written(folder, log(law.steps(rng, steps=count, **own)[0]), f"{n}.csv")
+        text += job(f"{n}.csv", extra=extra, **own)
+    return written(folder, text, "jobs.toml")
+
+
+def predicted(folder, bandwidth, tau, workers=4, **tables):
+    """Simulate a scenario that extends the profile; return its seconds_per_step."""
+    name = {"name": "local-sgd", "tau": tau} if tau > 1 else {"name": "ssgd"}
+    network = {"bandwidth": f"{8e-6 * bandwidth:.12g} Mbit/s", "latency": "50 us"}
+    table = {
+        "extends": "p.toml", "cluster": {"workers": workers}, "network": network,
+        "run": {"steps": 400}, "algorithm": [name], **tables,
+    }  # fmt: skip
+    result = simulate(parse(table, folder=folder))
+    return result.json()["algorithms"][0]["seconds_per_step"]
+
+
+def profiled(folder, path):
+    calibrate([path]).profile.write(folder / "p.toml")
+
+
+# Hidden laws
+
+
+def test_two_links_predict_others(tmp_path):
+    law = HiddenLaw()
+    profiled(tmp_path, over(tmp_path, law, (SLOW, 8), (FAST, 8)))
+    for bandwidth, tau, workers in ((0.5 * GIGABIT, 8, 4), (0.1 * GIGABIT, 16, 4), (FAST, 2, 8)):
+        found = predicted(tmp_path, bandwidth, tau, workers)
+        truth = law.pace(bandwidth=bandwidth, tau=tau, **OVER | {"workers": workers})
+        assert found["mean"] == pytest.approx(truth, rel=0.02)
+        low, high = found["interval90"]
+        assert low <= truth <= high
+
+
+@pytest.mark.long
+def test_intervals_widen_with_the_distance_from_what_was_measured(tmp_path):
+    profiled(tmp_path, over(tmp_path, HiddenLaw(), (SLOW, 4), (FAST, 4)))
+
+    def width(bandwidth, **tables):
+        low, high = predicted(tmp_path, bandwidth, 4, **tables)["interval90"]
+        return math.log(high / low)
+
+    widths = [width(SLOW / by) for by in (1, 5, 25, 125)]
+    assert widths == sorted(widths)
+    assert widths[-1] > 2 * widths[0]
+
+
+@pytest.mark.parametrize("links", [((SLOW, 8), (FAST, 8)), ((SLOW, 1), (FAST, 1), (FAST, 4))])
+@pytest.mark.slow
+def test_a_hundred_hidden_laws(tmp_path, links):
+    errors, inside = [], []
+    for seed in range(100):
+        law = drawn(np.random.default_rng(seed))
+        profiled(tmp_path, over(tmp_path, law, *links, seed=seed))
+        for bandwidth in (0.1 * GIGABIT, 0.5 * GIGABIT, 2 * GIGABIT):
+            found = predicted(tmp_path, bandwidth, 8)
+            truth = law.pace(bandwidth=bandwidth, tau=8, **OVER)
+            errors.append(abs(found["mean"] / truth - 1))
+            inside.append(found["interval90"][0] <= truth <= found["interval90"][1])
+    assert np.median(errors) < 0.005
+    assert np.quantile(errors, 0.9) < 0.02
+    assert 0.85 <= np.mean(inside) <= 0.99
+
+
+@pytest.mark.long
+def test_where_every_step_communicates_two_links_tell_computing_apart(tmp_path):
+    law = HiddenLaw(compute=0.3)
+    profiled(tmp_path, over(tmp_path, law, (SLOW, 1), (FAST, 1)))
+    found = load(scenario_of(tmp_path)).cluster.compute.expectation
+    assert found == pytest.approx(0.3, rel=0.1)
+    one = calibrate([over(tmp_path, law, (SLOW, 1))])
+    assert "computing cannot be told from communicating" in " ".join(one.notes)
+    factors = one.profile.tables["calibration"]["draws"]["cluster.compute"]
+    assert np.std(np.log(factors)) > 0.05  # and its intervals say so
+
+
+def scenario_of(folder):
+    text = 'extends = "p.toml"\n[network]\nbandwidth = "1 Gbit/s"\n[run]\nsteps = 8\n'
+    return written(folder, text + '[[algorithm]]\nname = "ssgd"\n', "s.toml")
+
+
+@pytest.mark.long
+def test_jobs_that_compute_apart_are_conditions_of_their_own(tmp_path):
+    path = over(tmp_path, HiddenLaw(), (SLOW, 8))
+    slower = HiddenLaw(compute=0.3)
+    own = OVER | {"bandwidth": FAST, "tau": 8}
+    written(tmp_path, log(slower.steps(np.random.default_rng(3), steps=400, **own)[0]), "b.csv")
+    path.write_text(path.read_text() + job("b.csv", **own))
+    found = calibrate([path])
+    assert "each in its own condition" in " ".join(found.notes)
+    assert all(abs(check.error) < 0.01 for check in found.checks)
+    found.profile.write(tmp_path / "p.toml")
+    low, high = predicted(tmp_path, FAST, 64)["interval90"]
+    assert low < 0.21
+    assert high > 0.29
+
+
+def test_an_unknown_link_is_fitted_by_itself(tmp_path):
+    path = over(tmp_path, HiddenLaw(), (SLOW, 8))
+    text = re.sub(r"network = .*\n", "", path.read_text())
+    path.write_text(text)
+    found = calibrate([path])
+    assert "its link is unknown" in " ".join(found.notes)
+    speed = found.profile.tables["network"]["bandwidth"]
+    assert float(speed.split()[0]) == pytest.approx(200 * 0.93, rel=0.1)
+    assert speed.endswith("Mbit/s")
+
+
+def test_overlapped_programs_are_fitted_by_their_own_text(tmp_path):
+    """Logs that the simulator writes itself, of an algorithm that hides its means."""
+    table = {
+        "model": {"parameters": 10_000_000}, "cluster": {"workers": 4, "compute": "100 ms"},
+        "overhead": [{"transmission_factor": 1.1, "collective": "2 ms"}],
+        "run": {"steps": 200, "evaluate_every": 1},
+        "algorithm": [{"name": "cocod-sgd", "tau": 4}],
+    }  # fmt: skip
+    text = ""
+    for n, speed in enumerate(("250 Mbit/s", "1 Gbit/s")):
+        network = {"bandwidth": speed, "latency": "1 ms"}
+        (done,) = simulate(parse(table | {"network": network})).runs
+        written(tmp_path, log(np.diff(done.curve["time"])), f"{n}.csv")
+        text += (
+            f'[[job]]\nlog = "{n}.csv"\nworkers = 4\n'
+            'algorithm = { name = "cocod-sgd", tau = 4 }\n'
+            f'network = {{ bandwidth = "{speed}", latency = "1 ms" }}\n'
+            "model = { parameters = 10_000_000 }\n"
+        )
+    found = calibrate([written(tmp_path, text, "jobs.toml")])
+    assert all(abs(check.error) < 0.005 for check in found.checks)
+
+
+# What the keys of the law mean
+
+
+def test_the_law_is_what_the_simulator_charges():
+    network = {"bandwidth": "200 Mbit/s", "latency": "3 ms"}
+    overhead = {
+        "collective": "1 ms", "hop": "2 ms", "latency_factor": 1.5, "transmission_factor": 1.1,
+        "transmission_exponent": 0.05, "per_byte": 1e-9,
+    }  # fmt: skip
+    table = {
+        "model": {"parameters": 10**6}, "cluster": {"workers": 3, "compute": "1 s"},
+        "network": network, "overhead": [overhead], "run": {"steps": 5},
+        "algorithm": [{"name": "ssgd"}],
+    }  # fmt: skip
+    (done,) = simulate(parse(table)).runs
+    volume = 4 / 3 * 4e6
+    passed = volume / 25e6 * 1.1 * 0.2**-0.05 + volume * 1e-9
+    assert done.duration == pytest.approx(5 * (1 + 1e-3 + 4 * 2e-3 + 4 * 1.5 * 3e-3 + passed))
+    assert Overhead(transmission_factor=1.3).held(math.inf) == 1.3
+
+
+# Forms of logs
+
+PLAIN = np.array([0.2, 0.21, 0.19, 0.5] * 10)
+
+
+def rows(unit=1.0, first=1):
+    return [(k, each / unit) for k, each in enumerate(PLAIN, start=first)]
+
+
+def lines(head, values, by=",", end="\n"):
+    return end.join([head, *(by.join(map(str, row)) for row in values), ""])
+
+
+FORMS = {
+    "seconds.csv": lines("step,seconds", rows()),
+    "milliseconds.csv": lines("step,step_ms", rows(1e-3)),
+    "spaces.csv": lines("Step , Step time (ms)", rows(1e-3)),
+    "camel.csv": lines("globalStep,stepTimeMs", rows(1e-3)),
+    "windows.csv": "\ufeff" + lines("step;seconds", rows(), ";", "\r\n").replace(".", ","),
+    "tabs.tsv": lines("iteration\titeration_time_us", rows(1e-6), "\t"),
+    "said.csv": lines("step,step_time", [(k, f"{1e3 * each} ms") for k, each in rows()]),
+    "comments.csv": "# a job\n\n" + lines("step,seconds,loss", [(*row, "nan") for row in rows()]),
+    "elapsed.csv": lines("step,time_s", [(k, t) for k, t in enumerate(np.cumsum([0.7, *PLAIN]))]),
+    "wandb.csv": lines(
+        '"Step","eager-fox-3 - train/step_ms","eager-fox-3 - train/step_ms__MIN"',
+        [(k, f'"{each}"', each) for k, each in rows(1e-3)] + [(41, "", "")],
+    ),
+    "history.jsonl": "\n".join(
+        json.dumps({"_step": k, "_runtime": t, "loss": None, "note": "x"})
+        for k, t in enumerate(np.cumsum([1.0, *PLAIN]))
+    ),
+    "list.json": json.dumps([{"step": k, "dt_s": each} for k, each in rows()]),
+    "tensorboard.csv": lines(
+        "Wall time,Step,Value",
+        [(1.7e9 + t, k, 2.3) for k, t in enumerate(np.cumsum([1.0, *PLAIN]))],
+    ),
+    "split.csv": lines(
+        "rank,step,compute,wait",
+        [(r, k, 0.19, round(each - 0.19, 9)) for r in (0, 1) for k, each in rows()],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_forms_of_a_log(name, tmp_path):
+    found = tables.read(written(tmp_path, FORMS[name], name))
+    own = found.rank == 0
+    assert found.step[own].tolist() == list(range(1, 41))
+    assert found.seconds[own] == pytest.approx(PLAIN, rel=1e-5)
+    assert np.isnan(found.compute).all() == (name != "split.csv")
+
+
+def test_a_sparse_log_counts_the_steps_between_its_lines(tmp_path):
+    text = lines("step,elapsed_s", [(10 * k, 10 * k * 0.3) for k in range(20)])
+    found = tables.read(written(tmp_path, text))
+    assert (found.seconds / found.steps).tolist() == pytest.approx([0.3] * 19)
+    columns = {"step": "n", "seconds": "took [ms]"}
+    found = tables.read(written(tmp_path, lines("n,took", rows(1e-3))), columns)
+    assert found.seconds == pytest.approx(PLAIN)
+
+
+def test_telemetry_is_a_log(tmp_path):
+    clock = [0.0]
+    with Telemetry(tmp_path / "t", workers=2) as told:
+        told.clock = lambda: clock[0]
+        for _ in range(20):
+            with told.step():
+                clock[0] += 0.2
+            with told.collective():
+                clock[0] += 0.3
+    found = tables.read(tmp_path / "t")
+    assert found.compute == pytest.approx([0.2] * 20)
+    assert found.seconds == pytest.approx([0.5] * 20)
+
+
+# What is not a log
+
+WRONG = {
+    "step,seconds\n1,0.4\n2,nan\n": "line 3, column seconds: 'nan' is not a time",
+    "step,seconds\n1,0.4\n2,inf\n": "line 3, column seconds: 'inf' is not a time",
+    "step,seconds\n1,-0.4\n": "line 2, column seconds: '-0.4' is not a time",
+    "step,seconds\n1,0\n": "line 2, column seconds: 0 s; a step takes time",
+    "step,seconds\n1,fast\n": "line 2, column seconds: 'fast' is not a quantity",
+    "step,seconds\n1,4 MB\n": "line 2, column seconds: '4 MB' is not a time",
+    "step,seconds\n1.5,0.4\n": "line 2, column step: '1.5' is not a whole number",
+    "step,seconds\n1,0.4\n2\n": "line 3: 1 columns, line 1 names 2",
+    "step,seconds\n1,0.4\n\n1,0.5\n": "line 4, column step: step 1 again",
+    "step,step_time\n1,412\n": "line 2, column step_time: '412' is without a unit; call",
+    "step,loss\n1,2\n": "no column with the time of a step among step, loss",
+    "seconds,loss\n1,2\n": "no column with the number of a step",
+    "step,a_ms,step_ms,dt_ms\n1,2,3,4\n": "columns step_ms and dt_ms could all be seconds",
+    "step,compute,seconds\n1,2,1\n": "line 2, column compute: more than the whole step takes",
+    "0,0.4\n1,0.4\n": "line 1: numbers where the names of the columns belong",
+    "step,elapsed_s\n1,1\n2,3\n3,5\n4,7\n5,1\n": "line 6, column elapsed_s: earlier than",
+    "step,seconds\n1,\n": "no line has step and seconds filled in",
+    "": "empty",
+    "step,seconds\n1,\xff\n".encode("latin-1"): "line 2 is not UTF-8",
+    '{"step": 1, "seconds": 0.4}\n{"step": 2,\n': "line 2: not JSON",
+    '{"step": 1, "seconds": 0.4}\n[1]\n': "line 2: no object",
+    '{"step": 1, "seconds": true}': "line 1, column seconds: 'True' is not a number",
+    '{"step": 1, "seconds": 1' + "0" * 400 + "}": "line 1, column seconds",
+    '{"step": 1, "seconds": ' + "[" * 99_999: "line 1: not JSON (nested too deeply)",
+    "step,seconds\n1," + "9" * 2_000_000 + "\n": "line 2: above 1000000 characters",
+    ",".join(f"c{n}" for n in range(5000)) + "\n": "5000 columns, at most 4096",
+}
+
+
+@pytest.mark.parametrize("text", WRONG, ids=WRONG.values())
+def test_a_malformed_log_names_line_column_and_remedy(text, tmp_path):
+    path = written(tmp_path, text)
+    with pytest.raises(InputError) as found:
+        tables.read(path)
+    said = str(found.value)
+    assert said.startswith(f"{path}: ")
+    assert WRONG[text] in said
+    assert len(said) < 700
+    assert ";" in said  # a remedy
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.one_of(st.text(max_size=200), st.binary(max_size=200)),
+    st.sampled_from(["", "step,seconds\n", "{"]),
+)
+def test_any_file_is_a_log_or_refused(tmp_path_factory, content, head):
+    data = content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass")
+    path = written(tmp_path_factory.mktemp("any"), head.encode() + data)
+    with suppress(InputError):  # and nothing else
+        tables.read(path)
+
+
+def test_gigantic_logs_are_refused_unread(tmp_path, monkeypatch):
+    path = tmp_path / "huge.csv"
+    with path.open("wb") as file:
+        file.write(b"step,seconds\n")
+        file.truncate(tables.LARGEST + 1)
+    with pytest.raises(InputError, match="above 100 MB"):
+        tables.read(path)
+    monkeypatch.setattr(tables, "MOST", 5)
+    with pytest.raises(InputError, match="line 7: more than 5 rows"):
+        tables.read(written(tmp_path, FORMS["seconds.csv"]))
+
+
+# Jobs
+
+
+def test_the_file_of_jobs_is_checked(tmp_path, capsys):
+    path = over(tmp_path, HiddenLaw(), (SLOW, 4))
+    right = path.read_text()
+
+    def said(old, new):
+        path.write_text(right.replace(old, new))
+        assert run(["calibrate", str(path), "-o", str(tmp_path / "p.toml")]) == 2
+        return capsys.readouterr().err
+
+    assert "job[0].workrs = 4: unknown key; did you mean `workers`?" in said("workers", "workrs")
+    assert "job[0].workers: missing" in said("workers = 4\n", "")
+    assert "job[0]: network.bandwidth" in said("Mbit/s", "Mbit")
+    assert "job[0]: algorithm[0].name" in said("local-sgd", "lokal-sgd")
+    assert "no such file" in said("0.csv", "1.csv").lower()
+    assert "outside the folder" in said("0.csv", "../0.csv")
+    assert "warmup = 1000" in said("workers", "warmup = 1000\nworkers")
+    assert "columns.sec: unknown" in said("workers", 'columns = { sec = "x" }\nworkers')
+    ranks = "".join(f"{n},1,0.4\n" for n in range(5))
+    written(tmp_path, "rank,step,seconds\n" + ranks, "5.csv")
+    assert "has 5 ranks" in said("0.csv", "5.csv")
+    assert "calibrate servers and gossip from telemetry" in said(
+        '{ name = "local-sgd", tau = 4 }', '"asgd"'
+    )
+
+
+def test_a_log_alone_explains_what_is_missing(tmp_path, capsys):
+    path = written(tmp_path, FORMS["milliseconds.csv"])
+    assert run(["calibrate", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert "40 steps" in said
+    start = said.index("[[job]]")
+    table = tomllib.loads(said[start : said.index("Add a [[job]]")])
+    assert table["job"][0]["log"] == "log.csv"
+    written(tmp_path, said[start : said.index("Add a [[job]]")], "jobs.toml")
+    assert jobs.read(tmp_path / "jobs.toml")[0].scenario.cluster.workers == 2
+
+
+@pytest.mark.parametrize("first", [0, 1, 3])
+def test_the_steps_that_communicate_are_found(tmp_path, first):
+    path = over(tmp_path, HiddenLaw(), (SLOW, 5))
+    own = OVER | {"bandwidth": SLOW, "tau": 5}
+    lasted = HiddenLaw().steps(np.random.default_rng(0), steps=200, **own)[0]
+    written(tmp_path, log(lasted, first=first), "0.csv")
+    seen = steps.observe(jobs.read(path)[0])
+    assert seen.pattern.period == 5
+    assert seen.compute == pytest.approx(0.2, rel=0.02)
+    assert bool(seen.notes) == (first == 3)
+
+
+def test_the_command_of_the_documentation(tmp_path, capsys):
+    """With the very tables of a user who names a library, where the network knows any."""
+    path = over(tmp_path, HiddenLaw(), (SLOW, 4), (FAST, 4))
+    if "library" in Network.model_fields:
+        path.write_text(path.read_text().replace('us" }', 'us", library = "nccl" }'))
+    out = tmp_path / "profile.toml"
+    assert run(["calibrate", str(path), "-o", str(out), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert len(document["checks"]) == 2
+    assert "draws" in tomllib.loads(out.read_text())["calibration"]

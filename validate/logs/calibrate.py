@@ -1,0 +1,291 @@
+"""From logs of jobs to a profile: computing, one law of the links, and what both leave open."""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.network.closed_form import ClosedForm
+from paceline.simulator.scenario.cluster import Cluster
+from paceline.simulator.scenario.overhead import GIGABIT
+from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.studies.execution import Progress
+from paceline.validate.calibration import compute_laws, model_error, profile
+from paceline.validate.calibration.calibrate import COMMENTS, HEAD, CalibrationResult, PaceCheck
+from paceline.validate.calibration.calibrate import calibrate as of_runs
+from paceline.validate.calibration.compute_laws import FittedLaws
+from paceline.validate.calibration.profile import Profile
+from paceline.validate.logs import jobs as files
+from paceline.validate.logs import tables, transport
+from paceline.validate.logs.steps import Observed, observe
+from paceline.validate.logs.transport import DRAWS, LAW, Fitted
+
+SURE = 3.0  # standard errors by which jobs' computing differs
+ALIKE = 0.01  # relative difference below which it does not matter
+MISSED = 0.03  # relative error of a job's own pace, from which a note says so
+ABOUT = {
+    "calibration.draws": "factors of numbers, uncertain together: a replicate takes one of each",
+    "calibration.model_error": "of other programs: relative standard deviations, by family",
+    "overhead.0": "one law of the links, fitted to all jobs: docs/calibrate.md",
+}
+STAGES = 3  # reading, computing, links
+
+
+def calibrate(
+    paths: Sequence[Path | str],
+    *,
+    base: Path | str | None = None,
+    allow_paths: bool = False,
+    progress: Progress | None = None,
+) -> CalibrationResult:
+    """Fit a profile to measured runs, or to the logs of jobs that one file describes.
+
+    `paths`: those of `calibration.calibrate`, which then fits them with `base`; or a file of
+    [[job]] tables, whose logs, as all files that it names, must lie in its folder, unless
+    `allow_paths`. `progress` receives the number of stages done. Raises InputError; for a log alone
+    it says what is missing, with a file of jobs to fill in.
+    """
+    named = [Path(path) for path in paths]
+    if not any(path.suffix in (".toml", *tables.TEXTS) for path in named):
+        return of_runs(named, base=base, allow_paths=allow_paths, progress=progress)
+    if logs := [path for path in named if path.suffix in tables.TEXTS]:
+        raise InputError(files.template(logs[0]))
+    if len(named) > 1 or base is not None:
+        what = "--base: logs take none" if base else "one file of jobs at a time, and nothing else"
+        raise InputError(f"{named[0]}: {what}; put every [[job]] into one file")
+
+    def done(stage: int) -> None:
+        if progress:
+            progress(stage, STAGES)
+
+    done(0)
+    found = [observe(job) for job in files.read(named[0], allow_paths=allow_paths)]
+    done(1)
+    conditions, notes = _conditions(found)
+    laws = [_law([each for each, c in zip(found, conditions, strict=True) if c == n])
+            for n in range(max(conditions) + 1)]  # fmt: skip
+    scenarios = [_with_unit_steps(each, laws[c]) for each, c in zip(found, conditions, strict=True)]
+    done(2)
+    fitted = transport.fit(found, scenarios, conditions)
+    done(STAGES)
+    said = [note for each in found for note in each.notes]
+    notes = [*dict.fromkeys(said), *notes, *_unknown(found, fitted, max(conditions) + 1)]
+    return _result(found, conditions, laws, fitted, notes)
+
+
+def _conditions(found: Sequence[Observed]) -> tuple[list[int], list[str]]:
+    """Number the conditions in which jobs compute alike, and say what was assumed.
+
+    Jobs of one model share theirs where they name the same machine, or where their logs show that
+    they compute alike; a job whose log shows no computing is taken to share that of its model.
+    """
+    keys: list[tuple[Any, ...]] = []
+    notes = []
+    for each in found:
+        keys.append((each.job.machine, each.job.scenario.model.bytes))
+    for key in dict.fromkeys(keys):
+        mine = [n for n, own in enumerate(keys) if own == key]
+        known = [n for n in mine if found[n].compute > 0]
+        logs = [math.log(found[n].compute) for n in known]
+        errors = [float(found[n].covariance[0, 0]) for n in known]
+        apart = max(logs, default=0.0) - min(logs, default=0.0)
+        if key[0] is None and apart > ALIKE + SURE * math.sqrt(2 * max(errors, default=0.0)):
+            for n in known:
+                keys[n] = (*key, n)
+            notes.append(
+                f"jobs of one model compute {math.expm1(apart):.1%} apart: each in its own "
+                'condition; name machine = "..." in each [[job]] to say which share one'
+            )
+        elif key[0] is None and len(mine) > 1:
+            notes.append(
+                f"{len(mine)} jobs of one model are taken to compute alike"
+                + (", as their logs show" if len(known) == len(mine) else "")
+            )
+        if (
+            not known
+            and len({each.job.scenario.network.bandwidth for each in (found[n] for n in mine)}) < 2
+        ):
+            notes.append(
+                f"{', '.join(found[n].job.name for n in mine)}: every step communicates over one "
+                "link, so that computing cannot be told from communicating: give a log over "
+                "another link or with another period, or a column called compute"
+            )
+    order = [*dict.fromkeys(keys)]
+    return [order.index(key) for key in keys], notes
+
+
+def _law(mine: Sequence[Observed]) -> FittedLaws:
+    """Fit the law of computing of one condition to the log with the most steps, of mean 1 s.
+
+    A log of whole steps shows its spread, added to the mean that is fitted.
+    """
+    best = max(mine, key=lambda each: (each.computing, sum(map(len, each.times))))
+    mean = float(np.mean(np.concatenate(best.times)))
+    times = best.times
+    if not best.computing:  # half a step at most is computing's spread
+        times = [np.maximum(own - mean / 2, 0.05 * mean) for own in times]
+        mean = float(np.mean(np.concatenate(times)))
+    return compute_laws.fit([own / mean for own in times], name="compute")
+
+
+def _with_unit_steps(each: Observed, law: FittedLaws) -> Scenario:
+    """Return a job's scenario with the law of computing times, whose mean is 1 s."""
+    scenario = each.job.scenario
+    table = {"workers": scenario.cluster.workers} | _cluster(law, scenario.cluster.workers)
+    with TemporaryDirectory() as folder:
+        for name, own in law.samples.items():
+            (Path(folder) / name).write_bytes(_samples(own))
+        cluster = Cluster.model_validate(table, context={"folder": Path(folder)})
+    return scenario.model_copy(update={"cluster": cluster})
+
+
+def _cluster(law: FittedLaws, workers: int) -> dict[str, Any]:
+    """Return the tables of a law, without groups of more workers than there are."""
+    found = law.tables
+    if sum(each["workers"] for each in law.group) >= workers:
+        found.pop("group", None)
+    return found
+
+
+def _samples(times: np.ndarray) -> bytes:
+    return "\n".join(f"{each:.9g}" for each in times.tolist()).encode()
+
+
+def _scaled(value: Any, by: float) -> Any:
+    """Return tables with all times, which a law writes in milliseconds, multiplied."""
+    if isinstance(value, dict):
+        return {key: _scaled(each, by) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_scaled(each, by) for each in value]
+    if isinstance(value, str) and (parts := re.fullmatch(r"(\S+) ms", value)):
+        return f"{float(parts[1]) * by:.6g} ms"
+    return value
+
+
+def _unknown(found: Sequence[Observed], fitted: Fitted, conditions: int) -> list[str]:
+    """Say what the fit found out about links of which nothing was known, and what it misses."""
+    notes = []
+    unknown = [each for each in found if not each.job.knows_link]
+    for each, own in zip(unknown, fitted.point[LAW + conditions :], strict=True):
+        speed = profile.rate(GIGABIT / math.exp(own))
+        notes.append(
+            f"{each.job.name}: its link is unknown: it moves payloads as one of {speed} would, and "
+            "says nothing of other links"
+        )
+    for each, predicted in zip(found, fitted.paces, strict=True):
+        missed = predicted / each.pace - 1
+        if abs(missed) > MISSED:
+            notes.append(
+                f"{each.job.name}: no law of the links explains its pace with the other jobs' "
+                f"({missed:+.1%}); are its link and its machine what the file says?"
+            )
+    return notes
+
+
+def _result(
+    found: Sequence[Observed], conditions: Sequence[int], laws: Sequence[FittedLaws],
+    fitted: Fitted, notes: list[str],
+) -> CalibrationResult:  # fmt: skip
+    """Write the profile: the computing of the condition with most jobs, the law, the draws."""
+    main = max(conditions, key=conditions.count)
+    jobs = [each.job for each in found]
+    first = jobs[conditions.index(main)]
+    model, machine = first.scenario.model, first.machine
+    alike = [
+        n for n in range(len(laws))
+        if (own := jobs[conditions.index(n)]).scenario.model == model and own.machine == machine
+    ]  # fmt: skip
+    compute = float(np.mean([fitted.point[LAW + n] for n in alike]))
+    law = laws[main]
+    by = math.exp(compute)
+    law = replace(
+        law, compute=_scaled(law.compute, by), bursts=_scaled(law.bursts, by),
+        group=_scaled(law.group, by), ranking=_scaled(law.ranking, by),
+        samples={name: own * by for name, own in law.samples.items()},
+    )  # fmt: skip
+    # jobs of several conditions: each draw takes one of them
+    times = [
+        math.exp(row[LAW + alike[n % len(alike)]] - compute) for n, row in enumerate(fitted.draws)
+    ]
+    at = fitted.overhead(fitted.point)
+    rows = [fitted.overhead(row) for row in fitted.draws]
+    draws = {f"overhead.0.{key}": [row[key] / at[key] for row in rows] for key in at}
+    draws["cluster.compute"] = times
+    draws |= {f"cluster.group.{n}.compute": times for n in range(len(law.group))}
+    network = files.common(jobs)
+    if not any(job.knows_link for job in jobs):
+        link = fitted.draws[:, -1] - fitted.point[-1]
+        network["bandwidth"] = profile.rate(GIGABIT / math.exp(fitted.point[-1]))
+        draws["network.bandwidth"] = np.exp(-link).tolist()
+        for key in ("transmission_factor", "transmission_exponent", "per_byte"):
+            del at[key], draws[f"overhead.0.{key}"]
+    workers = {job.scenario.cluster.workers for job in jobs}
+    cluster: dict[str, Any] = {"workers": workers.pop()} if len(workers) == 1 else {}
+    others = [
+        f"{jobs[conditions.index(n)].name}: a step computes "
+        f"{profile.seconds(math.exp(fitted.point[LAW + n]))}: not in [cluster], which has one law"
+        for n in range(len(laws)) if n not in alike
+    ]  # fmt: skip
+    families = sorted({job.family for job in jobs})
+    whole: dict[str, Any] = {
+        "calibration": {
+            "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+            "runs": [job.name for job in jobs],
+            "fitted": sorted({job.scenario.algorithm[0].words for job in jobs}),
+            "replicates": DRAWS,
+            "model_error": _model_error(families),
+            "measured": _measured(found),
+            "notes": [*notes, *others, *law.notes],
+            "draws": draws,
+        },
+        "cluster": cluster | _cluster(law, first.scenario.cluster.workers),
+        "overhead": [
+            {
+                key: profile.seconds(at[key]) if key in ("collective", "hop") else at[key]
+                for key in at
+            }
+        ],
+    }
+    if network:
+        whole["network"] = network
+    if all(job.scenario.model == model for job in jobs):
+        whole["model"] = {
+            "parameters": model.parameters, "bytes_per_parameter": model.bytes_per_parameter
+        }  # fmt: skip
+    checks = [
+        PaceCheck(job.name, job.scenario.cluster.workers, predicted, each.mean)
+        for job, each, predicted in zip(jobs, found, fitted.paces, strict=True)
+    ]
+    files_of_laws = {name: _samples(own) for name, own in law.samples.items()}
+    return CalibrationResult(Profile(whole, COMMENTS | ABOUT, HEAD, files_of_laws), law, checks)
+
+
+def _model_error(families: Sequence[str]) -> dict[str, Any]:
+    """Return the model's error of other programs; that of the jobs' own kind is in the draws."""
+    shipped = model_error.shipped("real")
+    own = dict.fromkeys(families, 0.0)
+    return {
+        **shipped,
+        "source": f"{shipped['source']}; that of {' and '.join(families)} ones is in the draws",
+        "seconds_per_step": {**shipped["seconds_per_step"], **own},
+    }
+
+
+def _measured(found: Sequence[Observed]) -> dict[str, Any]:
+    """Return the measured ranges, each from least to most."""
+    scenarios = [each.job.scenario for each in found]
+    workers = [each.cluster.workers for each in scenarios]
+    sizes = [each.model.bytes for each in scenarios]
+    hops = [ClosedForm(each).hop for each in scenarios]
+    return {
+        "workers": [min(workers), max(workers)],
+        "bytes": [min(sizes), max(sizes)],
+        "latency": [profile.seconds(min(hops)), profile.seconds(max(hops))],
+    }

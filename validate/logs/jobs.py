@@ -1,0 +1,163 @@
+"""Read jobs.toml: logs of jobs, and what is known of each."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field, TypeAdapter, ValidationError
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.inputs import messages, paths
+from paceline.simulator.load import toml_file
+from paceline.simulator.load.explain import explain, line
+from paceline.simulator.load.load import SHOWN, known_programs, parse
+from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.scenario.table import Many, Name, Section
+from paceline.validate.logs import tables
+from paceline.validate.logs.columns import SPELLINGS
+from paceline.validate.logs.tables import ROWS, Log
+
+MOST = 1000  # jobs
+UNKNOWN_LINK = {"bandwidth": "1 Gbit/s"}  # of a job that states none; its own factor is fitted
+LINKS = {"bandwidth", "link", "regions", "platform"}
+UNSAID = {"latency": "0 s"}
+
+
+class _Table(Section):
+    """One [[job]] table; what its tables of a scenario hold is for `parse` to check."""
+
+    log: Name = Field(description="its log, beside this file")
+    algorithm: dict[str, Any] | Name = Field(description="what it ran, as in a scenario")
+    workers: int = Field(description="number of workers")
+    model: dict[str, Any] = Field(description="what it sent, as in a scenario")
+    network: dict[str, Any] = Field(default={}, description="its links, as in a scenario")
+    warmup: int = Field(default=10, ge=0, le=10**9, description="steps left out")
+    columns: dict[str, Name] = Field(default={}, description="names of the log's columns")
+    machine: Name | None = Field(default=None, description="jobs of one machine compute alike")
+
+
+class _File(Section):
+    """A file of jobs."""
+
+    job: Many[_Table] = Field(min_length=1, max_length=MOST)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job: its log without the warm-up, and its `scenario`, whose [cluster] compute is unknown.
+
+    `network`: its table as written; `knows_link`: whether it states a bandwidth; `machine`: jobs of
+    one model with the same one compute alike.
+    """
+
+    name: str
+    log: Log
+    scenario: Scenario
+    network: dict[str, Any]
+    machine: str | None
+
+    @property
+    def knows_link(self) -> bool:
+        """Whether the bandwidth of its network is known."""
+        return bool(LINKS & self.network.keys())
+
+    @property
+    def family(self) -> str:
+        """How its algorithm's workers meet."""
+        return known_programs(None)[self.scenario.algorithm[0].name].family
+
+
+def read(path: Path, *, allow_paths: bool = False) -> list[Job]:
+    """Read a file of [[job]] tables, and their logs. Raises InputError.
+
+    Logs must lie in the file's folder, unless `allow_paths`.
+    """
+    table = toml_file.read(path)
+    try:
+        found = TypeAdapter(_File).validate_python(table).job
+    except ValidationError as error:
+        wrong = explain(error, table, _File.model_json_schema())
+        lines = [line(str(path), where, what, table, {}) for where, what in wrong.items()]
+        raise InputError("\n".join(lines[:SHOWN])) from None
+    return [_job(path, index, each, allow_paths) for index, each in enumerate(found)]
+
+
+def _job(path: Path, index: int, table: _Table, allow_paths: bool) -> Job:
+    where = f"{path}: job[{index}]"
+    if not allow_paths and paths.leaves(table.log, path.parent):
+        raise InputError(
+            f"{where}.log = {messages.show(table.log)}: outside the folder of that file; "
+            f"{paths.REMEDY}"
+        )
+    for wrong in table.columns.keys() - SPELLINGS.keys():
+        nearest = messages.nearest(wrong, SPELLINGS, "a log's columns are")
+        raise InputError(f"{where}.columns.{wrong}: unknown; {nearest}")
+    algorithm = {"name": table.algorithm} if isinstance(table.algorithm, str) else table.algorithm
+    network = dict(table.network)
+    link = {} if LINKS & network.keys() else UNKNOWN_LINK
+    whole = {
+        "model": table.model,
+        "cluster": {"workers": table.workers, "compute": "1 s"},
+        "network": UNSAID | network | link,
+        "run": {"steps": 1},
+        "algorithm": [algorithm],
+    }
+    scenario = parse(whole, file=where, folder=path.parent, allow_paths=allow_paths)
+    program = known_programs(None)[scenario.algorithm[0].name]
+    if program.family in ("server", "gossip") or scenario.network.model == "flows":
+        what = "network.model" if scenario.network.model == "flows" else "algorithm.name"
+        raise InputError(
+            f"{where}.{what}: logs are fitted to the closed formulas of collectives; calibrate "
+            'servers and gossip from telemetry, and write model = "closed-form"'
+        )
+    log = tables.read(path.parent / table.log, table.columns)
+    ranks = len(np.unique(log.rank))
+    if ranks > table.workers:
+        raise InputError(
+            f"{where}.workers = {table.workers}: {log.path} has {ranks} ranks; correct one of them"
+        )
+    return Job(table.log, _warm(log, table.warmup, where), scenario, network, table.machine)
+
+
+def _warm(log: Log, warmup: int, where: str) -> Log:
+    """Leave out the first steps of a log. Raises InputError if nothing is left."""
+    keep = log.step - log.steps >= int((log.step - log.steps).min()) + warmup
+    if not keep.any():
+        raise InputError(
+            f"{where}.warmup = {warmup}: {log.path} has no more steps than that; leave out fewer"
+        )
+    parts = {name: getattr(log, name)[keep] for name in ROWS}
+    return replace(log, **parts)
+
+
+def template(path: Path) -> str:
+    """Say what a log shows, and return a jobs.toml for it that lacks what only its owner knows.
+
+    Raises InputError for a log that cannot be read.
+    """
+    log = tables.read(path)
+    each = log.seconds / log.steps
+    ranks = len(np.unique(log.rank))
+    slow, usual = np.quantile(each, (0.95, 0.5))
+    return (
+        f"{path}: {len(each)} steps, {usual:.4g} s in the median and {slow:.4g} s or less in 95 of "
+        f"100, of {ranks} rank{'s' * (ranks > 1)}. A log alone does not say how many workers there "
+        "were, what they ran, or over which links. Write that into jobs.toml, and give it instead:"
+        f"\n\n[[job]]\nlog = {json.dumps(path.name)}\n"
+        'algorithm = { name = "local-sgd", tau = 8 }       # ssgd, ssgd-bucketed (DDP), ...\n'
+        f"workers = {max(ranks, 2)}\nwarmup = 10                                       "
+        "# steps left out\n"
+        'network = { bandwidth = "200 Mbit/s", latency = "50 us" }   # leave out what is unknown\n'
+        "model = { parameters = 30_846_720, bytes_per_parameter = 4 }\n\n"
+        "Add a [[job]] over another link: two of different bandwidth tell a link's efficiency from "
+        "what every collective takes."
+    )
+
+
+def common(jobs: Sequence[Job]) -> dict[str, Any]:
+    """Return the keys of [network] that all jobs state alike."""
+    first = jobs[0].network
+    return {k: v for k, v in first.items() if all(each.network.get(k) == v for each in jobs)}

@@ -1,0 +1,221 @@
+"""Read a log, in whatever form it is, as rows: a rank's step, and how long it took."""
+
+import csv
+import io
+import math
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.inputs import untrusted
+from paceline.simulator.inputs.escaping import visible
+from paceline.validate.logs.columns import TIMES, Column, choose
+from paceline.validate.measurement import kineto, telemetry_files
+from paceline.validate.measurement.telemetry_files import Recorded
+from paceline.validate.training.events import STEP, WAIT
+
+LARGEST = 100_000_000  # bytes of a log: a million steps take some twenty million
+LONGEST, WIDEST, MOST = 1_000_000, 4096, 2_000_000  # characters of a line, columns, rows
+SHOWN = 80  # characters of a cell in a message
+INCREASING = 0.75  # share of times, from which they are elapsed times
+TEXTS = (".csv", ".tsv", ".txt", ".log", ".jsonl", ".ndjson")
+NEEDED = "a log has a column of steps and one of their times, such as step, seconds"
+OBJECT = 'write an object per line, such as {"step": 1, "seconds": 0.41}'
+
+ROWS = ("rank", "step", "steps", "seconds", "compute")  # arrays of a `Log`
+Rows = Callable[[], Iterator[tuple[int, list[Any]]]]
+"""A function that yields each line's number and cells."""
+
+
+@dataclass(frozen=True, eq=False)
+class Log:
+    """Rows of a log, by `rank` and `step`, and what each says of the steps up to its own.
+
+    `steps`: how many it covers; `seconds`: their time in all; `compute`: their computing, nan if
+    unknown. `notes`: in sentences.
+    """
+
+    path: Path
+    rank: np.ndarray
+    step: np.ndarray
+    steps: np.ndarray
+    seconds: np.ndarray
+    compute: np.ndarray
+    notes: tuple[str, ...] = ()
+
+
+def read(path: Path, columns: Mapping[str, str] | None = None) -> Log:
+    """Read a log: CSV, JSON lines, exports of W&B and TensorBoard, traces or telemetry.
+
+    `columns`: names of columns, with units in brackets, by quantity. Raises InputError.
+    """
+    if path.is_dir():
+        return _recorded(path, telemetry_files.read(path), columns)
+    with untrusted.refused(path, NEEDED), untrusted.opened(path) as file:
+        begin = file.read(4096)
+    if begin[:2] == b"\x1f\x8b" or (path.suffix == ".json" and b'"traceEvents"' in begin):
+        return _recorded(path, kineto.read(path), columns)
+    try:
+        with untrusted.refused(path, NEEDED):
+            text = untrusted.text(path, LARGEST)
+        names, rows = _json(text) if text.lstrip()[:1] in ("{", "[") else _csv(text)
+        if len(names) > WIDEST:
+            raise ValueError(f"{len(names)} columns, at most {WIDEST}; {NEEDED}")
+        return _log(path, names, rows, choose(names, columns or {}))
+    except (ValueError, csv.Error) as error:
+        raise InputError(f"{path}: {visible(str(error))}") from None
+
+
+def _recorded(path: Path, found: Recorded, columns: Mapping[str, str] | None) -> Log:
+    """Return a recorded job's steps: what each computed, and the waits that followed."""
+    if columns:
+        raise InputError(f"{path}: columns: neither telemetry nor a trace has any; leave them out")
+    events = np.concatenate(list(found.events.values()))
+    events = events[np.isin(events["kind"], (STEP, WAIT))]
+    keys, place = np.unique(events[["node", "step"]], return_inverse=True)
+    lasted = events["end"] - events["start"]
+    whole = np.bincount(place, lasted, len(keys))
+    computed = np.bincount(place, lasted * (events["kind"] == STEP), len(keys))
+    ones = np.ones(len(keys))
+    return Log(path, keys["node"], keys["step"], ones, whole, computed, tuple(found.notes))
+
+
+def _csv(text: str) -> tuple[list[str], Rows]:
+    """Divide CSV by the comma, semicolon, tab or bar, whichever its first line has most of."""
+    lines = list(io.StringIO(text, newline=None))
+    for number, line in enumerate(lines, start=1):
+        if len(line) > LONGEST:
+            raise ValueError(f"line {number}: above {LONGEST} characters; {NEEDED}")
+    first = next((n for n, each in enumerate(lines) if each.strip()[:1] not in ("", "#")), None)
+    if first is None:
+        raise ValueError(f"empty; {NEEDED}")
+    reader = csv.reader(lines[first:], delimiter=max(",;\t|", key=lines[first].count))
+    names = [name.strip() for name in next(reader)]
+    if all(name[:1].isdecimal() for name in names):
+        raise ValueError(
+            f"line {first + 1}: numbers where the names of the columns belong; write a first line "
+            'such as "step,seconds"'
+        )
+
+    def rows() -> Iterator[tuple[int, list[Any]]]:
+        for cells in reader:
+            line = first + reader.line_num
+            if not any(map(str.strip, cells)) or cells[0].lstrip()[:1] == "#":
+                continue
+            if len(cells) != len(names):
+                raise ValueError(
+                    f"line {line}: {len(cells)} columns, line {first + 1} names {len(names)}; "
+                    "write as many, or cut the line off if it is not whole"
+                )
+            yield line, cells
+
+    return names, rows
+
+
+def _json(text: str) -> tuple[list[str], Rows]:
+    """Divide JSON lines, or one list of objects, whose keys are the columns."""
+    whole = untrusted.loads(text) if text.lstrip()[0] == "[" else None
+
+    def parsed() -> Iterator[tuple[int, dict[str, Any]]]:
+        for number, each in enumerate(io.StringIO(text) if whole is None else whole, start=1):
+            if whole is None and not each.strip():
+                continue
+            try:
+                found = untrusted.loads(each) if whole is None else each
+            except ValueError as error:
+                raise ValueError(f"line {number}: not JSON ({error}); {OBJECT}") from None
+            if not isinstance(found, dict):
+                raise ValueError(f"line {number}: no object; {OBJECT}")
+            yield number, found
+
+    names = [*dict.fromkeys(key for _, each in parsed() for key in each)]
+    return names, lambda: ((n, [each.get(key) for key in names]) for n, each in parsed())
+
+
+def _log(path: Path, names: Sequence[str], rows: Rows, chosen: Mapping[str, Column]) -> Log:
+    """Read the columns that are needed."""
+    parts = [each for each in ("compute", "wait") if each in chosen]
+    vague = [each for each in parts if chosen[each].scale is None and "seconds" in chosen]
+    wanted = [*({"step", "rank"} & chosen.keys()), *(each for each in parts if each not in vague)]
+    if len(parts) < 2 or "seconds" in chosen:
+        wanted.append("seconds" if "seconds" in chosen else "time")
+    columns = [(names.index(chosen[each].name), chosen[each]) for each in wanted]
+    numbers, lines, left_out, row = array("d"), array("q"), 0, [0.0] * len(columns)
+    for line, cells in rows():
+        for place, (index, column) in enumerate(columns):
+            try:
+                row[place] = column.value(cells[index])
+            except ValueError as error:
+                shown = str(cells[index])[:SHOWN]
+                raise ValueError(
+                    f"line {line}, column {column.name}: {shown!r} is {error}"
+                ) from None
+        if any(map(math.isnan, row)):
+            left_out += 1  # W&B and others write a line for every metric
+            continue
+        numbers.extend(row)
+        lines.append(line)
+        if len(lines) > MOST:
+            raise ValueError(f"line {line}: more than {MOST} rows; cut the log")
+    if not lines:
+        filled = " and ".join(column.name for _, column in columns)
+        raise ValueError(f"no line has {filled} filled in; {NEEDED}")
+    notes = [f"{path}: column {chosen[each].name}, without a unit, is left out" for each in vague]
+    if left_out:
+        notes.append(f"{path}: {left_out} lines without a step's time are left out")
+    values = dict(zip(wanted, np.array(numbers).reshape(len(lines), -1).T, strict=True))
+    rank = values.get("rank", np.zeros(len(lines))).astype(int)
+    order = np.lexsort((values["step"], rank))
+    values = {each: own[order] for each, own in values.items()}
+    return _ordered(path, rank[order], values, np.array(lines)[order], chosen, tuple(notes))
+
+
+def _ordered(  # noqa: PLR0913, PLR0917
+    path: Path, rank: np.ndarray, values: dict[str, np.ndarray], lines: np.ndarray,
+    chosen: Mapping[str, Column], notes: tuple[str, ...],
+) -> Log:  # fmt: skip
+    """Check rows that are in order of rank and step; turn elapsed times into those of steps."""
+
+    def demand(wrong: np.ndarray, what: str, *quantities: str) -> None:
+        if wrong.any():
+            at = lines[-len(wrong) :][int(wrong.argmax())]
+            names = " and ".join(chosen[each].name for each in quantities if each in chosen)
+            raise ValueError(f"line {at}, column {names}: {what}")
+
+    step, same = values["step"].astype(int), rank[1:] == rank[:-1]
+    twice = same & (step[1:] == step[:-1])
+    number = step[int(twice.argmax())] if twice.size else 0
+    demand(
+        twice,
+        f"step {number} again; write one line for each step, and ranks in a column called rank",
+        "step",
+    )
+    compute = values.get("compute", np.full(len(step), math.nan))
+    if "time" in values:
+        gone = np.diff(values["time"])
+        own = chosen["time"].name.lower().startswith("time")  # "time_s" could be either
+        if not own or not same.any() or (gone[same] >= 0).mean() >= INCREASING:
+            back = same & (gone < 0)
+            demand(back, "earlier than the step before; cut the log where the job resumed", "time")
+            keep = np.flatnonzero(same) + 1
+            covered = np.diff(step)[same].astype(float)
+            if not len(keep):
+                raise ValueError(f"a single elapsed time; {NEEDED}")
+            return Log(path, rank[keep], step[keep], covered, gone[same], compute[keep], notes)
+    seconds = values.get("seconds", values.get("time"))
+    if seconds is None:
+        seconds = compute + values["wait"]
+    elif "wait" in values and "compute" not in values:
+        compute = seconds - values["wait"]
+    demand(seconds <= 0, "0 s; a step takes time: are the units right?", *TIMES)
+    demand(
+        (compute > seconds * (1 + 1e-6)) | (compute < 0),
+        "more than the whole step takes; are the units right?",
+        "compute", "wait",
+    )  # fmt: skip
+    return Log(path, rank, step, np.ones(len(step)), seconds, compute, notes)

@@ -1,0 +1,232 @@
+"""One law of what links really give, fitted to jobs over several of them.
+
+A collective of h hops with latencies of l seconds in all, which holds links of B bytes per second
+for t seconds by its formula, takes
+
+    set-up + h hop + f l + t (g (B / 1 Gbit/s)^-e + B p)
+
+where f, g, e and p are the latency factor, the transmission factor, its exponent, and the seconds
+per byte of any link: keys of [[overhead]]. The pace that follows is simulated by the
+algorithm's own text. Few jobs do not determine six numbers, so each has a prior, wide where real
+systems differ; what the jobs leave open then shows in the draws from the posterior, and so in
+intervals that widen with the distance from what was measured (Gelman et al., Bayesian Data
+Analysis, 3rd ed., ch. 4 and 10.4: normal approximation, importance resampling).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import log
+
+import numpy as np
+
+from paceline.simulator.distributions.random_streams import Purpose, generator
+from paceline.simulator.engines.dispatch import run_seeds
+from paceline.simulator.network.closed_form import ClosedForm
+from paceline.simulator.scenario.overhead import GIGABIT, Overhead
+from paceline.simulator.scenario.redraw import scaled
+from paceline.simulator.scenario.scenario import Scenario
+from paceline.validate.comparison.quantities import pace
+from paceline.validate.logs.steps import Observed
+
+Array = np.ndarray
+
+# of ln set-up (s), ln hop (s), ln f, ln g at the jobs' own bandwidth, e, ln p (s/B): medians, sds
+CENTRE = np.array([log(3e-4), log(2e-5), 0.0, 0.03, 0.0, log(5e-11)])
+WIDTH = np.array([2.0, 1.5, 0.5, 0.1, 0.03, 1.5])
+SETUP, HOP, LATENCY, FACTOR, EXPONENT, PER_BYTE = range(6)
+LAW = 6
+KEYS = ("collective", "hop", "latency_factor", "transmission_factor", "transmission_exponent",
+        "per_byte")  # fmt: skip
+COMPUTE_WIDTH, LINK_WIDTH = 1.0, 2.0  # of ln compute around half a step; ln factor of unknown links
+ERROR, ERROR_FREEDOM = 0.0025, 2.0  # relative, of the law on one link, as so many links would show
+STEADY = 0.0015  # relative sd of computing between equal jobs
+DRAWS, TRIED = 24, 4000
+STEPS, PERIODS, SEEDS = 256, 12, 2  # of the simulations
+ROBUST = 3.0  # standard errors from which a job counts less (soft L1)
+ROUNDS, NEAR = 4, 1e-4
+SHIFT = 0.02  # relative, of a number whose effect on the pace is simulated
+SEED = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """The law and every condition's computing, as `point` and as `draws`, one row each.
+
+    Columns: the law's six numbers, the logarithm of each condition's seconds of computing, that of
+    the factor of each unknown link. `paces`: predicted, by job.
+    """
+
+    point: Array
+    draws: Array
+    paces: list[float]
+    reference: float
+
+    def overhead(self, row: Array) -> dict[str, float]:
+        """Return the keys of [[overhead]] of one row."""
+        law = np.exp(row[:LAW])
+        law[EXPONENT] = row[EXPONENT] or 1e-9  # draws are factors of it
+        law[FACTOR] *= (self.reference / GIGABIT) ** row[EXPONENT]
+        return dict(zip(KEYS, law.tolist(), strict=True))
+
+
+@dataclass
+class _Linear:
+    """A job's pace near some numbers: `base` seconds, and `slopes` by compute and four costs."""
+
+    observed: Observed
+    scenario: Scenario
+    condition: int
+    link: int | None
+    rate: float
+    base: float = 0.0
+    at: Array = field(default_factory=lambda: np.zeros(5))
+    slopes: Array = field(default_factory=lambda: np.zeros(5))
+
+    def costs(self, theta: Array, conditions: int, reference: float) -> Array:
+        """Return compute, set-up, hop, latency factor and the factor on transmissions."""
+        if self.link is None:
+            law = theta[..., FACTOR] - theta[..., EXPONENT] * log(self.rate / reference)
+            factor = np.exp(law) + np.exp(theta[..., PER_BYTE]) * self.rate
+        else:
+            factor = np.exp(theta[..., LAW + conditions + self.link])
+        compute = np.exp(theta[..., LAW + self.condition])
+        return np.stack([compute, *np.exp(theta[..., :FACTOR]).T, factor], axis=-1)
+
+    def pace(self, costs: Array) -> Array:
+        """Return the pace (seconds per step) with these costs, positive however far they are."""
+        found: Array = np.maximum(self.base + (costs - self.at) @ self.slopes, 0.01 * self.base)
+        return found
+
+    def simulate(self, costs: Array) -> None:
+        """Simulate the pace with `costs`, and with each a little larger."""
+        self.at, self.base = costs, _simulated(self, costs)
+        shifts = SHIFT * np.maximum(costs, [0, 1e-5, 1e-5, 0, 0])
+        self.slopes = np.array([
+            (_simulated(self, costs + shift) - self.base) / shift.sum() for shift in np.diag(shifts)
+        ])  # fmt: skip
+
+
+def _simulated(job: _Linear, costs: Array) -> float:
+    compute, setup, hop, latency, factor = costs.tolist()
+    overhead = Overhead.model_construct(
+        collective=setup, hop=hop, latency_factor=latency, transmission_factor=factor
+    )
+    scenario = job.scenario
+    for key in [
+        "cluster.compute",
+        *(f"cluster.group.{n}.compute" for n in range(len(scenario.cluster.group))),
+    ]:
+        scenario = scaled(scenario, key, compute)
+    found = run_seeds(
+        scenario.model_copy(update={"overhead": (overhead,)}), scenario.algorithm[0], range(SEEDS)
+    )
+    return sum(map(pace, found)) / SEEDS
+
+
+def fit(
+    jobs: Sequence[Observed], scenarios: Sequence[Scenario], conditions: Sequence[int]
+) -> Fitted:
+    """Fit the law to jobs.
+
+    `scenarios`: of each job, with computing times of mean 1 s; `conditions`: which jobs compute
+    alike, numbered from 0.
+    """
+    from scipy.optimize import least_squares  # noqa: PLC0415
+
+    unknown = [n for n, each in enumerate(jobs) if not each.job.knows_link]
+    linear = [
+        _linear(each, scenario, condition, unknown.index(n) if n in unknown else None)
+        for n, (each, scenario, condition) in enumerate(
+            zip(jobs, scenarios, conditions, strict=True)
+        )
+    ]
+    count = max(conditions) + 1
+    rates = [each.rate for each in linear if each.link is None]
+    reference = float(np.exp(np.mean(np.log(rates)))) if rates else GIGABIT
+    halves = [
+        np.mean([log(each.pace / 2) for each, c in zip(jobs, conditions, strict=True) if c == n])
+        for n in range(count)
+    ]
+    centre = np.concatenate([CENTRE, halves, np.zeros(len(unknown))])
+    width = np.concatenate([WIDTH, [COMPUTE_WIDTH] * count, [LINK_WIDTH] * len(unknown)])
+    theta = centre.copy()
+    for each in linear:
+        if each.observed.compute > 0:
+            theta[LAW + each.condition] = log(each.observed.compute)
+    error = ERROR
+
+    def residuals(theta: Array) -> Array:
+        return _residuals(theta, linear, centre, width, count, reference, error)
+
+    for _ in range(ROUNDS):
+        before = theta
+        for each in linear:
+            each.simulate(each.costs(theta, count, reference))
+        found = least_squares(residuals, theta, loss="soft_l1", f_scale=ROBUST, x_scale=width)
+        theta = found.x
+        missed = residuals(theta)[: 2 * len(linear)]
+        squares = ERROR_FREEDOM * ERROR**2 + error**2 * float(missed @ missed)
+        error = float(np.sqrt(squares / (ERROR_FREEDOM + len(linear))))
+        if np.abs(theta - before).max() < NEAR:
+            break
+    slopes = np.asarray(found.jac)
+    inverse = np.linalg.inv(slopes.T @ slopes)
+    draws = _posterior(theta, inverse, residuals)
+    rng = generator(SEED, Purpose.CALIBRATION, 1)
+    draws[:, FACTOR] += error * rng.standard_normal(
+        len(draws)
+    )  # the law, on a link it has not seen
+    draws[:, LAW : LAW + count] += STEADY * rng.standard_normal((len(draws), 1))
+    paces = [float(each.pace(each.costs(theta, count, reference))) for each in linear]
+    return Fitted(theta, draws, paces, reference)
+
+
+def _linear(observed: Observed, scenario: Scenario, condition: int, link: int | None) -> _Linear:
+    period = observed.pattern.period
+    steps = period * max(PERIODS, -(-STEPS // period))
+    run = scenario.run.model_copy(update={"steps": steps, "evaluate_every": period})
+    scenario = scenario.model_copy(update={"run": run})
+    return _Linear(observed, scenario, condition, link, ClosedForm(scenario).mean_plan.rate)
+
+
+def _residuals(  # noqa: PLR0913, PLR0917
+    theta: Array, jobs: Sequence[_Linear], centre: Array, width: Array, count: int,
+    reference: float, error: float,
+) -> Array:  # fmt: skip
+    """Return, over the last axis, what the law misses in standard errors: two of a job, priors."""
+    found = []
+    for job in jobs:
+        seen, costs = job.observed, job.costs(theta, count, reference)
+        pace = job.pace(costs)
+        missed = np.log(pace / seen.pace)
+        # the law errs on what is communicated, equal jobs differ in what they compute
+        shared = np.clip(1 - costs[..., 0] * job.slopes[0] / pace, 0.0, 1.0) * error
+        covariance = seen.covariance
+        if seen.compute > 0:
+            first, both, second = covariance[0, 0] + STEADY**2, covariance[0, 1], covariance[1, 1]
+            computed = np.log(costs[..., 0] / seen.compute)
+            found.append(computed / np.sqrt(first))
+            missed = missed - both / first * computed
+            second = second - both**2 / first
+        else:
+            second = covariance[1, 1]
+            found.append(np.zeros_like(missed))
+        found.append(missed / np.sqrt(second + shared**2 + 1e-8))
+    return np.concatenate([np.stack(found, axis=-1), (theta - centre) / width], axis=-1)
+
+
+def _posterior(theta: Array, covariance: Array, residuals: Callable[[Array], Array]) -> Array:
+    """Draw from the posterior: normal draws around the mode, resampled by their true weights."""
+    rng = generator(SEED, Purpose.CALIBRATION, 0)
+    z = rng.standard_normal((TRIED, len(theta)))
+    scale = np.sqrt(rng.chisquare(5, TRIED) / 5)  # Student's, whose tails are wide enough
+    draws = theta + (z / scale[:, None]) @ np.linalg.cholesky(covariance).T
+    missed = residuals(draws)
+    target = -(ROBUST**2) * (np.sqrt(1 + (missed / ROBUST) ** 2) - 1).sum(axis=-1)
+    proposed = -(5 + len(theta)) / 2 * np.log1p((z**2).sum(axis=-1) / scale**2 / 5)
+    weights = np.exp(target - proposed - (target - proposed).max())
+    # systematic resampling: one uniform number, evenly spaced places
+    places = (np.arange(DRAWS) + rng.random()) / DRAWS
+    chosen = np.searchsorted(np.cumsum(weights) / weights.sum(), places)
+    found: Array = draws[np.minimum(chosen, TRIED - 1)]
+    return found
