@@ -50,8 +50,8 @@ from paceline.simulator.studies.sweep.sweep import sweep as sweep
 from paceline.simulator.studies.tune.result import TuneResult as TuneResult
 from paceline.simulator.studies.tune.tune import tune as tune
 from paceline.simulator.theory import theory as theory
-from paceline.validate.logs.calibrate import calibrate as calibrate
 from paceline.validate.comparison.compare import compare as compare
+from paceline.validate.logs.calibrate import calibrate as calibrate
 from paceline.validate.measurement.telemetry import Telemetry as Telemetry
 from paceline.validate.probe.probe import probe as probe
 from paceline.validate.torch_objective.data import Data as Data
