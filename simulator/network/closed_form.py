@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from paceline.simulator.cluster.workers import mean_compute
 from paceline.simulator.distributions.parametric import Constant
 from paceline.simulator.distributions.random_streams import Purpose, blocks, generator
+from paceline.simulator.network import tcp
 from paceline.simulator.network.collectives import (
     COLLECTIVES,
     GATHER,
@@ -37,6 +39,7 @@ from paceline.simulator.network.topology.places import Places
 from paceline.simulator.scenario.scenario import Scenario
 
 REMEMBERED = 10_000
+HALVINGS = 40  # after which every window is a first one
 Team = tuple[int, ...] | None
 """The workers that take part in a collective, in rank order; None: all of them."""
 
@@ -84,6 +87,7 @@ class ClosedForm:
         self.model_bytes = scenario.model.bytes
         self.overhead = scenario.costs
         self.given = scenario.network.duration if self.workers > 1 else None
+        self._scenario = scenario
         self.charged: set[str] = set()
         self._links: dict[tuple[int, int], RegionPath] = {}
         self._plans: dict[tuple[str, tuple[int, ...]], CollectivePlan] = {}
@@ -106,10 +110,11 @@ class ClosedForm:
         ends = places.of(source), places.of(to)
         if ends[0] != ends[1]:  # without regions every worker is a place of its own
             self.charged.add("->".join(ends))
-        out, into = places.rates(source, to)
+        usable = tcp.usable(self.settings)
+        out, into = (each * usable for each in places.rates(source, to))
         link = RegionPath("->".join(ends), places.laws(*ends), min(out, into), out, into)
-        window = places.setting(*ends, "tcp_window")
-        if window is None or not link.latency:
+        window = tcp.window(self.settings, places.setting(*ends, "tcp_window"))
+        if window == inf or not link.latency:
             return link
         return replace(link, bandwidth=min(link.bandwidth, window / (2 * link.latency)))
 
@@ -119,11 +124,67 @@ class ClosedForm:
         return self.link(0, min(1, self.workers - 1)).latency
 
     def message_link(self, source: int, to: int) -> RegionPath:
-        """Return the link with the overhead of one message added to its latency."""
+        """Return the link with the overhead of one message added to its latency.
+
+        And with slow start, where the fastest worker's step is a pause.
+        """
         link, added = self.link(source, to), self.overhead.message
+        if self.pause < inf:
+            idle = min(min(mean_compute(self._scenario)) // self.pause, HALVINGS - 1)
+            added += self._starts([self.model_bytes], link)[int(idle)]
         if not added:
             return link
         return replace(link, laws=(*link.laws, Constant.model_construct(value=added)))
+
+    @cached_property
+    def pause(self) -> float:
+        """Seconds without traffic that halve a connection's window; inf: nothing does."""
+        return tcp.IDLE + 2 * self.hop if self.settings.transport == "tcp" else inf
+
+    @cached_property
+    def filling(self) -> float:
+        """Seconds in which a token bucket fills."""
+        return (
+            (self.settings.burst or 0.0)
+            * tcp.usable(self.settings)
+            / min(link.bandwidth for link in self.mean_plan.path)
+        )
+
+    def _starts(self, sizes: Sequence[float], link: RegionPath, times: int = 1) -> list[float]:
+        """Return what slow start adds by the time-outs that a connection was idle, without end."""
+        first, sent = tcp.first_window(self.settings), sum(sizes)
+        windows = [tcp.resumed(first, sent, count) for count in range(HALVINGS)]
+        trip = 2 * link.latency
+        added = (tcp.start(sizes, link.bandwidth, trip, window) for window in windows[1:])
+        return [0.0, *(times * each for each in added)]
+
+    def after_pause(
+        self, kind: str, members: Sequence[int], payload: float
+    ) -> tuple[list[float], float]:
+        """Return seconds that a pause adds to a collective, and those that full buckets save.
+
+        Slow start adds the first, by the number of time-outs that the pause lasts.
+        """
+        team = tuple(members)
+        key = self.way(kind, payload, None if len(team) == self.workers else team).key
+        plan = self.plan(key, team)
+        hops = sum(plan.path.values())
+        if self.given is not None or not hops:
+            return [0.0], 0.0
+        on_one = not key.endswith("double-tree") and tcp.on_one(self.settings, kind)
+        rate = min(link.bandwidth for link in plan.path)
+        share = plan.held * rate / hops if rate < inf else 1 / (len(members) if on_one else 1)
+        size, burst = share * payload, (self.settings.burst or 0.0) * tcp.usable(self.settings)
+        if on_one:
+            added = max(self._starts([size] * hops, link) for link in plan.path)
+        else:
+            each = [self._starts([size], link, count) for link, count in plan.path.items()]
+            added = [sum(column) for column in zip(*each, strict=True)]
+        if kind != "gather" and tcp.one_way(self.settings):
+            # each sends once on the way up; on the way down the first worker, again and again
+            saved = tcp.credit([size], rate, 0.0, burst) * (hops / 2)
+            return added, saved + tcp.credit([size] * (hops // 2), rate, 0.0, burst)
+        return added, tcp.credit([size] * hops, rate, plan.latency / hops, burst)
 
     @cached_property
     def mean_plan(self) -> CollectivePlan:
@@ -228,6 +289,7 @@ class Traffic:
         self._plans: dict[tuple[str, Team], CollectivePlan] = {}
         self._fixed: dict[tuple[str, Team], float | None] = {}
         self._payloads: defaultdict[tuple[str, Team], int] = defaultdict(int)  # bytes
+        self._starts: dict[tuple[str, float, Team], tuple[list[float], float]] = {}
         self._volumes: dict[tuple[str, Team], tuple[float, float]] = {}
         self._messages: dict[tuple[int, int], MessageRoute] = {}
 
@@ -280,6 +342,30 @@ class Traffic:
         if not plan.moved:
             return 0.0, 0.0
         return self._real(*way.spend(plan.held * payload, latency), plan)
+
+    def waking(self, kind: str, payload: float, begins: Any, free: Any, team: Team = None) -> Any:
+        """Return the seconds that a pause adds: slow start, less what token buckets save.
+
+        The links are `free` until the collective `begins`: times of one seed, or arrays.
+        """
+        network = self.network
+        if network.pause == inf:
+            return 0.0
+        if (kind, payload, team) not in self._starts:
+            if len(self._starts) >= REMEMBERED:
+                self._starts.clear()
+            members = range(network.workers) if team is None else team
+            self._starts[kind, payload, team] = network.after_pause(kind, tuple(members), payload)
+        added, saved = self._starts[kind, payload, team]
+        first = free == 0  # new connections, and full buckets
+        key = network.way(kind, payload, team).key
+        silent = begins - free - self._plan(key, team).latency  # of the last one, under way
+        halvings = np.where(first, inf, np.maximum(0.0, silent) // network.pause)
+        slow = np.asarray(added)[np.minimum(halvings, len(added) - 1).astype(int)]
+        if not saved:
+            return slow
+        empty = np.where(first, 0.0, np.maximum(0.0, network.filling - (begins - free)))
+        return slow - np.maximum(0.0, saved - empty)
 
     def _real(
         self, transmission: float, latency: float, plan: CollectivePlan

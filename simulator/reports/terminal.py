@@ -54,7 +54,7 @@ def summary(result: "Result") -> Table:
         ),
         "final_loss": lambda row: _final(row["loss"]["last"], row["diverged"]),
     }
-    intervals = _with_intervals(seeds) if result.replicates else {}
+    intervals = _with_intervals(seeds) if "interval90" in rows[0] else {}
     cells |= intervals
     always = {"seconds_per_step", "final_loss"} | ({"time_to_target_s"} if target else set())
     columns: dict[str, Cell] = {"algorithm": _named}

@@ -16,7 +16,7 @@ PLAIN = {  # keys by which nothing becomes random, if their times are constant; 
     "group": {"name", "workers", "compute", "region", "nic", "device"},
     "network": {
         *("model", "collective", "latency", "bandwidth", "jitter", "tcp_window", "duration"),
-        *("fairness", "slow_start", "link", "outage"),
+        *("fairness", "slow_start", "link", "outage", "transport", "mtu", "sockets", "burst"),
     },
     "link": {"between", "latency", "bandwidth", "jitter", "tcp_window", "sharing"},
     "server": {"receive", "apply", "bandwidth", "region"},

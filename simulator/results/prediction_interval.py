@@ -4,9 +4,12 @@ Two errors add up, each known from few values: those of the calibrated numbers a
 bootstrap replicates show, and the model's own, which programs show that no run was fitted to.
 """
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import exp, inf, isfinite, log, sqrt
+from pathlib import Path
 
 import numpy as np
 
@@ -16,6 +19,7 @@ from paceline.simulator.scenario.overhead import ModelError
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
 SHARE = 0.90  # probability that an interval holds the measured value
+TRANSPORT = Path(__file__).with_name("transport.toml")
 PACE, TARGET = "seconds_per_step", "time_to_target"
 
 
@@ -65,6 +69,72 @@ class Unfitted:
         )
 
 
+BARE = ModelError(
+    programs=9,
+    source="docs/validation/amd-epyc-2-cores.json",
+    seconds_per_step={"blocking": 0.03355, "overlapped": 0.0472, "server": 0.03333},
+    time_to_target={"blocking": 0.05039, "overlapped": 0.08915, "server": 0.05593},
+)
+"""What predictions of real links missed in the validation matrix, as its table of them says."""
+TELLING = 0.05  # share of the time from which links are worth a note
+
+
+@cache
+def transport() -> dict[str, float]:
+    """Return what the experiment of docs/transport.md says of links, whose `page` writes the file.
+
+    `cells`: how many it has; `error`: relative standard deviation that `network.tcp` leaves;
+    `longer`, `most`: by how much of their time without TCP they took longer: median, 95th
+    percentile.
+    """
+    return tomllib.loads(TRANSPORT.read_text("utf-8"))
+
+
+@dataclass(frozen=True)
+class Uncalibrated(Unfitted):
+    """The error of a prediction over TCP without a profile; `share`: of the time, communicating."""
+
+    share: float
+
+    def spread(self, quantity: str) -> Spread:
+        """Return the spread of measured values: that of programs, and of the time in links."""
+        links = Spread((self.share * transport()["error"]) ** 2, transport()["cells"] - 1)
+        return super().spread(quantity) + links
+
+    @property
+    def basis(self) -> str:
+        """Say where the error comes from."""
+        return (
+            f"no profile: what network.transport missed in {transport()['cells']} conditions of "
+            "links (docs/transport.md), and the validation matrix in "
+            f"{self.error.programs} programs ({self.error.source}); calibrate to narrow them"
+        )
+
+
+def uncalibrated(scenario: Scenario, family: str | None, share: float) -> Uncalibrated | None:
+    """Return the error of a prediction over TCP, None with a profile or over ideal links."""
+    bare = scenario.calibration is None and scenario.network.transport == "tcp"
+    return Uncalibrated(BARE, family, share) if bare else None
+
+
+def ideal(scenario: Scenario, share: float) -> list[str]:
+    """Say how much slower real links are; `share`: of the time, the most that is communicating."""
+    network = scenario.network
+    lines = (network, *network.link)
+    limited = any(
+        rate is not None for each in lines for rate in (each.bandwidth, each.up, each.down)
+    )
+    if scenario.calibration or network.transport != "ideal" or not limited or share < TELLING:
+        return []
+    known = transport()
+    typical, most = (f"{100 * known[each]:.0f} %" for each in ("longer", "most"))
+    return [
+        f"ideal links: over TCP collectives took {typical} longer in the median of "
+        f"{known['cells']} measured conditions, {most} at the 95th percentile "
+        '(docs/transport.md); network.transport = "tcp" models it'
+    ]
+
+
 FITTED = "standard errors of the profile, which was fitted to this program under such conditions"
 ALONE = "standard errors of the profile alone: it states no error of the model"
 
@@ -107,9 +177,9 @@ def intervals(
 ) -> dict[str, list[float] | None]:
     """Return, by quantity, an interval that holds a measured run's value with probability `SHARE`.
 
-    `runs` use the calibrated numbers as they are, `replicates` redrawn ones. `paired`: the measured
-    run will meet the very delays of `runs`, seed by seed; otherwise delays of its own. `model`: the
-    error of the model itself.
+    `runs` use the calibrated numbers as they are, `replicates` redrawn ones; without a profile
+    there are none. `paired`: the measured run will meet the very delays of `runs`, seed by seed;
+    otherwise delays of its own. `model`: the error of the model itself.
     """
     quantities = {PACE: statistics.seconds_per_step}
     if target is not None:
@@ -142,18 +212,19 @@ def _interval(  # noqa: PLR0913, PLR0917
     centre = sum(own) / len(own)
     of_seed = dict(zip(own_seeds, own, strict=True))
     bases = [of_seed[seed] if paired else centre for seed in seeds]
-    logs = _logs(values, bases)
-    if len(logs) < 2 or not isfinite(centre):
+    logs, seeded = _logs(values, bases), _logs(own, [centre] * len(own))
+    several = len(seeded) > 1
+    if not values and several and not paired:  # without a profile: delays of its own
+        logs = seeded
+    if (values and len(logs) < 2) or not isfinite(centre):
         return None
-    variance = float(np.var(logs, ddof=1))
-    if not paired:  # the centre is a mean over seeds, and itself not certain
-        seeded = _logs(own, [centre] * len(own))
-        several = len(seeded) > 1
+    variance = float(np.var(logs, ddof=1)) if logs else 0.0
+    if logs and not paired:  # the centre is a mean over seeds, and itself not certain
         spread = float(np.var(seeded, ddof=1)) if several else variance
         variance += spread / len(seeded if several else logs)
-    found = Spread(variance, len(logs) - 1)
+    found = Spread(variance, max(len(logs) - 1, 1))
     half = (found + model if model else found).half
-    high = centre * exp(half) if len(logs) == len(values) else inf
+    high = centre * exp(half) if len(logs) >= len(values) else inf
     return [centre * exp(-half), high]
 
 

@@ -187,7 +187,8 @@ def _time_to_target(
     return found | {"reached": reached(times)}
 
 
-def _breakdown(runs: Sequence[Run]) -> dict[str, float]:
+def breakdown(runs: Sequence[Run]) -> dict[str, float]:
+    """Return the shares of the workers' time, by use."""
     spent = {kind: sum(run.seconds[kind] for run in runs) for kind in runs[0].seconds}
     total = sum(spent.values())
     return {kind: _ratio(seconds, total) for kind, seconds in spent.items()}
@@ -277,7 +278,7 @@ def summarise(
         "scalability": _ratio(_mean(rate), ideal_rate),
         "bytes_per_step": _mean([_ratio(run.curve["bytes"][-1], run.steps) for run in runs]),
         "cost": _ends(runs, "cost")["last"],
-        "breakdown": _breakdown(runs),
+        "breakdown": breakdown(runs),
         "staleness": _staleness(runs),
         "server": {"inbox_bytes": inbox} if inbox > 0 else None,
         "links": {link: _mean([run.links.get(link, 0.0) for run in runs]) for link in links},

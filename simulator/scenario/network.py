@@ -120,6 +120,21 @@ class Network(_Line):
         default=Constant.model_validate({"value": "0 s"}),
         description='one way, per hop; required unless collective = "given"',
     )
+    transport: Literal["ideal", "tcp"] = Field(
+        default="ideal",
+        description="what travels: payloads alone, or TCP's packets, with its windows",
+    )
+    mtu: Literal[1500, 9000] = Field(
+        default=1500, description='bytes of a packet, with transport = "tcp"'
+    )
+    sockets: Annotated[int, Field(ge=1, le=64)] = Field(
+        default=1, description='connections between two nodes, with transport = "tcp"'
+    )
+    burst: Annotated[Bytes, Field(gt=0)] | None = Field(
+        default=None,
+        description="token bucket of a shaped link: what passes at once after a pause, with "
+        'transport = "tcp"',
+    )
     duration: Law | None = Field(
         default=None, description='duration of one mean (D), with collective = "given"'
     )
@@ -129,7 +144,8 @@ class Network(_Line):
     )
     slow_start: Annotated[Bytes, Field(gt=0)] | None = Field(
         default=None,
-        description="a flow's first window, doubled every round trip; left out: no slow start",
+        description="a flow's first window, doubled every round trip; left out: no slow start, or, "
+        'with transport = "tcp", ten segments after each pause',
     )
     regions: TableOf | None = Field(
         default=None, description="CSV file of latencies and bandwidths from region to region"

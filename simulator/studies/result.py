@@ -85,11 +85,11 @@ class Result:
             "workers": usage.workers(runs),
             "bottleneck": bottleneck.sentence(scenario, algorithm, runs),
         }
-        if self.replicates:
-            model = self._unfitted[algorithm.label]
+        model = self._unfitted[algorithm.label]
+        if self.replicates or model:
             stated = prediction_interval.intervals(
                 runs,
-                statistics.group(self.replicates)[algorithm.label],
+                statistics.group(self.replicates).get(algorithm.label, ()),
                 target=scenario.run.target_loss,
                 paired=self.paired,
                 model=model,
@@ -106,10 +106,18 @@ class Result:
     def _unfitted(self) -> dict[str, Unfitted | None]:
         """The model's error by label; None for a program that the profile was fitted to."""
         known = {name: program.family for name, program in catalogue().items()}
-        return {
-            each.label: prediction_interval.unfitted(self.scenario, each, known.get(each.name))
-            for each in self.scenario.algorithm
-        }
+        found = {}
+        for each in self.scenario.algorithm:
+            family, share = known.get(each.name), self._communicating[each.label]
+            bare = prediction_interval.uncalibrated(self.scenario, family, share)
+            found[each.label] = bare or prediction_interval.unfitted(self.scenario, each, family)
+        return found
+
+    @cached_property
+    def _communicating(self) -> dict[str, float]:
+        """The share of the workers' time that communicating takes, by label."""
+        shares = {label: statistics.breakdown(runs) for label, runs in self.groups.items()}
+        return {label: each["communicate"] for label, each in shares.items()}
 
     @property
     def failures(self) -> list[str]:
@@ -148,7 +156,8 @@ class Result:
             *statistics.notes(self.groups),
             *unsaturated.notes(self.scenario, self.runs),
             *extrapolation.notes(self.scenario, self.groups),
-            *(prediction_interval.notes(self._unfitted) if self.replicates else ()),
+            *prediction_interval.notes(self._unfitted),
+            *prediction_interval.ideal(self.scenario, max(self._communicating.values())),
             *([HEAVY] if self.scenario.heavy_tailed and len(self.seeds) > 1 else []),
         ]
 

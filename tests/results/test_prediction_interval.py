@@ -2,6 +2,8 @@
 
 import inspect
 import sys
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from scipy.stats import t
 
 from paceline import simulate
 from paceline.simulator.programs import catalogue
+from paceline.simulator.results import prediction_interval
 from paceline.simulator.results.prediction_interval import ALONE, FITTED, Spread
 from tests.helpers.worlds import scenario
 
@@ -20,12 +23,14 @@ ERROR = {
     "seconds_per_step": {"blocking": 0.01, "overlapped": 0.04, "server": 0.02},
     "time_to_target": {"blocking": 0.03, "overlapped": 0.05, "server": 0.06},
 }
+KNOWN = {"sd": {}, "replicates": 4, "fitted": ["ssgd"], "model_error": ERROR}
+ROOT = Path(__file__).parents[2]
 ALGORITHMS = ({"name": "ssgd"}, {"name": "local-sgd", "tau": 2}, {"name": "dts", "delay": 2},
               {"name": "asgd"}, {"name": "d-psgd"})  # fmt: skip
 
 
 def rows(*algorithms, **calibration):
-    known = {"sd": {}, "replicates": 4, "fitted": ["ssgd"], "model_error": ERROR} | calibration
+    known = KNOWN | calibration
     world = scenario(*(algorithms or ALGORITHMS), compute="1 s", steps=6, calibration=known)
     result = simulate(world, paired=True)
     return {each["label"]: each for each in result.algorithms}, result
@@ -75,6 +80,39 @@ def test_a_profile_that_states_no_error_of_the_model_says_so():
     assert all(half(row) == pytest.approx(0, abs=1e-12) for row in found.values())
     assert {row["interval90_basis"] for row in found.values()} == {ALONE}
     assert result.notes == simulate(result.scenario.model_copy(update={"calibration": None})).notes
+
+
+def test_over_tcp_a_prediction_without_a_profile_has_an_interval():
+    """Programs' errors alone where the links take no time, and those of links in proportion."""
+    line = {"latency": "20 ms", "bandwidth": "100 kbit/s"}
+    known = tomllib.loads((ROOT / "validate/calibration/model_error.toml").read_text())["real"]
+    assert prediction_interval.BARE.model_dump() == known
+    alone = Spread(known["seconds_per_step"]["blocking"] ** 2, 8)
+    result = simulate(scenario({"name": "ssgd"}, network=line | {"transport": "tcp"}))
+    row = result.algorithms[0]
+    share = row["breakdown"]["communicate"]
+    assert 0.2 < share < 0.8
+    links = prediction_interval.transport()
+    both = alone + Spread((share * links["error"]) ** 2, links["cells"] - 1)
+    assert half(row) == pytest.approx(both.half)
+    low, high = row["seconds_per_step"]["interval90"]
+    assert low < row["seconds_per_step"]["mean"] < high
+    (note,) = [each for each in result.notes if "90 % intervals" in each]
+    assert "no profile" in note
+    quick = scenario({"name": "ssgd"}, network={"latency": "0 s", "transport": "tcp"})
+    assert half(simulate(quick).algorithms[0]) == pytest.approx(alone.half)
+    calibrated = scenario({"name": "ssgd"}, network=line | {"transport": "tcp"}, calibration=KNOWN)
+    assert half(simulate(calibrated).algorithms[0]) < half(row)
+
+
+def test_ideal_links_admit_in_a_sentence_that_real_ones_are_slower():
+    line = {"latency": "20 ms", "bandwidth": "100 kbit/s"}
+    (note,) = simulate(scenario({"name": "ssgd"}, {"name": "dts", "delay": 2}, network=line)).notes
+    assert "longer in the median" in note
+    assert 'network.transport = "tcp"' in note
+    for silent in (line | {"bandwidth": "100 Gbit/s", "latency": "1 us"}, {"latency": "1 s"}):
+        assert simulate(scenario({"name": "ssgd"}, network=silent)).notes == []
+    assert simulate(scenario({"name": "psgd"}, network=line)).notes == []
 
 
 @given(st.lists(st.tuples(st.floats(1e-8, 1.0), st.integers(1, 30)), min_size=2, max_size=2))

@@ -250,7 +250,8 @@ def _paths(scenario: Scenario, nodes: int) -> dict[tuple[int, int], LinkPath]:
         raise InputError(
             f'{scenario.file}: validation.network = "kernel": {why}; or write "emulated"'
         )
-    network = ClosedForm(scenario)
+    bare = scenario.network.model_copy(update={"transport": "ideal"})  # TCP itself runs over them
+    network = ClosedForm(scenario.model_copy(update={"network": bare}))
     found = {}
     for a in range(nodes):
         for b in range(nodes):

@@ -73,6 +73,7 @@ class EmulatedNetwork(RealNetwork):
         """Begin when the links are free; due after the scenario's time."""
         begins = max(joined, self._links_free)
         transmission, latency = self.traffic.cost(kind, largest or size)
+        transmission += self.traffic.waking(kind, largest or size, begins, self._links_free)
         self._links_free = begins + transmission
         return begins, self._links_free + latency
 

@@ -176,6 +176,8 @@ class Clocks(Schedule):
         transmission, latency = self._cost(kind, payload, begun)
         if not self._payloads:
             transmission = transmission + self._traffic[0].network.settings.setup
+        if self._traffic[0].network.pause < inf:
+            transmission = transmission + self._traffic[0].waking(kind, payload, begins, self._free)
         kind = self._traffic[0].network.way(kind, payload, None).key
         free: Any = begins + transmission
         done: Any = free + latency

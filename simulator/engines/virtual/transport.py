@@ -100,6 +100,9 @@ class ClosedFormTransport:
                 transmission, latency = self.traffic.collective(
                     collective.kind, sum(sizes) / len(sizes), max(sizes), whole
                 )
+                transmission += self.traffic.waking(
+                    collective.kind, max(sizes), begins, free, whole
+                )
                 if crashed[0] >= begins + transmission + latency:
                     break
             begins = run.recovery.restart(collective, team, begins, crashed)

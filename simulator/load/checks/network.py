@@ -47,6 +47,18 @@ def _settings(scenario: Scenario) -> Iterator[Problem]:
     yield from _library(scenario)
     yield from _lines(scenario)
     yield from _windows(network)
+    if network.transport == "ideal":
+        for key in ("mtu", "sockets", "burst"):
+            if key in network.model_fields_set:
+                yield Problem(
+                    ("network", key),
+                    'only TCP has it; write network.transport = "tcp", or remove it',
+                )
+    elif given:
+        yield Problem(
+            ("network", "transport"),
+            'contradicts network.collective = "given", whose duration is all; remove one of them',
+        )
     if not given and "latency" not in network.model_fields_set and network.platform is None:
         yield Problem(("network", "latency"), 'missing; write network.latency = "80 ms"')
 
@@ -179,7 +191,8 @@ def _table(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Prob
 def _closed_form(scenario: Scenario) -> Iterator[Problem]:
     """Refuse the settings that only the flow model simulates."""
     network = scenario.network
-    for key in ("fairness", "slow_start", "platform", "background", "outage"):
+    slow_start = () if network.transport == "tcp" else ("slow_start",)
+    for key in ("fairness", *slow_start, "platform", "background", "outage"):
         if key in network.model_fields_set:
             yield Problem(("network", key), REMEDY)
     for index, link in enumerate(network.link):
@@ -191,6 +204,11 @@ def _closed_form(scenario: Scenario) -> Iterator[Problem]:
 
 def _flows(scenario: Scenario) -> Iterator[Problem]:
     network = scenario.network
+    if network.burst is not None:
+        yield Problem(
+            ("network", "burst"),
+            'only network.model = "closed-form" has it; write that, or remove it',
+        )
     if COLLECTIVES[network.collective].messages is None:
         yield Problem(
             ("network", "collective"),

@@ -11,10 +11,12 @@ from itertools import pairwise
 from math import inf
 
 from paceline.simulator.distributions.law import Law
+from paceline.simulator.network import tcp
 from paceline.simulator.network.topology.graph import NetworkGraph, PlacePath, background_times
 from paceline.simulator.network.topology.hosts import Hosts
 from paceline.simulator.network.topology.places import Places
 from paceline.simulator.network.topology.traffic_shape import Line, TimesInForce
+from paceline.simulator.scenario.network import Network
 from paceline.simulator.scenario.scenario import Scenario
 
 __all__ = ["Greedy", "Line", "Route", "Topology"]
@@ -52,7 +54,10 @@ class Topology:
         self._graph = NetworkGraph(scenario) if platform is None else Hosts(scenario)
         self._scenario = scenario
         self._routes: dict[tuple[int, ...], Route] = {}
-        self.lines: list[Line] = self._graph.lines
+        usable = tcp.usable(scenario.network)
+        self.lines: list[Line] = [
+            replace(line, capacity=line.capacity * usable) for line in self._graph.lines
+        ]
         self._numbers = list(range(len(self.lines)))
 
     def among(self, lines: list[Line], name: str) -> "Topology":
@@ -85,7 +90,8 @@ class Topology:
                 path = graph.between(graph.sites[source], graph.sites[to])
                 lines += graph.cards[source].out + path.lines + graph.cards[to].into
                 paths.append(path)
-            self._routes[ranks] = _route(tuple(self._numbers[line] for line in lines), paths)
+            numbers = tuple(self._numbers[line] for line in lines)
+            self._routes[ranks] = _route(numbers, paths, self._scenario.network)
         return self._routes[ranks]
 
     def hop(self, source: int, to: int) -> str:
@@ -121,12 +127,18 @@ class Topology:
         for index, traffic in enumerate(self._scenario.network.background):
             if traffic.flows is not None:
                 path = self._graph.between(*traffic.between)
-                flow = Greedy(_route(path.lines, [path]), background_times(self._scenario, index))
+                flow = Greedy(
+                    _route(path.lines, [path], self._scenario.network),
+                    background_times(self._scenario, index),
+                )
                 found += [flow] * traffic.flows
         return found
 
 
-def _route(lines: tuple[int, ...], paths: list[PlacePath]) -> Route:
-    limits = [each.window / (2 * each.latency) for each in paths if each.latency]
+def _route(lines: tuple[int, ...], paths: list[PlacePath], network: Network) -> Route:
+    windows = [tcp.window(network, each.window if each.window < inf else None) for each in paths]
+    limits = [
+        a / (2 * each.latency) for a, each in zip(windows, paths, strict=True) if each.latency
+    ]
     laws = tuple(law for each in paths for law in each.laws)
     return Route(lines, laws, min(limits, default=inf), 2 * sum(law.expectation for law in laws))

@@ -1,0 +1,109 @@
+"""What TCP leaves of a link: headers, acknowledgements, windows, and slow start after idleness.
+
+Nothing here is fitted to the collectives of docs/transport.md, which measures what these rules miss
+over links of the kernel. Sizes are bytes, times seconds.
+"""
+
+from collections.abc import Iterable
+from math import inf, ldexp
+
+from paceline.simulator.scenario.network import Network
+
+HEADERS = 20 + 20 + 12  # IPv4 (RFC 791), TCP (RFC 9293), its timestamps (RFC 7323)
+FRAME = 14  # Ethernet's header, which the token bucket of a shaped link counts, too
+PER_ACK = 2  # full segments that are acknowledged at once (RFC 9293, 3.8.6.3)
+INITIAL = 10  # segments of the first window (RFC 6928)
+IDLE = 0.2  # and a round trip: time-out of Linux, in which the window of idle connections halves
+WINDOW = 3 * 2**20  # of one socket: half of Linux's largest receive buffer (tcp_rmem, tcp(7))
+
+
+def payload(mtu: int) -> int:
+    """Return the bytes of payload in a full packet."""
+    return mtu - HEADERS
+
+
+def share(mtu: int, frame: int = FRAME) -> float:
+    """Return the share of a link's bytes that is payload."""
+    return payload(mtu) / (mtu + frame)
+
+
+def acknowledgements(mtu: int, frame: int = FRAME) -> float:
+    """Return the bytes of acknowledgements that travel back, per byte of full packets."""
+    return (HEADERS + frame) / (PER_ACK * (mtu + frame))
+
+
+def start(sizes: Iterable[float], rate: float, round_trip: float, first: float) -> float:
+    """Return the seconds by which slow start delays messages that follow each other.
+
+    The messages, of `sizes`, share one connection of `rate` bytes/s, whose window is `first` bytes
+    and grows by all that is acknowledged, so doubles every round trip (RFC 5681). While it is
+    smaller than the round trip's worth of bytes, the sender stands still for the rest of each round
+    trip that is not a message's last.
+    """
+    window, lost = first, 0.0
+    for size in sizes:
+        if window >= rate * round_trip:
+            break
+        left = size
+        while left > window and window < rate * round_trip:
+            lost += round_trip - window / rate
+            left -= window
+            window *= 2
+        window += min(left, window)
+    return lost
+
+
+def resumed(first: float, sent: float, halvings: int) -> float:
+    """Return the window of a connection that has `sent` bytes and then was idle (RFC 2861).
+
+    It has halved with each time-out that passed since, down to the `first`.
+    """
+    return max(first, ldexp(first + sent, -halvings))
+
+
+def credit(sizes: Iterable[float], rate: float, latency: float, burst: float) -> float:
+    """Return the seconds that a token bucket saves messages that follow each other.
+
+    It is full of `burst` bytes at first, lets as many pass at once, and refills at `rate` bytes/s
+    in the `latency` that passes before the next message.
+    """
+    tokens, saved = burst, 0.0
+    for size in sizes:
+        used = min(tokens, size)
+        saved += used / rate
+        tokens = min(burst, tokens - used + rate * latency)
+    return saved
+
+
+# As a scenario's [network] has them
+
+
+def one_way(network: Network) -> bool:
+    """Whether acknowledgements of means meet no payload: a node sends, then receives."""
+    return network.library == "ideal" and network.collective in ("tree", "star")
+
+
+def on_one(network: Network, kind: str) -> bool:
+    """Whether messages of a collective follow each other on the same connections."""
+    rings = network.library != "ideal" or network.collective in ("ring", "hierarchical")
+    return rings or kind == "gather"
+
+
+def usable(network: Network) -> float:
+    """Return the share of a link's bandwidth that carries payload, 1 with ideal transport."""
+    if network.transport == "ideal":
+        return 1.0
+    back = 0.0 if one_way(network) else acknowledgements(network.mtu)
+    return share(network.mtu) / (1 + back)
+
+
+def window(network: Network, own: float | None) -> float:
+    """Return the most bytes in flight between two nodes; `own`: the window that is set, if any."""
+    if network.transport == "ideal":
+        return own or inf
+    return (own or WINDOW) * network.sockets
+
+
+def first_window(network: Network) -> float:
+    """Return the bytes of the first window between two nodes."""
+    return (network.slow_start or INITIAL * payload(network.mtu)) * network.sockets

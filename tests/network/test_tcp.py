@@ -1,0 +1,197 @@
+"""TCP over the links of [network]: never faster than ideal ones, and why it is slower."""
+
+from math import inf
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline import simulate
+from paceline.simulator.errors import InputError
+from paceline.simulator.network import tcp
+from paceline.simulator.network.closed_form import ClosedForm
+from paceline.simulator.network.mean_cost import mean_cost
+from tests.helpers.worlds import scenario
+
+LINE = {"latency": "20 ms", "bandwidth": "100 Mbit/s"}
+MODEL = {"parameters": 1_000_000}
+
+
+def world(*algorithms, compute="10 ms", payload=MODEL, workers=4, steps=6, **network):
+    return scenario(
+        *(algorithms or ({"name": "ssgd"},)),
+        workers=workers, compute=compute, model=payload, steps=steps, network=LINE | network,
+    )  # fmt: skip
+
+
+def paces(made, **options):
+    return [each["seconds_per_step"]["mean"] for each in simulate(made, **options).algorithms]
+
+
+def test_a_packet_carries_its_headers_and_every_second_one_is_acknowledged():
+    """1448 of 1514 bytes, and 66 back for 3028; 8948 of 9014 with jumbo frames."""
+    assert tcp.share(1500) == pytest.approx(1448 / 1514)
+    assert tcp.acknowledgements(1500) == pytest.approx(66 / 3028)
+    assert tcp.share(9000) == pytest.approx(8948 / 9014)
+    cost = {each: mean_cost(world(transport="tcp", collective=each)) for each in ("ring", "tree")}
+    ideal = {each: mean_cost(world(collective=each)) for each in cost}
+    ratio = {each: cost[each].transmission / ideal[each].transmission for each in cost}
+    assert ratio["tree"] == pytest.approx(1514 / 1448)  # acknowledgements meet no payload
+    assert ratio["ring"] == pytest.approx(1514 / 1448 * (1 + 66 / 3028))
+
+
+def test_slow_start_by_hand():
+    """Windows of 1, 2, 4 kB over a pipe of 10 kB: 100 ms less each window's own time."""
+    rate, trip = 100_000.0, 0.1
+    assert tcp.start([7000.0], rate, trip, 1000.0) == pytest.approx(0.09 + 0.08)
+    assert tcp.start([7001.0], rate, trip, 1000.0) == pytest.approx(0.09 + 0.08 + 0.06)
+    assert tcp.start([1e9], rate, trip, 1000.0) == pytest.approx(0.09 + 0.08 + 0.06 + 0.02)
+    assert tcp.start([1000.0] * 3, rate, trip, 1000.0) == 0.0  # each within its window
+    assert tcp.start([1000.0, 2001.0], rate, trip, 1000.0) == pytest.approx(0.08)
+    assert tcp.start([1e9], rate, 0.0, 1000.0) == 0.0
+    assert tcp.start([3000.0], inf, trip, 1000.0) == pytest.approx(0.1)
+
+
+def test_a_window_halves_with_each_time_out_of_a_pause():
+    assert [tcp.resumed(10.0, 70.0, count) for count in range(5)] == [80.0, 40.0, 20.0, 10.0, 10.0]
+    made = ClosedForm(world(transport="tcp"))
+    added, _ = made.after_pause("mean", range(4), made.model_bytes)
+    assert added[0] == added[1] == 0.0  # what is left is still the round trip's worth
+    assert added == sorted(added)
+    assert added[-1] > 0.1
+
+
+sizes = st.lists(st.floats(1, 1e9), min_size=1, max_size=20)
+
+
+@given(sizes, st.floats(1e3, 1e10), st.floats(0, 1), st.floats(1e3, 1e6), st.floats(1, 4))
+def test_slow_start_costs_less_with_larger_windows_and_shorter_round_trips(
+    sizes, rate, trip, first, more
+):
+    lost = tcp.start(sizes, rate, trip, first)
+    assert lost >= 0
+    assert tcp.start(sizes, rate, trip / more, first) <= lost + 1e-9
+    assert tcp.start(sizes, rate, trip, 2 * first) <= lost + 1e-9
+    assert lost <= 40 * len(sizes) * trip
+
+
+@given(
+    collective=st.sampled_from(["ring", "tree", "star", "recursive-doubling", "halving-doubling"]),
+    workers=st.integers(2, 9),
+    latency=st.integers(0, 300_000),
+    rate=st.integers(100, 10**8),
+    parameters=st.integers(100, 10**8),
+    sockets=st.integers(1, 8),
+)
+def test_tcp_is_never_faster_and_larger_packets_and_more_sockets_never_slower(
+    collective, workers, latency, rate, parameters, sockets
+):
+    def cost(**network):
+        made = world(
+            workers=workers, collective=collective, latency=f"{latency} us",
+            bandwidth=f"{rate} kbit/s", payload={"parameters": parameters}, **network,
+        )  # fmt: skip
+        found, whole = ClosedForm(made), mean_cost(made)
+        cold = found.after_pause("mean", range(workers), made.model.bytes)[0][-1]
+        return whole.transmission + whole.latency, cold if found.pause < inf else 0.0
+
+    over = 1 + 1e-9
+    ideal, tcp_1500 = cost(), cost(transport="tcp")
+    jumbo = cost(transport="tcp", mtu=9000)
+    several = cost(transport="tcp", sockets=sockets)
+    assert ideal[1] == 0.0
+    assert ideal[0] <= tcp_1500[0] * over
+    assert jumbo[0] <= tcp_1500[0] * over
+    assert several[0] <= tcp_1500[0] * over
+    assert sum(several) <= sum(tcp_1500) * over
+
+
+def test_a_window_s_worth_of_bytes_travels_in_a_round_trip():
+    far = world(transport="tcp", latency="500 ms", bandwidth="10 Gbit/s")
+    assert ClosedForm(far).link(0, 1).bandwidth == pytest.approx(tcp.WINDOW / 1.0)
+    four = world(transport="tcp", latency="500 ms", bandwidth="10 Gbit/s", sockets=4)
+    assert ClosedForm(four).link(0, 1).bandwidth == pytest.approx(4 * tcp.WINDOW)
+    own = world(transport="tcp", latency="500 ms", bandwidth="10 Gbit/s", tcp_window="1 MB")
+    assert ClosedForm(own).link(0, 1).bandwidth == pytest.approx(1e6)
+
+
+@pytest.mark.parametrize("engine", ["virtual", "batched"])
+def test_only_a_mean_after_a_pause_starts_slowly(engine):
+    """Steps of 150 ms are no pause; 30 of them, 4.5 s, last for 18 time-outs of 240 ms."""
+    algorithms = {"name": "local-sgd", "tau": 1}, {"name": "local-sgd", "tau": 30}
+    made = world(*algorithms, compute="150 ms", transport="tcp", steps=60)
+    often, seldom = paces(made, engine=engine)
+    network = ClosedForm(made)
+    mean = sum((network.mean_cost().transmission, network.mean_cost().latency))
+    cold = network.after_pause("mean", range(4), made.model.bytes)[0][-1]
+    assert network.pause == pytest.approx(0.24)
+    assert cold > 0.01
+    assert often == pytest.approx(0.15 + mean + cold / 60)  # on new connections
+    assert seldom == pytest.approx(0.15 + (mean + cold) / 30)
+
+
+@pytest.mark.parametrize("name", ["ring", "tree"])
+def test_both_network_models_agree_where_nothing_is_shared(name):
+    line = LINE | {"transport": "tcp", "collective": name}
+    closed, flows = (
+        mean_cost(scenario({"name": "ssgd"}, model=MODEL, network=line | {"model": model}))
+        for model in ("closed-form", "flows")
+    )
+    assert flows.transmission == pytest.approx(closed.transmission)
+    assert flows.latency == pytest.approx(closed.latency)
+
+
+def test_a_bucket_lets_the_first_bytes_of_each_message_pass():
+    """By hand: 3 kB of tokens, 1 kB/s; two seconds between messages refill 2 kB."""
+    assert tcp.credit([5000.0], 1000.0, 0.0, 3000.0) == pytest.approx(3.0)
+    assert tcp.credit([5000.0, 5000.0], 1000.0, 2.0, 3000.0) == pytest.approx(5.0)
+    assert tcp.credit([1000.0] * 4, 1000.0, 0.0, 3000.0) == pytest.approx(3.0)
+    assert tcp.credit([5000.0] * 2, 1000.0, 9.0, 3000.0) == pytest.approx(6.0)
+
+
+@pytest.mark.parametrize("engine", ["virtual", "batched"])
+def test_a_bucket_is_as_full_as_the_pause_was_long(engine):
+    """A step of 1 ms refills an eighth of the 100 kB that 8 ms do, at 100 Mbit/s."""
+    saved = []
+    for compute in ("1 ms", "100 ms"):
+        line = {"compute": compute, "transport": "tcp", "latency": "0 s"}
+        plain, shaped = (world(**line, **each) for each in ({}, {"burst": "100 kB"}))
+        saved.append(6 * (paces(plain, engine=engine)[0] - paces(shaped, engine=engine)[0]))
+    whole = 1e5 / (100e6 / 8)
+    assert saved == pytest.approx([whole + 5 * 0.001, 6 * whole], rel=1e-3)
+
+
+@settings(max_examples=12)
+@given(
+    collective=st.sampled_from(["ring", "tree", "star", "halving-doubling"]),
+    tau=st.integers(1, 4),
+    burst=st.sampled_from([{}, {"burst": "10 kB"}, {"burst": "1 MB"}]),
+    mean=st.sampled_from(["20 ms", "100 ms", "300 ms"]),
+)
+def test_both_engines_state_the_same_numbers(collective, tau, burst, mean):
+    law = {"dist": "exponential", "mean": mean}
+    made = world(
+        {"name": "local-sgd", "tau": tau}, {"name": "overlap-local-sgd", "tau": tau},
+        compute=law, transport="tcp", collective=collective, **burst,
+    )  # fmt: skip
+    assert paces(made, engine="virtual", seeds=2) == paces(made, engine="batched", seeds=2)
+
+
+def test_a_message_after_a_long_step_starts_slowly():
+    quick, slow = (
+        world({"name": "asgd"}, compute=each, transport="tcp") for each in ("1 ms", "1 s")
+    )
+    found = ClosedForm(slow).message_link(0, 4)
+    assert found.bandwidth == ClosedForm(quick).message_link(0, 4).bandwidth
+    assert found.latency > ClosedForm(quick).message_link(0, 4).latency == pytest.approx(0.02)
+
+
+def test_keys_of_tcp_are_refused_without_it():
+    for key, value in {"mtu": 9000, "sockets": 2, "burst": "32 KiB", "slow_start": "20 kB"}.items():
+        with pytest.raises(InputError, match=f"network.{key}"):
+            world(**{key: value})
+        world(transport="tcp", **{key: value})
+    with pytest.raises(InputError, match=r"network\.transport.*contradicts"):
+        scenario(
+            {"name": "ssgd"}, network={"collective": "given", "duration": "1 s", "transport": "tcp"}
+        )

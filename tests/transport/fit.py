@@ -1,0 +1,141 @@
+"""What the model misses: residuals of all cells, and of each rate when it is left out.
+
+All but one number of the model are of standards or of Linux. It is fitted here: how late the kernel
+wakes for a token bucket; for each rate, to the other rates alone.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline import simulate
+from paceline.simulator.load.load import parse
+from tests.transport import measure, model
+from tests.transport.cells import CELLS, CONTROLS, KINDS, Cell, design
+from tests.transport.model import LATE
+
+__all__ = ["CELLS", "CONTROLS", "KINDS"]
+
+OUT = (5.0, 20.0, 50.0, 200.0)  # Mbit/s left out in turn
+TRIED = [1e-6 * each for each in range(0, 41, 2)]  # seconds
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A cell and its record."""
+
+    cell: Cell
+    record: Mapping[str, Any]
+
+    @property
+    def calm(self) -> bool:
+        """Whether the record counts: other processes did not disturb it."""
+        return not measure.disturbed(dict(self.record))
+
+    def predicted(self, late: float | None = LATE) -> float:
+        """Return the median seconds of its repetitions, without the first; None: without TCP."""
+        known = self.record
+        count = len(known["each"])
+        found = model.seconds(self.cell, count, known["gap"], known["ping"], late)
+        return statistics.median(found[1:])
+
+    @property
+    def lasted(self) -> float:
+        """Return the mean seconds of all repetitions, of which the first is on new connections."""
+        return statistics.fmean(self.record["each"])
+
+    @property
+    def plain(self) -> bool:
+        """Whether a scenario can describe the cell: its collective, and TCP as Linux has it."""
+        cell = self.cell
+        usual = cell.after_idle and cell.congestion != "bbr"
+        return cell.kind in ("ring", "tree") and bool(usual or not cell.idle)
+
+    def simulated(self) -> float:
+        """Return the mean seconds of all repetitions that the simulator states, in closed form.
+
+        A worker computes for as long as the cell pauses between two of them.
+        """
+        cell, known = self.cell, self.record
+        table = {
+            "model": {"parameters": cell.payload, "bytes_per_parameter": 1},
+            "objective": {"kind": "none"},
+            "optimizer": {"lr": 0.1},
+            "cluster": {"workers": cell.ranks, "compute": f"{known['gap']} s"},
+            "network": {
+                "collective": cell.kind, "transport": "tcp", "latency": f"{known['ping']} s",
+                "bandwidth": f"{cell.rate} Mbit/s", "mtu": cell.mtu, "burst": f"{cell.burst} B",
+            },
+            "run": {"steps": len(known["each"])},
+            "algorithm": [{"name": "ssgd"}],
+        }  # fmt: skip
+        pace = simulate(parse(table, file=f"cell {cell.number}")).algorithms[0]["seconds_per_step"]
+        return float(pace["mean"] - known["gap"])
+
+    def missed(self, late: float = LATE) -> float:
+        """Return the logarithm of measured over predicted seconds."""
+        return math.log(self.record["seconds"] / self.predicted(late))
+
+
+def cells() -> list[Measured]:
+    """Return the cells that have been measured, by number."""
+    known = measure.read()
+    return [Measured(cell, known[cell.number]) for cell in design() if cell.number in known]
+
+
+def fitted(among: Sequence[Measured]) -> float:
+    """Fit how late the kernel wakes: the least mean absolute residual of the cells it concerns."""
+    telling = [each for each in among if each.cell.slack < TRIED[-1]]
+    if not telling:
+        return LATE
+    return min(TRIED, key=lambda late: sum(abs(each.missed(late)) for each in telling))
+
+
+def typical(residuals: Sequence[float]) -> tuple[float, float]:
+    """Return the median and the 95th percentile of their absolute values; nan of none."""
+    sizes = sorted(map(abs, residuals))
+    if not sizes:
+        return math.nan, math.nan
+    return statistics.median(sizes), sizes[math.ceil(0.95 * len(sizes)) - 1]
+
+
+def left_out(among: Sequence[Measured]) -> dict[float, list[float]]:
+    """Return the residuals of each rate with numbers fitted to all other rates."""
+    found = {}
+    for rate in OUT:
+        others = fitted([each for each in among if each.cell.rate != rate])
+        found[rate] = [each.missed(others) for each in among if each.cell.rate == rate]
+    return found
+
+
+def words() -> str:
+    """Return the fit, its residuals, and the numbers that the simulator states of them."""
+    every = cells()
+    calm = [each for each in every if each.calm]
+    lines = [f"{len(every)} cells, {len(calm)} undisturbed; late: {fitted(calm):g} s"]
+    for rate, residuals in left_out(calm).items():
+        middle, most = typical(residuals)
+        lines.append(
+            f"without {rate:g} Mbit/s: median {100 * middle:.2f} %, 95th percentile "
+            f"{100 * most:.1f} % of {len(residuals)} cells"
+        )
+    return "\n".join([*lines, f"for the simulator: {stated(calm)}"])
+
+
+def stated(calm: Sequence[Measured]) -> dict[str, float]:
+    """Return what the simulator says of links: errors of the model, and how much slower they are.
+
+    `error`: standard deviation that the 95th percentile of absolute residuals has in a normal law.
+    `longer`, `most`: median and 95th percentile of measured seconds over those of links with the
+    same buckets that carry payload alone, less 1.
+    """
+    _, most = typical([each.missed() for each in calm])
+    ratios = sorted(each.record["seconds"] / each.predicted(None) - 1 for each in calm)
+    return {
+        "cells": len(calm),
+        "error": round(most / 1.96, 4),
+        "longer": round(statistics.median(ratios), 3),
+        "most": round(ratios[math.ceil(0.95 * len(ratios)) - 1], 3),
+    }

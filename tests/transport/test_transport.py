@@ -1,0 +1,64 @@
+"""The experiment on TCP: its design, its records, and what the model misses of them."""
+
+import json
+import tomllib
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.simulator.results.prediction_interval import TRANSPORT
+from tests.transport import fit, measure, model
+from tests.transport.cells import KINDS, RATES, design
+
+
+@pytest.mark.parametrize("count", [24, 60, 150])
+def test_any_first_cells_are_a_balanced_design(count):
+    cells = design()[:count]
+    for key, levels in {
+        "rate": RATES,
+        "kind": KINDS,
+        "mtu": (1500, 9000),
+        "idle": (0, 0.5),
+    }.items():
+        found = Counter(getattr(cell, key) for cell in cells)
+        assert set(found) == set(levels)
+        assert max(found.values()) <= 1.5 * count / len(levels), key
+    assert all(cell.volume >= 2 * cell.burst or cell.burst == 10_000 for cell in cells)
+
+
+def test_a_disturbed_record_gives_way_to_a_calmer_one(tmp_path):
+    path = tmp_path / "records.jsonl"
+    lines = [{"number": 3, "others": each} for each in (0.5, 0.1, 0.9)] + [
+        {"number": 1, "others": 0.2}
+    ]
+    path.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    known = measure.read(path)
+    assert [each["others"] for each in known.values()] == [0.2, 0.1]
+    measure.write(known, path)
+    assert measure.read(path) == known
+
+
+@settings(max_examples=15)
+@given(number=st.integers(0, 149), hop=st.floats(0, 0.05), repeats=st.integers(1, 4))
+def test_tcp_takes_longer_than_payload_alone_and_a_fuller_bucket_less(number, hop, repeats):
+    cell = design()[number]
+    over, without = (model.seconds(cell, repeats, 0.3, hop, late) for late in (0.0, None))
+    assert all(a >= b * (1 - 1e-9) for a, b in zip(over, without, strict=True))
+    fuller = model.seconds(replace(cell, burst=2 * cell.burst), repeats, 1e6, hop, 0.0)
+    assert sum(fuller) <= sum(model.seconds(cell, repeats, 1e6, hop, 0.0)) * (1 + 1e-9)
+
+
+def test_the_model_misses_little_and_the_simulator_says_how_much():
+    """Undisturbed cells of the committed records, each rate left out in turn."""
+    calm = [each for each in fit.cells() if each.calm]
+    assert len(calm) >= 60
+    assert tomllib.loads(TRANSPORT.read_text("utf-8")) == fit.stated(calm)
+    everything = [missed for each in fit.left_out(calm).values() for missed in each]
+    middle, most = fit.typical(everything)
+    assert middle < 0.03
+    assert most < 0.08
+    simulated = [each.simulated() / each.lasted - 1 for each in calm if each.plain]
+    assert fit.typical(simulated)[0] < 0.03
