@@ -1,7 +1,8 @@
 """What the model misses: residuals of all cells, and of each rate when it is left out.
 
-All but one number of the model are of standards or of Linux. It is fitted here: how late the kernel
-wakes for a token bucket; for each rate, to the other rates alone.
+All but two numbers of the model are of standards or of Linux. They are fitted here: how late the
+kernel wakes for a token bucket, and what a mean costs gloo itself; for each rate, to the other
+rates alone.
 """
 
 import math
@@ -14,12 +15,15 @@ from paceline import simulate
 from paceline.simulator.load.load import parse
 from tests.transport import measure, model
 from tests.transport.cells import CELLS, CONTROLS, KINDS, Cell, design
-from tests.transport.model import LATE
+from tests.transport.model import SHIPPED, Fitted
 
 __all__ = ["CELLS", "CONTROLS", "KINDS"]
 
 OUT = (5.0, 20.0, 50.0, 200.0)  # Mbit/s left out in turn
-TRIED = [1e-6 * each for each in range(0, 41, 2)]  # seconds
+TRIED = {
+    "late": [1e-6 * each for each in range(0, 41, 2)],
+    "gloo": [1e-4 * each for each in range(0, 31)],
+}  # seconds
 
 
 @dataclass(frozen=True)
@@ -34,11 +38,11 @@ class Measured:
         """Whether the record counts: other processes did not disturb it."""
         return not measure.disturbed(dict(self.record))
 
-    def predicted(self, late: float | None = LATE) -> float:
+    def predicted(self, fitted: Fitted | None = SHIPPED) -> float:
         """Return the median seconds of its repetitions, without the first; None: without TCP."""
         known = self.record
         count = len(known["each"])
-        found = model.seconds(self.cell, count, known["gap"], known["ping"], late)
+        found = model.seconds(self.cell, count, known["gap"], known["ping"], fitted)
         return statistics.median(found[1:])
 
     @property
@@ -74,9 +78,9 @@ class Measured:
         pace = simulate(parse(table, file=f"cell {cell.number}")).algorithms[0]["seconds_per_step"]
         return float(pace["mean"] - known["gap"])
 
-    def missed(self, late: float = LATE) -> float:
+    def missed(self, fitted: Fitted = SHIPPED) -> float:
         """Return the logarithm of measured over predicted seconds."""
-        return math.log(self.record["seconds"] / self.predicted(late))
+        return math.log(self.record["seconds"] / self.predicted(fitted))
 
 
 def cells() -> list[Measured]:
@@ -85,12 +89,17 @@ def cells() -> list[Measured]:
     return [Measured(cell, known[cell.number]) for cell in design() if cell.number in known]
 
 
-def fitted(among: Sequence[Measured]) -> float:
-    """Fit how late the kernel wakes: the least mean absolute residual of the cells it concerns."""
-    telling = [each for each in among if each.cell.slack < TRIED[-1]]
-    if not telling:
-        return LATE
-    return min(TRIED, key=lambda late: sum(abs(each.missed(late)) for each in telling))
+def fitted(among: Sequence[Measured]) -> Fitted:
+    """Fit each number to the cells that it concerns, with the least mean absolute residual."""
+    concerns = {
+        "late": [each for each in among if each.cell.slack < TRIED["late"][-1]],
+        "gloo": [each for each in among if each.cell.kind == "gloo"],
+    }
+    found = SHIPPED
+    for key, telling in concerns.items():
+        tried = [found._replace(**{key: each}) for each in TRIED[key]] if telling else [found]
+        found = min(tried, key=lambda one: sum(abs(each.missed(one)) for each in telling))
+    return found
 
 
 def typical(residuals: Sequence[float]) -> tuple[float, float]:
@@ -114,7 +123,7 @@ def words() -> str:
     """Return the fit, its residuals, and the numbers that the simulator states of them."""
     every = cells()
     calm = [each for each in every if each.calm]
-    lines = [f"{len(every)} cells, {len(calm)} undisturbed; late: {fitted(calm):g} s"]
+    lines = [f"{len(every)} cells, {len(calm)} undisturbed; {fitted(calm)}"]
     for rate, residuals in left_out(calm).items():
         middle, most = typical(residuals)
         lines.append(

@@ -7,6 +7,7 @@ takes the latency. A bucket is full of `burst` bytes at first and refills at the
 import math
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from paceline.simulator.network import tcp
 from tests.transport.cells import Cell
@@ -14,9 +15,19 @@ from tests.transport.cells import Cell
 SEGMENT = 2**20  # bytes of gloo's segments, at most; there are two or more of each rank's part
 PREAMBLE = 48  # bytes before each of them, and of a question (struct Op of pair.h)
 SUPER = 65536  # bytes of a super-packet, at most
-LATE = 16e-6  # seconds that the kernel wakes late for a bucket: fitted, `fit` prints it anew
 BOTH = ("ring", "gloo", "exchange")
 """Kinds in which a rank sends payload and acknowledgements at the same time."""
+
+
+class Fitted(NamedTuple):
+    """What is fitted: seconds that the kernel wakes late for a bucket, and gloo's own a mean."""
+
+    late: float
+    gloo: float
+
+
+SHIPPED = Fitted(late=16e-6, gloo=1e-3)
+"""As `fit` prints them anew."""
 
 
 @dataclass
@@ -46,15 +57,16 @@ class Link:
 class Links:
     """The links and connections of a cell. `hop`: seconds that a byte takes, one way.
 
-    `late`: as `LATE`; None where links carry payload alone.
+    `fitted`: None where links carry payload alone.
     """
 
-    def __init__(self, cell: Cell, hop: float, late: float | None) -> None:
+    def __init__(self, cell: Cell, hop: float, fitted: Fitted | None) -> None:
         self.cell, self.hop = cell, hop
-        self.ideal = late is None
+        self.ideal = fitted is None
+        self.own = 0.0 if fitted is None or cell.kind != "gloo" else fitted.gloo
         packet, rate = cell.mtu + cell.frame, cell.bandwidth
-        if late is not None:
-            rate = packet / (packet / rate + max(0.0, late - cell.slack))
+        if fitted is not None:
+            rate = packet / (packet / rate + max(0.0, fitted.late - cell.slack))
         self.ways = [Link(rate, cell.burst, cell.burst) for _ in range(cell.ranks)]
         self.first = tcp.INITIAL * tcp.payload(cell.mtu)
         self.windows: dict[tuple[int, int], float] = defaultdict(lambda: self.first)
@@ -118,7 +130,7 @@ class Links:
             there = [self.send(at, r, r + 1, size) for r in range(0, m, 2)]
         else:
             there = [self.send(at, r, r ^ 1, size) for r in range(m)]
-        return max(there)
+        return max(there) + self.own
 
     def gloo(self, there: list[float], size: float) -> list[float]:
         """Carry out gloo's ring (gloo/allreduce.cc): segments, of which two are under way.
@@ -141,9 +153,9 @@ class Links:
         return there
 
 
-def seconds(cell: Cell, repeats: int, gap: float, hop: float, late: float | None) -> list[float]:
+def seconds(cell: Cell, repeats: int, gap: float, hop: float, fitted: Fitted | None) -> list[float]:
     """Return the seconds of each repetition, `gap` seconds after the one before."""
-    links, now, found = Links(cell, hop, late), 0.0, []
+    links, now, found = Links(cell, hop, fitted), 0.0, []
     for _ in range(repeats):
         end = links.collective(now)
         found.append(end - now)

@@ -39,7 +39,7 @@ def write() -> str:
     text = [
         HEAD.read_text("utf-8").format(
             cells=fit.CELLS, first=dates[0], last=dates[-1],
-            late=1e6 * best,
+            late=1e6 * best.late, gloo=1e3 * best.gloo,
             **{key: every[0].record[key] for key in ("kernel", "torch", "python")},
         ),
         _residuals(every, calm),
@@ -73,8 +73,9 @@ def _residuals(every: Sequence[Measured], calm: Sequence[Measured]) -> str:
         lines.append(_row(name, [each.missed() for each in calm if holds(each)]))
     exact = [math.log(each.lasted / each.simulated()) for each in plain]
     lines.append(_row("the simulator itself: `ring`, `tree`", exact))
-    for rate, missed in fit.left_out(calm).items():
-        lines.append(_row(f"without {rate:g} Mbit/s", missed))
+    out = fit.left_out(calm)
+    lines += [_row(f"without {rate:g} Mbit/s", missed) for rate, missed in out.items()]
+    lines.append(_row("these together", [each for missed in out.values() for each in missed]))
     return "".join(lines)
 
 

@@ -13,6 +13,8 @@ from paceline.simulator.results.prediction_interval import TRANSPORT
 from tests.transport import fit, measure, model
 from tests.transport.cells import KINDS, RATES, design
 
+NONE = model.Fitted(0.0, 0.0)
+
 
 @pytest.mark.parametrize("count", [24, 60, 150])
 def test_any_first_cells_are_a_balanced_design(count):
@@ -45,10 +47,10 @@ def test_a_disturbed_record_gives_way_to_a_calmer_one(tmp_path):
 @given(number=st.integers(0, 149), hop=st.floats(0, 0.05), repeats=st.integers(1, 4))
 def test_tcp_takes_longer_than_payload_alone_and_a_fuller_bucket_less(number, hop, repeats):
     cell = design()[number]
-    over, without = (model.seconds(cell, repeats, 0.3, hop, late) for late in (0.0, None))
+    over, without = (model.seconds(cell, repeats, 0.3, hop, late) for late in (NONE, None))
     assert all(a >= b * (1 - 1e-9) for a, b in zip(over, without, strict=True))
-    fuller = model.seconds(replace(cell, burst=2 * cell.burst), repeats, 1e6, hop, 0.0)
-    assert sum(fuller) <= sum(model.seconds(cell, repeats, 1e6, hop, 0.0)) * (1 + 1e-9)
+    fuller = model.seconds(replace(cell, burst=2 * cell.burst), repeats, 1e6, hop, NONE)
+    assert sum(fuller) <= sum(model.seconds(cell, repeats, 1e6, hop, NONE)) * (1 + 1e-9)
 
 
 def test_the_model_misses_little_and_the_simulator_says_how_much():
