@@ -144,11 +144,7 @@ class ClosedForm:
     @cached_property
     def filling(self) -> float:
         """Seconds in which a token bucket fills."""
-        return (
-            (self.settings.burst or 0.0)
-            * tcp.usable(self.settings)
-            / min(link.bandwidth for link in self.mean_plan.path)
-        )
+        return (self.settings.burst or 0.0) * tcp.usable(self.settings) / self.mean_plan.rate
 
     def _starts(self, sizes: Sequence[float], link: RegionPath, times: int = 1) -> list[float]:
         """Return what slow start adds by the time-outs that a connection was idle, without end."""
@@ -168,11 +164,10 @@ class ClosedForm:
         team = tuple(members)
         key = self.way(kind, payload, None if len(team) == self.workers else team).key
         plan = self.plan(key, team)
-        hops = sum(plan.path.values())
+        hops, rate = plan.hops, plan.rate
         if self.given is not None or not hops:
             return [0.0], 0.0
         on_one = not key.endswith("double-tree") and tcp.on_one(self.settings, kind)
-        rate = min(link.bandwidth for link in plan.path)
         share = plan.held * rate / hops if rate < inf else 1 / (len(members) if on_one else 1)
         size, burst = share * payload, (self.settings.burst or 0.0) * tcp.usable(self.settings)
         if on_one:

@@ -249,10 +249,8 @@ class Nominal:
 
     def __init__(self, scenario: Scenario) -> None:
         network = ClosedForm(scenario.nominal)
-        self._held = network.mean_plan.held
-        path = network.mean_plan.path
-        self.latency = sum(link.latency * hops for link, hops in path.items())
-        self.hops = sum(path.values())
+        plan = network.mean_plan
+        self._held, self.latency, self.hops = plan.held, plan.latency, plan.hops
         team = tuple(range(network.workers))
         self.gloo = self.latency  # a library's own latencies are prescribed already
         if scenario.network.library == "ideal" and len(team) > 1:
