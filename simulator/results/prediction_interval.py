@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import exp, inf, isfinite, log, sqrt
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
 SHARE = 0.90  # probability that an interval holds the measured value
 TRANSPORT = Path(__file__).with_name("transport.toml")
+MODEL_ERROR = Path(__file__).with_name("model_error.toml")
 PACE, TARGET = "seconds_per_step", "time_to_target"
 
 
@@ -69,13 +71,6 @@ class Unfitted:
         )
 
 
-BARE = ModelError(
-    programs=9,
-    source="docs/validation/amd-epyc-2-cores.json",
-    seconds_per_step={"blocking": 0.03355, "overlapped": 0.0472, "server": 0.03333},
-    time_to_target={"blocking": 0.05039, "overlapped": 0.08915, "server": 0.05593},
-)
-"""What predictions of real links missed in the validation matrix, as its table of them says."""
 TELLING = 0.05  # share of the time from which links are worth a note
 
 
@@ -88,6 +83,16 @@ def transport() -> dict[str, float]:
     percentile.
     """
     return tomllib.loads(TRANSPORT.read_text("utf-8"))
+
+
+@cache
+def model_errors() -> dict[str, Any]:
+    """Return what predictions missed of programs in the validation matrix, by kind of network.
+
+    Tables [calibration.model_error] for "emulated" delays and "real" links; the file is written by
+    `python -m paceline.validate.matrix.remake`.
+    """
+    return tomllib.loads(MODEL_ERROR.read_text("utf-8"))
 
 
 @dataclass(frozen=True)
@@ -114,7 +119,9 @@ class Uncalibrated(Unfitted):
 def uncalibrated(scenario: Scenario, family: str | None, share: float) -> Uncalibrated | None:
     """Return the error of a prediction over TCP, None with a profile or over ideal links."""
     bare = scenario.calibration is None and scenario.network.transport == "tcp"
-    return Uncalibrated(BARE, family, share) if bare else None
+    if not bare:
+        return None
+    return Uncalibrated(ModelError.model_validate(model_errors()["real"]), family, share)
 
 
 def ideal(scenario: Scenario, share: float) -> list[str]:

@@ -85,8 +85,8 @@ def test_a_profile_that_states_no_error_of_the_model_says_so():
 def test_over_tcp_a_prediction_without_a_profile_has_an_interval():
     """Programs' errors alone where the links take no time, and those of links in proportion."""
     line = {"latency": "20 ms", "bandwidth": "100 kbit/s"}
-    known = tomllib.loads((ROOT / "validate/calibration/model_error.toml").read_text())["real"]
-    assert prediction_interval.BARE.model_dump() == known
+    known = tomllib.loads((ROOT / "simulator/results/model_error.toml").read_text())["real"]
+    assert prediction_interval.model_errors()["real"] == known
     alone = Spread(known["seconds_per_step"]["blocking"] ** 2, 8)
     result = simulate(scenario({"name": "ssgd"}, network=line | {"transport": "tcp"}))
     row = result.algorithms[0]

@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from paceline.simulator.results import prediction_interval
 from paceline.simulator.results.prediction_interval import Unfitted
 from paceline.simulator.scenario.overhead import ModelError
 from paceline.validate.calibration import model_error
@@ -44,7 +45,7 @@ def cell(program, off, spread=0.02, network="emulated", **changes):
 def test_the_shipped_table_is_what_the_measurements_say(matrix):
     """`python -m paceline.validate.matrix.remake` wrote it."""
     table = remake.table(matrix, DOCUMENT.as_posix())
-    assert model_error.FILE.read_text("utf-8") == table.text()
+    assert prediction_interval.MODEL_ERROR.read_text("utf-8") == table.text()
     assert model_error.shipped("kernel") == model_error.shipped("real") == table.tables["real"]
     assert ModelError(**model_error.shipped("emulated")).programs == 9
 

@@ -1,14 +1,9 @@
 """The model's error of programs that no run was fitted to, as the validation matrix shows it."""
 
 from collections.abc import Mapping
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-from paceline.simulator.load import toml_file
-
-FILE = Path(__file__).with_name("model_error.toml")
-"""Written by `python -m paceline.validate.matrix.remake` from the matrix's measurements."""
+from paceline.simulator.results import prediction_interval
 
 
 def kind(network: str) -> str:
@@ -20,7 +15,7 @@ def kind(network: str) -> str:
     return network if network == "emulated" else "real"
 
 
-@cache
 def shipped(network: str) -> Mapping[str, Any]:
     """Return the table [calibration.model_error] for predictions over this kind of network."""
-    return dict(toml_file.read(FILE)[kind(network)])
+    found: Mapping[str, Any] = prediction_interval.model_errors()[kind(network)]
+    return found

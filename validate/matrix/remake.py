@@ -11,7 +11,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from paceline.simulator.results import store
+from paceline.simulator.results import prediction_interval, store
 from paceline.validate.calibration import model_error
 from paceline.validate.calibration.profile import Profile
 from paceline.validate.matrix import left_out, page
@@ -48,7 +48,7 @@ def main() -> None:
     path = Path(sys.argv[1])
     found = read(path)
     page.write(found, path.parent, remade=f"{datetime.now(UTC):%Y-%m-%d}")
-    store.write(model_error.FILE, table(found, path.as_posix()).text().encode())
+    store.write(prediction_interval.MODEL_ERROR, table(found, path.as_posix()).text().encode())
 
 
 if __name__ == "__main__":
