@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from paceline.simulator.inputs import untrusted
 from paceline.simulator.results import extrapolation, statistics
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.overhead import ModelError
@@ -82,7 +83,7 @@ def transport() -> dict[str, float]:
     `longer`, `most`: by how much of their time without TCP they took longer: median, 95th
     percentile.
     """
-    return tomllib.loads(TRANSPORT.read_text("utf-8"))
+    return tomllib.loads(untrusted.text(TRANSPORT))
 
 
 @cache
@@ -92,7 +93,7 @@ def model_errors() -> dict[str, Any]:
     Tables [calibration.model_error] for "emulated" delays and "real" links; the file is written by
     `python -m paceline.validate.matrix.remake`.
     """
-    return tomllib.loads(MODEL_ERROR.read_text("utf-8"))
+    return tomllib.loads(untrusted.text(MODEL_ERROR))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ Each message carries the time at which it is due, which an emulated network deci
 does not see it before then. The last message of every node says that it has finished.
 """
 
-import pickle
 import threading
 import time
 from collections import defaultdict, deque
@@ -96,7 +95,7 @@ class Mailbox:
                 "gossip (Program.gossips), exchange messages"
             )
         packed = packing.take_apart(payload)
-        head, body = pickle.dumps(packing.head(packed)), packing.body(packed)
+        head, body = packing.write_head(packing.head(packed)), packing.body(packed)
         known = self._heads[to]
         length = 0 if head in known else len(head)
         number = known.setdefault(head, len(known))
@@ -130,7 +129,7 @@ class Mailbox:
                     break
                 begin = 8 * START + int(length)
                 if length:
-                    heads.append(pickle.loads(buffer[8 * START : begin].numpy().tobytes()))
+                    heads.append(packing.read_head(buffer[8 * START : begin]))
                 body = buffer[begin : begin + int(size_of_body)]
                 packed = packing.read(heads[int(number)], body, self._device)
                 self._post(peer, buffer, posted)

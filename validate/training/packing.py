@@ -12,6 +12,7 @@ machine by loopback, on several as a launcher says, over a network that the user
 (docs/concepts/trust.md).
 """
 
+import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
@@ -162,6 +163,17 @@ def head(packed: Packed) -> Head:
     """Describe the body of a payload, except the lengths of its tensors."""
     about = [(each.dtype, each.dim()) for each in (*packed.tensors, *packed.places)]
     return packed.skeleton, len(packed.tensors), len(packed.numbers), about
+
+
+def write_head(head: Head) -> bytes:
+    """Encode a head as it travels to one node."""
+    return pickle.dumps(head)
+
+
+def read_head(data: Tensor) -> Head:
+    """Undo `write_head`, from a tensor of its bytes."""
+    found: Head = pickle.loads(data.numpy().tobytes())
+    return found
 
 
 def body(packed: Packed) -> Tensor:
