@@ -128,13 +128,13 @@ class ClosedForm:
 
         And with slow start, where the fastest worker's step is a pause.
         """
-        link, added = self.link(source, to), self.overhead.message
+        link = self.link(source, to)
+        laws = self.overhead.of_message(link.laws)
         if self.pause < inf:
             idle = min(min(mean_compute(self._scenario)) // self.pause, HALVINGS - 1)
-            added += self._starts([self.model_bytes], link)[int(idle)]
-        if not added:
-            return link
-        return replace(link, laws=(*link.laws, Constant.model_construct(value=added)))
+            added = self._starts([self.model_bytes], link)[int(idle)]
+            laws = (*laws, Constant.model_construct(value=added))
+        return replace(link, laws=laws)
 
     @cached_property
     def pause(self) -> float:
@@ -322,10 +322,10 @@ class Traffic:
 
     def cost(self, kind: str, payload: float, team: Team = None) -> tuple[float, float]:
         """Draw what is random of the next collective; return (transmission, latency) in seconds."""
-        given = self.network.given
+        given, overhead = self.network.given, self.network.overhead
         if given is not None:
             duration = float(given.sample(self._rng, 1)[0])
-            return self._real(duration * payload / self.network.model_bytes, 0.0, NOTHING_SENT)
+            return overhead.of_collective(duration * payload / self.network.model_bytes, 0.0)
         way = self.network.way(kind, payload, team)
         plan, key = self._plan(way.key, team), way.key
         if (key, team) not in self._fixed:
@@ -336,7 +336,8 @@ class Traffic:
             latency = sum(link.sample(self._rng, hops) for link, hops in plan.path.items())
         if not plan.moved:
             return 0.0, 0.0
-        return self._real(*way.spend(plan.held * payload, latency), plan)
+        spent = way.spend(plan.held * payload, latency)
+        return overhead.of_collective(*spent, rate=plan.rate, hops=plan.hops)
 
     def waking(self, kind: str, payload: float, begins: Any, free: Any, team: Team = None) -> Any:
         """Return the seconds that a pause adds: slow start, less what token buckets save.
@@ -361,16 +362,6 @@ class Traffic:
             return slow
         empty = np.where(first, 0.0, np.maximum(0.0, network.filling - (begins - free)))
         return slow - np.maximum(0.0, saved - empty)
-
-    def _real(
-        self, transmission: float, latency: float, plan: CollectivePlan
-    ) -> tuple[float, float]:
-        """Add the overheads of a real system, as calibrated."""
-        overhead = self.network.overhead
-        return (
-            transmission * overhead.held(plan.rate),
-            latency * overhead.latency_factor + plan.hops * overhead.hop + overhead.collective,
-        )
 
     def is_constant(self, kind: str, payload: float) -> bool:
         """Return whether equal collectives always cost the same."""

@@ -188,7 +188,7 @@ def test_the_law_is_what_the_simulator_charges():
     volume = 4 / 3 * 4e6
     passed = volume / 25e6 * 1.1 * 0.2**-0.05 + volume * 1e-9
     assert done.duration == pytest.approx(5 * (1 + 1e-3 + 4 * 2e-3 + 4 * 1.5 * 3e-3 + passed))
-    assert Overhead(transmission_factor=1.3).held(math.inf) == 1.3
+    assert Overhead(transmission_factor=1.3).of_collective(1.0, 0.0) == (1.3, 0.0)
 
 
 # Forms of logs

@@ -139,12 +139,13 @@ class Simulation:
     def connect(self) -> None:
         """Make the transport, and the lines that its transfers or devices share, if any."""
         self.lines: Any = None
-        if self.scenario.network.model == "flows" or shares_devices(self.scenario):
+        model = self.scenario.network.model
+        if model == "flows" or shares_devices(self.scenario):
             from paceline.simulator.engines.virtual import flows, shared_lines  # noqa: PLC0415 - they load numba
 
             first = self.host is self
             self.lines = shared_lines.SharedLines(self) if first else self.host.lines
-            if self.scenario.network.model == "flows":
+            if model == "flows":
                 self.transport: Transport = flows.FlowTransport(self, self.lines)
                 return
         self.transport = ClosedFormTransport(self)
@@ -417,7 +418,7 @@ class Simulation:
     def usage(self) -> list[dict[str, Any]]:
         """Return the traffic of each line of the network, as `Run.lines`."""
         end = self.availability.wall_clock(self.end)
-        return self.lines.network.usage(end) if self.lines is not None and 0 < end < inf else []
+        return self.transport.usage(end) if 0 < end < inf else []
 
     def name_of(self, rank: int) -> str:
         """Return a node's name as error messages and notes give it."""

@@ -17,14 +17,16 @@ from paceline.simulator.network.region_path import RegionPath
 
 
 class Transport(Protocol):
-    """The transport of one run. `traffic`: the bytes that it has carried, for the observer."""
+    """The transport of one run. `traffic`: what it has carried, counted as by `Traffic`."""
 
     traffic: Any
 
     def route(self, source: int, to: int) -> Any:
-        """Return the route of messages from one node to another.
+        """Return the route of messages from one node to another, with `MessageRoute`'s attributes.
 
-        If it is `shared`, its `start` carries a message; else the node knows when it arrives.
+        Where it is `shared`, its `start(sender, value)` carries a message; else its `send` says
+        when that arrives. Only messages in the run's `undelivered` need `in_flight` and
+        `receiving_nic`.
         """
 
     def carry(self, collective: Collective, sizes: Sequence[float]) -> None:
@@ -35,6 +37,9 @@ class Transport(Protocol):
 
     def answer(self, handle: Collective, question: Collective) -> None:
         """Answer the question of all workers whether a collective is done."""
+
+    def usage(self, end: float) -> list[dict[str, Any]]:
+        """Return the traffic of each line up to the time `end`, as `Run.lines`."""
 
 
 class Interrupted(MessageRoute):
@@ -115,3 +120,7 @@ class ClosedFormTransport:
         """Answer at once: when the collective is done is known."""
         handle.answer(question)
         self._run.release_at(question.done, question.waiting)
+
+    def usage(self, end: float) -> list[dict[str, Any]]:
+        """Return nothing: no lines are shared."""
+        return []
