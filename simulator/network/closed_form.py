@@ -118,6 +118,30 @@ class ClosedForm:
             return link
         return replace(link, bandwidth=min(link.bandwidth, window / (2 * link.latency)))
 
+    @cached_property
+    def staggered(self) -> bool:
+        """Whether workers that join a collective later than others end it later, too."""
+        return self.settings.library == "gloo" and self.given is None and self.workers > 1
+
+    @cached_property
+    def _from_neighbour(self) -> np.ndarray[Any, Any]:
+        size = self.workers
+        return np.array([self.link((n - 1) % size, n).latency for n in range(size)])
+
+    def ahead(self, joined: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return by how many seconds each worker ends a collective of gloo before the last one.
+
+        `joined`: when each worker joined, (..., workers). In the ring a worker w has segment h at
+        R_h(w) = max(R_h-1(w - 1), R_h-1(w) + l) + l: it gives its word as soon as it has the
+        segment before. So it ends as much after its neighbour, less one latency l, as it ends
+        after itself; and who joins last keeps only its successors waiting.
+        """
+        ends = joined
+        for _ in range(self.workers - 1):
+            ends = np.maximum(joined, np.roll(ends, 1, axis=-1) - self._from_neighbour)
+        last = joined.max(axis=-1, keepdims=True)
+        return np.subtract(last, ends, out=np.zeros(joined.shape), where=last < inf)
+
     @property
     def hop(self) -> float:
         """Expected seconds of latency between the first two workers."""

@@ -78,20 +78,13 @@ def _take_off_latencies(
     """Express the latencies of gloo in those of the scenario; what is left is added on any link.
 
     A hop of its ring waits for the receiver's word, and so does a question, which goes straight.
-    Workers that arrive one after another have given their word before it is needed: where means
-    take less than all latencies, the factor says so.
     """
     if nominal.latency:
         table["latency_factor"] = profile.rounded(nominal.gloo / nominal.latency)
         table["agree_latencies"] = 2.0
     taken = {"collective": nominal.gloo - nominal.latency, "agree": nominal.question}
     for name in taken.keys() & terms.keys():
-        left = terms[name].mean - taken[name]
-        if name == "collective" and left < 0 and nominal.latency:
-            took = max(nominal.gloo + left, nominal.gloo / 2)
-            table["latency_factor"] = profile.rounded(took / nominal.latency)
-            sd["latency_factor"] = terms[name].se / took
-        left = max(0.0, left)
+        left = max(0.0, terms[name].mean - taken[name])
         table[name], sd[name] = profile.seconds(left), terms[name].se / left if left else 0.0
 
 

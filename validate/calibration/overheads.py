@@ -199,7 +199,20 @@ class _Node:
             return np.asarray((events["end"] - events["due"])[events["due"] > events["start"]])
         prescribed = np.array([self._costs.mean(size) for size in events["bytes"]])
         waited = self._landed(events) - events["start"] > AT_ONCE
+        if self._costs.staggered and (last := waited & self._joined_last(events)).any():
+            waited = last
         return np.asarray((events["end"] - events["due"] - prescribed)[waited])
+
+    def _joined_last(self, waits: Array) -> Array:
+        """Return which waits are for collectives that this node was the last to join.
+
+        It has the result last: the others have it sooner (`ClosedForm.ahead`).
+        """
+        issues = self._events[self._events["kind"] == ISSUE]
+        before = np.searchsorted(issues["start"], waits["start"], side="right") - 1
+        own = issues[before] if len(issues) else waits
+        within = (own["start"] - AT_ONCE <= waits["joined"]) & (waits["joined"] <= own["end"])
+        return np.asarray(within & (before >= 0))
 
     def _landed(self, waits: Array) -> Array:
         """Return when the results of waits were ready, or the start of the wait if before it."""
@@ -251,6 +264,7 @@ class Nominal:
         network = ClosedForm(scenario.nominal)
         plan = network.mean_plan
         self._held, self.latency, self.hops = plan.held, plan.latency, plan.hops
+        self.staggered = network.staggered
         team = tuple(range(network.workers))
         self.gloo = self.latency  # a library's own latencies are prescribed already
         if scenario.network.library == "ideal" and len(team) > 1:

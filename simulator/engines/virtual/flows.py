@@ -60,6 +60,8 @@ class InFlight:
 class FlowTransport:
     """The transport of one run over shared lines."""
 
+    staggered = False
+
     def __init__(self, run: Any, lines: SharedLines) -> None:
         self._run, self._lines = run, lines
         number = 0 if run.host is run else 1 + len(run.host.background)

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from math import inf
 from typing import Any, Protocol
 
+import numpy as np
+
 from paceline.simulator.cluster.failures import PATIENCE, Calendar
 from paceline.simulator.engines.collective import Collective
 from paceline.simulator.network.closed_form import ClosedForm, MessageRoute, Nic, Traffic
@@ -17,9 +19,14 @@ from paceline.simulator.network.region_path import RegionPath
 
 
 class Transport(Protocol):
-    """The transport of one run. `traffic`: what it has carried, counted as by `Traffic`."""
+    """The transport of one run.
+
+    `traffic`: what it has carried, counted as by `Traffic`. `staggered`: whether it asks when each
+    worker joined a collective, which then has `arrivals`.
+    """
 
     traffic: Any
+    staggered: bool
 
     def route(self, source: int, to: int) -> Any:
         """Return the route of messages from one node to another, with `MessageRoute`'s attributes.
@@ -75,6 +82,7 @@ class ClosedFormTransport:
         self.traffic = Traffic(
             ClosedForm(run.scenario), run.seed, self._interrupted if run.calendars else None
         )
+        self.staggered = self.traffic.network.staggered
         bandwidth = run.scenario.server.bandwidth
         self._nic_in = Nic(bandwidth) if bandwidth else None
         self._nic_out = Nic(bandwidth) if bandwidth else None
@@ -114,6 +122,9 @@ class ClosedFormTransport:
         if not run.recovery.begin(collective, team, begins, free):
             return
         self._links_free = begins + transmission
+        if self.staggered and not run.outages:
+            joined = np.array([collective.arrivals[rank] for rank in range(run.workers)])
+            collective.ahead = self.traffic.network.ahead(np.maximum(joined, free)).tolist()
         run.complete(collective, team, self._links_free + latency, run.release_at)
 
     def answer(self, handle: Collective, question: Collective) -> None:
