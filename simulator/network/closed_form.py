@@ -140,7 +140,7 @@ class ClosedForm:
         for _ in range(self.workers - 1):
             ends = np.maximum(joined, np.roll(ends, 1, axis=-1) - self._from_neighbour)
         last = joined.max(axis=-1, keepdims=True)
-        return np.subtract(last, ends, out=np.zeros(joined.shape), where=last < inf)
+        return np.asarray(np.subtract(last, ends, out=np.zeros(joined.shape), where=last < inf))
 
     @property
     def hop(self) -> float:
@@ -148,7 +148,7 @@ class ClosedForm:
         return self.link(0, min(1, self.workers - 1)).latency
 
     def message_link(self, source: int, to: int) -> RegionPath:
-        """Return the link with the overhead of one message added to its latency.
+        """Return the link with the overheads of one message.
 
         And with slow start, where the fastest worker's step is a pause.
         """
@@ -158,7 +158,7 @@ class ClosedForm:
             idle = min(min(mean_compute(self._scenario)) // self.pause, HALVINGS - 1)
             added = self._starts([self.model_bytes], link)[int(idle)]
             laws = (*laws, Constant.model_construct(value=added))
-        return replace(link, laws=laws)
+        return replace(link, laws=laws, bandwidth=link.bandwidth / self.overhead.message_factor)
 
     @cached_property
     def pause(self) -> float:

@@ -156,7 +156,8 @@ class FlowNetwork:
         path = self.path((source, to))
         if (source, to) not in self._latencies:
             self._latencies[source, to] = self._message_latencies(source, to)
-        return self.fabric.send(at, path, size, next(self._latencies[source, to]))
+        held = size * self._overhead.message_factor
+        return self.fabric.send(at, path, held, next(self._latencies[source, to]))
 
     def _message_latencies(self, source: int, to: int) -> Iterator[float]:
         """Yield the latency of each message from one node to another, in seconds."""

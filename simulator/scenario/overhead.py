@@ -55,6 +55,9 @@ class Overhead(Section):
     )
     send: Extra = Field(default=0.0, description="a node's own time to send a message")
     message: Extra = Field(default=0.0, description="added to the latency of each message")
+    message_factor: Positive = Field(
+        default=1.0, description="time that a message occupies its link, relative to its bytes"
+    )
     receive: Extra = Field(default=0.0, description="a node's own time to take a message over")
     latency_factor: Positive = Field(
         default=1.0, description="latencies that a hop of a collective takes (gloo's ring: 2)"
