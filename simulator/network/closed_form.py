@@ -139,8 +139,16 @@ class ClosedForm:
         ends = joined
         for _ in range(self.workers - 1):
             ends = np.maximum(joined, np.roll(ends, 1, axis=-1) - self._from_neighbour)
-        last = joined.max(axis=-1, keepdims=True)
-        return np.asarray(np.subtract(last, ends, out=np.zeros(joined.shape), where=last < inf))
+        return _before_last(ends)
+
+    def told_ahead(self, asked: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return by how many seconds each worker has a question's answer before the last one.
+
+        `asked`: when each worker asked, (..., workers). All tell each other straight, as soon as
+        they have heard that the other has asked, too: who asked one latency before the last is
+        told one before it.
+        """
+        return np.minimum(_before_last(asked), min(self.overhead.agree_latencies, 1.0) * self.hop)
 
     @property
     def hop(self) -> float:
@@ -293,6 +301,12 @@ class ClosedForm:
             return CollectiveCost(self.given.expectation, 0.0)
         plan, way = self.mean_plan, self.way("mean", self.model_bytes, None)
         return CollectiveCost(*way.spend(plan.held * self.model_bytes, plan.latency))
+
+
+def _before_last(ends: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return how long before the last worker each one ends; zeros where the last never does."""
+    last = ends.max(axis=-1, keepdims=True)
+    return np.asarray(np.subtract(last, ends, out=np.zeros(ends.shape), where=last < inf))
 
 
 class Traffic:

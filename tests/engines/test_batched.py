@@ -128,6 +128,7 @@ WAITS_AT_THE_END = {  # of the last step's wait, nothing lies past the end
 }
 ONE_AFTER_ANOTHER = {  # of a ring of gloo, whose workers have its results at times of their own
     "workers": 3, "compute": EXPONENTIAL, "network": RING | {"library": "gloo", "latency": "0.7 s"},
+    "overhead": [{"agree_latencies": 2.0}],
     "run": {"duration": "25 s", "steps": 60},
 }  # fmt: skip
 WITH_VALUES = [case for case, objective in CASES if objective is QUADRATIC]

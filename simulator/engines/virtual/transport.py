@@ -130,7 +130,11 @@ class ClosedFormTransport:
     def answer(self, handle: Collective, question: Collective) -> None:
         """Answer at once: when the collective is done is known."""
         handle.answer(question)
-        self._run.release_at(question.done, question.waiting)
+        run = self._run
+        if self.staggered and not run.outages and question.begins <= run.deadline:
+            asked = np.array(question.payloads)
+            question.ahead = self.traffic.network.told_ahead(asked).tolist()
+        run.release_at(question.done, question.waiting)
 
     def usage(self, end: float) -> list[dict[str, Any]]:
         """Return nothing: no lines are shared."""
