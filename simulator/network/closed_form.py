@@ -148,7 +148,8 @@ class ClosedForm:
         they have heard that the other has asked, too: who asked one latency before the last is
         told one before it.
         """
-        return np.minimum(_before_last(asked), min(self.overhead.agree_latencies, 1.0) * self.hop)
+        one = min(self.overhead.agree_latencies, 1.0) * self.hop
+        return np.asarray(np.minimum(_before_last(asked), one))
 
     @property
     def hop(self) -> float:
