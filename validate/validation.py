@@ -198,20 +198,15 @@ def _job(  # noqa: PLR0913, PLR0917
         names = [secrets.token_hex(16) for _ in pairs]
     else:
         names = [_key(scenario, *pair, device) for pair in pairs]
-    tasks = [TrainingTask(*pair, folder / name) for pair, name in zip(pairs, names, strict=True)]
+    tasks = (TrainingTask(*pair, folder / name) for pair, name in zip(pairs, names, strict=True))
     return Job(scenario, tuple(tasks), folder, device, programs)
 
 
 def _key(scenario: Scenario, algorithm: Algorithm, seed: int, device: str) -> str:
     """Hash all that a real run depends on, except chance."""
     simulated = Task(algorithm, seed, 0, "real").key(scenario.nominal)
-    where = [
-        scenario.table.get("validation"),
-        device,
-        machine.boot_id(),
-        processes.cores(),
-        _code(),
-    ]
+    asked = scenario.table.get("validation")
+    where = [asked, device, machine.boot_id(), processes.cores(), _code()]
     text = store.dump([simulated, where, str(torch.__version__)])
     return hashlib.sha256(text).hexdigest()[:32]
 
@@ -236,10 +231,7 @@ def _measured(job: Job) -> list[MeasuredRun]:
 
 
 def _save(
-    job: Job,
-    runs: Sequence[MeasuredRun],
-    directory: store.Directory,
-    about: dict[str, Any],
+    job: Job, runs: Sequence[MeasuredRun], directory: store.Directory, about: dict[str, Any]
 ) -> tuple[Result, dict[str, Any]]:
     """Write the measured run directory; return its result, and by label the evidence."""
     scenario = job.scenario
@@ -256,18 +248,15 @@ def _save(
         sorted({each.run.seed for each in runs}),
         [each.run for each in runs],
     )
-    more = {"evidence": judged, "machine": about}
     outcomes = {
         label: {each.run.seed: [log._asdict() for log in each.replay_logs] for each in found}
         for label, found in groups.items()
     }
     did = {(each.run.label, each.run.seed): each.events for each in runs}
-    files = {
-        "outcomes.json": store.dump(outcomes, indent=None),
-        "events.csv": events.write(did),
-    }
+    files = {"outcomes.json": store.dump(outcomes, indent=None), "events.csv": events.write(did)}
     if surveyed := surveys(scenario, runs):
         files["landscape.json"] = store.dump(surveyed)
     # what the runs left stays until they are compared, to be compared anew after a kill
+    more = {"evidence": judged, "machine": about}
     save(result, directory, summary=more, files=files, whole=False)
     return result, judged

@@ -56,7 +56,6 @@ def read(*paths: Path | str) -> Recorded:
     """
     if not paths:
         raise InputError("no trace; give the file of each rank")
-    found: list[np.ndarray] = []
     traced: list[Traced] = []
     heads: list[dict[str, Any]] = []
     for index, path in enumerate(paths):
@@ -70,11 +69,7 @@ def read(*paths: Path | str) -> Recorded:
             gpus = [each.get("name") for each in document.get("deviceProperties") or []]
             traced.append(_events(Path(path), rank, document["traceEvents"]))
         except (AttributeError, KeyError, TypeError, ValueError, ArithmeticError):
-            raise InputError(
-                f"{path}: its events are not those of a profiler; give what torch.profiler's "
-                "export_chrome_trace writes"
-            ) from None
-        found.append(traced[-1].events)
+            raise InputError(f"{path}: its events are not those of a profiler; {REMEDY}") from None
         head = {
             "title": Path(path).name, "label": KEY[0], "seed": KEY[1], "rank": rank,
             "workers": workers, "model_bytes": None,
@@ -87,17 +82,12 @@ def read(*paths: Path | str) -> Recorded:
     if missing := sorted({*range(heads[0]["workers"])} - {*known}):
         notes.append(f"no trace of {ranks(missing)}")
     order = np.argsort(known)
-    events = np.concatenate([found[index] for index in order])
+    events = np.concatenate([traced[index].events for index in order])
     under_way = sum(each.under_way for each in traced)
     hidden = 1 - sum(each.exposed for each in traced) / under_way if under_way else 0.0
     lasted = tuple(seconds for each in traced for seconds in each.lasted)
-    return Recorded(
-        {KEY: events},
-        {KEY: np.empty((0, 3))},
-        heads[order[0]],
-        notes,
-        RecordedCollectives(lasted, min(max(hidden, 0.0), 1.0)),
-    )
+    collectives = RecordedCollectives(lasted, min(max(hidden, 0.0), 1.0))
+    return Recorded({KEY: events}, {KEY: np.empty((0, 3))}, heads[order[0]], notes, collectives)
 
 
 def _document(path: Path) -> dict[str, Any]:
@@ -130,23 +120,23 @@ def _events(path: Path, rank: int, trace: Sequence[dict[str, Any]]) -> Traced:
         (each for each in trace if each.get("ph") == "X" and "dur" in each and "name" in each),
         key=lambda each: float(each["ts"]),
     )
-    steps = _once(
-        each
+    steps = {
+        each["name"]: each
         for each in spans
         if PROFILED.fullmatch(each["name"]) and each.get("cat") != "gpu_user_annotation"
-    )
+    }
     if not steps:
         raise InputError(
             f"{path}: no steps in it; call the profiler's step() after each one of your loop"
         )
     collectives, others = _split(spans)
-    zero = _interval(steps[0])[0]
+    intervals = [*map(_interval, steps.values())]
+    zero = intervals[0][0]
     order = sorted(range(len(collectives)), key=lambda each: collectives[each][0][0])
     begins = [collectives[each][0][0] for each in order]
     computing, computed = [each[0] for each in others], [each[1] for each in others]
     found, lasted, under_way, shown = [], [], 0.0, 0.0
-    for number, step in enumerate(steps, start=1):
-        start, end = _interval(step)
+    for number, (start, end) in enumerate(intervals, start=1):
         exposed = []
         first, last = bisect_left(begins, start), bisect_left(begins, end)
         # of a long trace only what overlaps this step
@@ -173,10 +163,6 @@ def _events(path: Path, rank: int, trace: Sequence[dict[str, Any]]) -> Traced:
             "all-reduces come before the profiler's step()"
         )
     return Traced(np.array(found, EVENT), lasted, under_way, shown)
-
-
-def _once(spans: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [*{each["name"]: each for each in spans}.values()]
 
 
 def _interval(span: dict[str, Any]) -> Interval:
@@ -220,14 +206,10 @@ def _bytes(span: dict[str, Any]) -> float:
         if not shapes[0] or not all(isinstance(each, int) for each in shapes[0]):
             return math.nan
         entries, kind = math.prod(map(float, shapes[0])), types[0]
-    size = entries * _size(str(kind))
+    size = entries * SIZES.get(str(kind).lower().removeprefix("c10::"), math.nan)
     if math.isinf(size):
         raise ValueError("a message of infinitely many bytes")
     return size
-
-
-def _size(kind: str) -> float:
-    return SIZES.get(kind.lower().removeprefix("c10::"), math.nan)
 
 
 def _merged(intervals: Iterable[Interval]) -> list[Interval]:

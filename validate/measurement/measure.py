@@ -1,26 +1,23 @@
 """From the files that nodes of a real run wrote to a `Run`; losses are computed here, offline."""
 
-import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import inf, nan
+from math import inf
 from typing import Any
 
 import numpy as np
 
 from paceline.simulator.engines import payloads
 from paceline.simulator.engines.lockstep.replay import ReplayLog
-from paceline.simulator.engines.observer import BYTES_PER_GB, SECONDS_PER_HOUR
-from paceline.simulator.inputs import untrusted
+from paceline.simulator.engines.observer import Observer
 from paceline.simulator.load.load import known_programs
 from paceline.simulator.objectives import build
 from paceline.simulator.objectives.evaluation import Evaluation
 from paceline.simulator.objectives.objective import Objective
 from paceline.simulator.programs import Program
-from paceline.simulator.results import store
-from paceline.simulator.results.run import ARROW, COLUMNS, SPAN, Run
+from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.validate.torch_objective import curvature
 from paceline.validate.torch_objective.curvature import Snapshot
@@ -67,17 +64,15 @@ def measure(task: TrainingTask, scenario: Scenario, programs: Any = None) -> Mea
         return None
     goal = build.build(scenario, task.algorithm, task.seed)
     points = _points(program, kept, scenario)
-    curve = _curve(points, goal, scenario, program, len(found))
+    curve = _curve(points, goal, scenario, program)
     accounts = [each.account for each in kept]
-    whole = all(account is not None for account in accounts)
-    team = [account for account in accounts[:workers] if account is not None]
+    whole = None not in accounts
     seconds = {
-        kind: [account.seconds[kind] for account in team]
+        kind: [account.seconds[kind] for account in filter(None, accounts[:workers])]
         for kind in ("compute", "wait", "communicate")
     }
     staleness: Counter[int] = Counter()
     links: Counter[str] = Counter()
-    spans, arrows = _timeline(task, len(found))
     for account in filter(None, accounts):
         staleness.update(account.staleness)
         links.update(account.links)
@@ -86,11 +81,11 @@ def measure(task: TrainingTask, scenario: Scenario, programs: Any = None) -> Mea
         task.seed,
         "real",
         curve,
-        seconds={kind: _mean(each) for kind, each in seconds.items()},
+        seconds={kind: sum(each) / max(len(each), 1) for kind, each in seconds.items()},
         workers=seconds,
         links=dict(sorted(links.items())),
-        spans=spans,
-        arrows=arrows,
+        spans=np.concatenate([each.spans for each in kept]),
+        arrows=np.concatenate([each.arrows for each in kept]),
         notes=list(task.algorithm.notes),
         updates=int(points[-1].updates) if points else 0,
         staleness=staleness,
@@ -197,23 +192,14 @@ def _curve_point(
 
 
 def _curve(
-    points: Sequence[CurvePoint], goal: Objective, scenario: Scenario, program: Program, nodes: int
+    points: Sequence[CurvePoint], goal: Objective, scenario: Scenario, program: Program
 ) -> dict[str, list[float]]:
-    curve: dict[str, list[float]] = {name: [] for name in COLUMNS}
-    cost = scenario.cost
-    node_second = nodes * (cost.node_hour or 0.0) / SECONDS_PER_HOUR
-    egress = (cost.egress_per_gb or 0.0) / BYTES_PER_GB
-
-    no_buffers = np.empty(0)
-    first = CurvePoint(0.0, 0.0, nan, 0.0, 0.0, 0.0, goal.start, no_buffers)
-    for point in [first, *points]:
-        if point.time <= (scenario.run.duration or inf):
-            loss, accuracy = _evaluate(goal, point)
-            price = point.time * node_second + point.charged * egress
-            row = point.time, point.step, loss, accuracy, point.period, point.bytes, price
-            for name, value in zip(COLUMNS, row, strict=True):
-                curve[name].append(value)
-    return curve
+    observer = Observer(program, scenario, goal, lambda: (0.0, 0.0), scenario.run.duration or inf)
+    for point in points:
+        if point.time <= observer.deadline:
+            seen, sent = _evaluate(goal, point), (point.bytes, point.charged)
+            observer.add(point.time, point.step, seen, point.period, sent)
+    return observer.curve
 
 
 def _path(
@@ -235,20 +221,3 @@ def _evaluate(goal: Objective, point: CurvePoint) -> Evaluation:
         assert isinstance(goal, TorchObjective)
         return goal.evaluate(point.x, point.step, point.buffers)
     return goal.evaluate(point.x, point.step)
-
-
-def _timeline(task: TrainingTask, nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Read spans and arrows of the nodes that finished."""
-    spans, arrows = [np.empty(0, SPAN)], [np.empty(0, ARROW)]
-    for rank in range(nodes):
-        path = task.folder / f"rank-{rank}.npz"
-        if path.is_file():
-            kept = store.stored(io.BytesIO(untrusted.data(path, untrusted.LARGEST_WRITTEN)))
-            with np.load(kept, allow_pickle=False) as archive:
-                spans.append(archive["spans"])
-                arrows.append(archive["arrows"])
-    return np.concatenate(spans), np.concatenate(arrows)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0

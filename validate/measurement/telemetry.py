@@ -11,10 +11,10 @@ import platform
 import sys
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from paceline.simulator.errors import InputError
@@ -25,6 +25,7 @@ from paceline.validate.training.events import ISSUE, STEP, WAIT
 __all__ = ["Telemetry", "read"]
 
 FLUSH = 1.0  # seconds
+Span = AbstractContextManager[None]
 _now = time.monotonic
 
 
@@ -70,22 +71,29 @@ class Telemetry:
         if synchronize is not None:
             self.clock = lambda: (synchronize(), _now())[1]
 
-    def step(self) -> "Span":
+    def step(self) -> Span:
         """Return a context that times one gradient: forward and backward pass."""
         self._step += 1
-        return Span(self, STEP)
+        return self._span(STEP)
 
-    def collective(self, *, bytes: float = math.nan) -> "Span":  # noqa: A002
+    def collective(self, *, bytes: float = math.nan) -> Span:  # noqa: A002
         """Return a context that times a blocking collective; `bytes`: of its payload."""
-        return Span(self, COLLECTIVE, bytes)
+        return self._span(COLLECTIVE, bytes)
 
-    def issue(self) -> "Span":
+    def issue(self) -> Span:
         """Return a context that times the start of an asynchronous collective."""
-        return Span(self, ISSUE)
+        return self._span(ISSUE)
 
-    def wait(self, *, bytes: float = math.nan) -> "Span":  # noqa: A002
+    def wait(self, *, bytes: float = math.nan) -> Span:  # noqa: A002
         """Return a context that times the wait for the earliest collective that was issued."""
-        return Span(self, WAIT, bytes)
+        return self._span(WAIT, bytes)
+
+    @contextmanager
+    def _span(self, kind: int, size: float = math.nan) -> Iterator[None]:
+        """Record an event that lasts as long as the context, unless an exception leaves it."""
+        start = self.clock()
+        yield
+        self.add(kind, start, self.clock(), size)
 
     def loss(self, value: float) -> None:
         """Record a loss after the steps so far."""
@@ -118,36 +126,16 @@ class Telemetry:
         self.close()
 
 
-class Span:
-    """A context that records one event, unless it is left by an exception."""
-
-    __slots__ = ("_bytes", "_kind", "_start", "_telemetry")
-
-    def __init__(self, telemetry: Telemetry, kind: int, size: float = math.nan) -> None:
-        self._telemetry, self._kind, self._bytes, self._start = telemetry, kind, size, 0.0
-
-    def __enter__(self) -> None:
-        self._start = self._telemetry.clock()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            telemetry = self._telemetry
-            telemetry.add(self._kind, self._start, telemetry.clock(), self._bytes)
-
-
 def _environment() -> dict[str, Any]:
     """Return versions and hardware, those of torch only if it is already imported."""
-    versions, hardware = {"python": platform.python_version()}, {"cores": os.cpu_count()}
-    found: dict[str, Any] = {"versions": versions, "hardware": hardware}
-    found["hardware"]["processor"] = platform.processor() or platform.machine()
-    found["hardware"]["system"] = f"{platform.system()} {platform.release()}"
+    versions = {"python": platform.python_version()}
+    hardware = {
+        "cores": os.cpu_count(),
+        "processor": platform.processor() or platform.machine(),
+        "system": f"{platform.system()} {platform.release()}",
+    }
     if (torch := sys.modules.get("torch")) is not None:
         versions["torch"] = str(torch.__version__)
         if torch.cuda.is_initialized():
-            found["hardware"]["gpu"] = torch.cuda.get_device_name()
-    return found
+            hardware["gpu"] = torch.cuda.get_device_name()
+    return {"versions": versions, "hardware": hardware}

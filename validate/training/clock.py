@@ -31,7 +31,7 @@ class Clock:
             time.sleep(left)
 
 
-def prctl(option: int, value: int) -> bool:
+def prctl(option: int, value: int | bytes) -> bool:
     """Set an attribute of this process, on Linux only; return whether that succeeded."""
     if not sys.platform.startswith("linux"):
         return False
@@ -50,8 +50,7 @@ def die_with_parent() -> None:
 
 def name_process(name: str) -> None:
     """Name this process for `ps` (at most 15 bytes)."""
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
+    prctl(PR_SET_NAME, name.encode())
 
 
 def smallest_step(work: Callable[[], object], wanted: float) -> float:

@@ -202,10 +202,8 @@ class Collectives:
         parts.insert(0, torch.empty(length, dtype=dtype, device=self._device))
         buffer = torch.cat(parts)
         own = self._own(handle)  # last, as it holds the time of issue
-        numbers = *own[WHOLE:], *packed.numbers
-        buffer[:length] = packing.write_numbers(
-            own[:WHOLE], numbers, self._rank, self._ranks, buffer
-        )
+        whole, numbers = own[:WHOLE], [*own[WHOLE:], *packed.numbers]
+        buffer[:length] = packing.write_numbers(whole, numbers, self._rank, self._ranks, buffer)
         return buffer
 
     def _length(self, packed: Packed) -> int:
@@ -239,8 +237,8 @@ class Collectives:
         own = [sum(column) / m for column in zip(*by_rank, strict=True)][OWN:]
         return packing.put_together(Packed(packed.skeleton, tensors, packed.places, own)), by_rank
 
-    def land(self, handle: RealCollective) -> None:
-        """Wait until `handle` and all before it have arrived."""
+    def land(self, handle: RealCollective | None = None) -> None:
+        """Wait until `handle` and all before it have arrived; None: all that were started."""
         for each in self._unsettled:
             self._wait(each)
             if each is handle:
@@ -297,17 +295,9 @@ class Collectives:
         self, handle: RealCollective, rows: Tensor, by_rank: list[list[float]]
     ) -> Payload:
         head, start = packing.head(handle.packed), 8 * (OWN + 1)
-        return tuple(
-            packing.put_together(
-                packing.read(head, row[start : start + int(own[OWN])], self._device)
-            )
-            for row, own in zip(rows, by_rank, strict=True)
-        )
-
-    def drain(self) -> None:
-        """Wait until every collective started has ended, as other ranks need them."""
-        for handle in self._unsettled:
-            self._wait(handle)
+        ends = (start + int(own[OWN]) for own in by_rank)
+        bodies = (row[start:end] for row, end in zip(rows, ends, strict=True))
+        return tuple(packing.put_together(packing.read(head, b, self._device)) for b in bodies)
 
 
 def _room(payload: Payload) -> float:

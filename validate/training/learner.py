@@ -63,28 +63,6 @@ class NoGradient(OnHost):
         return torch.tensor(torch.nan), torch.zeros_like(x)
 
 
-class WatchedGradients:
-    """Wraps a learner to record its buffers after each gradient: marks do not contain them."""
-
-    def __init__(self, learner: Learner, see: Callable[[Tensor], None]) -> None:
-        self._learner, self._see = learner, see
-
-    def tensors(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the wrapped learner's, and record its buffers."""
-        found = self._learner.tensors(x)
-        self._see(self.buffers())
-        return found
-
-    def backward(self, x: Tensor, sizes: Sequence[int], freed: Freed) -> None:
-        """Run the wrapped learner's, and record its buffers."""
-        self._learner.backward(x, sizes, freed)
-        self._see(self.buffers())
-
-    def buffers(self) -> Tensor:
-        """Return the wrapped learner's."""
-        return self._learner.buffers()
-
-
 def start(objective: Objective, parameters: int, device: torch.device) -> Tensor:
     """Return the initial parameters; in time-only runs, zeros of the size of the model."""
     if isinstance(objective.start, complex):

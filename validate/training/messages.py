@@ -51,7 +51,7 @@ class Mailbox:
     """One node's messages to and from `peers`.
 
     `capacity`: bytes of the longest message; `receives`: maps (size, due) to when a message is
-    through this node's network card.
+    through this node's network card; `ended`: peers that have finished.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917
@@ -207,11 +207,6 @@ class Mailbox:
 
     def _over(self, source: int) -> bool:
         return source in self.ended if source != ANY else self.ended == self.peers
-
-    @property
-    def any_ended(self) -> bool:
-        """Whether any peer has finished."""
-        return bool(self.ended)
 
     def end(self) -> None:
         """Tell all peers that this node has finished."""

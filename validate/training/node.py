@@ -27,10 +27,11 @@ import torch
 from torch import Tensor
 
 from paceline.simulator.engines import payloads
-from paceline.simulator.engines.node import SeededNode
+from paceline.simulator.engines.node import SeededNode, introduce
 from paceline.simulator.errors import ProgramError
 from paceline.simulator.programs.effects import ANY, Handle, Payload, Pieces, Vector
 from paceline.simulator.results.run import Cause, Kind, Spans
+from paceline.simulator.scenario.scenario import Scenario
 from paceline.validate.training import events
 from paceline.validate.training.clock import Clock
 from paceline.validate.training.collectives import Collectives
@@ -81,14 +82,9 @@ class RealNode(SeededNode):
         self,
         *,
         rank: int,
-        workers: int,
+        scenario: Scenario,
         seed: int,
         start: Tensor,
-        parameters: int,
-        bytes_per_parameter: float,
-        apply_seconds: float,
-        receive_seconds: float,
-        forward_share: float,
         clock: Clock,
         limits: Limits,
         meter: TensorMeter,
@@ -98,17 +94,17 @@ class RealNode(SeededNode):
         learner: Learner | None,
         spans: Spans,
         see: Callable[["RealNode", Tensor], None],
+        learned: Callable[["RealNode"], None],
     ) -> None:
-        self.rank, self.workers, self.server = rank, workers, workers
+        introduce(self, scenario, start)
+        self.rank = rank
         self.seed(seed)
-        self.start = start
-        self.parameters, self.bytes_per_parameter = parameters, bytes_per_parameter
-        self.apply_seconds, self._receive_seconds = apply_seconds, receive_seconds
-        self._forward_share = forward_share
+        self._receive_seconds = scenario.server.receive
+        self._forward_share = scenario.cluster.forward_share
         self._clock, self._limits = clock, limits
         self._meter, self._network = meter, network
         self._collectives, self._mailbox, self._learner = collectives, mailbox, learner
-        self._see, self._spans = see, spans
+        self._see, self._learned, self._spans = see, learned, spans
         self._backward = ThreadPoolExecutor(1, thread_name_prefix="backward")
         self._durations: Iterator[float] | None = None
         self.step = self.updates = self._met_at = 0
@@ -118,9 +114,9 @@ class RealNode(SeededNode):
         self.staleness: Counter[int] = Counter()
         self.events: list[tuple[Any, ...]] = []
         self.late = 0
-        self._versions = [0] * (workers + 1)
+        self._versions = [0] * (self.workers + 1)
         self._stale = 0
-        self._sent = [0.0] * (workers + 1)  # when the last message to each node left
+        self._sent = [0.0] * (self.workers + 1)  # when the last message to each node left
         self._heard: int | None = None  # messages received since the current gradient began
         self._stopped = False
         self._coasting = False  # past the end, only to complete collectives
@@ -146,7 +142,7 @@ class RealNode(SeededNode):
         """Complete the collectives and messages begun here, which other nodes may need."""
         self._backward.shutdown()
         if self._collectives is not None:
-            self._collectives.drain()
+            self._collectives.land()
         if self._mailbox is not None:
             self._mailbox.end()
             self._mailbox.close(self._limits.patience)
@@ -185,38 +181,30 @@ class RealNode(SeededNode):
 
     def _has_enough(self) -> bool:
         alone = self._limits.pooled or self._limits.served
-        if alone and self._mailbox is not None and self._mailbox.any_ended:
+        if alone and self._mailbox is not None and self._mailbox.ended:
             return True
         return self._limits.pooled and self._limits.enough()
-
-    def _computed(self, begins: float, duration: float) -> None:
-        self._clock.sleep_until(begins + duration)
-        self._note(events.STEP, begins, self.now, nan, self._due(begins, duration))
 
     def _due(self, begins: float, duration: float) -> float:
         """Return when a step is to end; nan if steps are not stretched."""
         return nan if self._durations is None else begins + duration
 
     async def gradient(self, x: Vector) -> Vector:
-        """Compute a real gradient, stretched to its drawn duration."""
-        begins, duration = self._begin()
-        assert self._learner is not None
-        if self._coasting:
-            return torch.zeros_like(x)
-        _, gradient = self._learner.tensors(x)
-        _synchronise(gradient)
-        self._computed(begins, duration)
+        """Compute a real gradient, as `loss_and_gradient` does."""
+        _, gradient = await self.loss_and_gradient(x)
         return gradient
 
     async def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
-        """Compute a loss and gradient, as `gradient` does."""
+        """Compute a loss and a real gradient, stretched to their drawn duration."""
         begins, duration = self._begin()
         assert self._learner is not None
         if self._coasting:
             return 0.0, torch.zeros_like(x)
         loss, gradient = self._learner.tensors(x)
-        value = float(loss)
-        self._computed(begins, duration)
+        self._learned(self)
+        value = float(loss)  # which waits for a GPU
+        self._clock.sleep_until(begins + duration)
+        self._note(events.STEP, begins, self.now, nan, self._due(begins, duration))
         return value, gradient
 
     async def start_backward(self, x: Vector, pieces: Pieces) -> Sequence[Handle]:
@@ -234,7 +222,8 @@ class RealNode(SeededNode):
         sizes = [each.numel() for each in self.cut(x, pieces)]
 
         def freed(number: int, piece: Tensor) -> None:
-            _synchronise(piece)
+            if piece.is_cuda:
+                torch.cuda.current_stream(piece.device).synchronize()  # for the clock's sake
             if number == len(done) - 1:
                 end = max(self.now, begins + duration)
                 self._note(events.STEP, begins, end, nan, self._due(begins, duration))
@@ -246,6 +235,7 @@ class RealNode(SeededNode):
         def compute() -> None:
             try:
                 learner.backward(x, sizes, freed)
+                self._learned(self)
             except BaseException as error:
                 for each in handles:
                     if not each.computed.done():
@@ -452,9 +442,3 @@ class RealNode(SeededNode):
         busy = Kind.SERVE if self.rank == self.server else Kind.COMPUTE
         self._spans.add(self.rank, int(busy), self._since, begin, joined, now, self.step)
         self._since = now
-
-
-def _synchronise(tensor: Tensor) -> None:
-    """Wait for a GPU, so that the host's clock is meaningful."""
-    if tensor.is_cuda:
-        torch.cuda.current_stream(tensor.device).synchronize()

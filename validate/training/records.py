@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from paceline.simulator.engines.observer import POINTS
 from paceline.simulator.errors import RunError
 from paceline.simulator.inputs import untrusted
 from paceline.simulator.results import store
+from paceline.simulator.results.run import ARROW, SPAN
 from paceline.validate.training.events import EVENT
 
 COLUMNS = ("step", "time", "period", "updates", "bytes", "charged")
@@ -130,13 +132,12 @@ class Recorder:
                 "is too high for this algorithm"
             )
 
-    def timeline(self, spans: np.ndarray, arrows: np.ndarray) -> None:
-        """Write the node's timeline, of dtypes `results.run.SPAN` and `ARROW`."""
-        np.savez(self._whole.with_suffix(".npz"), spans=spans, arrows=arrows)
-
-    def events(self, events: Sequence[tuple[Any, ...]]) -> None:
-        """Write the node's events, of dtype `training.events.EVENT`."""
-        np.save(events_file(self._whole), np.array(list(events), EVENT))
+    def times(
+        self, spans: np.ndarray, arrows: np.ndarray, events: Sequence[tuple[Any, ...]]
+    ) -> None:
+        """Write the node's timeline, of dtypes `results.run.SPAN` and `ARROW`, and its events."""
+        did = np.array(list(events), EVENT)
+        np.savez(self._whole.with_suffix(".npz"), spans=spans, arrows=arrows, events=did)
 
     def close(self, account: Account) -> None:
         """Write the rest and the account, which marks the node's part of the run as finished."""
@@ -147,33 +148,30 @@ class Recorder:
         self._file.close()
         account.observing = self.observing
         document = asdict(account) | {"every": self._every}
-        store.write(
-            self._whole, json.dumps(document).encode()
-        )  # its existence says that the node finished
+        store.write(self._whole, json.dumps(document).encode())  # says that the node finished
 
 
 @dataclass(frozen=True, eq=False)
 class Record:
     """The records of one node. `rows`: by `COLUMNS`, "x" (n, dimension) and "buffers".
 
-    `events`: of dtype `training.events.EVENT`. `account` is None if the node did not finish.
+    `events`, `spans`, `arrows`: of dtypes `training.events.EVENT`, `results.run.SPAN` and `ARROW`.
+    `account` is None if the node did not finish.
     """
 
     rows: np.ndarray
     account: Account | None
     every: int
-    events: np.ndarray
-
-
-def events_file(whole: Path) -> Path:
-    """Return the path of a node's events, beside its account."""
-    return whole.with_name(f"{whole.stem}-events.npy")
+    events: np.ndarray = field(default_factory=partial(np.empty, 0, EVENT))
+    spans: np.ndarray = field(default_factory=partial(np.empty, 0, SPAN))
+    arrows: np.ndarray = field(default_factory=partial(np.empty, 0, ARROW))
 
 
 def read(folder: Path, rank: int) -> Record | None:
     """Read the records of a node in a folder; None if there are none."""
+    path = folder / f"rank-{rank}.bin"
     try:
-        with (folder / f"rank-{rank}.bin").open("rb") as file:
+        with path.open("rb") as file:
             head = untrusted.loads(file.readline(HEAD))
             kind = np.dtype(
                 [
@@ -185,16 +183,14 @@ def read(folder: Path, rank: int) -> Record | None:
             start = file.tell()
     except (OSError, ValueError):
         return None
-    path = folder / f"rank-{rank}.bin"
     count = (path.stat().st_size - start) // kind.itemsize
     rows = np.memmap(path, kind, "r", start, (count,)) if count else np.empty(0, kind)
-    whole = folder / f"rank-{rank}.json"
-    done = events_file(whole)
-    events = np.empty(0, EVENT)
-    if done.is_file():
-        kept = io.BytesIO(untrusted.data(done, untrusted.LARGEST_WRITTEN))
-        events = np.load(kept, allow_pickle=False)
-    return Record(rows, *_account(whole), events)
+    times = {}
+    if (kept := path.with_suffix(".npz")).is_file():
+        content = io.BytesIO(untrusted.data(kept, untrusted.LARGEST_WRITTEN))
+        with np.load(store.stored(content), allow_pickle=False) as archive:
+            times = {name: archive[name] for name in ("events", "spans", "arrows")}
+    return Record(rows, *_account(path.with_suffix(".json")), **times)
 
 
 def _account(path: Path) -> tuple[Account | None, int]:

@@ -24,7 +24,6 @@ from paceline.validate.training import learner, rendezvous, transport
 from paceline.validate.training.clock import Clock
 from paceline.validate.training.collectives import Collectives
 from paceline.validate.training.emulated_network import EmulatedNetwork, RealNetwork
-from paceline.validate.training.learner import WatchedGradients
 from paceline.validate.training.messages import SKELETON, START, Mailbox
 from paceline.validate.training.node import Limits, RealNode
 from paceline.validate.training.packing import TensorMeter
@@ -76,9 +75,7 @@ def run(task: TrainingTask, job: Job, place: Place) -> None:
     """
     program = known_programs(job.programs)[task.algorithm.name]
     if place.rank < job.scenario.cluster.workers + (program.server is not None):
-        TaskProcess(
-            task, job.scenario, place, program
-        ).run()  # the others serve other programs only
+        TaskProcess(task, job.scenario, place, program).run()  # others serve other programs only
 
 
 class TaskProcess:
@@ -112,8 +109,7 @@ class TaskProcess:
             self._limits.step,
             adaptive,
         )
-        if own is not None and not watched and self._buffers().numel():
-            own = WatchedGradients(own, self._see_buffers)
+        buffered = not watched and self._buffers().numel() > 0  # marks do not contain them
         self._counter = StepCounter(place.store, scenario.run.steps, self.workers)
         if program.pooled:
             self._limits.enough = self._counter.enough
@@ -123,14 +119,9 @@ class TaskProcess:
         self._spans = Spans(scenario.run.timeline_spans)
         self.node = RealNode(
             rank=self.rank,
-            workers=self.workers,
+            scenario=scenario,
             seed=task.seed,
             start=self._start,
-            parameters=scenario.model.parameters,
-            bytes_per_parameter=scenario.model.bytes_per_parameter,
-            apply_seconds=scenario.server.apply,
-            receive_seconds=scenario.server.receive,
-            forward_share=scenario.cluster.forward_share,
             clock=self._clock,
             limits=self._limits,
             meter=self._meter,
@@ -140,6 +131,7 @@ class TaskProcess:
             learner=own,
             spans=self._spans,
             see=self._see if watched else self._count,
+            learned=self._see_buffers if buffered else lambda node: None,
         )
         if own is not None and scenario.validation.compute == "stretched":
             clocks: list[Any] = [self.node] * self.workers
@@ -151,9 +143,10 @@ class TaskProcess:
         if place.nccl:
             store = rendezvous.sub_store(place.store, "team")
             group = transport.nccl(store, self.rank, self.workers, timeout)
-            return transport.OnDevice(group, place.device)
+            return DeviceGroup(group, place.device)
         group = self._gloo("team", self.workers, timeout)
-        return transport.Staged(group, place.device) if self._start.is_cuda else DeviceGroup(group)
+        kind = transport.Staged if self._start.is_cuda else DeviceGroup
+        return kind(group, place.device)
 
     def _gloo(self, name: str, size: int, timeout: float) -> Any:
         store = rendezvous.sub_store(self._place.store, name)
@@ -187,10 +180,10 @@ class TaskProcess:
             shown = x if self._learns else self._nothing
             self._recorder.see(step, row, shown, self._buffers())
 
-    def _see_buffers(self, buffers: Tensor) -> None:
-        node = self.node
+    def _see_buffers(self, node: RealNode) -> None:
         if self._recorder.due(node.step):
-            self._recorder.see(node.step, (node.now, node.period, 0, 0, 0), self._nothing, buffers)
+            row = node.now, node.period, 0, 0, 0
+            self._recorder.see(node.step, row, self._nothing, self._buffers())
 
     def run(self) -> None:
         """Rehearse, begin with the other nodes, run the program to its end, write the records."""
@@ -212,13 +205,11 @@ class TaskProcess:
             account.collectives += self._mailbox.received
             account.late += self._mailbox.late
         account.links = self._network.traffic.links()
-        account.machine["calm"] = transport.deprioritise_socket_threads()
         until = account.duration
-        self._recorder.timeline(self._spans.array(until), self._spans.arrows(until))
-        self._recorder.events(self.node.events)
-        rendezvous.meet(
-            store, "end", self.size, patient=True
-        )  # sockets stay open until all have finished
+        spans, arrows = self._spans.array(until), self._spans.arrows(until)
+        self._recorder.times(spans, arrows, self.node.events)
+        # sockets stay open until all have finished
+        rendezvous.meet(store, "end", self.size, patient=True)
         if self._group is not None:
             self._group.close()
         self._recorder.close(account)
@@ -245,23 +236,23 @@ class TaskProcess:
 
 
 def _limits(program: Program, scenario: Scenario) -> Limits:
-    alone = program.server is not None or program.gossips or not program.averages
-    together = program.server is not None or program.pooled
-    steps = scenario.run.steps or inf
-    limits = Limits(steps, scenario.run.duration or inf, meets=not alone)
-    limits.patience = scenario.validation.timeout
-    if together:
-        limits.step = steps * scenario.cluster.workers
-    limits.pooled, limits.served = program.pooled, program.server is not None
-    return limits
+    served = program.server is not None
+    together = scenario.cluster.workers if served or program.pooled else 1
+    steps = (scenario.run.steps or inf) * together
+    return Limits(
+        steps,
+        scenario.run.duration or inf,
+        meets=program.averages and not (served or program.gossips),
+        patience=scenario.validation.timeout,
+        pooled=program.pooled,
+        served=served,
+    )
 
 
 def _peers(program: Program, rank: int, workers: int) -> list[int]:
     """Return the nodes with which a node exchanges messages."""
-    if program.server is not None:
-        server = [workers] if rank < workers else list(range(workers))
-        if not program.gossips:
-            return server
+    if program.server is not None and not program.gossips:
+        return [workers] if rank < workers else list(range(workers))
     nodes = workers + (program.server is not None)
     return [other for other in range(nodes) if other != rank]
 
@@ -282,14 +273,10 @@ def _interval(program: Program, scenario: Scenario, rank: int) -> tuple[int, boo
 
 
 def _account(node: RealNode, used: machine.ResourceUse) -> Account:
-    duration, waited, communicated = node.now, node.waited, node.communicated
+    duration, waited, talked = node.now, node.waited, node.communicated
     return Account(
         duration=duration,
-        seconds={
-            "compute": duration - waited - communicated,
-            "wait": waited,
-            "communicate": communicated,
-        },
+        seconds={"compute": duration - waited - talked, "wait": waited, "communicate": talked},
         outcomes=node.outcomes,
         gradients=node.step if node.rank < node.workers else 0,
         marks=node.updates,

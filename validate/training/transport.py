@@ -6,8 +6,7 @@ GPU, or for the result that it is computed from) is queued on one thread, and so
 until the queue is empty: one thread keeps the order, and the program never blocks in a start.
 
 gloo works on the host's memory: buffers of a GPU are copied there on a CUDA stream of their own,
-and their collective starts once the copy is complete (`Staged`). NCCL takes tensors where they are
-(`OnDevice`).
+and their collective starts once the copy is complete (`Staged`). NCCL takes tensors where they are.
 """
 
 import os
@@ -53,10 +52,13 @@ class Pending:
 
 
 class DeviceGroup:
-    """Collectives of a process group that takes tensors of its own device."""
+    """Collectives of a process group that takes tensors of its own device, as NCCL those of a GPU.
 
-    def __init__(self, group: Any) -> None:
-        self._group, self._size = group, group.size()
+    `device`: where buffers are brought to, and results are.
+    """
+
+    def __init__(self, group: Any, device: torch.device) -> None:
+        self._group, self._size, self._device = group, group.size(), device
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="starter")
         self._last: Future[Works] | None = None
 
@@ -114,7 +116,7 @@ class DeviceGroup:
         return buffer, after
 
     def _bring(self, buffer: Tensor) -> Tensor:
-        return buffer
+        return buffer.to(self._device)
 
     def _land(self, result: Tensor) -> Tensor:
         return result
@@ -124,23 +126,11 @@ class DeviceGroup:
         self._thread.shutdown()
 
 
-class OnDevice(DeviceGroup):
-    """Collectives of NCCL, which takes tensors of a GPU only."""
-
-    def __init__(self, group: Any, device: torch.device) -> None:
-        super().__init__(group)
-        self._device = device
-
-    def _bring(self, buffer: Tensor) -> Tensor:
-        return buffer.to(self._device)
-
-
 class Staged(DeviceGroup):
     """Collectives of gloo on buffers of a GPU, which travel through the host's memory."""
 
     def __init__(self, group: Any, device: torch.device) -> None:
-        super().__init__(group)
-        self._device = device
+        super().__init__(group, device)
         self._copies: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def _ready(
@@ -208,22 +198,9 @@ def nccl(store: Any, rank: int, size: int, timeout: float) -> Any:
     return kind(store, rank, size, options)
 
 
-def deprioritise_socket_threads() -> bool:
-    """Let gloo's spinning socket threads give way to computing ones; return whether all do.
-
-    By SCHED_BATCH, if that is permitted.
-    """
-    found = []
+def deprioritise_socket_threads() -> None:
+    """Let gloo's spinning socket threads give way to computing ones, by SCHED_BATCH."""
     for task in TASKS.iterdir() if TASKS.is_dir() else ():
-        with suppress(OSError):  # a thread has ended
+        with suppress(OSError):  # the thread has ended, or this is not permitted
             if (task / "comm").read_text().startswith("gloo"):
-                found.append(_use_batch_scheduling(int(task.name)))
-    return bool(found) and all(found)
-
-
-def _use_batch_scheduling(thread: int) -> bool:
-    try:
-        os.sched_setscheduler(thread, os.SCHED_BATCH, os.sched_param(0))
-    except PermissionError:
-        return False
-    return True
+                os.sched_setscheduler(int(task.name), os.SCHED_BATCH, os.sched_param(0))
