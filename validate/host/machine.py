@@ -5,14 +5,17 @@ import platform
 import socket
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from paceline.simulator.studies.processes import cores
 from paceline.validate.host import namespaces
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
-STAT = Path("/proc/stat")
+USED = ("user", "nice", "system", "irq", "softirq", "steal")  # of the cores' seconds
 
 
 def boot_id() -> str:
@@ -21,20 +24,17 @@ def boot_id() -> str:
 
 
 def machine_cpu_seconds() -> float:
-    """Return CPU seconds of all processes since the machine started; 0 if unknown."""
-    if not STAT.is_file():
-        return 0.0
-    user, nice, system, _, _, irq, soft, steal, *_ = map(int, STAT.read_text().split()[1:11])
-    return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
+    """Return CPU seconds of all processes since the machine started."""
+    spent = psutil.cpu_times()._asdict()
+    return float(sum(spent.get(kind, 0.0) for kind in USED))
 
 
 def process_cpu_seconds(process: int) -> float:
-    """Return CPU seconds that a process has used; 0 if unknown."""
-    stat = Path(f"/proc/{process}/stat")
-    if not stat.is_file():
-        return 0.0
-    fields = stat.read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Return CPU seconds that a process has used; 0 if there is none."""
+    with suppress(psutil.NoSuchProcess):
+        spent = psutil.Process(process).cpu_times()
+        return float(spent.user + spent.system)
+    return 0.0
 
 
 def hardware(device: str) -> dict[str, Any]:
@@ -75,17 +75,14 @@ def _processor() -> str:
 class ResourceUse:
     """Use of the machine from now on: CPU seconds of this process, the relay and all processes.
 
-    In a network namespace of its own, also the bytes received and sent.
+    In a network namespace of its own, also the bytes sent.
     """
 
     def __init__(self) -> None:
         self._relay = int(os.environ.get("PACELINE_RELAY", "0"))
-        self._since, self._own, self._all = (
-            time.monotonic(),
-            time.process_time(),
-            machine_cpu_seconds(),
-        )
-        self._of_relay, self._passed = process_cpu_seconds(self._relay), self._interface()
+        self._since, self._own = time.monotonic(), time.process_time()
+        self._all = machine_cpu_seconds()
+        self._of_relay, self._before = process_cpu_seconds(self._relay), self._sent()
 
     def own(self) -> float:
         """Return CPU seconds of this process."""
@@ -93,19 +90,15 @@ class ResourceUse:
 
     def machine(self) -> dict[str, Any]:
         """Return CPU seconds of all processes and the relay, cores, and bytes of this process."""
-        received, sent = (
-            now - then for now, then in zip(self._interface(), self._passed, strict=True)
-        )
         return {
             "host": boot_id(),
             "busy": machine_cpu_seconds() - self._all,
             "relay": process_cpu_seconds(self._relay) - self._of_relay,
-            "received_bytes": received,
-            "sent_bytes": sent,
+            "sent_bytes": self._sent() - self._before,
             "elapsed": time.monotonic() - self._since,
             "cores": cores(),
         }
 
-    def _interface(self) -> tuple[int, int]:
-        """Return bytes received and sent if this process has a network of its own, else zeros."""
-        return namespaces.counters(namespaces.INTERFACE) if self._relay else (0, 0)
+    def _sent(self) -> int:
+        """Return the bytes sent if this process has a network of its own, else 0."""
+        return namespaces.counters()[1] if self._relay else 0

@@ -14,10 +14,8 @@ import traceback
 from pathlib import Path
 
 from paceline.validate.host import namespaces
-from paceline.validate.launch.hangs import STARTED
+from paceline.validate.launch.hangs import ENDED, STARTED
 from paceline.validate.training import clock
-
-ENDED = "ended"
 
 
 def main(path: str, nodes: int) -> None:

@@ -4,19 +4,19 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
-STARTED = "started"  # a file of a job's folder: a line for each rank, with its process id
+# files of a job's folder: a line for each rank with its process id; for each that has ended with
+# its exit status, negative for a signal
+STARTED, ENDED = "started", "ended"
 LOOK = 0.5  # seconds between checks, each of which costs the run some microseconds
 LINGER = 3.0  # seconds until every process that waits for a dead one has noticed
 ANSWER = 0.5  # seconds for a process to write its stack
-PATIENT = re.compile(
-    r'rendezvous\.py", line \d+ in wait_for'
-)  # stack of a process that waits without being needed
+# stack of a process that waits without being needed
+PATIENT = re.compile(r'rendezvous\.py", line \d+ in wait_for')
 STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
 
@@ -34,28 +34,28 @@ class Watch:
         if now < self._next:
             return None
         self._next = now + LOOK
-        still = {rank for rank, process in _processes(self._folder).items() if is_stopped(process)}
+        processes = by_rank(self._folder / STARTED)
+        still = {rank for rank, process in processes.items() if is_stopped(process)}
         self._since = {rank: self._since.get(rank, now) for rank in still}
         return next((r for r, at in self._since.items() if now - at > self._patience), None)
 
 
-def find_hung(folder: Path, ended: Callable[[], Collection[int]]) -> dict[int, str]:
+def find_hung(folder: Path) -> dict[int, str]:
     """Return ranks that neither end nor wait though another one has ended: "stopped" or "silent".
 
     Those that are not stopped are signalled to write their stack to their log.
     """
-    processes = _processes(folder)
+    processes = by_rank(folder / STARTED)
     deadline = time.monotonic() + LINGER
-    while time.monotonic() < deadline and len(ended()) < len(processes):
+    while time.monotonic() < deadline and len(by_rank(folder / ENDED)) < len(processes):
         time.sleep(LOOK / 10)
-    left = {rank: each for rank, each in processes.items() if rank not in ended()}
-    found = {rank: "stopped" for rank, each in left.items() if is_stopped(each)}
-    asked = {rank: each for rank, each in left.items() if rank not in found}
-    before = {rank: len(_log(folder, rank)) for rank in asked}
-    for process in asked.values():
+    left = processes.keys() - by_rank(folder / ENDED).keys()
+    found = {rank: "stopped" for rank in sorted(left) if is_stopped(processes[rank])}
+    before = {rank: len(_log(folder, rank)) for rank in sorted(left - found.keys())}
+    for rank in before:
         with suppress(ProcessLookupError):
-            os.kill(process, signal.SIGUSR1)
-    if asked:
+            os.kill(processes[rank], signal.SIGUSR1)
+    if before:
         time.sleep(ANSWER)
     for rank, known in before.items():
         if not PATIENT.search(_log(folder, rank)[known:]):
@@ -71,10 +71,10 @@ def is_stopped(process: int) -> bool:
         return False
 
 
-def _processes(folder: Path) -> dict[int, int]:
-    path = folder / STARTED
+def by_rank(path: Path) -> dict[int, int]:
+    """Read a file of a job's folder with a line for each rank: return the numbers after theirs."""
     lines = path.read_text().split("\n")[:-1] if path.exists() else []
-    return {int(rank): int(process) for rank, process in map(str.split, lines)}
+    return {int(rank): int(number) for rank, number in map(str.split, lines)}
 
 
 def _log(folder: Path, rank: int) -> str:

@@ -22,6 +22,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import permutations
 from pathlib import Path
 
 from paceline.simulator.errors import InputError, RunError
@@ -32,7 +33,7 @@ from paceline.simulator.studies.processes import how
 from paceline.validate.host.namespaces import Links, available
 from paceline.validate.host.relay import Path as LinkPath
 from paceline.validate.launch import hangs, worker
-from paceline.validate.launch.fork import ENDED
+from paceline.validate.launch.hangs import ENDED, STARTED
 from paceline.validate.launch.job import write_job
 from paceline.validate.launch.worker import DONE, REASON, REFUSED
 from paceline.validate.training import clock, rendezvous
@@ -80,7 +81,7 @@ def run(job: Job, progress: Progress | None = None) -> None:
     folder.chmod(0o700)  # the processes meet in it, and reading the job runs code
     links: Links | None = None
     with ExitStack() as stack:
-        for name in (REASON, DONE, ENDED, STORE, hangs.STARTED):
+        for name in (REASON, DONE, ENDED, STORE, STARTED):
             (folder / name).unlink(missing_ok=True)
         path = write_job(job)
         environment = {
@@ -169,7 +170,7 @@ def _watch(
     watch = hangs.Watch(folder, job.scenario.validation.timeout)
     while True:
         over = started.poll()
-        ended = _ended(folder)
+        ended = hangs.by_rank(folder / ENDED)
         if progress:
             progress(_done(folder), len(job.tasks))
         if REFUSED in ended.values():
@@ -188,13 +189,6 @@ def _watch(
         time.sleep(LOOK)
 
 
-def _ended(folder: Path) -> dict[int, int]:
-    """Return exit statuses of the ranks that have ended; negative ones are signals."""
-    path = folder / ENDED
-    lines = path.read_text().split("\n")[:-1] if path.exists() else []
-    return {int(rank): int(status) for rank, status in map(str.split, lines)}
-
-
 def _done(folder: Path) -> int:
     done = folder / DONE
     return int(done.read_text() or 0) if done.exists() else 0
@@ -203,7 +197,7 @@ def _done(folder: Path) -> int:
 def _death_report(rank: int, state: int, job: Job) -> str:
     """Say which process died, how, and the last lines of its log; or which one it waited for."""
     words = _log_tail(job.folder / f"rank-{rank}.log")
-    if TIMED_OUT in words and (hung := hangs.find_hung(job.folder, lambda: _ended(job.folder))):
+    if TIMED_OUT in words and (hung := hangs.find_hung(job.folder)):
         waited = f"{_node_name(rank, job)}, which waited for it, ends its log with:\n{words}"
         return f"{_hang_report(hung, job)}\n{waited}"
     return (
@@ -214,12 +208,11 @@ def _death_report(rank: int, state: int, job: Job) -> str:
 
 def _hang_report(ranks: dict[int, str], job: Job) -> str:
     """Say which ranks hang, in which state, and the last lines of their logs."""
-    said = [
+    return "\n".join(
         f"{_node_name(rank, job)} hangs ({known}) during {_during(job)}; all were ended. "
         f"Its log ends with:\n{_log_tail(job.folder / f'rank-{rank}.log')}"
         for rank, known in ranks.items()
-    ]
-    return "\n".join(said)
+    )
 
 
 def _node_name(rank: int, job: Job) -> str:
@@ -252,10 +245,5 @@ def _paths(scenario: Scenario, nodes: int) -> dict[tuple[int, int], LinkPath]:
         )
     bare = scenario.network.model_copy(update={"transport": "ideal"})  # TCP itself runs over them
     network = ClosedForm(scenario.model_copy(update={"network": bare}))
-    found = {}
-    for a in range(nodes):
-        for b in range(nodes):
-            if a != b:
-                link = network.link(a, b)
-                found[a, b] = LinkPath(link.latency, link.bandwidth)
-    return found
+    links = {pair: network.link(*pair) for pair in permutations(range(nodes), 2)}
+    return {pair: LinkPath(each.latency, each.bandwidth) for pair, each in links.items()}
