@@ -99,8 +99,8 @@ def terms(run: RunEvents, costs: Overhead) -> dict[str, dict[str, float]]:
     shown = overheads.fit([run])
     steps = shown["step"].samples if "step" in shown else 0
     found = {}
-    for name in (each for each in ("step", *TERMS) if each in shown and steps):
-        term, known = shown[name], _known(name, costs, run)
+    for name, term in ((each, shown[each]) for each in ("step", *TERMS) if each in shown and steps):
+        known = _known(name, costs, run)
         found[name] = {
             "profile": known,
             "measured": term.mean,
@@ -173,23 +173,14 @@ def regret(found: Sequence[Cell]) -> dict[str, Any] | None:
     that of the picked one; `top`: the first two. None if there is nothing to pick from.
     """
     goal = {cell["program"]: cell["independent"][TARGET] for cell in found if cell["counted"]}
-    ranked = sorted(
-        (label for label, row in goal.items() if row["predicted"] is not None),
-        key=lambda label: goal[label]["predicted"],
-    )
-    measured = {k: row["measured"] for k, row in goal.items() if row["measured"] is not None}
-    if len(ranked) < 2 or not measured:
+    predicted = {k: row["predicted"] for k, row in goal.items() if row["predicted"] is not None}
+    ranked = sorted(predicted, key=predicted.__getitem__)
+    cost = quantities.regret(goal)
+    if cost is None or len(ranked) < 2:
         return None
-    picked, best = ranked[0], min(measured, key=measured.__getitem__)
-    ties = [label for label in ranked if _overlap(goal[picked], goal[label])]
-    return {
-        "picked": picked,
-        "best": best,
-        "value": quantities.relative(measured.get(picked), measured[best]),
-        "ties": ties,
-        "top": ranked[:2],
-        "among": best in ties or best in ranked[:2],
-    }
+    ties = [label for label in ranked if _overlap(goal[cost["picked"]], goal[label])]
+    top = ranked[:2]
+    return cost | {"ties": ties, "top": top, "among": cost["best"] in {*ties, *top}}
 
 
 def _overlap(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -28,7 +28,7 @@ from paceline.validate.host import machine
 from paceline.validate.host.device import find_device
 from paceline.validate.matrix import conditions, statistics
 from paceline.validate.matrix.cells import Cell, Sides, cells
-from paceline.validate.matrix.conditions import CONDITIONS, REPEATED, REPEATS, Condition
+from paceline.validate.matrix.conditions import CONDITIONS, REPEATS, Condition
 from paceline.validate.matrix.page import write
 from paceline.validate.matrix.results import Matrix
 from paceline.validate.probe import probe
@@ -81,7 +81,8 @@ def _estimate(chosen: Sequence[Condition], repeats: bool, out: Path) -> str:
     """Say how many runs there are, and estimate how long they take."""
     groups = {condition.group for condition in chosen}
     runs = sum(len(condition.scenario().algorithm) for condition in chosen)
-    runs += len(groups) * len(conditions.CALIBRATED) + 2 * EQUAL * len(REPEATED) * repeats
+    runs += len(groups) * len(conditions.ALGORITHMS["calibrated"])
+    runs += 2 * EQUAL * len(conditions.ALGORITHMS["repeated"]) * repeats
     longest = Condition("", ()).scenario().run.duration or 0.0
     starts = len(chosen) + len(groups) + (EQUAL + 1) * repeats
     minutes = (runs * longest + starts * START) / 60
@@ -121,7 +122,7 @@ class _Work:
 
     def repeats(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Measure equal runs, and runs that differ in their seed alone; return both values."""
-        scenario = Condition(REPEATS, (conditions.only(*REPEATED),)).scenario()
+        scenario = conditions.repeats().scenario()
         equal, apart = [], []
         for number in range(EQUAL):
             folder = self.out / REPEATS / f"equal-{number}"

@@ -1,7 +1,7 @@
 """Statistics of the validation matrix: aims and whether they were met, ranks, noise, terms."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,13 +56,8 @@ class Aim:
     def json(self) -> Row:
         """Return its row of the document."""
         limits = [each if math.isfinite(each) else None for each in (self.least, self.most)]
-        return {
-            "what": self.what,
-            "value": self.value,
-            "of": self.of,
-            "limits": limits,
-            "met": self.met,
-        }
+        stated = {"what": self.what, "value": self.value, "of": self.of}
+        return stated | {"limits": limits, "met": self.met}
 
 
 def conditions(found: Sequence[Cell]) -> list[Row]:
@@ -85,14 +80,11 @@ def conditions(found: Sequence[Cell]) -> list[Row]:
                     "quadratic": cells.kendall(own, "quadratic"),
                 },
                 "regret": cost,
-                "good": None if cost is None else _is_good(cost),
+                "good": cost
+                and bool(cost["among"] and cost["value"] is not None and cost["value"] <= REGRET),
             }
         )
     return rows
-
-
-def _is_good(cost: Row) -> bool:
-    return bool(cost["among"] and cost["value"] is not None and cost["value"] <= REGRET)
 
 
 def aims(found: Sequence[Cell]) -> list[Aim]:
@@ -100,26 +92,23 @@ def aims(found: Sequence[Cell]) -> list[Aim]:
     counted = [cell for cell in found if cell["counted"]]
     near = [cell for cell in counted if cell["network"] != "kernel"]
     kernel = [cell for cell in counted if cell["network"] == "kernel"]
+    independent = [cell["independent"] for cell in near]
     pace = "seconds per step"
     rows = conditions(found)
-    taus = {
-        key: [row["kendall"][key] for row in rows if row["kendall"][key] is not None]
-        for key in ("paired", "quadratic")
-    }
     picks = [row["good"] for row in rows if row["good"] is not None]
     return [
-        _middle(f"{pace}, same delays: median", near, _paired(PACE), 0.007),
-        _tail(f"{pace}, same delays: 95th percentile", near, _paired(PACE), 0.02),
-        _middle(f"{pace}, independent draws: median", near, _independent(PACE), 0.02),
-        _middle(f"{pace}, kernel's links: median", kernel, _paired(PACE), 0.02),
+        _middle(f"{pace}, same delays: median", near, PACE, 0.007),
+        _tail(f"{pace}, same delays: 95th percentile", near, PACE, 0.02),
+        _middle(f"{pace}, independent draws: median", independent, PACE, 0.02),
+        _middle(f"{pace}, kernel's links: median", kernel, PACE, 0.02),
         _explained("excess over nominal explained", near),
         _explained("excess over nominal explained, kernel's links", kernel),
         *_times("time to target, real gradients", near),
         *_times("time to target, kernel's links", kernel),
         *_coverages(counted),
-        _middle("time to target, quadratic: median", counted, lambda cell: cell["quadratic"], 0.15),
-        _tau("Kendall's tau, real gradients: median", taus["paired"], 0.95),
-        _tau("Kendall's tau, quadratic: median", taus["quadratic"], 0.85),
+        _middle("time to target, quadratic: median", counted, "quadratic", 0.15),
+        _tau("Kendall's tau, real gradients: median", rows, "paired", 0.95),
+        _tau("Kendall's tau, quadratic: median", rows, "quadratic", 0.85),
         Aim(
             f"regret at most {REGRET:.0%}, best among ties or first two",
             sum(picks) / len(picks) if picks else None,
@@ -134,39 +123,31 @@ def _times(what: str, found: Sequence[Cell]) -> list[Aim]:
     alike = [cell for cell in found if not cell["server"]]
     served = [cell for cell in found if cell["server"]]
     return [
-        _middle(f"{what}, synchronous: median", alike, _paired(TARGET), 0.01),
-        _tail(f"{what}, synchronous: 95th percentile", alike, _paired(TARGET), 0.02),
-        _middle(f"{what}, server: median", served, _paired(TARGET), 0.03),
-        _tail(f"{what}, server: 95th percentile", served, _paired(TARGET), 0.06),
+        _middle(f"{what}, synchronous: median", alike, TARGET, 0.01),
+        _tail(f"{what}, synchronous: 95th percentile", alike, TARGET, 0.02),
+        _middle(f"{what}, server: median", served, TARGET, 0.03),
+        _tail(f"{what}, server: 95th percentile", served, TARGET, 0.06),
     ]
 
 
-def errors(found: Sequence[Cell], where: Callable[[Cell], Row]) -> list[float]:
-    """Return the absolute relative errors, leaving out cells without one."""
-    return [abs(where(cell)["error"]) for cell in found if where(cell)["error"] is not None]
+def errors(found: Sequence[Row], key: str) -> list[float]:
+    """Return the absolute relative errors under `key`, leaving out cells without one."""
+    return [abs(row[key]["error"]) for row in found if row[key]["error"] is not None]
 
 
-def _paired(quantity: str) -> Callable[[Cell], Row]:
-    return lambda cell: dict(cell[quantity])
+def _middle(what: str, found: Sequence[Row], key: str, most: float) -> Aim:
+    values = errors(found, key)
+    return Aim(what, median(values), f"{len(values)} cells", most=most)
 
 
-def _independent(quantity: str) -> Callable[[Cell], Row]:
-    return lambda cell: dict(cell["independent"][quantity])
-
-
-def _middle(what: str, found: Sequence[Cell], where: Callable[[Cell], Row], most: float) -> Aim:
-    values = errors(found, where)
-    return Aim(what, median(values), _cells(len(values)), most=most)
-
-
-def _tail(what: str, found: Sequence[Cell], where: Callable[[Cell], Row], most: float) -> Aim:
-    values = errors(found, where)
+def _tail(what: str, found: Sequence[Row], key: str, most: float) -> Aim:
+    values = errors(found, key)
     value = float(np.quantile(values, 0.95)) if values else None
-    return Aim(what, value, _cells(len(values)), most=most)
+    return Aim(what, value, f"{len(values)} cells", most=most)
 
 
 def _explained(what: str, found: Sequence[Cell]) -> Aim:
-    return Aim(what, explained(found), _cells(len(found)), least=0.8)
+    return Aim(what, explained(found), f"{len(found)} cells", least=0.8)
 
 
 def _coverages(found: Sequence[Cell]) -> list[Aim]:
@@ -186,12 +167,9 @@ def _coverages(found: Sequence[Cell]) -> list[Aim]:
     return found_aims
 
 
-def _tau(what: str, values: Sequence[float], least: float) -> Aim:
+def _tau(what: str, rows: Sequence[Row], key: str, least: float) -> Aim:
+    values = [row["kendall"][key] for row in rows if row["kendall"][key] is not None]
     return Aim(what, median(values), f"{len(values)} conditions", least=least, percent=False)
-
-
-def _cells(count: int) -> str:
-    return f"{count} cells"
 
 
 def by_term(found: Sequence[Cell]) -> list[Row]:
