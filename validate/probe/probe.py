@@ -65,25 +65,21 @@ def probe(  # noqa: PLR0913 - the options of the command
     teams: list[TeamMeasurement] = []
     notes: list[str] = []
     counts = sorted(set(workers))
+    report = progress or (lambda done, total: None)
     stages = 1 + len(counts)
-
-    def report(done: int) -> None:
-        if progress:
-            progress(done, stages)
-
-    report(0)
+    report(0, stages)
     with tempfile.TemporaryDirectory(prefix="paceline-") as name:
         folder = Path(name)
         pair = _pair(4 * parameters, device, folder / "pair")
         transits, codecs = read.messages(pair), read.codecs(pair)
         for done, count in enumerate(counts, 1):
-            report(done)
+            report(done, stages)
             found = _team(base, parameters, count, once, device, network, folder / f"{count}")
             if found is None:
                 notes.append(f"with {count} workers no steps could be held, so they are left out")
             else:
                 teams.append(found)
-    report(stages)
+    report(stages, stages)
     if not teams:
         raise InputError(
             "workers: no steps could be held with any of these numbers; is the machine busy? Try "
@@ -97,14 +93,13 @@ def _check(workers: Sequence[int], network: str) -> None:
     most = PER_CORE * processes.cores()
     if not workers:
         raise InputError("workers: none; write numbers of workers such as 2,4,8")
-    for each in workers:
-        if each < 2:
-            raise InputError(f"workers: {each}: too small; write 2 or more")
-        if each > most:
-            raise InputError(
-                f"workers: {each}: too many processes for {processes.cores()} cores; write at most "
-                f"{most}"
-            )
+    if min(workers) < 2:
+        raise InputError(f"workers: {min(workers)}: too small; write 2 or more")
+    if max(workers) > most:
+        raise InputError(
+            f"workers: {max(workers)}: too many processes for {processes.cores()} cores; write at "
+            f"most {most}"
+        )
     if network not in ("emulated", "real"):
         raise InputError(f"network {network!r}: unknown; choose one of: emulated, real")
 
@@ -143,14 +138,13 @@ def _pair(bytes_of_model: int, device: str, folder: Path) -> TrainingTask:
     sizes = [bytes_of_model]
     if bytes_of_model <= LARGEST:
         sizes.append(COMPRESSED)
-    algorithm = {"name": "pair", "sizes": SIZES, "compressed": sizes, "repeats": REPEATS}
     table = {
         "model": {"parameters": max(SIZES) // 4},
         "cluster": {"workers": 2, "compute": "1 s"},
         "network": {"latency": "0 s"},
         "run": {"steps": 1, "evaluate_every": 1},
         "validation": {"compute": "real", "network": "real"},
-        "algorithm": [algorithm],
+        "algorithm": [{"name": "pair", "sizes": SIZES, "compressed": sizes, "repeats": REPEATS}],
     }
     return _run(_scenario(table, folder), device, folder)[0]
 

@@ -1,9 +1,10 @@
 """The profile that a probe writes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,40 @@ from paceline.simulator.scenario.overhead import Overhead
 from paceline.simulator.studies import processes
 from paceline.validate.calibration import model_error
 from paceline.validate.calibration.overhead_tables import TERMS
-from paceline.validate.calibration.profile import Profile, law, rate, rounded, seconds, size
+from paceline.validate.calibration.profile import (
+    Profile,
+    between,
+    law,
+    rate,
+    rounded,
+    seconds,
+    size,
+)
 from paceline.validate.host import machine
 from paceline.validate.measurement import evidence
 from paceline.validate.measurement.alpha_beta import AlphaBeta
 from paceline.validate.probe.read import CodecTime, TeamMeasurement
 
 SUSTAINED = (0.02, 0.05, 0.1)  # seconds of steps
+COMMENTS = {
+    "calibration": "where these numbers come from",
+    "calibration.sd": "relative standard errors",
+    "calibration.model_error": "of predictions: relative standard deviations, by family",
+    "calibration.measured": "the range within which the numbers hold",
+    "calibration.measured.step": "steps were stretched to lengths from one to the other",
+    "probe": "for people: scenarios that extend this file do not read it",
+    "probe.threads": "that each worker computes with",
+    "probe.network": "whether costs are beyond an emulated delay, or all that there is",
+    "probe.snapshot": "time that one snapshot of the parameters takes a worker",
+    "probe.foreign_cpu": "share of the machine that others used meanwhile, at most",
+    "probe.compute.0": "one gradient; of one worker alone, and of all at once",
+    "probe.transfer.0": "alpha + bytes / bandwidth; error: relative rms of the fit",
+    "probe.team.0": "results by number of workers",
+    "probe.team.0.shortest_step": "held by all, with their CPU use at most 40 %",
+    "probe.team.0.cpu": "of one core, per worker and stretched step",
+    "probe.team.0.sustained": f"workers at steps of {', '.join(map(seconds, SUSTAINED))}",
+    "probe.codec.0": "time for a vector, and for one message",
+}
 
 
 @dataclass(frozen=True)
@@ -43,122 +71,85 @@ def profile(
     notes: Sequence[str],
 ) -> Profile:
     """Return the profile of a machine; `teams`: by number of workers; `transits`: of messages."""
-    found = _Writer()
-    notes = [*notes, *_notes(teams)]
-    found.calibration(about, teams, notes)
-    found.overheads(teams)
-    found.probe(about, teams, transits, codecs)
-    return Profile(found.tables, found.comments, _head(about, teams, codecs))
+    tables = {
+        "calibration": _calibration(about, teams, [*notes, *_notes(teams)]),
+        "overhead": [_overhead(team) for team in teams],
+        "probe": _probe(about, teams, transits, codecs),
+    }
+    comments = COMMENTS | {
+        "calibration.measured.bytes": f"the payload of the costs below: {about.model}",
+        "probe.team.0.hidden": f"share of a mean of {seconds(about.delay)} that a step hides",
+    }
+    for index, team in enumerate(teams):
+        path = f"overhead.{index}"
+        comments[path] = f"what is added with {team.workers} workers"
+        for name, term in team.terms.items():
+            said = f"{Overhead.model_fields[name].description}; {term.samples} samples"
+            comments[f"{path}.{name}"] = said
+    return Profile(tables, comments, _head(about, teams, codecs))
 
 
-class _Writer:
-    """Builds the tables, and the comments on their keys."""
+def _calibration(
+    about: ProbeSettings, teams: Sequence[TeamMeasurement], notes: list[str]
+) -> dict[str, Any]:
+    """Return [calibration]: where the numbers come from, and their standard errors."""
+    travels = 4.0 * about.parameters
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "hardware": machine.describe(machine.hardware(about.device)),
+        "notes": notes,
+        "versions": store.versions("torch"),
+        "sd": {
+            f"overhead.{index}.{name}": rounded(term.se / term.mean)
+            for index, team in enumerate(teams)
+            for name, term in team.terms.items()
+            if term.mean > 0 and term.se > 0
+        },
+        "model_error": model_error.shipped(about.network),
+        "measured": {
+            "workers": [teams[0].workers, teams[-1].workers],
+            "step": between([each for team in teams for each in team.stretched]),
+            "bytes": [travels, travels],
+        },
+    }
 
-    def __init__(self) -> None:
-        self.tables: dict[str, Any] = {}
-        self.comments: dict[str, str] = {}
 
-    def _put(self, path: str, table: dict[str, Any], key: str, value: Any, about: str) -> None:
-        table[key] = value
-        self.comments[f"{path}.{key}"] = about
+def _overhead(team: TeamMeasurement) -> dict[str, Any]:
+    """Return the [[overhead]] table of a team."""
+    table: dict[str, Any] = {"workers": team.workers}
+    for name in ("step", *TERMS):
+        if (term := team.terms.get(name)) is not None:
+            cost = law(term.mean, term.spread) if name == "step" else seconds(max(0.0, term.mean))
+            table[name] = cost
+    return table
 
-    def calibration(
-        self, about: ProbeSettings, teams: Sequence[TeamMeasurement], notes: Sequence[str]
-    ) -> None:
-        """Write [calibration]: where the numbers come from, and their standard errors."""
-        steps = [t.stretched for t in teams]
-        travels = 4.0 * about.parameters
-        self.tables["calibration"] = {
-            "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-            "hardware": machine.describe(machine.hardware(about.device)),
-            "notes": list(notes),
-            "versions": store.versions("torch"),
-            "sd": {
-                f"overhead.{index}.{name}": rounded(term.se / term.mean)
-                for index, team in enumerate(teams)
-                for name, term in team.terms.items()
-                if term.mean > 0 and term.se > 0
-            },
-            "model_error": model_error.shipped(about.network),
-            "measured": {
-                "workers": [teams[0].workers, teams[-1].workers],
-                "step": [seconds(min(low for low, _ in steps)), seconds(max(h for _, h in steps))],
-                "bytes": [travels, travels],
-            },
-        }
-        self.comments |= {
-            "calibration": "where these numbers come from",
-            "calibration.sd": "relative standard errors",
-            "calibration.model_error": "of predictions: relative standard deviations, by family",
-            "calibration.measured": "the range within which the numbers hold",
-            "calibration.measured.step": "steps were stretched to lengths from one to the other",
-            "calibration.measured.bytes": f"the payload of the costs below: {about.model}",
-        }
 
-    def overheads(self, teams: Sequence[TeamMeasurement]) -> None:
-        """Write the [[overhead]] tables."""
-        self.tables["overhead"] = []
-        for index, team in enumerate(teams):
-            path, table = f"overhead.{index}", {"workers": team.workers}
-            self.comments[path] = f"what is added with {team.workers} workers"
-            for name in ("step", *TERMS):
-                if (term := team.terms.get(name)) is not None:
-                    value = (
-                        law(term.mean, term.spread)
-                        if name == "step"
-                        else seconds(max(0.0, term.mean))
-                    )
-                    said = f"{Overhead.model_fields[name].description}; {term.samples} samples"
-                    self._put(path, table, name, value, said)
-            self.tables["overhead"].append(table)
-
-    def probe(
-        self,
-        about: ProbeSettings,
-        teams: Sequence[TeamMeasurement],
-        transits: AlphaBeta,
-        codecs: Sequence[CodecTime],
-    ) -> None:
-        """Write [probe]: what a scenario has no keys for."""
-        snapshots = float(np.median([team.snapshot for team in teams]))
-        table: dict[str, Any] = {
-            "model": about.model, "data": about.data, "batch": about.batch,
-            "parameters": about.parameters, "device": about.device, "network": about.network,
-            "threads": 1, "snapshot": seconds(snapshots),
-            "foreign_cpu": rounded(max(team.foreign for team in teams)),
-        }  # fmt: skip
-        self.tables["probe"] = table
-        self.comments |= {
-            "probe": "for people: scenarios that extend this file do not read it",
-            "probe.threads": "that each worker computes with",
-            "probe.network": "whether costs are beyond an emulated delay, or all that there is",
-            "probe.snapshot": "time that one snapshot of the parameters takes a worker",
-            "probe.foreign_cpu": "share of the machine that others used meanwhile, at most",
-        }
-        first = teams[0]
-        table["compute"] = [_times(1, first.alone), *(_times(t.workers, t.compute) for t in teams)]
-        fits = [(kind, t.workers, fit) for t in teams for kind, fit in t.collectives.items()]
-        table["transfer"] = [
-            _transfer(kind, workers, fit) for kind, workers, fit in [*fits, ("send", 2, transits)]
-        ]
-        table["team"] = [_team(each) for each in teams]
-        table["codec"] = [
+def _probe(
+    about: ProbeSettings,
+    teams: Sequence[TeamMeasurement],
+    transits: AlphaBeta,
+    codecs: Sequence[CodecTime],
+) -> dict[str, Any]:
+    """Return [probe]: what a scenario has no keys for."""
+    table = asdict(about) | {
+        "threads": 1,
+        "snapshot": seconds(float(np.median([team.snapshot for team in teams]))),
+        "foreign_cpu": rounded(max(team.foreign for team in teams)),
+    }
+    del table["delay"]
+    fits = [(kind, team.workers, fit) for team in teams for kind, fit in team.collectives.items()]
+    return table | {
+        "compute": [_times(1, teams[0].alone), *(_times(t.workers, t.compute) for t in teams)],
+        "transfer": [_transfer(*each) for each in [*fits, ("send", 2, transits)]],
+        "team": [_team(team) for team in teams],
+        "codec": [
             {
                 "kind": each.kind, "size": size(each.size), "compress": seconds(each.compress),
                 "decompress": seconds(each.decompress),
             }
             for each in codecs
-        ]  # fmt: skip
-        self.comments |= {
-            "probe.compute.0": "one gradient; of one worker alone, and of all at once",
-            "probe.transfer.0": "alpha + bytes / bandwidth; error: relative rms of the fit",
-            "probe.team.0": "results by number of workers",
-            "probe.team.0.shortest_step": "held by all, with their CPU use at most 40 %",
-            "probe.team.0.cpu": "of one core, per worker and stretched step",
-            "probe.team.0.hidden": f"share of a mean of {seconds(about.delay)} that a step hides",
-            "probe.team.0.sustained": f"workers at steps of {', '.join(map(seconds, SUSTAINED))}",
-            "probe.codec.0": "time for a vector, and for one message",
-        }
+        ],
+    }  # fmt: skip
 
 
 def _times(workers: int, samples: np.ndarray) -> dict[str, Any]:
@@ -220,32 +211,12 @@ def _head(
     about: ProbeSettings, teams: Sequence[TeamMeasurement], codecs: Sequence[CodecTime]
 ) -> tuple[str, ...]:
     """Return the head: what the file is, and tables that a scenario can copy from it."""
+    from jinja2 import Environment  # noqa: PLC0415 - 50 ms
+
+    text = Path(__file__).with_name("head.j2").read_text("utf-8")
     team = teams[-1]
-    times = team.compute
-    ring = team.collectives["mean"]
-    m = team.workers
-    latency = ring.alpha / (2 * (m - 1))
-    speed = [f'bandwidth = "{rate(2 * (m - 1) / m * ring.bandwidth)}"']
-    own = [each for each in codecs if each.size == 4 * about.parameters]
-    return (
-        "A machine as `paceline probe` has measured it. A scenario takes it in by",
-        '    extends = "profile.toml"',
-        "and can copy more of it, for real runs without stretched steps and emulated delays:",
-        "",
-        f"[cluster]                # {m} at once, {len(times)} steps",
-        f"workers = {m}",
-        f'compute = {{ dist = "lognormal", mean = "{seconds(float(times.mean()))}", '
-        f'sd = "{seconds(float(times.std()))}" }}',
-        "",
-        f"[network]                # a ring of {m} that takes as long as a mean here",
-        'collective = "ring"',
-        f'latency = "{seconds(latency)}"',
-        *(speed if isfinite(ring.bandwidth) else []),
-        "",
-        f"codecs of algorithms, for {about.parameters} parameters:",
-        *(
-            f'codec = {{ kind = "{each.kind}", compress = "{seconds(each.compress)}", '
-            f'decompress = "{seconds(each.decompress)}" }}'
-            for each in own
-        ),
-    )
+    said = Environment(trim_blocks=True).from_string(text).render(
+        about=about, m=team.workers, times=team.compute, ring=team.collectives["mean"],
+        codecs=codecs, seconds=seconds, rate=rate,
+    )  # fmt: skip
+    return tuple(said.rstrip().split("\n"))
