@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -108,15 +108,10 @@ class CalibrationResult:
 
     def json(self) -> dict[str, Any]:
         """Return the document of `paceline calibrate --json`."""
-        checks = [
-            {"label": each.label, "workers": each.workers, "predicted": each.predicted,
-             "measured": each.measured, "error": each.error}
-            for each in self.checks
-        ]  # fmt: skip
         document = {
             "profile": self.profile.tables,
             "laws": self.laws.ranking,
-            "checks": checks,
+            "checks": [asdict(each) | {"error": each.error} for each in self.checks],
             "sentence": self.sentence,
         }
         return dict(jsonable(document))
@@ -137,28 +132,24 @@ def calibrate(
     `allow_paths`. `progress` receives the number of stages done. Raises InputError if there is
     nothing to fit to.
     """
-
-    def done(stage: int) -> None:
-        if progress:
-            progress(stage, STAGES)
-
-    done(0)
+    done = progress or (lambda stage, stages: None)
+    done(0, STAGES)
     found = sources.read([Path(path) for path in paths], allow_paths=allow_paths)
-    done(1)
+    done(1, STAGES)
     network = kind_of_network(found)
     recorded = [each.over_links for each in found if each.over_links]
     link = links.fit(recorded) if recorded else None
     below = profile.read(base) if base else overhead_tables.NOTHING
     fitted = overhead_tables.fit(_teams(found), below)
-    done(2)
+    done(2, STAGES)
     steps = sources.steps(found)
     times, starts = ([each[part] for each in steps.values()] for part in (0, 1))
     law = compute_laws.fit(times, starts=starts, numbers=list(steps))
-    done(3)
+    done(3, STAGES)
     notes = [note for source in found for note in source.notes]
     notes += [*(link.notes if link else ()), *sources.different_steps(found)]
     model = _error_model(found, notes)
-    done(4)
+    done(4, STAGES)
     checks = [check for source in found for check in _check(source, fitted)]
     sd = fitted.sd | ({"cluster.compute": law.sd} if 0 < law.sd < math.inf else {})
     whole: dict[str, Any] = {
@@ -177,7 +168,7 @@ def calibrate(
         "cluster": _workers(found) | law.tables,
         "overhead": fitted.tables,
     }
-    done(STAGES)
+    done(STAGES, STAGES)
     durations = next((source.durations for source in found if source.durations), None)
     if durations:
         whole["calibration"]["overlap"] = round(durations.overlap, 4)
@@ -190,11 +181,8 @@ def calibrate(
         whole["model"] = {"parameters": max(sizes)}
     if model:
         whole["objective"] = model.objective
-    files = {
-        name: "\n".join(f"{each:.9g}" for each in own.tolist()).encode()
-        for name, own in law.samples.items()
-    }
-    return CalibrationResult(Profile(whole, fitted.comments | COMMENTS, HEAD, files), law, checks)
+    written = Profile(whole, fitted.comments | COMMENTS, HEAD, law.files)
+    return CalibrationResult(written, law, checks)
 
 
 def kind_of_network(found: Sequence[Source]) -> str:
@@ -317,13 +305,13 @@ def _measured(
     sizes = every[~np.isnan(every)]
     limits: dict[str, Any] = {
         "workers": [min(workers), max(workers)],
-        "step": [profile.seconds(min(means)), profile.seconds(max(means))],
+        "step": profile.between(means),
     }
     latencies = [ClosedForm(each.scenario.nominal).hop for each in found if not each.recorded]
     if link and link.latency is not None:
         latencies.append(link.latency)
     if latencies:
-        limits["latency"] = [profile.seconds(each) for each in (min(latencies), max(latencies))]
+        limits["latency"] = profile.between(latencies)
     if len(sizes):
         limits["bytes"] = [float(sizes.min()), float(sizes.max())]
     if model:

@@ -42,28 +42,33 @@ class FittedLaws:
         every = {"compute": self.compute, "bursts": self.bursts, "group": self.group}
         return {key: value for key, value in every.items() if value}
 
+    @property
+    def files(self) -> dict[str, bytes]:
+        """Return the contents of the files that an empirical law refers to, by name."""
+        return {
+            name: "\n".join(f"{each:.9g}" for each in own.tolist()).encode()
+            for name, own in self.samples.items()
+        }
+
 
 def fit(
     times: Sequence[Array],
     *,
     starts: Sequence[Array] | None = None,
-    name: str = "compute",
     numbers: Sequence[int] | None = None,
 ) -> FittedLaws:
     """Fit the laws of compute times; `times`: seconds of each worker's steps in order, no warm-up.
 
     `starts`: when each step began (seconds), to time slow periods; by default each began when the
-    last one ended. `name`: prefix of sample files. `numbers`: the workers' ranks, by default in
-    order from 0. Raises InputError for times that are negative or
-    not finite, or if there are no steps.
+    last one ended. `numbers`: the workers' ranks, by default in order from 0. Raises InputError
+    for times that are negative or not finite, or if there are no steps.
     """
     series = _checked(times)
     notes: list[str] = []
-    slow = None
+    usual, slow = series, None
     if independence.correlated(series):
         slow = slow_periods.find(series, _intervals(series, starts))
         notes.append(_slow_period_note(slow))
-    usual = series
     if slow:
         usual = [each[fast] for each, fast in zip(series, slow.fast, strict=True)]
     groups = _named(independence.alike(usual), usual)
@@ -72,7 +77,7 @@ def fit(
     ranking: list[dict[str, Any]] = []
     for index, (group, ranks) in enumerate(groups.items()):
         found = np.concatenate([usual[rank] for rank in ranks])
-        file = f"{name}-{group}.csv" if group else f"{name}.csv"
+        file = f"compute-{group}.csv" if group else "compute.csv"
         laws[group], rows, said = _law(found, len(series), index, file)
         if laws[group]["dist"] == "empirical":
             samples[file] = found
@@ -122,7 +127,7 @@ def _law(
     """Fit independent times: return the law as a table, the families tried, and notes."""
     n, mean, sd = len(times), float(times.mean()), float(times.std())
     if n < 3 or sd <= independence.NEARLY * mean:
-        few = [f"only {_steps(n)}: too few to fit more than their mean"] if n < 3 else []
+        few = [f"only {n} step{'s' * (n > 1)}: too few to fit more than their mean"] * (n < 3)
         law = _table(Constant.model_construct(value=mean))
         return law, [{"family": "constant", "parameters": law, "chosen": True}], few
     rng = np.random.default_rng(np.random.SeedSequence(SEED, spawn_key=(index,)))
@@ -130,7 +135,7 @@ def _law(
     notes = []
     if n < FEW:
         chosen: FittedLaw | None = tried[0]
-        notes.append(f"only {_steps(n)}: too few to fit more than their mean and a rough spread")
+        notes.append(f"only {n} steps: too few to fit more than their mean and a rough spread")
     else:
         chosen = next((each for each in tried if each.fits), None)
     if chosen is None:
@@ -161,22 +166,10 @@ def _quantity(seconds: float) -> str:
     return f"{seconds * 1e3:.6g} ms"
 
 
-def _steps(n: int) -> str:
-    return f"{n} step{'s' * (n > 1)}"
-
-
 def _row(candidate: FittedLaw, chosen: bool) -> dict[str, Any]:
-    parameters = _table(candidate.law)
-    return {
-        "family": parameters["dist"],
-        "parameters": parameters,
-        "log_likelihood": candidate.log_likelihood,
-        "bic": candidate.bic,
-        "ks": candidate.ks,
-        "p": candidate.p,
-        "slowest": candidate.slowest,
-        "chosen": chosen,
-    }
+    table = _table(candidate.law)
+    numbers = {key: value for key, value in vars(candidate).items() if key != "law"}
+    return {"family": table["dist"], "parameters": table, **numbers, "chosen": chosen}
 
 
 def _named(clusters: Sequence[Sequence[int]], series: Sequence[Array]) -> dict[str, list[int]]:

@@ -100,10 +100,9 @@ def _between(nodes: Sequence["_Node"], plain: float | None) -> dict[str, Term | 
         return {"step": None, "issue": issued}
     (of_step, of_issue), errors = _solved(rows, gaps)
     step = Term(late.mean + of_step, hypot(late.se, errors[0]), late.samples, late.spread)
-    if issued is None:
-        return {"step": step, "issue": None}
-    issue = Term(issued.mean + of_issue, hypot(issued.se, errors[1]), issued.samples)
-    return {"step": step, "issue": issue}
+    if issued is not None:
+        issued = Term(issued.mean + of_issue, hypot(issued.se, errors[1]), issued.samples)
+    return {"step": step, "issue": issued}
 
 
 def _solved(rows: Array, gaps: Array) -> tuple[Array, Array]:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import csv_columns, messages, untrusted
+from paceline.simulator.inputs import messages
 from paceline.simulator.inputs.paths import refusals
 from paceline.simulator.load import toml_file
 from paceline.simulator.results import store
@@ -127,7 +127,7 @@ def require_writable(path: Path) -> None:
 
 
 def read(path: Path | str) -> Profile:
-    """Read a profile that `Profile.write` or a user wrote. Raises InputError."""
+    """Read the tables of a profile that `Profile.write` or a user wrote. Raises InputError."""
     path = Path(path)
     tables = toml_file.read(path)
     if not tables.keys() & {"overhead", "calibration", "probe"}:
@@ -136,20 +136,8 @@ def read(path: Path | str) -> Profile:
             "make one by `paceline probe` or `paceline calibrate`"
         )
     if wrong := refusals(tables, str(path), path.parent, "put a copy beside it"):
-        raise InputError("\n".join(wrong.values()))  # files are copied beside the new profile
-    text = untrusted.text(path)
-    lines = text.splitlines()
-    first = next((n for n, line in enumerate(lines) if not line.startswith("#")), len(lines))
-    # a comment that an empty line does not set apart is about the first key
-    head = lines[:first] if not "".join(lines[first : first + 1]).strip() else []
-    body = _tomlkit().parse("\n".join(lines[len(head) :])).body
-    files = {
-        name: _content(path.parent / name)
-        for name in _names(tables)
-        if (path.parent / name).is_file()
-    }
-    said = tuple(line[1:].removeprefix(" ") for line in head)
-    profile = Profile(tables, dict(_comments(body, ())), said, files, path.parent)
+        raise InputError("\n".join(wrong.values()))
+    profile = Profile(tables, folder=path.parent)
     try:
         _ = profile.overheads
     except InputError as error:
@@ -160,6 +148,11 @@ def read(path: Path | str) -> Profile:
 def seconds(value: float) -> str:
     """Format a time (seconds): "0.412 ms"."""
     return _quantity(value, TIMES, 0.1)
+
+
+def between(values: Collection[float]) -> list[str]:
+    """Format the least and the largest of some times (seconds)."""
+    return [seconds(min(values)), seconds(max(values))]
 
 
 def size(value: float) -> str:
@@ -191,11 +184,6 @@ def _quantity(value: float, units: tuple[tuple[float, str], ...], least: float =
     return f"{float(f'{value / unit:.{DIGITS}g}'):.12g} {name}"
 
 
-def _content(file: Path) -> bytes:
-    with untrusted.refused(file, "make the profile anew"):
-        return untrusted.data(file, csv_columns.LARGEST)
-
-
 def _is_table(value: Any) -> bool:
     return isinstance(value, Mapping) and INLINE not in value
 
@@ -213,38 +201,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     return rounded(value) if isinstance(value, float) else value
-
-
-def _names(value: Any) -> Iterator[str]:
-    """Yield the names of all files in tables."""
-    if isinstance(value, Mapping):
-        for key, each in value.items():
-            if key == "file" and isinstance(each, str):
-                yield each
-            yield from _names(each)
-    elif isinstance(value, list):
-        for each in value:
-            yield from _names(each)
-
-
-def _comments(body: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Yield each key's comment in a parsed table, from the line before or its own."""
-    above = ""
-    for key, item in body:
-        if key is None:
-            above = item.trivia.comment.lstrip("# ") if type(item).__name__ == "Comment" else above
-            continue
-        here = (*path, key.key)
-        kind = type(item).__name__
-        tables = enumerate(item.body) if kind == "AoT" else [(None, item)]
-        for number, each in tables:
-            where = here if number is None else (*here, str(number))
-            about = each.trivia.comment.lstrip("# ") if type(each).__name__ == "Table" else above
-            if about:
-                yield ".".join(where), about
-            if type(each).__name__ == "Table":
-                yield from _comments(each.value.body, where)
-        above = ""
 
 
 def _tomlkit() -> Any:

@@ -98,16 +98,14 @@ def _directory(path: Path, allow_paths: bool) -> Source:
     did = events.read(path / EVENTS)
     if not did:
         raise InputError(f"{path / EVENTS}: no events; repeat the run's command")
+    workers, again = scenario.cluster.workers, "repeat the run's command"
     if strange := sorted({label for label, _ in did} - algorithms.keys()):
-        raise InputError(
-            f"{path / EVENTS}: {strange[0]}: no algorithm of this run; repeat the run's command"
-        )
+        raise InputError(f"{path / EVENTS}: {strange[0]}: no algorithm of this run; {again}")
     for (label, seed), rows in did.items():
-        if rows["node"].max() > scenario.cluster.workers:  # the server comes after the workers
-            raise InputError(
-                f"{path / EVENTS}: {label}, seed {seed}: node {rows['node'].max()} of "
-                f"{scenario.cluster.workers} workers; repeat the run's command"
-            )
+        last = rows["node"].max()
+        if last > workers:  # the server comes after the workers
+            where = f"{path / EVENTS}: {label}, seed {seed}"
+            raise InputError(f"{where}: node {last} of {workers} workers; {again}")
     runs = [
         RunEvents(scenario.nominal, algorithms[label], seed, rows)
         for (label, seed), rows in did.items()
@@ -118,7 +116,7 @@ def _directory(path: Path, allow_paths: bool) -> Source:
         for run in each
     }
     every = np.concatenate(list(did.values()))
-    said = [*found.notes, *_evidence(path, found), *_missing(path, every, scenario.cluster.workers)]
+    said = [*found.notes, *_evidence(path, found), *_missing(path, every, workers)]
     return Source(path, scenario, runs, paces, found.summary, tuple(said))
 
 
@@ -145,10 +143,11 @@ def _evidence(path: Path, found: directories.RunDirectory) -> list[str]:
 def _recorded(path: Path, found: Recorded) -> Source:
     """Return the source of a recorded job, in which nothing was prescribed."""
     every = np.concatenate(list(found.events.values()))
-    workers = max(int(found.head.get("workers", 0)), len(np.unique(every["node"])))
-    size = _model_bytes(found.head, every)
+    head = found.head
+    workers = max(int(head.get("workers", 0)), len(np.unique(every["node"])))
+    size = _model_bytes(head, every)
     table = {
-        "title": found.head.get("title", ""),
+        "title": head.get("title", ""),
         "model": {"parameters": max(1, round(size / BYTES)) if size else 1},
         "cluster": {"workers": workers, "compute": "1 s"},
         "network": {"collective": "ring", "latency": "0 s"},
@@ -164,10 +163,8 @@ def _recorded(path: Path, found: Recorded) -> Source:
     if over_links is None:
         why = "one worker" if workers < 2 else "no collectives with known bytes"
         said.append(f"{path}: {why}: the network cannot be fitted")
-    summary = {
-        "versions": found.head.get("versions", {}), "machine": found.head.get("hardware", {})
-    }  # fmt: skip
-    if size and not found.head.get("model_bytes"):
+    summary = {"versions": head.get("versions", {}), "machine": head.get("hardware", {})}
+    if size and not head.get("model_bytes"):
         said.append(
             f"{path}: the model's size is taken to be the {size:.4g} bytes that a step's "
             "collectives send; correct model.parameters if they send anything else"
@@ -204,9 +201,8 @@ def _model_bytes(head: dict[str, Any], events: np.ndarray) -> float:
 
 def _steps(events: np.ndarray, workers: int) -> list[int]:
     """Return the number of steps of each rank."""
-    ranks, counts = np.unique(events["node"][events["kind"] == STEP], return_counts=True)
-    known = dict(zip(ranks.tolist(), counts.tolist(), strict=True))
-    return [known.get(rank, 0) for rank in range(workers)]
+    ranks = events["node"][events["kind"] == STEP]
+    return [int(count) for count in np.bincount(ranks, minlength=workers)[:workers]]
 
 
 def _missing(path: Path, events: np.ndarray, workers: int) -> list[str]:
@@ -252,24 +248,24 @@ def steps(sources: Sequence[Source]) -> dict[int, tuple[np.ndarray, np.ndarray]]
     Times are those drawn if steps were stretched, else measured; the first tenth is left out. Draws
     are the same for all algorithms with one seed, and count once. Ranks without steps are left out.
     """
-    lasted: dict[int, list[np.ndarray]] = {}
-    begun: dict[int, list[np.ndarray]] = {}
+    found: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
     offset = 0.0
     for source in sources:
         for run in _counted(source):
             rows = run.events[run.events["kind"] == STEP]
-            ends = _ends(rows)
+            ends = np.where(np.isnan(rows["due"]), rows["end"], rows["due"])
             for rank in np.unique(rows["node"][rows["node"] < source.scenario.cluster.workers]):
                 mine = np.flatnonzero(rows["node"] == rank)
                 mine = mine[math.ceil(overheads.WARM_UP * len(mine)) :]
                 if len(mine):
-                    lasted.setdefault(int(rank), []).append((ends - rows["start"])[mine])
-                    begun.setdefault(int(rank), []).append(rows["start"][mine] + offset)
+                    times = (ends - rows["start"])[mine], rows["start"][mine] + offset
+                    found.setdefault(int(rank), []).append(times)
             offset += float(ends.max(initial=0.0))
-    if not lasted:
+    if not found:
         raise InputError("no steps were measured; give a run that has some after its warm-up")
     return {
-        rank: (np.concatenate(lasted[rank]), np.concatenate(begun[rank])) for rank in sorted(lasted)
+        rank: (np.concatenate([times for times, _ in own]), np.concatenate([at for _, at in own]))
+        for rank, own in sorted(found.items())
     }
 
 
@@ -298,7 +294,3 @@ def _counted(source: Source) -> list[RunEvents]:
     for run in source.runs:
         seeds.setdefault(run.seed if drawn else len(seeds), run)
     return [*seeds.values()]
-
-
-def _ends(rows: np.ndarray) -> np.ndarray:
-    return np.where(np.isnan(rows["due"]), rows["end"], rows["due"])

@@ -61,20 +61,17 @@ def calibrate(
         what = "--base: logs take none" if base else "one file of jobs at a time, and nothing else"
         raise InputError(f"{named[0]}: {what}; put every [[job]] into one file")
 
-    def done(stage: int) -> None:
-        if progress:
-            progress(stage, STAGES)
-
-    done(0)
+    done = progress or (lambda stage, stages: None)
+    done(0, STAGES)
     found = [observe(job) for job in files.read(named[0], allow_paths=allow_paths)]
-    done(1)
+    done(1, STAGES)
     conditions, notes = _conditions(found)
     laws = [_law([each for each, c in zip(found, conditions, strict=True) if c == n])
             for n in range(max(conditions) + 1)]  # fmt: skip
     scenarios = [_with_unit_steps(each, laws[c]) for each, c in zip(found, conditions, strict=True)]
-    done(2)
+    done(2, STAGES)
     fitted = transport.fit(found, scenarios, conditions)
-    done(STAGES)
+    done(STAGES, STAGES)
     said = [note for each in found for note in each.notes]
     notes = [*dict.fromkeys(said), *notes, *_unknown(found, fitted, max(conditions) + 1)]
     return _result(found, conditions, laws, fitted, notes)
@@ -86,10 +83,8 @@ def _conditions(found: Sequence[Observed]) -> tuple[list[int], list[str]]:
     Jobs of one model share theirs where they name the same machine, or where their logs show that
     they compute alike; a job whose log shows no computing is taken to share that of its model.
     """
-    keys: list[tuple[Any, ...]] = []
-    notes = []
-    for each in found:
-        keys.append((each.job.machine, each.job.scenario.model.bytes))
+    keys: list[tuple[Any, ...]]
+    keys, notes = [(each.job.machine, each.job.scenario.model.bytes) for each in found], []
     for key in dict.fromkeys(keys):
         mine = [n for n, own in enumerate(keys) if own == key]
         known = [n for n in mine if found[n].compute > 0]
@@ -108,10 +103,7 @@ def _conditions(found: Sequence[Observed]) -> tuple[list[int], list[str]]:
                 f"{len(mine)} jobs of one model are taken to compute alike"
                 + (", as their logs show" if len(known) == len(mine) else "")
             )
-        if (
-            not known
-            and len({each.job.scenario.network.bandwidth for each in (found[n] for n in mine)}) < 2
-        ):
+        if not known and len({found[n].job.scenario.network.bandwidth for n in mine}) < 2:
             notes.append(
                 f"{', '.join(found[n].job.name for n in mine)}: every step communicates over one "
                 "link, so that computing cannot be told from communicating: give a log over "
@@ -132,7 +124,7 @@ def _law(mine: Sequence[Observed]) -> FittedLaws:
     if not best.computing:  # half a step at most is computing's spread
         times = [np.maximum(own - mean / 2, 0.05 * mean) for own in times]
         mean = float(np.mean(np.concatenate(times)))
-    return compute_laws.fit([own / mean for own in times], name="compute")
+    return compute_laws.fit([own / mean for own in times])
 
 
 def _with_unit_steps(each: Observed, law: FittedLaws) -> Scenario:
@@ -140,8 +132,8 @@ def _with_unit_steps(each: Observed, law: FittedLaws) -> Scenario:
     scenario = each.job.scenario
     table = {"workers": scenario.cluster.workers} | _cluster(law, scenario.cluster.workers)
     with TemporaryDirectory() as folder:
-        for name, own in law.samples.items():
-            (Path(folder) / name).write_bytes(_samples(own))
+        for name, content in law.files.items():
+            (Path(folder) / name).write_bytes(content)
         cluster = Cluster.model_validate(table, context={"folder": Path(folder)})
     return scenario.model_copy(update={"cluster": cluster})
 
@@ -152,10 +144,6 @@ def _cluster(law: FittedLaws, workers: int) -> dict[str, Any]:
     if sum(each["workers"] for each in law.group) >= workers:
         found.pop("group", None)
     return found
-
-
-def _samples(times: np.ndarray) -> bytes:
-    return "\n".join(f"{each:.9g}" for each in times.tolist()).encode()
 
 
 def _scaled(value: Any, by: float) -> Any:
@@ -205,11 +193,10 @@ def _result(
     compute = float(np.mean([fitted.point[LAW + n] for n in alike]))
     law = laws[main]
     by = math.exp(compute)
-    law = replace(
-        law, compute=_scaled(law.compute, by), bursts=_scaled(law.bursts, by),
-        group=_scaled(law.group, by), ranking=_scaled(law.ranking, by),
-        samples={name: own * by for name, own in law.samples.items()},
-    )  # fmt: skip
+    tables = ("compute", "bursts", "group", "ranking")
+    longer: dict[str, Any] = {name: _scaled(getattr(law, name), by) for name in tables}
+    samples = {name: own * by for name, own in law.samples.items()}
+    law = replace(law, samples=samples, **longer)
     # jobs of several conditions: each draw takes one of them
     times = [
         math.exp(row[LAW + alike[n % len(alike)]] - compute) for n, row in enumerate(fitted.draws)
@@ -246,12 +233,7 @@ def _result(
             "draws": draws,
         },
         "cluster": cluster | _cluster(law, first.scenario.cluster.workers),
-        "overhead": [
-            {
-                key: profile.seconds(at[key]) if key in ("collective", "hop") else at[key]
-                for key in at
-            }
-        ],
+        "overhead": [at | {key: profile.seconds(at[key]) for key in ("collective", "hop")}],
     }
     if network:
         whole["network"] = network
@@ -263,8 +245,7 @@ def _result(
         PaceCheck(job.name, job.scenario.cluster.workers, predicted, each.mean)
         for job, each, predicted in zip(jobs, found, fitted.paces, strict=True)
     ]
-    files_of_laws = {name: _samples(own) for name, own in law.samples.items()}
-    return CalibrationResult(Profile(whole, COMMENTS | ABOUT, HEAD, files_of_laws), law, checks)
+    return CalibrationResult(Profile(whole, COMMENTS | ABOUT, HEAD, law.files), law, checks)
 
 
 def _model_error(families: Sequence[str]) -> dict[str, Any]:
@@ -287,5 +268,5 @@ def _measured(found: Sequence[Observed]) -> dict[str, Any]:
     return {
         "workers": [min(workers), max(workers)],
         "bytes": [min(sizes), max(sizes)],
-        "latency": [profile.seconds(min(hops)), profile.seconds(max(hops))],
+        "latency": profile.between(hops),
     }

@@ -138,22 +138,24 @@ def template(path: Path) -> str:
 
     Raises InputError for a log that cannot be read.
     """
+    from jinja2 import Environment  # noqa: PLC0415 - used for one message
+
     log = tables.read(path)
     each = log.seconds / log.steps
     ranks = len(np.unique(log.rank))
     slow, usual = np.quantile(each, (0.95, 0.5))
+    text = Path(__file__).with_name("jobs.toml.j2").read_text("utf-8")
     return (
-        f"{path}: {len(each)} steps, {usual:.4g} s in the median and {slow:.4g} s or less in 95 of "
-        f"100, of {ranks} rank{'s' * (ranks > 1)}. A log alone does not say how many workers there "
-        "were, what they ran, or over which links. Write that into jobs.toml, and give it instead:"
-        f"\n\n[[job]]\nlog = {json.dumps(path.name)}\n"
-        'algorithm = { name = "local-sgd", tau = 8 }       # ssgd, ssgd-bucketed (DDP), ...\n'
-        f"workers = {max(ranks, 2)}\nwarmup = 10                                       "
-        "# steps left out\n"
-        'network = { bandwidth = "200 Mbit/s", latency = "50 us" }   # leave out what is unknown\n'
-        "model = { parameters = 30_846_720, bytes_per_parameter = 4 }\n\n"
-        "Add a [[job]] over another link: two of different bandwidth tell a link's efficiency from "
-        "what every collective takes."
+        Environment()
+        .from_string(text)
+        .render(
+            path=path,
+            name=json.dumps(path.name),
+            steps=len(each),
+            usual=usual,
+            slow=slow,
+            ranks=ranks,
+        )
     )
 
 
