@@ -13,6 +13,10 @@ from paceline.validate.comparison import sentences
 from paceline.validate.comparison.quantities import PACE
 from paceline.validate.comparison.statistics import ComparisonStatistics
 
+WRITTEN = ("kendall_tau", "kendall_over", "regret", "excess", "attribution", "overall",
+           "not_counted", "sentence", "notes")  # fmt: skip
+"""Attributes of a `Comparison` that its document has under the same names."""
+
 
 class ComparisonDirectory(store.Directory):
     """A directory that a comparison is written to; see `store.Directory`."""
@@ -41,28 +45,17 @@ class Comparison(ComparisonStatistics):
 
     def json(self) -> dict[str, Any]:
         """Return the document of `paceline compare --json`."""
+        sides = {"predicted": self.predicted, "measured": self.measured}
         document = {
             "scenario": self.measured.summary["scenario"],
             "basis": self.basis,
-            "engines": {
-                "predicted": self.predicted.summary["engine"],
-                "measured": self.measured.summary["engine"],
-            },
-            "seeds": {"predicted": self.predicted.seeds, "measured": self.measured.seeds},
+            "engines": {name: each.summary["engine"] for name, each in sides.items()},
+            "seeds": {name: each.seeds for name, each in sides.items()},
             "rows": self.rows,
             "median_absolute_error": self.medians.get(PACE),
             "median_absolute_errors": self.medians,
-            "kendall_tau": self.kendall_tau,
-            "kendall_over": self.kendall_over,
-            "regret": self.regret,
-            "excess": self.excess,
-            "attribution": self.attribution,
-            "overall": self.overall,
-            "not_counted": self.not_counted,
-            "sentence": self.sentence,
-            "notes": self.notes,
         }
-        return dict(jsonable(document))
+        return dict(jsonable(document | {key: getattr(self, key) for key in WRITTEN}))
 
     def save(self, out: Path | str, overwrite: bool = False) -> None:
         """Write comparison.json, the figures and both timelines in one to the directory `out`.
@@ -115,7 +108,10 @@ def _demand_sides(one: RunDirectory, other: RunDirectory, as_measured: bool) -> 
 
     A prediction that is compared with itself would confirm itself.
     """
-    allow = "to compare two simulations, add --as-measured (in Python: as_measured=True)"
+    allow = (
+        "give a directory of real runs (paceline validate); to compare two simulations, add "
+        "--as-measured (in Python: as_measured=True)"
+    )
     if one.is_measured:
         raise InputError(
             f"{one.path}: measured, so it predicts nothing; give a directory of paceline simulate "
@@ -125,10 +121,6 @@ def _demand_sides(one: RunDirectory, other: RunDirectory, as_measured: bool) -> 
         return
     if store.identity(one.path) == store.identity(other.path):
         raise InputError(
-            f"{other.path}: the same run as {one.path}, which would confirm itself; give a "
-            f"directory of real runs (paceline validate); {allow}"
+            f"{other.path}: the same run as {one.path}, which would confirm itself; {allow}"
         )
-    raise InputError(
-        f"{other.path}: simulated, not measured; give a directory of real runs (paceline "
-        f"validate); {allow}"
-    )
+    raise InputError(f"{other.path}: simulated, not measured; {allow}")
