@@ -12,18 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from paceline.simulator.distributions import parametric as laws
 from paceline.simulator.distributions.distribution import Array, Distribution
 from paceline.simulator.distributions.order_statistics import expected_max
-from paceline.simulator.distributions.parametric import (
-    Exponential,
-    Gamma,
-    LogNormal,
-    Normal,
-    Pareto,
-    ShiftedExponential,
-    Uniform,
-    Weibull,
-)
 from paceline.simulator.inputs import units
 
 BOOTSTRAP = 199
@@ -41,14 +32,14 @@ Rng = np.random.Generator
 def exponential(times: Array) -> Fit:
     """Fit the mean."""
     mean = float(times.mean())
-    return Exponential.model_construct(mean=mean), -len(times) * (math.log(mean) + 1)
+    return laws.Exponential.model_construct(mean=mean), -len(times) * (math.log(mean) + 1)
 
 
 def shifted_exponential(times: Array) -> Fit:
     """Fit the shift by the minimum, less its bias."""
     n, mean, low = len(times), float(times.mean()), float(times.min())
     shift = max(0.0, low - (mean - low) / (n - 1))
-    law = ShiftedExponential.model_construct(shift=shift, mean=mean)
+    law = laws.ShiftedExponential.model_construct(shift=shift, mean=mean)
     return law, -n * (math.log(mean - low) + 1)
 
 
@@ -56,7 +47,7 @@ def uniform(times: Array) -> Fit:
     """Fit both ends by the extremes, less their bias."""
     n, low, high = len(times), float(times.min()), float(times.max())
     beyond = (high - low) / (n - 1)
-    law = Uniform.model_construct(low=max(0.0, low - beyond), high=high + beyond)
+    law = laws.Uniform.model_construct(low=max(0.0, low - beyond), high=high + beyond)
     return law, -n * math.log(high - low)
 
 
@@ -64,14 +55,14 @@ def normal(times: Array) -> Fit:
     """Fit mean and sd; if folding at zero matters, by EM over the unknown signs."""
     n, mean, sd = len(times), float(times.mean()), float(times.std())
     if mean >= FOLDED * sd:
-        return Normal.model_construct(mean=mean, sd=sd), -n * (math.log(sd) + _HALF_LOG + 0.5)
+        return laws.Normal.model_construct(mean=mean, sd=sd), -n * (math.log(sd) + _HALF_LOG + 0.5)
     square = float(np.mean(times**2))
     for _ in range(100):
         mean = float(np.mean(times * np.tanh(mean * times / sd**2)))
         sd = math.sqrt(square - mean * mean)
     left, right = (-0.5 * ((times + sign * mean) / sd) ** 2 for sign in (1, -1))
     likely = float(np.logaddexp(left, right).sum()) - n * (math.log(sd) + _HALF_LOG)
-    return Normal.model_construct(mean=mean, sd=sd), likely
+    return laws.Normal.model_construct(mean=mean, sd=sd), likely
 
 
 _HALF_LOG = 0.5 * math.log(2 * math.pi)
@@ -82,7 +73,7 @@ def lognormal(times: Array) -> Fit:
     logs = np.log(times)
     center, spread = float(logs.mean()), min(float(logs.std()), WIDEST)
     mean = math.exp(center + 0.5 * spread**2)
-    law = LogNormal.model_construct(mean=mean, sd=mean * math.sqrt(math.expm1(spread**2)))
+    law = laws.LogNormal.model_construct(mean=mean, sd=mean * math.sqrt(math.expm1(spread**2)))
     return law, -len(times) * (center + math.log(spread) + _HALF_LOG + 0.5)
 
 
@@ -104,7 +95,7 @@ def gamma(times: Array) -> Fit:
     n, mean, log = len(times), float(times.mean()), float(np.log(times).mean())
     shape = _gamma_shape(math.log(mean) - log)
     each = shape * math.log(shape / mean) - math.lgamma(shape) + (shape - 1) * log - shape
-    return Gamma.model_construct(mean=mean, shape=shape), n * each
+    return laws.Gamma.model_construct(mean=mean, shape=shape), n * each
 
 
 def weibull(times: Array) -> Fit:
@@ -122,7 +113,7 @@ def weibull(times: Array) -> Fit:
             break
     scale = float(np.mean(np.exp(shape * logs))) ** (1 / shape)
     each = math.log(shape) - shape * math.log(scale) + (shape - 1) * center - 1
-    law = Weibull.model_construct(scale=scale * float(times.max()), shape=shape)
+    law = laws.Weibull.model_construct(scale=scale * float(times.max()), shape=shape)
     return law, n * (each - math.log(float(times.max())))
 
 
@@ -131,7 +122,7 @@ def pareto(times: Array) -> Fit:
     n, low = len(times), float(times.min())
     over = float(np.log(times / low).sum())
     alpha = (n - 2) / over
-    law = Pareto.model_construct(minimum=low * (1 - 1 / ((n - 1) * alpha)), alpha=alpha)
+    law = laws.Pareto.model_construct(minimum=low * (1 - 1 / ((n - 1) * alpha)), alpha=alpha)
     return law, n * math.log(n / over) - n * math.log(low) - over - n
 
 

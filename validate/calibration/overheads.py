@@ -5,7 +5,7 @@ event's own time beyond what was prescribed. So nothing is fitted to the duratio
 which remains a test of the terms.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, hypot, sqrt
 from typing import Any
@@ -60,22 +60,22 @@ def fit(runs: Sequence[RunEvents]) -> dict[str, Term]:
     prescribed = [each for each in nodes if not each.is_real]
     bare = [each for each in nodes if each.is_real]
     servers = [each for each in nodes if each.serves]
-    plain = _term(nodes, _Node.between_steps)
+    plain = _term(nodes, "plain")
     found = {
         **_between(nodes, plain.mean if plain else None),
-        "collect": _term(nodes, lambda node: node.lasted(COLLECT)),
-        "agree": _term(nodes, _Node.questions),
-        "send": _term(servers, lambda node: node.own(SEND)),
-        "receive": _term(servers, _Node.services),
-        "message": _term(bare, _Node.transits),
+        "collect": _term(nodes, "collect"),
+        "agree": _term(nodes, "agree"),
+        "send": _term(servers, "send"),
+        "receive": _term(servers, "receive"),
+        "message": _term(bare, "message"),
     }
-    late = _term(prescribed or bare, _Node.late)
+    late = _term(prescribed or bare, "late")
     collect = found["collect"]
     if late is not None and collect is not None:
         # a worker that finds its result ready collects it afterwards, one that waits meanwhile
         rest = late.mean - collect.mean
         errors = [late.se, collect.se]
-        awake = _term(nodes, _Node.after_waits)
+        awake = _term(nodes, "awake")
         if awake is not None and plain is not None:  # all wake at once and share the cores
             rest += awake.mean - plain.mean
             errors += [awake.se, plain.se]
@@ -91,8 +91,7 @@ def _between(nodes: Sequence["_Node"], plain: float | None) -> dict[str, Term | 
     total gaps = steps and collectives times their terms. After a wait only `plain`, the gap between
     two steps, is counted if known: the rest affects only nodes that wait.
     """
-    late = _term(nodes, _Node.lateness)
-    issued = _term(nodes, lambda node: node.lasted(ISSUE))
+    late, issued = _term(nodes, "step"), _term(nodes, "issue")
     workers = [each for each in nodes if each.count(STEP)]
     rows = np.array([(each.count(STEP), each.count(ISSUE)) for each in workers], float)
     gaps = np.array([each.pauses(plain) for each in workers])
@@ -130,114 +129,82 @@ def _solved(rows: Array, gaps: Array) -> tuple[Array, Array]:
 
 
 class _Node:
-    """Events of one node in one run, in order, without the warm-up."""
+    """Events of one node in one run, in order, without the warm-up.
+
+    `samples`: seconds by what they tell: terms of [[overhead]], by key; "plain", between two steps;
+    "awake", between the end of a wait and the next event; "late", of a collective that was waited
+    for, beyond what is prescribed. Without emulated delays all of that is real, and the last node
+    to join waited, too.
+    """
 
     def __init__(self, run: RunEvents, events: np.ndarray, costs: "Nominal") -> None:
         self.is_real = run.scenario.validation.network != "emulated"
         self.serves = bool((events["kind"] == SERVE).any())
-        self._costs = costs
-        inside = events["kind"] == COLLECT
-        apart = np.sort(events[~inside], order="start")
+        inside = events[events["kind"] == COLLECT]
+        apart = np.sort(events[events["kind"] != COLLECT], order="start")
+        lasted = apart["end"] - apart["start"]
         gaps = np.diff(apart["start"], prepend=np.nan)
-        gaps[1:] -= (apart["end"] - apart["start"])[:-1]
-        self._inside, self._events, self._gaps = events[inside], apart, gaps
-
-    def _of(self, kind: int) -> tuple[Array, Array]:
-        chosen = (self._events["kind"] == kind) & ~np.isnan(self._gaps)
-        return self._events[chosen], self._gaps[chosen]
+        gaps[1:] -= lasted[:-1]
+        # whether the event before each was a wait for a result that was not ready
+        self._waited = np.append(False, (apart["kind"] == WAIT) & (lasted > AT_ONCE))[:-1]
+        kinds = STEP, ISSUE, WAIT, SEND, AGREE, TAKE, SERVE
+        self._of = of = {kind: (apart["kind"] == kind) & ~np.isnan(gaps) for kind in kinds}
+        self._gaps = gaps
+        computed, _, waits, sent, asked, taken, served = (apart[each] for each in of.values())
+        issued = apart[apart["kind"] == ISSUE]
+        late = waits["end"] - waits["due"]
+        if self.is_real:
+            prescribed = np.array([costs.mean(size) for size in waits["bytes"]])
+            ready = _landed(waits, np.sort(inside["start"])) - waits["start"] > AT_ONCE
+            if costs.staggered and (last := ready & _joined_last(waits, issued)).any():
+                ready = last
+            late = (late - prescribed)[ready]
+        else:
+            late = late[waits["due"] > waits["start"]]
+        # of the server's work on all messages, each has its share
+        more = float((gaps[of[SERVE]] + served["end"] - served["due"]).sum()) / max(len(taken), 1)
+        busy = gaps[of[TAKE]] + taken["end"] - np.fmax(taken["start"], taken["due"])
+        transits = np.array([costs.message(size) for size in taken["bytes"]])
+        steps = apart["kind"] == STEP
+        self.samples = {
+            "plain": gaps[1:][steps[1:] & steps[:-1]],
+            "awake": gaps[self._waited],
+            "step": np.nan_to_num(computed["end"] - computed["due"]),
+            "issue": issued["end"] - issued["start"],
+            "collect": inside["end"] - inside["start"],
+            "late": late,
+            "agree": gaps[of[AGREE]] + asked["end"] - asked["joined"],
+            "send": gaps[of[SEND]] + sent["end"] - sent["start"],
+            "message": taken["due"] - taken["joined"] - transits,
+            "receive": busy + more,
+        }
 
     def count(self, kind: int) -> int:
         """Return the number of events of a kind."""
-        return len(self._of(kind)[0])
+        return int(self._of[kind].sum())
 
     def pauses(self, plain: float | None) -> float:
         """Return total seconds before steps and collectives, `plain` each after a wait if known."""
-        mine = np.isin(self._events["kind"], (STEP, ISSUE, WAIT)) & ~np.isnan(self._gaps)
+        mine = self._of[STEP] | self._of[ISSUE] | self._of[WAIT]
         gaps = self._gaps if plain is None else np.where(self._waited, plain, self._gaps)
         return float(gaps[mine].sum())
 
-    @property
-    def _waited(self) -> Array:
-        """Whether the event before each was a wait for a result that was not ready."""
-        waits = self._events["kind"] == WAIT
-        waits &= self._events["end"] - self._events["start"] > AT_ONCE
-        return np.append(False, waits[:-1])
 
-    def between_steps(self) -> Array:
-        """Return seconds between consecutive steps."""
-        steps = self._events["kind"] == STEP
-        return np.asarray(self._gaps[1:][steps[1:] & steps[:-1]])
+def _landed(waits: Array, landings: Array) -> Array:
+    """Return when the results of waits were ready, or the start of the wait if before it."""
+    known = np.append(landings, np.inf)[np.searchsorted(landings, waits["start"])]
+    return np.where(known <= waits["end"], known, waits["start"])
 
-    def after_waits(self) -> Array:
-        """Return seconds between the end of a wait and the next event."""
-        return np.asarray(self._gaps[self._waited])
 
-    def own(self, kind: int) -> Array:
-        """Return seconds of events and of the gaps before them."""
-        events, gaps = self._of(kind)
-        return np.asarray(gaps + events["end"] - events["start"])
+def _joined_last(waits: Array, issued: Array) -> Array:
+    """Return which waits are for collectives that this node was the last to join.
 
-    def lasted(self, kind: int) -> Array:
-        """Return seconds of events, including those within others."""
-        events = np.concatenate([self._inside, self._events])
-        events = events[events["kind"] == kind]
-        return np.asarray(events["end"] - events["start"])
-
-    def lateness(self) -> Array:
-        """Return seconds of steps beyond what was drawn."""
-        events, _ = self._of(STEP)
-        return np.asarray(np.nan_to_num(events["end"] - events["due"]))
-
-    def late(self) -> Array:
-        """Return by how many seconds collectives were later than prescribed, for nodes that waited.
-
-        Without emulated delays all of it is real, and the last node to join waited, too.
-        """
-        events, _ = self._of(WAIT)
-        if not self.is_real:
-            return np.asarray((events["end"] - events["due"])[events["due"] > events["start"]])
-        prescribed = np.array([self._costs.mean(size) for size in events["bytes"]])
-        waited = self._landed(events) - events["start"] > AT_ONCE
-        if self._costs.staggered and (last := waited & self._joined_last(events)).any():
-            waited = last
-        return np.asarray((events["end"] - events["due"] - prescribed)[waited])
-
-    def _joined_last(self, waits: Array) -> Array:
-        """Return which waits are for collectives that this node was the last to join.
-
-        It has the result last: the others have it sooner (`ClosedForm.ahead`).
-        """
-        issues = self._events[self._events["kind"] == ISSUE]
-        before = np.searchsorted(issues["start"], waits["start"], side="right") - 1
-        own = issues[before] if len(issues) else waits
-        within = (own["start"] - AT_ONCE <= waits["joined"]) & (waits["joined"] <= own["end"])
-        return np.asarray(within & (before >= 0))
-
-    def _landed(self, waits: Array) -> Array:
-        """Return when the results of waits were ready, or the start of the wait if before it."""
-        landings = np.sort(self._inside["start"])
-        following = np.searchsorted(landings, waits["start"])
-        known = np.append(landings, np.inf)[following]
-        return np.where(known <= waits["end"], known, waits["start"])
-
-    def questions(self) -> Array:
-        """Return seconds from the last node's question to the answer."""
-        events, gaps = self._of(AGREE)
-        return np.asarray(gaps + events["end"] - events["joined"])
-
-    def transits(self) -> Array:
-        """Return seconds of messages in transit, beyond what is prescribed."""
-        events, _ = self._of(TAKE)
-        prescribed = [self._costs.message(size) for size in events["bytes"]]
-        return np.asarray(events["due"] - events["joined"] - np.array(prescribed))
-
-    def services(self) -> Array:
-        """Return the server's seconds per message received and served, beyond those prescribed."""
-        events, gaps = self._of(TAKE)
-        taken = gaps + events["end"] - np.fmax(events["start"], events["due"])
-        served, pauses = self._of(SERVE)
-        more = float((pauses + served["end"] - served["due"]).sum())
-        return np.asarray(taken + more / max(len(taken), 1))
+    It has the result last: the others have it sooner (`ClosedForm.ahead`).
+    """
+    before = np.searchsorted(issued["start"], waits["start"], side="right") - 1
+    own = issued[before] if len(issued) else waits
+    within = (own["start"] - AT_ONCE <= waits["joined"]) & (waits["joined"] <= own["end"])
+    return np.asarray(within & (before >= 0))
 
 
 def gloo_bytes(payload: float, workers: int) -> float:
@@ -305,9 +272,9 @@ def _nodes(run: RunEvents) -> Iterator[_Node]:
         yield _Node(run, events[events["step"] > WARM_UP * events["step"].max()], costs)
 
 
-def _term(nodes: Sequence[_Node], samples: Callable[[_Node], np.ndarray]) -> Term | None:
+def _term(nodes: Sequence[_Node], key: str) -> Term | None:
     """Average samples over all nodes; the error comes from means of blocks of neighbours."""
-    each = [found for found in map(samples, nodes) if len(found)]
+    each = [node.samples[key] for node in nodes if len(node.samples[key])]
     if not each:
         return None
     together = np.concatenate(each)
