@@ -22,6 +22,10 @@ KNOWN = (LOSS, COLLECTIVE, STEP, ISSUE, WAIT)
 SCHEMA = 1
 HEAD = 1_000_000  # bytes of the first line, at most
 MOST = 65_535  # workers, as in a scenario
+TYPES: dict[str, type] = {  # of a head's keys
+    "rank": int, "workers": int, "seed": int, "label": str, "boot": str, "title": str,
+    "hardware": dict, "versions": dict,
+}  # fmt: skip
 SHOWN = 8  # ranks that a note names
 
 
@@ -134,15 +138,8 @@ def _read(path: Path) -> tuple[dict[str, Any], np.ndarray]:
 
 def _check(head: dict[str, Any]) -> None:
     """Raise ValueError for a head that Telemetry never writes."""
-    numbers = [head[key] for key in ("rank", "workers", "seed")]
-    texts = [head["label"], head["boot"], head.get("title", "")]
-    tables = [head.get("hardware", {}), head.get("versions", {})]
-    if not (
-        all(type(each) is int for each in numbers)
-        and all(isinstance(each, str) for each in texts)
-        and all(isinstance(each, dict) for each in tables)
-        and 0 <= head["rank"] < head["workers"] <= MOST
-    ):
+    right = all(type(head[key]) is kind for key, kind in TYPES.items() if key in head)
+    if not (right and 0 <= head["rank"] < head["workers"] <= MOST):
         raise ValueError("its first line is none of Telemetry's")
 
 
