@@ -87,7 +87,7 @@ def measure(task: TrainingTask, scenario: Scenario, programs: Any = None) -> Mea
         spans=np.concatenate([each.spans for each in kept]),
         arrows=np.concatenate([each.arrows for each in kept]),
         notes=list(task.algorithm.notes),
-        updates=int(points[-1].updates) if points else 0,
+        updates=int(points[-1].rows[0]["updates"]) if points else 0,
         staleness=staleness,
         staleness_unit=_unit(program),
     )
@@ -117,16 +117,18 @@ def _unit(program: Program) -> str:
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """State of all nodes at the same step."""
+    """All nodes at the same step: the rows of those watched; `beside`: of others with buffers."""
 
     step: float
     time: float
-    period: float
-    updates: float
-    bytes: float
-    charged: float
-    x: np.ndarray
-    buffers: np.ndarray
+    rows: Sequence[Any]
+    beside: Sequence[Any] = ()
+
+    @property
+    def x(self) -> np.ndarray:
+        """Return the mean of the watched nodes' parameters."""
+        found: np.ndarray = payloads.mean([np.array(row["x"]) for row in self.rows])
+        return found
 
 
 def _points(program: Program, kept: Sequence[Record], scenario: Scenario) -> list[CurvePoint]:
@@ -144,8 +146,8 @@ def _points(program: Program, kept: Sequence[Record], scenario: Scenario) -> lis
     for step in common:
         if step % every == 0 or step == last or program.server:
             same = [each[step] for each in rows]
-            time = max(row["time"] for row in same)
-            points.append(_curve_point(step / scale, same, time, _beside(kept, watched, time)))
+            time = float(max(row["time"] for row in same))
+            points.append(CurvePoint(step / scale, time, same, _beside(kept, watched, time)))
     return points
 
 
@@ -170,25 +172,10 @@ def _pooled(watched: Sequence[Record], scenario: Scenario) -> list[CurvePoint]:
         due = number % (every * workers) == 0 or number == limit
         if due and len(latest) == workers:
             rows = [latest[each] for each in range(workers)]
-            points.append(_curve_point(number / workers, rows, time))
+            points.append(CurvePoint(number / workers, float(time), rows))
         if number == limit:
             break
     return points
-
-
-def _curve_point(
-    step: float, rows: Sequence[Any], time: float, beside: Sequence[Any] = ()
-) -> CurvePoint:
-    return CurvePoint(
-        step,
-        float(time),
-        float(rows[0]["period"]),
-        float(rows[0]["updates"]),
-        float(sum(row["bytes"] for row in rows)),
-        float(sum(row["charged"] for row in rows)),
-        payloads.mean([np.array(row["x"]) for row in rows]),
-        payloads.mean([np.array(row["buffers"]) for row in beside or rows]),
-    )
 
 
 def _curve(
@@ -197,8 +184,11 @@ def _curve(
     observer = Observer(program, scenario, goal, lambda: (0.0, 0.0), scenario.run.duration or inf)
     for point in points:
         if point.time <= observer.deadline:
-            seen, sent = _evaluate(goal, point), (point.bytes, point.charged)
-            observer.add(point.time, point.step, seen, point.period, sent)
+            sent, paid = (
+                float(sum(row[key] for row in point.rows)) for key in ("bytes", "charged")
+            )
+            period = float(point.rows[0]["period"])
+            observer.add(point.time, point.step, _evaluate(goal, point), period, (sent, paid))
     return observer.curve
 
 
@@ -208,16 +198,20 @@ def _path(
     """Return only as many snapshots as a survey needs: each is as large as the model."""
     if isinstance(goal.start, complex):
         return []
-    at = {0.0: goal.start, **{point.step: point.x for point in points}}
+    at = {point.step: point for point in points}
     losses = dict(zip(curve["step"], curve["loss"], strict=True))
-    return [Snapshot(step, losses[step], at[step]) for step in curvature.chosen(sorted(losses))]
+    return [
+        Snapshot(float(step), losses[step], at[step].x if step in at else goal.start)
+        for step in curvature.chosen(sorted(losses))
+    ]
 
 
 def _evaluate(goal: Objective, point: CurvePoint) -> Evaluation:
     """Evaluate a point, with the workers' buffers if their models have any."""
     if isinstance(goal.start, complex):
         return goal.evaluate(goal.start, point.step)
-    if len(point.buffers):
+    buffers = payloads.mean([np.array(row["buffers"]) for row in point.beside or point.rows])
+    if len(buffers):
         assert isinstance(goal, TorchObjective)
-        return goal.evaluate(point.x, point.step, point.buffers)
+        return goal.evaluate(point.x, point.step, buffers)
     return goal.evaluate(point.x, point.step)
