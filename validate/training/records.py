@@ -76,7 +76,8 @@ class Recorder:
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._whole = folder / f"rank-{rank}.json"
-        self._whole.unlink(missing_ok=True)  # an earlier attempt's
+        for name in (self._whole, self._whole.with_suffix(".npz")):
+            name.unlink(missing_ok=True)  # an earlier attempt's
         self._every, self._last, self._adaptive = every, last, adaptive
         self._next = min(every, last)
         self._taken = 0

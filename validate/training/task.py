@@ -100,16 +100,12 @@ class TaskProcess:
         self._buffers: Callable[[], Tensor] = own.buffers if own else lambda: nothing
         watched = _watched(program, self.rank, self.workers)
         every, adaptive = _interval(program, scenario, self.rank)
+        like = self._start if watched and self._learns else nothing
+        buffers = self._buffers().numel()
         self._recorder = Recorder(
-            task.folder,
-            self.rank,
-            self._start if watched and self._learns else nothing,
-            self._buffers().numel(),
-            every,
-            self._limits.step,
-            adaptive,
+            task.folder, self.rank, like, buffers, every, self._limits.step, adaptive
         )
-        buffered = not watched and self._buffers().numel() > 0  # marks do not contain them
+        buffered = not watched and buffers > 0  # marks do not contain them
         self._counter = StepCounter(place.store, scenario.run.steps, self.workers)
         if program.pooled:
             self._limits.enough = self._counter.enough
