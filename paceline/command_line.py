@@ -32,6 +32,7 @@ app = typer.Typer(
 FIGURES = "png,svg"
 FILES = "Figures and data: "
 PROFILE, PROFILE_FILE = "Profile: ", "profile.toml"
+OBJECTIVE = "Objective: "
 PAGE = "Page: "
 
 # typer carries click along under a private name; this is click's UsageError.
@@ -600,6 +601,67 @@ def _calibrate(  # noqa: PLR0913, PLR0917 - the contract's options
     _answer(as_json, result.json, lambda: [*tables(result), result.sentence, said], result.notes)
 
 
+@app.command("fit-loss")
+def _fit_loss(  # noqa: PLR0913, PLR0917 - what a log cannot say
+    baseline: Annotated[
+        Path,
+        typer.Argument(
+            metavar="BASELINE",
+            help="A run without local steps: a run directory of validate, a job's telemetry, or a "
+            "log of steps or tokens and losses (CSV, W&B, TensorBoard, JSON lines).",
+        ),
+    ],
+    local: Annotated[
+        list[Path], typer.Argument(metavar="LOCAL_RUN", help="Runs with local steps.")
+    ] = [],  # noqa: B006
+    tokens: Annotated[float | None, typer.Option(help="Tokens of one worker's step.")] = None,
+    workers: Annotated[
+        list[int], typer.Option(help="Workers of a log's run; may be repeated, once for each run.")
+    ] = [],  # noqa: B006
+    tau: Annotated[
+        list[int], typer.Option(help="Period of a local run's log; may be repeated. 1: none.")
+    ] = [],  # noqa: B006
+    algorithm: Annotated[
+        list[str], typer.Option(help="Program of a local run's log; may be repeated.")
+    ] = ["diloco"],  # noqa: B006
+    parameters: Annotated[float | None, typer.Option(help="Parameters of the model.")] = None,
+    noise_scale: Annotated[
+        list[float], typer.Option(help="Critical batch (tokens); twice: least and largest.")
+    ] = [],  # noqa: B006
+    column: Annotated[
+        list[str],
+        typer.Option(metavar="QUANTITY=NAME", help="Column of tokens, step, loss or run."),
+    ] = [],  # noqa: B006
+    kind: Annotated[
+        str, typer.Option(metavar="learning-curve|quadratic", help="The objective.")
+    ] = "learning-curve",
+    base: Annotated[
+        Path | None,
+        typer.Option(metavar="PROFILE.toml", help="A profile to which the objective is added."),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("-o", "--out", metavar="LOSS.toml", help="The file to write.")
+    ] = Path("loss.toml"),
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Fit an [objective] to the losses of one or two short runs.
+
+    A scenario takes the file in by extends = "LOSS.toml". The runs may be of any training loop:
+    what a log cannot say, the options do.
+    """
+    demand_possible(out)
+    _torch("paceline.validate.calibration.profile").require_writable(out)
+    module = _torch("paceline.validate.logs.loss")
+    columns = dict(each.partition("=")[::2] for each in column)
+    given = module.Given(tokens, workers, tau, algorithm, parameters, noise_scale, columns)
+    result = module.fit([baseline, *local], given, kind, base, out.stem)
+    where = result.profile.write(out, overwrite=overwrite)
+    document = {"profile": result.profile.tables, "sentences": result.sentences}
+    notes = result.profile.tables["calibration"]["notes"]
+    _answer(as_json, lambda: document, lambda: [*result.sentences, f"{OBJECTIVE}{where}"], notes)
+
+
 def _note_name(path: Path, usual: str) -> None:
     """Say where a file goes if its usual name is taken."""
     if path.name != usual:
@@ -736,7 +798,7 @@ def _show(parts: Iterable[Any]) -> None:
     for part in parts:
         if isinstance(part, str):
             console.print(
-                part, soft_wrap=part.startswith((FILES, PROFILE, PAGE))
+                part, soft_wrap=part.startswith((FILES, PROFILE, OBJECTIVE, PAGE))
             )  # never break a path
         else:
             console.print(part, "")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from paceline import Telemetry
 from paceline.command_line import run
 from paceline.simulator.errors import InputError
+from paceline.simulator.inputs import log_table
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.scenario.network import Network
 from paceline.simulator.scenario.overhead import GIGABIT, Overhead
@@ -326,10 +327,10 @@ def test_gigantic_logs_are_refused_unread(tmp_path, monkeypatch):
     path = tmp_path / "huge.csv"
     with path.open("wb") as file:
         file.write(b"step,seconds\n")
-        file.truncate(tables.LARGEST + 1)
+        file.truncate(log_table.LARGEST + 1)
     with pytest.raises(InputError, match="above 100 MB"):
         tables.read(path)
-    monkeypatch.setattr(tables, "MOST", 5)
+    monkeypatch.setattr(log_table, "MOST", 5)
     with pytest.raises(InputError, match="line 7: more than 5 rows"):
         tables.read(written(tmp_path, FORMS["seconds.csv"]))
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.simulator.inputs import units
+from paceline.simulator.inputs import log_table, units
 from paceline.simulator.inputs.messages import nearest
 
 _SPELLED = {
@@ -84,21 +84,17 @@ def choose(names: Sequence[str], given: Mapping[str, str]) -> dict[str, Column]:
     Raises ValueError if there is none of a step or of its time, or if several could be meant.
     """
     found = {quantity: _given(quantity, text, names) for quantity, text in given.items()}
-    taken = {each.name for each in found.values()}
-    several: dict[str, list[tuple[int, Column]]] = {}
-    for name in names:
+    taken = {quantity: each.name for quantity, each in found.items()}
+
+    def read(name: str) -> tuple[str, int] | None:
         place, column = _read(name)
-        if column and column.quantity not in found and name not in taken:
-            several.setdefault(column.quantity, []).append((place, column))
-    for quantity, columns in several.items():
-        first = min(place for place, _ in columns)
-        alike = [column for place, column in columns if place == first]
-        if len(alike) > 1 and not (quantity == "time" and "seconds" in {*found, *several}):
-            raise ValueError(
-                f"columns {' and '.join(each.name for each in alike[:3])} could all be {quantity}; "
-                f'choose one, such as columns = {{ {quantity} = "{alike[0].name}" }}'
-            )
-        found[quantity] = alike[0]
+        return (column.quantity, place) if column else None
+
+    chosen = log_table.choose(names, taken, read, {"time": "seconds"})
+    for quantity in chosen.keys() - found.keys():
+        column = _read(chosen[quantity])[1]
+        assert column
+        found[quantity] = column
     lacks = [("the number", "step")] if "step" not in found else []
     if not {"seconds", "time"} & found.keys() and not {"compute", "wait"} <= found.keys():
         lacks.append(("the time", "seconds, step_s or step_ms"))
@@ -131,11 +127,11 @@ def _given(quantity: str, text: str, names: Sequence[str]) -> Column:
 def _read(name: str) -> tuple[int, Column | None]:
     """Read what a name says, None for nothing of steps or times; and its place among several."""
     # "run name - step_ms" in W&B's exports, "train/step_ms" in many logs
-    bare = name.strip().rpartition(" - ")[2].rpartition("/")[2]
+    bare = log_table.bare(name).rpartition("/")[2]
     if bare.lower() in KNOWN:
         return PLACES.index(bare.lower()), Column(name, KNOWN[bare.lower()], 1.0)
-    words = _words(bare)
-    if not words or bare.endswith(("__MIN", "__MAX")):  # beside each column of W&B's exports
+    words = log_table.words(bare)
+    if not words:
         return len(PLACES), None
     if words[0] in UNITS and words[1:] in (["per", "step"], ["per", "iteration"], ["per", "iter"]):
         return len(PLACES), Column(name, "seconds", UNITS[words[0]])
@@ -147,8 +143,3 @@ def _read(name: str) -> tuple[int, Column | None]:
         scale = 1.0
     known = quantity in (TIMES if scale != 1.0 else SPELLINGS)
     return len(PLACES), Column(name, str(quantity), scale) if known else None
-
-
-def _words(name: str) -> list[str]:
-    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
-    return [word for word in re.split(r"[\s_.\-()\[\]:/]+", apart.lower()) if word]

@@ -1,0 +1,283 @@
+"""What local steps cost in loss, by published runs and by the user's own.
+
+Published: a law of the log of the final loss over data-parallel's on as many tokens, of M replicas
+that average every H steps and N parameters,
+
+    a + d ln(N / 1e9) + b log2(M)^c (N / 1e9)^-g    at H = 30,
+
+which grows from nothing at H = 1 with ln H, and beyond H = 30, for M > 1, by k for each factor e.
+It is fitted to `diloco_losses.csv` (Charles et al., arXiv 2503.09799, table 4; Kale et al., arXiv
+2502.12996), and in H also to the one number that Douillard et al. (arXiv 2311.08105, section 3.1)
+give of their sweep of periods. The fit takes milliseconds and is
+made when first asked for.
+"""
+
+import csv
+import io
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.inputs import untrusted
+
+USUAL = 30  # period of most rows
+TABLE = Path(__file__).with_name("diloco_losses.csv")
+SWEEP = (150e6, 8, 50, 1000, math.log(1 + math.log(1.029) / math.log(15.02)))
+"""Parameters, replicas, two periods, and the log ratio of their losses: perplexity grows by 2.9 %,
+from about 15 (arXiv 2311.08105, section 3.1 and table 2)."""
+SWEEP_SD = 0.3  # relative: those runs had uneven data, and more tokens for each parameter
+ROUNDED = 0.005 / 3**0.5  # nats: standard deviation of a loss given to two digits
+PUBLISHED = ("diloco", "streaming-diloco")
+ALIKE = (*PUBLISHED, "delayed-diloco", "eager-diloco")  # the same steps, applied later
+LATE_SD = 0.003  # of those without rows of their own
+PARAMETERS, REPLICAS, PERIODS, TOKENS = (35e6, 2.4e9), (1, 8), (30, 100), 20  # of the evidence
+OUTER = {1: 0.4, 2: 0.6, 4: 0.6, 8: 0.8}
+"""Best outer learning rate by replicas, at Nesterov momentum 0.9 (arXiv 2503.09799, figure 7)."""
+ROBUST = 1.0  # doublings of outer_lr / (1 - momentum) within which nothing is added
+UNTUNED = 0.005  # log loss for each doubling beyond: an assumption, and said
+BEYOND = {"parameters": 0.5, "replicas": 0.75, "period": 0.25, "tokens per parameter": 0.3}
+"""Relative standard deviation of the law's value for each factor of ten beyond the evidence."""
+UNKNOWN = 0.2  # standard deviation, at 8 replicas and period 30, where nothing is published
+COLUMNS = ("parameters", "replicas", "period", "group", "log_ratio", "rounding")
+START = (-2e-3, -4e-4, math.log(0.003), 1.5, 0.25, 4e-3)
+BOUNDS = ((-1, -1, -20, 0.1, -2, -1), (1, 1, 0, 5, 2, 1))
+SCALE = (1e-3, 1e-4, 0.1, 0.1, 0.1, 1e-3)
+SETUP = 0.01  # standard deviation between set-ups, by which own runs outweigh published ones
+DISAGREE = 2.0  # standard deviations
+Z90 = 1.645
+ALIKE_WITHIN = (4.0, 8.0, 8.0)  # doublings of replicas, period, parameters: errors become apart
+NEAR = (1.0, 2.0, 3.3)  # doublings within which an own run counts as measured
+Place = tuple[float, float, float]
+"""Replicas, period and parameters."""
+
+
+@dataclass(frozen=True)
+class Law:
+    """The fitted law: `theta` = (a, d, ln b, c, g, k), its covariance, and the runs' own spread.
+
+    `spread`: relative standard deviation of one run's loss.
+    """
+
+    theta: np.ndarray
+    covariance: np.ndarray
+    spread: float
+
+    def mean(self, parameters: float, replicas: float, period: float) -> float:
+        """Return the expected log ratio."""
+        return float(_law(self.theta, parameters, replicas, period))
+
+    def sd(self, parameters: float, replicas: float, period: float) -> float:
+        """Return the standard deviation of the log ratio of two runs, by the fit alone."""
+        slope = _slopes(lambda theta: _law(theta, parameters, replicas, period), self.theta)
+        return math.sqrt(slope @ self.covariance @ slope + self.spread**2 * 2 * (period > 1))
+
+
+@dataclass(frozen=True)
+class OwnRun:
+    """What a user's own run with local steps has shown: `log_ratio` to data-parallel, its `sd`."""
+
+    program: str
+    replicas: int
+    period: float
+    parameters: float
+    log_ratio: float
+    sd: float
+
+    @property
+    def place(self) -> Place:
+        """Return replicas, period and parameters."""
+        return self.replicas, self.period, self.parameters
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """The log of the final loss over data-parallel's on as many tokens, and its basis.
+
+    `basis`: "published", "measured" or "extrapolated". `sentence` says all of that.
+    """
+
+    log_ratio: float
+    sd: float
+    basis: str
+    sentence: str
+
+
+def penalty(  # noqa: PLR0913
+    program: str,
+    replicas: int,
+    period: float,
+    parameters: float,
+    *,
+    tokens: float | None = None,
+    outer_lr: float | None = None,
+    outer_momentum: float = 0.9,
+    own: Sequence[OwnRun] = (),
+) -> Penalty | None:
+    """Return what local steps cost in loss, None where neither publication nor own run speaks.
+
+    `tokens`: of the whole run (default: 20 for each parameter). `own`: the user's runs; those of
+    the same program count.
+    """
+    family = ALIKE if program in ALIKE else (program,)
+    runs = [each for each in own if each.program in family]
+    if program not in ALIKE and not runs:
+        return None
+    if period <= 1:
+        return Penalty(0.0, 0.0, "published", f"{program} with period 1 is data-parallel")
+    ratio = (tokens or TOKENS * parameters) / parameters
+    at = replicas, period, parameters
+    mean, sd, said = _expected(program, *at, ratio)
+    basis = "extrapolated" if said else "published"
+    words = [f"published runs of {PARAMETERS[0]:.2g} to {PARAMETERS[1]:.2g} parameters"]
+    if outer_lr is not None and program in ALIKE:
+        shift, why = _untuned(replicas, outer_lr, outer_momentum)
+        mean, sd = mean + shift, math.hypot(sd, shift)
+        said += why
+    if runs:
+        mean, sd, words = _updated(at, mean, sd, runs, program in ALIKE)
+        off = np.abs(np.log2(at) - np.log2([each.place for each in runs]))
+        near = (off <= NEAR).all(axis=1).any()
+        basis, said = ("measured", []) if near else ("extrapolated", ["far from the own run"])
+    low, high = (math.expm1(mean + side * Z90 * sd) for side in (-1, 1))
+    sentence = (
+        f"{program}, {replicas} replicas, period {period:g}: final loss "
+        f"{math.expm1(mean):+.2%} (90 %: {low:+.2%} to {high:+.2%}) against data-parallel on as "
+        f"many tokens, {basis}: {'; '.join([*words, *said])}"
+    )
+    return Penalty(mean, sd, basis, sentence)
+
+
+def _expected(
+    program: str, replicas: float, period: float, parameters: float, ratio: float
+) -> tuple[float, float, list[str]]:
+    """Return the law's mean and standard deviation, and what is beyond the evidence."""
+    law = published()
+    if program not in ALIKE:
+        shape = math.log2(max(replicas, 1)) / 3 * math.log(period) / math.log(USUAL)
+        return 0.0, UNKNOWN * shape, []
+    mean = law.mean(parameters, replicas, period)
+    size = max(abs(mean), law.mean(parameters, max(replicas, 2), period))
+    far = {
+        "parameters": _decades(parameters, *PARAMETERS),
+        "replicas": _decades(replicas, *REPLICAS),
+        "period": _decades(period, *PERIODS),
+        "tokens per parameter": _decades(ratio, TOKENS / 2, TOKENS * 2),
+    }
+    beyond = [size * BEYOND[name] * each for name, each in far.items()]
+    late = 0.0 if program in PUBLISHED else LATE_SD
+    said = [f"{name} beyond theirs" for name, each in far.items() if each > 0]
+    said += ["no published row of this program"] if late else []
+    return mean, math.hypot(law.sd(parameters, replicas, period), late, *beyond), said
+
+
+def _decades(value: float, low: float, high: float) -> float:
+    return max(math.log10(low / value), math.log10(value / high), 0.0)
+
+
+def _untuned(replicas: int, rate: float, momentum: float) -> tuple[float, list[str]]:
+    """Return what an outer step far from the published optimum is assumed to cost."""
+    best = float(np.interp(math.log2(max(replicas, 1)), range(4), [*OUTER.values()]))
+    doublings = abs(math.log2(rate / (1 - min(momentum, 0.999)) / (10 * best)))
+    if doublings <= ROBUST:
+        return 0.0, []
+    shift = UNTUNED * (doublings - ROBUST)
+    return shift, [
+        f"{shift:+.1%} assumed, not published, for an outer step far from the best "
+        f"(outer_lr {best:g}, outer_momentum 0.9)"
+    ]
+
+
+def _updated(
+    at: Place, mean: float, sd: float, runs: Sequence[OwnRun], known: bool
+) -> tuple[float, float, list[str]]:
+    """Combine the law with own runs: its error is alike at alike replicas, periods and sizes.
+
+    The law's error is a Gaussian process whose standard deviation is the law's and that of
+    set-ups, so that own runs count by their precision and scale with the law's shape.
+    """
+    laws = [_expected(each.program, *each.place, TOKENS) for each in runs]
+    logs = np.log2([at, *(each.place for each in runs)])
+    setup = SETUP * np.minimum(logs[:, 1] / math.log2(USUAL), 1.0) * known
+    sds = np.hypot(setup, [sd, *(each[1] for each in laws)])
+    apart = np.abs(logs[:, None] - logs[None]) / ALIKE_WITHIN
+    joint = np.outer(sds, sds) * np.exp(-apart.sum(-1))
+    seen = joint[1:, 1:] + np.diag([each.sd**2 + 1e-12 for each in runs])
+    gain = np.linalg.solve(seen, joint[1:, 0])
+    words = [f"own run{'s' * (len(runs) > 1)} of {runs[0].program}"]
+    for run, (law, own_sd, _), share in zip(runs, laws, gain.tolist(), strict=True):
+        mean += share * (run.log_ratio - law)
+        if known and abs(run.log_ratio - law) > DISAGREE * math.hypot(run.sd, own_sd):
+            words.append(
+                f"the own run (M = {run.replicas}, H = {run.period:g}: "
+                f"{math.expm1(run.log_ratio):+.1%}) disagrees with published ones "
+                f"({math.expm1(law):+.1%})"
+            )
+    return mean, math.sqrt(max(joint[0, 0] - gain @ joint[1:, 0], 0.0)), words
+
+
+@cache
+def published() -> Law:
+    """Return the law of all published rows."""
+    return fit(rows())
+
+
+@cache
+def rows() -> np.ndarray:
+    """Read the published losses that come with the package, as rows of `COLUMNS`."""
+    lines = [*csv.DictReader(io.StringIO(untrusted.text(TABLE)))]
+    below = {(each["source"], each["parameters"]): (number, float(each["loss"]))
+             for number, each in enumerate(lines) if each["method"] == "data-parallel"}  # fmt: skip
+    found = []
+    for each in lines:
+        group, base = below[each["source"], each["parameters"]]
+        rounded = ROUNDED if len(each["loss"].partition(".")[2]) == 2 else 0.0
+        if each["method"] != "data-parallel":
+            numbers = [float(each[key]) for key in ("parameters", "replicas", "period")]
+            loss = float(each["loss"])
+            found.append([*numbers, group, math.log(loss / base), rounded / loss])
+    return np.array(found)
+
+
+def fit(given: np.ndarray) -> Law:
+    """Fit the law to rows, by generalised least squares: rows of a size share their baseline."""
+    from scipy.optimize import least_squares  # noqa: PLC0415 - not needed by other objectives
+
+    *places, group, seen, rounding = given.T
+    alike = group[:, None] == group
+    rounded = np.diag(rounding**2) + alike * np.outer(rounding, rounding)
+    parameters, replicas, *periods, said = SWEEP
+    sweep = np.full(2, parameters), np.full(2, replicas), np.array(periods)
+    law, theta = Law(np.empty(0), np.empty(0), 5e-4), np.array(START)
+    for _ in range(3):
+        root = np.linalg.cholesky(law.spread**2 * (np.eye(len(seen)) + alike) + rounded)
+
+        def wrong(theta: np.ndarray, root: np.ndarray = root) -> np.ndarray:
+            rise = np.diff(_law(theta, *sweep)) - said
+            whitened = np.linalg.solve(root, _law(theta, *places) - seen)
+            return np.append(whitened, rise / (SWEEP_SD * said))
+
+        theta = least_squares(wrong, theta, bounds=BOUNDS, x_scale=SCALE).x
+        slopes = _slopes(wrong, theta)
+        chi = float(np.square(wrong(theta)[:-1]).sum()) / max(len(seen) - len(theta), 1)
+        law = Law(theta, np.linalg.inv(slopes.T @ slopes), law.spread * math.sqrt(chi))
+    return law
+
+
+def _law(theta: np.ndarray, parameters: Any, replicas: Any, period: Any) -> np.ndarray:
+    a, d, log_b, c, g, k = theta
+    size, beyond = np.log(parameters / 1e9), np.log(period / USUAL)
+    usual = a + d * size + np.log2(np.maximum(replicas, 1)) ** c * np.exp(log_b - g * size)
+    grown = usual * (1 + np.minimum(beyond, 0) / math.log(USUAL))
+    found: np.ndarray = grown + k * np.maximum(beyond, 0) * (np.asarray(replicas) > 1)
+    return found
+
+
+def _slopes(function: Callable[[np.ndarray], np.ndarray], theta: np.ndarray) -> np.ndarray:
+    """Return the derivatives of a function's values by each number, by central differences."""
+    ends = [(function(theta + e), function(theta - e)) for e in 1e-5 * np.eye(len(theta))]
+    return np.stack([(above - below) / 2e-5 for above, below in ends], axis=-1)

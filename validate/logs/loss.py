@@ -1,0 +1,263 @@
+"""`paceline fit-loss`: from the losses of one or two short runs to an [objective] for scenarios."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.inputs import csv_cells
+from paceline.simulator.inputs.messages import nearest
+from paceline.simulator.objectives.learning_curve import batch, curve, evidence
+from paceline.simulator.objectives.learning_curve.batch import Critical
+from paceline.simulator.objectives.learning_curve.curve import Curve
+from paceline.simulator.results import read as directories
+from paceline.simulator.results import store
+from paceline.validate.calibration import error_model, profile
+from paceline.validate.calibration.profile import Profile
+from paceline.validate.measurement import telemetry_files
+
+KINDS = ("learning-curve", "quadratic")
+TOGETHER = ("ssgd", "ssgd-bucketed", "psgd")
+LATE, PARTS = 1 / 3, 6  # the last part of a run is compared; of it, parts say how sure the mean is
+HEAD = (
+    'The loss of a training run. A scenario takes it in by extends = "THIS FILE"; what the',
+    "scenario says itself counts more.",
+)
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a log cannot say. Lists go by run, `workers` from the baseline on, others without it."""
+
+    tokens: float | None = None
+    workers: Sequence[int] = ()
+    tau: Sequence[int] = ()
+    algorithm: Sequence[str] = ("diloco",)
+    parameters: float | None = None
+    noise_scale: Sequence[float] = ()
+    columns: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run that has trained: losses after so many `tokens`, of `run` (seed), `batch` a step."""
+
+    name: str
+    program: str
+    workers: int
+    tau: int
+    tokens: np.ndarray
+    loss: np.ndarray
+    run: np.ndarray
+    batch: float
+
+    def fit(self) -> Curve:
+        """Fit a curve. Raises InputError."""
+        try:
+            return curve.fit(self.tokens, self.loss, self.run, batch=self.batch)
+        except ValueError as error:
+            raise InputError(f"{self.name}: {error}") from None
+
+
+@dataclass(frozen=True)
+class LossFit:
+    """A fitted objective as a profile, and what was found in sentences."""
+
+    profile: Profile
+    sentences: list[str]
+
+
+def fit(
+    paths: Sequence[Path], given: Given, kind: str = KINDS[0], base: Path | None = None,
+    stem: str = "loss",
+) -> LossFit:  # fmt: skip
+    """Fit an [objective] to a baseline and to runs with local steps.
+
+    `paths`: run directories of validate, a job's telemetry, or logs, the baseline first. `base`: a
+    profile to which the objective is added; `stem`: name of the file of losses beside it. Raises
+    InputError.
+    """
+    if kind not in KINDS:
+        raise InputError(f"--kind {kind}: {nearest(kind, KINDS, 'kinds are')}")
+    below = profile.read(base) if base else Profile({}, head=HEAD)
+    about = {"date": datetime.now(UTC).strftime("%Y-%m-%d")} | below.tables.get("calibration", {})
+    about["runs"] = [*about.get("runs", ()), *map(str, paths)]
+    files: dict[str, bytes] = {}
+    if kind == "quadratic":
+        model = error_model.fit(paths)
+        objective, notes = model.objective, model.notes
+        low, high = model.range
+        said = [f"Quadratic: fitted to losses from {low:.3g} to {high:.3g}; below, none is known."]
+        about["sd"] = about.get("sd", {}) | model.sd
+        about["measured"] = about.get("measured", {}) | {"loss": [low, high]}
+    else:
+        runs = _runs(paths, given)
+        objective, said, notes = _curve(runs, given, stem)
+        rows = np.column_stack([runs[0].run, runs[0].tokens, runs[0].loss]).tolist()
+        cells = [map(csv_cells.digits, row) for row in rows]
+        files = {f"{stem}.csv": csv_cells.table(("run", "tokens", "loss"), cells)}
+    about["notes"] = [*about.get("notes", ()), *notes]
+    tables = {**below.tables, "calibration": about, "objective": objective}
+    whole = Profile(tables, below.comments, below.head, {**below.files, **files})
+    return LossFit(whole, said)
+
+
+def _curve(
+    runs: Sequence[Trained], given: Given, stem: str
+) -> tuple[dict[str, Any], list[str], list[str]]:
+    """Return the objective's table, what was found, and notes."""
+    first, *others = runs
+    fitted, end = first.fit(), float(first.tokens.max())
+    low, high = fitted.interval90(end)
+    said = [
+        f"Baseline {first.name}: loss = {fitted.floor:.4g} + {fitted.scale:.4g} (tokens + "
+        f"{fitted.shift:.3g})^-{fitted.exponent:.3g}, fitted from {fitted.fitted[0]:.3g} to "
+        f"{end:.3g} tokens, where it is {float(fitted.loss(end)):.4g} (90 %: {low:.4g} to "
+        f"{high:.4g}); beyond, the interval widens."
+    ]
+    table = {
+        "kind": "learning-curve",
+        "tokens": _whole(first.batch / first.workers),
+        "curve": {"file": f"{stem}.csv", "workers": first.workers},
+    }
+    critical, notes = batch.published(end), []
+    together = [each for each in others if each.tau == 1]
+    if given.noise_scale or together:
+        critical = _critical(fitted, first, together, given)
+        table["noise_scale"] = [*map(_whole, (max(critical.low, 1.0), critical.high))]
+        said.append(f"Critical batch: {critical.low:.3g} to {critical.high:.3g} tokens (90 %), "
+                    f"{critical.basis}.")  # fmt: skip
+    else:
+        notes.append("one batch size does not show the critical batch: a published law's is taken")
+    own = []
+    for each in (each for each in others if each.tau > 1):
+        ratio, sd = _ratio(fitted, each, critical)
+        own.append({"algorithm": each.program, "workers": each.workers, "tau": each.tau,
+                    "log_ratio": ratio, "sd": sd})  # fmt: skip
+        said.append(
+            f"{each.name} ({each.program}, {each.workers} workers, tau {each.tau}): loss "
+            f"{math.expm1(ratio):+.2%} ± {sd:.2%} against the baseline on as many tokens, measured."
+        )
+        if given.parameters:
+            own[-1]["parameters"] = _whole(given.parameters)
+            place = each.program, each.workers, each.tau, given.parameters
+            found = evidence.penalty(*place, own=[evidence.OwnRun(*place, ratio, sd)])
+            said.append(f"With published runs: {found.sentence if found else 'none'}.")
+    return table | ({"own": own} if own else {}), said, notes
+
+
+def _whole(value: float) -> float:
+    """Return a whole number as one: a profile rounds others."""
+    return int(value) if float(value).is_integer() else value
+
+
+def _critical(fitted: Curve, first: Trained, together: Sequence[Trained], given: Given) -> Critical:
+    """Return the critical batch: given, or fitted to a run with another batch."""
+    if given.noise_scale:
+        return batch.given((given.noise_scale[0], given.noise_scale[-1]))
+    try:
+        return batch.fitted(fitted, together[0].fit())
+    except ValueError as error:
+        raise InputError(f"{first.name}, {together[0].name}: {error}") from None
+
+
+def _ratio(fitted: Curve, local: Trained, critical: Critical) -> tuple[float, float]:
+    """Return the log of a local run's loss over data-parallel's on as many tokens, and its sd.
+
+    Data-parallel's is the baseline's, at the run's own batch by the critical batch.
+    """
+
+    def compared(critical: float, mine: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the baseline's tokens in the late part of the run, and the log ratios there."""
+        factor = batch.progress(local.batch, fitted.batch, critical) * fitted.batch / local.batch
+        tokens, loss = local.tokens[mine] * factor, local.loss[mine]
+        within = tokens <= fitted.fitted[1] * 1.001
+        late = within & (tokens >= (1 - LATE) * tokens[within].max(initial=0.0))
+        if np.count_nonzero(late) < 2:
+            raise InputError(
+                f"{local.name}: fewer than two losses where the baseline has some; log more often, "
+                "or give a longer baseline"
+            )
+        return tokens[late], np.log(loss[late]) - np.log(fitted.loss(tokens[late]))
+
+    every = np.ones(len(local.loss), bool)
+    late, logs = compared(critical.value, every)
+    seeds = [local.run == one for one in np.unique(local.run)]
+    parts = [compared(critical.value, each)[1] for each in seeds]
+    if len(parts) == 1:
+        parts = np.array_split(logs, min(PARTS, len(logs)))
+    noise = np.std([each.mean() for each in parts], ddof=1) / math.sqrt(len(parts))
+    drawn = np.log(fitted.drawn(late)).mean(axis=1).std()
+    ends = [compared(each, every)[1].mean() for each in (critical.low, critical.high)]
+    of_batch = abs(ends[1] - ends[0]) / (2 * evidence.Z90)
+    return float(logs.mean()), max(math.hypot(noise, drawn, of_batch), 1e-4)
+
+
+def _runs(paths: Sequence[Path], given: Given) -> list[Trained]:
+    """Read all runs: the baseline, then every other run of a directory or file."""
+    found: list[Trained] = []
+    for place, path in enumerate(paths):
+        whole = path / "measured" if (path / "measured").is_dir() else path
+        if (whole / store.WHOLE).exists():
+            found += _directory(whole, given)
+            continue
+        workers = _one("workers", given.workers, place, len(paths))
+        tau, program = (place and _one(name, values, place - 1, len(paths) - 1)
+                        for name, values in (("tau", given.tau), ("algorithm", given.algorithm))
+                        )  # fmt: skip
+        if place and not tau:
+            raise InputError(f"{path}: the period of a log is unknown; say --tau, 1 for none")
+        found.append(_log(path, given, int(workers or 1), int(tau or 1), str(program)))
+    first = next((each for each in found if each.tau == 1), None)
+    if first is None:
+        raise InputError(f"{paths[0]}: the baseline takes local steps; name a run without any")
+    return [first, *(each for each in found if each is not first)]
+
+
+def _one(name: str, values: Sequence[Any], place: int, runs: int) -> Any:
+    """Return a run's own value of an option, None if left out. Raises InputError."""
+    if len(values) not in (0, 1, runs):
+        raise InputError(
+            f"--{name}: {len(values)} values for {runs} runs; write one for all, or one for each"
+        )
+    return values[place if len(values) == runs else 0] if values else None
+
+
+def _log(path: Path, given: Given, workers: int, tau: int, program: str) -> Trained:
+    if not any(path.glob("rank-*.telemetry")):
+        table = {"tokens": given.tokens, "workers": workers, "columns": given.columns}
+        return Trained(str(path), program, workers, tau, *curve.points(path, table))
+    recorded = telemetry_files.read(path)
+    rows = np.concatenate([*recorded.losses.values()])
+    if not len(rows) or given.tokens is None:
+        what = "the tokens of a step are unknown; say --tokens" if len(rows) else "it has no losses"
+        raise InputError(f"{path}: {what}")
+    steps, place = np.unique(rows[:, 1], return_inverse=True)
+    loss = np.bincount(place, rows[:, 2]) / np.bincount(place)
+    workers = int(recorded.head["workers"])
+    size = given.tokens * workers
+    return Trained(str(path), program, workers, tau, steps * size, loss, 0 * steps, size)
+
+
+def _directory(path: Path, given: Given) -> list[Trained]:
+    """Read the runs of a run directory; those without one fixed period are left out."""
+    found, runs = directories.read(path), []
+    workers = int(found.table["cluster"]["workers"])
+    size = float(workers * (given.tokens or found.table.get("objective", {}).get("batch", 32)))
+    for (label, row), table in zip(found.rows.items(), found.table["algorithm"], strict=True):
+        tau = 1 if row["name"] in TOGETHER else table.get("tau")
+        if label in found.runs and isinstance(tau, int):
+            points = [np.array([(run.seed, step * size, loss) for step, loss in zip(
+                run.curve["step"], run.curve["loss"], strict=True)])
+                for run in found.runs[label]]  # fmt: skip
+            run, tokens, loss = np.concatenate(points).T
+            if not (np.isfinite(loss).all() and (loss > 0).all()):
+                raise InputError(f"{path}: {label}: a loss that is not finite and above 0")
+            name = f"{path} ({label})"
+            runs.append(Trained(name, row["name"], workers, tau, tokens, loss, run, size))
+    return runs
