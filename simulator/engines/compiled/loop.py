@@ -167,29 +167,35 @@ def _lengthen(state, begun, size):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _compute(noise, out, x, optimum, law):  # type: ignore[no-untyped-def]
-    """Compute a gradient of the diagonal quadratic at `x`, in the order of `objectives.quadratic`."""
-    normals.fill(noise, out)
-    for i in range(len(out)):
-        out[i] = (x[i] - optimum[i]) * law[0, i] + law[1, i] * out[i]
+def _compute(noises, worker, vectors, to, models, optima, law):  # type: ignore[no-untyped-def]
+    """Compute a worker's gradient of the diagonal quadratic, in the order of its `slope`."""
+    normals.fill(noises, worker, vectors, to)
+    for i in range(law.shape[1]):
+        slope = (models[worker, i] - optima[worker, i]) * law[0, i]
+        vectors[to, i] = slope + law[1, i] * vectors[to, i]
 
 
 @njit(cache=True, nogil=True)
-def _operate(code, vectors, operation):  # type: ignore[no-untyped-def]
+def _copy(vectors, row, to, place):  # type: ignore[no-untyped-def]
+    """Copy a register into a row."""
+    for i in range(vectors.shape[1]):
+        to[place, i] = vectors[row, i]
+
+
+@njit(cache=True, nogil=True)
+def _operate(code, vectors, registers, factor):  # type: ignore[no-untyped-def]
     """Compute with vectors, rounding as NumPy does: no product is fused with its sum."""
-    field, factor = (1 << FIELD) - 1, operation.seconds
-    to = vectors[operation.slot & field]
-    a = vectors[(operation.slot >> FIELD) & field]
-    b = vectors[(operation.slot >> 2 * FIELD) & field]
+    field = (1 << FIELD) - 1
+    to, a, b = registers & field, (registers >> FIELD) & field, registers >> 2 * FIELD
     if code == ADD:
-        for i in range(len(to)):
-            to[i] = a[i] + factor * b[i]
+        for i in range(vectors.shape[1]):
+            vectors[to, i] = vectors[a, i] + factor * vectors[b, i]
     elif code == SCALE:
-        for i in range(len(to)):
-            to[i] = factor * b[i]
+        for i in range(vectors.shape[1]):
+            vectors[to, i] = factor * vectors[b, i]
     else:
-        for i in range(len(to)):
-            to[i] = b[i] / factor
+        for i in range(vectors.shape[1]):
+            vectors[to, i] = vectors[b, i] / factor
 
 
 _ranks, _times, _numbers = types.int64[::1], types.float64[::1], types.float64[:, ::1]
@@ -294,8 +300,7 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
             state.now = now + state.receive
             slot = trace[place].slot
             if law.shape[1]:
-                to = vectors[slot >> VECTOR]
-                _compute(noises[worker], to, models[worker], optima[worker], law)
+                _compute(noises, worker, vectors, slot >> VECTOR, models, optima, law)
             slots[slot & SLOT] = worker
         elif code == WORK:
             state.now += trace[place].seconds
@@ -303,7 +308,7 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
             slot = trace[place].slot
             worker = slots[slot & SLOT]
             if law.shape[1]:
-                models[worker] = vectors[slot >> VECTOR]
+                _copy(vectors, slot >> VECTOR, models, worker)
             _answer(state, workers, ready, downs, worker)
         elif code == MARK:
             state.updates += 1
@@ -313,7 +318,7 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
                 mark.step, mark.now, mark.updates = step, state.now, state.updates
                 mark.moved = state.moved
                 if law.shape[1]:
-                    shown[state.shown] = vectors[trace[place].slot >> VECTOR]
+                    _copy(vectors, trace[place].slot >> VECTOR, shown, state.shown)
                 state.shown += 1
                 state.mark_at = min((step // state.every + 1) * state.every, state.limit)
                 if state.shown == len(marks) or step >= state.limit:
@@ -325,14 +330,14 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
             follows = rule(gate, worker)
             if follows == GO:
                 if law.shape[1]:
-                    models[worker] = vectors[slot >> VECTOR]
+                    _copy(vectors, slot >> VECTOR, models, worker)
                 _answer(state, workers, ready, downs, worker)
             else:
                 _append(held, state.held_first, state.held, worker)
                 state.held += 1
                 while follows == ALL and state.held:
                     if law.shape[1]:
-                        models[held[state.held_first]] = vectors[slot >> VECTOR]
+                        _copy(vectors, slot >> VECTOR, models, held[state.held_first])
                     _answer(state, workers, ready, downs, held[state.held_first])
                     state.held -= 1
                     state.held_first = _next(held, state.held_first)
@@ -340,7 +345,7 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
             state.step -= 1
             ages[state.stale] -= 1
         else:
-            _operate(code, vectors, trace[place])
+            _operate(code, vectors, trace[place].slot, trace[place].seconds)
     return MORE
 
 

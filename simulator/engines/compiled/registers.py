@@ -1,7 +1,7 @@
 """Vectors of a server's program, as registers of the compiled loop.
 
-The program computes with stand-ins: each holds the number of a register, and arithmetic with it
-notes an operation. Multiplying by a number waits for the addition that usually follows, so that one
+The program computes with stand-ins: each has the number of a register, and arithmetic with it notes
+an operation. Multiplying by a number waits for the addition that usually follows, so that one
 operation does both, rounding twice as NumPy does. A stand-in that is dropped frees its register.
 """
 
@@ -22,116 +22,128 @@ VECTOR = 16  # bits before a register's number where it is packed with a slot
 
 
 class Registers:
-    """The registers of a program. `count`: how many it has used at once, at most."""
+    """The registers of a program. `count`: how many it has used at once, at most.
 
-    def __init__(self, note: Callable[[bytes], None]) -> None:
-        self.note, self.free, self.count = note, list[int](), 0
+    `plain`: the class of stand-ins; `new`: takes a register that nothing else uses, and returns its
+    stand-in. `marks`, by register, `sends` and `receives`, by register and slot: operations.
+    """
 
-    def new(self) -> "Register":
-        """Return a register that nothing else uses."""
-        if not self.free:
-            if self.count == 1 << FIELD:
-                raise Unsupported("its server keeps too many vectors")
-            self.free.append(self.count)
-            self.count += 1
-        made = _new(Register)
-        made.number, made.all = self.free.pop(), self
-        return made
+    def __init__(self, note: Callable[[bytes], None], slots: int) -> None:
+        self.count, self._slots, self._free = 0, slots, list[int]()
+        self.marks: list[bytes] = []
+        self.sends: list[list[bytes]] = []
+        self.receives: list[list[bytes]] = []
+        self.plain, self._scaled, self.new = self._stand_ins(note)
 
-    def operate(self, code: int, a: int, b: int, factor: float) -> "Register":
-        """Note an operation on registers `a` and `b`; return the register of its result."""
-        made = self.new()
-        self.note(pack(code, made.number | a << FIELD | b << 2 * FIELD, factor))
-        return made
+    def _more(self) -> int:
+        number = self.count
+        if number == 1 << FIELD:
+            raise Unsupported("its server keeps too many vectors")
+        self.count = number + 1
+        self.marks.append(pack(MARK, number << VECTOR, 0.0))
+        for table, code in ((self.sends, SEND), (self.receives, RECEIVE)):
+            of_slots = range(number << VECTOR, (number << VECTOR) + self._slots)
+            table.append([pack(code, slot, 0.0) for slot in of_slots])
+        return number
 
+    def number(self, x: Any) -> int:
+        """Return the number of the register with a vector, computed if need be; -1 for others."""
+        if type(x) is self._scaled:
+            x = x.plain()
+        return x.number if type(x) is self.plain else -1
 
-class Stand(Unknown):
-    """Stand-in for a vector: a register, times a factor."""
+    def _stand_ins(self, note: Callable[[bytes], None]) -> tuple[Any, Any, Callable[[], Any]]:
+        """Make the classes of stand-ins.
 
-    __slots__ = ()
-    why = "its server looks into a vector"
-    register: "Register"
-    factor: float
+        Closures, which CPython reads faster than attributes: the tracing of one gradient takes as
+        long as the loop needs for several.
+        """
+        free, create = self._free, object.__new__
+        take, give = free.pop, free.append
 
-    def plain(self) -> "Register":
-        """Return a register with the vector."""
-        raise NotImplementedError
+        def new() -> Any:
+            made = create(Register)
+            made.number = take() if free else self._more()
+            return made
 
-    def __add__(self, other: Any) -> "Register":
-        """Add a vector."""
-        if type(self) is Scaled and type(other) is Register:
-            return _sum(other, self, 1.0)
-        return _sum(self.plain(), other, 1.0)
+        def operate(code: int, a: int, b: int, factor: float) -> Any:
+            made = create(Register)
+            made.number = number = take() if free else self._more()
+            note(pack(code, number | a << FIELD | b << 2 * FIELD, factor))
+            return made
 
-    def __sub__(self, other: Any) -> "Register":
-        """Subtract a vector: exactly the same as adding its negative."""
-        return _sum(self.plain(), other, -1.0)
+        def scaled(x: Any, factor: Any) -> Any:
+            made = create(Scaled)
+            made.register = x
+            made.factor = factor if type(factor) is float else plain_number(x, factor)
+            return made
 
-    def __neg__(self) -> "Stand":
-        """Change the sign."""
-        return _scaled(self.register, -self.factor)
+        def plain_number(x: Any, value: Any) -> float:
+            if not isinstance(value, int | float | np.floating | np.integer):
+                x._refuse()
+            return float(value)
 
-    def __mul__(self, factor: Any) -> "Stand":
-        """Multiply by a number."""
-        return _scaled(self.plain(), _number(factor, self))
+        class Register(Unknown):
+            """Stand-in for a vector."""
 
-    __rmul__ = __mul__
+            __slots__ = ("number",)
+            why = "its server looks into a vector"
+            number: int
 
-    def __truediv__(self, divisor: Any) -> "Register":
-        """Divide by a number."""
-        plain = self.plain()
-        return plain.all.operate(DIVIDE, 0, plain.number, _number(divisor, self))
+            def __del__(self) -> None:
+                give(self.number)
 
+            def __add__(self, other: Any) -> Any:
+                if type(other) is Scaled:
+                    return operate(ADD, self.number, other.register.number, other.factor)
+                if type(other) is not Register:
+                    self._refuse()
+                return operate(ADD, self.number, other.number, 1.0)
 
-class Register(Stand):
-    """Stand-in for a vector that is a register. `number`: its own; `all`: those that it is of."""
+            def __sub__(self, other: Any) -> Any:  # exactly the same as adding the negative
+                if type(other) is Scaled:
+                    return operate(ADD, self.number, other.register.number, -other.factor)
+                if type(other) is not Register:
+                    self._refuse()
+                return operate(ADD, self.number, other.number, -1.0)
 
-    __slots__ = ("all", "number")
-    factor = 1.0
-    all: Registers
-    number: int
+            def __mul__(self, factor: Any) -> Any:
+                return scaled(self, factor)
 
-    @property
-    def register(self) -> "Register":  # type: ignore[override]
-        """Itself."""
-        return self
+            __rmul__ = __mul__
 
-    def plain(self) -> "Register":
-        """Return itself."""
-        return self
+            def __neg__(self) -> Any:
+                return scaled(self, -1.0)
 
-    def __del__(self) -> None:
-        """Free it."""
-        self.all.free.append(self.number)
+            def __truediv__(self, divisor: Any) -> Any:
+                return operate(DIVIDE, 0, self.number, plain_number(self, divisor))
 
+        class Scaled(Unknown):
+            """Stand-in for a vector times a factor, not yet computed."""
 
-class Scaled(Stand):
-    """Stand-in for a register times a factor, not yet computed."""
+            __slots__ = ("factor", "register")
+            why = Register.why
+            factor: float
+            register: Any
 
-    __slots__ = ("factor", "register")
+            def plain(self) -> Any:
+                return operate(SCALE, 0, self.register.number, self.factor)
 
-    def plain(self) -> Register:
-        """Compute it."""
-        of = self.register
-        return of.all.operate(SCALE, 0, of.number, self.factor)
+            def __add__(self, other: Any) -> Any:
+                return other + self if type(other) is Register else self.plain() + other
 
+            def __sub__(self, other: Any) -> Any:
+                return self.plain() - other
 
-_new = object.__new__
+            def __mul__(self, factor: Any) -> Any:
+                return scaled(self.plain(), factor)
 
+            __rmul__ = __mul__
 
-def _sum(left: Register, other: Any, sign: float) -> Register:
-    if type(other) is not Scaled and type(other) is not Register:
-        left._refuse()
-    return left.all.operate(ADD, left.number, other.register.number, sign * other.factor)
+            def __neg__(self) -> Any:
+                return scaled(self.register, -self.factor)
 
+            def __truediv__(self, divisor: Any) -> Any:
+                return self.plain() / divisor
 
-def _scaled(register: Register, factor: float) -> Scaled:
-    made = _new(Scaled)
-    made.register, made.factor = register, factor
-    return made
-
-
-def _number(value: Any, stand: Stand) -> float:
-    if type(value) is not float and not isinstance(value, int | float | np.floating | np.integer):
-        stand._refuse()
-    return float(value)
+        return Register, Scaled, new

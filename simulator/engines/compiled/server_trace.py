@@ -19,9 +19,7 @@ from paceline.simulator.engines.compiled.registers import (
     SEND,
     VECTOR,
     WORK,
-    Register,
     Registers,
-    Scaled,
     pack,
 )
 from paceline.simulator.engines.compiled.worker_trace import Begin, TracingNode
@@ -60,7 +58,7 @@ class ServerTrace(TracingNode):
     """The server's trace. `gate`: the gate that it uses, or None; `registers`: its vectors."""
 
     __slots__ = (
-        "_arrivals", "_ask", "_asked", "_gated", "_moves", "_note", "_operations", "_payload",
+        "_arrivals", "_ask", "_asked", "_gated", "_moves", "_new", "_note", "_operations", "_payload", "_plain", "_sends",
         "_receive", "_released", "_seconds", "_send", "_slots", "_work", "gate", "registers",
     )  # fmt: skip
     does = "its server does more than answer the gradients that come"
@@ -71,7 +69,12 @@ class ServerTrace(TracingNode):
         self._payload = payload
         self._operations: list[bytes] = []
         self._note = self._operations.append
-        self.registers, self._moves = Registers(self._note), moves
+        self.registers, self._moves = Registers(self._note, self.workers), moves
+        self._new, self._plain, self._sends = (
+            self.registers.new,
+            self.registers.plain,
+            self.registers.sends,
+        )
         if moves:
             self.start = self.registers.new()  # the first: number 0
         self._arrivals = 0  # still to be traced
@@ -107,8 +110,8 @@ class ServerTrace(TracingNode):
             raise Unsupported("its workers all wait")
         slot = self._slots.pop()
         if self._moves:
-            gradient = self.registers.new()
-            self._note(pack(RECEIVE, slot | gradient.number << VECTOR, 0.0))
+            gradient = self._new()
+            self._note(self.registers.receives[gradient.number][slot])
             return self._sender(slot), gradient
         self._note(self._receive[slot])
         return self._sender(slot), self._payload
@@ -127,15 +130,14 @@ class ServerTrace(TracingNode):
 
     def mark(self, x: Vector) -> None:
         """Record it."""
-        self._note(pack(MARK, self._register(x).number << VECTOR, 0.0) if self._moves else _MARK)
+        self._note(self.registers.marks[self._held(x)] if self._moves else _MARK)
 
-    def _register(self, x: Vector) -> Register:
-        """Return the register of a vector. Raises Unsupported where that is not the server's own."""
-        if type(x) is Scaled:
-            return x.plain()
-        if type(x) is not Register:
+    def _held(self, x: Vector) -> int:
+        """Return the register of a vector. Raises Unsupported for what is not the server's own."""
+        number = x.number if type(x) is self._plain else self.registers.number(x)
+        if number < 0:
             self._refuse()
-        return cast(Register, x)
+        return cast(int, number)
 
     def discard(self) -> None:
         """Record it."""
@@ -145,16 +147,14 @@ class ServerTrace(TracingNode):
         """Record the answer to a sender, once."""
         if type(to) is not Sender or (type(value) is complex) is self._moves:
             self._refuse()
-        slot, held = to.slot, self._register(value) if self._moves else None
+        slot, held = to.slot, self._held(value) if self._moves else 0
         if slot >= 0:
-            self._note(
-                self._send[slot] if held is None else pack(SEND, slot | held.number << VECTOR, 0.0)
-            )
+            self._note((self._sends[held] if self._moves else self._send)[slot])
             self._slots.append(slot)
         elif slot == ANSWERED:
             self._refuse()
-        elif held is not None:
-            self._operations[-1] = pack(GATE, self._asked | held.number << VECTOR, 0.0)
+        elif self._moves:
+            self._operations[-1] = pack(GATE, self._asked | held << VECTOR, 0.0)
         to.slot = ANSWERED
 
     def through(self, sender: Sender, gate: Gate) -> Iterable[Sender]:
