@@ -167,7 +167,7 @@ def _lengthen(state, begun, size):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _compute(noises, worker, vectors, to, models, optima, law):  # type: ignore[no-untyped-def]
+def _compute(noises, worker, vectors, to, models, optima, law):  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917
     """Compute a worker's gradient of the diagonal quadratic, in the order of its `slope`."""
     normals.fill(noises, worker, vectors, to)
     for i in range(law.shape[1]):
@@ -219,8 +219,8 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
     messages to the server. `ready`, `slots`, `held` (workers,): ranks. `begun` (workers + 2,):
     service start times of the last k + 1 messages, k being the longest queue so far. `ages`: the
     histogram of staleness. `gate`: the state of the gate's `rule`. `marks`: room for marks. With
-    vectors of d coordinates, otherwise 0: `vectors` (registers, d) of the server; `models`, `optima`
-    (workers, d): what the server answered last, and optima; `law` (2, d): curvatures, and standard
+    vectors of d coordinates, otherwise 0: `vectors` (registers, d) of the server; `models`,
+    `optima` (workers, d): what it answered last, and optima; `law` (2, d): curvatures, and standard
     deviations of noise; `shown`: vectors of the marks; `noises`: the workers' streams of numbers.
     """
     state = run[0]

@@ -58,8 +58,25 @@ class ServerTrace(TracingNode):
     """The server's trace. `gate`: the gate that it uses, or None; `registers`: its vectors."""
 
     __slots__ = (
-        "_arrivals", "_ask", "_asked", "_gated", "_moves", "_new", "_note", "_operations", "_payload", "_plain", "_sends",
-        "_receive", "_released", "_seconds", "_send", "_slots", "_work", "gate", "registers",
+        "_arrivals",
+        "_ask",
+        "_asked",
+        "_gated",
+        "_moves",
+        "_new",
+        "_note",
+        "_operations",
+        "_payload",
+        "_plain",
+        "_receive",
+        "_released",
+        "_seconds",
+        "_send",
+        "_sends",
+        "_slots",
+        "_work",
+        "gate",
+        "registers",
     )  # fmt: skip
     does = "its server does more than answer the gradients that come"
 
