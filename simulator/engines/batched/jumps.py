@@ -2,9 +2,9 @@
 
 In each coordinate let y be the distance from the worker's optimum and u the buffer of a linear
 transform (heavy ball, Nesterov). A step sees the gradient g = h y + xi of curvature h, where xi is
-normal, and is linear: z becomes A z + b xi with z = (y, u). So n steps give P z, P being the product
-of their matrices, and a normal vector, whose covariance S becomes A S A' + b b' at each step.
-Compiled, since with a schedule of rates every period has a law of its own.
+normal, and is linear: z becomes A z + b xi with z = (y, u). So n steps give P z, where P is the
+product of their matrices, and a normal vector, whose covariance S each step turns into
+A S A' + b b'. Compiled, since with a schedule of rates every period has a law of its own.
 """
 
 from functools import lru_cache
