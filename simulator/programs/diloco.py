@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from paceline.simulator.programs.codecs.codec import Raw
 from paceline.simulator.programs.effects import Node, Vector
-from paceline.simulator.programs.local import Codec, LearningRate, OuterRate, Tau, rounds
+from paceline.simulator.programs.local import Codec, LearningRate, OuterRate, Tau, descend, rounds
 from paceline.simulator.programs.pieces.transform import AdamW, Fraction, Nesterov, TransformOf
 from paceline.simulator.programs.program import Program, doc
 
@@ -60,7 +60,7 @@ async def streaming_diloco(
         return 0 if step % tau in busy else inf
 
     while True:
-        x, u, k = await me.descend(x, u, k + 1, lr, inner, due)
+        x, u, k = await descend(me, x, u, k + 1, lr, inner, due)
         for f in (f for f in range(fragments) if (k - offsets[f]) % tau == 0):
             means[f] = channels[f].start_mean(me.cut(anchor - x, fragments)[f])
         for f in [f for f in means if (k - offsets[f]) % tau == overlap]:
@@ -92,7 +92,7 @@ async def late_rounds(
     u, v = inner.init(x), outer.init(x)
     before, mean, k = 0.0 * x, None, 0
     while True:
-        x, u, k = await me.descend(x, u, k + 1, lr, inner, tau)
+        x, u, k = await descend(me, x, u, k + 1, lr, inner, tau)
         came = anchor - x
         gradient = combine(came, before, None if mean is None else await channel.wait(mean))
         before, mean = came, channel.start_mean(came)

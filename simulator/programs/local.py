@@ -28,6 +28,7 @@ OuterTransform = Annotated[
 ]
 OuterRate = Annotated[float, doc("learning rate of the outer step", gt=0)]
 Tau = Annotated[PeriodOfSteps, doc("communication period", "steps")]
+Until = Callable[[int], float]
 Size = Annotated[int, Field(ge=1)]
 Buckets = Annotated[
     Size | Annotated[tuple[Size, ...], Strict(False), Field(min_length=1)],
@@ -41,9 +42,31 @@ Codec = Annotated[CodecOf, doc("compression of what is sent", shown="raw")]
 ADACOMM = "Wang & Joshi, arXiv 1810.08313"
 
 
+async def descend(
+    me: Node, x: Vector, state: Any, k: int, lr: LearningRate, transform: LocalMomentum, tau: Until
+) -> tuple[Vector, Any, int]:
+    """Take local steps k, k + 1, ... from `x`, up to the first at which `tau` are done.
+
+    Return the parameters, the state of the `transform`, and the last step's number. All steps
+    but the last are marked. An engine may take many at once, since nothing looks in between.
+    """
+    if (leap := me.leap(transform)) is not None:
+        found: tuple[Vector, Any, int] = await leap(x, state, k, lr, transform, tau)
+        return found
+    done = 0
+    while True:
+        direction, state = transform.update(await me.gradient(x), state, x)
+        x = x - lr(k) * direction
+        done += 1
+        if done >= tau(k):
+            return x, state, k
+        me.mark(x)
+        k += 1
+
+
 async def psgd(me: Node, *, lr: LearningRate, momentum: LocalMomentum = Identity()) -> None:
     """No communication: the lower bound of time, with one model per worker."""
-    await me.descend(me.start, momentum.init(me.start), 1, lr, momentum, lambda k: inf)
+    await descend(me, me.start, momentum.init(me.start), 1, lr, momentum, lambda k: inf)
 
 
 async def ssgd(
@@ -110,7 +133,7 @@ async def rounds(
     x = anchor = me.start
     u, v, k = inner.init(x), outer.init(x), 0
     while True:
-        x, u, k = await me.descend(x, u, k + 1, lr, inner, tau)
+        x, u, k = await descend(me, x, u, k + 1, lr, inner, tau)
         step, v = outer.update(await channel.mean(anchor - x), v, anchor)
         x = anchor = anchor - outer_lr * step
         u = restart(x, u)
@@ -155,7 +178,7 @@ async def post_local_sgd(
         me.mark(x)
     anchor, k = x, switch_step
     while True:
-        x, u, k = await me.descend(x, u, k + 1, lr, momentum, tau)
+        x, u, k = await descend(me, x, u, k + 1, lr, momentum, tau)
         x = anchor = anchor - await displacements.mean(anchor - x)
         me.mark(x)
 
@@ -177,7 +200,7 @@ async def easgd(
     x = centre = me.start
     u, k = momentum.init(x), 0
     while True:
-        x, u, k = await me.descend(x, u, k + 1, lr, momentum, tau)
+        x, u, k = await descend(me, x, u, k + 1, lr, momentum, tau)
         away = x - centre
         centre = centre + me.workers * pull * await channel.mean(away)
         x = x - pull * away
@@ -200,7 +223,7 @@ async def bmuf(
     u, slow, k = local_momentum.init(x), 0.0 * x, 0
     while True:
         before = k
-        x, u, k = await me.descend(x, u, k + 1, lr, local_momentum, tau)
+        x, u, k = await descend(me, x, u, k + 1, lr, local_momentum, tau)
         rates = reduce(add, map(lr, range(before + 1, k + 1)), 0.0)
         rate = rates / (k - before) or 1.0  # at a rate of zero no worker has moved
         slow = momentum * slow + await channel.mean(anchor - x) / rate

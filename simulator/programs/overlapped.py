@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from paceline.simulator.programs.codecs.codec import Raw
 from paceline.simulator.programs.effects import Node
-from paceline.simulator.programs.local import Codec, LearningRate, LocalMomentum, Tau
+from paceline.simulator.programs.local import Codec, LearningRate, LocalMomentum, Tau, descend
 from paceline.simulator.programs.pieces import compensation as compensations
 from paceline.simulator.programs.pieces.transform import Fraction, Identity
 from paceline.simulator.programs.program import Program, doc
@@ -65,7 +65,7 @@ async def cocod_sgd(
     mean: Any = None
     own, k = 0.0 * x, 0
     while True:
-        x, u, k = await me.descend(x, u, k + 1, lr, momentum, tau)
+        x, u, k = await descend(me, x, u, k + 1, lr, momentum, tau)
         came = snapshot - x
         if mean is not None:
             x = x + own - await channel.wait(mean)
@@ -91,7 +91,7 @@ async def overlap_local_sgd(
     mean: Any = None
     k = 0
     while True:
-        x, u, k = await me.descend(x, u, k + 1, lr, momentum, tau)
+        x, u, k = await descend(me, x, u, k + 1, lr, momentum, tau)
         if mean is not None:
             anchor = anchor - await channel.wait(mean)
         x = (1 - alpha) * x + alpha * anchor

@@ -72,12 +72,14 @@ class BatchedNode(RefusingNode):
         compute = self._gradient
         return compute(x)
 
-    async def descend(  # noqa: PLR0913, PLR0917 - as Node's
+    def leap(self, transform: Any) -> Any:
+        """Return an effect that draws many local steps at once, or None if their law is unknown."""
+        return None if self._jump is None or type(transform) not in LINEAR else self._leap
+
+    async def _leap(  # noqa: PLR0913, PLR0917 - as `descend`
         self, x: Vector, state: Any, k: int, lr: Any, transform: Any, tau: Any
     ) -> tuple[Vector, Any, int]:
-        """Take local steps; draw those between two evaluations at once where their law is known."""
-        if self._jump is None or type(transform) not in LINEAR:
-            return await super().descend(x, state, k, lr, transform, tau)
+        """Take local steps, all of those between two evaluations by one draw."""
         first, ends = k, False
         while True:
             if self.step >= self._pause_at:

@@ -33,10 +33,9 @@ _FIRST, _SECOND = _U(0xD2E7470EE14C6C93), _U(0xCA5A826395121157)
 _WEYL = _U(0x9E3779B97F4A7C15), _U(0xBB67AE8584CAA73B)
 
 
-@intrinsic
-def _product(_: Any, a: Any, b: Any) -> Any:
+def _halves(_: Any, a: Any, b: Any) -> Any:
     """Return the upper and the lower half of a product of two 64-bit integers."""
-    pair = types.UniTuple(types.uint64, 2)
+    pair: Any = types.UniTuple(types.uint64, 2)  # type: ignore[no-untyped-call]
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         half, wide = ir.IntType(64), ir.IntType(128)
@@ -45,6 +44,9 @@ def _product(_: Any, a: Any, b: Any) -> Any:
         return context.make_tuple(builder, pair, [builder.trunc(each, half) for each in halves])
 
     return pair(types.uint64, types.uint64), generate
+
+
+_product: Any = intrinsic(_halves)
 
 
 @njit(cache=True, nogil=True)
@@ -110,12 +112,12 @@ def fill(states, own, out, row):  # type: ignore[no-untyped-def]
 
     Rows are not passed as arrays, whose reference counts would take as long as ten numbers.
     """
-    place, size = 0, out.shape[1]
+    place, size = np.int64(0), out.shape[1]
     while place < size:
         used = np.int64(states[own, _USED])
         if used == AHEAD:
             _refill(states, own)
-            used = 0
+            used = np.int64(0)
         end, shift, fits = used + min(size - place, AHEAD - used), place - used, True
         while fits and used < end:
             r = states[own, used]

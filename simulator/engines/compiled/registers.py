@@ -31,6 +31,7 @@ class Code(IntEnum):
 
 pack = struct.Struct("=iid").pack  # an operation
 FIELD = 10  # bits of a register's number where three are packed into one integer
+LOOKS = "its server looks into a vector"
 VECTOR = 16  # bits before a register's number where it is packed with a slot
 
 
@@ -99,7 +100,7 @@ class Registers:
             """Stand-in for a vector."""
 
             __slots__ = ("number",)
-            why = "its server looks into a vector"
+            why = LOOKS
             number: int
 
             def __del__(self) -> None:
@@ -131,7 +132,7 @@ class Registers:
             """Stand-in for a vector times a factor, not yet computed."""
 
             __slots__ = ("factor", "register")
-            why = Register.why
+            why = LOOKS
             factor: float
             register: Any
 

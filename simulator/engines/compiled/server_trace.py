@@ -24,7 +24,7 @@ from paceline.simulator.scenario.scenario import Scenario
 # bits the register of the vector that comes, goes or is marked, if any; or three registers.
 OPERATION = np.dtype([("code", "i4"), ("slot", "i4"), ("seconds", "f8")])
 
-_MARK, _DISCARD = pack(Code.MARK, 0, 0.0), pack(Code.DISCARD, 0, 0.0)
+_DISCARD = pack(Code.DISCARD, 0, 0.0)
 _new = object.__new__
 
 
@@ -49,25 +49,9 @@ class ServerTrace(TracingNode):
     """The server's trace. `gate`: the gate that it uses, or None; `registers`: its vectors."""
 
     __slots__ = (
-        "_arrivals",
-        "_ask",
-        "_asked",
-        "_gated",
-        "_moves",
-        "_new",
-        "_note",
-        "_operations",
-        "_payload",
-        "_plain",
-        "_receive",
-        "_released",
-        "_seconds",
-        "_send",
-        "_sends",
-        "_slots",
-        "_work",
-        "gate",
-        "registers",
+        "_arrivals", "_ask", "_asked", "_gated", "_moves", "_new", "_note", "_operations",
+        "_payload", "_plain", "_receives", "_released", "_seconds", "_sends", "_slots", "_work",
+        "gate", "registers",
     )  # fmt: skip
     does = "its server does more than answer the gradients that come"
 
@@ -77,24 +61,19 @@ class ServerTrace(TracingNode):
         self._payload = payload
         self._operations: list[bytes] = []
         self._note = self._operations.append
-        self.registers, self._moves = Registers(self._note, self.workers), moves
-        self._new, self._plain, self._sends = (
-            self.registers.new,
-            self.registers.plain,
-            self.registers.sends,
-        )
+        found = self.registers = Registers(self._note, self.workers)
+        self._new, self._plain, self._moves = found.new, found.plain, moves
+        self._sends, self._receives = found.sends, found.receives
+        start = found.new()  # the first, number 0, which stands for none without vectors
         if moves:
-            self.start = self.registers.new()  # the first: number 0
+            self.start = start
         self._arrivals = 0  # still to be traced
         self._slots, self._asked = list(range(self.workers)), 0
         self.gate: Gate | None = None
         self._gated = 0  # number of operations when the last sender came to the gate
         self._released = self._sender(RELEASED)
         self._seconds, self._work = 0.0, b""  # of the last `work`
-        self._receive, self._send, self._ask = (
-            [pack(code, slot, 0.0) for slot in range(self.workers)]
-            for code in (Code.RECEIVE, Code.SEND, Code.GATE)
-        )
+        self._ask = [pack(Code.GATE, slot, 0.0) for slot in range(self.workers)]
         self._coroutine = begin(self)
 
     def write(self, arrivals: int) -> np.ndarray:
@@ -117,12 +96,12 @@ class ServerTrace(TracingNode):
         if not self._slots:
             raise Unsupported("its workers all wait")
         slot = self._slots.pop()
+        payload, number = self._payload, 0
         if self._moves:
-            gradient = self._new()
-            self._note(self.registers.receives[gradient.number][slot])
-            return self._sender(slot), gradient
-        self._note(self._receive[slot])
-        return self._sender(slot), self._payload
+            payload = self._new()
+            number = payload.number
+        self._note(self._receives[number][slot])
+        return self._sender(slot), payload
 
     def _sender(self, slot: int) -> Sender:
         sender = _new(Sender)  # a third of the cost of calling the class
@@ -138,7 +117,7 @@ class ServerTrace(TracingNode):
 
     def mark(self, x: Vector) -> None:
         """Record it."""
-        self._note(self.registers.marks[self._held(x)] if self._moves else _MARK)
+        self._note(self.registers.marks[self._held(x) if self._moves else 0])
 
     def _held(self, x: Vector) -> int:
         """Return the register of a vector. Raises Unsupported for what is not the server's own."""
@@ -157,7 +136,7 @@ class ServerTrace(TracingNode):
             self._refuse()
         slot, held = to.slot, self._held(value) if self._moves else 0
         if slot >= 0:
-            self._note((self._sends[held] if self._moves else self._send)[slot])
+            self._note(self._sends[held][slot])
             self._slots.append(slot)
         elif slot == ANSWERED:
             self._refuse()

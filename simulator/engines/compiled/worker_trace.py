@@ -65,7 +65,8 @@ class WorkerTrace(TracingNode):
         self, scenario: Scenario, begin: Begin, meter: Callable[[Payload], float], moves: bool
     ) -> None:
         super().__init__(scenario, Unknown(LOOKS) if moves else Nothing.start)
-        self._moves, self._answer, self._gradient = moves, self.start, NOTHING
+        self._moves, self._answer = moves, self.start
+        self._gradient: Any = NOTHING
         self.rank = cast(int, Unknown("its program looks at who computes it"))
         self._meter = meter
         self._computed, self._more = False, 0.0
