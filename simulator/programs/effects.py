@@ -169,6 +169,13 @@ class Node(ABC):
         """Average `value` over all workers and wait for the result."""
         return self.wait(self.start_mean(value))
 
+    def leap(self, transform: Any) -> Any:
+        """Return an effect that takes local steps by `transform` at once, as `descend` one by one.
+
+        None where the engine takes each step.
+        """
+        return None
+
     @abstractmethod
     def request(self, to: int, value: Payload) -> Awaitable[Payload]:
         """Send `value` to node `to` and wait for its answer."""

@@ -72,6 +72,19 @@ def drawing(threads: int) -> Rate:
     return rate(lambda: draws.legs(legs), 64 * sum(legs) * len(SEEDS))
 
 
+def jumping(tau: int, momentum: float, sampling: str, steps: int) -> Rate:
+    """Return the rate of local SGD on a quadratic, by one thread, with a schedule of rates."""
+    lr = {"schedule": "warmup-cosine", "peak": 0.01, "steps": steps}
+    made = cluster(
+        4, steps, LOCAL | {"tau": tau, "momentum": momentum}, optimizer={"lr": lr},
+        objective={"kind": "quadratic", "dimension": 48},
+        run={"steps": steps, "sampling": sampling},
+    )  # fmt: skip
+    return rate(
+        lambda: batched.run(made.algorithm[0], made, range(8), threads=1), 8 * steps_of(made)
+    )
+
+
 def most_memory(steps: int) -> float:
     """Return the peak resident memory (MiB) of a process that makes one large run, on Linux."""
     command = [sys.executable, "-m", "tests.bench.batched", str(steps)]
@@ -118,6 +131,13 @@ def rows() -> Iterator[Comparison | Quantity]:
     )  # fmt: skip
     slow = rate(one_seed(reference), steps_of(reference))
     yield Comparison(f"{what} `virtual`, one seed", fast, slow)
+    aim = Aim(20)
+    for tau, momentum in ((100, 0.0), (100, 0.9), (1000, 0.9)):
+        yield Comparison(
+            f"the same on a quadratic of dimension 48, 4 workers, 8 seeds, tau {tau}, momentum "
+            f"{momentum:g}: a draw for each period, against steps",
+            jumping(tau, momentum, "aggregate", 50_000), jumping(tau, momentum, "keyed", 2000), aim,
+        )  # fmt: skip
     two, one = (drawing(threads) for threads in (THREADS, 1))
     yield Comparison(f"drawing compute times, {THREADS} threads against one", two, one)
 

@@ -2,8 +2,9 @@
 
 The trace (`server_trace`) lists the server's operations, the same for all seeds; the loop plays
 them against the workers' own compute times and latencies and finds who sends which gradient when.
-In time-only runs that is all there is to simulate, and numba runs it at tens of nanoseconds a
-gradient, without the GIL, so that seeds run in parallel threads.
+Numba runs that at tens of nanoseconds a gradient, without the GIL, so that seeds run in parallel
+threads. On a diagonal quadratic it computes the vectors, too: a gradient when the server receives
+it, since its worker's parameters stay as they are until it is answered.
 
 How it works: a worker whose answer has been sent is `ready`. Before each RECEIVE the loop lets all
 ready workers compute and send their next gradient, which puts a message into a heap by time of
@@ -20,6 +21,7 @@ Invariants:
   that was closed is none.
 - `hole`: the top of the heap has been taken and not yet replaced. The message that usually follows
   takes its place at once, which saves half of the heap's work.
+- Vectors are rounded as NumPy rounds them: no fused multiply-add, no sum in another order.
 - Codes of operations and of gate rules are compiled into cached code: never renumber them.
 
 After a change: tests/engines/test_compiled.py (every count equal to the reference engine, every
@@ -32,14 +34,9 @@ from typing import Any
 import numpy as np
 from numba import cfunc, from_dtype, njit, types
 
-from paceline.simulator.engines.compiled.server_trace import (
-    GATE,
-    MARK,
-    OPERATION,
-    RECEIVE,
-    SEND,
-    WORK,
-)
+from paceline.simulator.engines.compiled import normals
+from paceline.simulator.engines.compiled.registers import FIELD, VECTOR, Code
+from paceline.simulator.engines.compiled.server_trace import OPERATION
 from paceline.simulator.programs.pieces.gate import ALL, GO, Rule
 
 MORE, POINT, DRAW, GROW, STUCK, DONE = range(6)
@@ -48,6 +45,8 @@ for a larger staleness; or all workers wait for each other (STUCK); or the run i
 
 RANK = 16
 """Bits of a rank. A message is an integer: its number, then its sender's rank."""
+
+SLOT = (1 << VECTOR) - 1  # the bits of a slot in an operation
 
 # A worker, and its messages to the server (up) and back (down); seconds and bytes. `until`: the
 # iteration from which on it needs new numbers; `work`: computation beside a gradient; `size`: of
@@ -158,18 +157,50 @@ def _lengthen(state, begun, size):  # type: ignore[no-untyped-def]
     state.served, state.oldest = served + 1, 0
 
 
+@njit(cache=True, nogil=True)
+def _add_slope(vectors, to, models, worker, optima, law):  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917
+    """Make noise a gradient of the diagonal quadratic, in the order of its `slope`."""
+    for i in range(vectors.shape[1]):
+        slope = (models[worker, i] - optima[worker, i]) * law[0, i]
+        vectors[to, i] = slope + law[1, i] * vectors[to, i]
+
+
+@njit(cache=True, nogil=True)
+def _copy(vectors, row, to, place):  # type: ignore[no-untyped-def]
+    """Copy a register into a row."""
+    for i in range(vectors.shape[1]):
+        to[place, i] = vectors[row, i]
+
+
+@njit(cache=True, nogil=True)
+def _operate(code, vectors, registers, factor):  # type: ignore[no-untyped-def]
+    """Compute with vectors, rounding as NumPy does: no product is fused with its sum."""
+    field = (1 << FIELD) - 1
+    to, a, b = registers & field, (registers >> FIELD) & field, registers >> 2 * FIELD
+    if code == Code.ADD:
+        for i in range(vectors.shape[1]):
+            vectors[to, i] = vectors[a, i] + factor * vectors[b, i]
+    elif code == Code.SCALE:
+        for i in range(vectors.shape[1]):
+            vectors[to, i] = factor * vectors[b, i]
+    else:
+        for i in range(vectors.shape[1]):
+            vectors[to, i] = vectors[b, i] / factor
+
+
 _ranks, _times, _numbers = types.int64[::1], types.float64[::1], types.float64[:, ::1]
 _FOLLOW = types.int64(
     from_dtype(STATE)[::1], types.Array(from_dtype(OPERATION), 1, "C", readonly=True),
     from_dtype(WORKER)[::1], _numbers, _numbers, _numbers, _times, _ranks, _ranks, _ranks,
     _times, _ranks, _ranks, _ranks, from_dtype(SHOWN)[::1], types.FunctionType(_RULE),
+    _numbers, _numbers, _numbers, _numbers, _numbers, types.uint64[:, ::1],
 )  # fmt: skip
 
 
 @njit(_FOLLOW, cache=True, nogil=True)
 def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913, PLR0915, PLR0917
     run, trace, workers, times, ups, downs, when, messages, ready, slots, begun, ages, held, gate,
-    marks, rule,
+    marks, rule, vectors, models, optima, law, shown, noises,
 ):  # fmt: skip
     """Go on with one seed; return the reason why Python must act (MORE to DONE).
 
@@ -177,13 +208,16 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
     and of the latencies to and from the server. `when`, `messages` (4 workers + 1,): the heap of
     messages to the server. `ready`, `slots`, `held` (workers,): ranks. `begun` (workers + 2,):
     service start times of the last k + 1 messages, k being the longest queue so far. `ages`: the
-    histogram of staleness. `gate`: the state of the gate's `rule`. `marks`: room for marks.
+    histogram of staleness. `gate`: the state of the gate's `rule`. `marks`: room for marks. With
+    vectors of d coordinates, otherwise 0: `vectors` (registers, d) of the server; `models`,
+    `optima` (workers, d): what it answered last, and optima; `law` (2, d): curvatures, and standard
+    deviations of noise; `shown`: vectors of the marks; `noises`: the workers' streams of numbers.
     """
     state = run[0]
     for place in range(state.place, len(trace)):
         state.place = place
         code = trace[place].code
-        if code == RECEIVE:
+        if code == Code.RECEIVE:
             while state.ready > 0:
                 worker = ready[state.ready_first]
                 me = workers[worker]
@@ -254,38 +288,55 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
             ages[stale] += 1
             state.step += 1
             state.now = now + state.receive
-            slots[trace[place].slot] = worker
-        elif code == WORK:
+            slot = trace[place].slot
+            if law.shape[1]:
+                normals.fill(noises, worker, vectors, slot >> VECTOR)
+                _add_slope(vectors, slot >> VECTOR, models, worker, optima, law)
+            slots[slot & SLOT] = worker
+        elif code == Code.WORK:
             state.now += trace[place].seconds
-        elif code == SEND:
-            _answer(state, workers, ready, downs, slots[trace[place].slot])
-        elif code == MARK:
+        elif code == Code.SEND:
+            slot = trace[place].slot
+            worker = slots[slot & SLOT]
+            if law.shape[1]:
+                _copy(vectors, slot >> VECTOR, models, worker)
+            _answer(state, workers, ready, downs, worker)
+        elif code == Code.MARK:
             state.updates += 1
             step = state.step
             if step >= state.mark_at:
                 mark = marks[state.shown]
                 mark.step, mark.now, mark.updates = step, state.now, state.updates
                 mark.moved = state.moved
+                if law.shape[1]:
+                    _copy(vectors, trace[place].slot >> VECTOR, shown, state.shown)
                 state.shown += 1
                 state.mark_at = min((step // state.every + 1) * state.every, state.limit)
                 if state.shown == len(marks) or step >= state.limit:
                     state.place += 1
                     return POINT
-        elif code == GATE:
-            worker = slots[trace[place].slot]
+        elif code == Code.GATE:
+            slot = trace[place].slot
+            worker = slots[slot & SLOT]
             follows = rule(gate, worker)
             if follows == GO:
+                if law.shape[1]:
+                    _copy(vectors, slot >> VECTOR, models, worker)
                 _answer(state, workers, ready, downs, worker)
             else:
                 _append(held, state.held_first, state.held, worker)
                 state.held += 1
                 while follows == ALL and state.held:
+                    if law.shape[1]:
+                        _copy(vectors, slot >> VECTOR, models, held[state.held_first])
                     _answer(state, workers, ready, downs, held[state.held_first])
                     state.held -= 1
                     state.held_first = _next(held, state.held_first)
-        else:
+        elif code == Code.DISCARD:
             state.step -= 1
             ages[state.stale] -= 1
+        else:
+            _operate(code, vectors, trace[place].slot, trace[place].seconds)
     return MORE
 
 
