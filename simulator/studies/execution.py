@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from paceline.simulator.engines.bootstrap import run_replicates
+from paceline.simulator.studies.bootstrap import run_replicates
 from paceline.simulator.engines.dispatch import ENGINES, batches_seeds, run_seeds
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import Programs, known_programs
