@@ -14,7 +14,13 @@ from typing import Any
 import numpy as np
 
 from paceline.simulator.engines.observer import NEVER
-from paceline.simulator.objectives.learning_curve.objective import Direct, expect, goal, length
+from paceline.simulator.objectives.learning_curve.objective import (
+    Direct,
+    Expected,
+    expect,
+    goal,
+    length,
+)
 from paceline.simulator.objectives.learning_curve.surrogate import Gains, Probe
 from paceline.simulator.programs import Program
 from paceline.simulator.programs.codecs.codec import Raw
@@ -51,7 +57,7 @@ def normalised(
         + repr(program).encode()
     ).hexdigest()
     if key not in _known:
-        _known[key] = _probed(scenario, algorithm, program, run)
+        _known[key] = _probed(scenario, algorithm, program, expected, run)
     gains = _known[key]
     expected = expect(scenario, algorithm, program, gains.apart)
     found = goal(expected, gains, algorithm)
@@ -70,7 +76,9 @@ def _at(algorithm: Algorithm, rate: float, **changed: Any) -> Algorithm:
     return algorithm.model_copy(update={"parameters": parameters | changed})
 
 
-def _probed(scenario: Scenario, algorithm: Algorithm, program: Program, run: RunOne) -> Gains:
+def _probed(
+    scenario: Scenario, algorithm: Algorithm, program: Program, expected: Expected, run: RunOne
+) -> Gains:
     """Run a program on a probe for as long as it takes to see what it does with gradients.
 
     Without codec, failures and other jobs: what they cost must not be made up for.
@@ -81,11 +89,11 @@ def _probed(scenario: Scenario, algorithm: Algorithm, program: Program, run: Run
     steps = max(FEWEST, min(1024, GRADIENTS // workers))
     meets = program.averages and not (program.server or program.gossips)
     while True:
-        probe = Probe(workers)
+        probe = Probe(workers, lambda step: float(expected.parallel(step)))
         found = run(_calm(scenario, probe, steps), plain)
         tau = np.array(found.curve["tau"])
         periods = tau[np.isfinite(tau)]
-        period = float(periods[-1]) if periods.size else np.nan
+        period = float(periods.mean()) if periods.size else np.nan
         late = _mean_staleness(found) if meets else 0.0
         enough = ROUNDS * (period + late) if meets else steps
         if steps >= min(most, 10**7) or steps >= enough:

@@ -347,7 +347,9 @@ class LearningCurve(Section):
     noise_scale: (
         Annotated[
             Annotated[Positive, Tag("a number")] | Annotated[Ends, Tag("a range")],
-            Discriminator(lambda value: "a range" if isinstance(value, list | tuple) else "a number"),
+            Discriminator(
+                lambda value: "a range" if isinstance(value, list | tuple) else "a number"
+            ),
         ]
         | None
     ) = Field(

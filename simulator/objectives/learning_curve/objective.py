@@ -100,15 +100,15 @@ class Expected:
         rng = np.random.default_rng(0)
         penalty, size = rng.standard_normal((2, len(self.curve.draws), 1))
         known = self.critical
-        finite = 0 < known.low and math.isfinite(known.high)
+        finite = known.low > 0 and math.isfinite(known.high)
         width = math.log(known.high / known.low) / (2 * evidence.Z90) if finite else 0.0
         seen = np.array([
             self.seen(steps, critical=known.value * math.exp(width * each)) for each in size[:, 0]
         ])  # fmt: skip
         floor, scale, exponent, shift = self.curve.draws.T[:, :, None]
         drawn = floor + scale * (seen + shift) ** -exponent
-        found: np.ndarray = drawn / self.parallel(steps) * np.exp(
-            self.sd * penalty * self.ramp(steps)
+        found: np.ndarray = (
+            drawn / self.parallel(steps) * np.exp(self.sd * penalty * self.ramp(steps))
         )
         return found
 
@@ -226,7 +226,7 @@ def expect(
     )
     cost = _cost(scenario, algorithm, program, tokens)
     if cost is None:
-        cost = _mechanism(scenario, algorithm, apart or 1.0)
+        cost = _mechanism(scenario, algorithm, program, apart or 1.0)
         found = replace(bare, period=max(apart or 1.0, 1.0))
     else:
         found = replace(bare, direct=True, period=max(_period(algorithm, program) or 1.0, 1.0))
@@ -234,10 +234,10 @@ def expect(
     if float(bare.seen(steps)) > known.fitted[1] * (1 + 1e-9):
         said += f", fitted up to {known.fitted[1]:.3g} tokens: extrapolated beyond"
         far = "extrapolated" if far in ("published", "measured") else far
-    sentence = f"loss by {said}; larger batches by a critical batch {critical.basis}; {cost.sentence}"
-    return replace(
-        found, log_ratio=cost.log_ratio, sd=cost.sd, basis=far, sentence=sentence
+    sentence = (
+        f"loss by {said}; larger batches by a critical batch {critical.basis}; {cost.sentence}"
     )
+    return replace(found, log_ratio=cost.log_ratio, sd=cost.sd, basis=far, sentence=sentence)
 
 
 def length(scenario: Scenario) -> float:
@@ -314,18 +314,21 @@ def size(scenario: Scenario) -> float:
     return float(getattr(getattr(spec, "curve", None), "parameters", scenario.model.parameters))
 
 
-def _mechanism(scenario: Scenario, algorithm: Algorithm, apart: float) -> evidence.Penalty:
+def _mechanism(
+    scenario: Scenario, algorithm: Algorithm, program: Program, apart: float
+) -> evidence.Penalty:
     """Return what is added to the mechanism's loss: what local steps cost the best program."""
-    table = mechanism()
-    workers, said = scenario.cluster.workers, f"{algorithm.name} by the mechanism, {table['source']}"
+    table, workers = mechanism(), scenario.cluster.workers
+    said = f"{algorithm.name} by the mechanism (its error {table['source']})"
+    late = program.family != "blocking" and workers > 1
+    sd = math.hypot(table["sd"], table["late"] if late else 0.0)
     if apart <= 1 or workers == 1:
-        return evidence.Penalty(0.0, table["sd"], "mechanism", said)
+        return evidence.Penalty(0.0, sd, "mechanism", said)
     found = evidence.penalty("diloco", workers, apart, size(scenario))
     assert found is not None
     added = max(found.log_ratio, 0.0)
-    sd = math.hypot(table["sd"], table["local"], found.sd)
-    said += f"; {math.expm1(added):+.2%} for {apart:g} local steps, as published runs of diloco"
-    return evidence.Penalty(added, sd, "mechanism", said)
+    said += f"; {math.expm1(added):+.2%} for {apart:.3g} local steps, as published runs of diloco"
+    return evidence.Penalty(added, math.hypot(sd, table["local"], found.sd), "mechanism", said)
 
 
 @cache
@@ -339,4 +342,3 @@ def widened(expected: Expected, log_ratio: float) -> float:
     if expected.direct:
         return expected.sd
     return math.hypot(expected.sd, float(mechanism()["share"]) * log_ratio)
-

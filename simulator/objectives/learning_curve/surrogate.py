@@ -34,10 +34,15 @@ class Shape:
     deviation: Array
 
 
-def shape(
-    excess: Callable[[Array], Array], floor: float, noise: float, copies: int,
-    limit: float = FASTEST, slow: float = 1.0,
-) -> Shape:  # fmt: skip
+def shape(  # noqa: PLR0913 - the curve, and what a program adds
+    excess: Callable[[Array], Array],
+    floor: float,
+    noise: float,
+    *,
+    copies: int = 1,
+    limit: float = FASTEST,
+    slow: float = 1.0,
+) -> Shape:
     """Return a quadratic whose loss above `floor` is `excess(steps)` under a rate of one.
 
     A power law is a mixture of exponentials, so that its modes have log-spaced curvatures, and
@@ -71,7 +76,7 @@ def _weights(kept: Array, wanted: Array) -> Array:
 class Diagonal(NoisyQuadratic):
     """A noisy quadratic of these numbers: one row of optima for each worker."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - one property each
         self, curvature: Array, start: Array, deviation: Any, shifts: Array, floor: float, seed: int
     ) -> None:
         self.spectrum, self.start, self.shifts = curvature, start, shifts
@@ -117,10 +122,12 @@ class Probe:
     """An objective that shows what a program does with gradients: `seen` are models by step.
 
     For each group of workers there is a coordinate whose gradient is one for them and zero for the
-    others; the rest are free of noise, each of another curvature.
+    others; the rest are free of noise, each of another curvature. A program that reads its training
+    loss gets that of data-parallel training (`parallel`) after as many steps as it has gone.
     """
 
     workers: int
+    parallel: Callable[[float], float]
     seen: list[tuple[float, Array]] = field(default_factory=list)
     kind: str = "learning-curve"
 
@@ -169,11 +176,13 @@ class ProbeQuadratic(Diagonal):
         start = np.append(np.zeros(count), np.ones(len(CURVATURES)))
         super().__init__(curvature, start, np.zeros(len(start)), shifts, 0.0, seed)
         self.spread = np.full(len(start), np.inf)
-        self._seen = probe.seen
+        self._seen, self._parallel, self._count = probe.seen, probe.parallel, count
+
+    def loss(self, x: Array, shifts: Array, couplings: Array | None) -> float:
+        """Return the loss of data-parallel training that has gone as far."""
+        return self._parallel(max(0.0, -float(x[: self._count].sum())))
 
     def evaluate(self, x: Vector, step: float) -> Evaluation:
         """Keep the model."""
         self._seen.append((step, np.array(x, copy=True)))
         return Evaluation(0.0, 0.0)
-
-
