@@ -1,7 +1,7 @@
 """The DiLoCo family: long local phases of AdamW, then Nesterov momentum on displacements."""
 
 from collections.abc import Callable
-from itertools import count
+from math import inf
 from typing import Annotated, Any
 
 from paceline.simulator.programs.codecs.codec import Raw
@@ -54,9 +54,13 @@ async def streaming_diloco(
     x = anchor = me.start
     u, v = inner.init(x), [outer.init(part) for part in me.cut(x, fragments)]
     means: dict[int, Any] = {}
-    for k in count(1):
-        direction, u = inner.update(await me.gradient(x), u, x)
-        x = x - lr(k) * direction
+    busy, k = {(offset + late) % tau for offset in offsets for late in (0, overlap)}, 0
+
+    def due(step: int) -> float:
+        return 0 if step % tau in busy else inf
+
+    while True:
+        x, u, k = await me.descend(x, u, k + 1, lr, inner, due)
         for f in (f for f in range(fragments) if (k - offsets[f]) % tau == 0):
             means[f] = channels[f].start_mean(me.cut(anchor - x, fragments)[f])
         for f in [f for f in means if (k - offsets[f]) % tau == overlap]:
@@ -86,19 +90,16 @@ async def late_rounds(
     channel, outer = codec.open(me), Nesterov(outer_momentum)
     x = anchor = me.start
     u, v = inner.init(x), outer.init(x)
-    before, mean, since = 0.0 * x, None, 0
-    for k in count(1):
-        direction, u = inner.update(await me.gradient(x), u, x)
-        x = x - lr(k) * direction
-        since += 1
-        if since >= tau(k):
-            came, since = anchor - x, 0
-            gradient = combine(came, before, None if mean is None else await channel.wait(mean))
-            before, mean = came, channel.start_mean(came)
-            if gradient is not None:
-                step, v = outer.update(gradient, v, anchor)
-                anchor = anchor - outer_lr * step
-            x = anchor
+    before, mean, k = 0.0 * x, None, 0
+    while True:
+        x, u, k = await me.descend(x, u, k + 1, lr, inner, tau)
+        came = anchor - x
+        gradient = combine(came, before, None if mean is None else await channel.wait(mean))
+        before, mean = came, channel.start_mean(came)
+        if gradient is not None:
+            step, v = outer.update(gradient, v, anchor)
+            anchor = anchor - outer_lr * step
+        x = anchor
         me.mark(x)
 
 

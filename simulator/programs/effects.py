@@ -169,6 +169,30 @@ class Node(ABC):
         """Average `value` over all workers and wait for the result."""
         return self.wait(self.start_mean(value))
 
+    async def descend(
+        self,
+        x: Vector,
+        state: Any,
+        k: int,
+        lr: Callable[[int], float],
+        transform: Any,
+        tau: Callable[[int], float],
+    ) -> tuple[Vector, Any, int]:
+        """Take local steps k, k + 1, ... from `x`, up to the first by which there are `tau` of them.
+
+        Return the parameters, the state of the `transform`, and the last step's number. All steps
+        but the last are marked. An engine may do many at once, since nothing looks in between.
+        """
+        done = 0
+        while True:
+            direction, state = transform.update(await self.gradient(x), state, x)
+            x = x - lr(k) * direction
+            done += 1
+            if done >= tau(k):
+                return x, state, k
+            self.mark(x)
+            k += 1
+
     @abstractmethod
     def request(self, to: int, value: Payload) -> Awaitable[Payload]:
         """Send `value` to node `to` and wait for its answer."""

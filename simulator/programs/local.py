@@ -1,7 +1,10 @@
 """Synchronous and periodic-averaging programs: every worker runs the same coroutine."""
 
 from collections.abc import Callable
+from functools import reduce
 from itertools import count
+from math import inf
+from operator import add
 from typing import Annotated, Any
 
 from pydantic import Field, Strict
@@ -40,12 +43,7 @@ ADACOMM = "Wang & Joshi, arXiv 1810.08313"
 
 async def psgd(me: Node, *, lr: LearningRate, momentum: LocalMomentum = Identity()) -> None:
     """No communication: the lower bound of time, with one model per worker."""
-    x = me.start
-    u = momentum.init(x)
-    for k in count(1):
-        direction, u = momentum.update(await me.gradient(x), u, x)
-        x = x - lr(k) * direction
-        me.mark(x)
+    await me.descend(me.start, momentum.init(me.start), 1, lr, momentum, lambda k: inf)
 
 
 async def ssgd(
@@ -110,16 +108,12 @@ async def rounds(
     """
     channel = codec.open(me)
     x = anchor = me.start
-    u, v = inner.init(x), outer.init(x)
-    since = 0
-    for k in count(1):
-        direction, u = inner.update(await me.gradient(x), u, x)
-        x = x - lr(k) * direction
-        since += 1
-        if since >= tau(k):
-            step, v = outer.update(await channel.mean(anchor - x), v, anchor)
-            x = anchor = anchor - outer_lr * step
-            u, since = restart(x, u), 0
+    u, v, k = inner.init(x), outer.init(x), 0
+    while True:
+        x, u, k = await me.descend(x, u, k + 1, lr, inner, tau)
+        step, v = outer.update(await channel.mean(anchor - x), v, anchor)
+        x = anchor = anchor - outer_lr * step
+        u = restart(x, u)
         me.mark(x)
 
 
@@ -152,21 +146,17 @@ async def post_local_sgd(
 ) -> None:
     """Post-local SGD: exactly synchronous SGD up to a step, then local SGD with period tau."""
     gradients, displacements = codec.open(me), codec.open(me)
-    x = anchor = me.start
+    x = me.start
     u = momentum.init(x)
-    since = 0
-    for k in count(1):
-        g = await me.gradient(x)
-        if k <= switch_step:
-            g = await gradients.mean(g)
+    for k in range(1, switch_step + 1):
+        g = await gradients.mean(await me.gradient(x))
         direction, u = momentum.update(g, u, x)
         x = x - lr(k) * direction
-        since += k > switch_step
-        if not since:
-            anchor = x
-        elif since >= tau(k):
-            x = anchor = anchor - await displacements.mean(anchor - x)
-            since = 0
+        me.mark(x)
+    anchor, k = x, switch_step
+    while True:
+        x, u, k = await me.descend(x, u, k + 1, lr, momentum, tau)
+        x = anchor = anchor - await displacements.mean(anchor - x)
         me.mark(x)
 
 
@@ -185,16 +175,12 @@ async def easgd(
     channel = codec.open(me)
     pull = 0.9 / me.workers if alpha is None else alpha
     x = centre = me.start
-    u = momentum.init(x)
-    since = 0
-    for k in count(1):
-        direction, u = momentum.update(await me.gradient(x), u, x)
-        x = x - lr(k) * direction
-        since += 1
-        if since >= tau(k):
-            away = x - centre
-            centre = centre + me.workers * pull * await channel.mean(away)
-            x, since = x - pull * away, 0
+    u, k = momentum.init(x), 0
+    while True:
+        x, u, k = await me.descend(x, u, k + 1, lr, momentum, tau)
+        away = x - centre
+        centre = centre + me.workers * pull * await channel.mean(away)
+        x = x - pull * away
         me.mark(x)
 
 
@@ -211,17 +197,15 @@ async def bmuf(
     """BMUF, or SlowMo: local SGD with slow momentum, in units of the gradient, over averages."""
     channel = codec.open(me)
     x = anchor = me.start
-    u, slow = local_momentum.init(x), 0.0 * x
-    since, rates = 0, 0.0
-    for k in count(1):
-        direction, u = local_momentum.update(await me.gradient(x), u, x)
-        x = x - lr(k) * direction
-        since, rates = since + 1, rates + lr(k)
-        if since >= tau(k):
-            rate = rates / since or 1.0  # at a rate of zero no worker has moved
-            slow = momentum * slow + await channel.mean(anchor - x) / rate
-            x = anchor = anchor - step * rate * slow
-            u, since, rates = local_momentum.init(x), 0, 0.0
+    u, slow, k = local_momentum.init(x), 0.0 * x, 0
+    while True:
+        before = k
+        x, u, k = await me.descend(x, u, k + 1, lr, local_momentum, tau)
+        rates = reduce(add, map(lr, range(before + 1, k + 1)), 0.0)
+        rate = rates / (k - before) or 1.0  # at a rate of zero no worker has moved
+        slow = momentum * slow + await channel.mean(anchor - x) / rate
+        x = anchor = anchor - step * rate * slow
+        u = local_momentum.init(x)
         me.mark(x)
 
 

@@ -63,17 +63,14 @@ async def cocod_sgd(
     x = snapshot = me.start
     u = momentum.init(x)
     mean: Any = None
-    own, since = 0.0 * x, 0
-    for k in count(1):
-        direction, u = momentum.update(await me.gradient(x), u, x)
-        x = x - lr(k) * direction
-        since += 1
-        if since >= tau(k):
-            came = snapshot - x
-            if mean is not None:
-                x = x + own - await channel.wait(mean)
-            own, mean = came, channel.start_mean(came)
-            snapshot, since = x, 0
+    own, k = 0.0 * x, 0
+    while True:
+        x, u, k = await me.descend(x, u, k + 1, lr, momentum, tau)
+        came = snapshot - x
+        if mean is not None:
+            x = x + own - await channel.wait(mean)
+        own, mean = came, channel.start_mean(came)
+        snapshot = x
         me.mark(x)
 
 
@@ -92,17 +89,14 @@ async def overlap_local_sgd(
     x = anchor = me.start
     u, v = momentum.init(x), 0.0 * x
     mean: Any = None
-    since = 0
-    for k in count(1):
-        direction, u = momentum.update(await me.gradient(x), u, x)
-        x = x - lr(k) * direction
-        since += 1
-        if since >= tau(k):
-            if mean is not None:
-                anchor = anchor - await channel.wait(mean)
-            x = (1 - alpha) * x + alpha * anchor
-            v = beta * v + (anchor - x)
-            mean, since = channel.start_mean(v), 0
+    k = 0
+    while True:
+        x, u, k = await me.descend(x, u, k + 1, lr, momentum, tau)
+        if mean is not None:
+            anchor = anchor - await channel.wait(mean)
+        x = (1 - alpha) * x + alpha * anchor
+        v = beta * v + (anchor - x)
+        mean = channel.start_mean(v)
         me.mark(x)
 
 

@@ -1,12 +1,14 @@
 """Compute the gradients of all workers and seeds at once, from the draws of one by one."""
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from paceline.simulator.distributions.distribution import Array
-from paceline.simulator.distributions.random_streams import Purpose, generator
+from paceline.simulator.distributions.random_streams import Purpose, generator, quick
+from paceline.simulator.engines.batched import jumps
 from paceline.simulator.engines.batched.arrays import PerWorker, Stack, array
 from paceline.simulator.engines.batched.compute_times import share
 from paceline.simulator.engines.unsupported import Unsupported
@@ -19,47 +21,85 @@ from paceline.simulator.programs.effects import Vector
 NOISE = 2**22  # numbers of noise in memory at once, at most
 
 
+class Normals:
+    """Normal numbers of several streams, drawn ahead; `scale`: their standard deviation."""
+
+    def __init__(
+        self, own: Sequence[np.random.Generator], shape: tuple[int, ...], threads: int, scale: Any
+    ) -> None:
+        calls = max(1, min(64, NOISE // (len(own) * prod(shape))))
+        self._own, self._threads, self._scale = own, threads, scale
+        self._numbers = np.empty((len(own), calls, *shape))
+        self._used = calls
+
+    def next(self) -> Array:
+        """Return the next numbers of each stream, shape (streams, ...); read them at once."""
+        if self._used == self._numbers.shape[1]:
+            share(self._draw, range(len(self._own)), self._threads)
+            self._used = 0
+        self._used += 1
+        found: Array = self._numbers[:, self._used - 1]
+        return found
+
+    def _draw(self, stream: int) -> None:
+        numbers = self._numbers[stream]
+        self._own[stream].standard_normal(out=numbers)
+        if self._scale is not None:
+            numbers *= self._scale
+
+
 class QuadraticGradients:
     """Gradients of `NoisyQuadratic`."""
 
     def __init__(self, objectives: Sequence[NoisyQuadratic], workers: int, threads: int) -> None:
-        self._first, self._threads = objectives[0], threads
+        self._first, self._objectives, self._threads = objectives[0], objectives, threads
         self._optima = np.stack([each.shifts for each in objectives])
         coupled = [each.couplings for each in objectives if each.couplings is not None]
         self._couplings = np.stack(coupled) if coupled else None
         self._shifts: Any = self._optima if coupled or self._optima.any() else 0.0
-        self._own = [
+        own = [
             generator(each.seed, Purpose.BATCH, rank)
             for each in objectives
             for rank in range(workers)
         ]
-        steps = max(1, min(64, NOISE // self._optima.size))
-        shape = len(self._own), steps, self._first.dimension
-        self._noise = np.empty(shape)
-        self._used = steps
+        scale = None if self._first.growth else self._first.noise / self._first.spread
+        self._noise = Normals(own, (self._first.dimension,), threads, scale)
+        self._joint: Normals | None = None
 
     def gradient(self, x: Vector) -> Vector:
         """Return curvature times distance, plus noise."""
-        if self._used == self._noise.shape[1]:
-            share(self._draw, range(len(self._own)), self._threads)
-            self._used = 0
         at = array(x)
         gradient = self._first.slope(at, self._shifts, self._couplings)
-        noise = self._noise[:, self._used].reshape(self._optima.shape)
+        noise = self._noise.next().reshape(self._optima.shape)
         if self._first.growth:
             noise = noise * self._first.deviation(at)
         if gradient.shape == noise.shape:
             gradient += noise
         else:
             gradient = gradient + noise
-        self._used += 1
         return Stack(gradient)
 
-    def _draw(self, stream: int) -> None:
-        noise = self._noise[stream]
-        self._own[stream].standard_normal(out=noise)
-        if not self._first.growth:
-            noise *= self._first.noise / self._first.spread
+    @property
+    def jump(self) -> Any:
+        """Several steps at once; None where they are not normal, or coordinates depend on others."""
+        return None if self._couplings is not None or self._first.growth else self._draw_steps
+
+    def _draw_steps(self, x: Vector, state: Any, transform: Any, rates: Sequence[float]) -> Any:
+        """Return parameters and state after steps at these rates, drawn from their joint law."""
+        P, root = jumps.law(transform, tuple(rates), tuple(self._first.spectrum.tolist()))
+        if self._joint is None:
+            own = [quick(each.seed, Purpose.AGGREGATE, Purpose.BATCH) for each in self._objectives]
+            deviation = self._first.noise / self._first.spread
+            shape = len(P), *self._optima.shape[1:]
+            self._joint = Normals(own, shape, self._threads, deviation)
+        noise = self._joint.next()
+        z = [array(x) - self._shifts, *([array(state)] if len(P) > 1 else [])]
+        moved = [
+            sum(P[i, j] * each for j, each in enumerate(z))
+            + sum(root[i, j] * noise[:, j] for j in range(i + 1))
+            for i in range(len(z))
+        ]
+        return Stack(moved[0] + self._shifts), Stack(moved[1]) if len(z) > 1 else state
 
     def loss_and_gradient(self, x: Vector) -> tuple[Any, Vector]:
         """Sum each worker's loss in the order of the reference engine."""

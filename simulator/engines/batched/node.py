@@ -14,6 +14,7 @@ from paceline.simulator.distributions.distribution import Array
 from paceline.simulator.engines import payloads
 from paceline.simulator.engines.batched.arrays import PerWorker, Stack, array
 from paceline.simulator.engines.batched.clocks import Clocks, Timed
+from paceline.simulator.engines.batched.jumps import LINEAR, LONGEST
 from paceline.simulator.engines.node import RefusingNode
 from paceline.simulator.engines.tolerances import TIME_TOLERANCE
 from paceline.simulator.engines.unsupported import Unsupported
@@ -31,14 +32,15 @@ class SeedsDiffer(BaseException):
 class BatchedNode(RefusingNode):
     """All workers of all seeds; lets its `Batch` evaluate every mark that is due.
 
-    `seeds`: their number; `step`: gradients that each worker has computed; `period`: steps between
-    the last two collectives; `updates`: marks so far. Raises Unsupported when the program does
+    `seeds`: their number; `step`: gradients that each worker has computed; `jumps`: draws that took
+    several steps at once; `period`: steps between the last two collectives; `updates`: marks so
+    far. Raises Unsupported when the program does
     something that differs between workers.
     """
 
     __slots__ = (
-        "_clocks", "_gradient", "_loss_and_gradient", "_met_at", "_pause_at", "_run",
-        "mark_at", "meter", "period", "seeds", "step", "updates",
+        "_clocks", "_gradient", "_jump", "_loss_and_gradient", "_met_at", "_pause_at", "_run",
+        "jumps", "mark_at", "meter", "period", "seeds", "step", "updates",
     )  # fmt: skip
     does = "its workers send each other messages"
 
@@ -50,7 +52,10 @@ class BatchedNode(RefusingNode):
         self._gradient, self._loss_and_gradient = gradients.gradient, gradients.loss_and_gradient
         self._run, self._clocks = run, cast(Clocks, run.clocks)
         self.mark_at = run.observers[0].first
-        self.step = self.updates = self._met_at = self._pause_at = 0
+        self._jump = (
+            getattr(gradients, "jump", None) if run.scenario.run.sampling == "aggregate" else None
+        )
+        self.step = self.updates = self.jumps = self._met_at = self._pause_at = 0
         self.period = nan
 
     # Effects that it supports
@@ -63,6 +68,34 @@ class BatchedNode(RefusingNode):
         self.step = step + 1
         compute = self._gradient
         return compute(x)
+
+    async def descend(  # noqa: PLR0913, PLR0917 - as Node's
+        self, x: Vector, state: Any, k: int, lr: Any, transform: Any, tau: Any
+    ) -> tuple[Vector, Any, int]:
+        """Take local steps; draw those between two evaluations at once where their law is known."""
+        if self._jump is None or type(transform) not in LINEAR:
+            return await super().descend(x, state, k, lr, transform, tau)
+        first, ends = k, False
+        while True:
+            if self.step >= self._pause_at:
+                await self._pause()
+            until = k + min(LONGEST, self.mark_at - self.step, self._clocks.limit - self.step)
+            rates: list[float] = []
+            while k < until and not ends:
+                rates.append(lr(k))
+                ends = k - first + 1 >= tau(k)
+                k += 1
+            if len(rates) == 1:  # the numbers of every other program's steps
+                direction, state = transform.update(self._gradient(x), state, x)
+                x = x - rates[0] * direction
+            else:
+                x, state = self._jump(x, state, transform, rates)
+                self.jumps += 1
+            self.step += len(rates)
+            self.updates += len(rates) - 1
+            if ends:
+                return x, state, k - 1
+            self.mark(x)
 
     async def loss_and_gradient(self, x: Vector) -> tuple[Any, Vector]:
         """Compute every worker's next loss and gradient."""

@@ -5,6 +5,7 @@ Takes programs whose workers all do the same, whatever their times are. Paramete
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -31,6 +32,7 @@ from paceline.simulator.programs.codecs.codec import Raw
 from paceline.simulator.programs.effects import Vector
 from paceline.simulator.results.run import Run, Spans
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from paceline.simulator.scenario.tables import Quadratic
 
 VECTORS = 2**21  # entries of all workers' vectors in memory at once, at most
 CLOCKS = 2**16  # workers of all seeds at once, at most
@@ -51,16 +53,18 @@ def run(  # noqa: PLR0913 - the run, and how
     another engine.
     """
     program = (programs or catalogue())[algorithm.name]
+    dimension = build.dimension_of(scenario.objective)
+    workers = scenario.cluster.workers
+    room = max(1, VECTORS // (workers * dimension) if dimension else CLOCKS // workers)
     if program.server:
-        runs = compiled.run(program, algorithm, scenario, seeds, threads=threads)
+        served = partial(compiled.run, program, algorithm, scenario, threads=threads)
+        most = room if dimension else len(seeds)
+        runs = [run for i in range(0, len(seeds), most) for run in served(seeds[i : i + most])]
         if spans:
             runs[0].spans, runs[0].arrows, runs[0].spans_truncated = virtual.timeline(
                 algorithm, scenario, seeds[0], spans, programs
             )
         return runs
-    dimension = build.dimension_of(scenario.objective)
-    workers = scenario.cluster.workers
-    room = max(1, VECTORS // (workers * dimension) if dimension else CLOCKS // workers)
     found: list[Run] = []
     while len(found) < len(seeds):
         part = seeds[len(found) : len(found) + room]
@@ -76,10 +80,15 @@ def run(  # noqa: PLR0913 - the run, and how
 
 def supports(program: Program, algorithm: Algorithm, scenario: Scenario) -> str | None:
     """Return None if the engine can run this, as far as is known beforehand, else the reason."""
-    moves = build.dimension_of(scenario.objective) is not None
+    moves, objective = build.dimension_of(scenario.objective) is not None, scenario.objective
+    diagonal = isinstance(objective, Quadratic) and not (
+        objective.heterogeneity or objective.noise_growth
+    )
     codec = algorithm.parameters.get("codec", Raw())
     obstacles = {
-        "which gradient comes first decides its values": program.server is not None and moves,
+        "which gradient comes first decides its values": program.server is not None
+        and moves
+        and not diagonal,
         "nodes crash, or the slowest are left out": troubled(scenario),
         "transfers share links": scenario.network.model == "flows",
         "workers share devices": cluster.shares_devices(scenario),
@@ -159,6 +168,11 @@ class Batch:
                 coroutine.close()
             ends = np.array([self._end(each.curve) for each in self.observers])
             self.clocks.finish(ends, self.node.step)
+        if self.node.jumps:
+            self.notes.append(
+                'run.sampling = "aggregate": local steps were drawn together, from their joint '
+                "normal law; same distribution, other numbers"
+            )
         return [self._run(index) for index in range(len(self.seeds))]
 
     def _end(self, curve: dict[str, list[float]]) -> float:

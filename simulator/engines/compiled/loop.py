@@ -32,14 +32,20 @@ from typing import Any
 import numpy as np
 from numba import cfunc, from_dtype, njit, types
 
-from paceline.simulator.engines.compiled.server_trace import (
+from paceline.simulator.engines.compiled import normals
+from paceline.simulator.engines.compiled.registers import (
+    ADD,
+    DISCARD,
+    FIELD,
     GATE,
     MARK,
-    OPERATION,
     RECEIVE,
+    SCALE,
     SEND,
+    VECTOR,
     WORK,
 )
+from paceline.simulator.engines.compiled.server_trace import OPERATION
 from paceline.simulator.programs.pieces.gate import ALL, GO, Rule
 
 MORE, POINT, DRAW, GROW, STUCK, DONE = range(6)
@@ -48,6 +54,8 @@ for a larger staleness; or all workers wait for each other (STUCK); or the run i
 
 RANK = 16
 """Bits of a rank. A message is an integer: its number, then its sender's rank."""
+
+SLOT = (1 << VECTOR) - 1  # the bits of a slot in an operation
 
 # A worker, and its messages to the server (up) and back (down); seconds and bytes. `until`: the
 # iteration from which on it needs new numbers; `work`: computation beside a gradient; `size`: of
@@ -158,18 +166,51 @@ def _lengthen(state, begun, size):  # type: ignore[no-untyped-def]
     state.served, state.oldest = served + 1, 0
 
 
+@njit(cache=True, nogil=True)
+def _compute(noises, worker, vectors, to, models, optima, law):  # type: ignore[no-untyped-def]
+    """Compute a worker's gradient of the diagonal quadratic, in the order of its `slope`."""
+    normals.fill(noises, worker, vectors, to)
+    for i in range(law.shape[1]):
+        slope = (models[worker, i] - optima[worker, i]) * law[0, i]
+        vectors[to, i] = slope + law[1, i] * vectors[to, i]
+
+
+@njit(cache=True, nogil=True)
+def _copy(vectors, row, to, place):  # type: ignore[no-untyped-def]
+    """Copy a register into a row."""
+    for i in range(vectors.shape[1]):
+        to[place, i] = vectors[row, i]
+
+
+@njit(cache=True, nogil=True)
+def _operate(code, vectors, registers, factor):  # type: ignore[no-untyped-def]
+    """Compute with vectors, rounding as NumPy does: no product is fused with its sum."""
+    field = (1 << FIELD) - 1
+    to, a, b = registers & field, (registers >> FIELD) & field, registers >> 2 * FIELD
+    if code == ADD:
+        for i in range(vectors.shape[1]):
+            vectors[to, i] = vectors[a, i] + factor * vectors[b, i]
+    elif code == SCALE:
+        for i in range(vectors.shape[1]):
+            vectors[to, i] = factor * vectors[b, i]
+    else:
+        for i in range(vectors.shape[1]):
+            vectors[to, i] = vectors[b, i] / factor
+
+
 _ranks, _times, _numbers = types.int64[::1], types.float64[::1], types.float64[:, ::1]
 _FOLLOW = types.int64(
     from_dtype(STATE)[::1], types.Array(from_dtype(OPERATION), 1, "C", readonly=True),
     from_dtype(WORKER)[::1], _numbers, _numbers, _numbers, _times, _ranks, _ranks, _ranks,
     _times, _ranks, _ranks, _ranks, from_dtype(SHOWN)[::1], types.FunctionType(_RULE),
+    _numbers, _numbers, _numbers, _numbers, _numbers, types.uint64[:, ::1],
 )  # fmt: skip
 
 
 @njit(_FOLLOW, cache=True, nogil=True)
 def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913, PLR0915, PLR0917
     run, trace, workers, times, ups, downs, when, messages, ready, slots, begun, ages, held, gate,
-    marks, rule,
+    marks, rule, vectors, models, optima, law, shown, noises,
 ):  # fmt: skip
     """Go on with one seed; return the reason why Python must act (MORE to DONE).
 
@@ -177,7 +218,10 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
     and of the latencies to and from the server. `when`, `messages` (4 workers + 1,): the heap of
     messages to the server. `ready`, `slots`, `held` (workers,): ranks. `begun` (workers + 2,):
     service start times of the last k + 1 messages, k being the longest queue so far. `ages`: the
-    histogram of staleness. `gate`: the state of the gate's `rule`. `marks`: room for marks.
+    histogram of staleness. `gate`: the state of the gate's `rule`. `marks`: room for marks. With
+    vectors of d coordinates, otherwise 0: `vectors` (registers, d) of the server; `models`, `optima`
+    (workers, d): what the server answered last, and optima; `law` (2, d): curvatures, and standard
+    deviations of noise; `shown`: vectors of the marks; `noises`: the workers' streams of numbers.
     """
     state = run[0]
     for place in range(state.place, len(trace)):
@@ -254,11 +298,18 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
             ages[stale] += 1
             state.step += 1
             state.now = now + state.receive
-            slots[trace[place].slot] = worker
+            slot = trace[place].slot
+            if law.shape[1]:
+                _compute(noises, worker, vectors, slot >> VECTOR, models, optima, law)
+            slots[slot & SLOT] = worker
         elif code == WORK:
             state.now += trace[place].seconds
         elif code == SEND:
-            _answer(state, workers, ready, downs, slots[trace[place].slot])
+            slot = trace[place].slot
+            worker = slots[slot & SLOT]
+            if law.shape[1]:
+                _copy(vectors, slot >> VECTOR, models, worker)
+            _answer(state, workers, ready, downs, worker)
         elif code == MARK:
             state.updates += 1
             step = state.step
@@ -266,26 +317,35 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
                 mark = marks[state.shown]
                 mark.step, mark.now, mark.updates = step, state.now, state.updates
                 mark.moved = state.moved
+                if law.shape[1]:
+                    _copy(vectors, trace[place].slot >> VECTOR, shown, state.shown)
                 state.shown += 1
                 state.mark_at = min((step // state.every + 1) * state.every, state.limit)
                 if state.shown == len(marks) or step >= state.limit:
                     state.place += 1
                     return POINT
         elif code == GATE:
-            worker = slots[trace[place].slot]
+            slot = trace[place].slot
+            worker = slots[slot & SLOT]
             follows = rule(gate, worker)
             if follows == GO:
+                if law.shape[1]:
+                    _copy(vectors, slot >> VECTOR, models, worker)
                 _answer(state, workers, ready, downs, worker)
             else:
                 _append(held, state.held_first, state.held, worker)
                 state.held += 1
                 while follows == ALL and state.held:
+                    if law.shape[1]:
+                        _copy(vectors, slot >> VECTOR, models, held[state.held_first])
                     _answer(state, workers, ready, downs, held[state.held_first])
                     state.held -= 1
                     state.held_first = _next(held, state.held_first)
-        else:
+        elif code == DISCARD:
             state.step -= 1
             ages[state.stale] -= 1
+        else:
+            _operate(code, vectors, trace[place].slot, trace[place].seconds)
     return MORE
 
 

@@ -10,12 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from paceline.simulator.engines import payloads
 from paceline.simulator.engines.compiled.server_trace import ServerTrace
 from paceline.simulator.engines.compiled.shared import SharedRun
 from paceline.simulator.engines.compiled.worker_trace import WorkerTrace
 from paceline.simulator.engines.overheads import EffectCosts
-from paceline.simulator.objectives import bound
+from paceline.simulator.engines.unsupported import Unsupported
+from paceline.simulator.objectives import bound, build
 from paceline.simulator.programs import Program
 from paceline.simulator.programs.effects import Node
 from paceline.simulator.programs.program import Function
@@ -44,15 +47,25 @@ def run(
     def begin(function: Function, node: Node) -> Coroutine[Any, Any, None]:
         return program.start(function, costs.on(node), algorithm.parameters)
 
-    meter = payloads.Meter(scenario.model.bytes, bound.Nothing.dimension)
+    dimension = build.dimension_of(scenario.objective) or 0
+    whole = scenario.model.bytes
+    if dimension:  # as the reference engine weighs a vector
+        whole = payloads.Meter(whole, dimension)(np.empty(dimension))
+    meter = payloads.Meter(whole, bound.Nothing.dimension)
     assert program.server is not None
-    worker = WorkerTrace(scenario, partial(begin, program.worker), meter)
+    worker = WorkerTrace(scenario, partial(begin, program.worker), meter, dimension > 0)
     worker.trace(1)
-    server = ServerTrace(scenario, partial(begin, program.server), worker.payload)
+    server = ServerTrace(scenario, partial(begin, program.server), worker.payload, dimension > 0)
 
     from paceline.simulator.engines.compiled.seed_run import SeedRun  # noqa: PLC0415 - numba takes half a second
 
-    shared = SharedRun(program, algorithm, scenario, worker, len(seeds))
+    if dimension:
+        from paceline.simulator.engines.compiled.normals import check  # noqa: PLC0415 - likewise
+
+        if not check():
+            raise Unsupported("NumPy's normal numbers are not those that the compiled loop draws")
+
+    shared = SharedRun(program, algorithm, scenario, worker, len(seeds), dimension, whole)
     running = runs = [SeedRun(shared, seed) for seed in seeds]
     needed, most = shared.limit, max(CHUNK[1], EACH * shared.workers)
     arrivals = CHUNK[0]
@@ -64,7 +77,10 @@ def run(
             write = partial(server.write, arrivals)
             # traced ahead of need: if it fails, that counts only once it is needed
             ahead = pool.submit(write) if threads > 1 else None
-            list(pool.map(partial(SeedRun.follow, trace=trace, gate=server.gate), running))
+            follow = partial(
+                SeedRun.follow, trace=trace, gate=server.gate, registers=server.registers.count
+            )
+            list(pool.map(follow, running))
             running = [each for each in running if not each.done]
             if running:
                 trace = ahead.result() if ahead else write()

@@ -5,13 +5,23 @@ its answers do. So its coroutine runs with stand-ins for the senders (`Sender`),
 recorded as operations. A program that looks at a sender raises Unsupported.
 """
 
-import struct
 import types
 from collections.abc import Generator, Iterable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from paceline.simulator.engines.compiled.registers import (
+    DISCARD,
+    GATE,
+    MARK,
+    RECEIVE,
+    SEND,
+    VECTOR,
+    WORK,
+    Registers,
+    pack,
+)
 from paceline.simulator.engines.compiled.worker_trace import Begin, TracingNode
 from paceline.simulator.engines.unsupported import Unknown, Unsupported
 from paceline.simulator.objectives.bound import Nothing
@@ -19,14 +29,11 @@ from paceline.simulator.programs.effects import ANY, Payload, Vector
 from paceline.simulator.programs.pieces.gate import Anyone, Gate
 from paceline.simulator.scenario.scenario import Scenario
 
-RECEIVE, WORK, MARK, SEND, GATE, DISCARD = range(6)
-"""Codes of operations. Never renumber them: compiled code that is cached would not notice."""
-
-# `slot`: index under which the loop keeps the sender of an arrival until it is answered.
+# `slot`: index under which the loop keeps the sender of an arrival until it is answered; in upper
+# bits the register of the vector that comes, goes or is marked, if any; or three registers.
 OPERATION = np.dtype([("code", "i4"), ("slot", "i4"), ("seconds", "f8")])
 
-_pack = struct.Struct("=iid").pack  # an `OPERATION`
-_MARK, _DISCARD = _pack(MARK, 0, 0.0), _pack(DISCARD, 0, 0.0)
+_MARK, _DISCARD = pack(MARK, 0, 0.0), pack(DISCARD, 0, 0.0)
 _new = object.__new__
 
 
@@ -48,28 +55,36 @@ RELEASED = -2  # the slot of the stand-in for all whom a gate lets go
 
 
 class ServerTrace(TracingNode):
-    """The server's trace. `gate`: the gate that it uses, or None."""
+    """The server's trace. `gate`: the gate that it uses, or None; `registers`: its vectors."""
 
     __slots__ = (
-        "_arrivals", "_ask", "_gated", "_note", "_operations", "_payload", "_receive",
-        "_released", "_seconds", "_send", "_slots", "_work", "gate",
+        "_arrivals", "_ask", "_asked", "_gated", "_moves", "_new", "_note", "_operations", "_payload", "_plain", "_sends",
+        "_receive", "_released", "_seconds", "_send", "_slots", "_work", "gate", "registers",
     )  # fmt: skip
     does = "its server does more than answer the gradients that come"
 
-    def __init__(self, scenario: Scenario, begin: Begin, payload: Payload) -> None:
+    def __init__(self, scenario: Scenario, begin: Begin, payload: Payload, moves: bool) -> None:
         super().__init__(scenario, Nothing.start)
         self.rank = self.server
         self._payload = payload
         self._operations: list[bytes] = []
         self._note = self._operations.append
+        self.registers, self._moves = Registers(self._note, self.workers), moves
+        self._new, self._plain, self._sends = (
+            self.registers.new,
+            self.registers.plain,
+            self.registers.sends,
+        )
+        if moves:
+            self.start = self.registers.new()  # the first: number 0
         self._arrivals = 0  # still to be traced
-        self._slots = list(range(self.workers))
+        self._slots, self._asked = list(range(self.workers)), 0
         self.gate: Gate | None = None
         self._gated = 0  # number of operations when the last sender came to the gate
         self._released = self._sender(RELEASED)
         self._seconds, self._work = 0.0, b""  # of the last `work`
         self._receive, self._send, self._ask = (
-            [_pack(code, slot, 0.0) for slot in range(self.workers)]
+            [pack(code, slot, 0.0) for slot in range(self.workers)]
             for code in (RECEIVE, SEND, GATE)
         )
         self._coroutine = begin(self)
@@ -94,6 +109,10 @@ class ServerTrace(TracingNode):
         if not self._slots:
             raise Unsupported("its workers all wait")
         slot = self._slots.pop()
+        if self._moves:
+            gradient = self._new()
+            self._note(self.registers.receives[gradient.number][slot])
+            return self._sender(slot), gradient
         self._note(self._receive[slot])
         return self._sender(slot), self._payload
 
@@ -106,12 +125,19 @@ class ServerTrace(TracingNode):
         """Record it."""
         if seconds:
             if self._seconds != seconds:
-                self._seconds, self._work = seconds, _pack(WORK, 0, seconds)
+                self._seconds, self._work = seconds, pack(WORK, 0, seconds)
             self._note(self._work)
 
     def mark(self, x: Vector) -> None:
         """Record it."""
-        self._note(_MARK)
+        self._note(self.registers.marks[self._held(x)] if self._moves else _MARK)
+
+    def _held(self, x: Vector) -> int:
+        """Return the register of a vector. Raises Unsupported for what is not the server's own."""
+        number = x.number if type(x) is self._plain else self.registers.number(x)
+        if number < 0:
+            self._refuse()
+        return cast(int, number)
 
     def discard(self) -> None:
         """Record it."""
@@ -119,14 +145,16 @@ class ServerTrace(TracingNode):
 
     def send(self, to: Any, value: Payload) -> None:
         """Record the answer to a sender, once."""
-        if type(to) is not Sender or type(value) is not complex:
+        if type(to) is not Sender or (type(value) is complex) is self._moves:
             self._refuse()
-        slot = to.slot
+        slot, held = to.slot, self._held(value) if self._moves else 0
         if slot >= 0:
-            self._note(self._send[slot])
+            self._note((self._sends[held] if self._moves else self._send)[slot])
             self._slots.append(slot)
         elif slot == ANSWERED:
             self._refuse()
+        elif self._moves:
+            self._operations[-1] = pack(GATE, self._asked | held << VECTOR, 0.0)
         to.slot = ANSWERED
 
     def through(self, sender: Sender, gate: Gate) -> Iterable[Sender]:
@@ -135,6 +163,7 @@ class ServerTrace(TracingNode):
             self._refuse()
         self.gate = gate
         self._note(self._ask[sender.slot])
+        self._asked = sender.slot
         self._slots.append(sender.slot)
         sender.slot = ANSWERED
         self._released = self._sender(RELEASED)

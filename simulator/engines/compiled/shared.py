@@ -57,18 +57,22 @@ class SharedRun:
 
     `alike`: all of its bytes are charged as egress, or none are. `limit`: number of gradients after
     which the next update is the last; `ring`: numbers of a
-    worker that are drawn ahead, at most, a power of two.
+    worker that are drawn ahead, at most, a power of two. `dimension`: of the vectors, 0 without;
+    `whole`: bytes of the parameters in a message.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - what is run, and its vectors
         self,
         program: Program,
         algorithm: Algorithm,
         scenario: Scenario,
         worker: WorkerTrace,
         seeds: int,
+        dimension: int,
+        whole: float,
     ) -> None:
         self.program, self.algorithm, self.scenario = program, algorithm, scenario
+        self.dimension, self.whole = dimension, whole
         self._worker, self._lock = worker, Lock()
         workers = self.workers = scenario.cluster.workers
         self.limit = workers * scenario.run.steps if scenario.run.steps else NEVER
