@@ -73,7 +73,7 @@ def run_seeds(  # noqa: PLR0913 - what is run, and how
 def taken(
     scenario: Scenario, algorithm: Algorithm, programs: Programs = None
 ) -> tuple[Scenario, Algorithm]:
-    """Return what engines run of a scenario: under a learning curve, at the program's tuned rate."""
+    """Return what engines run: under a learning curve, the program at its tuned rate."""
 
     def one(scenario: Scenario, algorithm: Algorithm) -> Run:
         return run_seeds(scenario, algorithm, [0], programs=programs)[0]

@@ -40,7 +40,7 @@ MECHANISM = Path(__file__).with_name("mechanism.toml")
 ROUNDS = 4.0  # over which a penalty sets in
 SHARPEST = 0.1
 """Curvature times rate of the sharpest modes that count at tuned rates: a program that is not
-stable up to there has to go slower. Uncorrected means that are 5 steps late (stable up to 0.28) cost
+stable up to there has to go slower. Uncorrected means 5 steps late (stable up to 0.28) cost
 synchronous SGD's tuned rate little, means that are 20 steps late (0.08) much (notes on delayed
 averaging, Zhu et al., NeurIPS 2021)."""
 LOUDEST = 1.2e-3
@@ -193,8 +193,14 @@ def goal(expected: Expected, gains: Gains, algorithm: Algorithm) -> Goal:
     slope = float(excess(end) - excess(end * 1.01)) / (0.01 * end)
     noise = expected.critical.value / (gains.averaged * expected.tokens) * slope
     noise = min(noise, LOUDEST * float(known.loss(end * each)))
-    limit, slow = gains.limit / 2, min(1.0, gains.limit / SHARPEST)
-    found = shape(excess, known.floor, noise, _copies(algorithm), min(limit, FASTEST), slow)
+    found = shape(
+        excess,
+        known.floor,
+        noise,
+        copies=_copies(algorithm),
+        limit=min(gains.limit / 2, FASTEST),
+        slow=min(1.0, gains.limit / SHARPEST),
+    )
     return Goal(expected, found, gains.averaged, 1 / gains.signal)
 
 
@@ -280,7 +286,7 @@ def _cost(
     period = _period(algorithm, program)
     if period is None or getattr(given.get("codec"), "kind", "raw") != "raw":
         return None
-    if program.sends_gradients:
+    if program.bound_covers and period == 1:
         basis = "measured" if isinstance(spec.curve, CurveOfFile) else "published"
         return evidence.Penalty(0.0, 0.0, basis, f"{algorithm.name} is data-parallel")
     if program.overlaps and algorithm.name not in evidence.ALIKE:
