@@ -132,7 +132,7 @@ class Probe:
     kind: str = "learning-curve"
 
     @property
-    def groups(self) -> list[Array]:
+    def groups(self) -> list[Any]:
         """The ranks of each group: the first worker alone."""
         others = np.arange(1, self.workers)
         return [np.arange(1), *np.array_split(others, min(len(others), GROUPS - 1) or 1)][
