@@ -43,9 +43,10 @@ SHARPEST = 0.1
 stable up to there has to go slower. Uncorrected means 5 steps late (stable up to 0.28) cost
 synchronous SGD's tuned rate little, means that are 20 steps late (0.08) much (notes on delayed
 averaging, Zhu et al., NeurIPS 2021)."""
-LOUDEST = 1.2e-3
+LOUDEST = 3e-7
 """Variance of a step's noise over the loss at the end, at most: a surrogate's own noise then moves
-the loss by 0.03 %."""
+the loss by some 0.02 % (a mode's noise times its distance counts, as long as it is far off)."""
+SETTLED = 0.6  # of the curvature up to which it is stable: what is sharper would settle late
 KEPT = 2  # entries that a sparse codec keeps, at least
 
 
@@ -155,11 +156,6 @@ class Goal:
         return len(self.shape.start)
 
     @property
-    def floor(self) -> float:
-        """Loss at the optimum."""
-        return self.expected.curve.floor
-
-    @property
     def basis(self) -> str:
         """What the loss rests on."""
         return self.expected.basis
@@ -198,7 +194,7 @@ def goal(expected: Expected, gains: Gains, algorithm: Algorithm) -> Goal:
         known.floor,
         noise,
         copies=_copies(algorithm),
-        limit=min(gains.limit / 2, FASTEST),
+        limit=min(SETTLED * gains.limit, FASTEST),
         slow=min(1.0, gains.limit / SHARPEST),
     )
     return Goal(expected, found, gains.averaged, 1 / gains.signal)

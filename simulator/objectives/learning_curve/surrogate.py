@@ -14,7 +14,7 @@ from paceline.simulator.objectives.quadratic import Array, NoisyQuadratic
 from paceline.simulator.programs.effects import Vector
 
 MODES = 48
-SLOWEST, FASTEST = 3e-8, 0.5  # curvatures: share of a mode's distance that one step covers
+SLOWEST, FASTEST = 3e-8, 1.0  # curvatures: share of a mode's distance that one step covers
 LATEST = 1e7  # steps up to which the curve is fitted
 FLAT = 1e-12  # curvature of a coordinate whose gradient is one everywhere
 GROUPS = 16  # of workers that the probe tells apart
@@ -23,15 +23,15 @@ CURVATURES = 2.0 ** np.arange(-14, 1.5, 0.25)  # that the probe tries
 
 @dataclass(frozen=True)
 class Shape:
-    """A spectrum with the start and the noise of each coordinate, of a mean over all gradients.
+    """A spectrum, the start and the noise of each coordinate, and the loss at the optimum.
 
-    `limit`: curvature that no coordinate has, lest the program diverges; `slow`: share of its
-    progress that a program makes; `noise`: variance of a step's gradient over all coordinates.
+    `deviation`: of the mean of all gradients of a step.
     """
 
     curvature: Array
     start: Array
     deviation: Array
+    floor: float
 
 
 def shape(  # noqa: PLR0913 - the curve, and what a program adds
@@ -58,12 +58,13 @@ def shape(  # noqa: PLR0913 - the curve, and what a program adds
     settled = modes * variance / (2 * (1 - (1 - modes) ** 2))  # of the loss, by noise alone
     wanted = excess(steps) - (1 - kept) @ settled
     loss = floor + excess(steps)
-    weight = _weights(kept / loss[:, None], wanted / loss)
+    still = np.append(kept, np.ones((len(steps), 1)), axis=1)  # what falls too slowly to see
+    *weight, rest = _weights(still / loss[:, None], wanted / loss)
     found = np.minimum(slow * modes, limit)
-    start = np.sqrt(2 * weight / found)
+    start = np.sqrt(2 * np.array(weight) / found)
     order = np.argsort(np.arange(MODES * copies) * 0.6180339887498949 % 1, kind="stable")
     each = [np.repeat(part, copies)[order] for part in (found, start, np.sqrt(variance))]
-    return Shape(each[0], each[1] / np.sqrt(copies), each[2] / np.sqrt(copies))
+    return Shape(each[0], each[1] / np.sqrt(copies), each[2] / np.sqrt(copies), floor + rest)
 
 
 def _weights(kept: Array, wanted: Array) -> Array:
@@ -95,7 +96,7 @@ class Surrogate(Diagonal):
         made: Shape = goal.shape
         still = np.zeros((workers, len(made.start)))
         deviation = made.deviation * np.sqrt(goal.averaged)
-        super().__init__(made.curvature, made.start.copy(), deviation, still, goal.floor, seed)
+        super().__init__(made.curvature, made.start.copy(), deviation, still, made.floor, seed)
         self._goal = goal
         self.basis, self.loss_basis = goal.basis, goal.sentence
 
