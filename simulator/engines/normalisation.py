@@ -17,6 +17,7 @@ from paceline.simulator.engines.observer import NEVER
 from paceline.simulator.objectives.learning_curve.objective import (
     Direct,
     Expected,
+    Goal,
     expect,
     goal,
     length,
@@ -33,7 +34,11 @@ from paceline.simulator.scenario.tables import LearningCurve, RunSettings
 
 FEWEST, GRADIENTS = 128, 16_384  # local steps and gradients of a probe
 ROUNDS = 96  # of its averages: an outer momentum of 0.9 has settled by the middle
+CODED = 48  # rounds after which a program whose codec lets it diverge has done so
+FINER, LEAST = 4.0, 1e-6  # steps in which limits are tried, and the last
+TOLERATED = 0.02  # of the loss, above its least, at the end
 _known: dict[str, Gains] = {}
+_stable: dict[str, float] = {}
 
 RunOne = Callable[[Scenario, Algorithm], Run]
 
@@ -61,8 +66,29 @@ def normalised(
     gains = _known[key]
     expected = expect(scenario, algorithm, program, gains.apart)
     found = goal(expected, gains, algorithm)
+    at = _at(algorithm, found.rate)
+    if coded(algorithm) and key not in _stable:
+        _stable[key] = _settled(scenario, at, found, run)
+    found = found.limited(_stable.get(key, 1.0))
     update: dict[str, Any] = {"objective": found}
-    return scenario.model_copy(update=update), _at(algorithm, found.rate)
+    return scenario.model_copy(update=update), at
+
+
+def coded(algorithm: Algorithm) -> bool:
+    """Whether what an algorithm sends is compressed."""
+    return getattr(algorithm.parameters.get("codec"), "kind", "raw") != "raw"
+
+
+def _settled(scenario: Scenario, algorithm: Algorithm, found: Goal, run: RunOne) -> float:
+    """Return the share of its curvatures' limit up to which a program is stable with its codec."""
+    share, steps = 1.0, int(max(FEWEST, min(CODED * found.expected.period, found.expected.steps)))
+    while share > LEAST:
+        calm = _calm(scenario, found.limited(share), steps)
+        loss = np.array(run(calm, algorithm).curve["loss"])
+        if np.isfinite(loss).all() and loss[-1] <= loss.min() * (1 + TOLERATED):
+            return share if share == 1 else share / FINER
+        share /= FINER
+    return share
 
 
 def _at(algorithm: Algorithm, rate: float, **changed: Any) -> Algorithm:
@@ -84,12 +110,11 @@ def _probed(
     Without codec, failures and other jobs: what they cost must not be made up for.
     """
     workers, most = scenario.cluster.workers, int(min(length(scenario), NEVER))
-    coded = getattr(algorithm.parameters.get("codec"), "kind", "raw") != "raw"
-    plain = _at(algorithm, 1.0, **({"codec": Raw()} if coded else {}))
+    plain = _at(algorithm, 1.0, **({"codec": Raw()} if coded(algorithm) else {}))
     steps = max(FEWEST, min(1024, GRADIENTS // workers))
     meets = program.averages and not (program.server or program.gossips)
     while True:
-        probe = Probe(workers, lambda step: float(expected.parallel(step)))
+        probe = Probe(workers, lambda step: float(expected.parallel(step)), program.gossips)
         found = run(_calm(scenario, probe, steps), plain)
         tau = np.array(found.curve["tau"])
         periods = tau[np.isfinite(tau)]
@@ -110,7 +135,7 @@ def _mean_staleness(run: Run) -> float:
     return sum(age * count for age, count in counts.items()) / total if total else 0.0
 
 
-def _calm(scenario: Scenario, probe: Probe, steps: int) -> Scenario:
+def _calm(scenario: Scenario, probe: Probe | Goal, steps: int) -> Scenario:
     """Return the scenario of a probe: so many steps, no node or link that fails, no other job."""
     settings = RunSettings(steps=steps, evaluate_every=max(1, steps // 8), sampling="aggregate")
     cluster, network = scenario.cluster, scenario.network

@@ -165,6 +165,13 @@ class Goal:
         """That in words."""
         return self.expected.sentence
 
+    def limited(self, share: float) -> "Goal":
+        """Return the same without curvatures above a share of the largest."""
+        made, most = self.shape, share * self.shape.curvature.max()
+        curvature = np.minimum(made.curvature, most)
+        start = made.start * np.sqrt(made.curvature / curvature)
+        return replace(self, shape=replace(made, curvature=curvature, start=start))
+
     def ratio(self, step: float) -> float:
         """Return what evidence multiplies the loss by."""
         return float(self.expected.ratio(step))

@@ -18,6 +18,7 @@ SLOWEST, FASTEST = 3e-8, 1.0  # curvatures: share of a mode's distance that one 
 LATEST = 1e7  # steps up to which the curve is fitted
 FLAT = 1e-12  # curvature of a coordinate whose gradient is one everywhere
 GROUPS = 16  # of workers that the probe tells apart
+COUPLED = 0.05  # of the curvature: how much the coordinates of a pair have to do with each other
 CURVATURES = 2.0 ** np.arange(-14, 1.5, 0.25)  # that the probe tries
 
 
@@ -123,12 +124,15 @@ class Probe:
     """An objective that shows what a program does with gradients: `seen` are models by step.
 
     For each group of workers there is a coordinate whose gradient is one for them and zero for the
-    others; the rest are free of noise, each of another curvature. A program that reads its training
-    loss gets that of data-parallel training (`parallel`) after as many steps as it has gone.
+    others; the rest are free of noise, each of another curvature. A program that reads its
+    training loss gets that of data-parallel training (`parallel`) after as many steps as it has
+    gone. Where workers never all agree (`gossips`), each coordinate has a second one, by which the
+    mean of their models feels that they part.
     """
 
     workers: int
     parallel: Callable[[float], float]
+    gossips: bool = False
     seen: list[tuple[float, Array]] = field(default_factory=list)
     kind: str = "learning-curve"
 
@@ -143,7 +147,7 @@ class Probe:
     @property
     def dimension(self) -> int:
         """Entries of a vector."""
-        return len(self.groups) + len(CURVATURES)
+        return (len(self.groups) + len(CURVATURES)) * (1 + self.gossips)
 
     def make(self, workers: int, seed: int) -> "ProbeQuadratic":
         """Make the objective of a run."""
@@ -159,7 +163,7 @@ class Probe:
         if not np.isfinite(signal) or signal <= 0:
             return Gains(1.0, float(self.workers), 2.0, apart)
         averaged = self.workers if together else signal**2 / float((each**2 / sizes).sum())
-        stable = np.abs(after[count:]) < 1
+        stable = np.abs(after[count : count + len(CURVATURES)]) < 1
         known = len(stable) if stable.all() else int(np.argmin(stable))
         limit = float(CURVATURES[max(known - 1, 0)]) * signal
         return Gains(signal, averaged, limit, apart)
@@ -170,13 +174,19 @@ class ProbeQuadratic(Diagonal):
 
     def __init__(self, probe: Probe, seed: int) -> None:
         count = len(probe.groups)
-        shifts = np.zeros((probe.workers, probe.dimension))
+        shifts = np.zeros((probe.workers, count + len(CURVATURES)))
         for place, ranks in enumerate(probe.groups):
             shifts[ranks, place] = -1 / FLAT
         curvature = np.append(np.full(count, FLAT), CURVATURES)
         start = np.append(np.zeros(count), np.ones(len(CURVATURES)))
+        apart = None
+        if probe.gossips:
+            signs = np.random.default_rng(0).standard_normal((probe.workers, 1))
+            apart = COUPLED * (signs - signs.mean()) * np.append(np.zeros(count), CURVATURES)
+            curvature, start = np.tile(curvature, 2), np.append(start, np.zeros(len(start)))
+            shifts = np.pad(shifts, ((0, 0), (0, shifts.shape[1])))
         super().__init__(curvature, start, np.zeros(len(start)), shifts, 0.0, seed)
-        self.spread = np.full(len(start), np.inf)
+        self.couplings = apart
         self._seen, self._parallel, self._count = probe.seen, probe.parallel, count
 
     def loss(self, x: Array, shifts: Array, couplings: Array | None) -> float:
