@@ -22,9 +22,9 @@ def _problems(scenario: Scenario, launched: bool) -> Iterator[tuple[str, str]]:
     settings, network = scenario.validation, scenario.network
     if not scenario.algorithm:
         yield "algorithm", "nothing to run; add an [[algorithm]] table (paceline list programs)"
-    if network.model == "flows" and settings.network == "emulated":
+    if settings.network == "emulated" and not network.closed_form:
         yield (
-            'network.model = "flows"',
+            f'network.model = "{network.model}"',
             "only delays in closed form can be added to a real run; write "
             'network.model = "closed-form", or validation.network = "real" or "kernel"',
         )

@@ -22,14 +22,16 @@ class Collective:
     `followers`: workers that join another collective as soon as the result is there: rank, step,
     that collective, and the function of the result that they bring. `chained`: whether others
     follow from it, so that the program does not act on its result.
-    With failures or [recovery]: `arrivals`: when each present worker joined; `computed`: the
-    seconds that it had computed then; `left_out`: workers whose contributions were dropped;
+    `ahead`: by how many seconds each worker has the result before `done`; None: none has.
+    `arrivals`: when each present worker joined, where that matters.
+    With failures or [recovery]: `computed`: the seconds that each had computed when it joined;
+    `left_out`: workers whose contributions were dropped;
     `restarts`: crashes that kept it from beginning or cut it off; `stalls`: when it stood still for
     crashes, as spans of seconds in order.
     """
 
     __slots__ = (
-        "_guard", "_question", "arrivals", "begins", "chained", "computed", "done",
+        "_guard", "_question", "ahead", "arrivals", "begins", "chained", "computed", "done",
         "followers", "index", "joined", "kind", "last", "left_out", "missing", "payloads",
         "protected", "restarts", "result", "stalls", "waiting",
     )  # fmt: skip
@@ -54,6 +56,7 @@ class Collective:
         self.restarts = 0
         self.stalls: Sequence[tuple[float, float]] = ()
         self.done: float | None = None
+        self.ahead: list[float] | None = None
 
     def join(self, rank: int, step: int, payload: Payload, at: float) -> None:
         """Add a worker's payload, read-only until `collect`; the last one completes the result.
@@ -101,6 +104,8 @@ class Collective:
 
 class GradientPiece:
     """A piece of a gradient; `done`: when the backward pass frees it, in seconds."""
+
+    ahead = None
 
     __slots__ = ("begins", "done", "result")
 

@@ -77,14 +77,15 @@ class EngineNode(SeededNode):
         if handle.done is None:
             handle.followers.append((self.rank, self.step, following, value))
         else:
-            at = max(self.now, handle.done)
+            there = handle.done if handle.ahead is None else handle.done - handle.ahead[self.rank]
+            at = max(self.now, there)
             self._run.enter(following, self.rank, self.step, value(handle.result), at)
         return following
 
     async def finished(self, handle: Handle) -> bool:
         """Ask whether `handle` is done, as all workers do; the last one's time decides."""
         question = handle.question()
-        question.join(self.rank, self.step, 0.0, self.now)
+        question.join(self.rank, self.step, self.now, self.now)
         if not question.missing:
             self._run.answer(handle, question)
         return bool(await self.wait(question))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from paceline.simulator.network.closed_form import ClosedForm
+from paceline.simulator.network.mean_cost import hop_latency
 from paceline.simulator.programs.effects import ANY, Handle, Node, Payload, Pieces, Vector
 from paceline.simulator.scenario.overhead import Overhead
 from paceline.simulator.scenario.scenario import Scenario
@@ -16,7 +16,7 @@ class EffectCosts:
         self.overhead: Overhead = scenario.costs
         self.agree = self.overhead.agree
         if self.overhead.agree_latencies:
-            self.agree += self.overhead.agree_latencies * ClosedForm(scenario).hop
+            self.agree += self.overhead.agree_latencies * hop_latency(scenario)
 
     def on(self, node: Node) -> Node:
         """Return the node, wrapped if its effects have overheads."""

@@ -118,23 +118,55 @@ class ClosedForm:
             return link
         return replace(link, bandwidth=min(link.bandwidth, window / (2 * link.latency)))
 
+    @cached_property
+    def staggered(self) -> bool:
+        """Whether workers that join a collective later than others end it later, too."""
+        return self.settings.library == "gloo" and self.given is None and self.workers > 1
+
+    @cached_property
+    def _from_neighbour(self) -> np.ndarray[Any, Any]:
+        size = self.workers
+        return np.array([self.link((n - 1) % size, n).latency for n in range(size)])
+
+    def ahead(self, joined: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return by how many seconds each worker ends a collective of gloo before the last one.
+
+        `joined`: when each worker joined, (..., workers). In the ring a worker w has segment h at
+        R_h(w) = max(R_h-1(w - 1), R_h-1(w) + l) + l: it gives its word as soon as it has the
+        segment before. So it ends as much after its neighbour, less one latency l, as it ends
+        after itself; and who joins last keeps only its successors waiting.
+        """
+        ends = joined
+        for _ in range(self.workers - 1):
+            ends = np.maximum(joined, np.roll(ends, 1, axis=-1) - self._from_neighbour)
+        return _before_last(ends)
+
+    def told_ahead(self, asked: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return by how many seconds each worker has a question's answer before the last one.
+
+        `asked`: when each worker asked, (..., workers). All tell each other straight, as soon as
+        they have heard that the other has asked, too: who asked one latency before the last is
+        told one before it.
+        """
+        return np.minimum(_before_last(asked), min(self.overhead.agree_latencies, 1.0) * self.hop)
+
     @property
     def hop(self) -> float:
         """Expected seconds of latency between the first two workers."""
         return self.link(0, min(1, self.workers - 1)).latency
 
     def message_link(self, source: int, to: int) -> RegionPath:
-        """Return the link with the overhead of one message added to its latency.
+        """Return the link with the overheads of one message.
 
         And with slow start, where the fastest worker's step is a pause.
         """
-        link, added = self.link(source, to), self.overhead.message
+        link = self.link(source, to)
+        laws = self.overhead.of_message(link.laws)
         if self.pause < inf:
             idle = min(min(mean_compute(self._scenario)) // self.pause, HALVINGS - 1)
-            added += self._starts([self.model_bytes], link)[int(idle)]
-        if not added:
-            return link
-        return replace(link, laws=(*link.laws, Constant.model_construct(value=added)))
+            added = self._starts([self.model_bytes], link)[int(idle)]
+            laws = (*laws, Constant.model_construct(value=added))
+        return replace(link, laws=laws, bandwidth=link.bandwidth / self.overhead.message_factor)
 
     @cached_property
     def pause(self) -> float:
@@ -271,6 +303,12 @@ class ClosedForm:
         return CollectiveCost(*way.spend(plan.held * self.model_bytes, plan.latency))
 
 
+def _before_last(ends: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return how long before the last worker each one ends; zeros where the last never does."""
+    last = ends.max(axis=-1, keepdims=True)
+    return np.asarray(np.subtract(last, ends, out=np.zeros(ends.shape), where=last < inf))
+
+
 class Traffic:
     """One run's communication: its random draws, and the bytes it moves."""
 
@@ -322,10 +360,10 @@ class Traffic:
 
     def cost(self, kind: str, payload: float, team: Team = None) -> tuple[float, float]:
         """Draw what is random of the next collective; return (transmission, latency) in seconds."""
-        given = self.network.given
+        given, overhead = self.network.given, self.network.overhead
         if given is not None:
             duration = float(given.sample(self._rng, 1)[0])
-            return self._real(duration * payload / self.network.model_bytes, 0.0, NOTHING_SENT)
+            return overhead.of_collective(duration * payload / self.network.model_bytes, 0.0)
         way = self.network.way(kind, payload, team)
         plan, key = self._plan(way.key, team), way.key
         if (key, team) not in self._fixed:
@@ -336,7 +374,8 @@ class Traffic:
             latency = sum(link.sample(self._rng, hops) for link, hops in plan.path.items())
         if not plan.moved:
             return 0.0, 0.0
-        return self._real(*way.spend(plan.held * payload, latency), plan)
+        spent = way.spend(plan.held * payload, latency)
+        return overhead.of_collective(*spent, rate=plan.rate, hops=plan.hops)
 
     def waking(self, kind: str, payload: float, begins: Any, free: Any, team: Team = None) -> Any:
         """Return the seconds that a pause adds: slow start, less what token buckets save.
@@ -361,16 +400,6 @@ class Traffic:
             return slow
         empty = np.where(first, 0.0, np.maximum(0.0, network.filling - (begins - free)))
         return slow - np.maximum(0.0, saved - empty)
-
-    def _real(
-        self, transmission: float, latency: float, plan: CollectivePlan
-    ) -> tuple[float, float]:
-        """Add the overheads of a real system, as calibrated."""
-        overhead = self.network.overhead
-        return (
-            transmission * overhead.held(plan.rate),
-            latency * overhead.latency_factor + plan.hops * overhead.hop + overhead.collective,
-        )
 
     def is_constant(self, kind: str, payload: float) -> bool:
         """Return whether equal collectives always cost the same."""

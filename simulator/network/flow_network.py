@@ -8,7 +8,7 @@ under way; a *line* is one direction of a link or network card.
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, repeat
 from math import inf
 from typing import Any
 
@@ -20,7 +20,7 @@ from paceline.simulator.network.closed_form import ClosedForm, Way
 from paceline.simulator.network.collectives import double_tree, gather, messages
 from paceline.simulator.network.fabric.fabric import Fabric
 from paceline.simulator.network.fabric.messages import MessagePlan, Messages
-from paceline.simulator.network.topology.routes import Route, Topology
+from paceline.simulator.network.topology.routes import Topology
 from paceline.simulator.scenario.scenario import Scenario
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -116,7 +116,7 @@ class FlowNetwork:
     def __init__(self, scenario: Scenario, topology: Topology, fabric: Fabric, seed: int) -> None:
         self.topology, self.fabric = topology, fabric
         self._settings, self._seed = scenario.network, seed
-        self._workers = scenario.cluster.workers
+        self._workers, self._overhead = scenario.cluster.workers, scenario.costs
         self._regions = [self.topology.places.of(rank) for rank in range(self._workers)]
         self._paths: dict[tuple[Team, int], int] = {}
         self._prepared: dict[tuple[str, Team], PreparedTransfer] = {}
@@ -154,20 +154,20 @@ class FlowNetwork:
         """Start a message; return its ticket."""
         self._sent[source, to] += round(size)
         path = self.path((source, to))
-        route = self.topology.route((source, to))
-        if all(law.is_constant for law in route.laws):
-            return self.fabric.send(at, path, size)
         if (source, to) not in self._latencies:
-            self._latencies[source, to] = self._draw(route, source * (self._workers + 1) + to)
-        return self.fabric.send(at, path, size, next(self._latencies[source, to]))
+            self._latencies[source, to] = self._message_latencies(source, to)
+        held = size * self._overhead.message_factor
+        return self.fabric.send(at, path, held, next(self._latencies[source, to]))
 
-    def _draw(self, route: Route, key: int) -> Iterator[float]:
-        own = generator(self._seed, Purpose.MESSAGE, key)
-
-        def draw(n: int) -> Array:
-            return np.array([sum(law.sample(own, 1)[0] for law in route.laws) for _ in range(n)])
-
-        return blocks(draw)
+    def _message_latencies(self, source: int, to: int) -> Iterator[float]:
+        """Yield the latency of each message from one node to another, in seconds."""
+        laws = self._overhead.of_message(self.topology.route((source, to)).laws)
+        if all(law.is_constant for law in laws):
+            return repeat(sum((law.expectation for law in laws), 0.0))
+        own = generator(self._seed, Purpose.MESSAGE, source * (self._workers + 1) + to)
+        return blocks(
+            lambda n: np.array([sum(law.sample(own, 1)[0] for law in laws) for _ in range(n)])
+        )
 
     def arrived(self, source: int, to: int, seconds: float) -> None:
         """Count a message that has arrived after `seconds` in transit."""
@@ -192,14 +192,21 @@ class FlowNetwork:
         prepared = self.prepared(kind, team, max(sizes))
         payloads = self._payloads.setdefault((way.key, team), np.zeros(self._workers))
         payloads += np.rint(sizes)  # whole bytes, as `Traffic` counts
-        latencies = None
-        if prepared.random or delay or way.segments:
+        latencies, overhead = None, self._overhead
+        added = overhead.of_collective(1.0, 1.0, hops=1) != (1.0, 1.0)
+        if prepared.random or delay or way.segments or added:
             latencies = prepared.fixed * (2.0 if way.segments else 1.0)
             for laws, which in prepared.random.items():
                 for law in laws * (2 if way.segments else 1):
                     n = len(which)
                     latencies[which] += law.sample(self._rng, n) if drawn else law.expectation
-            latencies[prepared.plan.waits == 0] += delay
+            first = prepared.plan.waits == 0
+            latencies[first] += delay
+            if added:
+                rate = self._formula.plan(way.key, team).rate
+                sizes, latencies = overhead.of_collective(
+                    np.array(sizes), latencies, once=first, rate=rate, hops=1
+                )
         return self.fabric.start(at, prepared.plan, sizes, latencies)
 
     @property

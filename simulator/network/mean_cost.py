@@ -1,4 +1,4 @@
-"""Cost of one mean of the whole model, with either network model."""
+"""Cost of one mean of the whole model, and of one hop, with either network model."""
 
 from math import inf
 
@@ -12,7 +12,7 @@ def mean_cost(scenario: Scenario) -> CollectiveCost:
     With `model = "flows"` the mean is simulated, at time 0 and with the expected latencies: once
     without bytes, which leaves the latency, and once with them.
     """
-    if scenario.network.model == "closed-form" or scenario.cluster.workers == 1:
+    if scenario.network.closed_form or scenario.cluster.workers == 1:
         return ClosedForm(scenario).mean_cost()
     from paceline.simulator.network.flow_network import FlowNetwork, SharedNetwork  # noqa: PLC0415 - they load numba
     from paceline.simulator.network.topology.routes import Topology  # noqa: PLC0415
@@ -30,3 +30,12 @@ def mean_cost(scenario: Scenario) -> CollectiveCost:
         ends.append(inf if found is None else found[0])
     first = 0.0 if len(ends) == 1 else ends[0]
     return CollectiveCost(ends[-1] - first if first < inf else inf, first)
+
+
+def hop_latency(scenario: Scenario) -> float:
+    """Return the expected seconds of latency between the first two workers."""
+    if scenario.network.closed_form or scenario.cluster.workers == 1:
+        return ClosedForm(scenario).hop
+    from paceline.simulator.network.topology.routes import Topology  # noqa: PLC0415 - only with flows
+
+    return sum(law.expectation for law in Topology(scenario).route((0, 1)).laws)

@@ -157,6 +157,11 @@ class Network(_Line):
     background: Many[Background] = Field(default=(), description="background traffic")
     outage: Many[Outage] = Field(default=(), description="failures of links at known times")
 
+    @property
+    def closed_form(self) -> bool:
+        """Whether formulas give the time of every transfer, whatever else is under way."""
+        return self.model == "closed-form"
+
 
 class Server(Section):
     """The parameter server of the programs that have one."""

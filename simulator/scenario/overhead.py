@@ -5,8 +5,8 @@ A profile (`paceline probe`, `paceline calibrate`) holds these tables; a scenari
 """
 
 from collections.abc import Sequence
-from math import isinf
-from typing import Annotated
+from math import inf
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -55,6 +55,9 @@ class Overhead(Section):
     )
     send: Extra = Field(default=0.0, description="a node's own time to send a message")
     message: Extra = Field(default=0.0, description="added to the latency of each message")
+    message_factor: Positive = Field(
+        default=1.0, description="time that a message occupies its link, relative to its bytes"
+    )
     receive: Extra = Field(default=0.0, description="a node's own time to take a message over")
     latency_factor: Positive = Field(
         default=1.0, description="latencies that a hop of a collective takes (gloo's ring: 2)"
@@ -74,19 +77,29 @@ class Overhead(Section):
     )
     hop: Extra = Field(default=0.0, description="added to the latency of each hop of a collective")
 
-    def held(self, rate: float) -> float:
-        """Return how many times too long payloads hold links of `rate` (bytes per second)."""
-        factor = self.transmission_factor
-        if not (self.transmission_exponent or self.per_byte) or isinf(rate):
-            return factor
-        return float(
-            factor * (rate / GIGABIT) ** -self.transmission_exponent + self.per_byte * rate
-        )
-
     @property
     def owns(self) -> bool:
         """Whether nodes spend time of their own on anything except steps."""
         return any(getattr(self, name) for name in OWN) or self.agree_latencies > 0
+
+    def of_message(self, laws: tuple[Law, ...]) -> tuple[Law, ...]:
+        """Return the laws whose sum is the latency of a message, with what is added to it."""
+        return (*laws, Constant.model_construct(value=self.message)) if self.message else laws
+
+    def of_collective(
+        self, transmission: Any, latency: Any, *, once: Any = 1.0, rate: float = inf, hops: int = 0
+    ) -> tuple[Any, Any]:
+        """Return what a collective transmits, and its latency, with what is added to them.
+
+        Numbers of the whole, or arrays over its messages; `once`: 1 for the first ones, else 0.
+        `rate`: bytes per second of the slowest link; `hops`: on the critical path.
+        """
+        factor = self.transmission_factor
+        if (self.transmission_exponent or self.per_byte) and rate < inf:
+            factor *= (rate / GIGABIT) ** -self.transmission_exponent
+            factor += self.per_byte * rate
+        longer = latency * self.latency_factor + hops * self.hop + self.collective * once
+        return transmission * factor, longer
 
 
 class MeasuredRange(Section):

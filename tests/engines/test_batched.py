@@ -126,6 +126,11 @@ WAITS_AT_THE_END = {  # of the last step's wait, nothing lies past the end
     },
     "run": {"duration": "9 s"},
 }
+ONE_AFTER_ANOTHER = {  # of a ring of gloo, whose workers have its results at times of their own
+    "workers": 3, "compute": EXPONENTIAL, "network": RING | {"library": "gloo", "latency": "0.7 s"},
+    "overhead": [{"agree_latencies": 2.0}],
+    "run": {"duration": "25 s", "steps": 60},
+}  # fmt: skip
 WITH_VALUES = [case for case, objective in CASES if objective is QUADRATIC]
 
 
@@ -136,6 +141,7 @@ WITH_VALUES = [case for case, objective in CASES if objective is QUADRATIC]
 @given(world=worlds())
 @example(world=COMES_JUST_IN_TIME)
 @example(world=WAITS_AT_THE_END)
+@example(world=ONE_AFTER_ANOTHER)
 def test_it_equals_the_reference(case, objective, world):
     made = scenario(case, objective=objective, **world)
     (algorithm,) = made.algorithm

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline.simulator.engines.overheads import EffectCosts
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.programs import catalogue
+from tests.helpers.compute_times import OVERHEAD
 from tests.helpers.programs import ROWS, called, cases
 from tests.helpers.worlds import QUADRATIC, RING, scenario, simulate
 from tests.reliability import shared_links
@@ -20,6 +22,7 @@ BLOCKING = [
     case for case in cases()
     if not (catalogue()[case["name"]].gossips or case["name"] in ("dts", "ssgd-bucketed"))
 ]  # fmt: skip
+SHORT = OVERHEAD | {"message": "7 ms"}  # so that no answer is in flight when a run ends
 
 
 def both(case: dict[str, Any], network: dict[str, Any], **world: Any) -> tuple[Any, Any]:
@@ -33,14 +36,15 @@ def both(case: dict[str, Any], network: dict[str, Any], **world: Any) -> tuple[A
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize("workers", [2, 3, 4, 5, 6, 8, 13])
+@pytest.mark.parametrize("overhead", [[], [OVERHEAD]], ids=["nominal", "overhead"])
 def test_a_network_without_competition_is_as_its_formula_says(
-    collective: str, workers: int
+    collective: str, workers: int, overhead: list[dict[str, Any]]
 ) -> None:
     network = RING | {"collective": collective}
     compute = {"dist": "exponential", "mean": "100 ms"}
     formula, flows = both(
         {"name": "local-sgd", "tau": 2}, network, workers=workers, compute=compute,
-        cluster={"region": "here"},
+        cluster={"region": "here"}, overhead=overhead,
     )  # fmt: skip
     np.testing.assert_allclose(flows.curve["time"], formula.curve["time"], rtol=1e-12)
     np.testing.assert_allclose(flows.curve["bytes"], formula.curve["bytes"], rtol=1e-12)
@@ -49,10 +53,15 @@ def test_a_network_without_competition_is_as_its_formula_says(
 
 
 @pytest.mark.parametrize("case", BLOCKING, ids=called)
-def test_every_program_takes_as_long_without_competition(case: dict[str, Any]) -> None:
+@pytest.mark.parametrize("overhead", [[], [SHORT]], ids=["nominal", "overhead"])
+def test_every_program_takes_as_long_without_competition(
+    case: dict[str, Any], overhead: list[dict[str, Any]]
+) -> None:
     """Values are equal to the last bit, times up to rounding."""
     compute = {"dist": "uniform", "low": "100 ms", "high": "900 ms"}
-    formula, flows = both(case, RING, objective=QUADRATIC, compute=compute, steps=12)
+    formula, flows = both(
+        case, RING, objective=QUADRATIC, compute=compute, steps=12, overhead=overhead
+    )
     np.testing.assert_allclose(flows.curve["time"], formula.curve["time"], rtol=1e-11)
     assert flows.curve["loss"] == pytest.approx(formula.curve["loss"], rel=1e-9)
     if next(row for row in ROWS if row.name == case["name"]).timeless:
@@ -62,6 +71,31 @@ def test_every_program_takes_as_long_without_competition(case: dict[str, Any]) -
         np.testing.assert_allclose(flows.curve["bytes"], formula.curve["bytes"], rtol=1e-12)
     for kind, spent in formula.seconds.items():
         assert flows.seconds[kind] == pytest.approx(spent, rel=1e-9, abs=1e-9)
+
+
+def test_a_crash_during_what_a_real_system_adds_begins_the_mean_again() -> None:
+    """The first mean would last from 1 s to 5.072 s; worker 1 is down from 4.5 s to 6 s."""
+    formula, flows = both(
+        {"name": "ssgd"}, RING, workers=2, steps=2, overhead=[{"collective": "4 s"}],
+        cluster={"crash": [{"worker": 1, "at": "4500 ms", "lasts": "1500 ms"}]},
+    )  # fmt: skip
+    assert flows.curve["time"] == pytest.approx([0, 6 + 4.072, 6 + 2 * 4.072 + 1])
+    for kind, spent in formula.workers.items():
+        assert flows.workers[kind] == pytest.approx(spent)
+
+
+def test_asking_costs_the_latencies_of_the_route() -> None:
+    """Routers are between the workers: 3 ms and 4 ms, whatever [network] says of other pairs."""
+    group = [{"name": place, "workers": 1, "region": place} for place in ("a", "b")]
+    links = [
+        {"between": ["a", "router"], "latency": "3 ms"},
+        {"between": ["router", "b"], "latency": "4 ms"},
+    ]
+    world = scenario(
+        {"name": "hpsgd"}, workers=2, network=RING | {"model": "flows", "link": links},
+        cluster={"group": group}, overhead=[{"agree_latencies": 2.0}],
+    )  # fmt: skip
+    assert EffectCosts(world).agree == pytest.approx(0.014)
 
 
 @pytest.mark.parametrize("case", cases(), ids=called)

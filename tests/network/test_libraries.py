@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -155,6 +156,22 @@ def test_gloos_ring_takes_twice_the_latencies_of_few_bytes_and_hides_those_of_ma
         assert wire.totals()[0] == pytest.approx(2 * (m - 1) * size)
     assert gloo_segments(2, 2**26).segments == 32  # of 1 MiB each
     assert gloo_segments(4, 8e5).segments == 6
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=7), st.sampled_from(["mean", "gather"]))
+def test_who_joins_gloos_ring_last_keeps_its_successors_waiting(joined, kind):
+    """Segment by segment: a worker has one when its neighbour has, and has heard that it may."""
+    m, latency = len(joined), 0.1
+    has = joined
+    for _ in range(gloo_segments(m, 8.0, kind == "gather").hops):
+        has = [max(has[w - 1], has[w] + latency) + latency for w in range(m)]
+    made = scenario(
+        {"name": "ssgd"}, workers=m, network={"library": "gloo", "latency": "100 ms"}, cluster={}
+    )
+    ahead = ClosedForm(made).ahead(np.array(joined))
+    assert max(has) - np.array(has) == pytest.approx(ahead)
+    mean = kind == "mean"
+    assert max(has) == pytest.approx(max(joined) + (4 if mean else 2) * (m - 1) * latency)
 
 
 def test_collectives_of_nccl_follow_one_another():

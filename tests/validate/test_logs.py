@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from paceline import Telemetry
 from paceline.command_line import run
 from paceline.simulator.errors import InputError
+from paceline.simulator.inputs import log_table
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.scenario.network import Network
 from paceline.simulator.scenario.overhead import GIGABIT, Overhead
@@ -189,7 +190,7 @@ def test_the_law_is_what_the_simulator_charges():
     volume = 4 / 3 * 4e6
     passed = volume / 25e6 * 1.1 * 0.2**-0.05 + volume * 1e-9
     assert done.duration == pytest.approx(5 * (1 + 1e-3 + 4 * 2e-3 + 4 * 1.5 * 3e-3 + passed))
-    assert Overhead(transmission_factor=1.3).held(math.inf) == 1.3
+    assert Overhead(transmission_factor=1.3).of_collective(1.0, 0.0) == (1.3, 0.0)
 
 
 # Forms of logs

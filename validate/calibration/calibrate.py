@@ -50,6 +50,7 @@ COMMENTS = {
     "calibration.sd": "relative standard errors, by key",
     "calibration.measured": "least and most; predictions beyond say so",
     "cluster": "compute times, as drawn or measured",
+    "network": "library that carried the collectives out, or links as a job recorded them",
 }
 
 
@@ -183,6 +184,8 @@ def calibrate(
         whole["calibration"]["collective"] = profile.seconds(durations.median)
     if link:
         whole["network"] = link.table
+    elif {each.scenario.network.library for each in found} == {"gloo"}:
+        whole["network"] = {"library": "gloo"}
     if sizes := {each.scenario.model.parameters for each in found if each.has_model}:
         whole["model"] = {"parameters": max(sizes)}
     if model:

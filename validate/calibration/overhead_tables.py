@@ -57,10 +57,11 @@ def fit(teams: Mapping[int, Sequence[RunEvents]], base: Profile = NOTHING) -> Ov
                 sd[name] = errors.get(name, 0.0)
         scenario = runs[0].scenario
         if scenario.validation.network != "emulated":
-            _take_off_latencies(Nominal(scenario), terms, table, sd)
-        if scenario.validation.network == "kernel":
-            wire = overheads.gloo_bytes(scenario.model.bytes, scenario.cluster.workers)
-            table["transmission_factor"] = profile.rounded(wire)
+            nominal = Nominal(scenario)
+            _take_off_latencies(nominal, terms, table, sd)
+            if nominal.headers:
+                table["transmission_factor"] = profile.rounded(nominal.mean_factor)
+                table["message_factor"] = profile.rounded(nominal.message_factor)
         found.tables.append(table)
         for name in list(table)[1:]:
             key = f"overhead.{index}.{name}"

@@ -199,7 +199,20 @@ class _Node:
             return np.asarray((events["end"] - events["due"])[events["due"] > events["start"]])
         prescribed = np.array([self._costs.mean(size) for size in events["bytes"]])
         waited = self._landed(events) - events["start"] > AT_ONCE
+        if self._costs.staggered and (last := waited & self._joined_last(events)).any():
+            waited = last
         return np.asarray((events["end"] - events["due"] - prescribed)[waited])
+
+    def _joined_last(self, waits: Array) -> Array:
+        """Return which waits are for collectives that this node was the last to join.
+
+        It has the result last: the others have it sooner (`ClosedForm.ahead`).
+        """
+        issues = self._events[self._events["kind"] == ISSUE]
+        before = np.searchsorted(issues["start"], waits["start"], side="right") - 1
+        own = issues[before] if len(issues) else waits
+        within = (own["start"] - AT_ONCE <= waits["joined"]) & (waits["joined"] <= own["end"])
+        return np.asarray(within & (before >= 0))
 
     def _landed(self, waits: Array) -> Array:
         """Return when the results of waits were ready, or the start of the wait if before it."""
@@ -240,17 +253,30 @@ def gloo_bytes(payload: float, workers: int) -> float:
     return (segment + GLOO + packets * TCP + apart * (GLOO + TCP)) / segment
 
 
+def message_bytes(size: float) -> float:
+    """Return the bytes that a message occupies a link with, relative to its payload.
+
+    With what acknowledges a message that travels the other way meanwhile.
+    """
+    packets = ceil((size + GLOO) / (PACKET - TCP))
+    return (size + 2 * GLOO + (1.5 * packets + 1) * TCP) / size
+
+
 class Nominal:
     """Expected seconds that a scenario prescribes without emulation, by bytes.
 
     `latency`: seconds of an all-reduce of 0 bytes; `hops`: the number of link latencies in it;
     `gloo`: seconds of those in gloo's ring, whatever the scenario's collective; `question`: of two.
+    `headers`: whether payloads travel with headers that the scenario does not prescribe, by which
+    they occupy links longer by `mean_factor` and `message_factor`. `staggered`: whether workers
+    have a mean at times of their own.
     """
 
     def __init__(self, scenario: Scenario) -> None:
         network = ClosedForm(scenario.nominal)
         plan = network.mean_plan
         self._held, self.latency, self.hops = plan.held, plan.latency, plan.hops
+        self.staggered = network.staggered
         team = tuple(range(network.workers))
         self.gloo = self.latency  # a library's own latencies are prescribed already
         if scenario.network.library == "ideal" and len(team) > 1:
@@ -258,6 +284,10 @@ class Nominal:
         self._network = network
         self.question = 2 * network.hop
         self._link = network.link(0, network.workers)
+        kernel = scenario.validation.network == "kernel"
+        self.headers = kernel and scenario.network.transport == "ideal"
+        self.mean_factor = gloo_bytes(network.model_bytes, network.workers)
+        self.message_factor = message_bytes(network.model_bytes) if self.headers else 1.0
 
     def mean(self, size: float) -> float:
         """Return seconds of an all-reduce of `size` bytes."""
@@ -266,7 +296,7 @@ class Nominal:
 
     def message(self, size: float) -> float:
         """Return seconds of a message of `size` bytes to the server."""
-        return self._link.latency + size / self._link.bandwidth
+        return self._link.latency + size * self.message_factor / self._link.bandwidth
 
 
 def _nodes(run: RunEvents) -> Iterator[_Node]:

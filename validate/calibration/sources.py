@@ -92,7 +92,8 @@ def _directory(path: Path, allow_paths: bool) -> Source:
             "is it from a measured run? Give a directory of paceline validate"
         )
     file = str(found.summary["scenario"]["file"])
-    scenario = parse(found.table, file=file, folder=Path(file).parent, allow_paths=allow_paths)
+    stated = parse(found.table, file=file, folder=Path(file).parent, allow_paths=allow_paths)
+    scenario = _as_carried(stated, found.summary)
     algorithms = {each.label: each for each in scenario.algorithm}
     did = events.read(path / EVENTS)
     if not did:
@@ -119,6 +120,17 @@ def _directory(path: Path, allow_paths: bool) -> Source:
     every = np.concatenate(list(did.values()))
     said = [*found.notes, *_evidence(path, found), *_missing(path, every, scenario.cluster.workers)]
     return Source(path, scenario, runs, paces, found.summary, tuple(said))
+
+
+def _as_carried(scenario: Scenario, summary: dict[str, Any]) -> Scenario:
+    """Return the scenario of a run with the library that carried its means over real links."""
+    network = scenario.network
+    ideal = (network.library, network.collective, network.model) == ("ideal", "ring", "closed-form")
+    cuda = "gpu" in (summary.get("machine") or {})
+    if scenario.validation.network == "emulated" or not ideal or cuda:
+        return scenario
+    by_gloo = network.model_copy(update={"library": "gloo"})
+    return scenario.model_copy(update={"network": by_gloo})
 
 
 def _evidence(path: Path, found: directories.RunDirectory) -> list[str]:

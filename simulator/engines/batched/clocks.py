@@ -49,16 +49,18 @@ class Timed:
 
     `kind`: of collective, None for a piece of a gradient. `step`: the step at which it was started.
     `result`: the value that a wait for it returns. `begins`, `done`: seconds, (seeds,). `moved`:
-    the version of the clocks at which it began. `last`: rank and time of the worker of the first
+    the version of the clocks at which it began. `ahead`: by how many seconds each worker is done
+    before that, (seeds, workers) or zero. `last`: rank and time of the worker of the first
     seed that joined last, where a timeline is recorded.
     """
 
-    __slots__ = ("begins", "done", "kind", "last", "moved", "result", "step")
+    __slots__ = ("ahead", "begins", "done", "kind", "last", "moved", "result", "step")
 
     def __init__(self, kind: str | None, result: Any, step: int) -> None:
         self.kind, self.result, self.step = kind, result, step
         self.begins: Any = None
         self.done: Any = None
+        self.ahead: Any = 0.0
         self.moved: Any = None
         self.last = 0, 0.0
 
@@ -170,15 +172,19 @@ class Clocks(Schedule):
         """Begin a collective that all workers have joined, as soon as the links are free."""
         begins = handle.begins = np.maximum(self.latest(), self._free)
         self._notice(handle)
-        handle.moved = self._version
+        network = self._traffic[0].network
+        if network.staggered:
+            handle.ahead = network.ahead(np.maximum(self.now, self._free[:, None]))
+        else:
+            handle.moved = self._version
         begun: Any = True if self.deadline == inf else begins <= self.deadline
         kind = str(handle.kind)
         transmission, latency = self._cost(kind, payload, begun)
         if not self._payloads:
-            transmission = transmission + self._traffic[0].network.settings.setup
-        if self._traffic[0].network.pause < inf:
+            transmission = transmission + network.settings.setup
+        if network.pause < inf:
             transmission = transmission + self._traffic[0].waking(kind, payload, begins, self._free)
-        kind = self._traffic[0].network.way(kind, payload, None).key
+        kind = network.way(kind, payload, None).key
         free: Any = begins + transmission
         done: Any = free + latency
         if begun is not True:
@@ -257,7 +263,7 @@ class Clocks(Schedule):
 
     def _stand(self, handle: Timed, step: int) -> None:
         """Wait until `done`: for other workers up to `begins`, then for the network."""
-        begins, done = handle.begins[:, None], handle.done[:, None]
+        begins, done = handle.begins[:, None], handle.done[:, None] - handle.ahead
         now, late = self.now, done > self.deadline
         blocked = late & (done > now)
         done = np.maximum(now, np.where(late, self._end, done))
@@ -284,6 +290,9 @@ class Clocks(Schedule):
         """Let every worker wait until the last one has asked whether a collective is done."""
         asked = Timed("question", None, step)
         asked.begins = asked.done = self.latest()
+        if self._traffic[0].network.staggered:
+            told = self._traffic[0].network.told_ahead(self.now)
+            asked.ahead = np.where(asked.done[:, None] <= self.deadline, told, 0.0)
         self._notice(asked)
         self.wait(asked, step, used=False)
 

@@ -90,7 +90,7 @@ def supports(program: Program, algorithm: Algorithm, scenario: Scenario) -> str 
         and moves
         and not diagonal,
         "nodes crash, or the slowest are left out": troubled(scenario),
-        "transfers share links": scenario.network.model == "flows",
+        "transfers share links": not scenario.network.closed_form,
         "workers share devices": cluster.shares_devices(scenario),
         "compute times change with time": speed.change(scenario),
         "its workers send each other messages": program.gossips or program.pooled,

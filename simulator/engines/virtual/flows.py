@@ -60,6 +60,8 @@ class InFlight:
 class FlowTransport:
     """The transport of one run over shared lines."""
 
+    staggered = False
+
     def __init__(self, run: Any, lines: SharedLines) -> None:
         self._run, self._lines = run, lines
         number = 0 if run.host is run else 1 + len(run.host.background)
@@ -173,3 +175,7 @@ class FlowTransport:
 
         run.events += 1
         run.agenda.call_at(question.begins, answer)
+
+    def usage(self, end: float) -> list[dict[str, Any]]:
+        """Return the traffic of each line of the network up to the time `end`."""
+        return self._lines.network.usage(end)

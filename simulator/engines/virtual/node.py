@@ -509,18 +509,22 @@ class VirtualNode(EngineNode):
             handle.waiting.append(self)
             yield
             self.handle = None
-        if handle.done > self.now:
+        done = handle.done
+        if handle.ahead is not None:
+            done -= handle.ahead[self.rank]
+        if done > self.now:
             if type(handle) is GradientPiece:
-                if handle.done == inf:
+                if done == inf:
                     yield  # for ever: the run is over
-                self.now = handle.done
-            elif handle.done > self._run.deadline or handle.done == inf:
+                self.now = done
+            elif done > self._run.deadline or done == inf:
                 self.handle = handle
                 yield  # for ever
             else:
                 if self.spans is not None:
                     self.spans.met(handle.last, self.rank, self.now)
-                self.block(handle.begins, handle.done, handle)
+                begins = handle.begins
+                self.block(begins if begins < done else done, done, handle)
         if type(handle) is Collective:
             if not handle.chained and self.now <= self._run.deadline:
                 self._staleness[self.step - handle.joined[self.rank]] += 1

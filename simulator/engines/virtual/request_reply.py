@@ -49,7 +49,7 @@ def supports(program: Program, scenario: Scenario) -> bool:
     return (
         program.server is not None
         and build.dimension_of(scenario.objective) is None
-        and scenario.network.model != "flows"
+        and scenario.network.closed_form
         and not (scenario.server.bandwidth or troubled(scenario) or shares_devices(scenario))
     )
 

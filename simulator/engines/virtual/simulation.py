@@ -139,12 +139,13 @@ class Simulation:
     def connect(self) -> None:
         """Make the transport, and the lines that its transfers or devices share, if any."""
         self.lines: Any = None
-        if self.scenario.network.model == "flows" or shares_devices(self.scenario):
+        model = self.scenario.network.model
+        if model == "flows" or shares_devices(self.scenario):
             from paceline.simulator.engines.virtual import flows, shared_lines  # noqa: PLC0415 - they load numba
 
             first = self.host is self
             self.lines = shared_lines.SharedLines(self) if first else self.host.lines
-            if self.scenario.network.model == "flows":
+            if model == "flows":
                 self.transport: Transport = flows.FlowTransport(self, self.lines)
                 return
         self.transport = ClosedFormTransport(self)
@@ -365,6 +366,8 @@ class Simulation:
         """Let a worker join at `at`; the last one begins the collective."""
         if self.outages:
             at = self.outages[rank].joined(collective, at)
+        elif self.transport.staggered:
+            collective.arrivals[rank] = at
         collective.join(rank, step, value, at)
         if not collective.missing:
             self._begin(collective)
@@ -387,9 +390,15 @@ class Simulation:
             self.recovery.settle(collective, team)
         collective.done = done
         collective.payloads.clear()
-        release(done, collective.waiting)
+        ahead = collective.ahead
+        if ahead is None:
+            release(done, collective.waiting)
+        else:
+            for node in collective.waiting:
+                release(done - ahead[node.rank], [node])
         for rank, step, following, value in collective.followers:
-            self.enter(following, rank, step, value(collective.result), done)
+            there = done if ahead is None else done - ahead[rank]
+            self.enter(following, rank, step, value(collective.result), there)
             following.last = collective.last  # its waits are caused by the same worker
 
     def _deadlocked(self) -> list[str]:
@@ -407,6 +416,9 @@ class Simulation:
             if not ranks:
                 continue
             absent = [rank for rank, step in enumerate(collective.joined) if step == ABSENT]
+            held = [self.nodes[rank].handle for rank in absent]
+            if any(handle is not None and handle.done is not None for handle in held):
+                continue  # they have theirs after the deadline
             stuck.append(f"workers {ranks} wait in {collective.kind} {index} for workers {absent}")
         for node in self.nodes:
             if node.awaited_rank is not None and not self.over:
@@ -417,7 +429,7 @@ class Simulation:
     def usage(self) -> list[dict[str, Any]]:
         """Return the traffic of each line of the network, as `Run.lines`."""
         end = self.availability.wall_clock(self.end)
-        return self.lines.network.usage(end) if self.lines is not None and 0 < end < inf else []
+        return self.transport.usage(end) if 0 < end < inf else []
 
     def name_of(self, rank: int) -> str:
         """Return a node's name as error messages and notes give it."""

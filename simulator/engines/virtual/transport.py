@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from math import inf
 from typing import Any, Protocol
 
+import numpy as np
+
 from paceline.simulator.cluster.failures import PATIENCE, Calendar
 from paceline.simulator.engines.collective import Collective
 from paceline.simulator.network.closed_form import ClosedForm, MessageRoute, Nic, Traffic
@@ -17,14 +19,21 @@ from paceline.simulator.network.region_path import RegionPath
 
 
 class Transport(Protocol):
-    """The transport of one run. `traffic`: the bytes that it has carried, for the observer."""
+    """The transport of one run.
+
+    `traffic`: what it has carried, counted as by `Traffic`. `staggered`: whether it asks when each
+    worker joined a collective, which then has `arrivals`.
+    """
 
     traffic: Any
+    staggered: bool
 
     def route(self, source: int, to: int) -> Any:
-        """Return the route of messages from one node to another.
+        """Return the route of messages from one node to another, with `MessageRoute`'s attributes.
 
-        If it is `shared`, its `start` carries a message; else the node knows when it arrives.
+        Where it is `shared`, its `start(sender, value)` carries a message; else its `send` says
+        when that arrives. Only messages in the run's `undelivered` need `in_flight` and
+        `receiving_nic`.
         """
 
     def carry(self, collective: Collective, sizes: Sequence[float]) -> None:
@@ -35,6 +44,9 @@ class Transport(Protocol):
 
     def answer(self, handle: Collective, question: Collective) -> None:
         """Answer the question of all workers whether a collective is done."""
+
+    def usage(self, end: float) -> list[dict[str, Any]]:
+        """Return the traffic of each line up to the time `end`, as `Run.lines`."""
 
 
 class Interrupted(MessageRoute):
@@ -70,6 +82,7 @@ class ClosedFormTransport:
         self.traffic = Traffic(
             ClosedForm(run.scenario), run.seed, self._interrupted if run.calendars else None
         )
+        self.staggered = self.traffic.network.staggered
         bandwidth = run.scenario.server.bandwidth
         self._nic_in = Nic(bandwidth) if bandwidth else None
         self._nic_out = Nic(bandwidth) if bandwidth else None
@@ -109,9 +122,20 @@ class ClosedFormTransport:
         if not run.recovery.begin(collective, team, begins, free):
             return
         self._links_free = begins + transmission
+        if self.staggered and not run.outages:
+            joined = np.array([collective.arrivals[rank] for rank in range(run.workers)])
+            collective.ahead = self.traffic.network.ahead(np.maximum(joined, free)).tolist()
         run.complete(collective, team, self._links_free + latency, run.release_at)
 
     def answer(self, handle: Collective, question: Collective) -> None:
         """Answer at once: when the collective is done is known."""
         handle.answer(question)
-        self._run.release_at(question.done, question.waiting)
+        run = self._run
+        if self.staggered and not run.outages and question.begins <= run.deadline:
+            asked = np.array(question.payloads)
+            question.ahead = self.traffic.network.told_ahead(asked).tolist()
+        run.release_at(question.done, question.waiting)
+
+    def usage(self, end: float) -> list[dict[str, Any]]:
+        """Return nothing: no lines are shared."""
+        return []

@@ -19,10 +19,10 @@ LINK_KEYS = ("sharing", "profile", "outages")
 def network_problems(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
     """Yield the problems of [network], and of the places that groups and the server name."""
     found = [*_settings(scenario), *_places(scenario), *_table(scenario, programs)]
-    flows = scenario.network.model == "flows"
-    found += _flows(scenario) if flows else _closed_form(scenario)
+    model = scenario.network.model
+    found += {"closed-form": _closed_form, "flows": _flows}[model](scenario)
     yield from found
-    if flows and not found:
+    if model == "flows" and not found:
         from paceline.simulator.load.checks.graph import (  # noqa: PLC0415 - only with flows
             graph_problems,
         )
@@ -138,7 +138,7 @@ def _places(scenario: Scenario) -> Iterator[Problem]:
     seen: dict[frozenset[str], int] = {}
     for index, link in enumerate(network.link):
         for end, name in enumerate(link.between):
-            if network.model == "closed-form" and name not in places:
+            if network.closed_form and name not in places:
                 yield Problem(
                     ("network", "link", index, "between", end),
                     f"no worker is in this region; {nearest(name, places, 'places')}; or set "

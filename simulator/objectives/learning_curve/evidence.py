@@ -3,26 +3,29 @@
 Published: a law of the log of the final loss over data-parallel's on as many tokens, of M replicas
 that average every H steps and N parameters,
 
-    f(H) (a + d ln(N / 1e9) + b log2(M)^c (N / 1e9)^-g),    f(H) = (1 - H^-h) / (1 - 30^-h),
+    a + d ln(N / 1e9) + b log2(M)^c (N / 1e9)^-g    at H = 30,
 
-so that H = 1 costs nothing. It is fitted to `diloco_losses.csv` (Charles et al., arXiv 2503.09799,
-table 4; Kale et al., arXiv 2502.12996), and in H also to the one number that Douillard et al.
-(arXiv 2311.08105, section 3.1) give of their sweep of periods. The fit takes milliseconds and is
+which grows from nothing at H = 1 with ln H, and beyond H = 30, for M > 1, by k for each factor e.
+It is fitted to `diloco_losses.csv` (Charles et al., arXiv 2503.09799, table 4; Kale et al., arXiv
+2502.12996), and in H also to the one number that Douillard et al. (arXiv 2311.08105, section 3.1)
+give of their sweep of periods. The fit takes milliseconds and is
 made when first asked for.
 """
 
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from paceline.simulator.inputs import untrusted
 
+USUAL = 30  # period of most rows
 TABLE = Path(__file__).with_name("diloco_losses.csv")
 SWEEP = (150e6, 8, 50, 1000, math.log(1 + math.log(1.029) / math.log(15.02)))
 """Parameters, replicas, two periods, and the log ratio of their losses: perplexity grows by 2.9 %,
@@ -40,29 +43,22 @@ UNTUNED = 0.005  # log loss for each doubling beyond: an assumption, and said
 BEYOND = {"parameters": 0.5, "replicas": 0.75, "period": 0.25, "tokens per parameter": 0.3}
 """Relative standard deviation of the law's value for each factor of ten beyond the evidence."""
 UNKNOWN = 0.2  # standard deviation, at 8 replicas and period 30, where nothing is published
+COLUMNS = ("parameters", "replicas", "period", "group", "log_ratio", "rounding")
+START = (-2e-3, -4e-4, math.log(0.003), 1.5, 0.25, 4e-3)
+BOUNDS = ((-1, -1, -20, 0.1, -2, -1), (1, 1, 0, 5, 2, 1))
+SCALE = (1e-3, 1e-4, 0.1, 0.1, 0.1, 1e-3)
+SETUP = 0.01  # standard deviation between set-ups, by which own runs outweigh published ones
 DISAGREE = 2.0  # standard deviations
 Z90 = 1.645
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Published losses, as arrays: `group` numbers the sizes of each paper."""
-
-    parameters: np.ndarray
-    replicas: np.ndarray
-    period: np.ndarray
-    group: np.ndarray
-    log_ratio: np.ndarray
-    rounding: np.ndarray
-
-    def take(self, keep: np.ndarray) -> "Rows":
-        """Return the rows that `keep` selects."""
-        return Rows(*(getattr(self, name)[keep] for name in self.__dataclass_fields__))
+ALIKE_WITHIN = (4.0, 8.0, 8.0)  # doublings of replicas, period, parameters: errors become apart
+NEAR = (1.0, 2.0, 3.3)  # doublings within which an own run counts as measured
+Place = tuple[float, float, float]
+"""Replicas, period and parameters."""
 
 
 @dataclass(frozen=True)
 class Law:
-    """The fitted law: `theta` = (a, d, ln b, c, g, h), its covariance, and the runs' own spread.
+    """The fitted law: `theta` = (a, d, ln b, c, g, k), its covariance, and the runs' own spread.
 
     `spread`: relative standard deviation of one run's loss.
     """
@@ -73,14 +69,12 @@ class Law:
 
     def mean(self, parameters: float, replicas: float, period: float) -> float:
         """Return the expected log ratio."""
-        return float(_law(self.theta, *map(np.asarray, (parameters, replicas, period))))
+        return float(_law(self.theta, parameters, replicas, period))
 
     def sd(self, parameters: float, replicas: float, period: float) -> float:
         """Return the standard deviation of the log ratio of two runs, by the fit alone."""
-        at = [np.asarray([each]) for each in (parameters, replicas, period)]
-        slope = _slopes(lambda theta: _law(theta, *at), self.theta)[0]
-        noise = self.spread**2 * 2 if period > 1 else 0.0
-        return float(math.sqrt(slope @ self.covariance @ slope + noise))
+        slope = _slopes(lambda theta: _law(theta, parameters, replicas, period), self.theta)
+        return math.sqrt(slope @ self.covariance @ slope + self.spread**2 * 2 * (period > 1))
 
 
 @dataclass(frozen=True)
@@ -93,6 +87,11 @@ class OwnRun:
     parameters: float
     log_ratio: float
     sd: float
+
+    @property
+    def place(self) -> Place:
+        """Return replicas, period and parameters."""
+        return self.replicas, self.period, self.parameters
 
 
 @dataclass(frozen=True)
@@ -131,7 +130,8 @@ def penalty(  # noqa: PLR0913
     if period <= 1:
         return Penalty(0.0, 0.0, "published", f"{program} with period 1 is data-parallel")
     ratio = (tokens or TOKENS * parameters) / parameters
-    mean, sd, said = _expected(program, replicas, period, parameters, ratio)
+    at = replicas, period, parameters
+    mean, sd, said = _expected(program, *at, ratio)
     basis = "extrapolated" if said else "published"
     words = [f"published runs of {PARAMETERS[0]:.2g} to {PARAMETERS[1]:.2g} parameters"]
     if outer_lr is not None and program in ALIKE:
@@ -139,12 +139,9 @@ def penalty(  # noqa: PLR0913
         mean, sd = mean + shift, math.hypot(sd, shift)
         said += why
     if runs:
-        mean, sd, words = _updated((replicas, period), mean, sd, runs, program in ALIKE)
-        near = any(
-            abs(math.log2(replicas / each.replicas)) <= 1
-            and abs(math.log2(period / each.period)) <= 2
-            for each in runs
-        )
+        mean, sd, words = _updated(at, mean, sd, runs, program in ALIKE)
+        off = np.abs(np.log2(at) - np.log2([each.place for each in runs]))
+        near = (off <= NEAR).all(axis=1).any()
         basis, said = ("measured", []) if near else ("extrapolated", ["far from the own run"])
     low, high = (math.expm1(mean + side * Z90 * sd) for side in (-1, 1))
     sentence = (
@@ -156,12 +153,12 @@ def penalty(  # noqa: PLR0913
 
 
 def _expected(
-    program: str, replicas: int, period: float, parameters: float, ratio: float
+    program: str, replicas: float, period: float, parameters: float, ratio: float
 ) -> tuple[float, float, list[str]]:
     """Return the law's mean and standard deviation, and what is beyond the evidence."""
     law = published()
     if program not in ALIKE:
-        shape = math.log2(max(replicas, 1)) / 3 * float(_periods(np.asarray(period), law.theta[5]))
+        shape = math.log2(max(replicas, 1)) / 3 * math.log(period) / math.log(USUAL)
         return 0.0, UNKNOWN * shape, []
     mean = law.mean(parameters, replicas, period)
     size = max(abs(mean), law.mean(parameters, max(replicas, 2), period))
@@ -196,35 +193,31 @@ def _untuned(replicas: int, rate: float, momentum: float) -> tuple[float, list[s
 
 
 def _updated(
-    at: tuple[float, float], mean: float, sd: float, runs: Sequence[OwnRun], known: bool
+    at: Place, mean: float, sd: float, runs: Sequence[OwnRun], known: bool
 ) -> tuple[float, float, list[str]]:
-    """Combine the law with own runs: its error is alike where replicas and periods are alike.
+    """Combine the law with own runs: its error is alike at alike replicas, periods and sizes.
 
-    The law's error is a Gaussian process whose standard deviation is the law's, so that own runs
-    count by their precision and scale with the law's shape.
+    The law's error is a Gaussian process whose standard deviation is the law's and that of
+    set-ups, so that own runs count by their precision and scale with the law's shape.
     """
-    places = [at, *((each.replicas, each.period) for each in runs)]
-    laws = [
-        _expected(each.program, each.replicas, each.period, each.parameters, TOKENS)
-        for each in runs
-    ]
-    sds = np.array([sd, *(each[1] for each in laws)])
-    logs = np.log2(np.array(places, float))
-    apart = np.abs(logs[:, None] - logs[None]) / (4.0, 8.0)
+    laws = [_expected(each.program, *each.place, TOKENS) for each in runs]
+    logs = np.log2([at, *(each.place for each in runs)])
+    setup = SETUP * np.minimum(logs[:, 1] / math.log2(USUAL), 1.0) * known
+    sds = np.hypot(setup, [sd, *(each[1] for each in laws)])
+    apart = np.abs(logs[:, None] - logs[None]) / ALIKE_WITHIN
     joint = np.outer(sds, sds) * np.exp(-apart.sum(-1))
-    seen = joint[1:, 1:] + np.diag([each.sd**2 for each in runs])
-    wrong = np.array([run.log_ratio - law[0] for run, law in zip(runs, laws, strict=True)])
+    seen = joint[1:, 1:] + np.diag([each.sd**2 + 1e-12 for each in runs])
     gain = np.linalg.solve(seen, joint[1:, 0])
-    found = float(mean + gain @ wrong), float(math.sqrt(max(sd**2 - gain @ joint[1:, 0], 0.0)))
     words = [f"own run{'s' * (len(runs) > 1)} of {runs[0].program}"]
-    for run, law in zip(runs, laws, strict=True):
-        if known and abs(run.log_ratio - law[0]) > DISAGREE * math.hypot(run.sd, law[1]):
+    for run, (law, own_sd, _), share in zip(runs, laws, gain.tolist(), strict=True):
+        mean += share * (run.log_ratio - law)
+        if known and abs(run.log_ratio - law) > DISAGREE * math.hypot(run.sd, own_sd):
             words.append(
                 f"the own run (M = {run.replicas}, H = {run.period:g}: "
                 f"{math.expm1(run.log_ratio):+.1%}) disagrees with published ones "
-                f"({math.expm1(law[0]):+.1%})"
+                f"({math.expm1(law):+.1%})"
             )
-    return *found, words
+    return mean, math.sqrt(max(joint[0, 0] - gain @ joint[1:, 0], 0.0)), words
 
 
 @cache
@@ -234,67 +227,57 @@ def published() -> Law:
 
 
 @cache
-def rows() -> Rows:
-    """Read the published losses that come with the package."""
+def rows() -> np.ndarray:
+    """Read the published losses that come with the package, as rows of `COLUMNS`."""
     lines = [*csv.DictReader(io.StringIO(untrusted.text(TABLE)))]
-    base = {
-        (each["source"], each["parameters"]): (number, each)
-        for number, each in enumerate(lines)
-        if each["method"] == "data-parallel"
-    }
+    below = {(each["source"], each["parameters"]): (number, float(each["loss"]))
+             for number, each in enumerate(lines) if each["method"] == "data-parallel"}  # fmt: skip
     found = []
     for each in lines:
-        group, below = base[each["source"], each["parameters"]]
-        if each is not below:
-            own, other = float(each["loss"]), float(below["loss"])
-            digits = len(each["loss"].partition(".")[2])
+        group, base = below[each["source"], each["parameters"]]
+        rounded = ROUNDED if len(each["loss"].partition(".")[2]) == 2 else 0.0
+        if each["method"] != "data-parallel":
             numbers = [float(each[key]) for key in ("parameters", "replicas", "period")]
-            rounding = ROUNDED / own if digits == 2 else 0.0
-            found.append([*numbers, group, math.log(own / other), rounding])
-    return Rows(*np.array(found).T)
+            loss = float(each["loss"])
+            found.append([*numbers, group, math.log(loss / base), rounded / loss])
+    return np.array(found)
 
 
-def fit(given: Rows) -> Law:
+def fit(given: np.ndarray) -> Law:
     """Fit the law to rows, by generalised least squares: rows of a size share their baseline."""
     from scipy.optimize import least_squares  # noqa: PLC0415 - not needed by other objectives
 
-    alike = given.group[:, None] == given.group[None]
-    rounding = np.diag(given.rounding**2) + alike * np.outer(given.rounding, given.rounding)
-    spread, theta = 5e-4, np.array([-2e-3, -4e-4, math.log(0.007), 1.3, 0.3, 0.2])
+    *places, group, seen, rounding = given.T
+    alike = group[:, None] == group
+    rounded = np.diag(rounding**2) + alike * np.outer(rounding, rounding)
+    parameters, replicas, *periods, said = SWEEP
+    sweep = np.full(2, parameters), np.full(2, replicas), np.array(periods)
+    law, theta = Law(np.empty(0), np.empty(0), 5e-4), np.array(START)
     for _ in range(3):
-        root = np.linalg.cholesky(spread**2 * (np.eye(len(alike)) + alike) + rounding)
+        root = np.linalg.cholesky(law.spread**2 * (np.eye(len(seen)) + alike) + rounded)
 
         def wrong(theta: np.ndarray, root: np.ndarray = root) -> np.ndarray:
-            found = _law(theta, given.parameters, given.replicas, given.period) - given.log_ratio
-            parameters, replicas, short, long, said = SWEEP
-            ends = _law(theta, *(np.array([x, x]) for x in (parameters, replicas)),
-                        np.array([short, long]))  # fmt: skip
-            sweep = (ends[1] - ends[0] - said) / (SWEEP_SD * said)
-            return np.append(np.linalg.solve(root, found), sweep)
+            rise = np.diff(_law(theta, *sweep)) - said
+            whitened = np.linalg.solve(root, _law(theta, *places) - seen)
+            return np.append(whitened, rise / (SWEEP_SD * said))
 
-        theta = least_squares(wrong, theta, x_scale=[1e-3, 1e-4, 0.1, 0.1, 0.1, 0.1]).x
+        theta = least_squares(wrong, theta, bounds=BOUNDS, x_scale=SCALE).x
         slopes = _slopes(wrong, theta)
-        chi = float(np.square(wrong(theta)[:-1]).sum()) / max(len(alike) - len(theta), 1)
-        spread *= math.sqrt(chi)
-    return Law(theta, np.linalg.inv(slopes.T @ slopes), spread)
+        chi = float(np.square(wrong(theta)[:-1]).sum()) / max(len(seen) - len(theta), 1)
+        law = Law(theta, np.linalg.inv(slopes.T @ slopes), law.spread * math.sqrt(chi))
+    return law
 
 
-def _law(
-    theta: np.ndarray, parameters: np.ndarray, replicas: np.ndarray, period: np.ndarray
-) -> np.ndarray:
-    a, d, log_b, c, g, h = theta
-    size = np.log(parameters / 1e9)
-    apart = np.log2(np.maximum(replicas, 1)) ** c * np.exp(log_b - g * size)
-    found: np.ndarray = _periods(period, h) * (a + d * size + apart)
+def _law(theta: np.ndarray, parameters: Any, replicas: Any, period: Any) -> np.ndarray:
+    a, d, log_b, c, g, k = theta
+    size, beyond = np.log(parameters / 1e9), np.log(period / USUAL)
+    usual = a + d * size + np.log2(np.maximum(replicas, 1)) ** c * np.exp(log_b - g * size)
+    grown = usual * (1 + np.minimum(beyond, 0) / math.log(USUAL))
+    found: np.ndarray = grown + k * np.maximum(beyond, 0) * (np.asarray(replicas) > 1)
     return found
 
 
-def _periods(period: np.ndarray, h: float) -> np.ndarray:
-    found: np.ndarray = np.expm1(-h * np.log(period)) / math.expm1(-h * math.log(30))
-    return found
-
-
-def _slopes(function, theta: np.ndarray) -> np.ndarray:  # type: ignore[no-untyped-def]
+def _slopes(function: Callable[[np.ndarray], np.ndarray], theta: np.ndarray) -> np.ndarray:
     """Return the derivatives of a function's values by each number, by central differences."""
-    steps = 1e-5 * np.eye(len(theta))
-    return np.stack([(function(theta + e) - function(theta - e)) / 2e-5 for e in steps], axis=-1)
+    ends = [(function(theta + e), function(theta - e)) for e in 1e-5 * np.eye(len(theta))]
+    return np.stack([(above - below) / 2e-5 for above, below in ends], axis=-1)
