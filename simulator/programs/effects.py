@@ -178,7 +178,7 @@ class Node(ABC):
         transform: Any,
         tau: Callable[[int], float],
     ) -> tuple[Vector, Any, int]:
-        """Take local steps k, k + 1, ... from `x`, up to the first by which there are `tau` of them.
+        """Take local steps k, k + 1, ... from `x`, up to the first at which `tau` are done.
 
         Return the parameters, the state of the `transform`, and the last step's number. All steps
         but the last are marked. An engine may do many at once, since nothing looks in between.

@@ -396,7 +396,8 @@ class RunSettings(Section):
     sampling: Literal["keyed", "aggregate"] = Field(
         default="keyed",
         description="compute times drawn step by step, the same under every algorithm, or as sums "
-        "over the steps between communications, where their law is known",
+        "over the steps between communications, where their law is known; likewise local steps on "
+        "a quadratic",
     )
     timeline_spans: int = Field(
         default=5000, ge=0, le=10**8, description="longest timeline kept, in spans"

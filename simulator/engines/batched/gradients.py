@@ -8,7 +8,6 @@ import numpy as np
 
 from paceline.simulator.distributions.distribution import Array
 from paceline.simulator.distributions.random_streams import Purpose, generator, quick
-from paceline.simulator.engines.batched import jumps
 from paceline.simulator.engines.batched.arrays import PerWorker, Stack, array
 from paceline.simulator.engines.batched.compute_times import share
 from paceline.simulator.engines.unsupported import Unsupported
@@ -81,11 +80,13 @@ class QuadraticGradients:
 
     @property
     def jump(self) -> Any:
-        """Several steps at once; None where they are not normal, or coordinates depend on others."""
+        """Several steps at once; None where they are not normal, or not one by coordinate."""
         return None if self._couplings is not None or self._first.growth else self._draw_steps
 
     def _draw_steps(self, x: Vector, state: Any, transform: Any, rates: Sequence[float]) -> Any:
         """Return parameters and state after steps at these rates, drawn from their joint law."""
+        from paceline.simulator.engines.batched import jumps  # noqa: PLC0415 - numba takes half a second
+
         P, root = jumps.law(transform, tuple(rates), tuple(self._first.spectrum.tolist()))
         if self._joint is None:
             own = [quick(each.seed, Purpose.AGGREGATE, Purpose.BATCH) for each in self._objectives]

@@ -1,22 +1,22 @@
-"""The joint normal law of many local steps on a diagonal quadratic, so that one draw takes them all.
+"""The joint normal law of many local steps on a diagonal quadratic: one draw takes them all.
 
 In each coordinate let y be the distance from the worker's optimum and u the buffer of a linear
 transform (heavy ball, Nesterov). A step sees the gradient g = h y + xi of curvature h, where xi is
-normal, and is linear: z becomes A z + b xi with z = (y, u). So n steps give P z and a normal vector,
-where P is the product of their matrices and its covariance what the noise of all of them becomes.
-Both are composed in pairs of steps, pairs of pairs and so on, for all coordinates at once.
+normal, and is linear: z becomes A z + b xi with z = (y, u). So n steps give P z, where P is the
+product of their matrices, and a normal vector, whose covariance S each step turns into
+A S A' + b b'. Compiled, since with a schedule of rates every period has a law of its own.
 """
 
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numba import njit, types
 
 from paceline.simulator.distributions.distribution import Array
-from paceline.simulator.programs.pieces.transform import Identity, Momentum, Nesterov
+from paceline.simulator.programs.pieces.transform import Identity
 
-LINEAR = Identity, Momentum, Nesterov
-LONGEST = 1024  # steps of one draw, at most
+_vector, _arrays = types.float64[::1], types.float64[:, ::1]
 
 
 @lru_cache(maxsize=64)
@@ -26,30 +26,36 @@ def law(transform: Any, rates: tuple[float, ...], curvature: tuple[float, ...]) 
     `rates`: of the steps; m: 2, or 1 where the transform has no buffer.
     """
     size = 1 if type(transform) is Identity else 2
-    one, zero = np.eye(2)  # what (g, u) become: the transform's rule is asked, not repeated
-    (dg, du), (ug, uu) = transform.update(one, zero, 0.0)
-    r, ones = np.array(rates)[:, None], np.ones((len(rates), 1))
-    b = np.array([-dg * r, ug * ones])
-    A = np.array([[ones, -du * r], [0 * ones, uu * ones]]) + np.zeros(len(curvature))
-    A[:, 0] += b * curvature
-    steps = np.stack([A, np.broadcast_to(b[:, None] * b, A.shape)])[:, :size, :size]
-    rest = None
-    while (count := steps.shape[3]) > 1:
-        if count % 2:
-            last = steps[..., -1:, :]
-            rest = last if rest is None else _followed(last, rest)
-        steps = _followed(steps[..., : count - 1 : 2, :], steps[..., 1:count:2, :])
-    P, S = (steps if rest is None else _followed(steps, rest))[..., 0, :]
-    root = np.zeros_like(S)
-    root[0, 0] = np.sqrt(S[0, 0])
-    if size == 2:
-        np.divide(S[1, 0], root[0, 0], out=root[1, 0], where=root[0, 0] > 0)
-        root[1, 1] = np.sqrt(np.maximum(S[1, 1] - root[1, 0] ** 2, 0.0))  # zero up to rounding
-    return np.stack([P, root])
+    unit = np.eye(2)  # of (g, u): the transform's rule is asked, not repeated
+    (dg, du), (ug, uu) = transform.update(unit[0], unit[1], 0.0)
+    found = np.zeros((7, len(curvature)))
+    _follow(np.array(rates), np.array(curvature), dg, du, ug, uu, found)
+    P, (S, covariance, of_buffer) = found[:4].reshape(2, 2, -1), found[4:]
+    root = np.zeros_like(P)
+    root[0, 0] = np.sqrt(S)
+    np.divide(covariance, root[0, 0], out=root[1, 0], where=root[0, 0] > 0)
+    root[1, 1] = np.sqrt(np.maximum(of_buffer - root[1, 0] ** 2, 0.0))  # zero up to rounding
+    return np.stack([P, root])[:, :size, :size]
 
 
-def _followed(first: Array, then: Array) -> Array:
-    """Compose matrices and covariances, shape (2, m, m, steps, coordinates)."""
-    (P, S), (Q, T) = first, then
-    product = np.einsum("ij...,jk...->ik...", Q, P)
-    return np.stack([product, np.einsum("ij...,jk...,lk...->il...", Q, S, Q) + T])
+@njit(
+    types.void(_vector, _vector, *[types.float64] * 4, _arrays), cache=True, nogil=True,
+    error_model="numpy",
+)  # fmt: skip
+def _follow(rates, curvature, dg, du, ug, uu, found):  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917
+    """Follow P by rows, and the variance of y, the covariance, and the variance of u, in `found`.
+
+    The direction is dg g + du u, and the next buffer ug g + uu u.
+    """
+    found[0], found[3] = 1.0, 1.0
+    for r in rates:
+        for i in range(len(curvature)):
+            h = curvature[i]
+            a, b, c, d = 1 - r * dg * h, -r * du, ug * h, uu
+            for j in range(2):
+                y, u = found[j, i], found[2 + j, i]
+                found[j, i], found[2 + j, i] = a * y + b * u, c * y + d * u
+            s, t, v = found[4, i], found[5, i], found[6, i]
+            found[4, i] = a * a * s + 2 * a * b * t + b * b * v + r * r * dg * dg
+            found[5, i] = a * c * s + (a * d + b * c) * t + b * d * v - r * dg * ug
+            found[6, i] = c * c * s + 2 * c * d * t + d * d * v + ug * ug

@@ -14,12 +14,15 @@ from paceline.simulator.distributions.distribution import Array
 from paceline.simulator.engines import payloads
 from paceline.simulator.engines.batched.arrays import PerWorker, Stack, array
 from paceline.simulator.engines.batched.clocks import Clocks, Timed
-from paceline.simulator.engines.batched.jumps import LINEAR, LONGEST
 from paceline.simulator.engines.node import RefusingNode
 from paceline.simulator.engines.tolerances import TIME_TOLERANCE
 from paceline.simulator.engines.unsupported import Unsupported
 from paceline.simulator.objectives.objective import GradientSource
 from paceline.simulator.programs.effects import Handle, Payload, Pieces, Vector
+from paceline.simulator.programs.pieces.transform import Identity, Momentum, Nesterov
+
+LINEAR = Identity, Momentum, Nesterov  # transforms by which steps stay normal
+LONGEST = 1024  # steps of one draw, at most
 
 
 class SeedsDiffer(BaseException):

@@ -2,8 +2,9 @@
 
 The trace (`server_trace`) lists the server's operations, the same for all seeds; the loop plays
 them against the workers' own compute times and latencies and finds who sends which gradient when.
-In time-only runs that is all there is to simulate, and numba runs it at tens of nanoseconds a
-gradient, without the GIL, so that seeds run in parallel threads.
+Numba runs that at tens of nanoseconds a gradient, without the GIL, so that seeds run in parallel
+threads. On a diagonal quadratic it computes the vectors, too: a gradient when the server receives
+it, since its worker's parameters stay as they are until it is answered.
 
 How it works: a worker whose answer has been sent is `ready`. Before each RECEIVE the loop lets all
 ready workers compute and send their next gradient, which puts a message into a heap by time of
@@ -20,6 +21,7 @@ Invariants:
   that was closed is none.
 - `hole`: the top of the heap has been taken and not yet replaced. The message that usually follows
   takes its place at once, which saves half of the heap's work.
+- Vectors are rounded as NumPy rounds them: no fused multiply-add, no sum in another order.
 - Codes of operations and of gate rules are compiled into cached code: never renumber them.
 
 After a change: tests/engines/test_compiled.py (every count equal to the reference engine, every
@@ -33,18 +35,7 @@ import numpy as np
 from numba import cfunc, from_dtype, njit, types
 
 from paceline.simulator.engines.compiled import normals
-from paceline.simulator.engines.compiled.registers import (
-    ADD,
-    DISCARD,
-    FIELD,
-    GATE,
-    MARK,
-    RECEIVE,
-    SCALE,
-    SEND,
-    VECTOR,
-    WORK,
-)
+from paceline.simulator.engines.compiled.registers import FIELD, VECTOR, Code
 from paceline.simulator.engines.compiled.server_trace import OPERATION
 from paceline.simulator.programs.pieces.gate import ALL, GO, Rule
 
@@ -167,10 +158,9 @@ def _lengthen(state, begun, size):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _compute(noises, worker, vectors, to, models, optima, law):  # type: ignore[no-untyped-def]
-    """Compute a worker's gradient of the diagonal quadratic, in the order of its `slope`."""
-    normals.fill(noises, worker, vectors, to)
-    for i in range(law.shape[1]):
+def _add_slope(vectors, to, models, worker, optima, law):  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917
+    """Make noise a gradient of the diagonal quadratic, in the order of its `slope`."""
+    for i in range(vectors.shape[1]):
         slope = (models[worker, i] - optima[worker, i]) * law[0, i]
         vectors[to, i] = slope + law[1, i] * vectors[to, i]
 
@@ -187,10 +177,10 @@ def _operate(code, vectors, registers, factor):  # type: ignore[no-untyped-def]
     """Compute with vectors, rounding as NumPy does: no product is fused with its sum."""
     field = (1 << FIELD) - 1
     to, a, b = registers & field, (registers >> FIELD) & field, registers >> 2 * FIELD
-    if code == ADD:
+    if code == Code.ADD:
         for i in range(vectors.shape[1]):
             vectors[to, i] = vectors[a, i] + factor * vectors[b, i]
-    elif code == SCALE:
+    elif code == Code.SCALE:
         for i in range(vectors.shape[1]):
             vectors[to, i] = factor * vectors[b, i]
     else:
@@ -219,15 +209,15 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
     messages to the server. `ready`, `slots`, `held` (workers,): ranks. `begun` (workers + 2,):
     service start times of the last k + 1 messages, k being the longest queue so far. `ages`: the
     histogram of staleness. `gate`: the state of the gate's `rule`. `marks`: room for marks. With
-    vectors of d coordinates, otherwise 0: `vectors` (registers, d) of the server; `models`, `optima`
-    (workers, d): what the server answered last, and optima; `law` (2, d): curvatures, and standard
+    vectors of d coordinates, otherwise 0: `vectors` (registers, d) of the server; `models`,
+    `optima` (workers, d): what it answered last, and optima; `law` (2, d): curvatures, and standard
     deviations of noise; `shown`: vectors of the marks; `noises`: the workers' streams of numbers.
     """
     state = run[0]
     for place in range(state.place, len(trace)):
         state.place = place
         code = trace[place].code
-        if code == RECEIVE:
+        if code == Code.RECEIVE:
             while state.ready > 0:
                 worker = ready[state.ready_first]
                 me = workers[worker]
@@ -300,17 +290,18 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
             state.now = now + state.receive
             slot = trace[place].slot
             if law.shape[1]:
-                _compute(noises, worker, vectors, slot >> VECTOR, models, optima, law)
+                normals.fill(noises, worker, vectors, slot >> VECTOR)
+                _add_slope(vectors, slot >> VECTOR, models, worker, optima, law)
             slots[slot & SLOT] = worker
-        elif code == WORK:
+        elif code == Code.WORK:
             state.now += trace[place].seconds
-        elif code == SEND:
+        elif code == Code.SEND:
             slot = trace[place].slot
             worker = slots[slot & SLOT]
             if law.shape[1]:
                 _copy(vectors, slot >> VECTOR, models, worker)
             _answer(state, workers, ready, downs, worker)
-        elif code == MARK:
+        elif code == Code.MARK:
             state.updates += 1
             step = state.step
             if step >= state.mark_at:
@@ -324,7 +315,7 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
                 if state.shown == len(marks) or step >= state.limit:
                     state.place += 1
                     return POINT
-        elif code == GATE:
+        elif code == Code.GATE:
             slot = trace[place].slot
             worker = slots[slot & SLOT]
             follows = rule(gate, worker)
@@ -341,7 +332,7 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
                     _answer(state, workers, ready, downs, held[state.held_first])
                     state.held -= 1
                     state.held_first = _next(held, state.held_first)
-        elif code == DISCARD:
+        elif code == Code.DISCARD:
             state.step -= 1
             ages[state.stale] -= 1
         else:

@@ -7,14 +7,27 @@ operation does both, rounding twice as NumPy does. A stand-in that is dropped fr
 
 import struct
 from collections.abc import Callable
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
 from paceline.simulator.engines.unsupported import Unknown, Unsupported
 
-RECEIVE, WORK, MARK, SEND, GATE, DISCARD, ADD, SCALE, DIVIDE = range(9)
-"""Codes of operations. Never renumber them: compiled code that is cached would not notice."""
+
+class Code(IntEnum):
+    """Operations. Never renumber them: compiled code that is cached would not notice."""
+
+    RECEIVE = 0
+    WORK = 1
+    MARK = 2
+    SEND = 3
+    GATE = 4
+    DISCARD = 5
+    ADD = 6
+    SCALE = 7
+    DIVIDE = 8
+
 
 pack = struct.Struct("=iid").pack  # an operation
 FIELD = 10  # bits of a register's number where three are packed into one integer
@@ -40,8 +53,8 @@ class Registers:
         if number == 1 << FIELD:
             raise Unsupported("its server keeps too many vectors")
         self.count = number + 1
-        self.marks.append(pack(MARK, number << VECTOR, 0.0))
-        for table, code in ((self.sends, SEND), (self.receives, RECEIVE)):
+        self.marks.append(pack(Code.MARK, number << VECTOR, 0.0))
+        for table, code in ((self.sends, Code.SEND), (self.receives, Code.RECEIVE)):
             of_slots = range(number << VECTOR, (number << VECTOR) + self._slots)
             table.append([pack(code, slot, 0.0) for slot in of_slots])
         return number
@@ -55,10 +68,10 @@ class Registers:
     def _stand_ins(self, note: Callable[[bytes], None]) -> tuple[Any, Any, Callable[[], Any]]:
         """Make the classes of stand-ins.
 
-        Closures, which CPython reads faster than attributes: the tracing of one gradient takes as
-        long as the loop needs for several.
+        Closures, which CPython reads faster than attributes: tracing a gradient takes as long as
+        the loop needs for several.
         """
-        free, create = self._free, object.__new__
+        free, create, adds = self._free, object.__new__, int(Code.ADD)
         take, give = free.pop, free.append
 
         def new() -> Any:
@@ -74,11 +87,10 @@ class Registers:
 
         def scaled(x: Any, factor: Any) -> Any:
             made = create(Scaled)
-            made.register = x
-            made.factor = factor if type(factor) is float else plain_number(x, factor)
+            made.register, made.factor = x, factor if type(factor) is float else real(x, factor)
             return made
 
-        def plain_number(x: Any, value: Any) -> float:
+        def real(x: Any, value: Any) -> float:
             if not isinstance(value, int | float | np.floating | np.integer):
                 x._refuse()
             return float(value)
@@ -95,28 +107,25 @@ class Registers:
 
             def __add__(self, other: Any) -> Any:
                 if type(other) is Scaled:
-                    return operate(ADD, self.number, other.register.number, other.factor)
+                    return operate(adds, self.number, other.register.number, other.factor)
                 if type(other) is not Register:
                     self._refuse()
-                return operate(ADD, self.number, other.number, 1.0)
+                return operate(adds, self.number, other.number, 1.0)
 
             def __sub__(self, other: Any) -> Any:  # exactly the same as adding the negative
                 if type(other) is Scaled:
-                    return operate(ADD, self.number, other.register.number, -other.factor)
+                    return operate(adds, self.number, other.register.number, -other.factor)
                 if type(other) is not Register:
                     self._refuse()
-                return operate(ADD, self.number, other.number, -1.0)
+                return operate(adds, self.number, other.number, -1.0)
 
             def __mul__(self, factor: Any) -> Any:
                 return scaled(self, factor)
 
             __rmul__ = __mul__
 
-            def __neg__(self) -> Any:
-                return scaled(self, -1.0)
-
             def __truediv__(self, divisor: Any) -> Any:
-                return operate(DIVIDE, 0, self.number, plain_number(self, divisor))
+                return operate(Code.DIVIDE, 0, self.number, real(self, divisor))
 
         class Scaled(Unknown):
             """Stand-in for a vector times a factor, not yet computed."""
@@ -127,23 +136,12 @@ class Registers:
             register: Any
 
             def plain(self) -> Any:
-                return operate(SCALE, 0, self.register.number, self.factor)
+                return operate(Code.SCALE, 0, self.register.number, self.factor)
 
             def __add__(self, other: Any) -> Any:
                 return other + self if type(other) is Register else self.plain() + other
 
             def __sub__(self, other: Any) -> Any:
                 return self.plain() - other
-
-            def __mul__(self, factor: Any) -> Any:
-                return scaled(self.plain(), factor)
-
-            __rmul__ = __mul__
-
-            def __neg__(self) -> Any:
-                return scaled(self.register, -self.factor)
-
-            def __truediv__(self, divisor: Any) -> Any:
-                return self.plain() / divisor
 
         return Register, Scaled, new

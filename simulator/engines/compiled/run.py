@@ -1,4 +1,4 @@
-"""Run parameter servers without vectors: all seeds by one trace and a compiled loop.
+"""Run parameter servers, of time alone or on a diagonal quadratic: one trace, a compiled loop.
 
 The programs run once, with stand-ins for the senders (`worker_trace`, `server_trace`); the loop
 then works out the times of each seed by itself, so that nothing depends on which seeds are run

@@ -1,8 +1,9 @@
 """Trace the operations of a server's program once, for all seeds.
 
-In a time-only run a server's program does not depend on who sent a gradient; only the addresses of
-its answers do. So its coroutine runs with stand-ins for the senders (`Sender`), and its effects are
-recorded as operations. A program that looks at a sender raises Unsupported.
+A server's program does not depend on who sent a gradient; only the addresses of its answers do. So
+its coroutine runs with stand-ins for senders (`Sender`), and for vectors (`registers`) unless the
+run is time-only, and its effects are recorded as operations. A program that looks at a stand-in
+raises Unsupported.
 """
 
 import types
@@ -11,17 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from paceline.simulator.engines.compiled.registers import (
-    DISCARD,
-    GATE,
-    MARK,
-    RECEIVE,
-    SEND,
-    VECTOR,
-    WORK,
-    Registers,
-    pack,
-)
+from paceline.simulator.engines.compiled.registers import VECTOR, Code, Registers, pack
 from paceline.simulator.engines.compiled.worker_trace import Begin, TracingNode
 from paceline.simulator.engines.unsupported import Unknown, Unsupported
 from paceline.simulator.objectives.bound import Nothing
@@ -33,7 +24,7 @@ from paceline.simulator.scenario.scenario import Scenario
 # bits the register of the vector that comes, goes or is marked, if any; or three registers.
 OPERATION = np.dtype([("code", "i4"), ("slot", "i4"), ("seconds", "f8")])
 
-_MARK, _DISCARD = pack(MARK, 0, 0.0), pack(DISCARD, 0, 0.0)
+_MARK, _DISCARD = pack(Code.MARK, 0, 0.0), pack(Code.DISCARD, 0, 0.0)
 _new = object.__new__
 
 
@@ -58,8 +49,25 @@ class ServerTrace(TracingNode):
     """The server's trace. `gate`: the gate that it uses, or None; `registers`: its vectors."""
 
     __slots__ = (
-        "_arrivals", "_ask", "_asked", "_gated", "_moves", "_new", "_note", "_operations", "_payload", "_plain", "_sends",
-        "_receive", "_released", "_seconds", "_send", "_slots", "_work", "gate", "registers",
+        "_arrivals",
+        "_ask",
+        "_asked",
+        "_gated",
+        "_moves",
+        "_new",
+        "_note",
+        "_operations",
+        "_payload",
+        "_plain",
+        "_receive",
+        "_released",
+        "_seconds",
+        "_send",
+        "_sends",
+        "_slots",
+        "_work",
+        "gate",
+        "registers",
     )  # fmt: skip
     does = "its server does more than answer the gradients that come"
 
@@ -85,7 +93,7 @@ class ServerTrace(TracingNode):
         self._seconds, self._work = 0.0, b""  # of the last `work`
         self._receive, self._send, self._ask = (
             [pack(code, slot, 0.0) for slot in range(self.workers)]
-            for code in (RECEIVE, SEND, GATE)
+            for code in (Code.RECEIVE, Code.SEND, Code.GATE)
         )
         self._coroutine = begin(self)
 
@@ -125,7 +133,7 @@ class ServerTrace(TracingNode):
         """Record it."""
         if seconds:
             if self._seconds != seconds:
-                self._seconds, self._work = seconds, pack(WORK, 0, seconds)
+                self._seconds, self._work = seconds, pack(Code.WORK, 0, seconds)
             self._note(self._work)
 
     def mark(self, x: Vector) -> None:
@@ -154,7 +162,7 @@ class ServerTrace(TracingNode):
         elif slot == ANSWERED:
             self._refuse()
         elif self._moves:
-            self._operations[-1] = pack(GATE, self._asked | held << VECTOR, 0.0)
+            self._operations[-1] = pack(Code.GATE, self._asked | held << VECTOR, 0.0)
         to.slot = ANSWERED
 
     def through(self, sender: Sender, gate: Gate) -> Iterable[Sender]:
