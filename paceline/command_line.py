@@ -254,9 +254,11 @@ def _theory(  # noqa: PLR0913, PLR0917 - the contract's options
     from paceline.simulator.load.load import load
     from paceline.simulator.reports import terminal
     from paceline.simulator.results import statistics, store
+    from paceline.simulator.studies.learning import penalties
 
     loaded = load(scenario, overrides or (), allow_paths=allow_paths)
-    document = statistics.jsonable(theory.theory(loaded))
+    found = theory.theory(loaded) | {"penalties": penalties(loaded)}
+    document = statistics.jsonable(found)
     if out:
         file, data = out / "theory.json", store.dump(document)
         with store.writing(out, "choose another --out"):

@@ -12,6 +12,7 @@ from threadpoolctl import ThreadpoolController
 
 from paceline.simulator.cluster.workers import ideal_rate
 from paceline.simulator.engines.batched import run as batched
+from paceline.simulator.engines.normalisation import normalised
 from paceline.simulator.engines.unsupported import attempt
 from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.load.load import Programs, known_programs
@@ -39,6 +40,7 @@ def run_seeds(  # noqa: PLR0913 - what is run, and how
     for cannot run the algorithm, `virtual` does, and the runs' `handed_over` says why.
     """
     known = known_programs(programs)
+    scenario, algorithm = taken(scenario, algorithm, programs)
     # Sums must not depend on how many cores a process may use.
     with deferred_interrupts():
         libraries = ThreadpoolController()
@@ -66,6 +68,17 @@ def run_seeds(  # noqa: PLR0913 - what is run, and how
         if engine == "batched":
             run.notes.append(f"run by the virtual engine, not the batched one: {reason}")
     return runs
+
+
+def taken(
+    scenario: Scenario, algorithm: Algorithm, programs: Programs = None
+) -> tuple[Scenario, Algorithm]:
+    """Return what engines run: under a learning curve, the program at its tuned rate."""
+
+    def one(scenario: Scenario, algorithm: Algorithm) -> Run:
+        return run_seeds(scenario, algorithm, [0], programs=programs)[0]
+
+    return normalised(scenario, algorithm, known_programs(programs), one)
 
 
 def pays_off(scenario: Scenario, program: Program) -> bool:

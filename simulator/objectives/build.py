@@ -17,6 +17,9 @@ def dimension_of(spec: Any) -> int | None:
 
     Raises ObjectiveError.
     """
+    if hasattr(spec, "make"):  # of one algorithm, from `engines.normalisation`
+        known: int | None = spec.dimension
+        return known
     if isinstance(spec, Quadratic):
         return coordinates(spec)
     if isinstance(spec, Softmax):
@@ -27,7 +30,11 @@ def dimension_of(spec: Any) -> int | None:
 
 def build(scenario: Scenario, algorithm: Algorithm, seed: int) -> Objective:
     """Build the objective of a scenario for one algorithm with one seed."""
-    spec, workers = scenario.objective, scenario.cluster.workers
+    spec: Any = scenario.objective
+    workers = scenario.cluster.workers
+    if hasattr(spec, "make"):
+        made: Objective = spec.make(workers, seed)
+        return made
     if isinstance(spec, Bound):
         lr, tau = algorithm.parameters["lr"], algorithm.parameters.get("tau", lambda step: 1)
         bound = ErrorBound(

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.results import store
-from paceline.simulator.scenario.tables import Bound, NoObjective, Quadratic, Softmax
+from paceline.simulator.scenario.tables import (
+    Bound,
+    LearningCurve,
+    NoObjective,
+    Quadratic,
+    Softmax,
+)
 
 if TYPE_CHECKING:  # they import this module
     from paceline.simulator.objectives.objective import Objective
@@ -65,8 +71,8 @@ def plugin(kind: str) -> ObjectivePlugin:
 
 def other(spec: Any) -> ObjectivePlugin | None:
     """Return the plug-in of an objective; None for our own. Raises ObjectiveError."""
-    ours = Bound | Quadratic | Softmax | NoObjective
-    return None if isinstance(spec, ours) else plugin(spec.kind)
+    ours = Bound | Quadratic | Softmax | LearningCurve | NoObjective
+    return None if isinstance(spec, ours) or hasattr(spec, "make") else plugin(spec.kind)
 
 
 def versions(*specs: Any) -> dict[str, str]:

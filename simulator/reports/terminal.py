@@ -54,7 +54,7 @@ def summary(result: "Result") -> Table:
         ),
         "final_loss": lambda row: _final(row["loss"]["last"], row["diverged"]),
     }
-    intervals = _with_intervals(seeds) if "interval90" in rows[0] else {}
+    intervals = _with_intervals(seeds, rows[0].get("interval90", {}))
     cells |= intervals
     always = {"seconds_per_step", "final_loss"} | ({"time_to_target_s"} if target else set())
     columns: dict[str, Cell] = {"algorithm": _named}
@@ -98,8 +98,10 @@ def _mean_of(column: ResultColumn, row: Row) -> str:
     return column.show(column.of_summary(row))
 
 
-def _with_intervals(seeds: int) -> dict[str, Cell]:
-    """Return cells of pace and time to target with prediction intervals beneath, by column."""
+def _with_intervals(seeds: int, known: Row) -> dict[str, Cell]:
+    """Return cells with prediction intervals beneath, by column, of quantities that have `known`
+    ones: pace, time to target and final loss.
+    """
 
     def paced(row: Row) -> str:
         return f"{_pace(row)}\n{_within(row['interval90']['seconds_per_step'])}"
@@ -111,7 +113,17 @@ def _with_intervals(seeds: int) -> dict[str, Cell]:
         time = human(stated(times).value)
         return f"{time}\n{_within(row['interval90']['time_to_target'])}"
 
-    return {"seconds_per_step": paced, "time_to_target_s": reached}
+    def final(row: Row) -> str:
+        low, high = row["interval90"]["loss"] or (None, None)
+        within = "-" if low is None or high is None else f"{low:.3g}–{high:.3g}"
+        return f"{_final(row['loss']['last'], row['diverged'])}\n{within}"
+
+    cells: dict[str, tuple[str, Cell]] = {
+        "seconds_per_step": ("seconds_per_step", paced),
+        "time_to_target": ("time_to_target_s", reached),
+        "loss": ("final_loss", final),
+    }
+    return dict(cell for quantity, cell in cells.items() if quantity in known)
 
 
 def _within(interval: list[float | None] | None) -> str:

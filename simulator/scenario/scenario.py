@@ -34,6 +34,7 @@ from paceline.simulator.scenario.table import Many, Name, Section
 from paceline.simulator.scenario.tables import (
     Bound,
     Choice,
+    LearningCurve,
     Model,
     NoObjective,
     Objective,
@@ -132,9 +133,9 @@ def _algorithm(value: Any, info: ValidationInfo) -> Any:
         raise refusal((key,), f"{name} has none: {programs[name].refuses[key]}", own[key])
     optimizer = info.data.get("optimizer")
     written = arguments(programs[name], own, optimizer or Optimizer())
-    time_only = isinstance(info.data.get("objective"), NoObjective)
+    time_only = isinstance(info.data.get("objective"), NoObjective | LearningCurve)
     if optimizer is None or (time_only and optimizer.lr is None):
-        # any rate will do: [optimizer] is refused, or there is no loss
+        # any rate will do: [optimizer] is refused, or the loss follows from none
         optimizer = (optimizer or Optimizer()).model_copy(update={"lr": 1.0})
     parameters = programs[name].parse(arguments(programs[name], own, optimizer))
     model = info.data.get("model")

@@ -279,6 +279,90 @@ class Torch(Section):
     device: Name = Field(default="cpu", description="device that computes gradients: cpu, cuda")
 
 
+class CurveOfLaw(Section):
+    """The loss of data-parallel training by a published law of parameters and tokens."""
+
+    law: Literal["chinchilla"] = Field(description="E + A / parameters^alpha + B / tokens^beta")
+    parameters: Positive = Field(description="parameters of the model that is trained")
+    E: Positive | None = Field(default=None, description="constant of the law (nats)")
+    A: Positive | None = Field(default=None, description="constant of the law")
+    B: Positive | None = Field(default=None, description="constant of the law")
+    alpha: Positive | None = Field(default=None, description="exponent of the parameters")
+    beta: Positive | None = Field(default=None, description="exponent of the tokens")
+    batch: Positive | None = Field(
+        default=None, description="tokens per step that it speaks of; left out: one worker's"
+    )
+
+
+class CurveOfFile(Section):
+    """The loss of a run that the user made: its log, to which floor and power law are fitted."""
+
+    file: Folder = Field(description="log of steps or tokens against loss")
+    workers: Count = Field(default=1, description="workers of that run")
+    tokens: Positive | None = Field(
+        default=None, description="tokens per worker and step of that run; left out: as here"
+    )
+    columns: dict[Literal["tokens", "step", "loss", "run"], Name] = Field(
+        default={}, description="columns of the log by quantity, where their names do not say it"
+    )
+
+
+def _curve(value: Any) -> str:
+    return "a file" if "file" in (value if isinstance(value, dict) else vars(value)) else "a law"
+
+
+class LocalRun(Section):
+    """What a run of the user's own with local steps has shown of their cost in loss."""
+
+    algorithm: Name = Field(description="program of that run")
+    workers: Count = Field(description="its workers")
+    tau: Positive = Field(description="its communication period, in steps")
+    parameters: Positive | None = Field(
+        default=None, description="parameters of the model trained; left out: as in [model]"
+    )
+    log_ratio: Annotated[float, Field(ge=-10, le=10)] = Field(
+        description="log of its loss over data-parallel training's on as many tokens"
+    )
+    sd: NonNegative = Field(description="standard deviation of that")
+
+
+def _span(value: tuple[float, float]) -> tuple[float, float]:
+    if value[0] > value[1]:
+        raise ValueError("out of order; write the lower end first")
+    return value
+
+
+Ends = Annotated[tuple[Positive, Positive], Strict(False), AfterValidator(_span)]
+
+
+class LearningCurve(Section):
+    """The loss of the user's model: a baseline's curve, and what each algorithm costs beside it."""
+
+    kind: Literal["learning-curve"]
+    curve: Annotated[
+        Annotated[CurveOfLaw, Tag("a law")] | Annotated[CurveOfFile, Tag("a file")],
+        Discriminator(_curve),
+    ] = Field(description="loss of a data-parallel baseline: a published law, or a log")
+    tokens: Positive = Field(description="tokens (or samples) per worker and step")
+    noise_scale: (
+        Annotated[
+            Annotated[Positive, Tag("a number")] | Annotated[Ends, Tag("a range")],
+            Discriminator(
+                lambda value: "a range" if isinstance(value, list | tuple) else "a number"
+            ),
+        ]
+        | None
+    ) = Field(
+        default=None,
+        description="critical batch, in tokens: a number or a range; left out: a published law's",
+    )
+    penalty: Annotated[
+        Many[Literal["published", "measured"]],
+        Field(description="evidence of what local steps cost that is used beside the mechanism"),
+    ] = ("published", "measured")
+    own: Many[LocalRun] = Field(default=(), description="the user's own runs with local steps")
+
+
 class NoObjective(Section):
     """Time only."""
 
@@ -286,7 +370,7 @@ class NoObjective(Section):
 
 
 Objective = Annotated[
-    Bound | Quadratic | Softmax | Torch | NoObjective, Field(discriminator="kind")
+    Bound | Quadratic | Softmax | Torch | LearningCurve | NoObjective, Field(discriminator="kind")
 ]
 
 

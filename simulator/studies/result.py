@@ -27,7 +27,8 @@ from paceline.simulator.results.pick import pick
 from paceline.simulator.results.prediction_interval import Unfitted
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.simulator.scenario.tables import Prices
+from paceline.simulator.scenario.tables import LearningCurve, Prices
+from paceline.simulator.studies import learning
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ class Result:
             "bottleneck": bottleneck.sentence(scenario, algorithm, runs),
         }
         model = self._unfitted[algorithm.label]
+        stated: dict[str, list[float] | None] = {}
         if self.replicates or model:
             stated = prediction_interval.intervals(
                 runs,
@@ -94,12 +96,13 @@ class Result:
                 paired=self.paired,
                 model=model,
             )
-            found |= {
-                "interval90": stated,
-                "interval90_basis": prediction_interval.basis(scenario, model),
-            }
-            for quantity, interval in stated.items():
-                summary[quantity] = summary[quantity] | {"interval90": interval}
+            found["interval90_basis"] = prediction_interval.basis(scenario, model)
+        if isinstance(scenario.objective, LearningCurve):
+            stated = learning.intervals(scenario, algorithm, runs, stated)
+        if stated:
+            found["interval90"] = stated
+        for quantity, interval in stated.items():
+            summary[quantity] = summary[quantity] | {"interval90": interval}
         return named | dict(statistics.jsonable(summary | found))
 
     @cached_property

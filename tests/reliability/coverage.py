@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import binom
 
-from paceline.simulator.engines import bootstrap, dispatch
+from paceline.simulator.engines import dispatch
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.results.intervals import difference, positive
 from paceline.simulator.results.pick import pick
@@ -16,6 +16,7 @@ from paceline.simulator.results.prediction_interval import intervals as predicte
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import crossing, seconds_per_step
 from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.studies import bootstrap
 from paceline.simulator.studies.tune import verdict
 from paceline.simulator.studies.tune.objective import Score, TuningObjective
 from paceline.simulator.studies.tune.race import Contender

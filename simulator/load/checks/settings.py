@@ -10,11 +10,13 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from paceline.simulator.cluster.workers import delayed, mean_compute
+from paceline.simulator.errors import InputError
 from paceline.simulator.inputs.messages import KeyPath, nearest, sentence
 from paceline.simulator.load.checks.combinations import Problem, combinations, multiplier
 from paceline.simulator.load.checks.network import network_problems
 from paceline.simulator.load.checks.pacing import pacing_problems
 from paceline.simulator.load.checks.recovery import recovery_problems
+from paceline.simulator.objectives.learning_curve.objective import baseline
 from paceline.simulator.objectives.plugins import ObjectiveError, other
 from paceline.simulator.programs import Program
 from paceline.simulator.programs.codecs.codec import Raw
@@ -24,7 +26,7 @@ from paceline.simulator.scenario.cluster import Cluster, Group
 from paceline.simulator.scenario.redraw import knows
 from paceline.simulator.scenario.scenario import Algorithm, Scenario, arguments
 from paceline.simulator.scenario.table import LEAST, MOST
-from paceline.simulator.scenario.tables import NoObjective, Range
+from paceline.simulator.scenario.tables import LearningCurve, NoObjective, Range
 
 
 def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[KeyPath, str]:
@@ -51,12 +53,17 @@ def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[KeyPat
 
 
 def _objective(scenario: Scenario) -> Iterator[Problem]:
-    """Check an objective of another package, which may lack a library, a model or a file."""
+    """Check an objective whose library, model or file may be missing or of no use."""
+    spec = scenario.objective
     try:
+        if isinstance(spec, LearningCurve):
+            baseline(spec)
         if maker := other(scenario.objective):
             maker.check(scenario)
     except ObjectiveError as why:
         yield Problem(why.path, why.what)
+    except InputError as why:
+        yield Problem(("objective", "curve", "file"), str(why))
 
 
 def _calibration(scenario: Scenario) -> Iterator[Problem]:

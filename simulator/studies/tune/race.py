@@ -20,6 +20,7 @@ FIRST_CUT = 1 / 16  # of the duration: the first cut while no run has reached th
 SURE = 3.0  # standard errors by which a mean must be worse
 UNKNOWN = 1.0  # spread of differences while fewer than FREEDOM degrees of freedom tell
 FREEDOM = 8
+ROUNDED = 0.01  # by how much a cut may be off
 NOT_YET = Score(math.inf, 0.0, 0.0)
 
 
@@ -184,7 +185,8 @@ class Race:
             return sum(failed) > sum(score.penalised for score in self.judge.scores)
         best = self._best(count)
         known = sum(map(self._known, contender.scores))
-        return math.isfinite(best) and known >= margin * best * count * (1 - 1e-2)  # rounded cuts
+        worse = known > best * count  # the best itself is not, where no two seeds differ
+        return math.isfinite(best) and worse and known >= margin * best * count * (1 - ROUNDED)
 
     def _failed(self, score: Score) -> bool:
         """Whether a run had all the time there is and did not reach the target."""

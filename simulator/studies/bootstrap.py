@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from paceline.simulator.engines.dispatch import run_seeds
+from paceline.simulator.engines.dispatch import run_seeds, taken
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.redraw import factor, redrawn
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
@@ -29,6 +29,7 @@ def run_replicates(
     assert scenario.calibration is not None
     spread = scenario.calibration.run_to_run
     found = []
+    scenario, algorithm = taken(scenario, algorithm, options.get("programs"))  # as written
     for seed, number in zip(seeds, replicates, strict=True):
         (run,) = run_seeds(redrawn(scenario, number), algorithm, [seed], **options)
         found.append(_slowed(run, factor(number, 0, spread)))

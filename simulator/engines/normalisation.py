@@ -1,0 +1,152 @@
+"""Every program at its tuned rate, so that equal tokens make equal progress on a learning curve.
+
+The learning rate of a real optimizer says nothing of a surrogate's scale. So the program's own text
+first runs on a `Probe`, on the scenario's cluster: what it makes of a constant gradient is its
+gain. Then its rate is one over its gain (momentum, an outer step or a sum of gradients are no
+speed-up), the shape of a schedule is left to the baseline, which has its effect in it, and AdamW is
+its first moment: a surrogate's coordinates are those that Adam has scaled.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.engines.observer import NEVER
+from paceline.simulator.objectives.learning_curve.objective import (
+    Direct,
+    Expected,
+    Goal,
+    expect,
+    goal,
+    length,
+)
+from paceline.simulator.objectives.learning_curve.surrogate import Gains, Probe
+from paceline.simulator.programs import Program
+from paceline.simulator.programs.codecs.codec import Raw
+from paceline.simulator.programs.pieces.schedule import ConstantSchedule
+from paceline.simulator.programs.pieces.transform import AdamW, Momentum
+from paceline.simulator.results import store
+from paceline.simulator.results.run import Run
+from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from paceline.simulator.scenario.tables import LearningCurve, RunSettings
+
+FEWEST, GRADIENTS = 128, 16_384  # local steps and gradients of a probe
+ROUNDS = 96  # of its averages: an outer momentum of 0.9 has settled by the middle
+CODED = 48  # rounds after which a program whose codec lets it diverge has done so
+FINER, LEAST = 4.0, 1e-6  # steps in which limits are tried, and the last
+TOLERATED = 0.02  # of the loss, above its least, at the end
+_known: dict[str, Gains] = {}
+_stable: dict[str, float] = {}
+
+RunOne = Callable[[Scenario, Algorithm], Run]
+
+
+def normalised(
+    scenario: Scenario, algorithm: Algorithm, known: Mapping[str, Program], run: RunOne
+) -> tuple[Scenario, Algorithm]:
+    """Return a scenario and algorithm as engines take them, whose objective they can build.
+
+    The same for every seed, engine and replicate: what a probe shows depends on the scenario as
+    written. `run` runs an algorithm with one seed. Raises InputError.
+    """
+    if not isinstance(scenario.objective, LearningCurve):
+        return scenario, algorithm
+    program = known[algorithm.name]
+    expected = expect(scenario, algorithm, program)
+    if expected.direct:
+        return scenario.model_copy(update={"objective": Direct(expected)}), algorithm
+    key = sha256(
+        store.dump([scenario.table, algorithm.table, scenario.run.model_dump(mode="json")])
+        + repr(program).encode()
+    ).hexdigest()
+    if key not in _known:
+        _known[key] = _probed(scenario, algorithm, program, expected, run)
+    gains = _known[key]
+    expected = expect(scenario, algorithm, program, gains.apart)
+    found = goal(expected, gains, algorithm)
+    at = _at(algorithm, found.rate)
+    if coded(algorithm) and key not in _stable:
+        _stable[key] = _settled(scenario, at, found, run)
+    found = found.limited(_stable.get(key, 1.0))
+    update: dict[str, Any] = {"objective": found}
+    return scenario.model_copy(update=update), at
+
+
+def coded(algorithm: Algorithm) -> bool:
+    """Whether what an algorithm sends is compressed."""
+    return getattr(algorithm.parameters.get("codec"), "kind", "raw") != "raw"
+
+
+def _settled(scenario: Scenario, algorithm: Algorithm, found: Goal, run: RunOne) -> float:
+    """Return the share of its curvatures' limit up to which a program is stable with its codec."""
+    share, steps = 1.0, int(max(FEWEST, min(CODED * found.expected.period, found.expected.steps)))
+    while share > LEAST:
+        calm = _calm(scenario, found.limited(share), steps)
+        loss = np.array(run(calm, algorithm).curve["loss"])
+        if np.isfinite(loss).all() and loss[-1] <= loss.min() * (1 + TOLERATED):
+            return share if share == 1 else share / FINER
+        share /= FINER
+    return share
+
+
+def _at(algorithm: Algorithm, rate: float, **changed: Any) -> Algorithm:
+    """Return the algorithm with a constant rate, and AdamW's first moment in place of AdamW."""
+    parameters = {
+        key: Momentum(value.beta1) if isinstance(value, AdamW) else value
+        for key, value in algorithm.parameters.items()
+    }
+    if "lr" in parameters:
+        changed["lr"] = ConstantSchedule(rate)
+    return algorithm.model_copy(update={"parameters": parameters | changed})
+
+
+def _probed(
+    scenario: Scenario, algorithm: Algorithm, program: Program, expected: Expected, run: RunOne
+) -> Gains:
+    """Run a program on a probe for as long as it takes to see what it does with gradients.
+
+    Without codec, failures and other jobs: what they cost must not be made up for.
+    """
+    workers, most = scenario.cluster.workers, int(min(length(scenario), NEVER))
+    plain = _at(algorithm, 1.0, **({"codec": Raw()} if coded(algorithm) else {}))
+    steps = max(FEWEST, min(1024, GRADIENTS // workers))
+    meets = program.averages and not (program.server or program.gossips)
+    while True:
+        probe = Probe(workers, lambda step: float(expected.parallel(step)), program.gossips)
+        found = run(_calm(scenario, probe, steps), plain)
+        tau = np.array(found.curve["tau"])
+        periods = tau[np.isfinite(tau)]
+        period = float(periods.mean()) if periods.size else np.nan
+        late = _mean_staleness(found) if meets else 0.0
+        enough = ROUNDS * (period + late) if meets else steps
+        if steps >= min(most, 10**7) or steps >= enough:
+            break
+        longer = 8 * steps if np.isnan(enough) else ROUNDS * int(period + np.ceil(late))
+        steps = max(FEWEST, min(most, max(longer, steps + 8)))
+    apart = period + late if meets and np.isfinite(period) else 1.0
+    return probe.gains(bool(program.server) or program.pooled, apart)
+
+
+def _mean_staleness(run: Run) -> float:
+    counts = run.staleness
+    total = sum(counts.values())
+    return sum(age * count for age, count in counts.items()) / total if total else 0.0
+
+
+def _calm(scenario: Scenario, probe: Probe | Goal, steps: int) -> Scenario:
+    """Return the scenario of a probe: so many steps, no node or link that fails, no other job."""
+    settings = RunSettings(steps=steps, evaluate_every=max(1, steps // 8), sampling="aggregate")
+    cluster, network = scenario.cluster, scenario.network
+    groups = tuple(each.model_copy(update={"failures": None}) for each in cluster.group)
+    links = tuple(each.model_copy(update={"outages": None}) for each in network.link)
+    calm: Sequence[tuple[str, Any]] = (
+        ("cluster", cluster.model_copy(update={"failures": None, "crash": (), "group": groups})),
+        ("network", network.model_copy(update={"outage": (), "link": links})),
+        ("server", scenario.server.model_copy(update={"failures": None})),
+        ("recovery", type(scenario.recovery)()),
+    )
+    return scenario.model_copy(
+        update={"objective": probe, "run": settings, "job": (), "calibration": None, **dict(calm)}
+    )

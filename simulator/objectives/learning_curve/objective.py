@@ -1,0 +1,353 @@
+"""What the loss of an algorithm is expected to be: its curve, its penalty, and their basis.
+
+`expect` says what is known without a run. Where published runs or the user's own say what an
+algorithm costs, its loss follows the baseline's curve by steps (`FromCurve`); elsewhere its program
+runs on a `Surrogate`, which shows what delay, noise, lost gradients and codecs do.
+"""
+
+import json
+import math
+import tomllib
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.cluster.workers import ideal_rate
+from paceline.simulator.inputs import untrusted
+from paceline.simulator.objectives.bound import Nothing
+from paceline.simulator.objectives.evaluation import Evaluation
+from paceline.simulator.objectives.learning_curve import batch, curve, evidence
+from paceline.simulator.objectives.learning_curve.batch import Critical
+from paceline.simulator.objectives.learning_curve.curve import Curve
+from paceline.simulator.objectives.learning_curve.surrogate import (
+    FASTEST,
+    MODES,
+    Gains,
+    Shape,
+    Surrogate,
+    shape,
+)
+from paceline.simulator.programs import Program
+from paceline.simulator.programs.effects import Vector
+from paceline.simulator.programs.pieces.schedule import FixedPeriod
+from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from paceline.simulator.scenario.tables import CurveOfFile, LearningCurve
+
+MECHANISM = Path(__file__).with_name("mechanism.toml")
+ROUNDS = 4.0  # over which a penalty sets in
+SHARPEST = 0.1
+"""Curvature times rate of the sharpest modes that count at tuned rates: a program that is not
+stable up to there has to go slower. Uncorrected means 5 steps late (stable up to 0.28) cost
+synchronous SGD's tuned rate little, means that are 20 steps late (0.08) much (notes on delayed
+averaging, Zhu et al., NeurIPS 2021)."""
+LOUDEST = 3e-7
+"""Variance of a step's noise over the loss at the end, at most: a surrogate's own noise then moves
+the loss by some 0.02 % (a mode's noise times its distance counts, as long as it is far off)."""
+SETTLED = 0.6  # of the curvature up to which it is stable: what is sharper would settle late
+KEPT = 2  # entries that a sparse codec keeps, at least
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The loss of an algorithm by what is known without running it.
+
+    `log_ratio`: of the loss at the end over data-parallel training's on as many tokens, as far as
+    evidence says it, with its `sd`; `basis`: "measured", "published", "mechanism" or
+    "extrapolated", and `sentence` says of what; `direct`: whether nothing is left to the mechanism;
+    `period`: local steps between agreements; `tokens`: of one worker's step; `steps`: of the run.
+    """
+
+    curve: Curve
+    critical: Critical
+    log_ratio: float
+    sd: float
+    basis: str
+    sentence: str
+    direct: bool
+    period: float
+    tokens: float
+    workers: int
+    steps: float
+
+    def seen(self, step: Any, averaged: float | None = None, critical: float | None = None) -> Any:
+        """Return the baseline's tokens after which it is as far as a run after so many steps.
+
+        `averaged`: gradients per step (default: those of all workers); `critical`: batch.
+        """
+        own = self.tokens * (self.workers if averaged is None else averaged)
+        critical = self.critical.value if critical is None else critical
+        return step * self.curve.batch * batch.progress(own, self.curve.batch, critical)
+
+    def ratio(self, step: Any) -> Any:
+        """Return the ratio that evidence adds to the loss: it sets in over the first rounds."""
+        return np.exp(self.log_ratio * self.ramp(step))
+
+    def ramp(self, step: Any) -> Any:
+        """Return the share of the penalty that has set in."""
+        return -np.expm1(-step / (ROUNDS * self.period))
+
+    def parallel(self, step: Any) -> Any:
+        """Return the loss of data-parallel training after so many steps."""
+        return self.curve.loss(self.seen(step))
+
+    def factors(self, steps: np.ndarray) -> np.ndarray:
+        """Return by what the loss may be wrong: draws of a factor at each step, (draws, steps).
+
+        Curve, critical batch and penalty are drawn together; a factor is the same for all seeds.
+        """
+        rng = np.random.default_rng(0)
+        penalty, size = rng.standard_normal((2, len(self.curve.draws), 1))
+        known = self.critical
+        finite = known.low > 0 and math.isfinite(known.high)
+        width = math.log(known.high / known.low) / (2 * evidence.Z90) if finite else 0.0
+        seen = np.array([
+            self.seen(steps, critical=known.value * math.exp(width * each)) for each in size[:, 0]
+        ])  # fmt: skip
+        floor, scale, exponent, shift = self.curve.draws.T[:, :, None]
+        drawn = floor + scale * (seen + shift) ** -exponent
+        found: np.ndarray = (
+            drawn / self.parallel(steps) * np.exp(self.sd * penalty * self.ramp(steps))
+        )
+        return found
+
+
+class FromCurve(Nothing):
+    """Time only, with the loss of an algorithm by the steps that it has taken."""
+
+    def __init__(self, expected: Expected) -> None:
+        self._expected = expected
+        self.basis, self.loss_basis = expected.basis, expected.sentence
+
+    def evaluate(self, x: Vector, step: float) -> Evaluation:
+        """Return the curve's loss after `step` local steps, with the penalty."""
+        known = self._expected
+        return Evaluation(float(known.parallel(step) * known.ratio(step)), math.nan)
+
+
+@dataclass(frozen=True)
+class Direct:
+    """What makes the objective of an algorithm that evidence speaks of."""
+
+    expected: Expected
+    kind: str = "learning-curve"
+    dimension: None = None
+
+    def make(self, workers: int, seed: int) -> FromCurve:
+        """Make the objective of a run."""
+        return FromCurve(self.expected)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What makes the surrogate of an algorithm for each run; `rate`: the learning rate there."""
+
+    expected: Expected
+    shape: Shape
+    averaged: float
+    rate: float
+    kind: str = "learning-curve"
+
+    @property
+    def dimension(self) -> int:
+        """Entries of a vector."""
+        return len(self.shape.start)
+
+    @property
+    def basis(self) -> str:
+        """What the loss rests on."""
+        return self.expected.basis
+
+    @property
+    def sentence(self) -> str:
+        """That in words."""
+        return self.expected.sentence
+
+    def limited(self, share: float) -> "Goal":
+        """Return the same without curvatures above a share of the largest."""
+        made, most = self.shape, share * self.shape.curvature.max()
+        curvature = np.minimum(made.curvature, most)
+        start = made.start * np.sqrt(made.curvature / curvature)
+        return replace(self, shape=replace(made, curvature=curvature, start=start))
+
+    def ratio(self, step: float) -> float:
+        """Return what evidence multiplies the loss by."""
+        return float(self.expected.ratio(step))
+
+    def make(self, workers: int, seed: int) -> Surrogate:
+        """Make the objective of a run."""
+        return Surrogate(self, workers, seed)
+
+
+def goal(expected: Expected, gains: Gains, algorithm: Algorithm) -> Goal:
+    """Return the surrogate of an algorithm that does this with gradients.
+
+    The unit of its steps is the progress of one of its own: with all its gradients averaged it has
+    the baseline's curve, whatever the learning rate of the real optimizer.
+    """
+    known, end = expected.curve, max(expected.steps, 1.0)
+    each = float(expected.seen(1.0, gains.averaged))
+
+    def excess(step: Any) -> Any:
+        return known.loss(step * each) - known.floor
+
+    slope = float(excess(end) - excess(end * 1.01)) / (0.01 * end)
+    noise = expected.critical.value / (gains.averaged * expected.tokens) * slope
+    noise = min(noise, LOUDEST * float(known.loss(end * each)))
+    found = shape(
+        excess,
+        known.floor,
+        noise,
+        copies=_copies(algorithm),
+        limit=min(SETTLED * gains.limit, FASTEST),
+        slow=min(1.0, gains.limit / SHARPEST),
+    )
+    return Goal(expected, found, gains.averaged, 1 / gains.signal)
+
+
+def _copies(algorithm: Algorithm) -> int:
+    """Return how often the surrogate has each mode, so that a codec can leave some entries out."""
+    given = algorithm.parameters
+    ratio = getattr(given.get("codec"), "ratio", 1.0)
+    pieces = given.get("buckets", given.get("fragments", 1))
+    count = pieces if isinstance(pieces, int) else len(pieces)
+    return math.ceil(count * max(1.0, KEPT / ratio) / MODES)
+
+
+def expect(
+    scenario: Scenario, algorithm: Algorithm, program: Program, apart: float | None = None
+) -> Expected:
+    """Return what is known of an algorithm's loss without running it.
+
+    `apart`: local steps that its workers take on their own, where a probe has shown them. Raises
+    InputError for a log that cannot be read.
+    """
+    spec = scenario.objective
+    assert isinstance(spec, LearningCurve)
+    known, workers, steps = baseline(spec), scenario.cluster.workers, length(scenario)
+    tokens = steps * workers * spec.tokens
+    noise = spec.noise_scale
+    critical = batch.published(tokens) if noise is None else batch.given(noise)
+    bare = Expected(
+        known, critical, 0.0, 0.0, "mechanism", "", False, 1.0, spec.tokens, workers, steps
+    )
+    cost = _cost(scenario, algorithm, program, tokens)
+    if cost is None:
+        cost = _mechanism(scenario, algorithm, program, apart or 1.0)
+        found = replace(bare, period=max(apart or 1.0, 1.0))
+    else:
+        found = replace(bare, direct=True, period=max(_period(algorithm, program) or 1.0, 1.0))
+    far, said = cost.basis, known.basis
+    if float(bare.seen(steps)) > known.fitted[1] * (1 + 1e-9):
+        said += f", fitted up to {known.fitted[1]:.3g} tokens: extrapolated beyond"
+        far = "extrapolated" if far in ("published", "measured") else far
+    sentence = (
+        f"loss by {said}; larger batches by a critical batch {critical.basis}; {cost.sentence}"
+    )
+    return replace(found, log_ratio=cost.log_ratio, sd=cost.sd, basis=far, sentence=sentence)
+
+
+def length(scenario: Scenario) -> float:
+    """Return the local steps of a run; an upper bound where it ends by its duration."""
+    run = scenario.run
+    if run.duration is None:
+        return float(run.steps or 1)
+    most = run.duration * ideal_rate(scenario) / scenario.cluster.workers
+    return float(min(run.steps or math.inf, most if math.isfinite(most) else 1e6))
+
+
+def baseline(spec: LearningCurve) -> Curve:
+    """Return the curve of the data-parallel baseline. Raises InputError."""
+    return _baseline(spec.curve.model_dump_json(), spec.tokens, isinstance(spec.curve, CurveOfFile))
+
+
+@lru_cache(64)
+def _baseline(text: str, tokens: float, logged: bool) -> Curve:
+    table = {key: each for key, each in json.loads(text).items() if each is not None}
+    if logged:
+        return curve.from_file(table["file"], {"tokens": tokens, **table})
+    return curve.from_law(table, table.get("batch", tokens))
+
+
+def _period(algorithm: Algorithm, program: Program) -> float | None:
+    """Return the steps between agreements of a program whose loss evidence may speak of."""
+    if program.bound_covers and program.sends_gradients:
+        return 1.0  # synchronous SGD
+    tau = algorithm.parameters.get("tau")
+    fixed = tau.value if isinstance(tau, FixedPeriod) else tau
+    return float(fixed) if isinstance(fixed, int) else None
+
+
+def _cost(
+    scenario: Scenario, algorithm: Algorithm, program: Program, tokens: float
+) -> evidence.Penalty | None:
+    """Return what evidence says of an algorithm; None where there is none, or it has a codec."""
+    spec, given = scenario.objective, algorithm.parameters
+    assert isinstance(spec, LearningCurve)
+    period = _period(algorithm, program)
+    if period is None or getattr(given.get("codec"), "kind", "raw") != "raw":
+        return None
+    if program.bound_covers and period == 1:
+        basis = "measured" if isinstance(spec.curve, CurveOfFile) else "published"
+        return evidence.Penalty(0.0, 0.0, basis, f"{algorithm.name} is data-parallel")
+    if program.overlaps and algorithm.name not in evidence.ALIKE:
+        return None  # late means cost more than local steps alone
+    own = [
+        evidence.OwnRun(
+            each.algorithm, each.workers, each.tau, each.parameters or scenario.model.parameters,
+            each.log_ratio, each.sd,
+        )
+        for each in spec.own
+        if "measured" in spec.penalty
+    ]  # fmt: skip
+    shared = {each.program for each in own} & {*evidence.ALIKE, algorithm.name}
+    if period > 1 and "published" not in spec.penalty and not shared:
+        return None
+    return evidence.penalty(
+        algorithm.name,
+        scenario.cluster.workers,
+        period,
+        size(scenario),
+        tokens=tokens,
+        outer_lr=given.get("outer_lr"),
+        outer_momentum=given.get("outer_momentum", 0.0),
+        own=own,
+    )
+
+
+def size(scenario: Scenario) -> float:
+    """Return the parameters of the model whose loss is meant."""
+    spec = scenario.objective
+    return float(getattr(getattr(spec, "curve", None), "parameters", scenario.model.parameters))
+
+
+def _mechanism(
+    scenario: Scenario, algorithm: Algorithm, program: Program, apart: float
+) -> evidence.Penalty:
+    """Return what is added to the mechanism's loss: what local steps cost the best program."""
+    table, workers = mechanism(), scenario.cluster.workers
+    said = f"{algorithm.name} by the mechanism (its error {table['source']})"
+    late = program.family != "blocking" and workers > 1
+    sd = math.hypot(table["sd"], table["late"] if late else 0.0)
+    if apart <= 1 or workers == 1:
+        return evidence.Penalty(0.0, sd, "mechanism", said)
+    found = evidence.penalty("diloco", workers, apart, size(scenario))
+    assert found is not None
+    added = max(found.log_ratio, 0.0)
+    said += f"; {math.expm1(added):+.2%} for {apart:.3g} local steps, as published runs of diloco"
+    return evidence.Penalty(added, math.hypot(sd, table["local"], found.sd), "mechanism", said)
+
+
+@cache
+def mechanism() -> dict[str, Any]:
+    """Return what a loss by the mechanism may miss."""
+    return tomllib.loads(untrusted.text(MECHANISM))
+
+
+def widened(expected: Expected, log_ratio: float) -> float:
+    """Return the standard deviation of a log ratio that the mechanism has found."""
+    if expected.direct:
+        return expected.sd
+    return math.hypot(expected.sd, float(mechanism()["share"]) * log_ratio)

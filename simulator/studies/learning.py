@@ -1,0 +1,105 @@
+"""What a learning curve says beside a run: penalties for `theory`, and intervals of the loss."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import exp, inf, isfinite, log
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.engines.dispatch import run_seeds, taken
+from paceline.simulator.load.load import Programs, known_programs
+from paceline.simulator.objectives.learning_curve.evidence import Z90
+from paceline.simulator.objectives.learning_curve.objective import Expected, expect, widened
+from paceline.simulator.results.run import Run
+from paceline.simulator.results.statistics import crossing
+from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from paceline.simulator.scenario.tables import LearningCurve
+
+ENDS = (0.05, 0.95)
+
+
+def expected(
+    scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run] = (), programs: Programs = None
+) -> Expected:
+    """Return what an algorithm's loss is expected to be, with the error of the mechanism.
+
+    `runs`: of the algorithm, which show what the mechanism found; none: one is made.
+    """
+    known = expect(scenario, algorithm, known_programs(programs)[algorithm.name])
+    if known.direct:
+        return known
+    goal: Any = taken(scenario, algorithm, programs)[0].objective
+    found: Expected = goal.expected
+    ends = [
+        (run.curve["loss"][-1], run.steps)
+        for run in runs or run_seeds(scenario, algorithm, [0], programs=programs)
+    ]
+    ratios = [loss / float(found.parallel(step)) for loss, step in ends if step and isfinite(loss)]
+    ratio = log(sum(ratios) / len(ratios)) if ratios else inf
+    return replace(found, log_ratio=ratio, sd=widened(found, ratio) if isfinite(ratio) else inf)
+
+
+def penalties(scenario: Scenario, programs: Programs = None) -> list[dict[str, Any]]:
+    """Return what each algorithm costs in loss, by what, and how sure that is.
+
+    `ratio`: of the loss at the end of [run] over data-parallel training's on as many tokens.
+    """
+    if not isinstance(scenario.objective, LearningCurve):
+        return []
+    rows = []
+    for algorithm in scenario.algorithm:
+        found = expected(scenario, algorithm, programs=programs)
+        at = found.log_ratio * (float(found.ramp(found.steps)) if found.direct else 1.0)
+        ends = [exp(min(at + side * Z90 * found.sd, 700)) for side in (-1, 1)]
+        rows.append({
+            "label": algorithm.label,
+            "workers": found.workers,
+            "ratio": exp(min(at, 700)),
+            "interval90": ends if isfinite(found.sd) else None,
+            "basis": found.basis,
+            "sentence": found.sentence,
+        })  # fmt: skip
+    return rows
+
+
+def intervals(
+    scenario: Scenario,
+    algorithm: Algorithm,
+    runs: Sequence[Run],
+    stated: dict[str, list[float] | None],
+    programs: Programs = None,
+) -> dict[str, list[float] | None]:
+    """Return 90 % intervals of the last loss and of the time to the target.
+
+    Curve, critical batch and penalty are drawn together, and each draw is one of the runs, so that
+    the spread over seeds is in it. `stated`: intervals of times by the model of times, which add.
+    """
+    known = expected(scenario, algorithm, runs, programs)
+    if not isfinite(known.sd):
+        return {**stated, "loss": None}
+    steps = [np.array(run.curve["step"]) for run in runs]
+    factors = [known.factors(each) for each in steps]
+    lasts = [
+        runs[draw % len(runs)].curve["loss"][-1] * factors[draw % len(runs)][draw, -1]
+        for draw in range(len(factors[0]))
+    ]
+    found: dict[str, list[float] | None] = {"loss": [*map(float, np.quantile(lasts, ENDS))]}
+    target = scenario.run.target_loss
+    if target is None:
+        return {**stated, **found}
+    times = []
+    for draw in range(len(factors[0])):
+        run, own = runs[draw % len(runs)], factors[draw % len(runs)][draw]
+        curve = run.curve | {"loss": (np.array(run.curve["loss"]) * own).tolist()}
+        times.append(crossing(replace(run, curve=curve), target))
+    low, high = np.quantile(times, ENDS, method="inverted_cdf")
+    centre = sum(crossing(run, target) for run in runs) / len(runs)
+    within = stated.get("time_to_target")
+    if within and 0 < centre < inf:
+        low, high = (
+            centre * exp(side * np.hypot(log(centre / end), log(centre / other)))
+            if 0 < end < inf and 0 < other < inf else max(end, other)
+            for side, end, other in ((-1, low, within[0]), (1, high, within[1]))
+        )  # fmt: skip
+    return {**stated, **found, "time_to_target": [float(low), float(high)]}

@@ -1,0 +1,279 @@
+"""Runs under a learning curve: the baseline's loss, limits that hold, and every program's curve."""
+
+import json
+import math
+import tomllib
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from paceline.command_line import app
+from paceline.simulator.engines.dispatch import run_seeds, taken
+from paceline.simulator.errors import InputError
+from paceline.simulator.load.load import parse
+from paceline.simulator.objectives.learning_curve.objective import expect
+from paceline.simulator.programs import catalogue
+from paceline.simulator.studies.learning import penalties
+from paceline.simulator.studies.simulate import simulate
+from tests.helpers.programs import ROWS, called, cases
+
+CLOSE = 1e-3
+PHASES = (Phase.explicit, Phase.generate)  # what fails says enough
+LAW = {"law": "chinchilla", "parameters": 1.3e8}
+INFINITE = 1e30
+MOMENTUM = {"kind": "nesterov", "mu": 0.9}
+
+
+def scenario(*algorithms, workers=4, steps=400, run=(), **objective):
+    """A learning curve in which communication takes hardly any time."""
+    table = {
+        "model": {"parameters": 130_000_000},
+        "objective": {"kind": "learning-curve", "curve": LAW, "tokens": 65536.0, **objective},
+        "cluster": {"workers": workers, "compute": {"dist": "exponential", "mean": "1 s"}},
+        "network": {"latency": "1 us", "bandwidth": "100 Gbit/s"},
+        "run": {"steps": steps, **dict(run)},
+        "algorithm": [dict(each) for each in algorithms],
+    }
+    return parse(table)
+
+
+def ran(algorithm, seed=0, engine="auto", **settings):
+    """One run, its scenario, and what its loss is expected to be."""
+    world = scenario(algorithm, **settings)
+    (run,) = run_seeds(world, world.algorithm[0], [seed], engine=engine)
+    return run, expect(world, world.algorithm[0], catalogue()[algorithm["name"]])
+
+
+def off(run, curve, tokens):
+    """The largest relative difference between the losses of a run and a curve at so many tokens."""
+    wanted = curve.loss(np.array(run.curve["step"]) * tokens)
+    return float(np.abs(np.array(run.curve["loss"]) / wanted - 1).max())
+
+
+curves = st.fixed_dictionaries(
+    {
+        "law": st.just("chinchilla"),
+        "parameters": st.floats(1e6, 1e12),
+        "E": st.floats(0.01, 3.0),
+        "B": st.floats(1.0, 5000.0),
+        "beta": st.floats(0.1, 0.6),
+    }
+)
+
+
+@settings(max_examples=12, phases=PHASES)
+@given(
+    curves,
+    st.floats(256, 4e6),
+    st.integers(1, 9),
+    st.sampled_from(["ssgd", "dts"]),
+    st.floats(1e3, 1e9),
+)
+def test_data_parallel_training_has_the_baseline_s_loss(curve, tokens, workers, name, noise):
+    """`dts` without delay runs on the surrogate, as programs do that no evidence speaks of."""
+    case = {"name": name, **({"delay": 0} if name == "dts" else {})}
+    run, known = ran(
+        case, workers=workers, curve={**curve, "batch": tokens * workers}, tokens=tokens,
+        noise_scale=noise,
+    )  # fmt: skip
+    assert off(run, known.curve, tokens * workers) < CLOSE
+
+
+@settings(max_examples=8, phases=PHASES)
+@given(curves, st.integers(2, 64), st.sampled_from([{"name": "ssgd"}, {"name": "dts", "delay": 0}]))
+def test_an_infinite_noise_scale_is_linear_speed_up(curve, workers, case):
+    run, known = ran(case, workers=workers, curve=curve, noise_scale=INFINITE)
+    assert off(run, known.curve, 65536.0 * workers) < CLOSE
+
+
+def test_without_noise_a_larger_batch_is_no_help():
+    run, known = ran({"name": "ssgd"}, workers=16, noise_scale=1e-6)
+    assert off(run, known.curve, 65536.0) < 1e-6
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"name": "ssgd"},
+        {"name": "local-sgd", "tau": 8},
+        {"name": "local-sgd", "tau": 8, "momentum": 0.9},
+        {"name": "dts", "delay": 3},
+        {"name": "asgd"},
+        {"name": "psgd"},
+    ],
+    ids=called,
+)
+def test_one_worker_has_its_own_curve(case):
+    run, known = ran(case, workers=1, steps=2000)
+    late = np.array(run.curve["step"]) > 200  # momentum has to build up
+    wanted = known.curve.loss(np.array(run.curve["step"]) * 65536.0)
+    assert np.abs(np.array(run.curve["loss"]) / wanted - 1)[late].max() < CLOSE
+
+
+def test_a_period_of_one_is_synchronous():
+    first, _ = ran({"name": "ssgd"})
+    for case in ({"name": "local-sgd", "tau": 1}, {"name": "diloco", "tau": 1}):
+        second, _ = ran(case)
+        assert second.curve["loss"] == first.curve["loss"]
+
+
+def test_workers_that_never_meet_are_each_one_worker():
+    run, known = ran({"name": "psgd"}, workers=8, steps=2000)
+    alone = float(known.curve.loss(2000 * 65536.0))
+    assert run.curve["loss"][-1] == pytest.approx(alone, rel=CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("case", "gain"),
+    [
+        ({"name": "local-sgd", "tau": 8, "outer": MOMENTUM}, 10.0),
+        ({"name": "local-sgd", "tau": 8, "momentum": 0.9}, None),
+        ({"name": "bmuf", "tau": 4, "momentum": 0.75}, 4.0),
+        ({"name": "dts", "delay": 2, "momentum": 0.8}, 5.0),
+        ({"name": "asgd"}, 4.0),
+        ({"name": "k-async", "k": 2}, 2.0),
+        ({"name": "hybrid", "step_size": 50}, 4.0),
+        ({"name": "easgd", "tau": 2}, 4 / 5),
+        ({"name": "d-psgd"}, 1.0),
+    ],
+    ids=str,
+)
+def test_what_multiplies_a_gradient_is_no_speed_up(case, gain):
+    """Momentum, outer steps and sums of gradients: the rate is one over the gain."""
+    world = scenario(case, steps=4000)
+    goal = taken(world, world.algorithm[0])[0].objective
+    if gain is not None:
+        assert goal.rate == pytest.approx(1 / gain, rel=0.01)
+    run, known = ran(case, steps=4000)
+    ratio = run.curve["loss"][-1] / float(known.parallel(run.steps))
+    assert 0.99 < ratio < 1.03
+
+
+def test_the_rate_of_the_real_optimizer_changes_nothing():
+    cosine = {"schedule": "warmup-cosine", "peak": 3e-4, "steps": 400, "warmup": 40}
+    losses = [
+        ran({"name": "easgd", "tau": 4, **({"lr": lr} if lr else {})})[0].curve["loss"]
+        for lr in (None, 0.3, cosine)
+    ]
+    assert losses[0] == losses[1] == losses[2]
+
+
+def test_a_late_mean_costs_and_a_corrected_one_does_not():
+    late, known = ran({"name": "dts", "delay": 64, "compensation": "none"}, steps=4000)
+    right, _ = ran({"name": "dts", "delay": 64}, steps=4000)
+    assert late.curve["loss"][-1] > 1.02 * right.curve["loss"][-1]
+    assert math.isfinite(late.curve["loss"][-1])
+    assert off(right, known.curve, 0) > 0
+
+
+def test_numbers_do_not_depend_on_the_seeds_run_together():
+    case = {"name": "easgd", "tau": 3}
+    world = scenario(case)
+    together = run_seeds(world, world.algorithm[0], [0, 1, 2])
+    alone = ran(case, seed=2)[0]
+    assert together[2].curve == alone.curve
+    assert together[0].curve["loss"] != together[1].curve["loss"]
+
+
+def test_adacomm_sees_the_loss_of_the_model():
+    """In nats, floor included: its period falls as the root of the loss, not to one at once."""
+    case = {"name": "adacomm", "tau0": 32, "interval": "60 s", "gamma": 0.9}
+    run, _ = ran(case, steps=2000)
+    periods = [each for each in run.curve["tau"] if math.isfinite(each)]
+    assert periods[0] == 32
+    assert 1 <= periods[-1] < 32
+
+
+def check(case, workers=3, steps=40):
+    """Demand a finite curve, the same from both engines."""
+    runs = [ran(case, 1, engine, workers=workers, steps=steps)[0] for engine in ENGINES]
+    losses = [run.curve["loss"] for run in runs]
+    assert np.isfinite(losses).all()
+    assert losses[0] == losses[1]
+    assert losses[0][-1] < losses[0][0]
+
+
+ENGINES = ("virtual", "batched")
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_every_program_has_a_curve(row):
+    check({"name": row.name, **row.variants[0]})
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", cases(), ids=called)
+def test_every_variant_has_the_same_curve_in_every_engine(case):
+    check(case, workers=5, steps=150)
+
+
+def test_what_is_not_known_widens_the_interval():
+    def width(**objective):
+        case = {"name": "diloco", "tau": 30, **objective.pop("also", {})}
+        world = scenario(case, steps=2000, run={"target_loss": 4.5}.items(), **objective)
+        row = simulate(world, seeds=2).algorithms[0]
+        assert row["loss"]["interval90"][0] < row["loss"]["last"] < row["loss"]["interval90"][1]
+        low, high = row["time_to_target"]["interval90"]
+        assert low < row["time_to_target"]["mean"] < high
+        return math.log(row["loss"]["interval90"][1] / row["loss"]["interval90"][0])
+
+    known = width(noise_scale=1e6)
+    assert width(noise_scale=[1e5, 1e7]) > known
+    assert width(noise_scale=1e6, also={"tau": 1000}) > known
+
+
+def test_theory_says_what_each_algorithm_costs(tmp_path):
+    file = tmp_path / "loss.toml"
+    file.write_text(
+        'model.parameters = 130_000_000\nnetwork = { latency = "1 ms", bandwidth = "1 Gbit/s" }\n'
+        'objective = { kind = "learning-curve", curve = { law = "chinchilla", parameters = 1.3e8 },'
+        ' tokens = 65536 }\ncluster = { workers = 4, compute = "1 s" }\nrun.steps = 500\n'
+        '[[algorithm]]\nname = "ssgd"\n[[algorithm]]\nname = "diloco"\ntau = 30\n'
+        '[[algorithm]]\nname = "asgd"\n'
+    )
+    answer = CliRunner().invoke(app, ["theory", str(file), "--json"])
+    rows = {row["label"]: row for row in json.loads(answer.stdout)["penalties"]}
+    assert rows["ssgd"]["ratio"] == 1
+    assert rows["ssgd"]["workers"] == 4
+    assert rows["diloco tau=30"]["basis"] in ("published", "extrapolated")
+    assert rows["asgd"]["basis"] == "mechanism"
+    for row in rows.values():
+        assert row["interval90"][0] <= row["ratio"] <= row["interval90"][1]
+    run = simulate(parse(_table(file)), seeds=1).algorithms[1]["loss"]["last"]
+    parallel = simulate(parse(_table(file)), seeds=1).algorithms[0]["loss"]["last"]
+    assert run / parallel == pytest.approx(rows["diloco tau=30"]["ratio"], rel=1e-9)
+
+
+def _table(file):
+    return tomllib.loads(file.read_text())
+
+
+def test_an_own_run_counts_more_than_published_ones():
+    own = [{"algorithm": "diloco", "workers": 4, "tau": 30, "log_ratio": 0.04, "sd": 0.002}]
+    rows = [
+        penalties(scenario({"name": "diloco", "tau": 30}, **each))[0]
+        for each in ({}, {"own": own}, {"own": own, "penalty": ["published"]})
+    ]
+    assert rows[1]["ratio"] > 1.03 > rows[0]["ratio"]
+    assert rows[2] == rows[0]
+
+
+@pytest.mark.parametrize(
+    ("objective", "said"),
+    [
+        ({"tokens": 0}, ("objective.tokens", "0")),
+        ({"curve": {"law": "other", "parameters": 1e9}}, ("objective.curve", "chinchilla")),
+        ({"curve": {"law": "chinchilla"}}, ("objective.curve", "parameters")),
+        ({"curve": {"file": "none.csv"}}, ("objective.curve.file", "none.csv")),
+        ({"noise_scale": [2e6, 1e6]}, ("objective.noise_scale", "lower end first")),
+        ({"penalty": ["guessed"]}, ("objective.penalty", "published")),
+    ],
+)
+def test_what_is_wrong_is_named(objective, said):
+    with pytest.raises(InputError) as error:
+        scenario({"name": "ssgd"}, **objective)
+    for each in said:
+        assert each in str(error.value)
