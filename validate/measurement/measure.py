@@ -12,7 +12,6 @@ import numpy as np
 
 from paceline.simulator.engines import payloads
 from paceline.simulator.engines.lockstep.replay import ReplayLog
-from paceline.simulator.engines.observer import BYTES_PER_GB, SECONDS_PER_HOUR
 from paceline.simulator.inputs import untrusted
 from paceline.simulator.load.load import known_programs
 from paceline.simulator.objectives import build
@@ -21,6 +20,7 @@ from paceline.simulator.objectives.objective import Objective
 from paceline.simulator.programs import Program
 from paceline.simulator.results import store
 from paceline.simulator.results.run import ARROW, COLUMNS, SPAN, Run
+from paceline.simulator.results.units import BYTES_PER_GB, price_per_second
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.validate.torch_objective import curvature
 from paceline.validate.torch_objective.curvature import Snapshot
@@ -67,7 +67,7 @@ def measure(task: TrainingTask, scenario: Scenario, programs: Any = None) -> Mea
         return None
     goal = build.build(scenario, task.algorithm, task.seed)
     points = _points(program, kept, scenario)
-    curve = _curve(points, goal, scenario, program, len(found))
+    curve = _curve(points, goal, scenario, program)
     accounts = [each.account for each in kept]
     whole = all(account is not None for account in accounts)
     team = [account for account in accounts[:workers] if account is not None]
@@ -197,13 +197,11 @@ def _curve_point(
 
 
 def _curve(
-    points: Sequence[CurvePoint], goal: Objective, scenario: Scenario, program: Program, nodes: int
+    points: Sequence[CurvePoint], goal: Objective, scenario: Scenario, program: Program
 ) -> dict[str, list[float]]:
     curve: dict[str, list[float]] = {name: [] for name in COLUMNS}
-    cost = scenario.cost
-    node_second = nodes * (cost.node_hour or 0.0) / SECONDS_PER_HOUR
-    egress = (cost.egress_per_gb or 0.0) / BYTES_PER_GB
-
+    node_second = price_per_second(scenario, served=program.server is not None)
+    egress = (scenario.cost.egress_per_gb or 0.0) / BYTES_PER_GB
     no_buffers = np.empty(0)
     first = CurvePoint(0.0, 0.0, nan, 0.0, 0.0, 0.0, goal.start, no_buffers)
     for point in [first, *points]:
