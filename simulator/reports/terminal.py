@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 
-from paceline.simulator.results import wording
+from paceline.simulator.results import units, wording
 from paceline.simulator.results.columns import (
     RESULT_COLUMNS,
     SIMULATE,
@@ -48,10 +48,7 @@ def summary(result: "Result") -> Table:
     usual = wording.usual(stated(row["time_to_target"]) for row in rows if target is not None)
     cells: dict[str, Cell] = {
         "seconds_per_step": _pace,
-        "time_to_target_s": lambda row: _time(row["time_to_target"], seeds, usual).replace(
-            " (",
-            "\n(",  # the interval beneath: labels need the room
-        ),
+        "time_to_target_s": lambda row: _beneath(_time(row["time_to_target"], seeds, usual)),
         "final_loss": lambda row: _final(row["loss"]["last"], row["diverged"]),
     }
     intervals = _with_intervals(seeds, rows[0].get("interval90", {}))
@@ -77,13 +74,34 @@ def summary(result: "Result") -> Table:
     return table
 
 
+def in_units(
+    rows: Sequence[Row], target: float | None = None, first: str | None = None
+) -> list[Table]:
+    """A line per row in units of the trade; no table where none is set."""
+    what, cells = units.cells(rows, target)
+    broken = {heading.replace(" (", "\n("): partial(_said, cell) for heading, cell in cells.items()}
+    table = _table(rows, {first or what: _named, **broken})
+    for each in table.columns[1:]:
+        each.no_wrap = True
+    return [table] if cells else []
+
+
+def _said(cell: Cell, row: Row) -> str:
+    return _beneath(cell(row))
+
+
+def _beneath(said: str) -> str:
+    """Put an interval beneath its value: labels need the room."""
+    return said.replace(" (", "\n(")
+
+
 def _heading(column: ResultColumn, target: object, usual: str) -> str:
     """Head a column, without a line on intervals where it has none."""
     return column.heading.format(target=target, kind=usual).removesuffix("\n()")
 
 
 def _named(row: Row) -> str:
-    return f"{row['label']} (a bound)" if row["bound"] else str(row["label"])
+    return f"{row['label']} (a bound)" if row.get("bound") else str(row["label"])
 
 
 def _pace(row: Row) -> str:
@@ -235,6 +253,7 @@ def tune(result: "TuneResult") -> list[Table | str]:
     shown += [each for each in near[:TUNE_ROWS] if each not in shown]
     rows, objective = result.rows(shown), result.objective
 
+    missed = "beyond the cap" if objective.cap else "not reached"
     first = "best" if result.best.reached else "" if result.best.diverged else "closest"
 
     def verdict(row: Row) -> str:
@@ -251,7 +270,7 @@ def tune(result: "TuneResult") -> list[Table | str]:
             return objective.show(row["value"])
         if row["stopped"] == "cut":
             bound = objective.show(row["at_least"])
-            return "not reached" if bound == "-" else f"above {bound}"
+            return missed if bound == "-" else f"above {bound}"
         if row["diverged"]:
             return f"{row['diverged']} of {row['seeds']} seeds diverged"
         return f"{row['reached']} of {row['seeds']} seeds got there"
@@ -269,7 +288,7 @@ def tune(result: "TuneResult") -> list[Table | str]:
     )
     for line, row in zip(ranking.rows, rows, strict=True):
         line.style = "bold" if row["label"] == result.simplest.candidate.label else None
-    shown_tables = [ranking]
+    shown_tables = [ranking, *in_units(rows, first="configuration")]
     if result.regret:
         columns: dict[str, Cell] = {"% above the best\nof these, with": lambda row: row["label"]}
         for what in dict.fromkeys(world["input"] for world in result.regret):

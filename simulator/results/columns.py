@@ -10,6 +10,7 @@ staleness and shares of time are such cells, in `reports/terminal.py` and `repor
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite, nan
 from typing import Any
 
@@ -49,7 +50,7 @@ class ResultColumn:
 
     `key`: its name in sweep.csv; `heading`: on the terminal, where {target} stands for the loss to
     reach and {kind} for that of the intervals; `words`: in prose and on the report page; `unit`:
-    "s", or "" for other numbers.
+    as in `statistics.said`.
     `of_summary` finds the mean in what `statistics.summarise` returns. Both functions return None,
     or no finite number, where there is no value. `estimate` makes an estimate over seeds, where
     some random time has no finite variance ("heavy") or not.
@@ -67,11 +68,7 @@ class ResultColumn:
     @property
     def show(self) -> Callable[[float | None], str]:
         """The function that formats a value for reading."""
-        return statistics.human if self.unit == "s" else _number
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else statistics.number(value)
+        return partial(statistics.said, unit=self.unit)
 
 
 def _last(run: Run, column: str) -> float | None:

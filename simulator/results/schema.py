@@ -71,7 +71,16 @@ class _Breakdown(TypedDict):
     down: NotRequired[Number]
 
 
-class _AlgorithmDocument(TypedDict):
+class InUnits(TypedDict):
+    """What `units.summary` returns; earlier versions wrote none."""
+
+    tokens_per_second: NotRequired[Number]
+    mfu: NotRequired[Number]
+    used: NotRequired[dict[str, Mean] | None]
+    to_target: NotRequired[dict[str, Mean] | None]
+
+
+class _AlgorithmDocument(InUnits):
     label: str
     name: str
     engine: str
@@ -124,6 +133,7 @@ class _Summary(TypedDict):
     seeds: Annotated[list[int], Field(min_length=1)]
     algorithms: list[_AlgorithmDocument]
     pick: Pick
+    loss_basis: NotRequired[str | None]
     notes: list[str]
     versions: NotRequired[dict[str, str]]
     evidence: NotRequired[dict[str, _Evidence]]

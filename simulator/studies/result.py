@@ -9,6 +9,7 @@ import numpy as np
 
 from paceline.simulator.cluster.workers import ideal_rate
 from paceline.simulator.objectives import plugins
+from paceline.simulator.objectives.basis import bases
 from paceline.simulator.programs import catalogue
 from paceline.simulator.results import (
     bottleneck,
@@ -17,6 +18,7 @@ from paceline.simulator.results import (
     statistics,
     store,
     timeline,
+    units,
     unsaturated,
     usage,
 )
@@ -27,7 +29,7 @@ from paceline.simulator.results.pick import pick
 from paceline.simulator.results.prediction_interval import Unfitted
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.simulator.scenario.tables import LearningCurve, Prices
+from paceline.simulator.scenario.tables import LearningCurve
 from paceline.simulator.studies import learning
 
 
@@ -71,8 +73,7 @@ class Result:
             ideal_rate=ideal_rate(scenario),
             heavy=scenario.heavy_tailed,
         )
-        if scenario.cost == Prices():  # no prices, no cost: that is not a cost of zero
-            summary["cost"] = None
+        summary |= units.summary(scenario, runs)
         named = {
             "label": algorithm.label,
             "name": algorithm.name,
@@ -140,6 +141,12 @@ class Result:
             for job in row["jobs"]
         ]
 
+    @property
+    def loss_basis(self) -> str | None:
+        """What the loss of the pick is the loss of; None where there is no loss."""
+        found = bases(self.scenario)
+        return found.get(self.pick["label"] or "", next(iter(found.values()), None))
+
     @cached_property
     def pick(self) -> dict[str, Any]:
         """The algorithm to use, and how sure that is, as `results.pick` returns it."""
@@ -149,6 +156,7 @@ class Result:
             scenario.run.target_loss,
             heavy=scenario.heavy_tailed,
             exact=deterministic(scenario),
+            bases=bases(scenario),
         )
         return dict(statistics.jsonable(found))
 
@@ -187,6 +195,7 @@ class Result:
             "seeds": self.seeds,
             "versions": plugins.versions(scenario.objective),
             "algorithms": self.algorithms,
+            "loss_basis": self.loss_basis,
             "pick": self.pick,
             "notes": self.notes,
         }

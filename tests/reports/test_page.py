@@ -17,9 +17,10 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.reports.page import reading
 from paceline.simulator.reports.page.curves import error
 from paceline.simulator.reports.page.page import answer, report
-from paceline.simulator.reports.page.parts import literal, size
+from paceline.simulator.reports.page.parts import literal
 from paceline.simulator.reports.page.sentences import CHANGE, MARGIN, SURE, margin, targets
 from paceline.simulator.reports.page.series import sampled, series
+from paceline.simulator.reports.page.tuned import ranking
 from paceline.simulator.results import ownership, store
 from paceline.simulator.results.intervals import difference
 from paceline.simulator.results.run import Run
@@ -189,6 +190,15 @@ def test_a_search_says_in_which_worlds_its_pick_is_first(tuned):
     assert any("It stays the best" in each for each in said) == (len(flips) < 6)
 
 
+def test_the_axis_of_a_ranking_holds_every_bar(tuned):
+    (figure,) = ranking(*reading.read([tuned]), 0).figures
+    end = figure.layout["xaxis"]["range"][1]
+    bars = [x + up for dots in figure.data
+            for x, up in zip(dots["x"], dots["error_x"]["array"], strict=True)]  # fmt: skip
+    assert len(bars) > 1
+    assert end / 1.2 < max(bars) < end
+
+
 def test_one_seed_is_not_sold_as_certain(evil):
     found = answer(*reading.read([evil]))
     assert found.headline.startswith("Undecided: ")
@@ -268,13 +278,6 @@ def test_without_loss_or_target_there_is_a_page(folder):
     page = text(folder / "alone", out=folder / "alone.html")
     assert "less per step" in page
     assert figures(page)["error"]["layout"]["yaxis"]["title"]["text"] == "local steps done"
-
-
-def test_sizes_are_said_in_powers_of_a_thousand():
-    assert [size(n) for n in (0, 999, 1000, 2.5e6, 1e12)] == [
-        "0 B", "999 B", "1.00 kB", "2.50 MB", "1.00 TB"
-    ]  # fmt: skip
-    assert size(None) == "-"
 
 
 # Where it goes, and what it refuses
@@ -455,6 +458,10 @@ def test_labels_at_the_ends_do_not_meet(run, far, page_of):
 def test_a_phone_has_room(run, far, tuned, validated, page_of):
     page, watched = page_of(run, far, tuned, validated, viewport=PHONE)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    code = (
+        "[...document.querySelectorAll('.wide')].filter(e => e.scrollWidth > e.clientWidth).length"
+    )
+    assert page.evaluate(code) == 0  # no column of a table runs off
     assert watched.said == []
 
 

@@ -8,6 +8,7 @@ from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_u
 from paceline.simulator.reports.explore import address, export, picture, words
 from paceline.simulator.reports.explore.controls import Control
 from paceline.simulator.reports.explore.views import Explorer, View
+from paceline.simulator.results import units
 
 STORES = ("ask", "answer", "poll", "news", "told", "moved", "heard")
 """What explore.js and the callbacks tell each other."""
@@ -61,6 +62,7 @@ def _layout(explorer: Explorer, title: str) -> html.Div:
         html.Div(id="error", **_aria({"aria-label": "Error against time"})),
         html.P(caption, className="caption"),
         html.Div(id="spent", style={"height": f"{rows}px"}, **spent),
+        html.Div(id="units"),
         html.H2("In theory"),
         html.Dl(id="theory"),
     ]
@@ -128,6 +130,7 @@ def _wire(app: Dash, explorer: Explorer, overrides: list[str]) -> None:
 
     @app.callback(
         Output("theory", "children"),
+        Output("units", "children"),
         Output("pick", "children"),
         Output("shown", "children"),
         Output("problems", "children"),
@@ -153,6 +156,7 @@ def _wire(app: Dash, explorer: Explorer, overrides: list[str]) -> None:
         }
         return (
             _theory(view),
+            _units(view),
             view.pick,
             view.shown,
             no_update if ask.get("phase") == "more" else " ".join(view.problems),
@@ -188,3 +192,17 @@ def _theory(view: View) -> list[Any]:
     )
     rows = words.said(view.scenario, until)
     return [each for term, value in rows for each in (html.Dt(term), html.Dd(value))]
+
+
+def _units(view: View) -> list[Any]:
+    """Tabulate whole runs in units of the trade; nothing where none is set."""
+    names = zip(view.labels, view.parts, strict=True)
+    runs = {name: part.runs for name, part in names if part.runs and part.share == 1}
+    rows = {name: units.summary(view.scenario, own) for name, own in runs.items()}
+    what, cells = units.cells([*rows.values()], view.scenario.run.target_loss)
+    body = [
+        html.Tr([html.Th(name, scope="row"), *(html.Td(cell(row)) for cell in cells.values())])
+        for name, row in rows.items()
+    ]
+    head = html.Tr([html.Th(each, scope="col") for each in (what, *cells)])
+    return [html.Table([html.Thead(head), html.Tbody(body)])] if cells else []

@@ -9,7 +9,7 @@ from paceline.simulator.reports.page.parts import Cell, PageSection, PageTable, 
 from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.reports.page.sentences import RunVerdict
 from paceline.simulator.reports.page.series import Series
-from paceline.simulator.results import wording
+from paceline.simulator.results import units, wording
 from paceline.simulator.results.columns import BY_KEY, PAGE, RESULT_COLUMNS
 from paceline.simulator.results.intervals import MEDIAN, stated
 from paceline.simulator.results.statistics import human
@@ -65,6 +65,15 @@ def results(
     medians = any(stated(line.row["seconds_per_step"]).of == MEDIAN for line in lines)
     said = "median" if medians else "mean"
     return PageTable(f"Each algorithm, {said} over seeds; the pick is bold", columns, rows)
+
+
+def in_units(
+    rows: Sequence[tuple[str, Mapping[str, Any]]], caption: str, target: float | None = None
+) -> list[PageTable]:
+    """Tabulate named rows in units of the trade; no table where none is set."""
+    what, cells = units.cells([row for _, row in rows], target)
+    table = [(name, *(cell(row) for cell in cells.values())) for name, row in rows]
+    return [PageTable(caption.format(what), ("", *cells), table)] if cells else []
 
 
 def comparison(found: FoundRun, place: int) -> PageSection:

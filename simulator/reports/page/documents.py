@@ -6,7 +6,15 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict  # typing's own is not enough for pydantic before 3.12
 
-from paceline.simulator.results.schema import About, Owned, Pick, RunTable, Statistic, Table
+from paceline.simulator.results.schema import (
+    About,
+    InUnits,
+    Owned,
+    Pick,
+    RunTable,
+    Statistic,
+    Table,
+)  # fmt: skip
 
 COMPARISON, TUNE, SWEEP = "comparison.json", "tune.json", "sweep.json"
 FARTHEST = 1e100  # largest number drawn: sums of such numbers stay finite
@@ -49,7 +57,7 @@ class Estimated(TypedDict):
     level: NotRequired[Number]
 
 
-class _Configuration(_Named, Estimated):
+class _Configuration(_Named, Estimated, InUnits):
     name: str
     behind: NotRequired[Estimated | None]
     behind_ci95: Pair
@@ -73,6 +81,8 @@ class _ChangedWorld(TypedDict):  # the scenario with one input changed
 class _Tune(PageDocument):
     objective: str
     measure: str
+    unit: NotRequired[str]
+    loss_basis: NotRequired[str | None]
     ranking: Annotated[list[_Configuration], Field(min_length=1)]
     ties: list[_Named]
     simplest: str
@@ -93,6 +103,7 @@ class _Sweep(PageDocument):  # without its rows, which are in sweep.csv
     points: list[Table]
     picks: NotRequired[list[_PointPick]]
     bounds: NotRequired[list[str]]
+    loss_basis: NotRequired[str | None]
 
 
 class SweepRow(TypedDict):

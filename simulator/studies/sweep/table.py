@@ -11,11 +11,11 @@ from typing import Any
 from paceline.simulator.cluster.workers import ideal_rate
 from paceline.simulator.inputs import csv_cells, messages
 from paceline.simulator.objectives import plugins
-from paceline.simulator.results import divergence, statistics
+from paceline.simulator.objectives.basis import bases
+from paceline.simulator.results import divergence, intervals, statistics, units
 from paceline.simulator.results.columns import RESULT_COLUMNS, Conditions, estimate_columns
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.simulator.scenario.tables import Prices
 from paceline.simulator.studies.sweep.picks import picked
 from paceline.simulator.studies.sweep.points import Point, value
 
@@ -37,7 +37,8 @@ class SweepResult:
     None stands for what cannot be had, such as the mean time to a target that some seed never
     reached. `versions`: of all that the numbers depend on. `picks`:
     the verdict at each point, as `picks.picked` returns it; `bounds`: labels of the algorithms
-    that are never picked. `resumed` counts the runs kept from before.
+    that are never picked. `resumed` counts the runs kept from before. `loss_basis`: what
+    the loss of every point is the loss of; None where points differ, or have none.
     """
 
     scenario: Scenario
@@ -49,6 +50,7 @@ class SweepResult:
     picks: list[Row]
     bounds: list[str]
     resumed: int = 0
+    loss_basis: str | None = None
 
     @cached_property
     def vary(self) -> dict[str, list[Any]]:
@@ -80,6 +82,7 @@ class SweepResult:
             "points": len(self.points),
             "rows": self.rows,
             "picks": self.picks,
+            "loss_basis": self.loss_basis,
             "versions": self.versions,
             "notes": self.notes,
         }
@@ -94,14 +97,13 @@ def measured(scenario: Scenario, runs: Sequence[Run]) -> Record:
     given = Conditions(
         target=scenario.run.target_loss,
         step_alone=workers / ideal if ideal else 0,
-        priced=scenario.cost != Prices(),  # no prices, no cost: that is not a cost of zero
+        priced=scenario.cost.priced,
     )
     heavy = scenario.heavy_tailed
     summary = statistics.summarise(
         runs, target=given.target, workers=workers, ideal_rate=ideal, heavy=heavy
     )
-    if not given.priced:
-        summary["cost"] = None
+    summary |= units.summary(scenario, runs)
     each = [_numbers(run, given) for run in runs]
     row: Row = {}
     for column in RESULT_COLUMNS:
@@ -114,6 +116,11 @@ def measured(scenario: Scenario, runs: Sequence[Run]) -> Record:
         if name == "time_to_target_s":
             reached = summary["time_to_target"]
             row["reached"] = reached and reached["reached"]
+    row |= {key: summary[key] for key in units.RATES if summary[key] is not None}
+    for until, ending in (("used", ""), ("to_target", "_to_target")):
+        for key, found in (summary[until] or {}).items():
+            row |= {f"{key}{ending}": found["mean"]}
+            row |= estimate_columns(f"{key}{ending}", intervals.stated(found))
     row |= {f"{kind}_share": share for kind, share in summary["breakdown"].items()}
     told = dict.fromkeys(note for run in runs for note in run.notes)
     found = {
@@ -166,9 +173,10 @@ def collected(
         for label, algorithm in zip(names, scenario.algorithm, strict=True)
         if algorithm.bound
     }
+    said = {basis for each in scenarios for basis in bases(each).values()}
     return SweepResult(
         base, values, _even(rows), _even(seed_rows), told_of, versions, picks, sorted(bounds),
-        resumed,
+        resumed, said.pop() if len(said) == 1 else None,
     )  # fmt: skip
 
 

@@ -1,0 +1,119 @@
+"""Units of the trade: what runs use in tokens, days, device-hours and money, where these are set.
+
+What they follow from is in [cost]; an objective may have its own `tokens`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import inf, isfinite
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.results import intervals, wording
+from paceline.simulator.results.run import Run
+from paceline.simulator.results.statistics import at, crossing, estimated, said
+from paceline.simulator.scenario.scenario import Scenario
+
+SECONDS_PER_HOUR, SECONDS_PER_DAY, BYTES_PER_GB = 3600.0, 86400.0, 1e9
+FLOPS_PER_PARAMETER = 6.0  # and token: two forwards, four backwards (arXiv 2001.08361, section 2.1)
+RATES = ("tokens_per_second", "mfu")
+UNITS = {  # words and unit of each
+    "tokens_per_second": ("tokens/s", "#"),
+    "mfu": ("MFU", "%"),
+    "tokens": ("tokens", "#"),
+    "days": ("days", ""),
+    "device_hours": ("device-hours", ""),
+    "egress_bytes": ("egress", "B"),
+    "cost": ("cost", ""),
+}
+Used = Mapping[str, float]
+Row = Mapping[str, Any]
+Cell = Callable[[Row], str]
+
+
+def devices(scenario: Scenario) -> int:
+    """Return how many devices the workers have: an island several, any other worker one."""
+    more = (group.workers * (group.devices - 1) for group in scenario.cluster.group)
+    return scenario.cluster.workers + sum(more)
+
+
+def price_per_second(scenario: Scenario, *, served: bool) -> float:
+    """Return the price of all nodes for a second; `served`: a server is one of them."""
+    nodes, cost = scenario.cluster.workers + served, scenario.cost
+    hour = nodes * (cost.node_hour or 0.0) + devices(scenario) * (cost.device_hour or 0.0)
+    return hour / SECONDS_PER_HOUR
+
+
+def used(scenario: Scenario, run: Run, time: float) -> dict[str, float]:
+    """Return what a run of `scenario` has used by `time`, in seconds; infinite where that is never.
+
+    Of `UNITS` those that are set; `RATES` are of the whole run.
+    """
+    cost, many, found = scenario.cost, devices(scenario), dict[str, float]()
+    tokens = getattr(scenario.objective, "tokens", None) or cost.tokens
+    if tokens:
+        tokens *= scenario.cluster.workers
+        found["tokens_per_second"] = tokens * run.steps / run.duration if run.duration else inf
+        if cost.flops:
+            each = cost.flops_per_token or FLOPS_PER_PARAMETER * scenario.model.parameters
+            found["mfu"] = found["tokens_per_second"] * each / (many * cost.flops)
+        found["tokens"] = tokens * at(run, time, "step")
+    if tokens or cost.priced:
+        found["days"] = time / SECONDS_PER_DAY
+    if cost.node_hour is not None or cost.device_hour is not None:
+        found["device_hours"] = many * time / SECONDS_PER_HOUR
+    if cost.priced:
+        found["cost"] = at(run, time, "cost")
+    if cost.egress_per_gb:  # the rest of the price
+        served = next(each.served for each in scenario.algorithm if each.label == run.label)
+        rest = max(found["cost"] - price_per_second(scenario, served=served) * time, 0.0)
+        found["egress_bytes"] = rest / cost.egress_per_gb * BYTES_PER_GB
+    return found | (dict.fromkeys(found.keys() - {*RATES}, inf) if time == inf else {})
+
+
+def summary(scenario: Scenario, runs: Sequence[Run]) -> dict[str, Any]:
+    """Return what the runs of an algorithm use, one per seed: as `told`, and `to_target`."""
+    target, heavy = scenario.run.target_loss, scenario.heavy_tailed
+    there = [] if target is None else [used(scenario, run, crossing(run, target)) for run in runs]
+    whole = [used(scenario, run, run.duration) for run in runs]
+    found = told(whole, scenario.cost.currency, heavy=heavy)
+    return found | {"to_target": _amounts(there, heavy) if there else None}
+
+
+def told(seeds: Sequence[Used], currency: str | None, *, heavy: bool) -> dict[str, Any]:
+    """Return means over seeds of `cost` and `RATES`, and estimates of all `used`; None: not set."""
+    means = {
+        key: float(np.mean([each[key] for each in seeds])) if key in seeds[0] else None
+        for key in (*RATES, "cost")
+    }
+    return means | {"currency": currency, "used": _amounts(seeds, heavy)}
+
+
+def _amounts(seeds: Sequence[Used], heavy: bool) -> dict[str, Any] | None:
+    every = {key: [each[key] for each in seeds] for key in seeds[0] if key not in RATES}
+    found = {k: estimated(v, intervals.positive(v, heavy=heavy)) for k, v in every.items()}
+    return found or None
+
+
+def cells(rows: Sequence[Row], target: float | None = None) -> tuple[str, dict[str, Cell]]:
+    """Return what the amounts of rows are of, in words, and the cells of what is set, by heading.
+
+    They are those up to the target if some row reached it.
+    """
+    known = [each["mean"] for row in rows for each in (row.get("to_target") or {}).values()]
+    reached = any(mean is not None and isfinite(mean) for mean in known)
+    until, found = "to_target" if reached else "used", dict[str, Cell]()
+    for key, (words, unit) in UNITS.items():
+        if any(row.get(key) is not None or key in (row.get(until) or {}) for row in rows):
+            currency = key == "cost" and rows[0].get("currency")
+            found[f"{words} ({currency})" if currency else words] = partial(_cell, key, unit, until)
+    return f"to loss {target:g}" if reached else "in the whole run", found
+
+
+def _cell(key: str, unit: str, until: str, row: Row) -> str:
+    """Format a value for reading, a cost with its interval."""
+    amount = (row.get(until) or {}).get(key) or {"mean": row.get(key) if key in RATES else None}
+    if key == "cost" and amount["mean"] is not None:
+        return wording.cell(intervals.stated(amount), "")
+    return said(amount["mean"], unit)
