@@ -64,7 +64,7 @@ def cells() -> Iterator[Cell]:
     yield Cell("ssgd", 4)
     yield Cell("ssgd", 1)
     for name in PROGRAMS:
-        if name != "ssgd":
+        if name != "ssgd" and not name.startswith("diloco"):
             yield Cell(name, 4)
     yield from (Cell("ssgd", workers) for workers in (8, 2))
     yield from (Cell("ssgd", workers, seed) for seed in (1, 2) for workers in (1, 4))

@@ -508,10 +508,18 @@ def test_missing_torch_is_said(monkeypatch):
 # Text
 
 
-TEXT = {"model": "gpt", "data": "python-text", "batch": 2}
+TEXT = {"model": "gpt", "data": "short-text", "batch": 2}
 
 
-def test_scores_of_text_depend_on_no_later_character():
+@pytest.fixture
+def short_text(monkeypatch):
+    """Offer the first samples of Python's sources, as most of a test's time is to evaluate."""
+    whole = data.load_named("python-text", None)
+    few = data.Data(whole.train_x[:64], whole.train_y[:64], whole.test_x[:8], whole.test_y[:8], 128)
+    monkeypatch.setattr(data.DATA, "added", {"short-text": lambda folder: few})
+
+
+def test_scores_of_text_depend_on_no_later_character(short_text):
     goal = make(**TEXT)
     assert goal.dimension == 112_384
     module = models.find("gpt")((64,), 128).double()
@@ -523,18 +531,18 @@ def test_scores_of_text_depend_on_no_later_character():
     assert not same[:, 40:].any()
 
 
-def test_steps_down_the_gradient_of_text_lower_its_loss_on_both_engines():
+def test_steps_down_the_gradient_of_text_lower_its_loss_on_both_engines(short_text):
     """The loss at the start is that of a guess among 128, and both engines go the same way."""
-    made = world({"name": "ssgd", "lr": 0.3}, table=MLP | TEXT, workers=2, steps=4)
+    made = world({"name": "ssgd", "lr": 0.05}, table=MLP | TEXT, workers=2, steps=4)
     (run,) = batched.run(made.algorithm[0], made, [0])
     assert run.curve["loss"][0] == pytest.approx(np.log(128), rel=0.02)
-    assert run.curve["loss"][-1] < run.curve["loss"][0] - 0.1
+    assert run.curve["loss"][-1] < run.curve["loss"][0] - 0.02
     expected = virtual.run(made.algorithm[0], made, 0)
     np.testing.assert_allclose(run.curve["loss"], expected.curve["loss"], rtol=1e-9)
     assert 0 < run.curve["accuracy"][-1] < 0.5
 
 
-def test_a_gradient_of_text_is_that_of_every_characters_mean_loss():
+def test_a_gradient_of_text_is_that_of_every_characters_mean_loss(short_text):
     goal = make(**TEXT)
     (x,) = points(goal, 1)
     source, rows = goal.source(1), goal.source(1).next_rows()
@@ -559,7 +567,7 @@ def test_a_gradient_of_text_is_that_of_every_characters_mean_loss():
         (TEXT | {"partition": {"dirichlet": 0.3}}, r"objective.partition.*text has none.*\"iid\""),
     ],
 )
-def test_text_and_other_samples_are_not_mixed_up(more, words):
+def test_text_and_other_samples_are_not_mixed_up(short_text, more, words):
     with pytest.raises(InputError, match=words):
         world(table=MLP | more)
 
