@@ -35,6 +35,11 @@ def rate(peak: float) -> dict[str, Any]:
     return {"schedule": "warmup-cosine", "peak": peak, "end": peak, "warmup": 40, "steps": STEPS}
 
 
+def cosine(algorithm: dict[str, Any]) -> dict[str, Any]:
+    """The same with a rate that decays to nothing, as published runs have it."""
+    return algorithm | {"lr": {**rate(2e-3), "end": 0.0}}
+
+
 def diloco(tau: int, **outer: float) -> dict[str, Any]:
     return {"name": "diloco", "tau": tau, "inner": ADAMW, **outer}
 
@@ -49,6 +54,7 @@ PROGRAMS: dict[str, dict[str, Any]] = {
     **{f"dts {delay}": {"name": "dts", "delay": delay, "inner": ADAMW} for delay in (1, 4)},
     "asgd": {"name": "asgd", "momentum": ADAMW},
 }
+DECAYED = {f"{name} cosine": cosine(PROGRAMS[name]) for name in ("ssgd", "local 8", "diloco 8")}
 
 
 def peak(program: str) -> float:
@@ -66,6 +72,7 @@ def cells() -> Iterator[Cell]:
     for name in PROGRAMS:
         if name != "ssgd":
             yield Cell(name, 4)
+    yield from (Cell(name, 4) for name in DECAYED)
     yield from (Cell("ssgd", workers) for workers in (8, 2))
     yield from (Cell("ssgd", workers, seed) for seed in (1, 2) for workers in (1, 4))
     for workers in (2, 8):
@@ -77,7 +84,12 @@ def cells() -> Iterator[Cell]:
 
 def world(program: str, workers: int, objective: dict[str, Any] = GPT, **table: Any) -> Scenario:
     """Return the scenario of a cell; `table` overrides keys of its algorithm."""
-    algorithm = {"label": program, "lr": rate(peak(program)), **PROGRAMS[program], **table}
+    algorithm = {
+        "label": program,
+        "lr": rate(peak(program)),
+        **(PROGRAMS | DECAYED)[program],
+        **table,
+    }
     return parse(
         {
             "model": {"parameters": PARAMETERS},

@@ -2,9 +2,10 @@
 
 import csv
 import tempfile
+from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,17 +14,34 @@ from paceline.simulator.load.load import known_programs
 from paceline.simulator.objectives.learning_curve.objective import expect
 from paceline.validate.logs import loss
 from tests.evidence import cells
-from tests.evidence.cells import CURVES, GPT, HEAD, PARAMETERS, PROGRAMS, STEPS, Cell
+from tests.evidence.cells import CURVES, DECAYED, GPT, HEAD, PARAMETERS, STEPS, Cell
 
 PAGE = CURVES.parent.parent / "learning-curves.md"
-BASELINE, LOCAL = Cell("ssgd", 4), Cell("diloco 8", 4)
-PART = 0.2  # of the local run, which is all that is known of it
-WARMED = 40  # steps: the baseline's curve is fitted after the warm-up
+TOKENS = 64 * GPT["batch"]  # characters of a worker's step
+BASELINE = Cell("ssgd", 4)
+WARMED = 40  # steps of the warm-up, which fits leave out
 LEVELS = 6
 CLOSE = 0.02  # relative difference of times, or of losses, below which there is no order
 MARKS = "<!-- scores -->\n", "<!-- end -->"
 
 Curves = dict[Cell, np.ndarray]
+
+
+class Known(NamedTuple):
+    """What is known beside the baseline: a `part` of a local run, a run of another batch."""
+
+    words: str
+    part: float = 0.2
+    local: Cell | None = Cell("diloco 8", 4)
+    second: Cell | None = None
+
+
+KNOWN = (
+    Known("20 % of one local run"),
+    Known("no local run", local=None),
+    Known("20 % of one local run, and one worker alone", second=Cell("ssgd", 1)),
+    Known("the whole of both", part=1.0, second=Cell("ssgd", 1)),
+)
 
 
 def log(path: Path, curve: np.ndarray) -> Path:
@@ -35,25 +53,30 @@ def log(path: Path, curve: np.ndarray) -> Path:
     return path
 
 
-def fitted(real: Curves, folder: Path) -> dict[str, Any]:
-    """Fit an objective, as `paceline fit-loss` does, to the baseline and the short local run."""
-    whole, local = real[BASELINE], real[LOCAL]
-    known = loss.fit(
-        log(folder / "baseline.csv", whole[whole[:, 0] >= WARMED]),
-        [log(folder / "local.csv", local[(local[:, 0] > 0) & (local[:, 0] <= PART * STEPS)])],
+def fitted(real: Curves, known: Known, folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """Fit an objective to the baseline and what else is known, as `paceline fit-loss` does."""
+    runs = [each for each in (known.local, known.second) if each]
+    paths = []
+    for cell in (BASELINE, *runs):
+        steps = real[cell][:, 0]
+        end = STEPS * (known.part if cell == known.local else 1.0)
+        used = real[cell][(steps >= WARMED) & (steps <= end)]
+        paths.append(log(folder / f"{cell.program}-{cell.workers}.csv", used))
+    found = loss.fit(
+        paths[0],
+        paths[1:],
         loss.Given(
-            tokens=GPT["batch"] * 64.0,
-            workers=(BASELINE.workers, LOCAL.workers),
-            tau=(int(LOCAL.program.split()[1]),),
+            tokens=float(TOKENS),
+            workers=(BASELINE.workers, *(each.workers for each in runs)),
+            tau=tuple(int(cells.PROGRAMS[each.program].get("tau", 1)) for each in runs),
             parameters=float(PARAMETERS),
         ),
     )
-    print(*known.sentences, *known.notes, sep="\n")
-    for name, content in known.profile.files.items():
+    for name, content in found.profile.files.items():
         (folder / name).write_bytes(content)
-    table = dict(known.profile.tables["objective"])
+    table = dict(found.profile.tables["objective"])
     table["curve"] = {**table["curve"], "file": str(folder / table["curve"]["file"])}
-    return table
+    return table, [*found.sentences, *found.notes]
 
 
 def predicted(cell: Cell, objective: dict[str, Any]) -> tuple[np.ndarray, str]:
@@ -73,85 +96,120 @@ def seconds(curve: np.ndarray, level: float) -> float:
     return float(np.interp(-np.log(level), -np.log(losses), curve[:, 1]))
 
 
-def agreement(real: np.ndarray, found: np.ndarray) -> list[float]:
-    """Return the signs' product of each pair that reality separates: 1 in the right order."""
-    pairs = [
-        (a, b)
-        for a, b in combinations(range(len(real)), 2)
-        if np.isfinite([real[a], real[b]]).any()
-        and not abs(np.log(real[a] / real[b])) <= CLOSE
-    ]  # fmt: skip
-    with np.errstate(invalid="ignore"):
-        return [
-            float(np.nan_to_num(np.sign(real[a] - real[b]) * np.sign(found[a] - found[b])))
-            for a, b in pairs
-        ]
+def agreement(real: Sequence[float], found: Sequence[float]) -> list[float]:
+    """Return 1 for each pair that reality separates and is in its order, -1 if in the other."""
+    signs = []
+    for a, b in combinations(range(len(real)), 2):
+        if np.isfinite([real[a], real[b]]).any() and abs(np.log(real[a] / real[b])) > CLOSE:
+            ours = (found[a] > found[b]) - (found[a] < found[b])  # of two infinities: a tie
+            signs.append(float(ours if real[a] > real[b] else -ours))
+    return signs
 
 
-def summary(what: str, values: list[float], aim: str) -> str:
-    size = np.abs(values)
-    median, most = (f"{100 * q:.1f} %" for q in (np.median(size), np.quantile(size, 0.95)))
-    return f"| {what} | {len(size)} | {median} | {most} | {aim} |"
+class Score(NamedTuple):
+    """Predictions of held-out cells: relative errors of times and last losses, orders, regrets."""
+
+    times: list[float]
+    last: list[float]
+    order: list[float]
+    ends: list[float]
+    regrets: list[float]
+
+    def row(self, words: str) -> str:
+        """Return a line of the table."""
+        shares = [*_errors(self.times), *_errors(self.last)]
+        worst = max(self.regrets, default=np.nan)
+        ranks = f"{np.mean(self.order):.2f} | {np.mean(self.ends):.2f}"
+        regret = f"{100 * np.median(self.regrets):.0f}, {100 * worst:.0f} %"
+        return f"| {words} | {' | '.join(shares)} | {ranks} | {regret} |"
 
 
-def score(real: Curves) -> str:
-    """Predict every cell; return the tables of the page."""
-    with tempfile.TemporaryDirectory() as folder:
-        objective = fitted(real, Path(folder))
-        held = [cell for cell in real if cell not in (BASELINE, Cell("ssgd", 4, 1), LOCAL)]
-        held = [cell for cell in held if cell.seed == 0]
-        ours = {cell: predicted(cell, objective) for cell in [BASELINE, LOCAL, *held]}
+def _errors(values: list[float]) -> list[str]:
+    size = 100 * np.abs(values)
+    return [f"{np.median(size):.1f} %", f"{np.quantile(size, 0.95):.1f} %"]
+
+
+def levels(real: Curves) -> np.ndarray:
+    """Return six losses, from that of the baseline at 20 % to one before its end."""
     base = real[BASELINE]
-    levels = np.geomspace(np.interp(0.2 * STEPS, base[:, 0], base[:, 2]), base[-1, 2], LEVELS + 1)
-    levels = levels[:-1]  # the last one is reached at the very end, if at all
-    rows, last, times, order, regrets = [], [], [], [], []
-    for cell in [BASELINE, LOCAL, *held]:
-        (curve, basis), truth = ours[cell], real[cell]
-        error = curve[-1, 2] / truth[-1, 2] - 1
-        own = [seconds(curve, each) / seconds(truth, each) - 1 for each in levels
-               if max(seconds(curve, each), seconds(truth, each)) < np.inf]  # fmt: skip
-        said = f"{100 * np.median(np.abs(own)):.0f} % of {len(own)}" if own else "none in both"
-        rows.append(f"| {cell.program} | {cell.workers} | {basis} | {truth[-1, 2]:.3f} | "
-                    f"{curve[-1, 2]:.3f} | {100 * error:+.1f} % | {said} |")  # fmt: skip
-        if cell in held:
-            last.append(error)
-            times += own
+    first = np.interp(0.2 * STEPS, base[:, 0], base[:, 2])
+    found: np.ndarray = np.geomspace(first, base[-1, 2], LEVELS + 1)[:-1]
+    return found
+
+
+def score(real: Curves, ours: Curves, known: Known) -> Score:
+    """Hold predictions against the cells that they do not know."""
+    held = [cell for cell in ours if cell not in (BASELINE, known.local, known.second)]
+    found = Score([], [ours[cell][-1, 2] / real[cell][-1, 2] - 1 for cell in held], [], [], [])
     for workers in sorted({cell.workers for cell in ours}):
-        some = [cell for cell in ours if cell.workers == workers and cell.program != "local-sgd 32"]
-        if len(some) < 3:
-            continue
-        for level in levels:
-            truths = np.array([seconds(real[cell], level) for cell in some])
-            guesses = np.array([seconds(ours[cell][0], level) for cell in some])
-            order += agreement(truths, guesses)
-            if np.isfinite(guesses).any() and np.isfinite(truths).any():
-                regrets.append(truths[guesses.argmin()] / truths.min() - 1)
-    ends = agreement(*(np.array([each[-1, 2] for each in curves]) for curves in
-                       ([real[cell] for cell in ours], [ours[cell][0] for cell in ours])))  # fmt: skip
-    missed = sum(each == np.inf for each in regrets)
-    return "\n".join([
-        "| | n | median | 95th percentile | aim |",
-        "|---|--:|--:|--:|---|",
-        summary("time to a loss", times, "10 %, 25 %"),
-        summary("final loss", last, "1 %"),
-        summary("regret of the pick", [each for each in regrets if each < np.inf], "5 %"),
+        some = [cell for cell in ours if cell.workers == workers]
+        ends = ([float(each[cell][-1, 2]) for cell in some] for each in (real, ours))
+        found.ends.extend(agreement(*ends))
+        for level in levels(real):
+            truths = [seconds(real[cell], level) for cell in some]
+            guesses = [seconds(ours[cell], level) for cell in some]
+            found.order.extend(agreement(truths, guesses))
+            if len(some) > 1 and np.isfinite(truths).any() and np.isfinite(guesses).any():
+                found.regrets.append(truths[int(np.argmin(guesses))] / min(truths) - 1)
+            found.times.extend(
+                guess / truth - 1
+                for cell, truth, guess in zip(some, truths, guesses, strict=True)
+                if cell in held and max(truth, guess) < np.inf
+            )
+    return found
+
+
+def report(real: Curves) -> str:
+    """Predict every cell of the first seed; return the tables of the page."""
+    lines = [
+        "| known beside the baseline | time to a loss: median | 95th percentile | "
+        "final loss: median | 95th percentile | Kendall's tau: times | final losses | "
+        "regret: median, largest |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]  # fmt: skip
+    said: list[str] = []
+    detail: list[str] = []
+    for known in KNOWN:
+        with tempfile.TemporaryDirectory() as folder:
+            objective, words = fitted(real, known, Path(folder))
+            found = {cell: predicted(cell, objective) for cell in real
+                     if cell.seed == 0 and cell.program not in DECAYED}  # fmt: skip
+        said += [f"{known.words}: {each.replace(folder, '')}" for each in words]
+        ours = {cell: curve for cell, (curve, _) in found.items()}
+        lines.append(score(real, ours, known).row(known.words))
+        if known is KNOWN[0]:
+            detail = [_detail(real[cell], *found[cell], cell, levels(real)) for cell in found]
+    print(*said, sep="\n")
+    lines += [
+        "| aim | 10 % | 25 % | 1 % | | 0.85 | | 5 % |",
         "",
-        f"Kendall's tau over pairs of one number of workers that the measurement separates by more "
-        f"than {CLOSE:.0%}: {np.mean(order):.2f} in time to a loss ({len(order)} pairs), "
-        f"{np.mean(ends):.2f} in final loss over all cells ({len(ends)} pairs); the aim is 0.85. "
-        f"Of {len(regrets)} picks {missed} never reached the loss.",
+        f"{KNOWN[0].words.capitalize()}:",
         "",
-        "| program | workers | basis | final loss | predicted | error | time to six losses, median |",
-        "|---|--:|---|--:|--:|--:|---|",
-        *rows,
+        "| program | workers | basis | loss at 20 % | predicted | final loss | predicted | error "
+        "| time to six losses |",
+        "|---|--:|---|--:|--:|--:|--:|--:|---|",
+        *detail,
         "",
-    ])  # fmt: skip
+    ]
+    return "\n".join(lines)
+
+
+def _detail(truth: np.ndarray, curve: np.ndarray, basis: str, cell: Cell, at: np.ndarray) -> str:
+    times = [(seconds(truth, each), seconds(curve, each)) for each in at]
+    both = [guess / real - 1 for real, guess in times if max(real, guess) < np.inf]
+    never = sum((real == np.inf) != (guess == np.inf) for real, guess in times)
+    words = f"{100 * np.median(both):+.0f} % (median of {len(both)})" if both else ""
+    words += f"; {never} reached by one alone" if never else ""
+    early = [float(np.interp(0.2 * STEPS, each[:, 0], each[:, 2])) for each in (truth, curve)]
+    ends = truth[-1, 2], curve[-1, 2]
+    losses = " | ".join(f"{each:.3f}" for each in (*early, *ends))
+    error = f"{100 * (ends[1] / ends[0] - 1):+.1f} %"
+    return f"| {cell.program} | {cell.workers} | {basis} | {losses} | {error} | {words} |"
 
 
 def write() -> None:
     """Score the cells that there are, and put the tables into the page."""
-    tables = score(cells.known())
+    tables = report(cells.known())
     print(tables)
     before, rest = PAGE.read_text("utf-8").split(MARKS[0])
     PAGE.write_text(before + MARKS[0] + tables + MARKS[1] + rest.split(MARKS[1])[1], "utf-8")
-    assert all(cell.program in PROGRAMS for cell in cells.known())
