@@ -14,7 +14,7 @@ from paceline.simulator.load.load import known_programs
 from paceline.simulator.objectives.learning_curve.objective import expect
 from paceline.validate.logs import loss
 from tests.evidence import cells
-from tests.evidence.cells import CURVES, DECAYED, GPT, HEAD, PARAMETERS, STEPS, Cell
+from tests.evidence.cells import CURVES, CAUSES, GPT, HEAD, PARAMETERS, STEPS, Cell
 
 PAGE = CURVES.parent.parent / "learning-curves.md"
 TOKENS = 64 * GPT["batch"]  # characters of a worker's step
@@ -173,7 +173,7 @@ def report(real: Curves) -> str:
         with tempfile.TemporaryDirectory() as folder:
             objective, words = fitted(real, known, Path(folder))
             found = {cell: predicted(cell, objective) for cell in real
-                     if cell.seed == 0 and cell.program not in DECAYED}  # fmt: skip
+                     if cell.seed == 0 and cell.program not in CAUSES}  # fmt: skip
         said += [f"{known.words}: {each.replace(folder, '')}" for each in words]
         ours = {cell: curve for cell, (curve, _) in found.items()}
         lines.append(score(real, ours, known).row(known.words))
