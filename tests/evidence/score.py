@@ -14,7 +14,7 @@ from paceline.simulator.load.load import known_programs
 from paceline.simulator.objectives.learning_curve.objective import expect
 from paceline.validate.logs import loss
 from tests.evidence import cells
-from tests.evidence.cells import CURVES, CAUSES, GPT, HEAD, PARAMETERS, STEPS, Cell
+from tests.evidence.cells import CAUSES, CURVES, GPT, HEAD, PARAMETERS, STEPS, Cell
 
 PAGE = CURVES.parent.parent / "learning-curves.md"
 TOKENS = 64 * GPT["batch"]  # characters of a worker's step
@@ -38,6 +38,7 @@ class Known(NamedTuple):
 
 KNOWN = (
     Known("20 % of one local run"),
+    Known("20 % of local 8 in its place", local=Cell("local 8", 4)),
     Known("no local run", local=None),
     Known("20 % of one local run, and one worker alone", second=Cell("ssgd", 1)),
     Known("the whole of both", part=1.0, second=Cell("ssgd", 1)),
@@ -90,17 +91,18 @@ def predicted(cell: Cell, objective: dict[str, Any]) -> tuple[np.ndarray, str]:
 
 def seconds(curve: np.ndarray, level: float) -> float:
     """Return the time to a loss, inf where it is not reached."""
-    losses = np.minimum.accumulate(curve[:, 2])
-    if losses[-1] > level:
+    first = int(np.argmax(curve[:, 2] <= level))
+    if curve[first, 2] > level:
         return float("inf")
-    return float(np.interp(-np.log(level), -np.log(losses), curve[:, 1]))
+    between = curve[max(first - 1, 0) : first + 1]
+    return float(np.interp(-np.log(level), -np.log(between[:, 2]), between[:, 1]))
 
 
 def agreement(real: Sequence[float], found: Sequence[float]) -> list[float]:
     """Return 1 for each pair that reality separates and is in its order, -1 if in the other."""
     signs = []
     for a, b in combinations(range(len(real)), 2):
-        if np.isfinite([real[a], real[b]]).any() and abs(np.log(real[a] / real[b])) > CLOSE:
+        if max(real[a], real[b]) > (1 + CLOSE) * min(real[a], real[b]):
             ours = (found[a] > found[b]) - (found[a] < found[b])  # of two infinities: a tie
             signs.append(float(ours if real[a] > real[b] else -ours))
     return signs
@@ -190,8 +192,48 @@ def report(real: Curves) -> str:
         "|---|--:|---|--:|--:|--:|--:|--:|---|",
         *detail,
         "",
+        *penalties(real),
+        "",
+        seeds(real),
+        "",
     ]
     return "\n".join(lines)
+
+
+def penalties(real: Curves) -> list[str]:
+    """Return how far runs with local steps are behind ssgd as they go on: in loss, and in steps."""
+    parts = 0.2, 0.5, 1.0
+    lines = [
+        f"| four workers | {' | '.join(f'after {part:.0%}' for part in parts)} |",
+        f"|---|{'--:|' * len(parts)}",
+    ]
+    for kind in ("", " cosine", " momentum"):
+        for name in ("local 8", "diloco 8", "dts 4"):
+            cell, base = Cell(name + kind, 4), Cell("ssgd" + kind, 4)
+            if cell in real and base in real:
+                cells = [_behind(real[cell], real[base], part * STEPS) for part in parts]
+                lines.append(f"| {cell.program} against {base.program} | {' | '.join(cells)} |")
+    return lines
+
+
+def _behind(curve: np.ndarray, base: np.ndarray, step: float) -> str:
+    own, other = (float(np.interp(step, each[:, 0], each[:, 2])) for each in (curve, base))
+    there = np.interp(-own, -np.minimum.accumulate(base[:, 2]), base[:, 0])
+    return f"{100 * (own / other - 1):+.1f} %, {step / there:.2f} times the steps"
+
+
+def seeds(real: Curves) -> str:
+    """Return how far runs that differ in their seed alone are apart."""
+    ends: dict[int, list[float]] = {}
+    for cell, curve in real.items():
+        if cell.program == "ssgd":
+            ends.setdefault(cell.workers, []).append(float(curve[-1, 2]))
+    said = [
+        f"{np.std(each, ddof=1) / np.mean(each):.1%} ({len(each)} seeds of {workers} workers)"
+        for workers, each in sorted(ends.items())
+        if len(each) > 1
+    ]
+    return f"Final losses of ssgd that differ in their seed alone: {', '.join(said)}."
 
 
 def _detail(truth: np.ndarray, curve: np.ndarray, basis: str, cell: Cell, at: np.ndarray) -> str:

@@ -16,11 +16,12 @@ class Gpt(nn.Module):
         super().__init__()
         self.characters = nn.Embedding(classes, width)
         self.places = nn.Parameter(torch.empty(context, width))
-        self.blocks = nn.Sequential(*(Block(width) for _ in range(layers)))
+        blocks = [Block(width) for _ in range(layers)]
+        self.blocks = nn.Sequential(*blocks)
         self.norm = nn.LayerNorm(width)
         for each in (self.characters.weight, self.places):
             nn.init.normal_(each, std=0.02)
-        for block in self.blocks:
+        for block in blocks:
             for last in (block.attended, block.shrink):  # of a branch, added 2 layers times
                 nn.init.normal_(last.weight, std=0.02 / (2 * layers) ** 0.5)
 
@@ -49,4 +50,5 @@ class Block(nn.Module):
         match = query @ key.mT * query.shape[-1] ** -0.5 + later
         mixed = match.softmax(dim=-1) @ value  # torch.func.vmap has no rule for torch's own
         x = x + self.attended(mixed.transpose(1, 2).flatten(2))
-        return x + self.shrink(functional.gelu(self.widen(self.between(x))))
+        found: Tensor = x + self.shrink(functional.gelu(self.widen(self.between(x))))
+        return found
