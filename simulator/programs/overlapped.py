@@ -8,7 +8,7 @@ from paceline.simulator.programs.codecs.codec import Raw
 from paceline.simulator.programs.effects import Node
 from paceline.simulator.programs.local import Codec, LearningRate, LocalMomentum, Tau, descend
 from paceline.simulator.programs.pieces import compensation as compensations
-from paceline.simulator.programs.pieces.transform import Fraction, Identity
+from paceline.simulator.programs.pieces.transform import Fraction, Identity, TransformOf
 from paceline.simulator.programs.program import Program, doc
 
 Delay = Annotated[int, doc("whole steps between starting a mean and acting on it", "steps", ge=0)]
@@ -26,13 +26,19 @@ async def dts(
         compensations.CompensationName,
         doc("correction by which a late mean replaces the worker's own share of it"),
     ] = "exact",
+    inner: Annotated[
+        TransformOf | None,
+        doc("another transform of the local steps; a late mean replaces the worker's own steps"),
+    ] = None,
     codec: Codec = Raw(),
 ) -> None:
     """DTS: start a mean every `period` steps; `delay` steps later apply it with a correction."""
-    rule = compensations.KINDS[compensation](lr, momentum)
+    rule: compensations.Compensation = compensations.KINDS[compensation](lr, momentum)
     channel = codec.open(me)
     zero = 0.0 * me.start
     state = me.start, zero  # parameters, and momentum buffer
+    if inner is not None:
+        rule, state = compensations.Steps(lr, inner), (me.start, inner.init(me.start))
     own = nothing = zero, zero
     flying = deque[tuple[int, Any, Any]]()
     for n in count():

@@ -91,7 +91,7 @@ class Program:
         """Tell whether on a quadratic the mean of the workers' models does not depend on how often
         they average, with these parameters.
         """
-        plain = ("momentum", "outer", "block_momentum")
+        plain = ("momentum", "inner", "outer", "block_momentum")
         return (
             self.linear
             and not any(parameters.get(key) not in (None, 0, Identity()) for key in plain)

@@ -261,12 +261,12 @@ class Torch(Section):
 
     kind: Literal["torch"]
     model: Name = Field(
-        description="mlp, cnn, a torchvision model (resnet18, vgg16, ...), or one that an "
-        "installed package offers (entry points paceline.models)"
+        description="mlp, cnn, gpt (of text), a torchvision model (resnet18, vgg16, ...), or one "
+        "that an installed package offers (entry points paceline.models)"
     )
     data: Name = Field(
-        description="digits, random-classification, fashion-mnist, mnist, cifar-10, cifar-100, or "
-        "a set that an installed package offers (entry points paceline.datasets)"
+        description="digits, random-classification, python-text, fashion-mnist, mnist, cifar-10, "
+        "cifar-100, or a set that an installed package offers (entry points paceline.datasets)"
     )
     folder: Folder | None = Field(default=None, description="folder of the data set's files")
     batch: Count = Field(default=32, description="mini-batch per worker and step, samples")

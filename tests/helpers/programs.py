@@ -62,6 +62,7 @@ ROWS = (
             {"delay": 2, "period": 4, "compensation": "lecture", "momentum": 0.5},
             {"delay": 4, "compensation": "displacement", "momentum": 0.9},
             {"delay": 4, "compensation": "none", "lr": 0.02},
+            {"delay": 2, "period": 2, "inner": "adamw"},
         ),
     ),
     Row("cocod-sgd", ({"tau": 3, "momentum": 0.9},)),

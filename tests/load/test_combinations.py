@@ -39,6 +39,18 @@ REFUSED = {
         {"name": "local-sgd", "tau": 4, "codec": CODECS["dgc"]}, {},
         ["momentum of gradients", "local-sgd sends displacements", "top-k"],
     ),
+    "momentum of another transform's steps": (
+        {"name": "dts", "delay": 1, "inner": "adamw", "codec": CODECS["dgc"]}, {},
+        ["momentum of gradients", "sends displacements"],
+    ),
+    "a transform and a momentum": (
+        {"name": "dts", "delay": 1, "inner": "adamw", "momentum": 0.9}, {},
+        ["algorithm[0].momentum = 0.9", "no effect beside inner", "remove"],
+    ),
+    "a transform and a compensation of momentum": (
+        {"name": "dts", "delay": 1, "inner": "adamw", "compensation": "lecture"}, {},
+        ["algorithm[0].compensation", "no effect beside inner"],
+    ),
     "less than one entry": (
         {"name": "ssgd", "codec": {"kind": "top-k", "ratio": 0.001}}, {},
         ["less than one of the 50 entries", "0.02 or more", "objective.dimension"],

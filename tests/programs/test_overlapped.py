@@ -80,6 +80,24 @@ def test_dts_one_period_late_is_cocod_sgd(period, objective):
     same(dts, cocod)
 
 
+@objectives
+@pytest.mark.parametrize("inner", ["adamw", {"kind": "nesterov", "mu": 0.9}])
+@pytest.mark.parametrize("period", [1, 4])
+def test_dts_swaps_the_steps_of_any_transform(period, inner, objective):
+    """At once it averages models whose transforms go on; a period late it is CoCoD-SGD."""
+    common = {"lr": 0.02, "tau": period}
+    at_once, averaged, late, cocod = marks(
+        {"name": "dts", "delay": 0, "period": period, "inner": inner, "lr": 0.02},
+        {"name": "diloco", "inner": inner, "outer_lr": 1.0, "outer_momentum": 0.0} | common,
+        {"name": "dts", "delay": period, "period": period, "inner": inner, "lr": 0.02},
+        {"name": "cocod-sgd", "momentum": inner} | common,
+        objective=objective,
+    )
+    same(at_once, averaged, 1e-9)
+    same(late, cocod, 1e-9)
+    assert not np.allclose(at_once, late, rtol=1e-3)
+
+
 def momentum_sgd(start, steps, lr, mu):
     """The last parameters of momentum SGD that is fed given gradients."""
     x, u = start, 0.0

@@ -201,3 +201,44 @@ def test_a_registered_set_is_found_by_its_name(monkeypatch):
     assert [str(each) for each in folders] == ["here"]
     with pytest.raises(InputError, match=r"objective.data: unknown; did you mean `mine`"):
         load("mime")
+
+
+def library(tmp_path, monkeypatch, **sources):
+    """Make a library of Python from texts by module, and load it as text."""
+    monkeypatch.setattr(data.sysconfig, "get_path", {"stdlib": str(tmp_path)}.__getitem__)
+    for name, text in sources.items():
+        (tmp_path / f"{name}.py").write_text(text, "utf-8")
+    return data._python_text(None)
+
+
+def test_text_is_pythons_own_sources_and_labels_are_the_next_characters(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    first, last = ("".join(rng.choice(list("abc \n"), 20_000)) for _ in range(2))
+    found = library(tmp_path, monkeypatch, zipfile=last, abc="é" + first, not_of_the_library="x")
+    whole = "??" + first + last  # é is two bytes
+    samples = (len(whole) - 1) // 64
+    assert found.shape == (64,)
+    assert len(found.train_y) + len(found.test_y) == samples
+    assert len(found.test_y) == -(-samples // 200)
+    read = "".join(map(chr, np.concatenate([found.test_x[0], found.train_x[:199].ravel()])))
+    assert read == whole[: 200 * 64]
+    assert np.array_equal(found.train_y[:, :-1], found.train_x[:, 1:])
+    assert "".join(map(chr, found.train_y[:198, -1])) == whole[128 : 200 * 64 : 64]
+    assert (found.centre, found.spread) == (0, 1)
+    assert found.note.startswith(f"python-text: {len(whole):,} characters, Python ")
+
+
+def test_text_is_bounded_and_the_note_tells_texts_apart(tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "CHARACTERS", 30_000)
+    long = library(tmp_path, monkeypatch, abc="a" * 50_000, zipfile="b")
+    assert (len(long.train_y) + len(long.test_y)) * 64 == 30_000 // 64 * 64
+    assert "30,001 characters" in long.note
+    assert library(tmp_path, monkeypatch, abc="a" * 49_999 + "b").note == long.note
+    assert library(tmp_path, monkeypatch, abc="b" + "a" * 49_999).note != long.note
+
+
+def test_without_sources_text_is_refused(tmp_path, monkeypatch):
+    with pytest.raises(InputError, match=r"objective.data: python-text: no sources.* another"):
+        library(tmp_path, monkeypatch, abc="x = 1\n")
+    with pytest.raises(InputError, match=r"objective.folder: python-text has no files; remove"):
+        load("python-text", tmp_path)

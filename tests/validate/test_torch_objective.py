@@ -505,6 +505,73 @@ def test_missing_torch_is_said(monkeypatch):
     plugins.plugin.cache_clear()
 
 
+# Text
+
+
+TEXT = {"model": "gpt", "data": "short-text", "batch": 2}
+
+
+@pytest.fixture
+def short_text(monkeypatch):
+    """Offer the first samples of Python's sources, as most of a test's time is to evaluate."""
+    whole = data.load_named("python-text", None)
+    few = data.Data(whole.train_x[:64], whole.train_y[:64], whole.test_x[:8], whole.test_y[:8], 128)
+    monkeypatch.setattr(data.DATA, "added", {"short-text": lambda folder: few})
+
+
+def test_scores_of_text_depend_on_no_later_character(short_text):
+    goal = make(**TEXT)
+    assert goal.dimension == 112_384
+    module = models.find("gpt")((64,), 128).double()
+    text, _ = goal.samples.train(np.arange(3))
+    other = text.clone()
+    other[:, 40] = (other[:, 40] + 1) % 128
+    same = torch.isclose(module(text), module(other), rtol=1e-12, atol=1e-14).all(dim=1)
+    assert same[:, :40].all()
+    assert not same[:, 40:].any()
+
+
+def test_steps_down_the_gradient_of_text_lower_its_loss_on_both_engines(short_text):
+    """The loss at the start is that of a guess among 128, and both engines go the same way."""
+    made = world({"name": "ssgd", "lr": 0.05}, table=MLP | TEXT, workers=2, steps=4)
+    (run,) = batched.run(made.algorithm[0], made, [0])
+    assert run.curve["loss"][0] == pytest.approx(np.log(128), rel=0.02)
+    assert run.curve["loss"][-1] < run.curve["loss"][0] - 0.02
+    expected = virtual.run(made.algorithm[0], made, 0)
+    np.testing.assert_allclose(run.curve["loss"], expected.curve["loss"], rtol=1e-9)
+    assert 0 < run.curve["accuracy"][-1] < 0.5
+
+
+def test_a_gradient_of_text_is_that_of_every_characters_mean_loss(short_text):
+    goal = make(**TEXT)
+    (x,) = points(goal, 1)
+    source, rows = goal.source(1), goal.source(1).next_rows()
+    loss, gradient = source.loss_and_gradient(x)
+    module = models.find("gpt")((64,), 128).double()
+    inputs, labels = goal.samples.train(rows)
+    nn.utils.vector_to_parameters(torch.tensor(x), module.parameters())
+    chances = module(inputs).softmax(dim=1)
+    mean = -chances.gather(1, labels[:, None]).log().mean()
+    mean.backward()
+    assert loss == pytest.approx(mean.item(), rel=1e-12)
+    expected = nn.utils.parameters_to_vector([each.grad for each in module.parameters()])
+    np.testing.assert_allclose(gradient, expected.numpy(), rtol=1e-7, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"model": "gpt"}, r"objective.model.*takes text.*\(1, 8, 8\).*mlp"),
+        ({"model": "gpt", "data": "random-classification"}, r"objective.model.*choose another"),
+        (TEXT | {"model": "mlp"}, r"objective.model.*\(2, 128, 64\).*choose another"),
+        (TEXT | {"partition": {"dirichlet": 0.3}}, r"objective.partition.*text has none.*\"iid\""),
+    ],
+)
+def test_text_and_other_samples_are_not_mixed_up(short_text, more, words):
+    with pytest.raises(InputError, match=words):
+        world(table=MLP | more)
+
+
 # The command line
 
 SCENARIO = """

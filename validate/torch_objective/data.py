@@ -1,7 +1,11 @@
-"""Data sets by name: those of scikit-learn, and files in the formats of MNIST and CIFAR."""
+"""Data sets by name: of scikit-learn, Python's sources, files in the formats of MNIST and CIFAR."""
 
 import gzip
+import hashlib
 import io
+import platform
+import sys
+import sysconfig
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +24,8 @@ from paceline.validate.torch_objective.registry import Registry
 
 DEBIAN = Path("/usr/share/datasets")  # where Debian's packages put data sets
 FOLDER = ("objective", "folder")
+CONTEXT = 64  # characters of a sample of text
+CHARACTERS = 4_000_000  # of text, at most
 
 
 @dataclass(frozen=True)
@@ -27,7 +33,9 @@ class Data:
     """Samples (samples, *shape) as stored, and their labels (samples,), from 0.
 
     `centre` and `spread` standardise a sample, x -> (x - centre) / spread, by the training set: per
-    channel of images (channels, height, width), per feature of vectors.
+    channel of images (channels, height, width), per feature of vectors. Of text, a sample is the
+    numbers of its characters (context,), never standardised, and its labels (samples, context) are
+    those of the next ones. `note`: what a reader must know to have the same data.
     """
 
     train_x: np.ndarray
@@ -35,11 +43,13 @@ class Data:
     test_x: np.ndarray
     test_y: np.ndarray
     classes: int
+    note: str = ""
     centre: np.ndarray = field(init=False)
     spread: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
-        centre, spread = _moments(self.train_x)
+        text = self.train_y.ndim > 1
+        centre, spread = (np.zeros(1), np.ones(1)) if text else _moments(self.train_x)
         object.__setattr__(self, "centre", centre)
         object.__setattr__(self, "spread", np.where(spread > 0, spread, 1.0))
 
@@ -88,6 +98,29 @@ def _random_classification(folder: Path | None) -> Data:
     _fileless("random-classification", folder)
     data = load_data("random-classification")
     return Data(data.train_x[:, :-1], data.train_y, data.test_x[:, :-1], data.test_y, data.classes)
+
+
+def _python_text(folder: Path | None) -> Data:
+    """Return sources of Python's own library as text: the modules that are one file, by name.
+
+    Bytes beyond ASCII become question marks. Every 200th sample is one of the test set.
+    """
+    _fileless("python-text", folder)
+    place, found = Path(sysconfig.get_path("stdlib")), b""
+    for path in (place / f"{name}.py" for name in sorted(sys.stdlib_module_names)):
+        if path.is_file() and len(found) <= CHARACTERS:
+            found += _bytes(path, "Python")
+    if len(found) <= 200 * CONTEXT:
+        what = f"python-text: no sources of Python's library in {place}; choose another data set"
+        raise ObjectiveError(("objective", "data"), what)
+    text = np.frombuffer(found[: CHARACTERS + 1], dtype=np.uint8)
+    text = np.where(text < 128, text, ord("?")).astype(np.uint8)
+    end = (len(text) - 1) // CONTEXT * CONTEXT
+    x, y = (part.reshape(-1, CONTEXT) for part in (text[:end], text[1 : end + 1].astype(np.int64)))
+    test = np.arange(len(x)) % 200 == 0
+    digest = hashlib.sha256(text.tobytes()).hexdigest()[:16]
+    note = f"python-text: {len(text):,} characters, Python {platform.python_version()}, {digest}"
+    return Data(x[~test], y[~test], x[test], y[test], 128, note)
 
 
 def _idx(name: str) -> Load:
@@ -195,6 +228,7 @@ def _bytes(path: Path, hint: str) -> bytes:
 _OURS: dict[str, Load] = {
     "digits": _digits,
     "random-classification": _random_classification,
+    "python-text": _python_text,
     "fashion-mnist": _idx("fashion-mnist"),
     "mnist": _idx("mnist"),
     "cifar-10": _cifar(

@@ -1,4 +1,4 @@
-"""Models by name: two small ones, torchvision's adapted to 32 x 32, and those of packages."""
+"""Models by name: three small ones, torchvision's adapted to 32 x 32, and those of packages."""
 
 import importlib
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from paceline.simulator.inputs.messages import nearest
 from paceline.simulator.objectives.plugins import ObjectiveError
+from paceline.validate.torch_objective.gpt import Gpt
 from paceline.validate.torch_objective.registry import Registry
 
 MODEL = ("objective", "model")
@@ -18,7 +19,8 @@ SIDE = 32  # of the images that torchvision's models are adapted to
 
 Make = Callable[[tuple[int, ...], int], nn.Module]
 """Makes a module (batch, *shape) -> scores (batch, classes), given the shape of a sample and the
-number of classes. Parameters are initialised from torch's global generator."""
+number of classes; of text, scores (batch, classes, context). Parameters are initialised from
+torch's global generator."""
 
 
 def _mlp(shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -46,7 +48,14 @@ def _image(shape: tuple[int, ...]) -> tuple[int, int, int]:
     return shape
 
 
-MODELS: Registry[Make] = Registry("paceline.models", {"mlp": _mlp, "cnn": _cnn})
+def _gpt(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Return a transformer for samples of text (context,)."""
+    if len(shape) != 1:
+        raise ObjectiveError(MODEL, f'takes text, and a sample has the shape {shape}; write "mlp"')
+    return Gpt(*shape, classes)
+
+
+MODELS: Registry[Make] = Registry("paceline.models", {"mlp": _mlp, "cnn": _cnn, "gpt": _gpt})
 
 
 def register_model(name: str, make: Make) -> None:

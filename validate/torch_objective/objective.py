@@ -35,6 +35,7 @@ from paceline.validate.torch_objective.gradients import TorchSource
 
 PACKAGES = ("torch", "torchvision")
 EVALUATED = 10_000  # most training samples that the loss is computed over
+CHARACTERS = 16_384  # in its place, of text
 # Keys of streams of Purpose.OBJECTIVE, whose stream 0 deals out the data
 PARAMETERS, SUBSET = 1, 2
 
@@ -64,7 +65,9 @@ class TorchObjective:
             module = models.find(spec.model)(found.shape, found.classes).to(dtype)
             untouched = Buffers(module)
             self.random = _try(
-                module, torch.zeros(min(2, spec.batch), *found.shape, dtype=dtype), found.classes
+                module,
+                torch.zeros(min(2, spec.batch), *found.shape, dtype=dtype),
+                (found.classes, *found.train_y.shape[1:]),
             )
         untouched.use()
         module.to(self.device).train()
@@ -75,16 +78,20 @@ class TorchObjective:
         self.start = self.flat.start.cpu().numpy().copy()
         self.start.flags.writeable = False
         self.samples = DeviceData(found, dtype, self.device)
-        shares = None
+        shares, text = None, found.train_y.ndim > 1
         if spec.partition != "iid":
+            if text:
+                what = 'deals samples by their label, and text has none; write "iid"'
+                raise ObjectiveError(("objective", "partition"), what)
             shares = deal(found.train_y, workers, spec.partition, seed)
         self.epochs = Epochs(samples, workers, seed, shares)
-        self.notes: tuple[str, ...] = ()
-        self._rows = np.arange(samples)
-        if samples > EVALUATED:
+        self.notes: tuple[str, ...] = (found.note,) if found.note else ()
+        self._rows, self._labels = np.arange(samples), found.train_y[0].size
+        most = max(1, CHARACTERS // self._labels) if text else EVALUATED
+        if samples > most:
             order = generator(seed, Purpose.OBJECTIVE, SUBSET).permutation(samples)
-            self._rows = np.sort(order[:EVALUATED])
-            self.notes = (f"losses are those of {EVALUATED:,} of the {samples:,} training samples",)
+            self._rows = np.sort(order[:most])
+            self.notes += (f"losses are those of {most:,} of the {samples:,} training samples",)
         self._sources: dict[int, TorchSource] = {}
 
     def source(self, rank: int) -> TorchSource:
@@ -129,7 +136,7 @@ class TorchObjective:
                     for inputs, labels in self.samples.test_chunks()
                 ]
                 accuracy = float(torch.cat(right).double().mean())
-                return Evaluation(float(loss) / len(self._rows), accuracy)
+                return Evaluation(float(loss) / (len(self._rows) * self._labels), accuracy)
         finally:
             module.train()
 
@@ -149,7 +156,7 @@ class TorchObjective:
         return TorchGradients(self.flat, self.samples, sources, self.weight_decay)
 
 
-def _try(module: nn.Module, samples: Tensor, classes: int) -> bool:
+def _try(module: nn.Module, samples: Tensor, scored: tuple[int, ...]) -> bool:
     """Try a batch; return whether training draws random numbers. Raises ObjectiveError."""
     if not any(each.requires_grad for each in module.parameters()):
         raise ObjectiveError(models.MODEL, "has no parameters to train; choose another model")
@@ -161,7 +168,7 @@ def _try(module: nn.Module, samples: Tensor, classes: int) -> bool:
         reason = str(error).splitlines()[0]
         what = f"does not train on a batch of shape {tuple(samples.shape)} ({reason})"
         raise ObjectiveError(models.MODEL, f"{what}; choose another model or batch") from None
-    wanted = (len(samples), classes)
+    wanted = (len(samples), *scored)
     if not isinstance(scores, Tensor) or scores.shape != wanted:
         raise ObjectiveError(
             models.MODEL, f"gives no tensor of shape {wanted}; choose another model"

@@ -30,6 +30,10 @@ def combinations(scenario: Scenario, program: Program, algorithm: Algorithm) -> 
         yield "epoch_flush", "has no effect without epochs; write epoch = 100 too, or remove it"
     if given.get("threshold") is not None and "step_size" in table:
         yield "step_size", "contradicts threshold, which replaces it; remove one of them"
+    if given.get("inner") is not None:
+        for key in ("momentum", "compensation"):
+            if key in table:
+                yield key, "has no effect beside inner, which replaces it; remove one of them"
     if type(given.get("overlap")) is int and given["overlap"] >= given.get("tau", 0):
         yield "overlap", f"not below tau = {given['tau']}; write less, so that a mean ends in time"
 
@@ -44,7 +48,7 @@ def _codec(scenario: Scenario, program: Program, algorithm: Algorithm) -> Iterat
         if algorithm.parameters.get("epoch_flush") == "paper":
             yield "codec", f'{codec.kind} gives no mean twice; write epoch_flush = "exact"'
     if getattr(codec, "carries_momentum", False) and codec.momentum:
-        if not program.sends_gradients:
+        if not program.sends_gradients or algorithm.parameters.get("inner") is not None:
             reason = f"corrects the momentum of gradients, and {program.name} sends displacements"
             yield "codec", f"{codec.kind} {reason}; {INSTEAD}"
         elif momentum and not isinstance(momentum, Identity):

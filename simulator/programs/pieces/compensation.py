@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from paceline.simulator.programs.effects import Payload, Vector
 from paceline.simulator.programs.pieces.schedule import Schedule
+from paceline.simulator.programs.pieces.transform import Transform
 
 Pair = tuple[Vector, Vector]
 
@@ -103,6 +104,23 @@ class Uncompensated(Lecture):
         x, u = state
         u = self.mu * u + mean
         return x - self.lr(n + 1) * u, u
+
+
+class Steps(Displacement):
+    """Swap the own steps of a period, as any transform made them, for the mean ones.
+
+    The state of the transform (`u` here) stays the worker's own, as in Local AdamW.
+    """
+
+    def __init__(self, lr: Schedule, inner: Transform) -> None:
+        self.lr, self.inner = lr, inner
+
+    def local(self, state: Pair, own: Pair, g: Vector, n: int) -> tuple[Pair, Pair]:
+        """Take a step of the transform; add it to the displacement."""
+        x, u = state
+        direction, u = self.inner.update(g, u, x)
+        step = self.lr(n + 1) * direction
+        return (x - step, u), (own[0], own[1] + step)
 
 
 KINDS: dict[str, Callable[[Schedule, float], Compensation]] = {

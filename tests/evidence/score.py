@@ -1,0 +1,257 @@
+"""How well a baseline and one short local run predict the other cells: the tables of the page."""
+
+import csv
+import tempfile
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import paceline
+from paceline.simulator.load.load import known_programs
+from paceline.simulator.objectives.learning_curve.objective import expect
+from paceline.validate.logs import loss
+from tests.evidence import cells
+from tests.evidence.cells import CAUSES, CURVES, GPT, HEAD, PARAMETERS, STEPS, Cell
+
+PAGE = CURVES.parent.parent / "learning-curves.md"
+TOKENS = 64 * GPT["batch"]  # characters of a worker's step
+BASELINE = Cell("ssgd", 4)
+WARMED = 40  # steps of the warm-up, which fits leave out
+LEVELS = 6
+CLOSE = 0.02  # relative difference of times, or of losses, below which there is no order
+MARKS = "<!-- scores -->\n", "<!-- end -->"
+
+Curves = dict[Cell, np.ndarray]
+
+
+class Known(NamedTuple):
+    """What is known beside the baseline: a `part` of a local run, a run of another batch."""
+
+    words: str
+    part: float = 0.2
+    local: Cell | None = Cell("diloco 8", 4)
+    second: Cell | None = None
+
+
+KNOWN = (
+    Known("20 % of one local run"),
+    Known("20 % of local 8 in its place", local=Cell("local 8", 4)),
+    Known("no local run", local=None),
+    Known("20 % of one local run, and one worker alone", second=Cell("ssgd", 1)),
+    Known("the whole of both", part=1.0, second=Cell("ssgd", 1)),
+)
+
+
+def log(path: Path, curve: np.ndarray) -> Path:
+    """Write what a loop would have logged: steps and losses."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow((HEAD[3], HEAD[5]))
+        writer.writerows((f"{step:.0f}", f"{value:.6g}") for step, _, value in curve)
+    return path
+
+
+def fitted(real: Curves, known: Known, folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """Fit an objective to the baseline and what else is known, as `paceline fit-loss` does."""
+    runs = [each for each in (known.local, known.second) if each]
+    paths = []
+    for cell in (BASELINE, *runs):
+        steps = real[cell][:, 0]
+        end = STEPS * (known.part if cell == known.local else 1.0)
+        used = real[cell][(steps >= WARMED) & (steps <= end)]
+        paths.append(log(folder / f"{cell.program}-{cell.workers}.csv", used))
+    found = loss.fit(
+        paths[0],
+        paths[1:],
+        loss.Given(
+            tokens=float(TOKENS),
+            workers=(BASELINE.workers, *(each.workers for each in runs)),
+            tau=tuple(int(cells.PROGRAMS[each.program].get("tau", 1)) for each in runs),
+            parameters=float(PARAMETERS),
+        ),
+    )
+    for name, content in found.profile.files.items():
+        (folder / name).write_bytes(content)
+    table = dict(found.profile.tables["objective"])
+    table["curve"] = {**table["curve"], "file": str(folder / table["curve"]["file"])}
+    return table, [*found.sentences, *found.notes]
+
+
+def predicted(cell: Cell, objective: dict[str, Any]) -> tuple[np.ndarray, str]:
+    """Return the predicted curve of a cell, with the times of its own seed, and its basis."""
+    scenario = cells.world(cell.program, cell.workers, objective)
+    (algorithm,) = scenario.algorithm
+    basis = expect(scenario, algorithm, known_programs(None)[algorithm.name]).basis
+    (curve,) = paceline.simulate(scenario, seed=cell.seed, seeds=1).curves().values()
+    return np.column_stack([np.ravel(curve[key]) for key in ("step", "time", "loss")]), basis
+
+
+def seconds(curve: np.ndarray, level: float) -> float:
+    """Return the time to a loss, inf where it is not reached."""
+    first = int(np.argmax(curve[:, 2] <= level))
+    if curve[first, 2] > level:
+        return float("inf")
+    between = curve[max(first - 1, 0) : first + 1]
+    return float(np.interp(-np.log(level), -np.log(between[:, 2]), between[:, 1]))
+
+
+def agreement(real: Sequence[float], found: Sequence[float]) -> list[float]:
+    """Return 1 for each pair that reality separates and is in its order, -1 if in the other."""
+    signs = []
+    for a, b in combinations(range(len(real)), 2):
+        if max(real[a], real[b]) > (1 + CLOSE) * min(real[a], real[b]):
+            ours = (found[a] > found[b]) - (found[a] < found[b])  # of two infinities: a tie
+            signs.append(float(ours if real[a] > real[b] else -ours))
+    return signs
+
+
+class Score(NamedTuple):
+    """Predictions of held-out cells: relative errors of times and last losses, orders, regrets."""
+
+    times: list[float]
+    last: list[float]
+    order: list[float]
+    ends: list[float]
+    regrets: list[float]
+
+    def row(self, words: str) -> str:
+        """Return a line of the table."""
+        shares = [*_errors(self.times), *_errors(self.last)]
+        worst = max(self.regrets, default=np.nan)
+        ranks = f"{np.mean(self.order):.2f} | {np.mean(self.ends):.2f}"
+        regret = f"{100 * np.median(self.regrets):.0f}, {100 * worst:.0f} %"
+        return f"| {words} | {' | '.join(shares)} | {ranks} | {regret} |"
+
+
+def _errors(values: list[float]) -> list[str]:
+    size = 100 * np.abs(values)
+    return [f"{np.median(size):.1f} %", f"{np.quantile(size, 0.95):.1f} %"]
+
+
+def levels(real: Curves) -> np.ndarray:
+    """Return six losses, from that of the baseline at 20 % to one before its end."""
+    base = real[BASELINE]
+    first = np.interp(0.2 * STEPS, base[:, 0], base[:, 2])
+    found: np.ndarray = np.geomspace(first, base[-1, 2], LEVELS + 1)[:-1]
+    return found
+
+
+def score(real: Curves, ours: Curves, known: Known) -> Score:
+    """Hold predictions against the cells that they do not know."""
+    held = [cell for cell in ours if cell not in (BASELINE, known.local, known.second)]
+    found = Score([], [ours[cell][-1, 2] / real[cell][-1, 2] - 1 for cell in held], [], [], [])
+    for workers in sorted({cell.workers for cell in ours}):
+        some = [cell for cell in ours if cell.workers == workers]
+        ends = ([float(each[cell][-1, 2]) for cell in some] for each in (real, ours))
+        found.ends.extend(agreement(*ends))
+        for level in levels(real):
+            truths = [seconds(real[cell], level) for cell in some]
+            guesses = [seconds(ours[cell], level) for cell in some]
+            found.order.extend(agreement(truths, guesses))
+            if len(some) > 1 and np.isfinite(truths).any() and np.isfinite(guesses).any():
+                found.regrets.append(truths[int(np.argmin(guesses))] / min(truths) - 1)
+            found.times.extend(
+                guess / truth - 1
+                for cell, truth, guess in zip(some, truths, guesses, strict=True)
+                if cell in held and max(truth, guess) < np.inf
+            )
+    return found
+
+
+def report(real: Curves) -> str:
+    """Predict every cell of the first seed; return the tables of the page."""
+    lines = [
+        "| known beside the baseline | time to a loss: median | 95th percentile | "
+        "final loss: median | 95th percentile | Kendall's tau: times | final losses | "
+        "regret: median, largest |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]  # fmt: skip
+    said: list[str] = []
+    detail: list[str] = []
+    for known in KNOWN:
+        with tempfile.TemporaryDirectory() as folder:
+            objective, words = fitted(real, known, Path(folder))
+            found = {cell: predicted(cell, objective) for cell in real
+                     if cell.seed == 0 and cell.program not in CAUSES}  # fmt: skip
+        said += [f"{known.words}: {each.replace(folder, '')}" for each in words]
+        ours = {cell: curve for cell, (curve, _) in found.items()}
+        lines.append(score(real, ours, known).row(known.words))
+        if known is KNOWN[0]:
+            detail = [_detail(real[cell], *found[cell], cell, levels(real)) for cell in found]
+    print(*said, sep="\n")
+    lines += [
+        "| aim | 10 % | 25 % | 1 % | | 0.85 | | 5 % |",
+        "",
+        f"{KNOWN[0].words.capitalize()}:",
+        "",
+        "| program | workers | basis | loss at 20 % | predicted | final loss | predicted | error "
+        "| time to six losses |",
+        "|---|--:|---|--:|--:|--:|--:|--:|---|",
+        *detail,
+        "",
+        *penalties(real),
+        "",
+        seeds(real),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def penalties(real: Curves) -> list[str]:
+    """Return how far runs with local steps are behind ssgd as they go on: in loss, and in steps."""
+    parts = 0.2, 0.5, 1.0
+    lines = [
+        f"| four workers | {' | '.join(f'after {part:.0%}' for part in parts)} |",
+        f"|---|{'--:|' * len(parts)}",
+    ]
+    for kind in ("", " cosine", " momentum"):
+        for name in ("local 8", "diloco 8", "dts 4"):
+            cell, base = Cell(name + kind, 4), Cell("ssgd" + kind, 4)
+            if cell in real and base in real:
+                cells = [_behind(real[cell], real[base], part * STEPS) for part in parts]
+                lines.append(f"| {cell.program} against {base.program} | {' | '.join(cells)} |")
+    return lines
+
+
+def _behind(curve: np.ndarray, base: np.ndarray, step: float) -> str:
+    own, other = (float(np.interp(step, each[:, 0], each[:, 2])) for each in (curve, base))
+    there = np.interp(-own, -np.minimum.accumulate(base[:, 2]), base[:, 0])
+    return f"{100 * (own / other - 1):+.1f} %, {step / there:.2f} times the steps"
+
+
+def seeds(real: Curves) -> str:
+    """Return how far runs that differ in their seed alone are apart."""
+    ends: dict[int, list[float]] = {}
+    for cell, curve in real.items():
+        if cell.program == "ssgd":
+            ends.setdefault(cell.workers, []).append(float(curve[-1, 2]))
+    said = [
+        f"{np.std(each, ddof=1) / np.mean(each):.1%} ({len(each)} seeds of {workers} workers)"
+        for workers, each in sorted(ends.items())
+        if len(each) > 1
+    ]
+    return f"Final losses of ssgd that differ in their seed alone: {', '.join(said)}."
+
+
+def _detail(truth: np.ndarray, curve: np.ndarray, basis: str, cell: Cell, at: np.ndarray) -> str:
+    times = [(seconds(truth, each), seconds(curve, each)) for each in at]
+    both = [guess / real - 1 for real, guess in times if max(real, guess) < np.inf]
+    never = sum((real == np.inf) != (guess == np.inf) for real, guess in times)
+    words = f"{100 * np.median(both):+.0f} % (median of {len(both)})" if both else ""
+    words += f"; {never} reached by one alone" if never else ""
+    early = [float(np.interp(0.2 * STEPS, each[:, 0], each[:, 2])) for each in (truth, curve)]
+    ends = truth[-1, 2], curve[-1, 2]
+    losses = " | ".join(f"{each:.3f}" for each in (*early, *ends))
+    error = f"{100 * (ends[1] / ends[0] - 1):+.1f} %"
+    return f"| {cell.program} | {cell.workers} | {basis} | {losses} | {error} | {words} |"
+
+
+def write() -> None:
+    """Score the cells that there are, and put the tables into the page."""
+    tables = report(cells.known())
+    print(tables)
+    before, rest = PAGE.read_text("utf-8").split(MARKS[0])
+    PAGE.write_text(before + MARKS[0] + tables + MARKS[1] + rest.split(MARKS[1])[1], "utf-8")
