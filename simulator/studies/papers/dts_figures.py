@@ -6,9 +6,9 @@ import numpy as np
 
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.results.figures.curves import label_ends
-from paceline.simulator.results.figures.style import COLOURS, DASHES, GREY, one_panel
+from paceline.simulator.results.figures.style import COLOURS, DASHES, one_panel, titled
 from paceline.simulator.results.intervals import signed
-from paceline.simulator.studies.papers.dts_measures import (
+from paceline.simulator.studies.papers.dts import (
     CONTINENTS,
     DELAY,
     DELAYS,
@@ -52,10 +52,7 @@ def latencies(lab: Lab) -> "Figure":
     axes.set_xlabel("latency of a mean (s); of a message a sixth")
     axes.set_ylabel("scalability")
     label_ends(figure, axes, ends)
-    axes.annotate(
-        "dots: runs, lines: theory", (0, 1), (0, 6), "axes fraction", "offset points", color=GREY
-    )
-    axes.set_title("D steps hide D gradients' time of latency", pad=22)
+    titled(axes, "D steps hide D gradients' time of latency", "dots: runs, lines: theory")
     return figure
 
 
@@ -107,9 +104,6 @@ def delays(lab: Lab) -> "Figure":
     axes.set_xlabel("steps of delay, or between means")
     axes.set_ylabel("test accuracy at the end (%)")
     label_ends(figure, axes, ends)
-    axes.annotate(
-        f"mean of {len(whole)} seeds, bars: 95 % interval", (0, 1), (0, 6), "axes fraction",
-        "offset points", color=GREY,
-    )  # fmt: skip
-    axes.set_title("What late and rare means cost", pad=22)
+    caption = f"mean of {len(whole)} seeds, bars: 95 % interval"
+    titled(axes, "What late and rare means cost", caption)
     return figure
