@@ -47,12 +47,11 @@ def shares(lab: Lab, workers: int, name: str) -> np.ndarray:
 
 def reaching(runs: list[Run], accuracy: float) -> np.ndarray:
     """Seconds until the test accuracy is first reached, one per seed; infinite if never."""
-    return np.array([_reaching(run, accuracy) for run in runs])
-
-
-def _reaching(run: Run, accuracy: float) -> float:
-    falling = {"time": run.curve["time"], "loss": [-each for each in run.curve["accuracy"]]}
-    return crossing(replace(run, curve=falling), -accuracy)
+    falling = [
+        replace(run, curve=run.curve | {"loss": [-each for each in run.curve["accuracy"]]})
+        for run in runs
+    ]
+    return np.array([crossing(run, -accuracy) for run in falling])
 
 
 def gain(lab: Lab, *, workers: int, over: str) -> Finding:

@@ -31,10 +31,7 @@ def scale(lab: Lab) -> "Figure":
         each = np.array([paced["psgd"].mean() / paced[name].mean() for paced in took])
         axes.plot(counts, each, "o-", color=colour, linewidth=1.5)
         ends.append((name, colour, counts, each))
-    axes.set_xticks(counts)
-    axes.set_xlabel("workers")
-    axes.set_ylabel("scale efficiency")
-    axes.set_ylim(0, 1.05)
+    axes.set(xticks=counts, xlabel="workers", ylabel="scale efficiency", ylim=(0, 1.05))
     curves.label_ends(figure, axes, ends)
     caption = "a gradient's time over an iteration's; nothing is random"
     titled(axes, "HPSGD: scale efficiency", caption)
@@ -67,10 +64,8 @@ def accuracy(lab: Lab) -> "Figure":
         ends.append((name, colour, time, middle))
     for target in TARGETS:
         axes.axhline(100 * target, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
-    axes.set_xlim(0, time[-1])
-    axes.set_ylim(0, 100)
-    axes.set_xlabel("wall-clock time (s)")
-    axes.set_ylabel("test accuracy (%)")
+    axes.set(xlim=(0, time[-1]), ylim=(0, 100))
+    axes.set(xlabel="wall-clock time (s)", ylabel="test accuracy (%)")
     curves.label_ends(figure, axes, ends)
     seeds = len(found["hpsgd"])
     caption = (
