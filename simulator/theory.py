@@ -27,22 +27,6 @@ from paceline.simulator.scenario.cluster import Cluster, Group
 from paceline.simulator.scenario.scenario import Bound, Scenario
 from paceline.simulator.scenario.table import LEAST, MOST
 
-__all__ = [
-    "ErrorBound",
-    "TauStar",
-    "crossing",
-    "delayed_seconds_per_step",
-    "expected_max",
-    "scalability",
-    "seconds_per_step",
-    "smallest_period",
-    "speedup",
-    "steps_to_hide",
-    "tau_star_constant",
-    "tau_star_random",
-    "theory",
-]
-
 LONGEST = 2**53
 """The longest period in steps: floats represent every whole number up to it."""
 
