@@ -24,24 +24,8 @@ from paceline.simulator.network.closed_form import CollectiveCost
 from paceline.simulator.network.mean_cost import mean_cost
 from paceline.simulator.programs.pieces.schedule import Rate
 from paceline.simulator.scenario.cluster import Cluster, Group
-from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.scenario.scenario import Bound, Scenario
 from paceline.simulator.scenario.table import LEAST, MOST
-
-__all__ = [
-    "ErrorBound",
-    "TauStar",
-    "crossing",
-    "delayed_seconds_per_step",
-    "expected_max",
-    "scalability",
-    "seconds_per_step",
-    "smallest_period",
-    "speedup",
-    "steps_to_hide",
-    "tau_star_constant",
-    "tau_star_random",
-    "theory",
-]
 
 LONGEST = 2**53
 """The longest period in steps: floats represent every whole number up to it."""
@@ -84,6 +68,12 @@ class ErrorBound:
     smoothness: float
     gradient_variance: float
     initial_gap: float
+
+    @classmethod
+    def of(cls, objective: Bound, workers: int, lr: float) -> "ErrorBound":
+        """Return the bound of an objective, for a number of workers and a learning rate."""
+        terms = objective.smoothness, objective.gradient_variance, objective.initial_gap
+        return cls(workers, lr, *terms)
 
     def __call__(self, duration: float, seconds_per_step: float, tau: int) -> float:
         """Return the bound after `duration` seconds; it holds only if `valid(tau)`."""
@@ -251,15 +241,7 @@ def _bound(scenario: Scenario, workers: int) -> ErrorBound | None:
     if objective.kind != "bound" or lr is None:
         return None
     rate = float(TypeAdapter[Rate](Rate).validate_python(lr)(1))
-    if not LEAST <= rate <= MOST:
-        return None
-    return ErrorBound(
-        workers,
-        rate,
-        objective.smoothness,
-        objective.gradient_variance,
-        objective.initial_gap,
-    )
+    return ErrorBound.of(objective, workers, rate) if LEAST <= rate <= MOST else None
 
 
 def _best(

@@ -107,10 +107,13 @@ def get(table: Any, path: KeyPath) -> Any:
 
 def dotted(path: KeyPath) -> str:
     """Write a path as users do: `cluster.group[0].compute.mean`."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{_key(part)}" for part in path)[1:]
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{quoted(part)}" for part in path)[
+        1:
+    ]
 
 
-def _key(name: str) -> str:
+def quoted(name: str) -> str:
+    """Write a key as TOML, quoted if it must be."""
     return name if re.fullmatch(r"[\w-]+", name, re.ASCII) else toml(name)
 
 
@@ -123,7 +126,7 @@ def show(value: Any) -> str:
 def toml(value: Any) -> str:
     """Write a value as TOML, in one line."""
     if isinstance(value, dict):
-        inner = ", ".join(f"{_key(key)} = {toml(each)}" for key, each in value.items())
+        inner = ", ".join(f"{quoted(key)} = {toml(each)}" for key, each in value.items())
         return f"{{ {inner} }}" if inner else "{}"
     if isinstance(value, list):
         return f"[{', '.join(map(toml, value))}]"

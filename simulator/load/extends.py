@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.simulator.errors import InputError
-from paceline.simulator.inputs.messages import TAGS
-from paceline.simulator.inputs.paths import refusals
+from paceline.simulator.inputs import paths
+from paceline.simulator.inputs.messages import TAGS, get
 from paceline.simulator.load.toml_file import read
 
 ASIDE = ("probe",)
@@ -43,9 +43,11 @@ def extended(
             f"{file}: extends = {name!r}: no profile, for it has neither [[overhead]] nor "
             "[calibration]; make one by `paceline probe` or `paceline calibrate`"
         )
-    if not allow_paths and (wrong := refusals(profile, str(path), path.parent)):
+    if not allow_paths and (wrong := paths.refusals(profile, str(path), path.parent)):
         raise InputError("\n".join(wrong.values()))
-    profile = _anchored(profile, path.parent)
+    for key, file_name in paths.named(profile):
+        if key[-1] == "file":
+            get(profile, key[:-1])["file"] = str((path.parent / file_name).absolute())
     own = {key: each for key, each in table.items() if key != "extends"}
     whole = _merged(profile, own)
     calibration = whole.get("calibration")
@@ -82,17 +84,3 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
         both = isinstance(value, dict) and isinstance(found.get(key), dict)
         found[key] = _merged(found[key], value) if both else value
     return found
-
-
-def _anchored(value: Any, folder: Path) -> Any:
-    """Return `value` with file names relative to `folder` made absolute."""
-    if isinstance(value, list):
-        return [_anchored(each, folder) for each in value]
-    if not isinstance(value, dict):
-        return value
-    return {
-        key: str((folder / each).absolute())
-        if key == "file" and isinstance(each, str)
-        else _anchored(each, folder)
-        for key, each in value.items()
-    }

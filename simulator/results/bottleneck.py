@@ -11,7 +11,7 @@ import numpy as np
 from paceline.simulator.cluster import workers
 from paceline.simulator.results import saturation, usage
 from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import number
+from paceline.simulator.results.statistics import breakdown, number
 from paceline.simulator.results.usage import percent
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
@@ -25,11 +25,9 @@ def sentence(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> s
     if stalls := [run.stall for run in runs if run.stall]:
         some = f" with {len(stalls)} of {len(runs)} seeds" if len(stalls) < len(runs) else ""
         return f"{algorithm.label}: stands still for good{some}: {stalls[0]}."
-    spent = {kind: sum(run.seconds[kind] for run in runs) for kind in runs[0].seconds}
-    whole = sum(spent.values())
-    if not whole:
+    if not any(any(run.seconds.values()) for run in runs):
         return f"{algorithm.label}: nothing takes time."
-    share = {kind: seconds / whole for kind, seconds in spent.items()}
+    share = breakdown(runs)
     vain = share.get("lost", 0.0) + share.get("down", 0.0)
     parts = [
         (share["compute"], "is computing", _computing),

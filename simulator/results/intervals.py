@@ -58,15 +58,14 @@ class Estimate:
 
     def above(self, bound: float) -> bool:
         """Whether the estimated quantity is known, at `LEVEL`, to be above `bound`."""
-        if self.exact:
-            return self.value > bound
-        return self.interval is not None and self.interval[0] > bound and self.certain
+        return self._sure_of(self.span[0] > bound)
 
     def below(self, bound: float) -> bool:
         """Whether the estimated quantity is known, at `LEVEL`, to be below `bound`."""
-        if self.exact:
-            return self.value < bound
-        return self.interval is not None and self.interval[1] < bound and self.certain
+        return self._sure_of(self.span[1] < bound)
+
+    def _sure_of(self, said: bool) -> bool:
+        return said and (self.exact or (self.interval is not None and self.certain))
 
     @property
     def certain(self) -> bool:

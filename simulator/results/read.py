@@ -16,19 +16,10 @@ from paceline.simulator.results.run import COLUMNS, Run
 CURVES = "curves.csv"
 REAL = "real"  # the engine of real runs
 
-LATER = dict.fromkeys(
-    (
-        "bound",
-        "diverged",
-        "failures",
-        "handed_over",
-        "network",
-        "server",
-        "staleness",
-        "stall",
-        "workers",
-    )
-)
+LATER = dict.fromkeys((
+    "bound", "diverged", "failures", "handed_over", "network", "server", "staleness", "stall",
+    "workers",
+))  # fmt: skip
 """Keys that rows of earlier versions lack; None is their value."""
 
 

@@ -251,12 +251,6 @@ def aligned(runs: Sequence[Run]) -> dict[str, np.ndarray]:
     }
 
 
-def mean_curve(runs: Sequence[Run], columns: Sequence[str]) -> dict[str, list[float]]:
-    """Return the mean over seeds at each step that every seed has evaluated."""
-    table = aligned(runs)
-    return {column: table[column].mean(axis=0).tolist() for column in columns}
-
-
 def summarise(
     runs: Sequence[Run],
     *,
@@ -271,7 +265,7 @@ def summarise(
     has no finite variance, so that medians are estimated of what depends on it. Missing values are
     nan or infinite here; `jsonable` makes them null.
     """
-    per_step = list(map(seconds_per_step, runs))
+    curve, per_step = aligned(runs), list(map(seconds_per_step, runs))
     per_update = [_ratio(run.duration, run.updates) for run in runs]
     inbox = max(run.inbox_bytes for run in runs)
     pooled = np.concatenate([seconds / steps for seconds, steps in map(pace, runs)])
@@ -298,7 +292,7 @@ def summarise(
         "staleness": _staleness(runs),
         "server": {"inbox_bytes": inbox} if inbox > 0 else None,
         "links": {link: _mean([run.links.get(link, 0.0) for run in runs]) for link in links},
-        "curve": mean_curve(runs, ("time", "loss", "step")),
+        "curve": {key: curve[key].mean(axis=0).tolist() for key in ("time", "loss", "step")},
         "stall": next(filter(None, (run.stall for run in runs)), None),
     }
 

@@ -85,7 +85,8 @@ def together(documents: Mapping[str, Document]) -> Document:
                 moved["id"] = ids[key] if key in ids else ids.setdefault(key, next(numbers))
             if event["name"] == "process_name":
                 moved["args"] = {"name": titles[moved["pid"]]}
-                found.append(_order(moved["pid"]))
+                place = moved["pid"] - FIRST
+                found.append(_about(moved["pid"], 0, "process_sort_index", sort_index=place))
             found.append(moved)
     return {
         "displayTimeUnit": "ms",
@@ -111,13 +112,12 @@ def read(directory: Path) -> Document:
 def _process(pid: int, run: Run, numbers: Iterator[int]) -> Iterator[dict[str, Any]]:
     spans = run.spans
     assert spans is not None
-    yield _name(pid, 0, "process_name", run.label + CUT * run.spans_truncated)
+    yield _about(pid, 0, "process_name", name=run.label + CUT * run.spans_truncated)
     servers = {int(worker) for worker in spans["worker"][spans["kind"] == Kind.SERVE]}
     servers |= {len(each) for each in run.workers.values()}  # a server may leave no SERVE span
     for thread in sorted({int(worker) for worker in spans["worker"]}):
-        yield _name(
-            pid, thread, "thread_name", "server" if thread in servers else f"worker {thread}"
-        )
+        name = "server" if thread in servers else f"worker {thread}"
+        yield _about(pid, thread, "thread_name", name=name)
     starts, ends = nanoseconds(spans["start"]), nanoseconds(spans["end"])
     for (worker, kind, _, _, step), start, end in zip(
         spans.tolist(), starts.tolist(), ends.tolist(), strict=True
@@ -147,13 +147,8 @@ def nanoseconds(seconds: np.ndarray) -> np.ndarray:
     return np.rint(seconds * NANOSECONDS).astype(np.int64)
 
 
-def _name(pid: int, thread: int, what: str, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": what, "pid": pid, "tid": thread, "args": {"name": name}}
-
-
-def _order(pid: int) -> dict[str, Any]:
-    place = {"sort_index": pid - FIRST}
-    return {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": place}
+def _about(pid: int, thread: int, what: str, **says: Any) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": pid, "tid": thread, "args": says}
 
 
 class Slices:

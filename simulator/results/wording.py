@@ -34,7 +34,7 @@ def ends(found: Estimate, unit: str) -> str:
     """Return the ends of an estimate's interval in the unit of its value: "12.0 to 14.2 s"."""
     if found.interval is None:
         return "-"
-    size, name = _unit(found, unit)
+    size, name = _scale(found.value, unit)
     low, high = (edge / size for edge in found.interval)
     if math.isinf(high):
         return f"{number(low)}{name} or more"
@@ -59,7 +59,7 @@ def cell(found: Estimate, unit: str, column: str = USUAL) -> str:
     """
     if not math.isfinite(found.value):
         return "-"
-    size, name = _unit(found, unit)
+    size, name = _scale(found.value, unit)
     said = f"{number(found.value / size)}{name}"
     if found.interval is None:
         return said
@@ -82,10 +82,6 @@ def difference(found: Estimate, unit: str) -> tuple[str, str]:
         return said, ""
     low, high = (number(end / size) for end in found.interval)
     return said, f" ({found.of}, {level(found)}: {low} to {high}{name}, paired over seeds)"
-
-
-def _unit(found: Estimate, unit: str) -> tuple[float, str]:
-    return _scale(found.value, unit)
 
 
 def _scale(value: float, unit: str) -> tuple[float, str]:

@@ -2,13 +2,12 @@
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from paceline.simulator.inputs import untrusted
+from paceline.simulator.inputs import paths, untrusted
 from paceline.simulator.load.load import Programs
 from paceline.simulator.objectives import plugins
 from paceline.simulator.programs import catalogue
@@ -95,18 +94,11 @@ def settings(command: str, scenario: Scenario, programs: Programs, **more: Any) 
 
 def _hashes(table: Any, file: str) -> dict[str, str]:
     """Return the hashes of the files that a scenario's table names, by name."""
-    return {name: hashlib.sha256(data).hexdigest() for name, data in _files(table, file)}
-
-
-def _files(table: Any, file: str) -> Iterator[tuple[str, bytes]]:
-    """Yield the names and contents of the files that a scenario's table names."""
-    if isinstance(table, Mapping):
-        for name in (table[key] for key in FILES if isinstance(table.get(key), str)):
-            try:
-                yield name, untrusted.data(Path(file).parent / name, untrusted.LARGEST_WRITTEN)
-            except (OSError, ValueError):  # it lies elsewhere: no two keys may be equal
-                yield name, os.urandom(16)
-        table = list(table.values())
-    if isinstance(table, list):
-        for item in table:
-            yield from _files(item, file)
+    found = {}
+    for name in (name for path, name in paths.named(table) if path[-1] in FILES):
+        try:
+            data = untrusted.data(Path(file).parent / name, untrusted.LARGEST_WRITTEN)
+        except (OSError, ValueError):  # it lies elsewhere: no two keys may be equal
+            data = os.urandom(16)
+        found[name] = hashlib.sha256(data).hexdigest()
+    return found

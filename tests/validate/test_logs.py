@@ -19,7 +19,6 @@ from paceline.simulator.load.load import load, parse
 from paceline.simulator.scenario.network import Network
 from paceline.simulator.scenario.overhead import GIGABIT, Overhead
 from paceline.simulator.studies.simulate import simulate
-from paceline.simulator.inputs import log_table
 from paceline.validate.logs import jobs, steps, tables
 from paceline.validate.logs.calibrate import calibrate
 from tests.helpers.hidden_laws import HiddenLaw, drawn, job, log

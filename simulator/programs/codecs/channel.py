@@ -32,6 +32,7 @@ class Channel(Protocol):
 
     def mean(self, value: Payload) -> Awaitable[Any]:
         """Average and wait."""
+        return self.wait(self.start_mean(value))
 
     def finished(self, handle: Handle) -> Awaitable[bool]:
         """Tell whether the average has finished on every worker."""

@@ -38,10 +38,6 @@ class Raw(MessageCodec):
         """Send it as it is."""
         return (vector,), None, state
 
-    def add(self, total: Vector, data: Data, places: Any) -> Vector:
-        """Add it."""
-        return total + data[0]
-
     def bytes(self, parameters: float, width: float, number: int, kept: float | None) -> float:
         """Return `times` the bytes of all entries."""
         return self.times * parameters * width

@@ -28,10 +28,6 @@ class FP16(MessageCodec):
         xp = array_namespace(vector)
         return (xp.astype(vector, xp.float16),), None, state
 
-    def add(self, total: Vector, data: Data, places: Any) -> Vector:
-        """Add the halves."""
-        return total + data[0]
-
     def bytes(self, parameters: float, width: float, number: int, kept: float | None) -> float:
         """Return two bytes per entry."""
         return 2.0 * parameters

@@ -38,7 +38,7 @@ class MessageCodec(Codec):
 
     def add(self, total: Vector, data: Data, places: Any) -> Vector:
         """Add the vector of a message to `total`, which may be changed in place; return the sum."""
-        raise NotImplementedError
+        return total + data[0]
 
     def bytes(self, parameters: float, width: float, number: int, kept: float | None) -> float:
         """Return the bytes of message `number`, for a vector of `parameters` entries.
@@ -55,7 +55,7 @@ class MessageCodec(Codec):
         return None, 8
 
 
-class MessageChannel:
+class MessageChannel(Channel):
     """The channel of one node on which each vector is one message."""
 
     def __init__(self, me: Node, codec: MessageCodec) -> None:
@@ -75,10 +75,6 @@ class MessageChannel:
         """Wait, and decompress."""
         arrived = await self._me.wait(handle)
         return self._average(arrived) if self._codec.gathers else self._unpack(arrived)
-
-    async def mean(self, value: Payload) -> Any:
-        """Average and wait."""
-        return await self.wait(self.start_mean(value))
 
     def finished(self, handle: Handle) -> Awaitable[bool]:
         """Tell whether the average has finished on every worker."""

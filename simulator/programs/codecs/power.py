@@ -10,7 +10,7 @@ from pydantic import Field
 from paceline.simulator.errors import ProgramError
 from paceline.simulator.programs.codecs.channel import Channel, Codec, Random, share_of
 from paceline.simulator.programs.codecs.dense import in_rows
-from paceline.simulator.programs.effects import ANY, NOTHING, Encoded, Handle, Node, Payload, Vector
+from paceline.simulator.programs.effects import NOTHING, Encoded, Handle, Node, Payload, Vector
 from paceline.simulator.programs.pieces.piece import piece
 
 
@@ -95,7 +95,7 @@ class UnderWay(NamedTuple):
     is_tuple: bool
 
 
-class PowerChannel:
+class PowerChannel(Channel):
     """The channel of one node that averages in two rounds."""
 
     def __init__(self, me: Node, codec: PowerSGD) -> None:
@@ -129,31 +129,18 @@ class PowerChannel:
         )
         return results if handle.is_tuple else results[0]
 
-    async def mean(self, value: Payload) -> Any:
-        """Average and wait."""
-        return await self.wait(self.start_mean(value))
-
     def finished(self, handle: Handle) -> Awaitable[bool]:
         """Tell whether both rounds have finished on every worker."""
         return self._me.finished(handle.first if handle.second is None else handle.second)
 
-    def send(self, to: int, value: Payload) -> NoReturn:
+    def send(self, *_: object, **__: object) -> NoReturn:
         """Refuse: raise ProgramError."""
-        self._refuse()
-
-    def request(self, to: int, value: Payload) -> NoReturn:
-        """Refuse: raise ProgramError."""
-        self._refuse()
-
-    def receive(self, source: int = ANY) -> NoReturn:
-        """Refuse: raise ProgramError."""
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
         raise ProgramError(
             "power-sgd compresses in two rounds of averaging, which a message to one node cannot "
             "have; choose another codec, such as top-k"
         )
+
+    request = receive = send
 
     def _enter(self, slot: int, value: Payload) -> PowerMatrix | float:
         if isinstance(value, int | float):

@@ -6,8 +6,7 @@ mu a gradient g moves u by mu^j g and x by lr (1 + mu + ... + mu^j) g, j steps l
 hold both effects of a period's gradients at its end. D is the delay in steps.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from paceline.simulator.programs.effects import Payload, Vector
 from paceline.simulator.programs.pieces.schedule import Schedule
@@ -16,27 +15,17 @@ from paceline.simulator.programs.pieces.transform import Transform
 Pair = tuple[Vector, Vector]
 
 
-class Compensation(Protocol):
-    """Steps of one worker; `n` counts them from 0."""
-
-    def local(self, state: Pair, own: Pair, g: Vector, n: int) -> tuple[Pair, Pair]:
-        """Take the local step with gradient `g`; return the state and own."""
-
-    def sent(self, own: Pair) -> Payload:
-        """Return the part of `own` that is averaged."""
-
-    def late(self, state: Pair, own: Pair, mean: Payload, since: int, n: int) -> Pair:
-        """Act at step `n` on the mean of what was sent at step `since`; return the state."""
-
-
 class Displacement:
-    """Swap the own displacement B for the mean one; what it did to the momentum stays (B only)."""
+    """Swap the own displacement B for the mean one; what it did to the momentum stays (B only).
+
+    Steps of one worker; `n` counts them from 0, as `since`, the one at which a mean was sent.
+    """
 
     def __init__(self, lr: Schedule, mu: float) -> None:
         self.lr, self.mu = lr, mu
 
     def local(self, state: Pair, own: Pair, g: Vector, n: int) -> tuple[Pair, Pair]:
-        """Momentum SGD: u = mu u + g, x = x - lr u; A = mu A + g, B = B + lr A."""
+        """Take a step of momentum SGD, u = mu u + g, x = x - lr u; A = mu A + g, B = B + lr A."""
         rate, mu = self.lr(n + 1), self.mu
         (x, u), (A, B) = state, own
         u = mu * u + g
@@ -44,11 +33,11 @@ class Displacement:
         return (x - rate * u, u), (A, B + rate * A)
 
     def sent(self, own: Pair) -> Payload:
-        """Return the displacement."""
+        """Return the part of `own` that is averaged: the displacement."""
         return own[1]
 
     def late(self, state: Pair, own: Pair, mean: Payload, since: int, n: int) -> Pair:
-        """x = x - (mean(B) - B)."""
+        """Act at step `n` on the mean of what was sent at `since`: x = x - (mean(B) - B)."""
         x, u = state
         return x - (mean - own[1]), u
 
@@ -123,7 +112,7 @@ class Steps(Displacement):
         return (x - step, u), (own[0], own[1] + step)
 
 
-KINDS: dict[str, Callable[[Schedule, float], Compensation]] = {
+KINDS: dict[str, type[Displacement]] = {
     "exact": Exact, "lecture": Lecture, "displacement": Displacement, "none": Uncompensated,
 }  # fmt: skip
 """Compensations by the names that scenarios give: of a learning rate and a plain momentum."""

@@ -94,9 +94,14 @@ def changed(scenario: Scenario, changes: Mapping[KeyPath, Any], folder: Any) -> 
 
 def controls(scenario: Scenario, folder: Any) -> tuple[Control, ...]:
     """Return the sliders that have something to move in a scenario."""
-    made = (_latency, _average, _bandwidth, _straggling, _workers, _tau, _delay, _lr)
-    found = (control for make in made if (control := make(scenario)))
-    return tuple(control for each in found if (control := _accepted(each, scenario, folder)))
+    made = (
+        *(make(scenario) for make in (_latency, _average, _bandwidth, _straggling, _workers)),
+        _steps(scenario, "tau", "Period τ", "local steps between averages", "tau", "tau0"),
+        _steps(scenario, "delay", "Delay", "steps until an average is needed", "delay"),
+        _lr(scenario),
+    )
+    found = (_accepted(control, scenario, folder) for control in made if control)
+    return tuple(control for control in found if control)
 
 
 def _accepted(control: Control, scenario: Scenario, folder: Any) -> Control | None:
@@ -259,14 +264,6 @@ def _steps(scenario: Scenario, name: str, label: str, about: str, *keys: str) ->
         return scales.around(own, kind, 1 / least, RANGE)
 
     return _control(name, label, about, "count", places, texts)
-
-
-def _tau(scenario: Scenario) -> Control | None:
-    return _steps(scenario, "tau", "Period τ", "local steps between averages", "tau", "tau0")
-
-
-def _delay(scenario: Scenario) -> Control | None:
-    return _steps(scenario, "delay", "Delay", "steps until an average is needed", "delay")
 
 
 def _lr(scenario: Scenario) -> Control | None:

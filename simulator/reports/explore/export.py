@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import untrusted
+from paceline.simulator.inputs import paths, untrusted
 from paceline.simulator.reports.explore.address import State, changes
 from paceline.simulator.reports.explore.controls import Control, put
 from paceline.simulator.scenario.scenario import Scenario
 
 ELSEWHERE = "# It names files outside its folder: run paceline simulate --allow-paths\n"
-FILES = ("file", "regions", "platform", "folder")  # keys whose values name files
 
 
 def text(
@@ -28,7 +27,9 @@ def text(
     own = _own(scenario, overrides)
     document: Any = tomlkit.parse(own) if own else tomlkit.item(scenario.table)
     put(document, changes(state, controls))
-    named = _anchor(document, Path(scenario.file).absolute().parent)
+    folder = Path(scenario.file).absolute().parent
+    named = {path: str(folder / name) for path, name in paths.named(document)}
+    put(document, named)
     moved = [
         f"{control.name} = {state[control.name]}" for control in controls if control.name in state
     ]
@@ -47,16 +48,3 @@ def _own(scenario: Scenario, overrides: Sequence[str]) -> str | None:
         return content if tomllib.loads(content) == scenario.table else None
     except (OSError, ValueError) as error:
         raise InputError(f"{scenario.file}: cannot be read again ({error})") from None
-
-
-def _anchor(table: Any, folder: Path) -> bool:
-    """Make names of files absolute, and return whether there are any."""
-    found = False
-    items = enumerate(table) if isinstance(table, list) else table.items()
-    for key, value in list(items):
-        if isinstance(value, dict | list):
-            found |= _anchor(value, folder)
-        elif key in FILES and isinstance(value, str):
-            table[key] = str(folder / value)
-            found = True
-    return found

@@ -43,7 +43,8 @@ def error(view: View, start: View) -> Json:
     `before`: lines of `start`, the scenario as loaded; `rest`: how lines that are cut short go on;
     `bounds`: Theorem 2's.
     """
-    column = "loss" if _has_loss(view) else "step"
+    curves = [run.curve["loss"] for part in view.parts for run in part.runs[:1]]
+    column = "loss" if any(np.isfinite(each).any() for each in curves) else "step"
     now = {i: _grid(part.runs, column) for i, part in enumerate(view.parts) if part.runs}
     loaded = enumerate(start.parts if view.state else ())
     before = {i: _grid(part.runs, column) for i, part in loaded if part.runs}
@@ -54,6 +55,9 @@ def error(view: View, start: View) -> Json:
     for index in now.keys() & view.reference.keys():
         time, values = _continued(view.parts[index].runs, view.reference[index], column)
         ends[index] = rest[index] = time[time <= longest], values[time <= longest]
+    title = "local steps done"
+    if column == "loss":
+        title = LOSS_NAMES.get(view.scenario.objective.kind, "loss")
     low, high, log = _range(column, [values for _, values in shown], view)
 
     def lines(curves: dict[int, Curve]) -> list[Json]:
@@ -69,7 +73,7 @@ def error(view: View, start: View) -> Json:
         "bounds": lines(_bounds(view, longest)),
         "names": _names(view, ends, (low, high, log)),
         "x": {"unit": unit, "end": longest / size},
-        "y": {"low": low, "high": high, "log": log, "title": _of_axis(view, column)},
+        "y": {"low": low, "high": high, "log": log, "title": title},
         "target": view.scenario.run.target_loss if column == "loss" else None,
     }
 
@@ -146,16 +150,6 @@ def _continued(short: Sequence[Run], whole: Sequence[Run], column: str) -> Curve
     return np.append(time[-1:], times), np.append(
         values.mean(axis=0)[-1:], after.mean(axis=0)[rest]
     )
-
-
-def _has_loss(view: View) -> bool:
-    return any(np.isfinite(run.curve["loss"]).any() for p in view.parts for run in p.runs[:1])
-
-
-def _of_axis(view: View, column: str) -> str:
-    if column == "step":
-        return "local steps done"
-    return LOSS_NAMES.get(view.scenario.objective.kind, "loss")
 
 
 def _range(column: str, shown: Sequence[np.ndarray], view: View) -> tuple[float, float, bool]:

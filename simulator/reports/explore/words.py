@@ -49,13 +49,7 @@ def theorem(scenario: Scenario) -> Covered:
         tau, lr = _period(algorithm), _constant(algorithm.parameters.get("lr"))
         program = catalogue().get(algorithm.name)
         if program and program.bound_covers and tau and lr:
-            bound = theory.ErrorBound(
-                scenario.cluster.workers,
-                lr,
-                objective.smoothness,
-                objective.gradient_variance,
-                objective.initial_gap,
-            )
+            bound = theory.ErrorBound.of(objective, scenario.cluster.workers, lr)
             if bound.valid(tau):
                 found.append((index, bound, pace(tau), tau))
     return found

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paceline.simulator.inputs.messages import toml
+from paceline.simulator.inputs.messages import quoted, toml
 from paceline.simulator.reports.page.documents import is_measured
 from paceline.simulator.reports.page.parts import Cell, PageSection, PageTable, percent
 from paceline.simulator.reports.page.reading import FoundRun
@@ -204,14 +204,9 @@ def _toml(table: Mapping[str, Any], head: str) -> list[str]:
         elif isinstance(value, Mapping) and not head:
             inner += ["", f"[{key}]", *_flat(value)]
         else:
-            lines.append(f"{toml_key(key)} = {toml(value)}")
+            lines.append(f"{quoted(key)} = {toml(value)}")
     return lines + inner
 
 
 def _flat(table: Mapping[str, Any]) -> list[str]:
-    return [f"{toml_key(key)} = {toml(value)}" for key, value in table.items()]
-
-
-def toml_key(key: str) -> str:
-    """Write a key as TOML, quoted if it must be."""
-    return key if key.replace("-", "").replace("_", "").isalnum() else toml(key)
+    return [f"{quoted(key)} = {toml(value)}" for key, value in table.items()]

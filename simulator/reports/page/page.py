@@ -35,15 +35,8 @@ if TYPE_CHECKING:
 
 FILE = "report.html"
 NAMED = 3  # most keys that a heading names
-DARK = (
-    "#56A9E0",
-    "#F0803C",
-    "#2FC79A",
-    "#E29BC4",
-    "#8CCBF0",
-    "#F0B73C",
-    "#E8E8E8",
-)  # COLOURS in dark mode
+DARK = ("#56A9E0", "#F0803C", "#2FC79A", "#E29BC4", "#8CCBF0", "#F0B73C", "#E8E8E8")
+"""`COLOURS` in dark mode."""
 
 
 def report(

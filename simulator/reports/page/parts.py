@@ -52,14 +52,7 @@ class Figure:
 
     def spec(self) -> Json:
         """Return the JSON for page.js."""
-        return {
-            "data": self.data,
-            "layout": self.layout,
-            "ranges": self.ranges,
-            "lines": self.lines,
-            "choices": self.choices,
-            "height": self.height,
-        }
+        return {key: each for key, each in vars(self).items() if key not in ("id", "says")}
 
 
 @dataclass(frozen=True)

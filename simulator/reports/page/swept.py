@@ -114,13 +114,9 @@ def _points(sweep: Row) -> dict[str, list[Row]]:
 
 
 def _value(value: Any) -> str:
-    return (
-        f"{value:g}"
-        if isinstance(value, float)
-        else value
-        if isinstance(value, str)
-        else toml(value)
-    )
+    if isinstance(value, str):
+        return value
+    return f"{value:g}" if isinstance(value, float) else toml(value)
 
 
 def _ranked(sweep: Row, rows: Sequence[Row], measure: str) -> list[Row]:
@@ -159,9 +155,23 @@ def section(found: FoundRun, place: int) -> parts.PageSection:
             if str(row["label"]) == label and row.get(measure) is not None
         ]
         colour, dash = f"--c{index % len(COLOURS)}", DASHES[index % len(DASHES)]
-        data.append(_trace(own, measure, scale, parts.literal(label), colour, dash, index))
-        name = {"name": label, "label": parts.literal(label)}
-        legend[f"l{index}"] = name | {"colour": colour, "dash": dash}
+        values, named = [estimate_of(row, measure) for _, row in own], parts.literal(label)
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "x": [parts.literal(point) for point, _ in own],
+                "y": [each.value / scale for each in values],
+                "error_y": parts.error_bars(values, scale, color=colour, thickness=1.2, width=3),
+                "line": {"color": colour, "dash": dash, "width": 2},
+                "marker": {"symbol": SYMBOLS[index % len(SYMBOLS)], "size": 8},
+                "legendgroup": f"l{index}",
+                "name": named,
+                "hovertemplate": f"{named}: %{{y:.3~g}}<extra>%{{x}}</extra>",
+                "meta": "mean",
+            }
+        )
+        legend[f"l{index}"] = {"name": label, "label": named, "colour": colour, "dash": dash}
     title = f"{column.words} ({unit})" if unit else column.words
     layout: parts.Json = {
         "xaxis": {"type": "category", **parts.categories(names)},
@@ -191,28 +201,3 @@ def section(found: FoundRun, place: int) -> parts.PageSection:
     tables = parts.folded(caption, columns, cells, texts=2, shown=ROWS, most=MOST, what="more rows")
     heading = f"{len(names)} points of {', '.join(sweep['vary'])}"
     return parts.PageSection(f"sweep-{place}", heading, "", [figure], tables)
-
-
-def _trace(  # noqa: PLR0913, PLR0917 - the parts of a line
-    own: Sequence[tuple[str, Row]],
-    measure: str,
-    scale: float,
-    name: str,
-    colour: str,
-    dash: str,
-    index: int,
-) -> parts.Json:
-    values = [estimate_of(row, measure) for _, row in own]
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "x": [parts.literal(point) for point, _ in own],
-        "y": [each.value / scale for each in values],
-        "error_y": parts.error_bars(values, scale, color=colour, thickness=1.2, width=3),
-        "line": {"color": colour, "dash": dash, "width": 2},
-        "marker": {"symbol": SYMBOLS[index % len(SYMBOLS)], "size": 8},
-        "legendgroup": f"l{index}",
-        "name": name,
-        "hovertemplate": f"{name}: %{{y:.3~g}}<extra>%{{x}}</extra>",
-        "meta": "mean",
-    }

@@ -1,31 +1,23 @@
-"""AdaComm: adaptive communication periods (Wang & Joshi, arXiv 1810.08313)."""
+"""AdaComm: measures of the claims of adacomm.toml, about theory and about learning."""
 
-from functools import partial
+from collections.abc import Sequence
+from typing import NamedTuple
 
+import numpy as np
+
+from paceline.simulator.cluster.workers import mean_compute
+from paceline.simulator.network.mean_cost import mean_cost
+from paceline.simulator.results.intervals import signed
 from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import at, seconds_per_step
-from paceline.simulator.studies.papers import adacomm_figures as figures
-from paceline.simulator.studies.papers.adacomm_learning import CLAIMS as LEARNING
-from paceline.simulator.studies.papers.claim import Claim, Finding, Paper, mean
+from paceline.simulator.results.statistics import at, crossing, human, number, seconds_per_step
+from paceline.simulator.studies.papers.claim import Finding, mean
 from paceline.simulator.studies.papers.lab import Lab
 
-FIGURE2, FIGURE3 = "adacomm/figure2", "adacomm/figure3"
-
-
-def _simulated_step(lab: Lab, tau: int) -> Finding:
-    """Seconds per local step, simulated; the note has Theorem 1's."""
-    groups = lab.runs(FIGURE2).groups
-    runs = groups["ssgd"] if tau == 1 else groups[f"local-sgd tau={tau}"]
-    theorem = _row(lab, tau)["seconds_per_step"]
-    return mean(list(map(seconds_per_step, runs)), f"Theorem 1 says {theorem:.4f} s.")
-
-
-def _simulated_speedup(lab: Lab) -> Finding:
-    """Seconds per step of tau = 1 over those of tau = 10, seed by seed."""
-    groups = lab.runs(FIGURE2).groups
-    pairs = zip(groups["ssgd"], groups["local-sgd tau=10"], strict=True)
-    ratios = [seconds_per_step(one) / seconds_per_step(ten) for one, ten in pairs]
-    return mean(ratios, f"Theorem 1 says {_row(lab, 10)['speedup']:.4f}.")
+FIGURE1, FIGURE2, FIGURE3 = "adacomm/figure1", "adacomm/figure2", "adacomm/figure3"
+FREE = 'network.duration = "1 ms"'  # averages are almost free: periods differ by drift alone
+EARLY = 0.5  # a loss in the first descent; at 0.3 spikes decide the order
+END = 0.2  # of a run's duration, over which a floor is averaged
+SAMPLES = 50
 
 
 def _row(lab: Lab, tau: int, name: str = FIGURE2) -> dict[str, float]:
@@ -34,7 +26,37 @@ def _row(lab: Lab, tau: int, name: str = FIGURE2) -> dict[str, float]:
     return next(row for row in rows if row["tau"] == tau)
 
 
-def _crossing(lab: Lab, key: str) -> Finding:
+def _best(lab: Lab, duration: float) -> dict[str, float]:
+    rows: list[dict[str, float]] = lab.theory(FIGURE3)["tau_star"]
+    return next(row for row in rows if row["duration"] == duration)
+
+
+def _pairs(lab: Lab, name: str) -> list[tuple[Run, Run]]:
+    """Runs of tau = 1 and of tau = 10, seed by seed."""
+    groups = lab.runs(name).groups
+    return list(zip(groups["ssgd"], groups["local-sgd tau=10"], strict=True))
+
+
+def theorem(lab: Lab, tau: int, key: str, name: str = FIGURE2) -> Finding:
+    """A number of theory about one period."""
+    return Finding(_row(lab, tau, name)[key])
+
+
+def simulated_step(lab: Lab, tau: int) -> Finding:
+    """Seconds per local step, simulated; the note has Theorem 1's."""
+    runs = [one if tau == 1 else ten for one, ten in _pairs(lab, FIGURE2)]
+    said = _row(lab, tau)["seconds_per_step"]
+    return mean(list(map(seconds_per_step, runs)), f"Theorem 1 says {said:.4f} s.")
+
+
+def simulated_speedup(lab: Lab) -> Finding:
+    """Seconds per step of tau = 1 over those of tau = 10, seed by seed."""
+    ratios = [seconds_per_step(one) / seconds_per_step(ten) for one, ten in _pairs(lab, FIGURE2)]
+    return mean(ratios, f"Theorem 1 says {_row(lab, 10)['speedup']:.4f}.")
+
+
+def crossing_bounds(lab: Lab, key: str) -> Finding:
+    """Time or bound at which the bounds of tau = 1 and 10 cross."""
     (row,) = lab.theory(FIGURE3)["crossings"]
     return Finding(row[key])
 
@@ -48,170 +70,157 @@ def _crosses(one: Run, ten: Run) -> float:
     return times[last] + share * (times[last + 1] - times[last])
 
 
-def _simulated_crossing(lab: Lab) -> Finding:
-    groups = lab.runs(FIGURE3).groups
-    pairs = zip(groups["ssgd"], groups["local-sgd tau=10"], strict=True)
-    found = [_crosses(one, ten) for one, ten in pairs]
-    return mean(found, f"By the theorem it is {_crossing(lab, 'time').value:.1f} s.")
+def crossing_curves(lab: Lab) -> Finding:
+    """Time at which the simulated curves cross."""
+    found = [_crosses(one, ten) for one, ten in _pairs(lab, FIGURE3)]
+    return mean(found, f"By the theorem it is {crossing_bounds(lab, 'time').value:.1f} s.")
 
 
-def _best(lab: Lab, duration: float) -> dict[str, float]:
-    rows: list[dict[str, float]] = lab.theory(FIGURE3)["tau_star"]
-    return next(row for row in rows if row["duration"] == duration)
+def best(lab: Lab, duration: float, key: str) -> Finding:
+    """A number of theory about the best period for a duration (s)."""
+    return Finding(_best(lab, duration)[key])
 
 
-_theory = partial(Claim, timing=True)
+def best_whole(lab: Lab, duration: float) -> Finding:
+    """The best whole period for a duration (s), whether Theorem 2 covers it or not."""
+    best = _best(lab, duration)
+    over = best["unconstrained"] > best["cap"]
+    covered = f"Above the cap of {best['cap']}, where Theorem 2 ends" if over else "Below the cap"
+    ratio = best["unconstrained"] / best["constant_delays"]
+    return Finding(best["unconstrained"], note=f"{covered}; {ratio:.1f} times eq. 4's.")
 
 
-PASGD = "With tau = 10 workers wait once in ten steps, for sums of ten times, which vary less."
-STEPS = (
-    _theory(
-        "figure 2: a synchronous step, by Theorem 1",
-        "16 workers, exponential steps of mean 1, an average of 1: H(16) + 1",
-        lambda lab: Finding(_row(lab, 1)["seconds_per_step"]),
-        expected=4.3807,
-        why="The largest of 16 exponentials has mean H(16).",
-        unit="s",
-    ),
-    _theory(
-        "figure 2: a synchronous step, simulated",
-        "the same by simulation",
-        lambda lab: _simulated_step(lab, 1),
-        expected=4.3807,
-        why="Every step waits for the slowest of 16.",
-        unit="s",
-    ),
-    _theory(
-        "figure 2: a step at tau = 10, by Theorem 1",
-        "the largest of 16 means of 10 exponentials, and a tenth of an average",
-        lambda lab: Finding(_row(lab, 10)["seconds_per_step"]),
-        expected=1.7337,
-        why=PASGD,
-        unit="s",
-    ),
-    _theory(
-        "figure 2: a step at tau = 10, simulated",
-        "the same by simulation",
-        lambda lab: _simulated_step(lab, 10),
-        expected=1.7337,
-        why=PASGD,
-        unit="s",
-    ),
-    _theory(
-        "figure 2: speed-up of tau = 10, by Theorem 1",
-        "local steps go 2.5 times as fast as synchronous ones",
-        lambda lab: Finding(_row(lab, 10)["speedup"]),
-        expected=2.527,
-        why=PASGD,
-    ),
-    _theory(
-        "figure 2: speed-up of tau = 10, simulated",
-        "the same by simulation",
-        _simulated_speedup,
-        expected=2.527,
-        why=PASGD,
-    ),
-)
+class Curves(NamedTuple):
+    """Runs of tau = 1, of the largest fixed tau, of all fixed ones, and of AdaComm."""
 
-FLOOR = "In the limit only gradient noise and drift between averages remain."
-LATER = "A larger period takes more steps per second at first and drifts more in the end."
-BOUNDS = (
-    _theory(
-        "figure 3: when the bounds of tau = 1 and 10 cross",
-        "from that time on tau = 1 has the lower bound",
-        lambda lab: _crossing(lab, "time"),
-        expected=1148.9,
-        why=LATER,
-        unit="s",
-    ),
-    _theory(
-        "figure 3: when the bounds cross, simulated",
-        "the same for the curves of simulated runs",
-        _simulated_crossing,
-        expected=1148.9,
-        why=LATER,
-        unit="s",
-    ),
-    _theory(
-        "figure 3: the bound where they cross",
-        "the error of both at that time",
-        lambda lab: _crossing(lab, "bound"),
-        expected=0.1003,
-        why=LATER,
-    ),
-    _theory(
-        "figure 3: floor of tau = 1",
-        "the limit of Theorem 2's bound over time",
-        lambda lab: Finding(_row(lab, 1, FIGURE3)["floor"]),
-        expected=0.005,
-        why=FLOOR,
-    ),
-    _theory(
-        "figure 3: floor of tau = 10",
-        "the limit of Theorem 2's bound over time",
-        lambda lab: Finding(_row(lab, 10, FIGURE3)["floor"]),
-        expected=0.0626,
-        why=FLOOR,
-    ),
-    _theory(
-        "Theorem 2: largest period",
-        "lr L + lr^2 L^2 tau (tau - 1) <= 1 allows tau up to 12",
-        lambda lab: Finding(_best(lab, 60)["cap"]),
-        expected=12,
-        why="The theorem does not cover larger periods.",
-    ),
-)
-
-CONSTANT = {60: 8.07, 100: 6.25, 500: 2.80, 1000: 1.98}
-UNCONSTRAINED = {60: 19, 100: 14, 500: 5, 1000: 4}
+    one: Sequence[Run]
+    large: Sequence[Run]
+    fixed: Sequence[Sequence[Run]]
+    adaptive: Sequence[Run]
+    target: float
 
 
-def _eq4(duration: int, tau: float) -> Claim:
-    return _theory(
-        f"eq. 4: best tau for T = {duration} s",
-        "the best period if all steps and averages took their mean time",
-        lambda lab: Finding(_best(lab, duration)["constant_delays"]),
-        expected=tau,
-        why="The longer the training, the more the floor matters.",
+def curves(lab: Lab, name: str, *sets: str) -> Curves:
+    """Runs of a scenario that lists tau = 1 first, the largest tau and AdaComm last; its target."""
+    result = lab.runs(name, *sets)
+    *fixed, adaptive = result.groups.values()
+    target = result.scenario.run.target_loss
+    assert target is not None
+    return Curves(fixed[0], fixed[-1], fixed, adaptive, target)
+
+
+def _times(runs: Sequence[Run], target: float) -> np.ndarray:
+    """Seconds to the target; the run's duration where the target is not reached."""
+    return np.array([min(crossing(run, target), run.duration) for run in runs])
+
+
+def _never(runs: Sequence[Run], target: float) -> int:
+    return sum(crossing(run, target) > run.duration for run in runs)
+
+
+def _ends(runs: Sequence[Run]) -> np.ndarray:
+    """Mean loss over the last part of each run."""
+    return np.array(
+        [
+            np.mean([at(run, each * run.duration) for each in np.linspace(1 - END, 1, SAMPLES)])
+            for run in runs
+        ]
     )
 
 
-def _integer(duration: int, tau: int) -> Claim:
-    def measure(lab: Lab) -> Finding:
-        best = _best(lab, duration)
-        over = best["unconstrained"] > best["cap"]
-        covered = (
-            f"Above the cap of {best['cap']}, where Theorem 2 ends" if over else "Below the cap"
+def _plus_minus(values: np.ndarray) -> str:
+    low, high = signed(values).interval or (values.min(), values.max())
+    return f"{number(low)} to {number(high)}"
+
+
+def ratio(lab: Lab, name: str) -> float:
+    """Seconds of an average over those of a gradient."""
+    scenario = lab.scenario(name)
+    cost = mean_cost(scenario)
+    return (cost.transmission + cost.latency) / mean_compute(scenario)[0]
+
+
+def speedup(lab: Lab, name: str) -> Finding:
+    """Time of tau = 1 to the target over AdaComm's."""
+    runs = curves(lab, name)
+    one, adaptive = _times(runs.one, runs.target), _times(runs.adaptive, runs.target)
+    note = (
+        f"Loss {runs.target:g}: {human(one.mean())} to {human(adaptive.mean())}; an average takes "
+        f"{ratio(lab, name):.3g} of a gradient's time."
+    )
+    if never := _never(runs.one, runs.target):
+        note += (
+            f" In {never} of {len(one)} runs tau = 1 does not get there before the end, so the "
+            "ratio is a lower bound."
         )
-        ratio = best["unconstrained"] / best["constant_delays"]
-        return Finding(best["unconstrained"], note=f"{covered}; {ratio:.1f} times eq. 4's.")
+    if never := _never(runs.adaptive, runs.target):
+        note += f" In {never} of {len(one)} runs AdaComm does not get there before the end."
+    return mean(one / adaptive, note)
 
-    return _theory(
-        f"Theorem 2: best whole tau for T = {duration} s",
-        "with exponential steps, over all whole numbers",
-        measure,
-        expected=tau,
-        why="Eq. 4 ignores that a larger tau also shortens the wait for the slowest worker.",
+
+def _of_fixed(runs: Curves) -> tuple[dict[str, np.ndarray], str]:
+    """Seconds to the target of each fixed period, by label; and which of them is the best."""
+    times = {fixed[0].label: _times(fixed, runs.target) for fixed in runs.fixed}
+    return times, min(times, key=lambda label: float(times[label].mean()))
+
+
+def first(lab: Lab, name: str) -> Finding:
+    """Time of the best fixed period to the target over AdaComm's."""
+    runs = curves(lab, name)
+    times, best = _of_fixed(runs)
+    note = f"The best fixed period is that of {best}."
+    return mean(times[best] / _times(runs.adaptive, runs.target), note)
+
+
+def floor(lab: Lab, name: str) -> Finding:
+    """Final loss of the largest period over AdaComm's."""
+    runs = curves(lab, name)
+    one, large, adaptive = map(_ends, (runs.one, runs.large, runs.adaptive))
+    note = (
+        f"Mean loss over the last fifth: tau = 1 {_plus_minus(one)}, {runs.large[0].label} "
+        f"{_plus_minus(large)}, AdaComm {_plus_minus(adaptive)}."
     )
+    return mean(large / adaptive, note)
 
 
-BEST = (
-    *(_eq4(duration, tau) for duration, tau in CONSTANT.items()),
-    *(_integer(duration, tau) for duration, tau in UNCONSTRAINED.items()),
-)
+def start(lab: Lab) -> Finding:
+    """Time of tau = 1 to an early loss over that of the large period."""
+    runs = curves(lab, FIGURE1)
+    one, large = _times(runs.one, EARLY), _times(runs.large, EARLY)
+    note = f"Loss {EARLY}: {human(one.mean())} against {human(large.mean())}."
+    return mean(one / large, note)
 
-PAPER = Paper(
-    name="adacomm",
-    title="Adaptive Communication Strategies to Achieve the Best Error-Runtime Trade-off in "
-    "Local-Update SGD",
-    source="Wang & Joshi, arXiv 1810.08313",
-    settings="The claims about theory use the paper's numbers. In the experiments, softmax "
-    "regression "
-    "on digits, dealt unevenly to 4 workers, at a learning rate near its limit, stands for VGG-16 "
-    "and ResNet-50 on CIFAR: compare ratios of times, not minutes or losses. A gradient takes a "
-    "quarter of an average's time for VGG-16, and twice an average's for ResNet-50. We assume "
-    "which speed-up belongs to which schedule of the learning rate: of VGG-16's two, the one to "
-    "the lower loss to the rate that steps down; ResNet-50's to the fixed rate.",
-    claims=(*STEPS, *BOUNDS, *BEST, *LEARNING),
-    figures=figures.FIGURES,
-)
+
+def free_floor(lab: Lab) -> Finding:
+    """Final loss of the large period over that of tau = 1, after as many steps."""
+    runs = curves(lab, FIGURE1, FREE)
+    one, large = _ends(runs.one), _ends(runs.large)
+    steps = np.mean([run.steps for run in runs.one])
+    note = (
+        f"With averages that take almost no time, so that both do about {steps:.0f} steps: "
+        f"{_plus_minus(large)} against {_plus_minus(one)}."
+    )
+    return mean(large / one, note)
+
+
+def best_of_both(lab: Lab) -> Finding:
+    """Smallest of the ratios of tau = 1's times and the large tau's final loss to AdaComm's."""
+    runs = curves(lab, FIGURE1)
+    start = _times(runs.one, EARLY) / _times(runs.adaptive, EARLY)
+    sooner = _times(runs.one, runs.target) / _times(runs.adaptive, runs.target)
+    lower = _ends(runs.large) / _ends(runs.adaptive)
+    note = (
+        f"Relative to AdaComm: tau = 1's time to loss {EARLY} {_plus_minus(start)}, to "
+        f"{runs.target:g} {_plus_minus(sooner)}; the large period's final loss "
+        f"{_plus_minus(lower)}."
+    )
+    return mean(np.minimum(np.minimum(start, sooner), lower), note)
+
+
+def tau_one(lab: Lab) -> Finding:
+    """Time of tau = 1 to the target over that of the best fixed period."""
+    runs = curves(lab, "adacomm/resnet50-fixed")
+    times, best = _of_fixed(runs)
+    said = ", ".join(f"{label} {human(each.mean())}" for label, each in times.items())
+    one, *_ = times.values()
+    return mean(one / times[best], f"To loss {runs.target:g}: {said}.")

@@ -1,202 +1,125 @@
-"""DTS: delayed and temporally sparse updates (Zhu, Lu, Lin & Han)."""
+"""DTS: measures of the claims of dts.toml: seconds per step, scalability, traffic, accuracy."""
 
-from functools import partial
+import numpy as np
 
-from paceline.simulator.studies.papers import dts_figures
-from paceline.simulator.studies.papers.claim import Assumption, Claim, Paper
-from paceline.simulator.studies.papers.dts_learning import LEARNING
-from paceline.simulator.studies.papers.dts_measures import (
-    CENTRE,
-    CONTINENTS,
-    dts_scales,
-    footnote,
-    gain,
-    hidden_per_step,
-    latency_alone,
-    off_by_one,
-    scales,
-    second,
-    tolerated,
-    traffic,
-)
+from paceline.simulator.network.mean_cost import mean_cost
+from paceline.simulator.studies.papers.claim import Finding, mean
+from paceline.simulator.studies.papers.lab import Lab
+from paceline.simulator.theory import scalability
 
-GATHERED = Assumption(
-    "gathered: DGC keeps 1 % of the entries, in half the hops",
-    ("algorithm.'compressed'.codec={ kind = 'dgc', ratio = 0.01, momentum = 0.9 }",),
-)
-TWICE = Assumption(
-    "the momentum's buffer travels too, as exact compensation needs", ("optimizer.momentum=0.9",)
-)
-SLOWER = Assumption("a network of 30 Mbit/s", ("network.bandwidth=30 Mbit/s",))
-FASTER = Assumption("a network of 36 Mbit/s", ("network.bandwidth=36 Mbit/s",))
-
-PACE = (
-    Claim(
-        name="SSGD over four continents",
-        says="Synchronous SGD scales to 0.008.",
-        measure=partial(scales, name=CONTINENTS, label="ssgd"),
-        expected=0.008,
-        timing=True,
-        why="A ring sends one and a half models over every link in each step. The paper does not "
-        "give the bandwidth: ours is chosen to match this number.",
-        assumptions=(SLOWER, FASTER),
-    ),
-    Claim(
-        name="latency alone",
-        says="It is the latency of the means, 479 ms, that makes synchronous SGD scale to 0.008.",
-        measure=latency_alone,
-        expected=0.008,
-        inconsistent=True,
-        timing=True,
-        why="A mean of 479 ms beside a gradient of 300 ms costs less than two gradients, not a "
-        "hundred: only bandwidth explains 0.008.",
-    ),
-    Claim(
-        name="DTS over four continents",
-        says="DTS scales to 0.72.",
-        measure=dts_scales,
-        expected=0.72,
-        timing=True,
-        why="Delay hides the latency; sparsity and compression together hide the bytes. The paper "
-        "does not "
-        "give D, p and the codec: 31 times fewer bytes are chosen to match this number.",
-        assumptions=(GATHERED, TWICE, SLOWER, FASTER),
-    ),
-    Claim(
-        name="the gain",
-        says="DTS is 90 times as fast.",
-        measure=gain,
-        expected=90,
-        timing=True,
-        why="The ratio of the two.",
-        assumptions=(GATHERED, TWICE),
-    ),
-    Claim(
-        name="delay and sparsity alone",
-        says="Without compression, p = 20 scales to no more than 0.163 (derived: compute time "
-        "times p over transmission time).",
-        measure=partial(scales, name=CONTINENTS, label="D > p = 20"),
-        expected=0.163,
-        timing=True,
-        why="Once a delay above p keeps the links always busy, bytes are the bound: 0.72 needs "
-        "compression.",
-        assumptions=(SLOWER, FASTER),
-    ),
-    Claim(
-        name="delay and sparsity alone, D = p",
-        says="Without compression, D = p = 20 scales to 0.161 (derived).",
-        measure=partial(scales, name=CONTINENTS, label="D = p = 20"),
-        expected=0.161,
-        timing=True,
-        why="With D = p a mean ends before the next begins, so the links are idle in between.",
-        assumptions=(SLOWER, FASTER),
-    ),
-    Claim(
-        name="data centre",
-        says="Inside a data centre, at 1 us, it scales to 0.78.",
-        measure=partial(scales, name=CENTRE, label="ssgd"),
-        expected=0.78,
-        timing=True,
-        why="At 1 us only bytes matter, and the paper does not give the bandwidth: ours is chosen "
-        "to "
-        "match this number, and usual links lie on both sides.",
-        assumptions=(
-            Assumption("links of 10 Gbit/s", ("network.bandwidth=10 Gbit/s",)),
-            Assumption("links of 25 Gbit/s", ("network.bandwidth=25 Gbit/s",)),
-        ),
-    ),
-    Claim(
-        name="20 steps of delay",
-        says="20 steps of delay tolerate 6 s: 20 gradients of 0.3 s.",
-        measure=tolerated,
-        expected=6.0,
-        unit="s",
-        timing=True,
-        why="A mean may take as long as the steps that do not wait for it; sending the bytes is "
-        "part of that.",
-    ),
-    Claim(
-        name="20 steps of delay, as eq. 3 counts",
-        says="20 steps of delay tolerate 6 s, where delay 1 of eq. 3 is synchronous SGD.",
-        measure=off_by_one,
-        expected=6.0,
-        within=0.01,
-        inconsistent=True,
-        unit="s",
-        timing=True,
-        why="If a delay of 1 means none, a delay of 20 is one of 19 steps.",
-    ),
-    Claim(
-        name="time hidden per step of delay",
-        says="The tolerated latency grows by the compute time, 0.3 s, with each step of delay.",
-        measure=hidden_per_step,
-        expected=0.3,
-        unit="s",
-        timing=True,
-        why="Each further step lets one more gradient be computed meanwhile.",
-    ),
-    Claim(
-        name="1000 ms",
-        says="1000 ms of latency cost nothing with 20 steps of delay.",
-        measure=second,
-        expected=1.0,
-        timing=True,
-        why="Six hops of a ring, one after another, take 6 s, as do 20 gradients.",
-        assumptions=(
-            Assumption("a tree instead of a ring: 4 hops", ("network.collective=tree",)),
-            Assumption("8 workers: 14 hops", ("cluster.workers=8",)),
-        ),
-    ),
-    Claim(
-        name="traffic",
-        says="A mean every 20 steps cuts traffic to a twentieth.",
-        measure=traffic,
-        expected=20,
-        timing=True,
-        why="A mean is as large as before, and there is one instead of 20.",
-        assumptions=(TWICE,),
-    ),
-    Claim(
-        name="footnote",
-        says="Over 11,725 km, light takes 78.2 ms both ways.",
-        measure=footnote,
-        expected=78.2,
-        unit="ms",
-        timing=True,
-        why="Arithmetic; light in glass takes 1.5 times as long.",
-    ),
-)
+CONTINENTS, LATENCY = "dts/four-continents", "dts/latency"
+DELAY, SPARSITY, COMPRESSION = "dts/delay", "dts/sparsity", "dts/compression"
+DELAYS = (5, 10, 15, 20)
+HOPS = 6  # of a ring of four
+LIGHT = 299_792_458  # m/s
 
 
-PAPER = Paper(
-    name="dts",
-    title="Distributed Training Across the World",
-    source="Zhu, Lu, Lin & Han; numbers on delay without compensation from notes on its successor, "
-    "Delayed Gradient Averaging",
-    settings="Times are those of the paper's ResNet-50 (102 MB), 0.3 s a gradient, on a ring of "
-    "four. "
-    "Accuracies are those of a stand-in with real gradients, softmax regression on digits with the "
-    "paper's "
-    "recipe (120 epochs of momentum SGD, warm-up, cosine, four workers), at the learning rate that "
-    "is best for synchronous SGD: compare signs, not sizes. The "
-    "test set has 360 images: one is 0.28 points.",
-    claims=(*PACE, *LEARNING),
-    figures={
-        "world": (
-            "Share of a step spent computing, over four continents. Without compression, delay and "
-            "sparsity up to 20 are not enough.",
-            dts_figures.continents,
-        ),
-        "latency": (
-            "Share of a step spent computing against latency: each curve is flat until a mean "
-            "takes "
-            "as long as D gradients, and then falls as one over the latency.",
-            dts_figures.latencies,
-        ),
-        "accuracy": (
-            "Final accuracy of the stand-in: uncorrected delay costs more with every step, "
-            "compensated delay costs little, delay and sparsity together cost more.",
-            dts_figures.delays,
-        ),
-    },
-)
+def settled(lab: Lab, name: str, label: str, *sets: str) -> float:
+    """Seconds per step of the second half of the run, after the start-up."""
+    (run, *_) = lab.runs(name, *sets).groups[label]
+    time, step = run.curve["time"], run.curve["step"]
+    half = len(time) // 2
+    return (time[-1] - time[half]) / (step[-1] - step[half])
+
+
+def accuracy(lab: Lab, name: str, label: str) -> np.ndarray:
+    """Final test accuracy in percent, of every seed."""
+    return np.array([100 * run.curve["accuracy"][-1] for run in lab.runs(name).groups[label]])
+
+
+def scales(lab: Lab, name: str, label: str, *sets: str) -> Finding:
+    """Share of a settled step that is spent computing."""
+    step = settled(lab, name, label, *sets)
+    compute = lab.scenario(name, *sets).cluster.compute.expectation
+    return Finding(scalability(compute, step), note=f"A step takes {step:.4g} s.")
+
+
+def latency_alone(lab: Lab) -> Finding:
+    """Scalability of ssgd where bytes take no time."""
+    found = scales(lab, CONTINENTS, "ssgd", "network.bandwidth=1000 Tbit/s")
+    most = scales(lab, CONTINENTS, "ssgd").value
+    return Finding(
+        found.value, note=f"{found.note} With the scenario's bandwidth it scales to {most:.4f}."
+    )
+
+
+def dts_scales(lab: Lab) -> Finding:
+    """Scalability of DTS with compression; the note has that without."""
+    plain = scales(lab, CONTINENTS, "uncompressed").value
+    found = scales(lab, CONTINENTS, "compressed")
+    return Finding(found.value, note=f"{found.note} Uncompressed it scales to {plain:.3f}.")
+
+
+def gain(lab: Lab) -> Finding:
+    """Return the speed-up of DTS over ssgd."""
+    times = [settled(lab, CONTINENTS, label) for label in ("ssgd", "compressed")]
+    return Finding(times[0] / times[1], note="{:.4g} s a step against {:.3g} s.".format(*times))
+
+
+def tolerated(lab: Lab, label: str = "D = 20") -> Finding:
+    """Seconds that a mean may take without cost, extrapolated from two longer ones."""
+    means, steps = [], []
+    for latency in ("network.latency=2 s", "network.latency=3 s"):
+        cost = mean_cost(lab.scenario(LATENCY, latency))
+        means.append(cost.latency + cost.transmission)
+        steps.append(settled(lab, LATENCY, label, latency))
+    compute = lab.scenario(LATENCY).cluster.compute.expectation
+    slope = (means[1] - means[0]) / (steps[1] - steps[0])
+    sending = f"sending the bytes takes {cost.transmission:.2g} s of it"
+    note = f"{slope:.4g} gradients of {compute:g} s; {sending}."
+    return Finding(means[0] - slope * (steps[0] - compute), note=note)
+
+
+def off_by_one(lab: Lab) -> Finding:
+    """The same with one step of delay less, as the paper's eq. 3 counts."""
+    whole = tolerated(lab).value
+    return Finding(tolerated(lab, "D = 19").value, note=f"20 whole steps hide {whole:.4g} s.")
+
+
+def hidden_per_step(lab: Lab) -> Finding:
+    """Seconds of latency hidden by a step of delay, by least squares over the delays."""
+    delays = (4, 8, 12, 16, 20)
+    hidden = [tolerated(lab, f"D = {D}").value for D in delays]
+    slope, _ = np.polyfit(delays, hidden, 1)
+    shown = ", ".join(f"{D}: {value:.3g} s" for D, value in zip(delays, hidden, strict=True))
+    return Finding(float(slope), note=f"Hidden at D = {shown}.")
+
+
+def second(lab: Lab) -> Finding:
+    """Scalability at 1000 ms a message; ssgd's for comparison."""
+    plain = scales(lab, LATENCY, "ssgd").value
+    return Finding(scales(lab, LATENCY, "D = 20").value, note=f"ssgd scales to {plain:.3f}.")
+
+
+def traffic(lab: Lab) -> Finding:
+    """Bytes per step of ssgd over those of DTS with p = 20."""
+    rows = {row["label"]: row["bytes_per_step"] for row in lab.runs(CONTINENTS).algorithms}
+    most, least = rows["ssgd"], rows["D = p = 20"]
+    return Finding(most / least, note=f"{most / 1e6:.4g} MB a step against {least / 1e6:.3g} MB.")
+
+
+def footnote(lab: Lab) -> Finding:
+    """Round-trip time of light, in milliseconds."""
+    return Finding(2 * 11_725e3 / LIGHT * 1e3)
+
+
+def against(lab: Lab, name: str, label: str, other: str) -> Finding:
+    """Final test accuracy of one algorithm less that of another, in points, per seed."""
+    ours, theirs = accuracy(lab, name, label), accuracy(lab, name, other)
+    return mean(np.round(ours - theirs, 9), f"{ours.mean():.1f} % against {theirs.mean():.1f} %.")
+
+
+def loss_per_delay(lab: Lab) -> Finding:
+    """Points of accuracy lost for five more steps of uncorrected delay, least squares per seed."""
+    found = np.array([accuracy(lab, DELAY, f"uncorrected D = {D}") for D in DELAYS])
+    slopes = 5 * np.polyfit(DELAYS, found, 1)[0]
+    shown = " / ".join(f"{row.mean():.1f}" for row in found)
+    whole = accuracy(lab, DELAY, "ssgd").mean()
+    return mean(slopes, f"{shown} %; ssgd {whole:.1f} %.")
+
+
+def compressed(lab: Lab) -> Finding:
+    """Points of accuracy with compression less those of ssgd."""
+    found = against(lab, COMPRESSION, "compressed", "ssgd")
+    plain = accuracy(lab, COMPRESSION, "uncompressed").mean()
+    return Finding(found.value, found.ci95, f"{found.note} Uncompressed it has {plain:.1f} %.")

@@ -6,9 +6,9 @@ import numpy as np
 
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.results.figures.curves import label_ends
-from paceline.simulator.results.figures.style import COLOURS, DASHES, GREY, one_panel
+from paceline.simulator.results.figures.style import COLOURS, DASHES, one_panel, titled
 from paceline.simulator.results.intervals import signed
-from paceline.simulator.studies.papers.dts_measures import (
+from paceline.simulator.studies.papers.dts import (
     CONTINENTS,
     DELAY,
     DELAYS,
@@ -47,15 +47,10 @@ def latencies(lab: Lab) -> "Figure":
     axes.set_xscale("log")
     axes.set_xticks([0.06, 0.2, 0.6, 2, 6], ["0.06", "0.2", "0.6", "2", "6"])
     axes.minorticks_off()
-    axes.set_xlim(fine[0] * 0.95, fine[-1] * 1.05)
-    axes.set_ylim(0, 1.05)
+    axes.set(xlim=(fine[0] * 0.95, fine[-1] * 1.05), ylim=(0, 1.05), ylabel="scalability")
     axes.set_xlabel("latency of a mean (s); of a message a sixth")
-    axes.set_ylabel("scalability")
     label_ends(figure, axes, ends)
-    axes.annotate(
-        "dots: runs, lines: theory", (0, 1), (0, 6), "axes fraction", "offset points", color=GREY
-    )
-    axes.set_title("D steps hide D gradients' time of latency", pad=22)
+    titled(axes, "D steps hide D gradients' time of latency", "dots: runs, lines: theory")
     return figure
 
 
@@ -76,8 +71,7 @@ def continents(lab: Lab) -> "Figure":
     axes.set_yticks(range(len(names)), [*names.values()])
     axes.tick_params(axis="y", length=0, labelcolor="black")
     axes.invert_yaxis()
-    axes.set_xlim(0, 1)
-    axes.set_xlabel("scalability: share of a step that is computing")
+    axes.set(xlim=(0, 1), xlabel="scalability: share of a step that is computing")
     axes.set_title("Four continents: only all three together scale")
     return figure
 
@@ -104,12 +98,8 @@ def delays(lab: Lab) -> "Figure":
         ends.append((name, colour, x + shift, middle))
     axes.set_xlim(-0.4, 20.6)
     axes.set_xticks([0, 5, 10, 15, 20], ["0: ssgd", "5", "10", "15", "20"])
-    axes.set_xlabel("steps of delay, or between means")
-    axes.set_ylabel("test accuracy at the end (%)")
+    axes.set(xlabel="steps of delay, or between means", ylabel="test accuracy at the end (%)")
     label_ends(figure, axes, ends)
-    axes.annotate(
-        f"mean of {len(whole)} seeds, bars: 95 % interval", (0, 1), (0, 6), "axes fraction",
-        "offset points", color=GREY,
-    )  # fmt: skip
-    axes.set_title("What late and rare means cost", pad=22)
+    caption = f"mean of {len(whole)} seeds, bars: 95 % interval"
+    titled(axes, "What late and rare means cost", caption)
     return figure

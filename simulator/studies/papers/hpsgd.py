@@ -1,239 +1,173 @@
-"""HPSGD: averaging in a second process (Zhou, Ye, Zhang & Lv, arXiv 2009.02701)."""
+"""HPSGD: measures of the claims of hpsgd.toml: times, shares, accuracies, a value per seed."""
 
-from functools import partial
+from dataclasses import replace
+from math import ceil
 
-from paceline.simulator.studies.papers import hpsgd_figures as figures
-from paceline.simulator.studies.papers import hpsgd_runs as runs
-from paceline.simulator.studies.papers.claim import Assumption, Claim, Paper
-from paceline.simulator.studies.papers.hpsgd_assumptions import (
-    BANDWIDTH,
-    CHEAP,
-    EPOCHS,
-    FLUSHED,
-    FOUR,
-    FREE,
-    HEAVIER,
-    HEAVIER_CHEAP,
-    HEAVIEST,
-    SHARED,
-    SMALL,
-    STRAGGLERS,
-)
-from paceline.simulator.studies.papers.hpsgd_runs import COUNTS, LOCAL, TARGETS
+import numpy as np
 
-FITTED = "The scenario's times are fitted to this claim"
+from paceline.simulator.results.run import Run
+from paceline.simulator.results.statistics import crossing, seconds_per_step
+from paceline.simulator.studies.papers.claim import Finding, mean
+from paceline.simulator.studies.papers.lab import Lab
 
-CLAIMS = (
-    Claim(
-        "4 workers: over ssgd",
-        "HPSGD has 133 % more throughput than ssgd",
-        partial(runs.gain, workers=4, over="ssgd"),
-        f"{FITTED} and the next: two numbers, two claims.",
-        expected=133,
-        neutral=0,
-        unit="%",
-        timing=True,
-        assumptions=(FREE, STRAGGLERS, FLUSHED),
-    ),
-    Claim(
-        "4 workers: against local-sgd",
-        "HPSGD is as fast as local-sgd with gamma = 8 (here: the ratio of their times)",
-        runs.parity,
-        "HPSGD hides the average but has to ask whether it is there; local-sgd pays an eighth of "
-        "it: both lose the same.",
-        expected=1,
-        timing=True,
-        assumptions=(FREE, STRAGGLERS, FLUSHED),
-    ),
-    Claim(
-        "4 workers: k",
-        "the two gains at 4 workers fit t_sync / t_train = 1.88",
-        runs.fit,
-        "(1 + k) / (1 + k/8) = 2.33 where ssgd and local-sgd have no stragglers to wait for.",
-        expected=1.88,
-        timing=True,
-        assumptions=(STRAGGLERS,),
-    ),
-    Claim(
-        "4 workers: waiting",
-        "the same fit has HPSGD wait 23.5 % of the time of a gradient",
-        runs.waiting,
-        "Parity with local-sgd makes it k/8. Why HPSGD alone waits is our choice: its workers "
-        "have to agree whether the mean is there.",
-        expected=23.5,
-        unit="%",
-        timing=True,
-        assumptions=(FREE, STRAGGLERS),
-    ),
-    Claim(
-        "sync period",
-        "HPSGD averages every max(2, ceil(k)) iterations (the ratio to that which is furthest from "
-        "1)",
-        runs.window,
-        "The first step on a fresh replica never asks; each later one does.",
-        expected=1,
-        within=0.01,
-        timing=True,
-        assumptions=(Assumption("8 workers", ("cluster.workers=8",)),),
-    ),
-    Claim(
-        "16 workers: over ssgd",
-        "HPSGD has 250 % more throughput than ssgd",
-        partial(runs.gain, workers=16, over="ssgd"),
-        f"{FITTED}, too, by the latency of a hop: a ring's bandwidth makes an average of 16 only a "
-        "quarter longer than one of 4.",
-        expected=250,
-        neutral=0,
-        unit="%",
-        timing=True,
-        assumptions=(CHEAP, FREE, BANDWIDTH, SMALL, SHARED),
-    ),
-    Claim(
-        "16 workers: over local-sgd",
-        "HPSGD has 75 % more throughput than local-sgd with gamma = 8",
-        runs.impossible,
-        "It contradicts the 250 % over ssgd unless averaging models costs more than averaging "
-        "gradients.",
-        expected=75,
-        neutral=0,
-        inconsistent=True,
-        unit="%",
-        timing=True,
-        assumptions=(HEAVIER, HEAVIER_CHEAP, HEAVIEST),
-    ),
-    *(
-        Claim(
-            f"scale efficiency: {workers} workers",
-            "HPSGD scales better than ssgd (ratio of their efficiencies)",
-            partial(runs.efficiency, workers=workers),
-            "An average takes longer than a gradient, and only ssgd waits for it.",
-            neutral=1,
-            timing=True,
-            assumptions=(FREE,) if workers == 16 else (),
-        )
-        for workers in COUNTS
-    ),
-    *(
-        Claim(
-            f"scale efficiency: growing lead over {name}",
-            f"the more workers, the further HPSGD is ahead of {name} (smallest growth of the "
-            "ratio from one number of workers to the next)",
-            partial(runs.growth, over=over),
-            "An average takes longer with more workers, a gradient does not.",
-            neutral=0,
-            timing=True,
-            assumptions=(FREE, BANDWIDTH),
-        )
-        for name, over in (("ssgd", "ssgd"), ("local-sgd", LOCAL))
-    ),
-    Claim(
-        "time per epoch: over psgd",
-        "psgd, which never communicates, is the lower bound (seconds that HPSGD takes longer)",
-        partial(runs.epoch, than="hpsgd", ours="psgd"),
-        "The rest is the time spent asking.",
-        neutral=0,
-        unit="s",
-        timing=True,
-    ),
-    Claim(
-        "time per epoch: under ssgd",
-        "an epoch of HPSGD is shorter than one of ssgd, 4 workers (seconds saved)",
-        partial(runs.epoch, than="ssgd"),
-        "HPSGD goes on training while gradients are averaged.",
-        neutral=0,
-        unit="s",
-        timing=True,
-        assumptions=(FREE,),
-    ),
-    Claim(
-        "time per epoch: under local-sgd",
-        "an epoch of HPSGD is shorter than one of local-sgd, 16 workers (seconds saved)",
-        partial(runs.epoch, than=LOCAL, workers=16),
-        "With 16 workers an eighth of an average costs more than asking.",
-        neutral=0,
-        unit="s",
-        timing=True,
-        assumptions=(FREE, BANDWIDTH),
-    ),
-    *(
-        Claim(
-            f"breakdown: against {name}",
-            f"HPSGD spends less of its time on communication than {name}, 4 workers (difference "
-            "of the shares)",
-            partial(runs.hidden, than=than),
-            "The average runs beside the gradients, so no step waits for the network.",
-            neutral=0,
-            below=True,
-            unit="points",
-            timing=True,
-        )
-        for name, than in (("ssgd", "ssgd"), ("local-sgd", LOCAL))
-    ),
-    Claim(
-        "accuracy at epoch 100",
-        "HPSGD ends at about the accuracy of ssgd (ratio of the two)",
-        runs.final_accuracy,
-        "Each gradient is applied once, a window late, and at this learning rate a window moves "
-        "little.",
-        expected=1,
-        within=0.02,
-        assumptions=EPOCHS,
-    ),
-    *(
-        Claim(
-            f"time to {100 * accuracy:g} %: {name}",
-            f"{said} (ratio of their times)",
-            partial(runs.sooner, accuracy=accuracy, first=first, then=then),
-            why,
-            neutral=1,
-            assumptions=(FOUR,),
-        )
-        for accuracy in TARGETS
-        for name, first, then, said, why in (
-            (
-                "HPSGD before local-sgd",
-                "hpsgd",
-                LOCAL,
-                "HPSGD gets there first",
-                "Faster steps make up for a window's delay with 16 workers; with 4, whose steps "
-                "are equally fast, nothing does.",
-            ),
-            (
-                "local-sgd before ssgd",
-                LOCAL,
-                "ssgd",
-                "local-sgd gets there before ssgd",
-                "Both need about as many iterations, and local-sgd averages at every eighth.",
-            ),
-        )
-    ),
-)
+TIME, ACCURACY = "hpsgd/time", "hpsgd/accuracy"
+LOCAL = "local-sgd tau=8"
+COUNTS = (4, 8, 12, 16)  # numbers of workers
+TARGETS = (0.4, 0.8)  # accuracies
+BATCHES = 391  # iterations of an epoch: 50,000 samples, 128 each
+BANDWIDTHS = ("60 Gbit/s", "8 Gbit/s", "4 Gbit/s", "2.5 Gbit/s", "2 Gbit/s")
+FREE_ASKING = "overhead=[]"
 
-PAPER = Paper(
-    name="hpsgd",
-    title="HPSGD: Hierarchical Parallel SGD With Stale Gradients Featuring",
-    source="Zhou, Ye, Zhang & Lv, arXiv 2009.02701",
-    settings="Time: `hpsgd/time`, iterations of 128 samples of CIFAR-10 on four GPUs, with "
-    "ResNet-18's size; the paper gives ratios, not seconds, and bandwidth, latency and the cost of "
-    "asking are fitted to three of them. Accuracy: `hpsgd/accuracy`, the same "
-    "times with 16 workers, and real gradients of a small network on the digits, a stand-in.",
-    claims=CLAIMS,
-    figures={
-        "scale": (
-            "Scale efficiency by number of workers: as averages take longer, HPSGD loses least, in "
-            "jumps where its windows grow; asking keeps it below psgd.",
-            figures.scale,
-        ),
-        "epoch": (
-            "Where an iteration's time goes with 4 and 16 workers: HPSGD never waits for "
-            "communication, but "
-            "asks whether the mean is there (counted as a wait).",
-            figures.epoch,
-        ),
-        "accuracy": (
-            "Accuracy of the stand-in, 16 workers: HPSGD and local-sgd are three times as fast as "
-            "ssgd, and HPSGD is a little ahead.",
-            figures.accuracy,
-        ),
-    },
-)
+
+def timing(lab: Lab, workers: int, *sets: str) -> dict[str, list[Run]]:
+    """Runs of all algorithms about time, with so many workers."""
+    return lab.runs(TIME, f"cluster.workers={workers}", *sets).groups
+
+
+def paces(lab: Lab, workers: int) -> dict[str, np.ndarray]:
+    """Seconds per iteration of each algorithm, one per seed."""
+    found = timing(lab, workers)
+    return {name: np.array([seconds_per_step(run) for run in runs]) for name, runs in found.items()}
+
+
+def shares(lab: Lab, workers: int, name: str) -> np.ndarray:
+    """Shares of the time spent on compute, wait, communicate; shape (seeds, 3).
+
+    Compute is the time of psgd, which does nothing else; asking for the mean is a wait.
+    """
+    found = timing(lab, workers)
+    return np.array(
+        [
+            (own := seconds_per_step(alone) / seconds_per_step(run), 1 - own - sent, sent)
+            for run, alone in zip(found[name], found["psgd"], strict=True)
+            for sent in [run.seconds["communicate"] / sum(run.seconds.values())]
+        ]
+    )
+
+
+def reaching(runs: list[Run], accuracy: float) -> np.ndarray:
+    """Seconds until the test accuracy is first reached, one per seed; infinite if never."""
+    falling = [
+        replace(run, curve=run.curve | {"loss": [-each for each in run.curve["accuracy"]]})
+        for run in runs
+    ]
+    return np.array([crossing(run, -accuracy) for run in falling])
+
+
+def gain(lab: Lab, *, workers: int, over: str) -> Finding:
+    """Return by how many percent HPSGD's throughput is higher than that of `over`."""
+    took = paces(lab, workers)
+    return mean(100 * (took[over] / took["hpsgd"] - 1), _times(took))
+
+
+def parity(lab: Lab) -> Finding:
+    """Local SGD's seconds per iteration over HPSGD's, 4 workers."""
+    took = paces(lab, 4)
+    return mean(took[LOCAL] / took["hpsgd"], _times(took))
+
+
+def impossible(lab: Lab) -> Finding:
+    """HPSGD's gain over local SGD with 16 workers, and why it contradicts that over ssgd."""
+    took = paces(lab, 16)
+    compute, ours, ssgd = (took[name].mean() for name in ("psgd", "hpsgd", "ssgd"))
+    k = 1 / (1 - 2 / 8)  # 1 + k = 2 (1 + k/8)
+    wanted = (1.75 * ours - compute) / ((ssgd - compute) / 8)
+    return mean(
+        100 * (took[LOCAL] / took["hpsgd"] - 1),
+        f"Both gains together: ssgd takes 3.5/1.75 = {3.5 / 1.75:g} times local-sgd's step, "
+        f"1 + k = 2 (1 + k/8), so k = {k:.3f}, and HPSGD's step would take (1 + k)/3.5 = "
+        f"{(1 + k) / 3.5:.3f} gradients, less than the one that it computes. Here averaging the "
+        f"model would "
+        f"have to cost {wanted:.2f} times averaging the gradient; where HPSGD loses no time, "
+        f"{8 * 0.75 / 2.5:.1f} times.",
+    )
+
+
+def fit(lab: Lab) -> Finding:
+    """Time of an average over that of a gradient."""
+    return mean([_k(run) for run in timing(lab, 4)["ssgd"]])
+
+
+def waiting(lab: Lab) -> Finding:
+    """Time of HPSGD's iteration beyond the gradient, in percent of the gradient."""
+    took = paces(lab, 4)
+    return mean(np.round(100 * (took["hpsgd"] / took["psgd"] - 1), 9))  # no rounding errors
+
+
+def window(lab: Lab) -> Finding:
+    """Period over the formula's, of the network where it is furthest from 1."""
+    ratios, notes = [], []
+    for bandwidth in BANDWIDTHS:
+        result = lab.runs(TIME, f"network.bandwidth={bandwidth}", FREE_ASKING)
+        sent = {each["name"]: each["bytes_per_step"] for each in result.algorithms}
+        k = _k(result.groups["ssgd"][0])
+        period = sent["ssgd"] / sent["hpsgd"]
+        ratios.append(period / max(2, ceil(k)))
+        notes.append(f"k = {k:.2f}: {period:.2f}")
+    worst = max(ratios, key=lambda ratio: abs(ratio - 1))
+    return Finding(worst, note=f"Iterations per average at {', '.join(notes)}.")
+
+
+def efficiency(lab: Lab, *, workers: int) -> Finding:
+    """HPSGD's scale efficiency over ssgd's."""
+    took = paces(lab, workers)
+    alone = took["psgd"].mean()
+    said = ", ".join(f"{name} {alone / took[name].mean():.3f}" for name in ("hpsgd", LOCAL, "ssgd"))
+    return mean(took["ssgd"] / took["hpsgd"], f"Efficiencies: {said}.")
+
+
+def growth(lab: Lab, *, over: str) -> Finding:
+    """The smallest rise of HPSGD's advantage from one number of workers to the next."""
+    ratios = [(took := paces(lab, count))[over] / took["hpsgd"] for count in COUNTS]
+    steps = np.diff(ratios, axis=0)
+    least = steps[np.argmin(steps.mean(axis=1))]
+    said = ", ".join(
+        f"{count}: {ratio.mean():.3f}" for count, ratio in zip(COUNTS, ratios, strict=True)
+    )
+    return mean(least, f"{over}'s time over HPSGD's, by workers: {said}.")
+
+
+def epoch(lab: Lab, *, than: str, ours: str = "hpsgd", workers: int = 4) -> Finding:
+    """Seconds that an epoch takes longer with `than` than with `ours`."""
+    took = paces(lab, workers)
+    said = ", ".join(f"{name} {BATCHES * each.mean():.1f} s" for name, each in took.items())
+    return mean(BATCHES * (took[than] - took[ours]), f"An epoch: {said}.")
+
+
+def hidden(lab: Lab, *, than: str) -> Finding:
+    """HPSGD's share of time in communication minus another's, in percentage points."""
+    parts = {name: shares(lab, 4, name) for name in ("hpsgd", than)}
+    said = "; ".join(
+        f"{name} " + "/".join(f"{100 * share:.0f}" for share in each.mean(axis=0))
+        for name, each in parts.items()
+    )
+    less = parts["hpsgd"][:, 2] - parts[than][:, 2]
+    return mean(100 * less, f"Compute/wait/communicate, in %: {said}.")
+
+
+def final_accuracy(lab: Lab) -> Finding:
+    """Accuracy after 100 epochs over ssgd's."""
+    last = {
+        label: np.array([run.curve["accuracy"][-1] for run in runs])
+        for label, runs in lab.runs(ACCURACY).groups.items()
+    }
+    said = ", ".join(f"{name} {each.mean():.4f}" for name, each in last.items())
+    return mean(last["hpsgd"] / last["ssgd"], f"Test accuracy: {said}.")
+
+
+def sooner(lab: Lab, *, accuracy: float, first: str, then: str) -> Finding:
+    """Return the time that `then` takes to reach `accuracy` over the time of `first`."""
+    runs = lab.runs(ACCURACY).groups
+    times = {name: reaching(each, accuracy) for name, each in runs.items()}
+    said = ", ".join(f"{name} {each.mean():.2f} s" for name, each in times.items())
+    return mean(times[then] / times[first], f"Reached after {said}.")
+
+
+def _k(run: Run) -> float:
+    """Time of an average over that of a gradient; `run` must be ssgd's."""
+    return run.seconds["communicate"] / run.seconds["compute"]
+
+
+def _times(took: dict[str, np.ndarray]) -> str:
+    said = ", ".join(f"{name} {1000 * each.mean():.1f}" for name, each in took.items())
+    return f"Milliseconds per iteration: {said}."

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paceline.simulator.results.figures import bars, curves
-from paceline.simulator.results.figures.style import COLOURS, GREY, one_panel
+from paceline.simulator.results.figures.style import COLOURS, GREY, one_panel, titled
 from paceline.simulator.results.statistics import at
-from paceline.simulator.studies.papers.hpsgd_runs import (
+from paceline.simulator.studies.papers.hpsgd import (
     ACCURACY,
     COUNTS,
     TARGETS,
@@ -31,14 +31,10 @@ def scale(lab: Lab) -> "Figure":
         each = np.array([paced["psgd"].mean() / paced[name].mean() for paced in took])
         axes.plot(counts, each, "o-", color=colour, linewidth=1.5)
         ends.append((name, colour, counts, each))
-    axes.set_xticks(counts)
-    axes.set_xlabel("workers")
-    axes.set_ylabel("scale efficiency")
-    axes.set_ylim(0, 1.05)
+    axes.set(xticks=counts, xlabel="workers", ylabel="scale efficiency", ylim=(0, 1.05))
     curves.label_ends(figure, axes, ends)
     caption = "a gradient's time over an iteration's; nothing is random"
-    axes.annotate(caption, (0, 1), (0, 6), "axes fraction", "offset points", color=GREY)
-    axes.set_title("HPSGD: scale efficiency", pad=22)
+    titled(axes, "HPSGD: scale efficiency", caption)
     return figure
 
 
@@ -64,19 +60,16 @@ def accuracy(lab: Lab) -> "Figure":
         each = 100 * np.array([[at(run, t, "accuracy") for t in time] for run in runs])
         middle = each.mean(axis=0)
         axes.plot(time, middle, color=colour, linewidth=1.5)
-        axes.fill_between(time, each.min(axis=0), each.max(axis=0), color=colour, alpha=0.18, lw=0)
+        curves.band(axes, time, each, colour)
         ends.append((name, colour, time, middle))
     for target in TARGETS:
         axes.axhline(100 * target, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
-    axes.set_xlim(0, time[-1])
-    axes.set_ylim(0, 100)
-    axes.set_xlabel("wall-clock time (s)")
-    axes.set_ylabel("test accuracy (%)")
+    axes.set(xlim=(0, time[-1]), ylim=(0, 100))
+    axes.set(xlabel="wall-clock time (s)", ylabel="test accuracy (%)")
     curves.label_ends(figure, axes, ends)
     seeds = len(found["hpsgd"])
     caption = (
         f"mean of {seeds} seeds, band from smallest to largest; dashed: the paper's 40 %, 80 %"
     )
-    axes.annotate(caption, (0, 1), (0, 6), "axes fraction", "offset points", color=GREY)
-    axes.set_title("HPSGD: accuracy of a stand-in, 16 workers", pad=22)
+    titled(axes, "HPSGD: accuracy of a stand-in, 16 workers", caption)
     return figure

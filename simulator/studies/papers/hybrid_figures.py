@@ -1,14 +1,13 @@
 """Hybrid's figures, redrawn."""
 
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from paceline.simulator.results.figures import curves
 from paceline.simulator.results.figures.style import COLOURS, GREY, ink
-from paceline.simulator.studies.papers import hybrid_tables
 from paceline.simulator.studies.papers.claim import mean
+from paceline.simulator.studies.papers.hybrid import TABLES, PaperTable, differences
 from paceline.simulator.studies.papers.lab import Lab
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import
@@ -24,36 +23,29 @@ def tables(lab: Lab) -> "Figure":
 
     figure = Figure(figsize=(8, 5.4))
     rows = figure.subplots(2, 3, sharey=True)
-    shown = (
-        hybrid_tables.MNIST,
-        hybrid_tables.CIFAR,
-        hybrid_tables.BATCH,
-        hybrid_tables.STEP,
-        hybrid_tables.DELAY,
-    )
-    for axes, table in zip(rows.flat, shown, strict=False):
+    for axes, table in zip(rows.flat, TABLES.values(), strict=False):
         _panel(axes, lab, table)
     for axes in rows[:, 0]:
         axes.set_ylabel("hybrid - async (points)")
-    rows[1, 2].set_axis_off()
-    for height, (words, colour) in zip(
-        (0.62, 0.5),
-        (("the paper", PAPER), ("ours, mean and 95 % interval", ink(OURS))),
-        strict=True,
+    legend = rows[1, 2]
+    legend.set_axis_off()
+    for height, words, colour in (
+        (0.62, "the paper", PAPER),
+        (0.5, "ours, mean and 95 % interval", ink(OURS)),
     ):
-        rows[1, 2].text(0.02, height, words, color=colour, transform=rows[1, 2].transAxes)
+        legend.text(0.02, height, words, color=colour, transform=legend.transAxes)
     figure.tight_layout()
     return figure
 
 
-def _panel(axes: "Axes", lab: Lab, table: hybrid_tables.PaperTable) -> None:
+def _panel(axes: "Axes", lab: Lab, table: PaperTable) -> None:
     """One table: its key along x, in equal steps."""
     places = np.arange(len(table.cells))
-    found = [mean(hybrid_tables.differences(lab, where)) for where in table.cells]
+    found = [mean(differences(lab, where)) for where in table.cells]
     values = np.array([each.value for each in found])
     half = [each.ci95[1] - each.value if each.ci95 else 0.0 for each in found]
-    # no line between settings that differ in two keys
-    line = "none" if "(" in table.key else "-"
+    images = "(" in table.key  # no line between settings that differ in two keys
+    line = "none" if images else "-"
     papers = [where.paper for where in table.cells]
     axes.plot(places, papers, "s", linestyle=line, color=PAPER, markersize=4, linewidth=1)
     axes.errorbar(
@@ -62,11 +54,8 @@ def _panel(axes: "Axes", lab: Lab, table: hybrid_tables.PaperTable) -> None:
     axes.axhline(0, color=GREY, linewidth=0.6, zorder=0)
     axes.set_xticks(places, [_brief(where.name) for where in table.cells])
     axes.margins(x=0.12)
-    axes.set_xlabel("sd of the delay (s)" if table is hybrid_tables.DELAY else table.key)
-    axes.set_title(
-        table.name if table in (hybrid_tables.MNIST, hybrid_tables.CIFAR) else "random data",
-        fontsize=9,
-    )
+    axes.set_xlabel("sd of the delay (s)" if table.key == "sd" else table.key)
+    axes.set_title(table.name if images else "random data", fontsize=9)
 
 
 def _brief(name: str) -> str:
@@ -76,21 +65,5 @@ def _brief(name: str) -> str:
 
 def step_sizes(lab: Lab) -> "Figure":
     """Draw the training loss over time, for each step size and for async."""
-    groups = lab.runs(hybrid_tables.STEP.cells[0].scenario).groups
+    groups = lab.runs(TABLES["step size"].cells[0].scenario).groups
     return curves.error(groups, title="Hybrid: step sizes", target=None, loss="training loss")
-
-
-FIGURES: Mapping[str, tuple[str, Callable[[Lab], "Figure"]]] = {
-    "tables": (
-        "Hybrid minus async, test accuracy averaged over 100 s, in percentage points: the paper's "
-        "five tables and ours. Levels depend on the cost of the server's updates, which the paper "
-        "does not give.",
-        tables,
-    ),
-    "step-sizes": (
-        "Training loss against simulated time on the random data: the shorter the "
-        "step size, the sooner hybrid leaves asgd behind; the shortest is then held back by the "
-        "delayed workers that it waits for.",
-        step_sizes,
-    ),
-}

@@ -1,6 +1,6 @@
 """Write the page about all claims, docs/reproduction.md, and its figures."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from paceline.simulator.studies.papers.lab import QUICK, Lab
 
 Row = Mapping[str, Any]
 
-PAGE, FOLDER = "reproduction.md", "reproduction"
+PAGE = "reproduction.md"
 SEEDS = {"few": f"at most {QUICK} seeds a scenario", "all": "all seeds of the scenarios"}
 
 
@@ -24,67 +24,49 @@ def write(folder: Path, rows: Sequence[Row], drawn: Sequence[Paper], lab: Lab) -
 
     Raises InputError where they cannot be written.
     """
-    files = {
-        f"{FOLDER}/{paper.name}-{name}.png": _drawn(draw, lab)
-        for paper in drawn
-        for name, (_, draw) in paper.figures.items()
-    }
+    with style():
+        files = {
+            path(paper, name): curves.encode(draw(lab), "png")
+            for paper in drawn
+            for name, (_, draw) in paper.figures.items()
+        }
     store.publish(folder, files)
     # after the figures, because it shows all that exist, older ones too
-    store.publish(folder, {PAGE: "\n".join(_page(rows, folder)).encode()})
+    store.publish(folder, {PAGE: _page(rows, folder).encode()})
 
 
-def _drawn(draw: Any, lab: Lab) -> bytes:
-    with style():
-        return curves.encode(draw(lab), "png")
+def path(paper: Paper, name: str) -> str:
+    """The file of a figure, relative to the page."""
+    return f"reproduction/{paper.name}-{name}.png"
 
 
-def _page(rows: Sequence[Row], folder: Path) -> Iterator[str]:
-    yield "# Four papers, claim by claim\n"
-    yield (
-        f"Made by `paceline reproduce` on {datetime.now(UTC):%Y-%m-%d}; every number comes from "
-        "runs of the scenarios named (`--full`: with all their seeds). A number holds within the "
-        "tolerance beside it, an order where its whole 95 % interval over seeds does; *in sign* "
-        "says that only the direction is right. A setting that a paper leaves open is a key of a "
-        "scenario, and the rows in italics show the claim with another choice of it.\n"
+def _page(rows: Sequence[Row], folder: Path) -> str:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415
+
+    made = Environment(  # of Markdown, so that nothing is escaped
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
+    made.filters |= {"value": value, "expected": expected, "between": _between, "seeds": SEEDS.get}
     groups = ((name, [row for row in rows if row["paper"] == name]) for name in papers.NAMES)
-    found = {name: own for name, own in groups if own}
-    yield "| paper | " + " | ".join(Verdict) + " | runs |\n|---|" + "---:|" * len(Verdict) + "---|"
-    for name, own in found.items():
-        counts = [sum(row["verdict"] == verdict for row in own) for verdict in Verdict]
-        seeds = " or ".join(dict.fromkeys(SEEDS[row["seeds"]] for row in own))
-        title = papers.paper(name).title
-        yield f"| [{title}](#{name}) | {' | '.join(map(str, counts))} | {seeds} |"
-    yield ""
-    for name, own in found.items():
-        yield from _section(papers.paper(name), own, folder)
+    found = [(papers.paper(name), own) for name, own in groups if own]
+    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    text = made.get_template("page.md.j2").render(
+        found=found,
+        there=lambda *figure: (folder / path(*figure)).is_file(),
+        path=path,
+        today=today,
+        verdicts=[*Verdict],
+    )
+    return text.rstrip("\n") + "\n"
 
 
-def _section(paper: Paper, rows: Sequence[Row], folder: Path) -> Iterator[str]:
-    yield f"## {paper.name}\n"
-    yield f"*{paper.title}*, {paper.source}. {paper.settings}\n"
-    yield "| claim | paper | ours | 95 % interval | verdict | why |\n|---|---:|---:|---|---|---|"
-    for row in rows:
-        why = " ".join(filter(None, (row["why"], row["note"])))
-        claim = f"**{row['claim']}**: {row['says']}"
-        yield f"| {claim} | {expected(row)} | {' | '.join((*_found(row), why))} |"
-        for each in row["sensitivity"]:
-            shown = _found(each | {"unit": row["unit"]})
-            sets = " ".join(f"`{text}`" for text in each["sets"])
-            said = f"*{each['assumption']}* ({sets})"
-            yield f"| {said} | | {' | '.join((*shown, each['note']))} |"
-    yield ""
-    for name, (caption, _) in paper.figures.items():
-        if (folder / FOLDER / f"{paper.name}-{name}.png").is_file():
-            yield f"![{caption}]({FOLDER}/{paper.name}-{name}.png)\n\n{caption}\n"
-
-
-def _found(row: Row) -> tuple[str, str, str]:
-    """Value, interval and verdict, as cells."""
+def _between(row: Row) -> str:
+    """The interval of our number; empty if it has none."""
     low, high = row["ci95"] or (None, None)
-    between = "" if low is None or high is None else f"{number(low)} to {number(high)}"
-    return value(row), between, row["verdict"]
+    return "" if low is None or high is None else f"{number(low)} to {number(high)}"
 
 
 def value(row: Row) -> str:

@@ -153,7 +153,7 @@ def collected(
     values = [{key: value(text) for key, text in point.items()} for point in points]
     rows, seed_rows, outcomes, picks = [], [], [], []
     told: Counter[tuple[str, str]] = Counter()
-    left = iter(records)
+    left, bounds = iter(records), set[str]()
     for point, scenario, names in zip(values, scenarios, labels(scenarios), strict=True):
         own = [next(left) for _ in names]
         outcomes.append(json.dumps(own))
@@ -162,17 +162,12 @@ def collected(
             rows.append(point | head | {"seeds": len(record["runs"])} | record["row"])
             seed_rows += [point | head | run for run in record["runs"]]
             told.update((label, note) for note in record["notes"])
+            bounds |= {label} if algorithm.bound else set()
         runs = {label: record["runs"] for label, record in zip(names, own, strict=True)}
         still = [label for label, record in zip(names, own, strict=True) if record.get("stalled")]
         picks.append(dict(statistics.jsonable(picked(scenario, runs, still))))
     told_of = notes(without_effect(points, outcomes), rows, told)
     versions = plugins.versions(*(each.objective for each in scenarios))
-    bounds = {
-        label
-        for scenario, names in zip(scenarios, labels(scenarios), strict=True)
-        for label, algorithm in zip(names, scenario.algorithm, strict=True)
-        if algorithm.bound
-    }
     said = {basis for each in scenarios for basis in bases(each).values()}
     return SweepResult(
         base, values, _even(rows), _even(seed_rows), told_of, versions, picks, sorted(bounds),
