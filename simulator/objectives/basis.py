@@ -1,8 +1,10 @@
 """Say in words what the loss of a scenario is the loss of: seldom the model's that users train."""
 
 from paceline.simulator.objectives.build import dimension_of
+from paceline.simulator.objectives.learning_curve.objective import baseline, expect
+from paceline.simulator.programs import catalogue
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.simulator.scenario.tables import Bound, NoObjective, Quadratic, Torch
+from paceline.simulator.scenario.tables import Bound, LearningCurve, NoObjective, Quadratic, Torch
 
 FAR = 2.0  # times as many parameters as [model], or as few: then it is another model
 STAND_IN = "a stand-in, not your model"
@@ -23,6 +25,12 @@ def loss_basis(scenario: Scenario, algorithm: Algorithm | None = None) -> str | 
     spec = scenario.objective
     if isinstance(spec, NoObjective):
         return None
+    if isinstance(spec, LearningCurve):
+        by = f"by {baseline(spec).basis}"
+        program = catalogue().get(algorithm.name) if algorithm else None
+        if algorithm is None or program is None:
+            return by
+        return f"{by}; what {algorithm.name} costs: {expect(scenario, algorithm, program).basis}"
     if isinstance(spec, Bound):
         return "by the bound of Theorem 2, not your model's loss"
     known = scenario.calibration

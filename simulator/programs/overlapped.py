@@ -33,7 +33,7 @@ async def dts(
     codec: Codec = Raw(),
 ) -> None:
     """DTS: start a mean every `period` steps; `delay` steps later apply it with a correction."""
-    rule: compensations.Compensation = compensations.KINDS[compensation](lr, momentum)
+    rule: compensations.Displacement = compensations.KINDS[compensation](lr, momentum)
     channel = codec.open(me)
     zero = 0.0 * me.start
     state = me.start, zero  # parameters, and momentum buffer
