@@ -18,6 +18,7 @@ from paceline.simulator.load.load import load, parse
 from paceline.simulator.scenario.network import Network
 from paceline.simulator.scenario.overhead import GIGABIT, Overhead
 from paceline.simulator.studies.simulate import simulate
+from paceline.simulator.inputs import log_table
 from paceline.validate.logs import jobs, steps, tables
 from paceline.validate.logs.calibrate import calibrate
 from tests.helpers.hidden_laws import HiddenLaw, drawn, job, log
@@ -326,7 +327,7 @@ def test_gigantic_logs_are_refused_unread(tmp_path, monkeypatch):
     path = tmp_path / "huge.csv"
     with path.open("wb") as file:
         file.write(b"step,seconds\n")
-        file.truncate(tables.LARGEST + 1)
+        file.truncate(log_table.LARGEST + 1)
     with pytest.raises(InputError, match="above 100 MB"):
         tables.read(path)
     monkeypatch.setattr(tables, "MOST", 5)

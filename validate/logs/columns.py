@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.simulator.inputs import units
+from paceline.simulator.inputs import log_table, units
 from paceline.simulator.inputs.messages import nearest
 
 _SPELLED = {
@@ -131,11 +131,11 @@ def _given(quantity: str, text: str, names: Sequence[str]) -> Column:
 def _read(name: str) -> tuple[int, Column | None]:
     """Read what a name says, None for nothing of steps or times; and its place among several."""
     # "run name - step_ms" in W&B's exports, "train/step_ms" in many logs
-    bare = name.strip().rpartition(" - ")[2].rpartition("/")[2]
+    bare = log_table.bare(name).rpartition("/")[2]
     if bare.lower() in KNOWN:
         return PLACES.index(bare.lower()), Column(name, KNOWN[bare.lower()], 1.0)
-    words = _words(bare)
-    if not words or bare.endswith(("__MIN", "__MAX")):  # beside each column of W&B's exports
+    words = log_table.words(bare)
+    if not words or log_table.is_range(bare):
         return len(PLACES), None
     if words[0] in UNITS and words[1:] in (["per", "step"], ["per", "iteration"], ["per", "iter"]):
         return len(PLACES), Column(name, "seconds", UNITS[words[0]])
@@ -147,8 +147,3 @@ def _read(name: str) -> tuple[int, Column | None]:
         scale = 1.0
     known = quantity in (TIMES if scale != 1.0 else SPELLINGS)
     return len(PLACES), Column(name, str(quantity), scale) if known else None
-
-
-def _words(name: str) -> list[str]:
-    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
-    return [word for word in re.split(r"[\s_.\-()\[\]:/]+", apart.lower()) if word]

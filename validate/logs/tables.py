@@ -1,35 +1,26 @@
 """Read a log, in whatever form it is, as rows: a rank's step, and how long it took."""
 
 import csv
-import io
 import math
-from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import untrusted
+from paceline.simulator.inputs import log_table, untrusted
 from paceline.simulator.inputs.escaping import visible
 from paceline.validate.logs.columns import TIMES, Column, choose
 from paceline.validate.measurement import kineto, telemetry_files
 from paceline.validate.measurement.telemetry_files import Recorded
 from paceline.validate.training.events import STEP, WAIT
 
-LARGEST = 100_000_000  # bytes of a log: a million steps take some twenty million
-LONGEST, WIDEST, MOST = 1_000_000, 4096, 2_000_000  # characters of a line, columns, rows
-SHOWN = 80  # characters of a cell in a message
 INCREASING = 0.75  # share of times, from which they are elapsed times
 TEXTS = (".csv", ".tsv", ".txt", ".log", ".jsonl", ".ndjson")
 NEEDED = "a log has a column of steps and one of their times, such as step, seconds"
-OBJECT = 'write an object per line, such as {"step": 1, "seconds": 0.41}'
 
 ROWS = ("rank", "step", "steps", "seconds", "compute")  # arrays of a `Log`
-Rows = Callable[[], Iterator[tuple[int, list[Any]]]]
-"""A function that yields each line's number and cells."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,11 +52,7 @@ def read(path: Path, columns: Mapping[str, str] | None = None) -> Log:
     if begin[:2] == b"\x1f\x8b" or (path.suffix == ".json" and b'"traceEvents"' in begin):
         return _recorded(path, kineto.read(path), columns)
     try:
-        with untrusted.refused(path, NEEDED):
-            text = untrusted.text(path, LARGEST)
-        names, rows = _json(text) if text.lstrip()[:1] in ("{", "[") else _csv(text)
-        if len(names) > WIDEST:
-            raise ValueError(f"{len(names)} columns, at most {WIDEST}; {NEEDED}")
+        names, rows = log_table.read(path, NEEDED, "seconds")
         return _log(path, names, rows, choose(names, columns or {}))
     except (ValueError, csv.Error) as error:
         raise InputError(f"{path}: {visible(str(error))}") from None
@@ -85,94 +72,26 @@ def _recorded(path: Path, found: Recorded, columns: Mapping[str, str] | None) ->
     return Log(path, keys["node"], keys["step"], ones, whole, computed, tuple(found.notes))
 
 
-def _csv(text: str) -> tuple[list[str], Rows]:
-    """Divide CSV by the comma, semicolon, tab or bar, whichever its first line has most of."""
-    lines = list(io.StringIO(text, newline=None))
-    for number, line in enumerate(lines, start=1):
-        if len(line) > LONGEST:
-            raise ValueError(f"line {number}: above {LONGEST} characters; {NEEDED}")
-    first = next((n for n, each in enumerate(lines) if each.strip()[:1] not in ("", "#")), None)
-    if first is None:
-        raise ValueError(f"empty; {NEEDED}")
-    reader = csv.reader(lines[first:], delimiter=max(",;\t|", key=lines[first].count))
-    names = [name.strip() for name in next(reader)]
-    if all(name[:1].isdecimal() for name in names):
-        raise ValueError(
-            f"line {first + 1}: numbers where the names of the columns belong; write a first line "
-            'such as "step,seconds"'
-        )
-
-    def rows() -> Iterator[tuple[int, list[Any]]]:
-        for cells in reader:
-            line = first + reader.line_num
-            if not any(map(str.strip, cells)) or cells[0].lstrip()[:1] == "#":
-                continue
-            if len(cells) != len(names):
-                raise ValueError(
-                    f"line {line}: {len(cells)} columns, line {first + 1} names {len(names)}; "
-                    "write as many, or cut the line off if it is not whole"
-                )
-            yield line, cells
-
-    return names, rows
-
-
-def _json(text: str) -> tuple[list[str], Rows]:
-    """Divide JSON lines, or one list of objects, whose keys are the columns."""
-    whole = untrusted.loads(text) if text.lstrip()[0] == "[" else None
-
-    def parsed() -> Iterator[tuple[int, dict[str, Any]]]:
-        for number, each in enumerate(io.StringIO(text) if whole is None else whole, start=1):
-            if whole is None and not each.strip():
-                continue
-            try:
-                found = untrusted.loads(each) if whole is None else each
-            except ValueError as error:
-                raise ValueError(f"line {number}: not JSON ({error}); {OBJECT}") from None
-            if not isinstance(found, dict):
-                raise ValueError(f"line {number}: no object; {OBJECT}")
-            yield number, found
-
-    names = [*dict.fromkeys(key for _, each in parsed() for key in each)]
-    return names, lambda: ((n, [each.get(key) for key in names]) for n, each in parsed())
-
-
-def _log(path: Path, names: Sequence[str], rows: Rows, chosen: Mapping[str, Column]) -> Log:
+def _log(path: Path, names: Sequence[str], rows: log_table.Rows, chosen: Mapping[str, Column]) -> Log:
     """Read the columns that are needed."""
     parts = [each for each in ("compute", "wait") if each in chosen]
     vague = [each for each in parts if chosen[each].scale is None and "seconds" in chosen]
     wanted = [*({"step", "rank"} & chosen.keys()), *(each for each in parts if each not in vague)]
     if len(parts) < 2 or "seconds" in chosen:
         wanted.append("seconds" if "seconds" in chosen else "time")
-    columns = [(names.index(chosen[each].name), chosen[each]) for each in wanted]
-    numbers, lines, left_out, row = array("d"), array("q"), 0, [0.0] * len(columns)
-    for line, cells in rows():
-        for place, (index, column) in enumerate(columns):
-            try:
-                row[place] = column.value(cells[index])
-            except ValueError as error:
-                shown = str(cells[index])[:SHOWN]
-                raise ValueError(
-                    f"line {line}, column {column.name}: {shown!r} is {error}"
-                ) from None
-        if any(map(math.isnan, row)):
-            left_out += 1  # W&B and others write a line for every metric
-            continue
-        numbers.extend(row)
-        lines.append(line)
-        if len(lines) > MOST:
-            raise ValueError(f"line {line}: more than {MOST} rows; cut the log")
-    if not lines:
-        filled = " and ".join(column.name for _, column in columns)
+    columns = [(names.index(each.name), each.name, each.value) for each in (chosen[one] for one in wanted)]
+    numbers, lines, left_out = log_table.numbers(rows, columns)
+    if not len(lines):
+        filled = " and ".join(name for _, name, _ in columns)
         raise ValueError(f"no line has {filled} filled in; {NEEDED}")
     notes = [f"{path}: column {chosen[each].name}, without a unit, is left out" for each in vague]
     if left_out:
         notes.append(f"{path}: {left_out} lines without a step's time are left out")
-    values = dict(zip(wanted, np.array(numbers).reshape(len(lines), -1).T, strict=True))
+    values = dict(zip(wanted, numbers.T, strict=True))
     rank = values.get("rank", np.zeros(len(lines))).astype(int)
     order = np.lexsort((values["step"], rank))
     values = {each: own[order] for each, own in values.items()}
-    return _ordered(path, rank[order], values, np.array(lines)[order], chosen, tuple(notes))
+    return _ordered(path, rank[order], values, lines[order], chosen, tuple(notes))
 
 
 def _ordered(  # noqa: PLR0913, PLR0917

@@ -1,0 +1,133 @@
+"""Divide a log into rows and columns: CSV of any delimiter, JSON lines, or one list of objects.
+
+Also reads what the name of a column says, as W&B, TensorBoard and training loops write it.
+"""
+
+import csv
+import io
+import math
+import re
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.inputs import untrusted
+
+LARGEST = 100_000_000  # bytes of a log: a million steps take some twenty million
+LONGEST, WIDEST, MOST = 1_000_000, 4096, 2_000_000  # characters of a line, columns, rows
+SHOWN = 80  # characters of a cell in a message
+OBJECT = 'write an object per line, such as {{"step": 1, "{}": 0.41}}'
+
+Rows = Callable[[], Iterator[tuple[int, list[Any]]]]
+"""A function that yields each line's number and cells."""
+
+
+def read(path: Path, needed: str, value: str) -> tuple[list[str], Rows]:
+    """Return the names of a log's columns, and its rows.
+
+    `needed`: what a log must have, in words; `value`: the name of a column beside its steps. Raises
+    ValueError, also from the rows.
+    """
+    with untrusted.refused(path, needed):
+        text = untrusted.text(path, LARGEST)
+    names, rows = _json(text, value) if text.lstrip()[:1] in ("{", "[") else _csv(text, needed, value)
+    if len(names) > WIDEST:
+        raise ValueError(f"{len(names)} columns, at most {WIDEST}; {needed}")
+    return names, rows
+
+
+def numbers(
+    rows: Rows, columns: Sequence[tuple[int, str, Callable[[Any], float]]]
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return columns as numbers, shape (rows, columns), their lines, and how many lines lack one.
+
+    `columns`: each one's index, name, and reader of cells: nan for an empty one, ValueError for a
+    wrong one. Raises ValueError, which names line and column.
+    """
+    found, lines, left_out, row = array("d"), array("q"), 0, [0.0] * len(columns)
+    for line, cells in rows():
+        for place, (index, name, read_cell) in enumerate(columns):
+            try:
+                row[place] = read_cell(cells[index])
+            except ValueError as error:
+                shown = str(cells[index])[:SHOWN]
+                raise ValueError(f"line {line}, column {name}: {shown!r} is {error}") from None
+        if any(map(math.isnan, row)):
+            left_out += 1  # W&B and others write a line for every metric
+            continue
+        found.extend(row)
+        lines.append(line)
+        if len(lines) > MOST:
+            raise ValueError(f"line {line}: more than {MOST} rows; cut the log")
+    return np.array(found).reshape(-1, len(columns)), np.array(lines), left_out
+
+
+def bare(name: str) -> str:
+    """Return a column's name without the run that W&B's exports put before it."""
+    return name.strip().rpartition(" - ")[2]
+
+
+def words(name: str) -> list[str]:
+    """Return the lower-case words of a column's name: "stepTime [ms]" has step, time, ms."""
+    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+    return [word for word in re.split(r"[\s_.\-()\[\]:/]+", apart.lower()) if word]
+
+
+def is_range(name: str) -> bool:
+    """Whether a column is the least or most that W&B exports beside each column."""
+    return name.endswith(("__MIN", "__MAX"))
+
+
+def _csv(text: str, needed: str, value: str) -> tuple[list[str], Rows]:
+    """Divide CSV by the comma, semicolon, tab or bar, whichever its first line has most of."""
+    lines = list(io.StringIO(text, newline=None))
+    for number, line in enumerate(lines, start=1):
+        if len(line) > LONGEST:
+            raise ValueError(f"line {number}: above {LONGEST} characters; {needed}")
+    first = next((n for n, each in enumerate(lines) if each.strip()[:1] not in ("", "#")), None)
+    if first is None:
+        raise ValueError(f"empty; {needed}")
+    reader = csv.reader(lines[first:], delimiter=max(",;\t|", key=lines[first].count))
+    names = [name.strip() for name in next(reader)]
+    if all(name[:1].isdecimal() for name in names):
+        raise ValueError(
+            f"line {first + 1}: numbers where the names of the columns belong; write a first line "
+            f'such as "step,{value}"'
+        )
+
+    def rows() -> Iterator[tuple[int, list[Any]]]:
+        for cells in reader:
+            line = first + reader.line_num
+            if not any(map(str.strip, cells)) or cells[0].lstrip()[:1] == "#":
+                continue
+            if len(cells) != len(names):
+                raise ValueError(
+                    f"line {line}: {len(cells)} columns, line {first + 1} names {len(names)}; "
+                    "write as many, or cut the line off if it is not whole"
+                )
+            yield line, cells
+
+    return names, rows
+
+
+def _json(text: str, value: str) -> tuple[list[str], Rows]:
+    """Divide JSON lines, or one list of objects, whose keys are the columns."""
+    whole = untrusted.loads(text) if text.lstrip()[0] == "[" else None
+
+    def parsed() -> Iterator[tuple[int, dict[str, Any]]]:
+        for number, each in enumerate(io.StringIO(text) if whole is None else whole, start=1):
+            if whole is None and not each.strip():
+                continue
+            try:
+                found = untrusted.loads(each) if whole is None else each
+            except ValueError as error:
+                raise ValueError(f"line {number}: not JSON ({error}); {OBJECT.format(value)}") from None
+            if not isinstance(found, dict):
+                raise ValueError(f"line {number}: no object; {OBJECT.format(value)}")
+            yield number, found
+
+    names = [*dict.fromkeys(key for _, each in parsed() for key in each)]
+    return names, lambda: ((n, [each.get(key) for key in names]) for n, each in parsed())

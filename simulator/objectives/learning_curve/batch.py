@@ -1,0 +1,95 @@
+"""How a larger batch helps: the critical batch, or gradient noise scale, in tokens.
+
+A run at batch B takes steps in proportion to 1 + critical / B (McCandlish et al., arXiv 1812.06162,
+equation 2.11 and appendix D).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from paceline.simulator.objectives.learning_curve.curve import Curve
+
+SPREAD = 2.0  # factor either way: the published laws' definitions and models differ that much
+LEVELS = 8  # of loss, at which two runs are compared
+
+
+@dataclass(frozen=True)
+class Critical:
+    """A critical batch (tokens), its 90 % interval, and where it comes from, in words."""
+
+    value: float
+    low: float
+    high: float
+    basis: str
+
+
+def given(value: float | Sequence[float]) -> Critical:
+    """Return a critical batch that the user gives, as a number or a range (tokens)."""
+    low, high = (float(value),) * 2 if isinstance(value, int | float) else map(float, value)
+    middle = math.sqrt(low * high) if math.isfinite(high) else high
+    return Critical(middle, low, high, "given")
+
+
+def published(tokens: float) -> Critical:
+    """Return the critical batch of language models trained on so many tokens.
+
+    Zhang et al. (arXiv 2410.21676) fit 22.91 D^0.47 sequences of 512 tokens, D in millions, to the
+    batch that takes 20 % more tokens than small ones, a fifth of the critical one; Bergsma et al.
+    (arXiv 2505.13738) find the exponent 0.462. Neither depends on the size of the model.
+    """
+    value = 5 * 22.91 * (tokens / 1e6) ** 0.47 * 512
+    said = "the law of arXiv 2410.21676, known within a factor of two"
+    return Critical(value, value / SPREAD, value * SPREAD, said)
+
+
+def fitted(first: Curve, second: Curve) -> Critical:
+    """Return the critical batch by which two runs of different batch agree.
+
+    Where both reach a loss, their steps relate as 1 + critical / batch. Raises ValueError for runs
+    of one batch, or without a loss that both reach.
+    """
+    small, large = sorted((first, second), key=lambda each: each.batch)
+    if large.batch < 1.2 * small.batch:
+        raise ValueError("two runs with nearly the same batch show no critical batch; double one")
+    high = min(float(each.loss(each.fitted[0])) for each in (small, large))
+    low = max(float(each.loss(each.fitted[1])) for each in (small, large))
+    if not low < high:
+        raise ValueError("the two runs reach no loss in common; train the shorter one on")
+    levels = np.linspace(low, high, LEVELS + 1)[:-1]
+    draws = min(len(small.draws), len(large.draws))
+    pairs = zip(
+        [_numbers(small), *small.draws[:draws]], [_numbers(large), *large.draws[:draws]],
+        strict=True,
+    )  # fmt: skip
+    value, *drawn = (_critical(small.batch, large.batch, *pair, levels) for pair in pairs)
+    low, high = np.quantile(drawn, (0.05, 0.95), method="nearest")
+    return Critical(value, float(low), float(high), "fitted to two batch sizes")
+
+
+def progress(batch: float, baseline: float, critical: float) -> float:
+    """Return the progress of one step at `batch` in steps of the baseline (arXiv 1812.06162)."""
+    if math.isinf(critical):
+        return batch / baseline
+    return (1 + critical / baseline) / (1 + critical / batch)
+
+
+def _numbers(curve: Curve) -> tuple[float, float, float, float]:
+    return curve.floor, curve.scale, curve.exponent, curve.shift
+
+
+def _critical(
+    small: float, large: float, one: Sequence[float], other: Sequence[float], levels: np.ndarray
+) -> float:
+    """Return the critical batch at which curves of the batches `small` and `large` agree."""
+    steps = []
+    for batch, (floor, scale, exponent, shift) in ((small, one), (large, other)):
+        above = np.maximum(levels - floor, 1e-12)
+        steps.append(np.maximum((above / scale) ** (-1 / exponent) - shift, 1.0) / batch)
+    ratio = float(np.median(steps[0] / steps[1]))
+    if ratio <= 1:
+        return 0.0
+    below = 1 / small - ratio / large
+    return (ratio - 1) / below if below > 0 else math.inf

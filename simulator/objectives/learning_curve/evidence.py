@@ -1,0 +1,300 @@
+"""What local steps cost in loss, by published runs and by the user's own.
+
+Published: a law of the log of the final loss over data-parallel's on as many tokens, of M replicas
+that average every H steps and N parameters,
+
+    f(H) (a + d ln(N / 1e9) + b log2(M)^c (N / 1e9)^-g),    f(H) = (1 - H^-h) / (1 - 30^-h),
+
+so that H = 1 costs nothing. It is fitted to `diloco_losses.csv` (Charles et al., arXiv 2503.09799,
+table 4; Kale et al., arXiv 2502.12996), and in H also to the one number that Douillard et al.
+(arXiv 2311.08105, section 3.1) give of their sweep of periods. The fit takes milliseconds and is
+made when first asked for.
+"""
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from paceline.simulator.inputs import untrusted
+
+TABLE = Path(__file__).with_name("diloco_losses.csv")
+SWEEP = (150e6, 8, 50, 1000, math.log(1 + math.log(1.029) / math.log(15.02)))
+"""Parameters, replicas, two periods, and the log ratio of their losses: perplexity grows by 2.9 %,
+from about 15 (arXiv 2311.08105, section 3.1 and table 2)."""
+SWEEP_SD = 0.3  # relative: those runs had uneven data, and more tokens for each parameter
+ROUNDED = 0.005 / 3**0.5  # nats: standard deviation of a loss given to two digits
+PUBLISHED = ("diloco", "streaming-diloco")
+ALIKE = (*PUBLISHED, "delayed-diloco", "eager-diloco")  # the same steps, applied later
+LATE_SD = 0.003  # of those without rows of their own
+PARAMETERS, REPLICAS, PERIODS, TOKENS = (35e6, 2.4e9), (1, 8), (30, 100), 20  # of the evidence
+OUTER = {1: 0.4, 2: 0.6, 4: 0.6, 8: 0.8}
+"""Best outer learning rate by replicas, at Nesterov momentum 0.9 (arXiv 2503.09799, figure 7)."""
+ROBUST = 1.0  # doublings of outer_lr / (1 - momentum) within which nothing is added
+UNTUNED = 0.005  # log loss for each doubling beyond: an assumption, and said
+BEYOND = {"parameters": 0.5, "replicas": 0.75, "period": 0.25, "tokens per parameter": 0.3}
+"""Relative standard deviation of the law's value for each factor of ten beyond the evidence."""
+UNKNOWN = 0.2  # standard deviation, at 8 replicas and period 30, where nothing is published
+DISAGREE = 2.0  # standard deviations
+Z90 = 1.645
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Published losses, as arrays: `group` numbers the sizes of each paper."""
+
+    parameters: np.ndarray
+    replicas: np.ndarray
+    period: np.ndarray
+    group: np.ndarray
+    log_ratio: np.ndarray
+    rounding: np.ndarray
+
+    def take(self, keep: np.ndarray) -> "Rows":
+        """Return the rows that `keep` selects."""
+        return Rows(*(getattr(self, name)[keep] for name in self.__dataclass_fields__))
+
+
+@dataclass(frozen=True)
+class Law:
+    """The fitted law: `theta` = (a, d, ln b, c, g, h), its covariance, and the runs' own spread.
+
+    `spread`: relative standard deviation of one run's loss.
+    """
+
+    theta: np.ndarray
+    covariance: np.ndarray
+    spread: float
+
+    def mean(self, parameters: float, replicas: float, period: float) -> float:
+        """Return the expected log ratio."""
+        return float(_law(self.theta, *map(np.asarray, (parameters, replicas, period))))
+
+    def sd(self, parameters: float, replicas: float, period: float) -> float:
+        """Return the standard deviation of the log ratio of two runs, by the fit alone."""
+        at = [np.asarray([each]) for each in (parameters, replicas, period)]
+        slope = _slopes(lambda theta: _law(theta, *at), self.theta)[0]
+        noise = self.spread**2 * 2 if period > 1 else 0.0
+        return float(math.sqrt(slope @ self.covariance @ slope + noise))
+
+
+@dataclass(frozen=True)
+class OwnRun:
+    """What a user's own run with local steps has shown: `log_ratio` to data-parallel, its `sd`."""
+
+    program: str
+    replicas: int
+    period: float
+    parameters: float
+    log_ratio: float
+    sd: float
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """The log of the final loss over data-parallel's on as many tokens, and its basis.
+
+    `basis`: "published", "measured" or "extrapolated". `sentence` says all of that.
+    """
+
+    log_ratio: float
+    sd: float
+    basis: str
+    sentence: str
+
+
+def penalty(  # noqa: PLR0913
+    program: str,
+    replicas: int,
+    period: float,
+    parameters: float,
+    *,
+    tokens: float | None = None,
+    outer_lr: float | None = None,
+    outer_momentum: float = 0.9,
+    own: Sequence[OwnRun] = (),
+) -> Penalty | None:
+    """Return what local steps cost in loss, None where neither publication nor own run speaks.
+
+    `tokens`: of the whole run (default: 20 for each parameter). `own`: the user's runs; those of
+    the same program count.
+    """
+    if period <= 1:
+        return Penalty(0.0, 0.0, "published", f"{program} with period 1 is data-parallel")
+    family = ALIKE if program in ALIKE else (program,)
+    runs = [each for each in own if each.program in family and each.period > 1]
+    if program not in ALIKE and not runs:
+        return None
+    ratio = (tokens or TOKENS * parameters) / parameters
+    mean, sd, said = _expected(program, replicas, period, parameters, ratio)
+    basis = "extrapolated" if said else "published"
+    words = [f"published runs of {PARAMETERS[0]:.2g} to {PARAMETERS[1]:.2g} parameters"]
+    if outer_lr is not None and program in ALIKE:
+        shift, why = _untuned(replicas, outer_lr, outer_momentum)
+        mean, sd = mean + shift, math.hypot(sd, shift)
+        said += why
+    if runs:
+        mean, sd, words = _updated((replicas, period), mean, sd, runs, program in ALIKE)
+        near = any(
+            abs(math.log2(replicas / each.replicas)) <= 1
+            and abs(math.log2(period / each.period)) <= 2
+            for each in runs
+        )
+        basis, said = ("measured", []) if near else ("extrapolated", ["far from the own run"])
+    low, high = (math.expm1(mean + side * Z90 * sd) for side in (-1, 1))
+    sentence = (
+        f"{program}, {replicas} replicas, period {period:g}: final loss "
+        f"{math.expm1(mean):+.2%} (90 %: {low:+.2%} to {high:+.2%}) against data-parallel on as "
+        f"many tokens, {basis}: {'; '.join([*words, *said])}"
+    )
+    return Penalty(mean, sd, basis, sentence)
+
+
+def _expected(
+    program: str, replicas: int, period: float, parameters: float, ratio: float
+) -> tuple[float, float, list[str]]:
+    """Return the law's mean and standard deviation, and what is beyond the evidence."""
+    law = published()
+    if program not in ALIKE:
+        shape = math.log2(max(replicas, 1)) / 3 * float(_periods(np.asarray(period), law.theta[5]))
+        return 0.0, UNKNOWN * shape, []
+    mean = law.mean(parameters, replicas, period)
+    size = max(abs(mean), law.mean(parameters, max(replicas, 2), period))
+    far = {
+        "parameters": _decades(parameters, *PARAMETERS),
+        "replicas": _decades(replicas, *REPLICAS),
+        "period": _decades(period, *PERIODS),
+        "tokens per parameter": _decades(ratio, TOKENS / 2, TOKENS * 2),
+    }
+    beyond = [size * BEYOND[name] * each for name, each in far.items()]
+    late = 0.0 if program in PUBLISHED else LATE_SD
+    said = [f"{name} beyond theirs" for name, each in far.items() if each > 0]
+    said += ["no published row of this program"] if late else []
+    return mean, math.hypot(law.sd(parameters, replicas, period), late, *beyond), said
+
+
+def _decades(value: float, low: float, high: float) -> float:
+    return max(math.log10(low / value), math.log10(value / high), 0.0)
+
+
+def _untuned(replicas: int, rate: float, momentum: float) -> tuple[float, list[str]]:
+    """Return what an outer step far from the published optimum is assumed to cost."""
+    best = float(np.interp(math.log2(max(replicas, 1)), range(4), [*OUTER.values()]))
+    doublings = abs(math.log2(rate / (1 - min(momentum, 0.999)) / (10 * best)))
+    if doublings <= ROBUST:
+        return 0.0, []
+    shift = UNTUNED * (doublings - ROBUST)
+    return shift, [
+        f"{shift:+.1%} assumed, not published, for an outer step far from the best "
+        f"(outer_lr {best:g}, outer_momentum 0.9)"
+    ]
+
+
+def _updated(
+    at: tuple[float, float], mean: float, sd: float, runs: Sequence[OwnRun], known: bool
+) -> tuple[float, float, list[str]]:
+    """Combine the law with own runs: its error is alike where replicas and periods are alike.
+
+    The law's error is a Gaussian process whose standard deviation is the law's, so that own runs
+    count by their precision and scale with the law's shape.
+    """
+    places = [at, *((each.replicas, each.period) for each in runs)]
+    laws = [
+        _expected(each.program, each.replicas, each.period, each.parameters, TOKENS)
+        for each in runs
+    ]
+    sds = np.array([sd, *(each[1] for each in laws)])
+    logs = np.log2(np.array(places, float))
+    apart = np.abs(logs[:, None] - logs[None]) / (4.0, 8.0)
+    joint = np.outer(sds, sds) * np.exp(-apart.sum(-1))
+    seen = joint[1:, 1:] + np.diag([each.sd**2 for each in runs])
+    wrong = np.array([run.log_ratio - law[0] for run, law in zip(runs, laws, strict=True)])
+    gain = np.linalg.solve(seen, joint[1:, 0])
+    found = float(mean + gain @ wrong), float(math.sqrt(max(sd**2 - gain @ joint[1:, 0], 0.0)))
+    words = [f"own run{'s' * (len(runs) > 1)} of {runs[0].program}"]
+    for run, law in zip(runs, laws, strict=True):
+        if known and abs(run.log_ratio - law[0]) > DISAGREE * math.hypot(run.sd, law[1]):
+            words.append(
+                f"the own run (M = {run.replicas}, H = {run.period:g}: "
+                f"{math.expm1(run.log_ratio):+.1%}) disagrees with published ones "
+                f"({math.expm1(law[0]):+.1%})"
+            )
+    return *found, words
+
+
+@cache
+def published() -> Law:
+    """Return the law of all published rows."""
+    return fit(rows())
+
+
+@cache
+def rows() -> Rows:
+    """Read the published losses that come with the package."""
+    lines = [*csv.DictReader(io.StringIO(untrusted.text(TABLE)))]
+    base = {
+        (each["source"], each["parameters"]): (number, each)
+        for number, each in enumerate(lines)
+        if each["method"] == "data-parallel"
+    }
+    found = []
+    for each in lines:
+        group, below = base[each["source"], each["parameters"]]
+        if each is not below:
+            own, other = float(each["loss"]), float(below["loss"])
+            digits = len(each["loss"].partition(".")[2])
+            numbers = [float(each[key]) for key in ("parameters", "replicas", "period")]
+            rounding = ROUNDED / own if digits == 2 else 0.0
+            found.append([*numbers, group, math.log(own / other), rounding])
+    return Rows(*np.array(found).T)
+
+
+def fit(given: Rows) -> Law:
+    """Fit the law to rows, by generalised least squares: rows of a size share their baseline."""
+    from scipy.optimize import least_squares  # noqa: PLC0415 - not needed by other objectives
+
+    alike = given.group[:, None] == given.group[None]
+    rounding = np.diag(given.rounding**2) + alike * np.outer(given.rounding, given.rounding)
+    spread, theta = 5e-4, np.array([-2e-3, -4e-4, math.log(0.007), 1.3, 0.3, 0.2])
+    for _ in range(3):
+        root = np.linalg.cholesky(spread**2 * (np.eye(len(alike)) + alike) + rounding)
+
+        def wrong(theta: np.ndarray, root: np.ndarray = root) -> np.ndarray:
+            found = _law(theta, given.parameters, given.replicas, given.period) - given.log_ratio
+            parameters, replicas, short, long, said = SWEEP
+            ends = _law(theta, *(np.array([x, x]) for x in (parameters, replicas)),
+                        np.array([short, long]))  # fmt: skip
+            sweep = (ends[1] - ends[0] - said) / (SWEEP_SD * said)
+            return np.append(np.linalg.solve(root, found), sweep)
+
+        theta = least_squares(wrong, theta, x_scale=[1e-3, 1e-4, 0.1, 0.1, 0.1, 0.1]).x
+        slopes = _slopes(wrong, theta)
+        chi = float(np.square(wrong(theta)[:-1]).sum()) / max(len(alike) - len(theta), 1)
+        spread *= math.sqrt(chi)
+    return Law(theta, np.linalg.inv(slopes.T @ slopes), spread)
+
+
+def _law(
+    theta: np.ndarray, parameters: np.ndarray, replicas: np.ndarray, period: np.ndarray
+) -> np.ndarray:
+    a, d, log_b, c, g, h = theta
+    size = np.log(parameters / 1e9)
+    apart = np.log2(np.maximum(replicas, 1)) ** c * np.exp(log_b - g * size)
+    found: np.ndarray = _periods(period, h) * (a + d * size + apart)
+    return found
+
+
+def _periods(period: np.ndarray, h: float) -> np.ndarray:
+    found: np.ndarray = np.expm1(-h * np.log(period)) / math.expm1(-h * math.log(30))
+    return found
+
+
+def _slopes(function, theta: np.ndarray) -> np.ndarray:  # type: ignore[no-untyped-def]
+    """Return the derivatives of a function's values by each number, by central differences."""
+    steps = 1e-5 * np.eye(len(theta))
+    return np.stack([(function(theta + e) - function(theta - e)) / 2e-5 for e in steps], axis=-1)
