@@ -330,7 +330,7 @@ def test_gigantic_logs_are_refused_unread(tmp_path, monkeypatch):
         file.truncate(log_table.LARGEST + 1)
     with pytest.raises(InputError, match="above 100 MB"):
         tables.read(path)
-    monkeypatch.setattr(tables, "MOST", 5)
+    monkeypatch.setattr(log_table, "MOST", 5)
     with pytest.raises(InputError, match="line 7: more than 5 rows"):
         tables.read(written(tmp_path, FORMS["seconds.csv"]))
 

@@ -124,12 +124,12 @@ def penalty(  # noqa: PLR0913
     `tokens`: of the whole run (default: 20 for each parameter). `own`: the user's runs; those of
     the same program count.
     """
-    if period <= 1:
-        return Penalty(0.0, 0.0, "published", f"{program} with period 1 is data-parallel")
     family = ALIKE if program in ALIKE else (program,)
-    runs = [each for each in own if each.program in family and each.period > 1]
+    runs = [each for each in own if each.program in family]
     if program not in ALIKE and not runs:
         return None
+    if period <= 1:
+        return Penalty(0.0, 0.0, "published", f"{program} with period 1 is data-parallel")
     ratio = (tokens or TOKENS * parameters) / parameters
     mean, sd, said = _expected(program, replicas, period, parameters, ratio)
     basis = "extrapolated" if said else "published"

@@ -1,0 +1,162 @@
+"""`paceline fit-loss`: from the losses of short runs to an [objective] that scenarios extend."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import paceline
+from paceline import Telemetry
+from paceline.command_line import run
+from paceline.validate.calibration import error_model
+from tests.helpers.worlds import DIGITS, scenario
+
+
+def log(path, scale=1.0, steps=400, seed=0, workers=1):
+    rng = np.random.default_rng(seed)
+    lines = ["step,loss"]
+    for step in range(4, steps + 1, 4):
+        loss = 1.7 + 20.0 * (step * workers * 512 + 2e3) ** -0.25
+        lines.append(f"{step},{scale * loss * np.exp(0.003 * rng.standard_normal()):.6f}")
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def document(capsys):
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_baseline_and_a_local_run_make_an_objective(tmp_path, capsys):
+    base = log(tmp_path / "base.csv", workers=4)
+    local = log(tmp_path / "local.csv", 1.02, steps=100, seed=1, workers=4)
+    options = ["--tokens", "512", "--workers", "4", "--tau", "8", "--parameters", "1e9"]
+    assert run(["fit-loss", base, local, *options, "-o", "loss.toml"]) == 0
+    said = capsys.readouterr().out
+    assert "fitted from" in said
+    assert "90 %" in said
+    assert "disagrees with published" in said
+    found = tomllib.loads((tmp_path / "loss.toml").read_text())
+    objective = found["objective"]
+    assert objective["kind"] == "learning-curve"
+    assert objective["tokens"] == 512
+    assert objective["curve"] == {"file": "loss.csv", "workers": 4}
+    (own,) = objective["own"]
+    assert (own["algorithm"], own["workers"], own["tau"]) == ("diloco", 4, 8)
+    assert own["log_ratio"] == pytest.approx(np.log(1.02), abs=4 * own["sd"])
+    assert 0 < own["sd"] < 0.01
+    assert (tmp_path / "loss.csv").read_text().startswith("run,tokens,loss\n")
+
+
+def test_nothing_is_overwritten_unasked(tmp_path, capsys):
+    base = log(tmp_path / "base.csv")
+    (tmp_path / "loss.toml").write_text("mine")
+    assert run(["fit-loss", base, "--tokens", "512", "-o", "loss.toml"]) == 2
+    assert (tmp_path / "loss.toml").read_text() == "mine"
+    assert run(["fit-loss", base, "--tokens", "512"]) == 0
+    assert (tmp_path / "loss-2.toml").exists()
+    assert "loss-2.csv" in (tmp_path / "loss-2.toml").read_text()
+    assert run(["fit-loss", base, "--tokens", "512", "-o", "loss.toml", "--overwrite"]) == 0
+    assert (tmp_path / "loss.toml").read_text() != "mine"
+
+
+def test_a_second_batch_size_shows_the_critical_batch(tmp_path, capsys):
+    one, four = log(tmp_path / "one.csv"), log(tmp_path / "four.csv", workers=4, seed=2)
+    runs = ["fit-loss", one, four, "--tokens", "512", "--workers", "1", "--workers", "4"]
+    assert run([*runs, "--tau", "1", "--json"]) == 0
+    low, high = document(capsys)["profile"]["objective"]["critical"]
+    assert high > low > 4 * 512  # as many tokens, the same loss: far from the critical batch
+
+
+def test_telemetry_is_a_baseline(tmp_path, capsys):
+    for rank in range(2):
+        with Telemetry(tmp_path / "t", rank=rank, workers=2) as telemetry:
+            for step in range(1, 60):
+                with telemetry.step():
+                    pass
+                telemetry.loss(1 + 3 / step**0.5 + 0.1 * rank)
+    assert run(["fit-loss", "t"]) == 2
+    assert "--tokens" in capsys.readouterr().err
+    assert run(["fit-loss", "t", "--tokens", "10", "--json"]) == 0
+    objective = document(capsys)["profile"]["objective"]
+    assert objective["curve"]["workers"] == 2
+    assert objective["tokens"] == 10
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--kind", "cubic"], ["--kind cubic", "learning-curve"]),
+        (["--tokens", "512", "--column", "loss"], ["--column loss", "QUANTITY=NAME"]),
+        (["--tokens", "512", "--column", "loss=l"], ["columns.loss", "step, loss"]),
+        (["--tokens", "512", "local.csv"], ["local.csv", "--tau"]),
+        (["--tokens", "512", "--tau", "8", "--workers", "1", "--workers", "2", "local.csv",
+          "local.csv"], ["--workers", "2 values for 3 runs"]),
+        (["--tokens", "512", "--kind", "quadratic"], ["base.csv"]),
+        ([], ["tokens of a step are unknown"]),
+    ],
+)  # fmt: skip
+def test_wrong_input_is_refused(options, said, tmp_path, capsys):
+    base = log(tmp_path / "base.csv")
+    log(tmp_path / "local.csv")
+    assert run(["fit-loss", base, *options]) == 2
+    error = capsys.readouterr().err
+    assert "Traceback" not in error
+    for each in said:
+        assert each in error
+    assert not (tmp_path / "loss.toml").exists()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    out = tmp_path_factory.mktemp("trained") / "run"
+    world = scenario(
+        {"name": "ssgd"}, {"name": "local-sgd", "tau": 16}, {"name": "asgd"},
+        objective=DIGITS, steps=240, run={"evaluate_every": 8, "seeds": 2},
+    )  # fmt: skip
+    paceline.simulate(world, out=out)
+    return str(out)
+
+
+def test_a_run_directory_says_all_by_itself(trained, capsys):
+    assert run(["fit-loss", trained, "--json"]) == 0
+    found = document(capsys)["profile"]["objective"]
+    assert found["tokens"] == DIGITS.get("batch", 32)
+    (own,) = found["own"]
+    assert (own["algorithm"], own["tau"]) == ("local-sgd", 16)
+    assert own["sd"] > 0
+
+
+def test_the_calibrated_quadratic_is_one_kind_of_it(trained, tmp_path, capsys):
+    """The same numbers as `error_model` finds, and a scenario that extends them runs."""
+    assert run(["fit-loss", trained, "--kind", "quadratic", "-o", "quadratic.toml"]) == 0
+    assert "Quadratic: fitted to losses from" in capsys.readouterr().out
+    found = tomllib.loads((tmp_path / "quadratic.toml").read_text())
+    model = error_model.fit([Path(trained)])
+    curvature = model.objective["spectrum"]["curvature"]
+    assert found["objective"]["spectrum"]["curvature"] == pytest.approx(curvature, rel=1e-3)
+    assert found["calibration"]["sd"].keys() == model.sd.keys()
+    (tmp_path / "my.toml").write_text(
+        'extends = "quadratic.toml"\nmodel.parameters = 1000\noptimizer.lr = 0.1\n'
+        'cluster = { workers = 4, compute = "1 s" }\nnetwork = { latency = "0 s" }\n'
+        'run.steps = 20\nalgorithm = [{ name = "ssgd" }]\n'
+    )
+    assert run(["simulate", "my.toml", "--json", "--figure", ""]) in (0, 2)
+
+
+def test_an_objective_is_added_to_a_profile(trained, tmp_path, capsys):
+    (tmp_path / "machine.toml").write_text(
+        '# mine\n\n[calibration]\nnotes = ["a machine"]\n\n[[overhead]]\nworkers = 4\n'
+    )
+    options = ["--base", "machine.toml", "-o", "both.toml"]
+    assert run(["fit-loss", trained, *options]) == 0
+    found = tomllib.loads((tmp_path / "both.toml").read_text())
+    assert found["overhead"] == [{"workers": 4}]
+    assert found["calibration"]["notes"][0] == "a machine"
+    assert found["objective"]["kind"] == "learning-curve"

@@ -1,0 +1,328 @@
+"""Curves, critical batches and published evidence: fitted, and held against what they have not seen."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.objectives.learning_curve import batch, curve, evidence
+from paceline.simulator.objectives.learning_curve.evidence import OwnRun, penalty
+
+Z90 = 1.645
+ROWS = evidence.rows()
+TABLE_4 = ROWS.rounding == 0
+SIZES = np.unique(ROWS.parameters[TABLE_4])
+
+
+# Published evidence
+
+
+def predicted(law, rows):
+    """Errors of the ratio, and whether each lies within the 90 % interval, by row."""
+    places = [*zip(rows.parameters, rows.replicas, rows.period, strict=True)]
+    wrong = np.array([law.mean(*each) for each in places]) - rows.log_ratio
+    sds = np.hypot([law.sd(*each) for each in places], rows.rounding * 2**0.5)
+    return wrong, np.abs(wrong) <= Z90 * sds
+
+
+def left_out(rows):
+    """The same, of each size of table 4 by a fit without it."""
+    found = []
+    for size in SIZES:
+        mine = (rows.parameters == size) & TABLE_4
+        found.append(predicted(evidence.fit(rows.take(~mine)), rows.take(mine)))
+    wrong, within = map(np.concatenate, zip(*found, strict=True))
+    return np.abs(np.expm1(wrong)), within
+
+
+def test_a_model_size_that_is_left_out_is_predicted():
+    error, within = left_out(ROWS)
+    assert len(error) == 28
+    assert np.median(error) <= 0.001
+    assert error.max() <= 0.0025
+    assert 0.80 <= within.mean() <= 0.98
+
+
+def test_sizes_beyond_all_that_were_fitted_are_predicted():
+    """As those of larger models are, which are not in the table: from the smaller five alone."""
+    for beyond in (ROWS.parameters >= SIZES[-2], ROWS.parameters <= SIZES[1]):
+        fit = evidence.fit(ROWS.take(~beyond))
+        wrong, _ = predicted(fit, ROWS.take(beyond & TABLE_4))
+        assert np.median(np.abs(wrong)) <= 0.0025
+        assert np.abs(wrong).max() <= 0.008
+
+
+def test_the_other_paper_is_predicted():
+    wrong, _ = predicted(evidence.fit(ROWS.take(TABLE_4)), ROWS.take(~TABLE_4))
+    assert np.abs(np.expm1(wrong)).max() <= 0.003
+    wrong, _ = predicted(evidence.published(), ROWS.take(~TABLE_4))
+    assert np.abs(np.expm1(wrong)).max() <= 0.003
+
+
+def test_a_fit_to_permuted_replicas_has_no_skill():
+    error, _ = left_out(ROWS)
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        replicas = ROWS.replicas.copy()
+        replicas[TABLE_4] = rng.permutation(replicas[TABLE_4])
+        shuffled = evidence.fit(replace(ROWS, replicas=replicas))
+        wrong, _ = predicted(shuffled, ROWS.take(TABLE_4))
+        assert np.median(np.abs(wrong)) > 4 * np.median(error)
+
+
+def test_the_sweep_of_periods_is_followed():
+    """Perplexity +2.9 % from H = 50 to 1000 (arXiv 2311.08105), within its uncertainty."""
+    law = evidence.published()
+    size, replicas, short, long, said = evidence.SWEEP
+    rise = law.mean(size, replicas, long) - law.mean(size, replicas, short)
+    assert rise == pytest.approx(said, rel=evidence.SWEEP_SD)
+
+
+def test_limits():
+    none = penalty("diloco", 4, 1, 1e9)
+    assert (none.log_ratio, none.sd) == (0, 0)
+    assert penalty("local-sgd", 4, 16, 1e9) is None
+    assert penalty("asgd", 4, 1, 1e9) is None
+    own = OwnRun("local-sgd", 4, 16, 1e6, 0.05, 0.01)
+    assert penalty("local-sgd", 1, 16, 1e6, own=[own]).log_ratio == pytest.approx(0, abs=1e-12)
+    short, long = (penalty("diloco", 8, h, 1e9).log_ratio for h in (2, 500))
+    assert 0 < short < long
+
+
+@given(
+    replicas=st.sampled_from([1, 2, 4, 8, 64]),
+    period=st.sampled_from([2, 30, 100, 1000, 10_000]),
+    size=st.floats(4, 13),
+    program=st.sampled_from(evidence.ALIKE),
+)
+@settings(max_examples=60, deadline=None)
+def test_every_penalty_has_an_interval_and_says_its_basis(replicas, period, size, program):
+    found = penalty(program, replicas, period, 10**size)
+    assert math.isfinite(found.log_ratio)
+    assert found.sd > 0
+    inside = 35e6 <= 10**size <= 2.4e9 and replicas <= 8 and period in (30, 100)
+    known = program in evidence.PUBLISHED
+    assert found.basis == ("published" if inside and known else "extrapolated")
+    assert found.basis in found.sentence
+
+
+def test_beyond_the_evidence_the_interval_widens():
+    here = penalty("diloco", 4, 30, 1e9)
+    for far in (
+        penalty("diloco", 4, 30, 1e11),
+        penalty("diloco", 4, 30, 1e6),
+        penalty("diloco", 32, 30, 1e9),
+        penalty("diloco", 4, 3000, 1e9),
+        penalty("diloco", 4, 30, 1e9, tokens=1e12),
+        penalty("diloco", 4, 30, 1e9, outer_lr=1.0, outer_momentum=0.0),
+        penalty("eager-diloco", 4, 30, 1e9),
+    ):
+        assert far.sd > 1.2 * here.sd
+        assert far.basis == "extrapolated" or "assumed, not published" in far.sentence
+    assert penalty("diloco", 4, 30, 1e9, outer_lr=0.7) == here
+
+
+def test_an_own_run_counts_more_than_published_ones():
+    """A small GPT at an untuned rate ended below data-parallel, which published runs do not."""
+    law = penalty("diloco", 4, 8, 2e5)
+    own = OwnRun("diloco", 4, 8, 2e5, -0.02, 0.005)
+    found = penalty("diloco", 4, 8, 2e5, own=[own])
+    assert found.log_ratio == pytest.approx(-0.02, abs=0.003)
+    assert found.sd < min(law.sd, 1.1 * own.sd)
+    assert found.basis == "measured"
+    other = penalty("diloco", 8, 32, 2e5, own=[own])
+    assert other.sd > found.sd
+    far = penalty("diloco", 64, 1000, 2e5, own=[own])
+    assert far.basis == "extrapolated"
+    assert far.sd > other.sd
+
+
+def test_precision_decides_and_disagreement_is_said():
+    law = penalty("diloco", 4, 30, 1e9)
+    vague = penalty("diloco", 4, 30, 1e9, own=[OwnRun("diloco", 4, 30, 1e9, 0.05, 1.0)])
+    assert vague.log_ratio == pytest.approx(law.log_ratio, abs=1e-5)
+    assert "disagrees" not in vague.sentence
+    sharp = penalty("diloco", 4, 30, 1e9, own=[OwnRun("diloco", 4, 30, 1e9, 0.05, 1e-4)])
+    assert sharp.log_ratio == pytest.approx(0.05, rel=0.1)
+    assert "disagrees with published" in sharp.sentence
+
+
+def test_local_sgd_scales_with_the_shape_of_the_law():
+    own = OwnRun("local-sgd", 4, 16, 1e6, 0.05, 0.002)
+    two, four, eight = (penalty("local-sgd", m, 16, 1e6, own=[own]) for m in (2, 4, 8))
+    assert four.log_ratio == pytest.approx(0.05, rel=0.05)
+    assert 0 < two.log_ratio < four.log_ratio < eight.log_ratio
+
+
+# Curves
+
+
+def noisy(seed=0, points=400, noise=0.01, law=(1.7, 60.0, 0.3, 1e5), to=1e9):
+    rng = np.random.default_rng(seed)
+    tokens = np.linspace(to / points, to, points)
+    loss = law[0] + law[1] * (tokens + law[3]) ** -law[2]
+    return tokens, loss * np.exp(noise * rng.standard_normal(points)), loss
+
+
+def test_a_power_law_is_found_again():
+    tokens, loss, _ = noisy(noise=0.0)
+    found = curve.fit(tokens, loss, batch=1e5)
+    np.testing.assert_allclose(found.loss(tokens), loss, rtol=1e-3)
+    assert found.tokens_to(float(found.loss(3e8))) == pytest.approx(3e8, rel=1e-9)
+    assert found.tokens_to(found.floor) == math.inf
+    assert found.fitted == (tokens[0], tokens[-1])
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say():
+    within = []
+    for seed in range(40):
+        tokens, loss, true = noisy(seed, points=120, noise=0.02)
+        found = curve.fit(tokens, loss, batch=1e5)
+        low, high = found.interval90(tokens[-1])
+        within.append(low <= true[-1] <= high)
+        beyond = found.interval90(tokens[-1] * 100)
+        assert beyond[1] - beyond[0] > high - low
+    assert 0.7 <= np.mean(within) <= 1.0
+
+
+def test_a_spike_moves_a_fit_little():
+    tokens, loss, true = noisy(noise=0.005)
+    loss[200:204] *= 3
+    found = curve.fit(tokens, loss, batch=1e5)
+    np.testing.assert_allclose(found.loss(tokens[50:]), true[50:], rtol=0.01)
+
+
+def test_seeds_that_differ_widen_the_interval():
+    tokens, loss, _ = noisy(noise=0.001)
+    one = curve.fit(tokens, loss, batch=1e5)
+    two = curve.fit(
+        np.tile(tokens, 2), np.concatenate([0.98 * loss, 1.02 * loss]),
+        np.repeat([0.0, 1.0], len(tokens)), batch=1e5,
+    )  # fmt: skip
+    widths = [np.diff(each.interval90(tokens[-1]))[0] for each in (one, two)]
+    assert widths[1] > 4 * widths[0]
+
+
+def test_the_published_law():
+    """At 20 tokens for each parameter, 1.3 B: Besiroglu et al.'s formula, by hand."""
+    found = curve.from_law({"law": "chinchilla", "parameters": 1.3e9}, batch=2e6)
+    by_hand = 1.8172 + 482.01 / 1.3e9**0.3478 + 2085.43 / 26e9**0.3658
+    assert found.loss(26e9) == pytest.approx(by_hand, rel=1e-4)
+    low, high = found.interval90(26e9)
+    assert low < by_hand < high
+    assert "envelope" in found.basis
+    own = curve.from_law({"parameters": 1.3e9, "E": 1.5}, batch=2e6)
+    assert own.floor == pytest.approx(found.floor - 0.3172)
+    assert "user's E" in own.basis
+
+
+ROW = [(step, 2 + 8 / (step + 1) ** 0.5) for step in range(1, 41)]
+FORMS = {
+    "plain": "step,loss\n" + "".join(f"{s},{x}\n" for s, x in ROW),
+    "W&B": '"Step","gpt - train/loss","gpt - train/loss__MIN","gpt - train/loss__MAX"\n'
+    + "".join(f'"{s}","{x}","{x - 1}","{x + 1}"\n' for s, x in ROW),
+    "TensorBoard": "Wall time,Step,Value\n" + "".join(f"{1e9 + s},{s},{x}\n" for s, x in ROW),
+    "evaluation": "iter,train/loss,val/loss\n" + "".join(f"{s},9,{x}\n" for s, x in ROW),
+    "gaps": "_step,loss,lr\n" + "".join(f"{s},{x},\n{s}.0,,0.1\n" for s, x in ROW),
+    "lines": "".join(f'{{"global_step": {s}, "lm loss": {x}}}\n' for s, x in ROW),
+    "tokens": "tokens_seen;loss\n" + "".join(f"{s * 4096};{x}\n" for s, x in ROW),
+    "both": "step,tokens,loss\n" + "".join(f"{s},{s * 4096},{x}\n" for s, x in ROW),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_logs_of_every_form_are_read(form, tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text(FORMS[form])
+    table = {} if form == "both" else {"tokens": 1024, "workers": 4}
+    tokens, loss, _, size = curve.points(path, table)
+    assert size == 4096
+    np.testing.assert_allclose(tokens, [s * 4096 for s, _ in ROW])
+    np.testing.assert_allclose(loss, [x for _, x in ROW])
+    found = curve.from_file(path, table)
+    np.testing.assert_allclose(found.loss(tokens), loss, rtol=1e-3)
+
+
+WRONG = {
+    "empty": ("", ["empty"]),
+    "short": ("step,loss\n1,3\n2,2\n", ["2 points", "8 or more"]),
+    "no loss": ("step,accuracy\n1,3\n", ["no column of losses", "accuracy"]),
+    "no steps": ("loss\n1\n", ["no column of steps or tokens"]),
+    "several": ("step,train_loss,loss\n1,1,1\n", ["train_loss and loss", "--column loss="]),
+    "words": ("step,loss\n1,3\n2,high\n", ["line 3", "column loss", "'high'", "not a number"]),
+    "nan": ("step,loss\n1,3\n2,nan\n", ["line 3", "column loss", "diverged"]),
+    "infinite": ("step,loss\n1,3\n2,inf\n", ["line 3", "not finite"]),
+    "gigantic": ("step,loss\n1,3\n2,1e300\n", ["line 3", "no loss", "1e+06"]),
+    "negative": ("step,loss\n1,3\n2,-1\n", ["line 3", "above 0"]),
+    "steps": ("step,loss\n1,3\n1e30,2\n", ["line 3", "column step", "1e+18"]),
+    "again": ("step,loss\n1,3\n2,2\n1,3\n", ["line 4", "column step", "resumed"]),
+    "torn": ("step,loss\n1,3\n2\n", ["line 3", "1 columns"]),
+    "constant": ("step,loss\n" + "".join(f"{s},3\n" for s in range(20)), ["does not fall"]),
+    "rising": ("step,loss\n" + "".join(f"{s},{3 + s}\n" for s in range(20)), ["does not fall"]),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_no_curve_is_refused(name, tmp_path):
+    text, said = WRONG[name]
+    path = tmp_path / "log.csv"
+    path.write_text(text)
+    with pytest.raises(InputError) as error:
+        curve.from_file(path, {"tokens": 10})
+    assert str(path) in str(error.value)
+    for each in said:
+        assert each in str(error.value)
+
+
+def test_the_tokens_of_a_step_must_be_known(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text(FORMS["plain"])
+    with pytest.raises(InputError, match="tokens of a step are unknown.*--tokens"):
+        curve.from_file(path, {})
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=60, deadline=None)
+def test_any_bytes_are_read_or_refused(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("any") / "log.csv"
+    path.write_bytes(b"step,loss\n" + data)
+    try:
+        curve.from_file(path, {"tokens": 10})
+    except InputError as error:
+        assert str(path) in str(error)
+
+
+# Critical batch
+
+
+def test_two_batches_show_the_critical_one():
+    curves = []
+    for size in (1e5, 8e5):
+        steps = np.arange(100, 10_000, 100)
+        done = steps * batch.progress(size, 1e5, 1e6)
+        loss = 1.7 + 60.0 * (done * 1e5 + 1e6) ** -0.3
+        noise = np.exp(0.002 * np.random.default_rng(int(size)).standard_normal(len(steps)))
+        curves.append(curve.fit(steps * size, loss * noise, batch=size))
+    found = batch.fitted(*curves)
+    assert found.value == pytest.approx(1e6, rel=0.2)
+    assert found.low <= 1e6 <= found.high
+    with pytest.raises(ValueError, match="same batch"):
+        batch.fitted(curves[0], curves[0])
+
+
+def test_progress_has_its_limits():
+    assert batch.progress(8, 2, math.inf) == 4
+    assert batch.progress(8, 2, 0) == 1
+    assert batch.progress(2, 2, 77) == 1
+    assert batch.progress(1e12, 2, 100) == pytest.approx(51)
+
+
+def test_the_published_critical_batch():
+    """22.91 D^0.47 sequences of 512 tokens at 20 % overhead: some million tokens at 26 B."""
+    found = batch.published(26e9)
+    assert found.value == pytest.approx(5 * 512 * 22.91 * 26_000**0.47)
+    assert batch.given([1e5, 4e5]).value == 2e5
