@@ -632,7 +632,8 @@ def _fit_loss(  # noqa: PLR0913, PLR0917 - what a log cannot say
         typer.Option(help="Program of a local run's log; default: diloco; repeat it for each."),
     ] = None,
     parameters: Annotated[
-        float | None, typer.Option(metavar="COUNT", help="Parameters of the model that was trained.")
+        float | None,
+        typer.Option(metavar="COUNT", help="Parameters of the model that was trained."),
     ] = None,
     critical: Annotated[
         list[float] | None,
@@ -647,7 +648,8 @@ def _fit_loss(  # noqa: PLR0913, PLR0917 - what a log cannot say
     kind: Annotated[
         str,
         typer.Option(
-            metavar="learning-curve|quadratic", help="The objective; quadratics take runs of validate."
+            metavar="learning-curve|quadratic",
+            help="The objective; quadratics take runs of validate.",
         ),
     ] = "learning-curve",
     base: Annotated[

@@ -33,7 +33,9 @@ def read(path: Path, needed: str, value: str) -> tuple[list[str], Rows]:
     """
     with untrusted.refused(path, needed):
         text = untrusted.text(path, LARGEST)
-    names, rows = _json(text, value) if text.lstrip()[:1] in ("{", "[") else _csv(text, needed, value)
+    names, rows = (
+        _json(text, value) if text.lstrip()[:1] in ("{", "[") else _csv(text, needed, value)
+    )
     if len(names) > WIDEST:
         raise ValueError(f"{len(names)} columns, at most {WIDEST}; {needed}")
     return names, rows
@@ -124,7 +126,9 @@ def _json(text: str, value: str) -> tuple[list[str], Rows]:
             try:
                 found = untrusted.loads(each) if whole is None else each
             except ValueError as error:
-                raise ValueError(f"line {number}: not JSON ({error}); {OBJECT.format(value)}") from None
+                raise ValueError(
+                    f"line {number}: not JSON ({error}); {OBJECT.format(value)}"
+                ) from None
             if not isinstance(found, dict):
                 raise ValueError(f"line {number}: no object; {OBJECT.format(value)}")
             yield number, found

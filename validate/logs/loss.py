@@ -17,7 +17,7 @@ from paceline.simulator.objectives.learning_curve.batch import Critical
 from paceline.simulator.objectives.learning_curve.curve import Curve
 from paceline.simulator.results import read as directories
 from paceline.simulator.results import store
-from paceline.simulator.results.statistics import number
+from paceline.simulator.results.statistics import jsonable, number
 from paceline.validate.calibration import error_model, profile
 from paceline.validate.calibration.profile import Profile
 from paceline.validate.measurement import telemetry_files
@@ -74,13 +74,13 @@ class LossFit:
 
     def json(self) -> dict[str, Any]:
         """Return the document of `paceline fit-loss --json`."""
-        return {"profile": self.profile.tables, "sentences": self.sentences}
+        return dict(jsonable({"profile": self.profile.tables, "sentences": self.sentences}))
 
 
 def fit(
     baseline: Path,
     local: Sequence[Path] = (),
-    given: Given = Given(),  # noqa: B008 - frozen
+    given: Given = Given(),
     *,
     kind: str = "learning-curve",
     base: Path | None = None,
@@ -117,7 +117,10 @@ def _quadratic(paths: Sequence[Path], given: Given, stem: str) -> Fitted:
     """Fit the calibrated quadratic of `error_model`, to runs of validate."""
     model = error_model.fit(paths)
     low, high = model.range
-    said = f"Quadratic: fitted to losses from {number(low)} to {number(high)}; nothing is known below."
+    said = (
+        f"Quadratic: fitted to losses from {number(low)} to {number(high)}; "
+        "below, nothing is known."
+    )
     measured = {"measured": {"loss": [low, high]}}
     return model.objective, {"sd": model.sd, "notes": model.notes, **measured}, {}, [said]
 
@@ -156,9 +159,7 @@ def _curve(paths: Sequence[Path], given: Given, stem: str) -> Fitted:
             f"{math.expm1(ratio):+.2%} ± {sd:.2%} against the baseline on as many tokens, measured."
         )
         if given.parameters:
-            run = evidence.OwnRun(
-                each.program, each.workers, each.tau, given.parameters, ratio, sd
-            )
+            run = evidence.OwnRun(each.program, each.workers, each.tau, given.parameters, ratio, sd)
             found = evidence.penalty(
                 each.program, each.workers, each.tau, given.parameters, own=[run]
             )
@@ -183,7 +184,7 @@ def _said(fitted: Curve, first: Trained) -> str:
 
 def _whole(value: float) -> float:
     """Return a whole number as one: a profile rounds others."""
-    return int(value) if value == int(value) else value
+    return int(value) if float(value).is_integer() else value
 
 
 def _range(critical: Critical) -> str:
@@ -193,7 +194,7 @@ def _range(critical: Critical) -> str:
 def _critical(
     fitted: Curve, first: Trained, together: Sequence[Trained], given: Given
 ) -> tuple[Critical | None, list[str]]:
-    """Return the critical batch: given, or fitted to a second data-parallel run of another batch."""
+    """Return the critical batch: given, or fitted to a run with another batch."""
     if given.critical:
         return batch.given(given.critical if len(given.critical) > 1 else given.critical[0]), []
     found = []
@@ -256,7 +257,7 @@ def _runs(paths: Sequence[Path], given: Given) -> list[Trained]:
             continue
         workers = _one(given.workers, place, "workers", len(paths)) or 0
         tau = _one(given.tau, place - 1, "tau", len(paths) - 1) if place else 1
-        program = (_one(given.algorithm, place - 1, "algorithm", len(paths) - 1) or "diloco")
+        program = _one(given.algorithm, place - 1, "algorithm", len(paths) - 1) or "diloco"
         if place and not tau:
             raise InputError(f"{path}: the period of a log is unknown; say --tau, 1 for none")
         found.append(_log(path, given, workers, int(tau or 1), str(program)))
@@ -307,7 +308,9 @@ def _directory(path: Path, given: Given) -> list[Trained]:
             for step, loss in zip(run.curve["step"], run.curve["loss"], strict=True)
         ])  # fmt: skip
         if not (np.isfinite(points).all() and (points[:, 2] > 0).all()):
-            raise InputError(f"{path}: {label}: a loss that is not above 0 and finite; leave it out")
+            raise InputError(
+                f"{path}: {label}: a loss that is not above 0 and finite; leave it out"
+            )
         run, tokens, loss = points.T
         name, size = f"{path} ({label})", float(workers * each_step)
         runs.append(Trained(name, row["name"], workers, tau, tokens, loss, run, size))

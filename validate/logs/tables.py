@@ -72,14 +72,18 @@ def _recorded(path: Path, found: Recorded, columns: Mapping[str, str] | None) ->
     return Log(path, keys["node"], keys["step"], ones, whole, computed, tuple(found.notes))
 
 
-def _log(path: Path, names: Sequence[str], rows: log_table.Rows, chosen: Mapping[str, Column]) -> Log:
+def _log(
+    path: Path, names: Sequence[str], rows: log_table.Rows, chosen: Mapping[str, Column]
+) -> Log:
     """Read the columns that are needed."""
     parts = [each for each in ("compute", "wait") if each in chosen]
     vague = [each for each in parts if chosen[each].scale is None and "seconds" in chosen]
     wanted = [*({"step", "rank"} & chosen.keys()), *(each for each in parts if each not in vague)]
     if len(parts) < 2 or "seconds" in chosen:
         wanted.append("seconds" if "seconds" in chosen else "time")
-    columns = [(names.index(each.name), each.name, each.value) for each in (chosen[one] for one in wanted)]
+    columns = [
+        (names.index(each.name), each.name, each.value) for each in (chosen[one] for one in wanted)
+    ]
     numbers, lines, left_out = log_table.numbers(rows, columns)
     if not len(lines):
         filled = " and ".join(name for _, name, _ in columns)

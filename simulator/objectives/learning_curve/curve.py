@@ -37,6 +37,7 @@ BLOCKS = (8, 24)  # of neighbouring bins, which the bootstrap draws
 OUTLIER = 3.0  # median absolute errors, beyond which a point counts less
 EXPONENTS, SHIFTS = np.geomspace(0.03, 6.0, 56), np.geomspace(1e-6, 10.0, 18)
 ZOOMS = 3
+LIKELY = 500  # cells among which the bootstrap chooses
 KINDS = {
     "tokens": "tokens tokens_seen seen_tokens num_tokens n_tokens total_tokens consumed_tokens "
     "train_tokens samples consumed_samples num_samples",
@@ -95,34 +96,25 @@ def from_law(table: Mapping[str, Any], batch: float) -> Curve:
     of the loss at the end of a run that was planned for so many tokens: the curve is the envelope
     of runs planned to end at each time, below that of any one of them until it ends.
     """
-    constants = {key: float(table.get(key, value)) for key, value in CHINCHILLA.items()}
-    moved = np.random.default_rng(SEED).standard_normal((DRAWS, len(ERRORS)))
-    drawn = {key: constants[key] + sd * z for (key, sd), z in zip(ERRORS.items(), moved.T,
-             strict=True)}  # fmt: skip
     size = float(table["parameters"])
-    found = [
-        _at(size, **constants),
-        *(
-            _at(
-                size,
-                E=e,
-                A=constants["A"] * MIDDLE["alpha"] ** (alpha - constants["alpha"]),
-                B=constants["B"] * MIDDLE["beta"] ** (beta - constants["beta"]),
-                alpha=alpha,
-                beta=beta,
-            )
-            for e, alpha, beta in zip(drawn["E"], drawn["alpha"], drawn["beta"], strict=True)
-        ),
-    ]
+    middle = {key: float(table.get(key, value)) for key, value in CHINCHILLA.items()}
+    moved = np.random.default_rng(SEED).standard_normal((DRAWS, len(ERRORS)))
+    errors = moved * [*ERRORS.values()]
+    drawn = [middle | {key: middle[key] + row[n] for n, key in enumerate(ERRORS)} for row in errors]
+    for each in drawn:
+        for key, exponent in (("A", "alpha"), ("B", "beta")):
+            each[key] *= MIDDLE[exponent] ** (each[exponent] - middle[exponent])
+    best, *draws = (_at(size, each) for each in (middle, *drawn))
     own = [key for key in CHINCHILLA if key in table]
     basis = f"law with the user's {', '.join(own)}" if own else "arXiv 2404.10102"
     said = f"{table.get('law', 'chinchilla')} ({basis}), the envelope of runs planned to end then"
-    return Curve(*found[0], batch, RUNS, np.array(found[1:]), said)
+    return Curve(*best, batch, RUNS, np.array(draws), said)
 
 
-def _at(size: float, E: float, A: float, B: float, alpha: float, beta: float) -> list[float]:
-    floor = E + A / size**alpha
-    return [floor, B, beta, (B / max(START - floor, 0.1)) ** (1 / beta)]
+def _at(size: float, law: Mapping[str, float]) -> list[float]:
+    floor = law["E"] + law["A"] / size ** law["alpha"]
+    shift = (law["B"] / max(START - floor, 0.1)) ** (1 / law["beta"])
+    return [floor, law["B"], law["beta"], shift]
 
 
 def from_file(path: Path | str, table: Mapping[str, Any]) -> Curve:
@@ -287,21 +279,22 @@ def _fit(tokens: bytes, loss: bytes, run: bytes, batch: float, basis: str) -> Cu
     top = float(u.max())
     u = u / top
     weight = y**-2.0
+    cells = _cells(EXPONENTS, SHIFTS)
     for _ in range(2):  # points far off the fit count less (Huber)
-        cells = _cells(EXPONENTS, SHIFTS)
-        best = _solve(u, y, weight[None], cells)[0]
+        (best,), (error,) = _solve(u, y, weight[None], cells)
         off = np.abs(y - _loss(*best, u)) / y
         weight = y**-2.0 / np.maximum(off / (OUTLIER * max(float(np.median(off)), 1e-12)), 1.0)
     for zoom in range(1, ZOOMS + 1):
         near = [value * np.exp(np.linspace(-1, 1, 9) / 4**zoom * np.log(grid[1] / grid[0]) * 2)
                 for value, grid in zip(best[2:], (EXPONENTS, SHIFTS), strict=True)]  # fmt: skip
-        best = _solve(u, y, weight[None], _cells(*near))[0]
+        (best,), _ = _solve(u, y, weight[None], _cells(*near))
     rng = np.random.default_rng(SEED)
     factors = [_blocks(rng, len(each[0])) for each in binned]
     if len(binned) > 1:
         runs = rng.exponential(size=(DRAWS, len(binned)))
         factors = [each * own[:, None] for each, own in zip(factors, runs.T, strict=True)]
-    draws = _solve(u, y, weight * np.concatenate(factors, axis=1), cells)
+    likely = cells[np.argsort(error)[:LIKELY]]
+    draws, _ = _solve(u, y, weight * np.concatenate(factors, axis=1), likely)
     for each in (best, *draws):
         each[1] *= top ** each[2]
         each[3] *= top
@@ -324,40 +317,42 @@ def _binned(tokens: np.ndarray, loss: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def _blocks(rng: np.random.Generator, length: int) -> np.ndarray:
-    """Draw factors of points: one for each block of neighbours, exponential (Rubin 1981)."""
+    """Draw a factor for each block of neighbours (Rubin 1981), for each draw: of mean 1.
+
+    Their variance makes up for the four numbers that are fitted.
+    """
     blocks = min(max(length // 4, BLOCKS[0]), BLOCKS[1], length)
-    return np.repeat(rng.exponential(size=(DRAWS, blocks)), np.bincount(
-        np.arange(length) * blocks // length), axis=1)  # fmt: skip
+    shape = 1 - 4 / blocks
+    factors = rng.gamma(shape, 1 / shape, size=(DRAWS, blocks))
+    return factors[:, np.arange(length) * blocks // length]
 
 
 def _cells(exponents: np.ndarray, shifts: np.ndarray) -> np.ndarray:
     return np.stack(np.meshgrid(exponents, shifts, indexing="ij"), axis=-1).reshape(-1, 2)
 
 
-def _solve(u: np.ndarray, y: np.ndarray, weights: np.ndarray, cells: np.ndarray) -> np.ndarray:
-    """Return the best (floor, scale, exponent, shift) for each row of weights.
+def _solve(
+    u: np.ndarray, y: np.ndarray, weights: np.ndarray, cells: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the best (floor, scale, exponent, shift) for each row of weights, and all errors.
 
     Given exponent and shift, floor and scale follow by least squares, neither below zero.
     """
-    best = np.full(len(weights), np.inf)
-    found = np.zeros((len(weights), 4))
-    for exponent, shift in cells:
-        x = (u + shift) ** -exponent
-        norm = x.max()
-        x = x / norm
-        sums = weights @ np.stack([np.ones_like(x), x, x * x, y, x * y, y * y], axis=1)
-        one, sx, sxx, sy, sxy, syy = sums.T
-        spread = one * sxx - sx * sx
-        with np.errstate(divide="ignore", invalid="ignore"):
-            scale = np.where(spread > 1e-12 * one * sxx, (one * sxy - sx * sy) / spread, 0.0)
-        floor = (sy - scale * sx) / one
-        scale = np.where(floor < 0, sxy / sxx, scale)
-        floor = np.maximum(floor, 0.0)
-        left = syy - 2 * floor * sy - 2 * scale * sxy
-        left += floor**2 * one + 2 * floor * scale * sx + scale**2 * sxx
-        better = (left < best) & (scale > 0)
-        best[better] = left[better]
-        found[better] = np.stack(np.broadcast_arrays(floor, scale / norm, exponent, shift), -1)[
-            better
-        ]
-    return found
+    exponent, shift = cells.T
+    x = (u[:, None] + shift) ** -exponent
+    norm = x.max(axis=0)
+    x /= norm
+    one, sy, syy = (each[:, None] for each in (weights @ np.stack([y**0, y, y * y], axis=1)).T)
+    sx, sxx, sxy = weights @ x, weights @ (x * x), weights @ (x * y[:, None])
+    spread = one * sxx - sx * sx
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scale = np.where(spread > 1e-12 * one * sxx, (one * sxy - sx * sy) / spread, 0.0)
+    floor = (sy - scale * sx) / one
+    scale = np.where(floor < 0, sxy / sxx, scale)
+    floor = np.maximum(floor, 0.0)
+    error = syy - 2 * floor * sy - 2 * scale * sxy
+    error += floor**2 * one + 2 * floor * scale * sx + scale**2 * sxx
+    error[scale <= 0] = np.inf
+    row, best = np.arange(len(weights)), error.argmin(axis=1)
+    columns = [floor[row, best], (scale / norm)[row, best], exponent[best], shift[best]]
+    return np.stack(columns, axis=1), error

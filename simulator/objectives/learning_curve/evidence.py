@@ -3,11 +3,12 @@
 Published: a law of the log of the final loss over data-parallel's on as many tokens, of M replicas
 that average every H steps and N parameters,
 
-    f(H) (a + d ln(N / 1e9) + b log2(M)^c (N / 1e9)^-g),    f(H) = (1 - H^-h) / (1 - 30^-h),
+    a + d ln(N / 1e9) + b log2(M)^c (N / 1e9)^-g    at H = 30,
 
-so that H = 1 costs nothing. It is fitted to `diloco_losses.csv` (Charles et al., arXiv 2503.09799,
-table 4; Kale et al., arXiv 2502.12996), and in H also to the one number that Douillard et al.
-(arXiv 2311.08105, section 3.1) give of their sweep of periods. The fit takes milliseconds and is
+which grows from nothing at H = 1 with ln H, and beyond H = 30, for M > 1, by k for each factor e.
+It is fitted to `diloco_losses.csv` (Charles et al., arXiv 2503.09799, table 4; Kale et al., arXiv
+2502.12996), and in H also to the one number that Douillard et al. (arXiv 2311.08105, section 3.1)
+give of their sweep of periods. The fit takes milliseconds and is
 made when first asked for.
 """
 
@@ -23,6 +24,7 @@ import numpy as np
 
 from paceline.simulator.inputs import untrusted
 
+USUAL = 30  # period of most rows
 TABLE = Path(__file__).with_name("diloco_losses.csv")
 SWEEP = (150e6, 8, 50, 1000, math.log(1 + math.log(1.029) / math.log(15.02)))
 """Parameters, replicas, two periods, and the log ratio of their losses: perplexity grows by 2.9 %,
@@ -40,6 +42,8 @@ UNTUNED = 0.005  # log loss for each doubling beyond: an assumption, and said
 BEYOND = {"parameters": 0.5, "replicas": 0.75, "period": 0.25, "tokens per parameter": 0.3}
 """Relative standard deviation of the law's value for each factor of ten beyond the evidence."""
 UNKNOWN = 0.2  # standard deviation, at 8 replicas and period 30, where nothing is published
+BOUNDS = ((-1, -1, -20, 0.1, -2, -1), (1, 1, 0, 5, 2, 1))
+SCALE = (1e-3, 1e-4, 0.1, 0.1, 0.1, 1e-3)
 DISAGREE = 2.0  # standard deviations
 Z90 = 1.645
 
@@ -62,7 +66,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Law:
-    """The fitted law: `theta` = (a, d, ln b, c, g, h), its covariance, and the runs' own spread.
+    """The fitted law: `theta` = (a, d, ln b, c, g, k), its covariance, and the runs' own spread.
 
     `spread`: relative standard deviation of one run's loss.
     """
@@ -161,7 +165,7 @@ def _expected(
     """Return the law's mean and standard deviation, and what is beyond the evidence."""
     law = published()
     if program not in ALIKE:
-        shape = math.log2(max(replicas, 1)) / 3 * float(_periods(np.asarray(period), law.theta[5]))
+        shape = math.log2(max(replicas, 1)) / 3 * math.log(period) / math.log(USUAL)
         return 0.0, UNKNOWN * shape, []
     mean = law.mean(parameters, replicas, period)
     size = max(abs(mean), law.mean(parameters, max(replicas, 2), period))
@@ -260,7 +264,7 @@ def fit(given: Rows) -> Law:
 
     alike = given.group[:, None] == given.group[None]
     rounding = np.diag(given.rounding**2) + alike * np.outer(given.rounding, given.rounding)
-    spread, theta = 5e-4, np.array([-2e-3, -4e-4, math.log(0.007), 1.3, 0.3, 0.2])
+    spread, theta = 5e-4, np.array([-2e-3, -4e-4, math.log(0.003), 1.5, 0.25, 4e-3])
     for _ in range(3):
         root = np.linalg.cholesky(spread**2 * (np.eye(len(alike)) + alike) + rounding)
 
@@ -272,7 +276,7 @@ def fit(given: Rows) -> Law:
             sweep = (ends[1] - ends[0] - said) / (SWEEP_SD * said)
             return np.append(np.linalg.solve(root, found), sweep)
 
-        theta = least_squares(wrong, theta, x_scale=[1e-3, 1e-4, 0.1, 0.1, 0.1, 0.1]).x
+        theta = least_squares(wrong, theta, bounds=BOUNDS, x_scale=SCALE).x
         slopes = _slopes(wrong, theta)
         chi = float(np.square(wrong(theta)[:-1]).sum()) / max(len(alike) - len(theta), 1)
         spread *= math.sqrt(chi)
@@ -282,15 +286,12 @@ def fit(given: Rows) -> Law:
 def _law(
     theta: np.ndarray, parameters: np.ndarray, replicas: np.ndarray, period: np.ndarray
 ) -> np.ndarray:
-    a, d, log_b, c, g, h = theta
+    a, d, log_b, c, g, k = theta
     size = np.log(parameters / 1e9)
     apart = np.log2(np.maximum(replicas, 1)) ** c * np.exp(log_b - g * size)
-    found: np.ndarray = _periods(period, h) * (a + d * size + apart)
-    return found
-
-
-def _periods(period: np.ndarray, h: float) -> np.ndarray:
-    found: np.ndarray = np.expm1(-h * np.log(period)) / math.expm1(-h * math.log(30))
+    beyond = np.log(period / USUAL)
+    grown = 1 + np.minimum(beyond, 0) / math.log(USUAL)
+    found: np.ndarray = grown * (a + d * size + apart) + k * np.maximum(beyond, 0) * (replicas > 1)
     return found
 
 
