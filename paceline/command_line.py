@@ -32,7 +32,7 @@ app = typer.Typer(
 FIGURES = "png,svg"
 FILES = "Figures and data: "
 PROFILE, PROFILE_FILE = "Profile: ", "profile.toml"
-OBJECTIVE, LOSS_FILE = "Objective: ", "loss.toml"
+OBJECTIVE = "Objective: "
 PAGE = "Page: "
 
 # typer carries click along under a private name; this is click's UsageError.
@@ -603,96 +603,60 @@ def _calibrate(  # noqa: PLR0913, PLR0917 - the contract's options
 
 @app.command("fit-loss")
 def _fit_loss(  # noqa: PLR0913, PLR0917 - what a log cannot say
-    baseline: Annotated[
-        Path,
+    runs: Annotated[
+        list[Path],
         typer.Argument(
-            metavar="BASELINE",
-            help="A run without local steps: a run directory of validate, a job's telemetry, or a "
-            "log of steps or tokens and losses (CSV, W&B, TensorBoard, JSON lines).",
+            metavar="BASELINE [LOCAL_RUN]...",
+            help="A run without local steps, then runs with some: run directories of validate, a "
+            "job's telemetry, or logs of steps or tokens and losses (CSV, W&B, TensorBoard, JSON).",
         ),
     ],
-    local: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="[LOCAL_RUN]...", help="Runs with local steps, likewise."),
-    ] = None,
-    tokens: Annotated[
-        float | None,
-        typer.Option(metavar="COUNT", help="Tokens (or samples) of one worker's step."),
-    ] = None,
+    tokens: Annotated[float | None, typer.Option(help="Tokens of one worker's step.")] = None,
     workers: Annotated[
-        list[int] | None,
-        typer.Option(help="Workers of a log's run; repeat it for each run, the baseline first."),
-    ] = None,
+        list[int], typer.Option(help="Workers of a log's run; may be repeated, once for each run.")
+    ] = [],  # noqa: B006
     tau: Annotated[
-        list[int] | None,
-        typer.Option(help="Period of a local run's log, in steps; repeat it for each. 1: none."),
-    ] = None,
+        list[int], typer.Option(help="Period of a local run's log; may be repeated. 1: none.")
+    ] = [],  # noqa: B006
     algorithm: Annotated[
-        list[str] | None,
-        typer.Option(help="Program of a local run's log; default: diloco; repeat it for each."),
-    ] = None,
-    parameters: Annotated[
-        float | None,
-        typer.Option(metavar="COUNT", help="Parameters of the model that was trained."),
-    ] = None,
-    critical: Annotated[
-        list[float] | None,
-        typer.Option(metavar="TOKENS", help="Critical batch; twice: its least and largest value."),
-    ] = None,
+        list[str], typer.Option(help="Program of a local run's log; may be repeated.")
+    ] = ["diloco"],  # noqa: B006
+    parameters: Annotated[float | None, typer.Option(help="Parameters of the model.")] = None,
+    noise_scale: Annotated[
+        list[float], typer.Option(help="Critical batch (tokens); twice: least and largest.")
+    ] = [],  # noqa: B006
     column: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="QUANTITY=NAME", help="Column of a log with its tokens, step, loss or run."
-        ),
-    ] = None,
+        list[str],
+        typer.Option(metavar="QUANTITY=NAME", help="Column of tokens, step, loss or run."),
+    ] = [],  # noqa: B006
     kind: Annotated[
-        str,
-        typer.Option(
-            metavar="learning-curve|quadratic",
-            help="The objective; quadratics take runs of validate.",
-        ),
+        str, typer.Option(metavar="learning-curve|quadratic", help="The objective.")
     ] = "learning-curve",
     base: Annotated[
         Path | None,
         typer.Option(metavar="PROFILE.toml", help="A profile to which the objective is added."),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--out",
-            metavar="LOSS.toml",
-            help="The file to write; default: loss.toml, or the next free name.",
-            callback=_possible,
-        ),
-    ] = None,
+        Path, typer.Option("-o", "--out", metavar="LOSS.toml", help="The file to write.")
+    ] = Path("loss.toml"),
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Fit an [objective] to the losses of one or two short runs.
 
-    A scenario takes the file in by extends = "LOSS.toml". The runs may be the user's own, of any
-    training loop: what a log cannot say, the options do.
+    A scenario takes the file in by extends = "LOSS.toml". The runs may be of any training loop:
+    what a log cannot say, the options do.
     """
-    where = out or Path(LOSS_FILE)
-    _torch("paceline.validate.calibration.profile").require_writable(where)
-    loss = _torch("paceline.validate.logs.loss")
-    given = loss.Given(
-        tokens,
-        *(tuple(each or ()) for each in (workers, tau, algorithm)),
-        parameters,
-        tuple(critical or ()),
-        loss.columns(column or ()),
-    )
-    if out is None:  # the file of losses is named after it
-        from paceline.simulator.results.ownership import free_file
-
-        where = free_file(where, None, given=False, overwrite=overwrite)
-    result = loss.fit(baseline, local or (), given, kind=kind, base=base, stem=where.stem)
-    where = result.profile.write(where, given=True, overwrite=overwrite)
-    if out is None:
-        _note_name(where, LOSS_FILE)
-    _answer(as_json, result.json, lambda: [*result.sentences, f"{OBJECTIVE}{where}"], result.notes)
+    demand_possible(out)
+    _torch("paceline.validate.calibration.profile").require_writable(out)
+    module = _torch("paceline.validate.logs.loss")
+    columns = dict(each.partition("=")[::2] for each in column)
+    given = module.Given(tokens, workers, tau, algorithm, parameters, noise_scale, columns)
+    result = module.fit(runs, given, kind, base, out.stem)
+    where = result.profile.write(out, overwrite=overwrite)
+    document = {"profile": result.profile.tables, "sentences": result.sentences}
+    notes = result.profile.tables["calibration"]["notes"]
+    _answer(as_json, lambda: document, lambda: [*result.sentences, f"{OBJECTIVE}{where}"], notes)
 
 
 def _note_name(path: Path, usual: str) -> None:

@@ -8,13 +8,14 @@ import io
 import math
 import re
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from paceline.simulator.inputs import untrusted
+from paceline.simulator.inputs.messages import nearest
 
 LARGEST = 100_000_000  # bytes of a log: a million steps take some twenty million
 LONGEST, WIDEST, MOST = 1_000_000, 4096, 2_000_000  # characters of a line, columns, rows
@@ -67,6 +68,40 @@ def numbers(
     return np.array(found).reshape(-1, len(columns)), np.array(lines), left_out
 
 
+def choose(
+    names: Sequence[str],
+    given: Mapping[str, str],
+    read_name: Callable[[str], tuple[str, int] | None],
+    other: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Return the column of each quantity that a log holds; `given`: as the user names them.
+
+    `read_name` says the quantity of a column and its place among several; of two in one place, that
+    of a quantity in `other` is left aside if there is the other one, too. Raises ValueError if
+    several could be meant, or none has a given name.
+    """
+    for quantity, name in given.items():
+        if name not in names:
+            raise ValueError(
+                f"columns.{quantity} = {name!r}: {nearest(name, names, 'its columns are')}"
+            )
+    several: dict[str, list[tuple[int, str]]] = {}
+    for name in names:
+        said = None if name.endswith(("__MIN", "__MAX")) else read_name(name)  # W&B's exports
+        if said and said[0] not in given and name not in given.values():
+            several.setdefault(said[0], []).append((said[1], name))
+    found = dict(given)
+    for quantity, columns in several.items():
+        alike = [name for place, name in columns if place == min(columns)[0]]
+        if len(alike) > 1 and (other or {}).get(quantity) not in {*given, *several}:
+            raise ValueError(
+                f"columns {' and '.join(alike[:3])} could all be {quantity}; "
+                f'choose one, such as columns = {{ {quantity} = "{alike[0]}" }}'
+            )
+        found[quantity] = alike[0]
+    return found
+
+
 def bare(name: str) -> str:
     """Return a column's name without the run that W&B's exports put before it."""
     return name.strip().rpartition(" - ")[2]
@@ -76,11 +111,6 @@ def words(name: str) -> list[str]:
     """Return the lower-case words of a column's name: "stepTime [ms]" has step, time, ms."""
     apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
     return [word for word in re.split(r"[\s_.\-()\[\]:/]+", apart.lower()) if word]
-
-
-def is_range(name: str) -> bool:
-    """Whether a column is the least or most that W&B exports beside each column."""
-    return name.endswith(("__MIN", "__MAX"))
 
 
 def _csv(text: str, needed: str, value: str) -> tuple[list[str], Rows]:

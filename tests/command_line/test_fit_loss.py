@@ -59,9 +59,8 @@ def test_nothing_is_overwritten_unasked(tmp_path, capsys):
     (tmp_path / "loss.toml").write_text("mine")
     assert run(["fit-loss", base, "--tokens", "512", "-o", "loss.toml"]) == 2
     assert (tmp_path / "loss.toml").read_text() == "mine"
-    assert run(["fit-loss", base, "--tokens", "512"]) == 0
-    assert (tmp_path / "loss-2.toml").exists()
-    assert "loss-2.csv" in (tmp_path / "loss-2.toml").read_text()
+    assert "holds something else" in capsys.readouterr().err
+    assert not (tmp_path / "loss.csv").exists()
     assert run(["fit-loss", base, "--tokens", "512", "-o", "loss.toml", "--overwrite"]) == 0
     assert (tmp_path / "loss.toml").read_text() != "mine"
 
@@ -70,9 +69,8 @@ def test_a_second_batch_size_shows_the_critical_batch(tmp_path, capsys):
     one, four = log(tmp_path / "one.csv"), log(tmp_path / "four.csv", workers=4, seed=2)
     runs = ["fit-loss", one, four, "--tokens", "512", "--workers", "1", "--workers", "4"]
     assert run([*runs, "--tau", "1", "--json"]) == 0
-    low, high = document(capsys)["profile"]["objective"]["critical"]
-    assert high is None or high > low  # None: no limit
-    assert low > 4 * 512  # as many tokens, the same loss: far from the critical batch
+    low, high = document(capsys)["profile"]["objective"]["noise_scale"]
+    assert high > low > 4 * 512  # as many tokens, the same loss: far from the critical batch
 
 
 def test_telemetry_is_a_baseline(tmp_path, capsys):
@@ -94,7 +92,7 @@ def test_telemetry_is_a_baseline(tmp_path, capsys):
     ("options", "said"),
     [
         (["--kind", "cubic"], ["--kind cubic", "learning-curve"]),
-        (["--tokens", "512", "--column", "loss"], ["--column loss", "QUANTITY=NAME"]),
+        (["--tokens", "512", "--column", "loss"], ["columns.loss = ''"]),
         (["--tokens", "512", "--column", "loss=l"], ["columns.loss", "step, loss"]),
         (["--tokens", "512", "local.csv"], ["local.csv", "--tau"]),
         (["--tokens", "512", "--tau", "8", "--workers", "1", "--workers", "2", "local.csv",

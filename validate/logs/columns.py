@@ -84,21 +84,17 @@ def choose(names: Sequence[str], given: Mapping[str, str]) -> dict[str, Column]:
     Raises ValueError if there is none of a step or of its time, or if several could be meant.
     """
     found = {quantity: _given(quantity, text, names) for quantity, text in given.items()}
-    taken = {each.name for each in found.values()}
-    several: dict[str, list[tuple[int, Column]]] = {}
-    for name in names:
+    taken = {quantity: each.name for quantity, each in found.items()}
+
+    def read(name: str) -> tuple[str, int] | None:
         place, column = _read(name)
-        if column and column.quantity not in found and name not in taken:
-            several.setdefault(column.quantity, []).append((place, column))
-    for quantity, columns in several.items():
-        first = min(place for place, _ in columns)
-        alike = [column for place, column in columns if place == first]
-        if len(alike) > 1 and not (quantity == "time" and "seconds" in {*found, *several}):
-            raise ValueError(
-                f"columns {' and '.join(each.name for each in alike[:3])} could all be {quantity}; "
-                f'choose one, such as columns = {{ {quantity} = "{alike[0].name}" }}'
-            )
-        found[quantity] = alike[0]
+        return (column.quantity, place) if column else None
+
+    chosen = log_table.choose(names, taken, read, {"time": "seconds"})
+    for quantity in chosen.keys() - found.keys():
+        column = _read(chosen[quantity])[1]
+        assert column
+        found[quantity] = column
     lacks = [("the number", "step")] if "step" not in found else []
     if not {"seconds", "time"} & found.keys() and not {"compute", "wait"} <= found.keys():
         lacks.append(("the time", "seconds, step_s or step_ms"))
@@ -135,7 +131,7 @@ def _read(name: str) -> tuple[int, Column | None]:
     if bare.lower() in KNOWN:
         return PLACES.index(bare.lower()), Column(name, KNOWN[bare.lower()], 1.0)
     words = log_table.words(bare)
-    if not words or log_table.is_range(bare):
+    if not words:
         return len(PLACES), None
     if words[0] in UNITS and words[1:] in (["per", "step"], ["per", "iteration"], ["per", "iter"]):
         return len(PLACES), Column(name, "seconds", UNITS[words[0]])

@@ -1,8 +1,8 @@
 """`paceline fit-loss`: from the losses of one or two short runs to an [objective] for scenarios."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,16 +17,13 @@ from paceline.simulator.objectives.learning_curve.batch import Critical
 from paceline.simulator.objectives.learning_curve.curve import Curve
 from paceline.simulator.results import read as directories
 from paceline.simulator.results import store
-from paceline.simulator.results.statistics import jsonable, number
 from paceline.validate.calibration import error_model, profile
 from paceline.validate.calibration.profile import Profile
 from paceline.validate.measurement import telemetry_files
 
 KINDS = ("learning-curve", "quadratic")
-QUANTITIES = ("tokens", "step", "loss", "run")
 TOGETHER = ("ssgd", "ssgd-bucketed", "psgd")
-LATE = 1 / 3  # of a local run, the last part, whose loss is compared
-PARTS = 6  # of it, whose spread says how sure the mean is
+LATE, PARTS = 1 / 3, 6  # the last part of a run is compared; of it, parts say how sure the mean is
 HEAD = (
     'The loss of a training run. A scenario takes it in by extends = "THIS FILE"; what the',
     "scenario says itself counts more.",
@@ -35,15 +32,15 @@ HEAD = (
 
 @dataclass(frozen=True)
 class Given:
-    """What a log cannot say. Lists go by run, the baseline first; one value is for all runs."""
+    """What a log cannot say. Lists go by run, `workers` from the baseline on, others without it."""
 
     tokens: float | None = None
-    workers: tuple[int, ...] = ()
-    tau: tuple[int, ...] = ()
-    algorithm: tuple[str, ...] = ()
+    workers: Sequence[int] = ()
+    tau: Sequence[int] = ()
+    algorithm: Sequence[str] = ("diloco",)
     parameters: float | None = None
-    critical: tuple[float, ...] = ()
-    columns: Mapping[str, str] | None = None
+    noise_scale: Sequence[float] = ()
+    columns: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -59,6 +56,13 @@ class Trained:
     run: np.ndarray
     batch: float
 
+    def fit(self) -> Curve:
+        """Fit a curve. Raises InputError."""
+        try:
+            return curve.fit(self.tokens, self.loss, self.run, batch=self.batch)
+        except ValueError as error:
+            raise InputError(f"{self.name}: {error}") from None
+
 
 @dataclass(frozen=True)
 class LossFit:
@@ -67,119 +71,84 @@ class LossFit:
     profile: Profile
     sentences: list[str]
 
-    @property
-    def notes(self) -> list[str]:
-        """Return the assumptions, in sentences."""
-        return list(self.profile.tables["calibration"].get("notes", ()))
-
-    def json(self) -> dict[str, Any]:
-        """Return the document of `paceline fit-loss --json`."""
-        return dict(jsonable({"profile": self.profile.tables, "sentences": self.sentences}))
-
 
 def fit(
-    baseline: Path,
-    local: Sequence[Path] = (),
-    given: Given = Given(),
-    *,
-    kind: str = "learning-curve",
-    base: Path | None = None,
+    paths: Sequence[Path], given: Given, kind: str = KINDS[0], base: Path | None = None,
     stem: str = "loss",
-) -> LossFit:
+) -> LossFit:  # fmt: skip
     """Fit an [objective] to a baseline and to runs with local steps.
 
-    Runs are run directories of validate, a job's telemetry, or logs of the user's own loop. `base`:
-    a profile to which the objective is added; `stem`: the name of the file of losses beside it.
-    Raises InputError.
+    `paths`: run directories of validate, a job's telemetry, or logs, the baseline first. `base`: a
+    profile to which the objective is added; `stem`: name of the file of losses beside it. Raises
+    InputError.
     """
     if kind not in KINDS:
         raise InputError(f"--kind {kind}: {nearest(kind, KINDS, 'kinds are')}")
-    below = profile.read(base) if base else Profile({})
-    fitted = _curve if kind == "learning-curve" else _quadratic
-    objective, calibration, files, said = fitted([baseline, *local], given, stem)
-    before = below.tables.get("calibration", {})
-    about = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        **before,
-        "runs": [*before.get("runs", ()), str(baseline), *map(str, local)],
-        "notes": [*before.get("notes", ()), *calibration.pop("notes", ())],
-        **{key: {**before.get(key, {}), **each} for key, each in calibration.items()},
-    }
+    below = profile.read(base) if base else Profile({}, head=HEAD)
+    about = {"date": datetime.now(UTC).strftime("%Y-%m-%d")} | below.tables.get("calibration", {})
+    about["runs"] = [*about.get("runs", ()), *map(str, paths)]
+    files: dict[str, bytes] = {}
+    if kind == "quadratic":
+        model = error_model.fit(paths)
+        objective, notes = model.objective, model.notes
+        low, high = model.range
+        said = [f"Quadratic: fitted to losses from {low:.3g} to {high:.3g}; below, none is known."]
+        about["sd"] = about.get("sd", {}) | model.sd
+        about["measured"] = about.get("measured", {}) | {"loss": [low, high]}
+    else:
+        runs = _runs(paths, given)
+        objective, said, notes = _curve(runs, given, stem)
+        rows = np.column_stack([runs[0].run, runs[0].tokens, runs[0].loss]).tolist()
+        cells = [map(csv_cells.digits, row) for row in rows]
+        files = {f"{stem}.csv": csv_cells.table(("run", "tokens", "loss"), cells)}
+    about["notes"] = [*about.get("notes", ()), *notes]
     tables = {**below.tables, "calibration": about, "objective": objective}
-    whole = Profile(tables, below.comments, below.head or HEAD, {**below.files, **files})
+    whole = Profile(tables, below.comments, below.head, {**below.files, **files})
     return LossFit(whole, said)
 
 
-Fitted = tuple[dict[str, Any], dict[str, Any], dict[str, bytes], list[str]]
-
-
-def _quadratic(paths: Sequence[Path], given: Given, stem: str) -> Fitted:
-    """Fit the calibrated quadratic of `error_model`, to runs of validate."""
-    model = error_model.fit(paths)
-    low, high = model.range
-    said = (
-        f"Quadratic: fitted to losses from {number(low)} to {number(high)}; "
-        "below, nothing is known."
-    )
-    measured = {"measured": {"loss": [low, high]}}
-    return model.objective, {"sd": model.sd, "notes": model.notes, **measured}, {}, [said]
-
-
-def _curve(paths: Sequence[Path], given: Given, stem: str) -> Fitted:
-    first, *others = _runs(paths, given)
-    if first.tau > 1:
-        raise InputError(
-            f"{first.name}: the baseline takes local steps; name a run without any first"
-        )
-    try:
-        fitted = curve.fit(first.tokens, first.loss, first.run, batch=first.batch)
-    except ValueError as error:
-        raise InputError(f"{first.name}: {error}") from None
-    together = [each for each in others if each.tau <= 1]
-    apart = [each for each in others if each.tau > 1]
-    critical, notes = _critical(fitted, first, together, given)
-    said = [_said(fitted, first)]
-    table: dict[str, Any] = {
+def _curve(
+    runs: Sequence[Trained], given: Given, stem: str
+) -> tuple[dict[str, Any], list[str], list[str]]:
+    """Return the objective's table, what was found, and notes."""
+    first, *others = runs
+    fitted, end = first.fit(), float(first.tokens.max())
+    low, high = fitted.interval90(end)
+    said = [
+        f"Baseline {first.name}: loss = {fitted.floor:.4g} + {fitted.scale:.4g} (tokens + "
+        f"{fitted.shift:.3g})^-{fitted.exponent:.3g}, fitted from {fitted.fitted[0]:.3g} to "
+        f"{end:.3g} tokens, where it is {float(fitted.loss(end)):.4g} (90 %: {low:.4g} to "
+        f"{high:.4g}); beyond, the interval widens."
+    ]
+    table = {
         "kind": "learning-curve",
         "tokens": _whole(first.batch / first.workers),
         "curve": {"file": f"{stem}.csv", "workers": first.workers},
     }
-    if critical:
-        table["critical"] = [*map(_whole, (critical.low, critical.high))]
-        said.append(f"Critical batch: {_range(critical)} tokens, {critical.basis}.")
+    critical, notes = batch.published(end), []
+    together = [each for each in others if each.tau == 1]
+    if given.noise_scale or together:
+        critical = _critical(fitted, first, together, given)
+        table["noise_scale"] = [*map(_whole, (max(critical.low, 1.0), critical.high))]
+        said.append(f"Critical batch: {critical.low:.3g} to {critical.high:.3g} tokens (90 %), "
+                    f"{critical.basis}.")  # fmt: skip
+    else:
+        notes.append("one batch size does not show the critical batch: a published law's is taken")
     own = []
-    for each in apart:
+    for each in (each for each in others if each.tau > 1):
         ratio, sd = _ratio(fitted, each, critical)
         own.append({"algorithm": each.program, "workers": each.workers, "tau": each.tau,
                     "log_ratio": ratio, "sd": sd})  # fmt: skip
-        if given.parameters:
-            own[-1]["parameters"] = given.parameters
         said.append(
             f"{each.name} ({each.program}, {each.workers} workers, tau {each.tau}): loss "
             f"{math.expm1(ratio):+.2%} ± {sd:.2%} against the baseline on as many tokens, measured."
         )
         if given.parameters:
-            run = evidence.OwnRun(each.program, each.workers, each.tau, given.parameters, ratio, sd)
-            found = evidence.penalty(
-                each.program, each.workers, each.tau, given.parameters, own=[run]
-            )
-            said += [f"With published runs: {found.sentence}."] if found else []
-    if own:
-        table["own"] = own
-    rows = np.column_stack([first.run, first.tokens, first.loss]).tolist()
-    cells = [[csv_cells.digits(each) for each in row] for row in rows]
-    files = {f"{stem}.csv": csv_cells.table(("run", "tokens", "loss"), cells)}
-    return table, {"notes": notes}, files, said
-
-
-def _said(fitted: Curve, first: Trained) -> str:
-    low, high = fitted.interval90(fitted.fitted[1])
-    return (
-        f"Baseline {first.name}: loss = {fitted.floor:.4g} + {fitted.scale:.4g} (tokens + "
-        f"{fitted.shift:.3g})^-{fitted.exponent:.3g}, fitted from {fitted.fitted[0]:.3g} to "
-        f"{fitted.fitted[1]:.3g} tokens, where it is {float(fitted.loss(fitted.fitted[1])):.4g} "
-        f"(90 %: {low:.4g} to {high:.4g}); beyond, the interval widens."
-    )
+            own[-1]["parameters"] = given.parameters
+            place = each.program, each.workers, each.tau, given.parameters
+            found = evidence.penalty(*place, own=[evidence.OwnRun(*place, ratio, sd)])
+            said.append(f"With published runs: {found.sentence if found else 'none'}.")
+    return table | ({"own": own} if own else {}), said, notes
 
 
 def _whole(value: float) -> float:
@@ -187,85 +156,70 @@ def _whole(value: float) -> float:
     return int(value) if float(value).is_integer() else value
 
 
-def _range(critical: Critical) -> str:
-    return f"{critical.low:.3g} to {critical.high:.3g}"
-
-
-def _critical(
-    fitted: Curve, first: Trained, together: Sequence[Trained], given: Given
-) -> tuple[Critical | None, list[str]]:
+def _critical(fitted: Curve, first: Trained, together: Sequence[Trained], given: Given) -> Critical:
     """Return the critical batch: given, or fitted to a run with another batch."""
-    if given.critical:
-        return batch.given(given.critical if len(given.critical) > 1 else given.critical[0]), []
-    found = []
-    for each in together:
-        try:
-            second = curve.fit(each.tokens, each.loss, each.run, batch=each.batch)
-            found.append(batch.fitted(fitted, second))
-        except ValueError as error:
-            raise InputError(f"{first.name}, {each.name}: {error}") from None
-    if found:
-        return found[0], []
-    return None, ["the critical batch is not known from one batch size: the published law is taken"]
+    if given.noise_scale:
+        return batch.given((given.noise_scale[0], given.noise_scale[-1]))
+    try:
+        return batch.fitted(fitted, together[0].fit())
+    except ValueError as error:
+        raise InputError(f"{first.name}, {together[0].name}: {error}") from None
 
 
-def _ratio(fitted: Curve, local: Trained, critical: Critical | None) -> tuple[float, float]:
+def _ratio(fitted: Curve, local: Trained, critical: Critical) -> tuple[float, float]:
     """Return the log of a local run's loss over data-parallel's on as many tokens, and its sd.
 
     Data-parallel's is the baseline's, at the run's own batch by the critical batch.
     """
-    known = critical or batch.published(float(local.tokens.max()))
-    ways = [_compared(fitted, local, each) for each in (known.value, known.low, known.high)]
-    late, compared = ways[0]
-    drawn = [np.log(curve.Curve(*row, fitted.batch, fitted.fitted, fitted.draws).loss(late)).mean()
-             for row in fitted.draws]  # fmt: skip
-    means = [float(part.mean()) for part in np.array_split(compared, min(PARTS, len(compared)))]
-    if (seeds := len(np.unique(local.run))) > 1:
-        means = [float(_compared(fitted, local, known.value, one)[1].mean())
-                 for one in np.unique(local.run)]  # fmt: skip
-    noise = float(np.std(means, ddof=1)) / math.sqrt(seeds if seeds > 1 else len(means))
-    of_batch = abs(float(ways[1][1].mean() - ways[2][1].mean())) / (2 * evidence.Z90)
-    sd = math.hypot(noise, float(np.std(drawn)), of_batch)
-    return float(compared.mean()), max(sd, 1e-4)
 
+    def compared(critical: float, mine: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the baseline's tokens in the late part of the run, and the log ratios there."""
+        factor = batch.progress(local.batch, fitted.batch, critical) * fitted.batch / local.batch
+        tokens, loss = local.tokens[mine] * factor, local.loss[mine]
+        within = tokens <= fitted.fitted[1] * 1.001
+        late = within & (tokens >= (1 - LATE) * tokens[within].max(initial=0.0))
+        if np.count_nonzero(late) < 2:
+            raise InputError(
+                f"{local.name}: fewer than two losses where the baseline has some; log more often, "
+                "or give a longer baseline"
+            )
+        return tokens[late], np.log(loss[late]) - np.log(fitted.loss(tokens[late]))
 
-def _compared(
-    fitted: Curve, local: Trained, critical: float, one: float | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the baseline's tokens at the late part of a run, and the log ratios there."""
-    factor = batch.progress(local.batch, fitted.batch, critical) * fitted.batch / local.batch
-    mine = np.ones(len(local.loss), bool) if one is None else local.run == one
-    tokens, loss = local.tokens[mine] * factor, local.loss[mine]
-    within = tokens <= fitted.fitted[1] * 1.001
-    late = within & (tokens >= (1 - LATE) * tokens[within].max(initial=0.0))
-    if np.count_nonzero(late) < 2:
-        raise InputError(
-            f"{local.name}: fewer than two losses where the baseline has some; log more often, or "
-            "give a longer baseline"
-        )
-    found: np.ndarray = np.log(loss[late]) - np.log(fitted.loss(tokens[late]))
-    return tokens[late], found
+    every = np.ones(len(local.loss), bool)
+    late, logs = compared(critical.value, every)
+    seeds = [local.run == one for one in np.unique(local.run)]
+    parts = [compared(critical.value, each)[1] for each in seeds]
+    if len(parts) == 1:
+        parts = np.array_split(logs, min(PARTS, len(logs)))
+    noise = np.std([each.mean() for each in parts], ddof=1) / math.sqrt(len(parts))
+    drawn = np.log(fitted.drawn(late)).mean(axis=1).std()
+    ends = [compared(each, every)[1].mean() for each in (critical.low, critical.high)]
+    of_batch = abs(ends[1] - ends[0]) / (2 * evidence.Z90)
+    return float(logs.mean()), max(math.hypot(noise, drawn, of_batch), 1e-4)
 
 
 def _runs(paths: Sequence[Path], given: Given) -> list[Trained]:
-    """Read all runs: the baseline first, then every other run of a directory or file."""
+    """Read all runs: the baseline, then every other run of a directory or file."""
     found: list[Trained] = []
     for place, path in enumerate(paths):
         whole = path / "measured" if (path / "measured").is_dir() else path
         if (whole / store.WHOLE).exists():
             found += _directory(whole, given)
             continue
-        workers = _one(given.workers, place, "workers", len(paths)) or 0
-        tau = _one(given.tau, place - 1, "tau", len(paths) - 1) if place else 1
-        program = _one(given.algorithm, place - 1, "algorithm", len(paths) - 1) or "diloco"
+        workers = _one("workers", given.workers, place, len(paths))
+        tau, program = (place and _one(name, values, place - 1, len(paths) - 1)
+                        for name, values in (("tau", given.tau), ("algorithm", given.algorithm))
+                        )  # fmt: skip
         if place and not tau:
             raise InputError(f"{path}: the period of a log is unknown; say --tau, 1 for none")
-        found.append(_log(path, given, workers, int(tau or 1), str(program)))
-    together = [each for each in found if each.tau <= 1]
-    return [*together[:1], *(each for each in found if each not in together[:1])] or found
+        found.append(_log(path, given, int(workers or 1), int(tau or 1), str(program)))
+    first = next((each for each in found if each.tau == 1), None)
+    if first is None:
+        raise InputError(f"{paths[0]}: the baseline takes local steps; name a run without any")
+    return [first, *(each for each in found if each is not first)]
 
 
-def _one(values: Sequence[Any], place: int, name: str, runs: int) -> Any:
+def _one(name: str, values: Sequence[Any], place: int, runs: int) -> Any:
     """Return a run's own value of an option, None if left out. Raises InputError."""
     if len(values) not in (0, 1, runs):
         raise InputError(
@@ -275,61 +229,35 @@ def _one(values: Sequence[Any], place: int, name: str, runs: int) -> Any:
 
 
 def _log(path: Path, given: Given, workers: int, tau: int, program: str) -> Trained:
-    if any(path.glob("rank-*.telemetry")):
-        recorded = telemetry_files.read(path)
-        rows = np.concatenate([*recorded.losses.values()])
-        if not len(rows) or given.tokens is None:
-            what = "no losses; record them by telemetry.loss" if given.tokens else "say --tokens"
-            raise InputError(f"{path}: {what}")
-        steps, place = np.unique(rows[:, 1], return_inverse=True)
-        loss = np.bincount(place, rows[:, 2]) / np.bincount(place)
-        size = given.tokens * int(recorded.head["workers"])
-        return Trained(str(path), program, int(recorded.head["workers"]), tau, steps * size, loss,
-                       np.zeros(len(steps)), size)  # fmt: skip
-    table = {"tokens": given.tokens, "workers": workers or 1, "columns": given.columns}
-    tokens, loss, run, size = curve.points(path, table)
-    return Trained(str(path), program, workers or 1, tau, tokens, loss, run, size)
+    if not any(path.glob("rank-*.telemetry")):
+        table = {"tokens": given.tokens, "workers": workers, "columns": given.columns}
+        return Trained(str(path), program, workers, tau, *curve.points(path, table))
+    recorded = telemetry_files.read(path)
+    rows = np.concatenate([*recorded.losses.values()])
+    if not len(rows) or given.tokens is None:
+        what = "the tokens of a step are unknown; say --tokens" if len(rows) else "it has no losses"
+        raise InputError(f"{path}: {what}")
+    steps, place = np.unique(rows[:, 1], return_inverse=True)
+    loss = np.bincount(place, rows[:, 2]) / np.bincount(place)
+    workers = int(recorded.head["workers"])
+    size = given.tokens * workers
+    return Trained(str(path), program, workers, tau, steps * size, loss, 0 * steps, size)
 
 
 def _directory(path: Path, given: Given) -> list[Trained]:
-    """Read the runs of a run directory; adaptive periods have no single one and are left out."""
-    found = directories.read(path)
-    objective, workers = found.table.get("objective", {}), int(found.table["cluster"]["workers"])
-    each_step = given.tokens or objective.get("batch", 32)
-    runs = []
+    """Read the runs of a run directory; those without one fixed period are left out."""
+    found, runs = directories.read(path), []
+    workers = int(found.table["cluster"]["workers"])
+    size = float(workers * (given.tokens or found.table.get("objective", {}).get("batch", 32)))
     for (label, row), table in zip(found.rows.items(), found.table["algorithm"], strict=True):
         tau = 1 if row["name"] in TOGETHER else table.get("tau")
-        if label not in found.runs or not isinstance(tau, int):
-            continue
-        seeds = found.runs[label]
-        points = np.array([
-            (run.seed, step * workers * each_step, loss)
-            for run in seeds
-            for step, loss in zip(run.curve["step"], run.curve["loss"], strict=True)
-        ])  # fmt: skip
-        if not (np.isfinite(points).all() and (points[:, 2] > 0).all()):
-            raise InputError(
-                f"{path}: {label}: a loss that is not above 0 and finite; leave it out"
-            )
-        run, tokens, loss = points.T
-        name, size = f"{path} ({label})", float(workers * each_step)
-        runs.append(Trained(name, row["name"], workers, tau, tokens, loss, run, size))
-    if not runs:
-        raise InputError(
-            f"{path}: no losses of data-parallel training or fixed periods; give a run of ssgd, or "
-            "of local-sgd or diloco, whose objective computes losses"
-        )
+        if label in found.runs and isinstance(tau, int):
+            points = [np.array([(run.seed, step * size, loss) for step, loss in zip(
+                run.curve["step"], run.curve["loss"], strict=True)])
+                for run in found.runs[label]]  # fmt: skip
+            run, tokens, loss = np.concatenate(points).T
+            if not (np.isfinite(loss).all() and (loss > 0).all()):
+                raise InputError(f"{path}: {label}: a loss that is not finite and above 0")
+            name = f"{path} ({label})"
+            runs.append(Trained(name, row["name"], workers, tau, tokens, loss, run, size))
     return runs
-
-
-def columns(given: Sequence[str]) -> dict[str, str]:
-    """Parse columns given as QUANTITY=NAME. Raises InputError."""
-    found = {}
-    for each in given:
-        quantity, equals, name = each.partition("=")
-        if not equals or quantity not in QUANTITIES:
-            raise InputError(
-                f"--column {each}: write QUANTITY=NAME; quantities are: {', '.join(QUANTITIES)}"
-            )
-        found[quantity] = name
-    return found

@@ -14,6 +14,7 @@ from paceline.simulator.objectives.learning_curve.curve import Curve
 
 SPREAD = 2.0  # factor either way: the published laws' definitions and models differ that much
 LEVELS = 8  # of loss, at which two runs are compared
+LARGEST = 1e18  # tokens: no limit
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,8 @@ class Critical:
 
 def given(value: float | Sequence[float]) -> Critical:
     """Return a critical batch that the user gives, as a number or a range (tokens)."""
-    low, high = (float(value),) * 2 if isinstance(value, int | float) else map(float, value)
-    middle = math.sqrt(low * high) if math.isfinite(high) else high
-    return Critical(middle, low, high, "given")
+    low, high = (value, value) if isinstance(value, int | float) else value
+    return Critical(math.sqrt(low * high) if math.isfinite(high) else high, low, high, "given")
 
 
 def published(tokens: float) -> Critical:
@@ -41,7 +41,7 @@ def published(tokens: float) -> Critical:
     (arXiv 2505.13738) find the exponent 0.462. Neither depends on the size of the model.
     """
     value = 5 * 22.91 * (tokens / 1e6) ** 0.47 * 512
-    said = "the law of arXiv 2410.21676, known within a factor of two"
+    said = "by the law of arXiv 2410.21676, known within a factor of two"
     return Critical(value, value / SPREAD, value * SPREAD, said)
 
 
@@ -51,22 +51,25 @@ def fitted(first: Curve, second: Curve) -> Critical:
     Where both reach a loss, their steps relate as 1 + critical / batch. Raises ValueError for runs
     of one batch, or without a loss that both reach.
     """
-    small, large = sorted((first, second), key=lambda each: each.batch)
-    if large.batch < 1.2 * small.batch:
+    pair = sorted((first, second), key=lambda each: each.batch)
+    small, large = (each.batch for each in pair)
+    if large < 1.2 * small:
         raise ValueError("two runs with nearly the same batch show no critical batch; double one")
-    high = min(float(each.loss(each.fitted[0])) for each in (small, large))
-    low = max(float(each.loss(each.fitted[1])) for each in (small, large))
+    high, low = (float(end(each.loss(each.fitted[n]) for each in pair))
+                 for n, end in enumerate((min, max)))  # fmt: skip
     if not low < high:
         raise ValueError("the two runs reach no loss in common; train the shorter one on")
-    levels = np.linspace(low, high, LEVELS + 1)[:-1]
-    draws = min(len(small.draws), len(large.draws))
-    pairs = zip(
-        [_numbers(small), *small.draws[:draws]], [_numbers(large), *large.draws[:draws]],
-        strict=True,
-    )  # fmt: skip
-    value, *drawn = (_critical(small.batch, large.batch, *pair, levels) for pair in pairs)
-    low, high = np.quantile(drawn, (0.05, 0.95), method="nearest")
-    return Critical(value, float(low), float(high), "fitted to two batch sizes")
+    levels, steps = np.linspace(low, high, LEVELS + 1)[:-1], []
+    for each in pair:
+        best = [each.floor, each.scale, each.exponent, each.shift]
+        floor, scale, exponent, shift = np.vstack([best, each.draws]).T[:, :, None]
+        above = np.maximum(levels - floor, 1e-12) / scale
+        steps.append(np.maximum(above ** (-1 / exponent) - shift, 1.0) / each.batch)
+    ratio = np.maximum(np.median(steps[0] / steps[1], axis=1), 1.0)
+    below = np.maximum(1 / small - ratio / large, 1 / LARGEST)
+    value, *drawn = np.minimum((ratio - 1) / below, LARGEST).tolist()
+    low, high = np.quantile(drawn, (0.05, 0.95)).tolist()
+    return Critical(value, low, high, "fitted to two batch sizes")
 
 
 def progress(batch: float, baseline: float, critical: float) -> float:
@@ -74,22 +77,3 @@ def progress(batch: float, baseline: float, critical: float) -> float:
     if math.isinf(critical):
         return batch / baseline
     return (1 + critical / baseline) / (1 + critical / batch)
-
-
-def _numbers(curve: Curve) -> tuple[float, float, float, float]:
-    return curve.floor, curve.scale, curve.exponent, curve.shift
-
-
-def _critical(
-    small: float, large: float, one: Sequence[float], other: Sequence[float], levels: np.ndarray
-) -> float:
-    """Return the critical batch at which curves of the batches `small` and `large` agree."""
-    steps = []
-    for batch, (floor, scale, exponent, shift) in ((small, one), (large, other)):
-        above = np.maximum(levels - floor, 1e-12)
-        steps.append(np.maximum((above / scale) ** (-1 / exponent) - shift, 1.0) / batch)
-    ratio = float(np.median(steps[0] / steps[1]))
-    if ratio <= 1:
-        return 0.0
-    below = 1 / small - ratio / large
-    return (ratio - 1) / below if below > 0 else math.inf

@@ -5,9 +5,8 @@ loss(tokens) = floor + scale (tokens + shift)^-exponent, with the uncertainty of
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +15,23 @@ import numpy as np
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import log_table
 from paceline.simulator.inputs.escaping import visible
-from paceline.simulator.inputs.messages import nearest
 
 CHINCHILLA = {"E": 1.8172, "A": 482.01, "B": 2085.43, "alpha": 0.3478, "beta": 0.3658}
 """Re-fit of Hoffmann et al.'s law by Besiroglu et al. (arXiv 2404.10102)."""
 ERRORS = {"E": 0.03, "alpha": 0.02, "beta": 0.02}
-"""Standard errors there. Those of A and B are these of their exponents: with them, they move so
-that the loss stays in the middle of the runs that were fitted."""
-MIDDLE = {"alpha": 1e9, "beta": 2e10}  # parameters and tokens there
+"""Standard errors there. A and B move with their exponents, so that the loss stays at MIDDLE."""
+MIDDLE = {"A": ("alpha", 1e9), "B": ("beta", 2e10)}  # parameters and tokens, about, of its runs
 RUNS = (1e9, 5e11)  # tokens of those runs, about
 START = math.log(32_000)  # loss before training: a token is any of as many
 DRAWS, SEED = 200, 0
 
 NEEDED = "a log has a column of steps or tokens and one of losses, such as step, loss"
-FEWEST = 8  # points of a curve
-LARGEST = 1e18  # tokens or steps
-HIGHEST = 1e6  # loss
+FEWEST, LARGEST, HIGHEST = 8, 1e18, 1e6  # points of a curve; tokens or steps; loss
 BINS = 200  # means of neighbouring points, for the fit
 BLOCKS = (8, 24)  # of neighbouring bins, which the bootstrap draws
 OUTLIER = 3.0  # median absolute errors, beyond which a point counts less
 EXPONENTS, SHIFTS = np.geomspace(0.03, 6.0, 56), np.geomspace(1e-6, 10.0, 18)
-ZOOMS = 3
-LIKELY = 500  # cells among which the bootstrap chooses
+ZOOMS, LIKELY = 3, 500  # finer grids; cells among which the bootstrap chooses
 KINDS = {
     "tokens": "tokens tokens_seen seen_tokens num_tokens n_tokens total_tokens consumed_tokens "
     "train_tokens samples consumed_samples num_samples",
@@ -69,24 +63,25 @@ class Curve:
 
     def loss(self, tokens: Any) -> Any:
         """Return the expected loss after so many tokens."""
-        return _loss(self.floor, self.scale, self.exponent, self.shift, np.asarray(tokens, float))
+        return self.floor + self.scale * (np.asarray(tokens) + self.shift) ** -self.exponent
+
+    def drawn(self, tokens: Any) -> np.ndarray:
+        """Return the loss after so many tokens by each of the draws, shape (draws, tokens)."""
+        floor, scale, exponent, shift = self.draws.T[:, :, None]
+        found: np.ndarray = floor + scale * (np.atleast_1d(tokens) + shift) ** -exponent
+        return found
 
     def interval90(self, tokens: float) -> tuple[float, float]:
         """Return the 90 % interval of the expected loss after so many tokens."""
-        low, high = np.quantile(_loss(*self.draws.T, np.float64(tokens)), (0.05, 0.95))
+        low, high = np.quantile(self.drawn(tokens), (0.05, 0.95))
         return float(low), float(high)
 
     def tokens_to(self, loss: float) -> float:
         """Return the tokens after which the loss is reached, inf for one never reached."""
         if loss <= self.floor:
             return math.inf
-        with np.errstate(over="ignore"):
-            found = np.float64((loss - self.floor) / self.scale) ** (-1 / self.exponent)
-        return max(float(found) - self.shift, 0.0)
-
-
-def _loss(floor: Any, scale: Any, exponent: Any, shift: Any, tokens: Any) -> Any:
-    return floor + scale * (tokens + shift) ** -exponent
+        logs = -math.log((loss - self.floor) / self.scale) / self.exponent
+        return max(math.exp(logs) - self.shift, 0.0) if logs < 700 else math.inf
 
 
 def from_law(table: Mapping[str, Any], batch: float) -> Curve:
@@ -96,25 +91,21 @@ def from_law(table: Mapping[str, Any], batch: float) -> Curve:
     of the loss at the end of a run that was planned for so many tokens: the curve is the envelope
     of runs planned to end at each time, below that of any one of them until it ends.
     """
-    size = float(table["parameters"])
-    middle = {key: float(table.get(key, value)) for key, value in CHINCHILLA.items()}
-    moved = np.random.default_rng(SEED).standard_normal((DRAWS, len(ERRORS)))
-    errors = moved * [*ERRORS.values()]
-    drawn = [middle | {key: middle[key] + row[n] for n, key in enumerate(ERRORS)} for row in errors]
-    for each in drawn:
-        for key, exponent in (("A", "alpha"), ("B", "beta")):
-            each[key] *= MIDDLE[exponent] ** (each[exponent] - middle[exponent])
-    best, *draws = (_at(size, each) for each in (middle, *drawn))
+    best = {key: float(table.get(key, value)) for key, value in CHINCHILLA.items()}
+    errors = np.random.default_rng(SEED).standard_normal((DRAWS, 3)) * [*ERRORS.values()]
+    rows = []
+    for error in [np.zeros(3), *errors]:
+        law = best | {key: best[key] + off for key, off in zip(ERRORS, error, strict=True)}
+        for key, (exponent, middle) in MIDDLE.items():
+            law[key] *= middle ** (law[exponent] - best[exponent])
+        floor = law["E"] + law["A"] / float(table["parameters"]) ** law["alpha"]
+        shift = (law["B"] / max(START - floor, 0.1)) ** (1 / law["beta"])
+        rows.append((floor, law["B"], law["beta"], shift))
     own = [key for key in CHINCHILLA if key in table]
     basis = f"law with the user's {', '.join(own)}" if own else "arXiv 2404.10102"
     said = f"{table.get('law', 'chinchilla')} ({basis}), the envelope of runs planned to end then"
-    return Curve(*best, batch, RUNS, np.array(draws), said)
-
-
-def _at(size: float, law: Mapping[str, float]) -> list[float]:
-    floor = law["E"] + law["A"] / size ** law["alpha"]
-    shift = (law["B"] / max(START - floor, 0.1)) ** (1 / law["beta"])
-    return [floor, law["B"], law["beta"], shift]
+    floor, scale, exponent, shift = rows[0]
+    return Curve(floor, scale, exponent, shift, batch, RUNS, np.array(rows[1:]), said)
 
 
 def from_file(path: Path | str, table: Mapping[str, Any]) -> Curve:
@@ -138,106 +129,65 @@ def points(
 
     As `from_file`. Raises InputError.
     """
-    path = Path(path)
     try:
-        names, rows = log_table.read(path, NEEDED, "loss")
-        chosen = _choose(names, table.get("columns") or {})
-        wanted = [each for each in ("run", "tokens", "step", "loss") if each in chosen]
-        readers = [
-            (names.index(chosen[each]), chosen[each], _positive if each == "loss" else _count)
-            for each in wanted
-        ]
-        found, lines, _ = log_table.numbers(rows, readers)
+        names, rows = log_table.read(Path(path), NEEDED, "loss")
+        chosen = log_table.choose(names, table.get("columns") or {}, _quantity)
+        if "loss" not in chosen or not {"tokens", "step"} & chosen.keys():
+            lacks = "losses" if "loss" not in chosen else "steps or tokens"
+            shown = ", ".join(names[:12]) + ", ..." * (len(names) > 12)
+            raise ValueError(f"no column of {lacks} among {shown}; {NEEDED}")
+        count, above = _reader("number of steps or tokens", 0, LARGEST), _reader("loss", 1e-9, 1e6)
+        columns = [(names.index(name), name, above if each == "loss" else count)
+                   for each, name in chosen.items()]  # fmt: skip
+        found, lines, _ = log_table.numbers(rows, columns)
         if not len(lines):
             raise ValueError(f"no line has {' and '.join(chosen.values())} filled in; {NEEDED}")
-        columns = dict(zip(wanted, found.T, strict=True))
-        run = columns.get("run", np.zeros(len(lines)))
-        axis = "tokens" if "tokens" in columns else "step"
-        order = np.lexsort((np.arange(len(lines)), run))
-        back = (np.diff(columns[axis][order]) <= 0) & (np.diff(run[order]) == 0)
+        by = dict(zip(chosen, found.T, strict=True))
+        run = by.get("run", np.zeros(len(lines)))
+        axis = "tokens" if "tokens" in by else "step"
+        order = np.argsort(run, kind="stable")
+        back = (np.diff(by[axis][order]) <= 0) & (np.diff(run[order]) == 0)
         if back.any():
             raise ValueError(
                 f"line {lines[order][1:][int(back.argmax())]}, column {chosen[axis]}: not above "
                 "the line before; cut the log where the job resumed, one line for each step"
             )
-        batch = float(table.get("tokens") or 0.0) * float(table.get("workers") or 1)
-        if not batch and axis == "tokens" and "step" in columns:
-            steps = np.diff(columns["step"])
-            batch = float(np.median(np.diff(columns["tokens"])[steps > 0] / steps[steps > 0]))
+        batch = float(table.get("tokens") or 0) * float(table.get("workers") or 1)
+        if not batch and {"tokens", "step"} <= by.keys() and np.ptp(by["step"]) > 0:
+            batch = float(np.ptp(by["tokens"]) / np.ptp(by["step"]))
         if not batch > 0:
             raise ValueError(
                 "the tokens of a step are unknown; say `tokens`, of one worker's step (--tokens)"
             )
-        seen = columns[axis] * (1.0 if axis == "tokens" else batch)
     except (ValueError, csv.Error) as error:
         raise InputError(f"{path}: {visible(str(error))}") from None
-    return seen[order], columns["loss"][order], run[order], batch
+    seen = by[axis] * (1.0 if axis == "tokens" else batch)
+    return seen[order], by["loss"][order], run[order], batch
 
 
-def _count(cell: Any) -> float:
-    value = _number(cell)
-    if not (math.isnan(value) or 0 <= value <= LARGEST):
-        raise ValueError(f"no number of steps or tokens; write one from 0 to {LARGEST:g}")
-    return value
+def _reader(what: str, least: float, most: float) -> Callable[[Any], float]:
+    def read(cell: Any) -> float:
+        """Read a number, nan for an empty cell. Raises ValueError."""
+        if cell is None or not str(cell).strip():
+            return math.nan
+        try:
+            value = float(cell)
+        except (ValueError, TypeError, OverflowError):
+            value = math.nan
+        if not least <= value <= most:
+            raise ValueError(f"no {what}; write a number from {least:g} to {most:g}, or cut the "
+                             "log where the run diverged")  # fmt: skip
+        return value
+
+    return read
 
 
-def _positive(cell: Any) -> float:
-    value = _number(cell)
-    if not (math.isnan(value) or 0 < value <= HIGHEST):
-        raise ValueError(f"no loss; write one above 0 and up to {HIGHEST:g}")
-    return value
-
-
-def _number(cell: Any) -> float:
-    """Read a number, nan for an empty cell. Raises ValueError."""
-    if cell is None or (isinstance(cell, str) and not cell.strip()):
-        return math.nan
-    if isinstance(cell, bool) or not isinstance(cell, int | float | str):
-        raise ValueError("not a number; write one")
-    try:
-        value = float(cell)
-    except (ValueError, OverflowError):
-        raise ValueError("not a number; write one") from None
-    if not math.isfinite(value):
-        raise ValueError("not finite; cut the log where the run diverged")
-    return value
-
-
-def _choose(names: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
-    """Return the column of each quantity. Raises ValueError if one lacks or several could be it."""
-    found = {}
-    for quantity, name in given.items():
-        if name not in names:
-            raise ValueError(f"columns.{quantity}: {nearest(name, names, 'its columns are')}")
-        found[quantity] = name
-    several: dict[tuple[str, int], list[str]] = {}
-    for name in names:
-        if (read := _read(name)) and read[0] not in found and name not in found.values():
-            several.setdefault(read, []).append(name)
-    for (quantity, _), alike in sorted(several.items()):
-        if quantity in found:
-            continue
-        if len(alike) > 1:
-            raise ValueError(
-                f"columns {' and '.join(alike[:3])} could all be {quantity}; choose one, such as "
-                f'columns = {{ {quantity} = "{alike[0]}" }} (--column {quantity}="{alike[0]}")'
-            )
-        found[quantity] = alike[0]
-    if "loss" not in found or not {"tokens", "step"} & found.keys():
-        shown = ", ".join(names[:12]) + ", ..." * (len(names) > 12)
-        raise ValueError(f"no column of {'losses' if 'loss' not in found else 'steps or tokens'} "
-                         f"among {shown}; {NEEDED}")  # fmt: skip
-    return found
-
-
-def _read(name: str) -> tuple[str, int] | None:
+def _quantity(name: str) -> tuple[str, int] | None:
     """Read a column's name: its quantity, and its place among several of that quantity.
 
     Losses of an evaluation come before others, and those before TensorBoard's "Value".
     """
     said = log_table.words(log_table.bare(name))
-    if log_table.is_range(name) or not said:
-        return None
     if "loss" in said and {*said} <= SAID:
         return "loss", 1 - bool(EVALUATED & {*said})
     if said == ["value"]:
@@ -247,12 +197,7 @@ def _read(name: str) -> tuple[str, int] | None:
 
 
 def fit(
-    tokens: np.ndarray,
-    loss: np.ndarray,
-    run: np.ndarray | None = None,
-    *,
-    batch: float,
-    basis: str = "",
+    tokens: np.ndarray, loss: np.ndarray, run: np.ndarray, *, batch: float, basis: str = ""
 ) -> Curve:
     """Fit floor and power law, and draw all four numbers by a bootstrap of blocks and runs.
 
@@ -261,59 +206,46 @@ def fit(
     """
     if len(tokens) < FEWEST:
         raise ValueError(f"{len(tokens)} points; a fit takes {FEWEST} or more, so log more often")
-    quarter = max(len(tokens) // 4, 2)
-    inner = np.argsort(tokens, kind="stable")
-    first, last = loss[inner[:quarter]].mean(), loss[inner[-quarter:]].mean()
-    if not last < first * (1 - 1e-9):
+    parts = np.array_split(loss[np.argsort(tokens, kind="stable")], 4)
+    if not parts[-1].mean() < parts[0].mean() * (1 - 1e-9):
         raise ValueError(
-            f"the loss does not fall (from {first:.4g} to {last:.4g}); give a run that learns"
+            f"the loss does not fall (from {parts[0].mean():.4g} to {parts[-1].mean():.4g}); give "
+            "a run that learns"
         )
-    numbers = np.zeros(len(tokens)) if run is None else run
-    return _fit(*(each.tobytes() for each in (tokens, loss, numbers)), batch, basis)
-
-
-@lru_cache(64)  # every run and seed of a scenario asks again
-def _fit(tokens: bytes, loss: bytes, run: bytes, batch: float, basis: str) -> Curve:
-    binned = [_binned(*each) for each in _apart(*map(np.frombuffer, (tokens, loss, run)))]
-    u, y = (np.concatenate([each[part] for each in binned]) for part in (0, 1))
+    binned = [_binned(tokens[run == one], loss[run == one]) for one in np.unique(run)]
+    u, y = np.concatenate(binned, axis=1)
     top = float(u.max())
-    u = u / top
-    weight = y**-2.0
-    cells = _cells(EXPONENTS, SHIFTS)
+    u, weight, cells = u / top, y**-2.0, _cells(EXPONENTS, SHIFTS)
     for _ in range(2):  # points far off the fit count less (Huber)
         (best,), (error,) = _solve(u, y, weight[None], cells)
-        off = np.abs(y - _loss(*best, u)) / y
+        off = np.abs(best[0] + best[1] * (u + best[3]) ** -best[2] - y) / y
         weight = y**-2.0 / np.maximum(off / (OUTLIER * max(float(np.median(off)), 1e-12)), 1.0)
     for zoom in range(1, ZOOMS + 1):
-        near = [value * np.exp(np.linspace(-1, 1, 9) / 4**zoom * np.log(grid[1] / grid[0]) * 2)
+        near = [value * (grid[1] / grid[0]) ** (np.linspace(-2, 2, 9) / 4**zoom)
                 for value, grid in zip(best[2:], (EXPONENTS, SHIFTS), strict=True)]  # fmt: skip
         (best,), _ = _solve(u, y, weight[None], _cells(*near))
     rng = np.random.default_rng(SEED)
-    factors = [_blocks(rng, len(each[0])) for each in binned]
+    factors = [_blocks(rng, each.shape[1]) for each in binned]
     if len(binned) > 1:
-        runs = rng.exponential(size=(DRAWS, len(binned)))
-        factors = [each * own[:, None] for each, own in zip(factors, runs.T, strict=True)]
+        runs = rng.exponential(size=(len(binned), DRAWS, 1))
+        factors = [each * own for each, own in zip(factors, runs, strict=True)]
     likely = cells[np.argsort(error)[:LIKELY]]
     draws, _ = _solve(u, y, weight * np.concatenate(factors, axis=1), likely)
-    for each in (best, *draws):
-        each[1] *= top ** each[2]
-        each[3] *= top
-    seen = float(u.min() * top), top
-    return Curve(*map(float, best), batch, seen, draws, basis)
+    rows = np.array([best, *draws]) * 1.0
+    rows[:, 1] *= top ** rows[:, 2]
+    rows[:, 3] *= top
+    floor, scale, exponent, shift = rows[0].tolist()
+    seen = float(tokens.min()), float(tokens.max())
+    return Curve(floor, scale, exponent, shift, batch, seen, rows[1:], basis)
 
 
-def _apart(tokens: np.ndarray, loss: np.ndarray, run: np.ndarray) -> list[list[np.ndarray]]:
-    return [[tokens[run == one], loss[run == one]] for one in np.unique(run)]
-
-
-def _binned(tokens: np.ndarray, loss: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Average neighbouring points of a long curve, which lie ever further apart."""
+def _binned(tokens: np.ndarray, loss: np.ndarray) -> np.ndarray:
+    """Average neighbouring points of a long curve, ever more of them; shape (2, bins)."""
     if len(tokens) <= BINS:
-        return tokens, loss
-    place = np.log1p(np.arange(len(tokens)) / (len(tokens) / BINS))
+        return np.stack([tokens, loss])
+    place = np.log1p(np.arange(len(tokens)) * BINS / len(tokens))
     _, place = np.unique((place / place[-1] * BINS).astype(int), return_inverse=True)
-    count = np.bincount(place)
-    return np.bincount(place, tokens) / count, np.bincount(place, loss) / count
+    return np.stack([np.bincount(place, each) for each in (tokens, loss)]) / np.bincount(place)
 
 
 def _blocks(rng: np.random.Generator, length: int) -> np.ndarray:
@@ -321,14 +253,13 @@ def _blocks(rng: np.random.Generator, length: int) -> np.ndarray:
 
     Their variance makes up for the four numbers that are fitted.
     """
-    blocks = min(max(length // 4, BLOCKS[0]), BLOCKS[1], length)
-    shape = 1 - 4 / blocks
-    factors = rng.gamma(shape, 1 / shape, size=(DRAWS, blocks))
+    blocks = min(max(length // 4, BLOCKS[0]), BLOCKS[1])
+    factors = rng.gamma(1 - 4 / blocks, 1 / (1 - 4 / blocks), size=(DRAWS, blocks))
     return factors[:, np.arange(length) * blocks // length]
 
 
 def _cells(exponents: np.ndarray, shifts: np.ndarray) -> np.ndarray:
-    return np.stack(np.meshgrid(exponents, shifts, indexing="ij"), axis=-1).reshape(-1, 2)
+    return np.stack(np.meshgrid(exponents, shifts), axis=-1).reshape(-1, 2)
 
 
 def _solve(
@@ -344,9 +275,8 @@ def _solve(
     x /= norm
     one, sy, syy = (each[:, None] for each in (weights @ np.stack([y**0, y, y * y], axis=1)).T)
     sx, sxx, sxy = weights @ x, weights @ (x * x), weights @ (x * y[:, None])
-    spread = one * sxx - sx * sx
-    with np.errstate(divide="ignore", invalid="ignore"):
-        scale = np.where(spread > 1e-12 * one * sxx, (one * sxy - sx * sy) / spread, 0.0)
+    spread = np.maximum(one * sxx - sx * sx, 1e-12 * one * sxx)
+    scale = (one * sxy - sx * sy) / spread
     floor = (sy - scale * sx) / one
     scale = np.where(floor < 0, sxy / sxx, scale)
     floor = np.maximum(floor, 0.0)

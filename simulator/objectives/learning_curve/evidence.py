@@ -15,10 +15,11 @@ made when first asked for.
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -42,26 +43,12 @@ UNTUNED = 0.005  # log loss for each doubling beyond: an assumption, and said
 BEYOND = {"parameters": 0.5, "replicas": 0.75, "period": 0.25, "tokens per parameter": 0.3}
 """Relative standard deviation of the law's value for each factor of ten beyond the evidence."""
 UNKNOWN = 0.2  # standard deviation, at 8 replicas and period 30, where nothing is published
+COLUMNS = ("parameters", "replicas", "period", "group", "log_ratio", "rounding")
+START = (-2e-3, -4e-4, math.log(0.003), 1.5, 0.25, 4e-3)
 BOUNDS = ((-1, -1, -20, 0.1, -2, -1), (1, 1, 0, 5, 2, 1))
 SCALE = (1e-3, 1e-4, 0.1, 0.1, 0.1, 1e-3)
 DISAGREE = 2.0  # standard deviations
 Z90 = 1.645
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Published losses, as arrays: `group` numbers the sizes of each paper."""
-
-    parameters: np.ndarray
-    replicas: np.ndarray
-    period: np.ndarray
-    group: np.ndarray
-    log_ratio: np.ndarray
-    rounding: np.ndarray
-
-    def take(self, keep: np.ndarray) -> "Rows":
-        """Return the rows that `keep` selects."""
-        return Rows(*(getattr(self, name)[keep] for name in self.__dataclass_fields__))
 
 
 @dataclass(frozen=True)
@@ -77,14 +64,12 @@ class Law:
 
     def mean(self, parameters: float, replicas: float, period: float) -> float:
         """Return the expected log ratio."""
-        return float(_law(self.theta, *map(np.asarray, (parameters, replicas, period))))
+        return float(_law(self.theta, parameters, replicas, period))
 
     def sd(self, parameters: float, replicas: float, period: float) -> float:
         """Return the standard deviation of the log ratio of two runs, by the fit alone."""
-        at = [np.asarray([each]) for each in (parameters, replicas, period)]
-        slope = _slopes(lambda theta: _law(theta, *at), self.theta)[0]
-        noise = self.spread**2 * 2 if period > 1 else 0.0
-        return float(math.sqrt(slope @ self.covariance @ slope + noise))
+        slope = _slopes(lambda theta: _law(theta, parameters, replicas, period), self.theta)
+        return math.sqrt(slope @ self.covariance @ slope + self.spread**2 * 2 * (period > 1))
 
 
 @dataclass(frozen=True)
@@ -208,10 +193,8 @@ def _updated(
     count by their precision and scale with the law's shape.
     """
     places = [at, *((each.replicas, each.period) for each in runs)]
-    laws = [
-        _expected(each.program, each.replicas, each.period, each.parameters, TOKENS)
-        for each in runs
-    ]
+    laws = [_expected(each.program, each.replicas, each.period, each.parameters, TOKENS)
+            for each in runs]  # fmt: skip
     sds = np.array([sd, *(each[1] for each in laws)])
     logs = np.log2(np.array(places, float))
     apart = np.abs(logs[:, None] - logs[None]) / (4.0, 8.0)
@@ -238,64 +221,57 @@ def published() -> Law:
 
 
 @cache
-def rows() -> Rows:
-    """Read the published losses that come with the package."""
+def rows() -> np.ndarray:
+    """Read the published losses that come with the package, as rows of `COLUMNS`."""
     lines = [*csv.DictReader(io.StringIO(untrusted.text(TABLE)))]
-    base = {
-        (each["source"], each["parameters"]): (number, each)
-        for number, each in enumerate(lines)
-        if each["method"] == "data-parallel"
-    }
+    below = {(each["source"], each["parameters"]): (number, float(each["loss"]))
+             for number, each in enumerate(lines) if each["method"] == "data-parallel"}  # fmt: skip
     found = []
     for each in lines:
-        group, below = base[each["source"], each["parameters"]]
-        if each is not below:
-            own, other = float(each["loss"]), float(below["loss"])
-            digits = len(each["loss"].partition(".")[2])
+        group, base = below[each["source"], each["parameters"]]
+        rounded = ROUNDED if len(each["loss"].partition(".")[2]) == 2 else 0.0
+        if each["method"] != "data-parallel":
             numbers = [float(each[key]) for key in ("parameters", "replicas", "period")]
-            rounding = ROUNDED / own if digits == 2 else 0.0
-            found.append([*numbers, group, math.log(own / other), rounding])
-    return Rows(*np.array(found).T)
+            loss = float(each["loss"])
+            found.append([*numbers, group, math.log(loss / base), rounded / loss])
+    return np.array(found)
 
 
-def fit(given: Rows) -> Law:
+def fit(given: np.ndarray) -> Law:
     """Fit the law to rows, by generalised least squares: rows of a size share their baseline."""
     from scipy.optimize import least_squares  # noqa: PLC0415 - not needed by other objectives
 
-    alike = given.group[:, None] == given.group[None]
-    rounding = np.diag(given.rounding**2) + alike * np.outer(given.rounding, given.rounding)
-    spread, theta = 5e-4, np.array([-2e-3, -4e-4, math.log(0.003), 1.5, 0.25, 4e-3])
+    *places, group, seen, rounding = given.T
+    alike = group[:, None] == group
+    rounded = np.diag(rounding**2) + alike * np.outer(rounding, rounding)
+    parameters, replicas, *periods, said = SWEEP
+    sweep = np.full(2, parameters), np.full(2, replicas), np.array(periods)
+    law, theta = Law(np.empty(0), np.empty(0), 5e-4), np.array(START)
     for _ in range(3):
-        root = np.linalg.cholesky(spread**2 * (np.eye(len(alike)) + alike) + rounding)
+        root = np.linalg.cholesky(law.spread**2 * (np.eye(len(seen)) + alike) + rounded)
 
         def wrong(theta: np.ndarray, root: np.ndarray = root) -> np.ndarray:
-            found = _law(theta, given.parameters, given.replicas, given.period) - given.log_ratio
-            parameters, replicas, short, long, said = SWEEP
-            ends = _law(theta, *(np.array([x, x]) for x in (parameters, replicas)),
-                        np.array([short, long]))  # fmt: skip
-            sweep = (ends[1] - ends[0] - said) / (SWEEP_SD * said)
-            return np.append(np.linalg.solve(root, found), sweep)
+            rise = np.diff(_law(theta, *sweep)) - said
+            whitened = np.linalg.solve(root, _law(theta, *places) - seen)
+            return np.append(whitened, rise / (SWEEP_SD * said))
 
         theta = least_squares(wrong, theta, bounds=BOUNDS, x_scale=SCALE).x
         slopes = _slopes(wrong, theta)
-        chi = float(np.square(wrong(theta)[:-1]).sum()) / max(len(alike) - len(theta), 1)
-        spread *= math.sqrt(chi)
-    return Law(theta, np.linalg.inv(slopes.T @ slopes), spread)
+        chi = float(np.square(wrong(theta)[:-1]).sum()) / max(len(seen) - len(theta), 1)
+        law = Law(theta, np.linalg.inv(slopes.T @ slopes), law.spread * math.sqrt(chi))
+    return law
 
 
-def _law(
-    theta: np.ndarray, parameters: np.ndarray, replicas: np.ndarray, period: np.ndarray
-) -> np.ndarray:
+def _law(theta: np.ndarray, parameters: Any, replicas: Any, period: Any) -> np.ndarray:
     a, d, log_b, c, g, k = theta
-    size = np.log(parameters / 1e9)
-    apart = np.log2(np.maximum(replicas, 1)) ** c * np.exp(log_b - g * size)
-    beyond = np.log(period / USUAL)
-    grown = 1 + np.minimum(beyond, 0) / math.log(USUAL)
-    found: np.ndarray = grown * (a + d * size + apart) + k * np.maximum(beyond, 0) * (replicas > 1)
+    size, beyond = np.log(parameters / 1e9), np.log(period / USUAL)
+    usual = a + d * size + np.log2(np.maximum(replicas, 1)) ** c * np.exp(log_b - g * size)
+    grown = usual * (1 + np.minimum(beyond, 0) / math.log(USUAL))
+    found: np.ndarray = grown + k * np.maximum(beyond, 0) * (np.asarray(replicas) > 1)
     return found
 
 
-def _slopes(function, theta: np.ndarray) -> np.ndarray:  # type: ignore[no-untyped-def]
+def _slopes(function: Callable[[np.ndarray], np.ndarray], theta: np.ndarray) -> np.ndarray:
     """Return the derivatives of a function's values by each number, by central differences."""
-    steps = 1e-5 * np.eye(len(theta))
-    return np.stack([(function(theta + e) - function(theta - e)) / 2e-5 for e in steps], axis=-1)
+    ends = [(function(theta + e), function(theta - e)) for e in 1e-5 * np.eye(len(theta))]
+    return np.stack([(above - below) / 2e-5 for above, below in ends], axis=-1)
