@@ -603,14 +603,17 @@ def _calibrate(  # noqa: PLR0913, PLR0917 - the contract's options
 
 @app.command("fit-loss")
 def _fit_loss(  # noqa: PLR0913, PLR0917 - what a log cannot say
-    runs: Annotated[
-        list[Path],
+    baseline: Annotated[
+        Path,
         typer.Argument(
-            metavar="BASELINE [LOCAL_RUN]...",
-            help="A run without local steps, then runs with some: run directories of validate, a "
-            "job's telemetry, or logs of steps or tokens and losses (CSV, W&B, TensorBoard, JSON).",
+            metavar="BASELINE",
+            help="A run without local steps: a run directory of validate, a job's telemetry, or a "
+            "log of steps or tokens and losses (CSV, W&B, TensorBoard, JSON lines).",
         ),
     ],
+    local: Annotated[
+        list[Path], typer.Argument(metavar="[LOCAL_RUN]...", help="Runs with local steps.")
+    ] = [],  # noqa: B006
     tokens: Annotated[float | None, typer.Option(help="Tokens of one worker's step.")] = None,
     workers: Annotated[
         list[int], typer.Option(help="Workers of a log's run; may be repeated, once for each run.")
@@ -652,7 +655,7 @@ def _fit_loss(  # noqa: PLR0913, PLR0917 - what a log cannot say
     module = _torch("paceline.validate.logs.loss")
     columns = dict(each.partition("=")[::2] for each in column)
     given = module.Given(tokens, workers, tau, algorithm, parameters, noise_scale, columns)
-    result = module.fit(runs, given, kind, base, out.stem)
+    result = module.fit([baseline, *local], given, kind, base, out.stem)
     where = result.profile.write(out, overwrite=overwrite)
     document = {"profile": result.profile.tables, "sentences": result.sentences}
     notes = result.profile.tables["calibration"]["notes"]
