@@ -612,7 +612,7 @@ def _fit_loss(  # noqa: PLR0913, PLR0917 - what a log cannot say
         ),
     ],
     local: Annotated[
-        list[Path], typer.Argument(metavar="[LOCAL_RUN]...", help="Runs with local steps.")
+        list[Path], typer.Argument(metavar="LOCAL_RUN", help="Runs with local steps.")
     ] = [],  # noqa: B006
     tokens: Annotated[float | None, typer.Option(help="Tokens of one worker's step.")] = None,
     workers: Annotated[

@@ -144,7 +144,7 @@ def _curve(
             f"{math.expm1(ratio):+.2%} ± {sd:.2%} against the baseline on as many tokens, measured."
         )
         if given.parameters:
-            own[-1]["parameters"] = given.parameters
+            own[-1]["parameters"] = _whole(given.parameters)
             place = each.program, each.workers, each.tau, given.parameters
             found = evidence.penalty(*place, own=[evidence.OwnRun(*place, ratio, sd)])
             said.append(f"With published runs: {found.sentence if found else 'none'}.")

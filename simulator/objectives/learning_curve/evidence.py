@@ -47,8 +47,13 @@ COLUMNS = ("parameters", "replicas", "period", "group", "log_ratio", "rounding")
 START = (-2e-3, -4e-4, math.log(0.003), 1.5, 0.25, 4e-3)
 BOUNDS = ((-1, -1, -20, 0.1, -2, -1), (1, 1, 0, 5, 2, 1))
 SCALE = (1e-3, 1e-4, 0.1, 0.1, 0.1, 1e-3)
+SETUP = 0.01  # standard deviation between set-ups, by which own runs outweigh published ones
 DISAGREE = 2.0  # standard deviations
 Z90 = 1.645
+ALIKE_WITHIN = (4.0, 8.0, 8.0)  # doublings of replicas, period, parameters: errors become apart
+NEAR = (1.0, 2.0, 3.3)  # doublings within which an own run counts as measured
+Place = tuple[float, float, float]
+"""Replicas, period and parameters."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,11 @@ class OwnRun:
     parameters: float
     log_ratio: float
     sd: float
+
+    @property
+    def place(self) -> Place:
+        """Return replicas, period and parameters."""
+        return self.replicas, self.period, self.parameters
 
 
 @dataclass(frozen=True)
@@ -120,7 +130,8 @@ def penalty(  # noqa: PLR0913
     if period <= 1:
         return Penalty(0.0, 0.0, "published", f"{program} with period 1 is data-parallel")
     ratio = (tokens or TOKENS * parameters) / parameters
-    mean, sd, said = _expected(program, replicas, period, parameters, ratio)
+    at = replicas, period, parameters
+    mean, sd, said = _expected(program, *at, ratio)
     basis = "extrapolated" if said else "published"
     words = [f"published runs of {PARAMETERS[0]:.2g} to {PARAMETERS[1]:.2g} parameters"]
     if outer_lr is not None and program in ALIKE:
@@ -128,12 +139,9 @@ def penalty(  # noqa: PLR0913
         mean, sd = mean + shift, math.hypot(sd, shift)
         said += why
     if runs:
-        mean, sd, words = _updated((replicas, period), mean, sd, runs, program in ALIKE)
-        near = any(
-            abs(math.log2(replicas / each.replicas)) <= 1
-            and abs(math.log2(period / each.period)) <= 2
-            for each in runs
-        )
+        mean, sd, words = _updated(at, mean, sd, runs, program in ALIKE)
+        off = np.abs(np.log2(at) - np.log2([each.place for each in runs]))
+        near = (off <= NEAR).all(axis=1).any()
         basis, said = ("measured", []) if near else ("extrapolated", ["far from the own run"])
     low, high = (math.expm1(mean + side * Z90 * sd) for side in (-1, 1))
     sentence = (
@@ -145,7 +153,7 @@ def penalty(  # noqa: PLR0913
 
 
 def _expected(
-    program: str, replicas: int, period: float, parameters: float, ratio: float
+    program: str, replicas: float, period: float, parameters: float, ratio: float
 ) -> tuple[float, float, list[str]]:
     """Return the law's mean and standard deviation, and what is beyond the evidence."""
     law = published()
@@ -185,33 +193,31 @@ def _untuned(replicas: int, rate: float, momentum: float) -> tuple[float, list[s
 
 
 def _updated(
-    at: tuple[float, float], mean: float, sd: float, runs: Sequence[OwnRun], known: bool
+    at: Place, mean: float, sd: float, runs: Sequence[OwnRun], known: bool
 ) -> tuple[float, float, list[str]]:
-    """Combine the law with own runs: its error is alike where replicas and periods are alike.
+    """Combine the law with own runs: its error is alike at alike replicas, periods and sizes.
 
-    The law's error is a Gaussian process whose standard deviation is the law's, so that own runs
-    count by their precision and scale with the law's shape.
+    The law's error is a Gaussian process whose standard deviation is the law's and that of
+    set-ups, so that own runs count by their precision and scale with the law's shape.
     """
-    places = [at, *((each.replicas, each.period) for each in runs)]
-    laws = [_expected(each.program, each.replicas, each.period, each.parameters, TOKENS)
-            for each in runs]  # fmt: skip
-    sds = np.array([sd, *(each[1] for each in laws)])
-    logs = np.log2(np.array(places, float))
-    apart = np.abs(logs[:, None] - logs[None]) / (4.0, 8.0)
+    laws = [_expected(each.program, *each.place, TOKENS) for each in runs]
+    logs = np.log2([at, *(each.place for each in runs)])
+    setup = SETUP * np.minimum(logs[:, 1] / math.log2(USUAL), 1.0) * known
+    sds = np.hypot(setup, [sd, *(each[1] for each in laws)])
+    apart = np.abs(logs[:, None] - logs[None]) / ALIKE_WITHIN
     joint = np.outer(sds, sds) * np.exp(-apart.sum(-1))
-    seen = joint[1:, 1:] + np.diag([each.sd**2 for each in runs])
-    wrong = np.array([run.log_ratio - law[0] for run, law in zip(runs, laws, strict=True)])
+    seen = joint[1:, 1:] + np.diag([each.sd**2 + 1e-12 for each in runs])
     gain = np.linalg.solve(seen, joint[1:, 0])
-    found = float(mean + gain @ wrong), float(math.sqrt(max(sd**2 - gain @ joint[1:, 0], 0.0)))
     words = [f"own run{'s' * (len(runs) > 1)} of {runs[0].program}"]
-    for run, law in zip(runs, laws, strict=True):
-        if known and abs(run.log_ratio - law[0]) > DISAGREE * math.hypot(run.sd, law[1]):
+    for run, (law, own_sd, _), share in zip(runs, laws, gain.tolist(), strict=True):
+        mean += share * (run.log_ratio - law)
+        if known and abs(run.log_ratio - law) > DISAGREE * math.hypot(run.sd, own_sd):
             words.append(
                 f"the own run (M = {run.replicas}, H = {run.period:g}: "
                 f"{math.expm1(run.log_ratio):+.1%}) disagrees with published ones "
-                f"({math.expm1(law[0]):+.1%})"
+                f"({math.expm1(law):+.1%})"
             )
-    return *found, words
+    return mean, math.sqrt(max(joint[0, 0] - gain @ joint[1:, 0], 0.0)), words
 
 
 @cache
