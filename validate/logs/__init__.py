@@ -1,6 +1,6 @@
-"""`paceline calibrate jobs.toml`: from logs of anyone's jobs to a profile.
+"""`paceline calibrate jobs.toml` and `paceline fit-loss`: from logs of anyone's jobs to a profile.
 
-Import `calibrate.calibrate`. `columns` and `tables` read a log, `jobs` what is known of its job,
+Import `calibrate.calibrate` and `loss.fit`. `columns` and `tables` read a log, `jobs` what is known of its job,
 `steps` divides its time into computing and communicating, and `transport` fits one law of the
 links to all jobs. A log says nothing of what happened within a step, so nothing here does.
 """
