@@ -618,19 +618,25 @@ def _fit_loss(  # noqa: PLR0913, PLR0917 - what a log cannot say
     local: Annotated[
         list[Path], typer.Argument(metavar="LOCAL_RUN", help="Runs with local steps.")
     ] = [],  # noqa: B006
-    tokens: Annotated[float | None, typer.Option(help="Tokens of one worker's step.")] = None,
+    tokens: Annotated[
+        float | None, typer.Option(min=1, help="Tokens of one worker's step.")
+    ] = None,
     workers: Annotated[
-        list[int], typer.Option(help="Workers of a log's run; may be repeated, once for each run.")
+        list[int],
+        typer.Option(min=1, help="Workers of a log's run; may be repeated, once for each run."),
     ] = [],  # noqa: B006
     tau: Annotated[
-        list[int], typer.Option(help="Period of a local run's log; may be repeated. 1: none.")
+        list[int],
+        typer.Option(min=1, help="Period of a local run's log; may be repeated. 1: none."),
     ] = [],  # noqa: B006
     algorithm: Annotated[
         list[str], typer.Option(help="Program of a local run's log; may be repeated.")
     ] = ["diloco"],  # noqa: B006
-    parameters: Annotated[float | None, typer.Option(help="Parameters of the model.")] = None,
+    parameters: Annotated[
+        float | None, typer.Option(min=1, help="Parameters of the model.")
+    ] = None,
     noise_scale: Annotated[
-        list[float], typer.Option(help="Critical batch (tokens); twice: least and largest.")
+        list[float], typer.Option(min=1, help="Critical batch (tokens); twice: least and largest.")
     ] = [],  # noqa: B006
     column: Annotated[
         list[str],

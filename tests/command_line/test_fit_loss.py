@@ -91,6 +91,8 @@ def test_telemetry_is_a_baseline(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        (["--tau", "0", "local.csv"], ["--tau", "equal to 1"]),
+        (["--column", "lost=loss"], ["--column lost", "did you mean `loss`"]),
         (["--kind", "cubic"], ["--kind cubic", "learning-curve"]),
         (["--tokens", "512", "--column", "loss"], ["columns.loss = ''"]),
         (["--tokens", "512", "--column", "loss=l"], ["columns.loss", "step, loss"]),
@@ -159,3 +161,10 @@ def test_an_objective_is_added_to_a_profile(trained, tmp_path, capsys):
     assert found["overhead"] == [{"workers": 4}]
     assert found["calibration"]["notes"][0] == "a machine"
     assert found["objective"]["kind"] == "learning-curve"
+
+
+def test_predicted_losses_are_no_baseline(tmp_path, capsys):
+    world = scenario({"name": "ssgd"}, objective={"kind": "quadratic"}, steps=40)
+    paceline.simulate(world, out=tmp_path / "run")
+    assert run(["fit-loss", "run"]) == 2
+    assert "are predictions" in capsys.readouterr().err

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from paceline.simulator.errors import InputError
@@ -180,7 +180,7 @@ def test_a_power_law_is_found_again():
 
 def test_intervals_hold_the_truth_as_often_as_they_say():
     within = []
-    for seed in range(24):
+    for seed in range(16):
         tokens, loss, true = noisy(seed, points=80, noise=0.02)
         found = curve.fit(tokens, loss, 0 * tokens, batch=1e5)
         low, high = found.interval90(tokens[-1])
@@ -299,6 +299,27 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory, data):
     path.write_bytes(b"step,loss\n" + data)
     with suppress(InputError):  # and nothing else
         curve.from_file(path, {"tokens": 10})
+
+
+@given(
+    st.lists(st.integers(0, 10**18), min_size=8, max_size=30, unique=True),
+    st.lists(st.floats(1e-9, 1e6), min_size=30, max_size=30),
+)
+@settings(max_examples=25, deadline=None)
+def test_any_falling_losses_have_a_curve(tokens, losses):
+    """Whatever their scale, all of it is finite; or the fit says why there is none."""
+    tokens, losses = np.array(sorted(tokens), float), np.array(losses[: len(tokens)])
+    assume(len(np.unique(tokens)) >= 8)  # as floats
+    parts = np.array_split(losses, 4)
+    if not parts[-1].mean() < parts[0].mean() * (1 - 1e-9):
+        with pytest.raises(ValueError, match="does not fall"):
+            curve.fit(tokens, losses, 0 * tokens, batch=1.0)
+        return
+    found = curve.fit(tokens, losses, 0 * tokens, batch=1.0)
+    assert np.isfinite(found.loss(tokens)).all()
+    assert np.isfinite(found.drawn(2 * tokens[-1])).all()
+    low, high = found.interval90(tokens[-1])
+    assert 0 <= low <= high < 1e9
 
 
 # Critical batch

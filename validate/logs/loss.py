@@ -21,7 +21,9 @@ from paceline.validate.calibration import error_model, profile
 from paceline.validate.calibration.profile import Profile
 from paceline.validate.measurement import telemetry_files
 
+QUANTITIES = ("tokens", "step", "loss", "run")
 KINDS = ("learning-curve", "quadratic")
+PREDICTED = ("none", "bound", "quadratic", "learning-curve")
 TOGETHER = ("ssgd", "ssgd-bucketed", "psgd")
 LATE, PARTS = 1 / 3, 6  # the last part of a run is compared; of it, parts say how sure the mean is
 HEAD = (
@@ -84,6 +86,9 @@ def fit(
     """
     if kind not in KINDS:
         raise InputError(f"--kind {kind}: {nearest(kind, KINDS, 'kinds are')}")
+    if unknown := given.columns.keys() - QUANTITIES:
+        wrong = nearest(min(unknown), QUANTITIES, "quantities are")
+        raise InputError(f"--column {min(unknown)}: write QUANTITY=NAME; {wrong}")
     below = profile.read(base) if base else Profile({}, head=HEAD)
     about = {"date": datetime.now(UTC).strftime("%Y-%m-%d")} | below.tables.get("calibration", {})
     about["runs"] = [*about.get("runs", ()), *map(str, paths)]
@@ -248,6 +253,10 @@ def _directory(path: Path, given: Given) -> list[Trained]:
     """Read the runs of a run directory; those without one fixed period are left out."""
     found, runs = directories.read(path), []
     workers = int(found.table["cluster"]["workers"])
+    kind = found.table.get("objective", {}).get("kind")
+    if kind in PREDICTED and not found.is_measured:
+        raise InputError(f"{path}: losses of objective.kind = {kind!r} are predictions; give a run "
+                         "that has trained a model")  # fmt: skip
     size = float(workers * (given.tokens or found.table.get("objective", {}).get("batch", 32)))
     for (label, row), table in zip(found.rows.items(), found.table["algorithm"], strict=True):
         tau = 1 if row["name"] in TOGETHER else table.get("tau")

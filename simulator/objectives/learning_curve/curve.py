@@ -204,8 +204,8 @@ def fit(
     `run`: number of each point's run. Raises ValueError for a curve that is too short, or does not
     fall.
     """
-    if len(tokens) < FEWEST:
-        raise ValueError(f"{len(tokens)} points; a fit takes {FEWEST} or more, so log more often")
+    if (count := len(np.unique(tokens))) < FEWEST:
+        raise ValueError(f"{count} points; a fit takes {FEWEST} or more, so log more often")
     parts = np.array_split(loss[np.argsort(tokens, kind="stable")], 4)
     if not parts[-1].mean() < parts[0].mean() * (1 - 1e-9):
         raise ValueError(

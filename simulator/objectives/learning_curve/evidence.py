@@ -170,7 +170,7 @@ def _expected(
     }
     beyond = [size * BEYOND[name] * each for name, each in far.items()]
     late = 0.0 if program in PUBLISHED else LATE_SD
-    said = [f"{name} beyond theirs" for name, each in far.items() if each > 0]
+    said = [f"{name} outside theirs" for name, each in far.items() if each > 0]
     said += ["no published row of this program"] if late else []
     return mean, math.hypot(law.sd(parameters, replicas, period), late, *beyond), said
 
