@@ -55,7 +55,7 @@ class BatchedNode(RefusingNode):
         self._gradient, self._loss_and_gradient = gradients.gradient, gradients.loss_and_gradient
         self._run, self._clocks = run, cast(Clocks, run.clocks)
         self.mark_at = run.observers[0].first
-        self._jump = (
+        self._jump: Any = (
             getattr(gradients, "jump", None) if run.scenario.run.sampling == "aggregate" else None
         )
         self.step = self.updates = self.jumps = self._met_at = self._pause_at = 0
@@ -85,11 +85,11 @@ class BatchedNode(RefusingNode):
             if self.step >= self._pause_at:
                 await self._pause()
             until = k + min(LONGEST, self.mark_at - self.step, self._clocks.limit - self.step)
-            rates: list[float] = []
+            begin = k
             while k < until and not ends:
-                rates.append(lr(k))
                 ends = k - first + 1 >= tau(k)
                 k += 1
+            rates = [*map(lr, range(begin, k))]
             if len(rates) == 1:  # the numbers of every other program's steps
                 direction, state = transform.update(self._gradient(x), state, x)
                 x = x - rates[0] * direction

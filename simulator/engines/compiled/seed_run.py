@@ -96,7 +96,7 @@ class SeedRun:
         have, dimension = len(self._vectors), self._shared.dimension
         if have < count:
             more = np.zeros((count - have, dimension))
-            if not have:
+            if dimension and not have:
                 more[0] = self._goal.start
             self._vectors = np.concatenate([self._vectors.reshape(have, dimension), more])
         return self._vectors
