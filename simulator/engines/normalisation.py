@@ -119,20 +119,24 @@ def _probed(
         tau = np.array(found.curve["tau"])
         periods = tau[np.isfinite(tau)]
         period = float(periods.mean()) if periods.size else np.nan
-        late = _mean_staleness(found) if meets else 0.0
+        late = _lateness(found)
         enough = ROUNDS * (period + late) if meets else steps
         if steps >= min(most, 10**7) or steps >= enough:
             break
         longer = 8 * steps if np.isnan(enough) else ROUNDS * int(period + np.ceil(late))
         steps = max(FEWEST, min(most, max(longer, steps + 8)))
-    apart = period + late if meets and np.isfinite(period) else 1.0
+    apart = (period if meets and np.isfinite(period) else 1.0) + late
     return probe.gains(bool(program.server) or program.pooled, apart)
 
 
-def _mean_staleness(run: Run) -> float:
+def _lateness(run: Run) -> float:
+    """Return by how many local steps a contribution is late, on average."""
     counts = run.staleness
     total = sum(counts.values())
-    return sum(age * count for age, count in counts.items()) / total if total else 0.0
+    if not total or run.staleness_unit == "averagings":
+        return 0.0
+    mean = sum(age * count for age, count in counts.items()) / total
+    return mean * run.steps / run.updates if run.staleness_unit == "updates" else mean
 
 
 def _calm(scenario: Scenario, probe: Probe | Goal, steps: int) -> Scenario:

@@ -294,14 +294,7 @@ def _cost(
         return evidence.Penalty(0.0, 0.0, basis, f"{algorithm.name} is data-parallel")
     if program.overlaps and algorithm.name not in evidence.ALIKE:
         return None  # late means cost more than local steps alone
-    own = [
-        evidence.OwnRun(
-            each.algorithm, each.workers, each.tau, each.parameters or scenario.model.parameters,
-            each.log_ratio, each.sd,
-        )
-        for each in spec.own
-        if "measured" in spec.penalty
-    ]  # fmt: skip
+    own = _own(scenario)
     shared = {each.program for each in own} & {*evidence.ALIKE, algorithm.name}
     if period > 1 and "published" not in spec.penalty and not shared:
         return None
@@ -315,6 +308,20 @@ def _cost(
         outer_momentum=given.get("outer_momentum", 0.0),
         own=own,
     )
+
+
+def _own(scenario: Scenario) -> list[evidence.OwnRun]:
+    """Return the user's own runs with local steps, as far as they are to count."""
+    spec = scenario.objective
+    assert isinstance(spec, LearningCurve)
+    return [
+        evidence.OwnRun(
+            each.algorithm, each.workers, each.tau, each.parameters or scenario.model.parameters,
+            each.log_ratio, each.sd,
+        )
+        for each in spec.own
+        if "measured" in spec.penalty
+    ]  # fmt: skip
 
 
 def size(scenario: Scenario) -> float:
@@ -333,10 +340,11 @@ def _mechanism(
     sd = math.hypot(table["sd"], table["late"] if late else 0.0)
     if apart <= 1 or workers == 1:
         return evidence.Penalty(0.0, sd, "mechanism", said)
-    found = evidence.penalty("diloco", workers, apart, size(scenario))
+    own = [replace(each, program="diloco") for each in _own(scenario)]
+    found = evidence.penalty("diloco", workers, apart, size(scenario), own=own)
     assert found is not None
-    added = max(found.log_ratio, 0.0)
-    said += f"; {math.expm1(added):+.2%} for {apart:.3g} local steps, as published runs of diloco"
+    added, whose = max(found.log_ratio, 0.0), "your own" if own else "published"
+    said += f"; {math.expm1(added):+.2%} for {apart:.3g} steps apart, as {whose} runs with as many"
     return evidence.Penalty(added, math.hypot(sd, table["local"], found.sd), "mechanism", said)
 
 
