@@ -53,8 +53,9 @@ def scenario() -> str:
     parts = [
         "# Scenario keys",
         "From the schema that `paceline schema` prints. A *time* is written with its unit, "
-        '`"300 ms"`, and so are a *size*, `"64 kB"`, and a *bandwidth*, `"34 Mbit/s"`. Numbers '
-        "without a unit here have the one that their description names, or none.",
+        '`"300 ms"`, and so are a *size*, `"64 kB"`, a *bandwidth*, `"34 Mbit/s"`, '
+        'and a *computing speed*, `"312 TFLOP/s"`. '
+        "Numbers without a unit here have the one that their description names, or none.",
     ]
     for heading, table in sections(schema):
         said = [f"## {heading}", _first(table.get("description", ""))]

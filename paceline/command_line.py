@@ -162,7 +162,7 @@ def _simulate(  # noqa: PLR0913, PLR0917 - the contract's options
     def parts() -> list[Any]:
         said = [row["bottleneck"] for row in result.algorithms]
         said += [*result.failures, *result.jobs, result.pick["sentence"]]
-        return [terminal.summary(result), *said, f"{FILES}{where}"]
+        return [terminal.summary(result), *terminal.units(result), *said, f"{FILES}{where}"]
 
     _answer(as_json, result.json, parts, result.notes)
 
@@ -269,8 +269,9 @@ def _tune(  # noqa: PLR0913, PLR0917 - the contract's options
     objective: Annotated[
         str | None,
         typer.Option(
-            metavar="time-to-loss|loss-at-deadline|cost-to-loss",
-            help="Quantity to minimise; default: the time, or the loss without run.target_loss.",
+            metavar="time-to-loss|loss-at-deadline|cost-to-loss|loss-at-budget|seconds-per-step",
+            help="Quantity to minimise; default: the time; without run.target_loss the loss; "
+            "without a loss seconds per step.",
         ),
     ] = None,
     trials: Annotated[int, typer.Option(help="Largest number of configurations to try.")] = 256,

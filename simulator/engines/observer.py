@@ -14,10 +14,9 @@ from paceline.simulator.objectives.objective import Objective
 from paceline.simulator.programs.effects import Vector
 from paceline.simulator.programs.program import Program
 from paceline.simulator.results.run import COLUMNS, ROUNDING
+from paceline.simulator.results.units import BYTES_PER_GB, price_per_second
 from paceline.simulator.scenario.scenario import Scenario
 
-SECONDS_PER_HOUR = 3600.0
-BYTES_PER_GB = 1e9
 NEVER = sys.maxsize  # a step, or a count, that no run reaches
 POINTS = 200  # of a curve, where the scenario does not say how often to evaluate
 
@@ -69,7 +68,7 @@ class Observer:
         deadline: float,
         completion_time: Callable[[Sequence[float]], float] = max,
     ) -> None:
-        workers, cost, served = scenario.cluster.workers, scenario.cost, program.server is not None
+        workers, served = scenario.cluster.workers, program.server is not None
         self._completion_time = completion_time
         self._watched, self._together = 1 if served else workers, served or program.pooled
         self._scale = workers if self._together else 1
@@ -80,8 +79,8 @@ class Observer:
         self._from = 0  # the step before which marks no longer count
         self._objective, self._totals = objective, totals
         self._averages, self.deadline = program.averages, deadline
-        self._node_second = (workers + served) * (cost.node_hour or 0.0) / SECONDS_PER_HOUR
-        self._egress_byte = (cost.egress_per_gb or 0.0) / BYTES_PER_GB
+        self._node_second = price_per_second(scenario, served=served)
+        self._egress_byte = (scenario.cost.egress_per_gb or 0.0) / BYTES_PER_GB
         self._pool: dict[int, View] | None = {} if program.pooled else None
         self._total = self.updates = 0
         self.complete = False

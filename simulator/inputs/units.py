@@ -23,6 +23,8 @@ day = 24 * hour = d
 byte = [information] = B
 bit = byte / 8
 bps = bit / second
+FLOP = [operations]
+FLOPS = FLOP / second
 nano- = 1e-9 = n-
 micro- = 1e-6 = µ- = u-
 milli- = 1e-3 = m-
@@ -30,6 +32,7 @@ kilo- = 1e3 = k-
 mega- = 1e6 = M-
 giga- = 1e9 = G-
 tera- = 1e12 = T-
+peta- = 1e15 = P-
 kibi- = 1024 = Ki-
 mebi- = 1048576 = Mi-
 gibi- = 1073741824 = Gi-
@@ -43,15 +46,17 @@ EXAMPLES = {
     "time": ["300 ms", "2 h"],
     "size": ["97.5 MiB", "64 kB"],
     "bandwidth": ["34 Mbit/s", "10 Gbit/s"],
+    "computing speed": ["312 TFLOP/s", "1 PFLOP/s"],
 }
 DIMENSIONS = {
     "time": {"[time]": 1},
     "size": {"[information]": 1},
     "bandwidth": {"[information]": 1, "[time]": -1},
+    "computing speed": {"[operations]": 1, "[time]": -1},
 }
-SI = {"time": "s", "size": "B", "bandwidth": "B/s"}
+SI = {"time": "s", "size": "B", "bandwidth": "B/s", "computing speed": "FLOP/s"}
 LEAST = 1e-30  # products and quotients of such numbers, and sums over all steps, stay floats
-MOST = {"time": 1e18, "size": 1e30, "bandwidth": 1e30}  # in SI units; 1e18 s are 30 billion years
+MOST = dict.fromkeys(SI, 1e30) | {"time": 1e18}  # in SI units; 1e18 s are 30 billion years
 
 
 @cache
@@ -122,6 +127,8 @@ _parse, _schema = _quantity("size")
 Bytes = Annotated[float, _parse, _schema]
 _parse, _schema = _quantity("bandwidth")
 BytesPerSecond = Annotated[float, _parse, _schema]
+_parse, _schema = _quantity("computing speed")
+FlopsPerSecond = Annotated[float, _parse, _schema]
 
 
 def is_time(field: FieldInfo) -> bool:

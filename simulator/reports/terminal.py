@@ -13,8 +13,11 @@ from paceline.simulator.results.columns import (
     RESULT_COLUMNS,
     SIMULATE,
     SWEEP,
+    WHOLE,
     ResultColumn,
+    amounts_shown,
     estimate_of,
+    in_units,
 )
 from paceline.simulator.results.intervals import Estimate, stated
 from paceline.simulator.results.run import TIMES
@@ -22,6 +25,7 @@ from paceline.simulator.results.statistics import human, number, time_unit
 from paceline.simulator.studies.tune import costs
 
 if TYPE_CHECKING:  # theory has no need of all that simulates
+    from paceline.simulator.scenario.scenario import Scenario
     from paceline.simulator.studies.result import Result
     from paceline.simulator.studies.sweep.table import SweepResult
     from paceline.simulator.studies.tune.result import TuneResult
@@ -48,10 +52,7 @@ def summary(result: "Result") -> Table:
     usual = wording.usual(stated(row["time_to_target"]) for row in rows if target is not None)
     cells: dict[str, Cell] = {
         "seconds_per_step": _pace,
-        "time_to_target_s": lambda row: _time(row["time_to_target"], seeds, usual).replace(
-            " (",
-            "\n(",  # the interval beneath: labels need the room
-        ),
+        "time_to_target_s": lambda row: _beneath(_time(row["time_to_target"], seeds, usual)),
         "final_loss": lambda row: _final(row["loss"]["last"], row["diverged"]),
     }
     intervals = _with_intervals(seeds) if "interval90" in rows[0] else {}
@@ -77,13 +78,39 @@ def summary(result: "Result") -> Table:
     return table
 
 
+def units(result: "Result") -> list[Table]:
+    """A line per algorithm in units of the trade; no table where none is set."""
+    until, first = amounts_shown(result.algorithms, result.scenario.run.target_loss)
+    return _units(result.algorithms, first, until, result.scenario)
+
+
+def _units(rows: Sequence[Row], first: str, until: str, scenario: "Scenario") -> list[Table]:
+    cells = in_units(rows, until, scenario.cost.currency)
+    columns: dict[str, Cell] = {first: _named}
+    for heading, cell in cells.items():
+        columns[heading.replace(" (", "\n(")] = partial(_said, cell)
+    table = _table(rows, columns)
+    for each in table.columns[1:]:
+        each.no_wrap = True
+    return [table] if cells else []
+
+
+def _said(cell: Cell, row: Row) -> str:
+    return _beneath(cell(row))
+
+
+def _beneath(said: str) -> str:
+    """Put an interval beneath its value: labels need the room."""
+    return said.replace(" (", "\n(")
+
+
 def _heading(column: ResultColumn, target: object, usual: str) -> str:
     """Head a column, without a line on intervals where it has none."""
     return column.heading.format(target=target, kind=usual).removesuffix("\n()")
 
 
 def _named(row: Row) -> str:
-    return f"{row['label']} (a bound)" if row["bound"] else str(row["label"])
+    return f"{row['label']} (a bound)" if row.get("bound") else str(row["label"])
 
 
 def _pace(row: Row) -> str:
@@ -239,10 +266,11 @@ def tune(result: "TuneResult") -> list[Table | str]:
             return objective.show(row["value"])
         if row["stopped"] == "cut":
             bound = objective.show(row["at_least"])
-            return "not reached" if bound == "-" else f"above {bound}"
+            return objective.missed if bound == "-" else f"above {bound}"
         if row["diverged"]:
             return f"{row['diverged']} of {row['seeds']} seeds diverged"
-        return f"{row['reached']} of {row['seeds']} seeds got there"
+        often = f"{row['reached']} of {row['seeds']} seeds"
+        return f"{often} got there" if not objective.cap else f"{often} within the cap"
 
     usual = wording.usual(stated(row, "value") for row in rows)
     ranking = _table(
@@ -257,7 +285,8 @@ def tune(result: "TuneResult") -> list[Table | str]:
     )
     for line, row in zip(ranking.rows, rows, strict=True):
         line.style = "bold" if row["label"] == result.simplest.candidate.label else None
-    shown_tables = [ranking]
+    used = _units(rows, objective.until, WHOLE, result.space.scenario)
+    shown_tables = [ranking, *used]
     if result.regret:
         columns: dict[str, Cell] = {"% above the best\nof these, with": lambda row: row["label"]}
         for what in dict.fromkeys(world["input"] for world in result.regret):

@@ -27,7 +27,12 @@ ONE_SEED = f"one seed cannot tell chance from merit; run more, such as --seeds {
 
 
 def pick(
-    groups: Groups, target: float | None, *, heavy: bool = False, exact: bool = False
+    groups: Groups,
+    target: float | None,
+    *,
+    heavy: bool = False,
+    exact: bool = False,
+    basis: str | None = None,
 ) -> dict[str, Any]:
     """Say which algorithm to use, and whether it is known to be the best.
 
@@ -36,12 +41,17 @@ def pick(
     one that reached it most often. Otherwise the lowest mean loss at the end of the shortest run;
     without a loss, the fewest seconds per step. Algorithms that stall with some seed are out, and
     so are bounds, whose workers never meet; `label` is None where none is left. `exact`: nothing is
-    random, so that one seed tells all. The keys are those of `verdict`, `measure` and `sentence`.
+    random, so that one seed tells all. `basis`: what the loss is the loss of, for the sentence. The
+    keys are those of `verdict`, `measure` and `sentence`.
     """
     stalled = [label for label, runs in groups.items() if any(run.stall for run in runs)]
     bounds = [label for label, runs in groups.items() if runs and runs[0].bound]
     left = {label: runs for label, runs in groups.items() if label not in (*stalled, *bounds)}
-    picked = _pick(left, target, heavy, exact) if left else _nothing(all_stall=not bounds)
+    picked = (
+        _pick(left, target, heavy, exact, wording.on(basis))
+        if left
+        else _nothing(all_stall=not bounds)
+    )
     if stalled and left:
         picked["sentence"] += f" Out, as standing still for good: {', '.join(stalled)}."
     if bounds:
@@ -65,7 +75,9 @@ def _nothing(all_stall: bool) -> dict[str, Any]:
     }
 
 
-def _pick(groups: Groups, target: float | None, heavy: bool, exact: bool) -> dict[str, Any]:
+def _pick(
+    groups: Groups, target: float | None, heavy: bool, exact: bool, on: str
+) -> dict[str, Any]:
     """Pick among the algorithms that may be picked."""
     if target is not None:
         times = {label: [crossing(run, target) for run in runs] for label, runs in groups.items()}
@@ -76,9 +88,9 @@ def _pick(groups: Groups, target: float | None, heavy: bool, exact: bool) -> dic
         found = order(times, ran, heavy=heavy, exact=exact)
         if found.estimates:
             what = f"loss {target:g} after"
-            return _said(found, times, "time_to_target", what, "s", exact)
+            return _said(found, times, "time_to_target", what, "s", exact, on)
         if reached(times[found.best]):
-            return _most_often(found, times, target)
+            return _most_often(found, times, target, on)
     end = min(run.duration for runs in groups.values() for run in runs)
     losses = {label: [loss_at(run, end) for run in runs] for label, runs in groups.items()}
     if any(np.isfinite(values).all() for values in losses.values()):
@@ -87,7 +99,7 @@ def _pick(groups: Groups, target: float | None, heavy: bool, exact: bool) -> dic
         }
         missed = "" if target is None else f"No algorithm reached loss {target:g}. "
         what = f"loss at {human(end)}, where the shortest run ends:"
-        picked = _said(order(gone, gone, exact=exact), losses, "loss", what, "", exact)
+        picked = _said(order(gone, gone, exact=exact), losses, "loss", what, "", exact, on)
         return picked | {"sentence": missed + picked["sentence"]}
     paces = {label: [*map(seconds_per_step, runs)] for label, runs in groups.items()}
     what = "fewest seconds per step (nothing is said of loss):"
@@ -97,12 +109,12 @@ def _pick(groups: Groups, target: float | None, heavy: bool, exact: bool) -> dic
 
 def _said(  # noqa: PLR0913, PLR0917 - the parts of a sentence
     found: Order, scores: Mapping[str, Sequence[float]], measure: str, what: str, unit: str,
-    exact: bool,
+    exact: bool, on: str = "",
 ) -> dict[str, Any]:  # fmt: skip
     """Return the verdict on scores in `unit`, "s" or "", with its sentence."""
     best, seeds, say = found.best, len(scores[found.best]), human if unit else number
     value = found.estimates[best]
-    said = f"{best}: {what} {say(value.value)}{wording.sentence(value, unit, seeds)}"
+    said = f"{best}: {what} {say(value.value)}{wording.sentence(value, unit, seeds)}{on}"
     others = sorted((k for k in found.estimates if k != best), key=found.value)
     if not found.decided:
         doubt = headline(verdict(found))
@@ -118,12 +130,12 @@ def _said(  # noqa: PLR0913, PLR0917 - the parts of a sentence
 
 
 def _most_often(
-    found: Order, times: Mapping[str, Sequence[float]], target: float
+    found: Order, times: Mapping[str, Sequence[float]], target: float, on: str
 ) -> dict[str, Any]:
     """Return the verdict where no algorithm reached the target with every seed."""
     own = times[found.best]
     often = f"{reached(own)} of {len(own)} seeds, median {human(float(np.median(own)))}"
-    said = f"No algorithm reached loss {target:g} with every seed. {found.best}: {often}"
+    said = f"No algorithm reached loss {target:g} with every seed. {found.best}: {often}{on}"
     if not found.decided:
         said = f"{headline(verdict(found))}. {said}; longer runs would decide"
     value = {"measure": "reached", "value": reached(own), "ci95": None}

@@ -88,6 +88,10 @@ class _AlgorithmDocument(TypedDict):
     interval90: NotRequired[dict[str, Pair] | None]
     interval90_basis: NotRequired[str]
     bottleneck: NotRequired[str]
+    tokens_per_second: NotRequired[Number]
+    mfu: NotRequired[Number]
+    used: NotRequired[dict[str, Mean] | None]
+    to_target: NotRequired[dict[str, Mean] | None]
     bound: NotRequired[bool | None]
     stall: NotRequired[str | None]
 
@@ -124,6 +128,7 @@ class _Summary(TypedDict):
     seeds: Annotated[list[int], Field(min_length=1)]
     algorithms: list[_AlgorithmDocument]
     pick: Pick
+    loss_basis: NotRequired[str | None]
     notes: list[str]
     versions: NotRequired[dict[str, str]]
     evidence: NotRequired[dict[str, _Evidence]]

@@ -18,6 +18,7 @@ Groups = Mapping[str, Sequence[Run]]
 """The runs of each algorithm by its label, in the order of their seeds."""
 
 BATCHES = 20
+PREFIXES = ("", "k", "M", "G", "T", "P")
 TIME_UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 
 
@@ -42,6 +43,26 @@ def human(seconds: float | None) -> str:
         return f"{number(seconds * 1e3)} ms"
     size, name = time_unit(seconds)
     return f"{number(seconds / size)} {name}"
+
+
+def said(value: float | None, unit: str) -> str:
+    """Format a value for reading; "-" for None.
+
+    `unit`: "s", "%" of a share, "B" or "#" with a prefix (1.30 GB, 52.4 G), or any other name.
+    """
+    if value is None or not math.isfinite(value):
+        return "-"
+    if unit == "s":
+        return human(value)
+    if unit == "%":
+        return f"{number(100 * value)} %"
+    if unit not in ("B", "#"):
+        return f"{number(value)} {unit}".rstrip()
+    power = 0
+    while abs(value) >= 999.5 and power < len(PREFIXES) - 1:
+        value, power = value / 1000, power + 1
+    digits = number(value) if power else f"{value:.0f}"
+    return f"{digits} {PREFIXES[power]}{unit.strip('#')}".rstrip()
 
 
 def number(value: float) -> str:
@@ -156,7 +177,7 @@ def _ratio(over: float, under: float) -> float:
     return over / under if under else math.nan
 
 
-def _estimated(values: Sequence[float], found: Estimate | None = None) -> dict[str, Any]:
+def estimated(values: Sequence[float], found: Estimate | None = None) -> dict[str, Any]:
     """Return the mean and the median of `values`, and their estimate (left out: `positive`)."""
     found = found or intervals.positive(values)
     return {"mean": _mean(values), "median": _median(values)} | found.beside_mean()
@@ -172,7 +193,7 @@ def _ends(runs: Sequence[Run], column: str) -> dict[str, Any]:
     last = [math.nan if lost else run.curve[column][-1] for run, lost in ends if run.curve[column]]
     first = [run.curve[column][0] for run in runs if run.curve[column]]
     estimate = intervals.share if column == "accuracy" else intervals.estimate
-    found = _estimated(last, estimate(last))
+    found = estimated(last, estimate(last))
     return {"first": _mean(first), "last": found.pop("mean")} | found
 
 
@@ -183,7 +204,7 @@ def _time_to_target(
         return None
     # Never is later than any time; a mean over the seeds that got there would mislead.
     times = [crossing(run, target) for run in runs]
-    found = _estimated(times, intervals.positive(times, heavy=heavy))
+    found = estimated(times, intervals.positive(times, heavy=heavy))
     return found | {"reached": reached(times)}
 
 
@@ -210,7 +231,7 @@ def _staleness(runs: Sequence[Run]) -> dict[str, Any] | None:
     below = zip(counts, accumulate(counts.values()), strict=True)
     return {
         "unit": next(run.staleness_unit for run in runs if run.staleness),
-        **_estimated(means),
+        **estimated(means),
         "p95": next(stale for stale, at_most in below if 20 * at_most >= 19 * total),
         "max": max(counts),
         "distribution": {stale: count / total for stale, count in counts.items()},
@@ -264,10 +285,10 @@ def summarise(
         "engine": runs[0].engine,
         "handed_over": runs[0].handed_over or None,
         "seconds_per_step": {
-            **_estimated(per_step, mean_pace(runs, heavy)),
+            **estimated(per_step, mean_pace(runs, heavy)),
             "p95": float(np.quantile(pooled, 0.95)) if pooled.size else math.nan,
         },
-        "seconds_per_update": _estimated(per_update, intervals.positive(per_update, heavy=heavy)),
+        "seconds_per_update": estimated(per_update, intervals.positive(per_update, heavy=heavy)),
         "steps": _mean([run.steps for run in runs]),
         "updates": _mean([run.updates for run in runs]),
         "duration": _mean([run.duration for run in runs]),
@@ -277,7 +298,6 @@ def summarise(
         "time_to_target": _time_to_target(runs, target, heavy),
         "scalability": _ratio(_mean(rate), ideal_rate),
         "bytes_per_step": _mean([_ratio(run.curve["bytes"][-1], run.steps) for run in runs]),
-        "cost": _ends(runs, "cost")["last"],
         "breakdown": breakdown(runs),
         "staleness": _staleness(runs),
         "server": {"inbox_bytes": inbox} if inbox > 0 else None,

@@ -13,11 +13,16 @@ USUAL = "95 %"
 def sentence(found: Estimate, unit: str, seeds: int) -> str:
     """Return an estimate in brackets, to stand after its value; nothing where there is none.
 
-    `unit`: "s" for times in seconds, else "". " (mean, 95 %: 12.0 to 14.2 s, 8 seeds)".
+    `unit`: "s" for times in seconds, "" or a currency. " (mean, 95 %: 12.0 to 14.2 s, 8 seeds)".
     """
     if found.interval is None:
         return f" (median of {seeds} seeds)" if found.of == MEDIAN and seeds > 1 else ""
     return f" ({found.of}, {level(found)}: {ends(found, unit)}, {seeds} seeds)"
+
+
+def on(basis: str | None) -> str:
+    """Return what a loss is the loss of, to stand after a value."""
+    return f" {basis}" if basis else ""
 
 
 def level(found: Estimate) -> str:
@@ -86,6 +91,6 @@ def _unit(found: Estimate, unit: str) -> tuple[float, str]:
 def _scale(value: float, unit: str) -> tuple[float, str]:
     """Return the unit in which a number is said, as (its size, its name after a space)."""
     if unit != "s":
-        return 1.0, ""
+        return 1.0, f" {unit}".rstrip()
     size, name = (1e-3, "ms") if 0 < value < 0.9995 else time_unit(value)
     return size, f" {name}"

@@ -68,7 +68,8 @@ class Algorithm(Section):
 
     `parameters`: typed keyword arguments for the program; `table`: the table as the user wrote it;
     `written`: its parameters with those of [optimizer], as written; `notes`: effects of other
-    tables; `bound`: whether its workers never meet, so that it is shown but never picked.
+    tables; `bound`: whether its workers never meet, so that it is shown but never picked;
+    `served`: whether a server is part of it.
     """
 
     name: Name
@@ -78,6 +79,7 @@ class Algorithm(Section):
     written: dict[str, Any]
     notes: tuple[str, ...] = ()
     bound: bool = False
+    served: bool = False
 
     @property
     def words(self) -> str:
@@ -147,6 +149,7 @@ def _algorithm(value: Any, info: ValidationInfo) -> Any:
         "table": value,
         "written": written,
         "bound": programs[name].bound,
+        "served": programs[name].server is not None,
     }
 
 

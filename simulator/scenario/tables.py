@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from paceline.simulator.inputs.units import FlopsPerSecond
 from paceline.simulator.programs.pieces.schedule import Rate
 from paceline.simulator.programs.pieces.transform import TransformOf
 from paceline.simulator.scenario.model_tensors import PRESETS, ddp_buckets
@@ -299,6 +300,15 @@ class Optimizer(Section):
     )
 
 
+class Cap(Section):
+    """The rarest and the latest communication that a search may choose without a loss to see."""
+
+    tau: Count = Field(description="most steps between two averages or exchanges of a worker")
+    delay: int = Field(
+        ge=0, le=10**9, description="most steps that a gradient or average may be late"
+    )
+
+
 class RunSettings(Section):
     """Length, repetitions and evaluations of a run."""
 
@@ -308,6 +318,10 @@ class RunSettings(Section):
     duration: Duration | None = Field(default=None, description="time after which the run stops")
     target_loss: Positive | None = Field(default=None, description="the loss to reach")
     seeds: int = Field(default=1, ge=1, le=10**6, description="number of repetitions")
+    cap: Cap | None = Field(
+        default=None,
+        description="what `paceline tune` may choose for the fewest seconds per step",
+    )
     evaluate_every: Count | None = Field(default=None, description="steps between evaluations")
     sampling: Literal["keyed", "aggregate"] = Field(
         default="keyed",
@@ -351,12 +365,38 @@ class ValidationSettings(Section):
 
 
 class Prices(Section):
-    """Prices, in any one currency."""
+    """Prices, in any one currency, and what tokens and utilisation follow from."""
 
+    currency: Annotated[str, Field(min_length=1, max_length=16)] | None = Field(
+        default=None, description='currency of the prices, such as "USD"'
+    )
     node_hour: NonNegative | None = Field(default=None, description="one worker for one hour")
+    device_hour: NonNegative | None = Field(
+        default=None,
+        description="one device for one hour; a worker is one, an island as many as it has",
+    )
     egress_per_gb: NonNegative | None = Field(
         default=None, description="10^9 bytes leaving a region"
     )
+    budget: Positive | None = Field(
+        default=None, description="price up to which `paceline tune` may train, for the best loss"
+    )
+    tokens: Positive | None = Field(
+        default=None, description="tokens per worker and step, where [objective] has none"
+    )
+    flops: Annotated[FlopsPerSecond, Field(gt=0)] | None = Field(
+        default=None, description="peak of one device, of which utilisation (MFU) is a share"
+    )
+    flops_per_token: Positive | None = Field(
+        default=None,
+        description="floating-point operations that training takes per token; left out: 6 per "
+        "parameter of [model]",
+    )
+
+    @property
+    def priced(self) -> bool:
+        """Whether anything has a price: a cost that is not known is not a cost of zero."""
+        return (self.node_hour, self.device_hour, self.egress_per_gb) != (None, None, None)
 
 
 _finite: TypeAdapter[float] = TypeAdapter(Annotated[FiniteFloat, Strict()])

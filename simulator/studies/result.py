@@ -9,6 +9,7 @@ import numpy as np
 
 from paceline.simulator.cluster.workers import ideal_rate
 from paceline.simulator.objectives import plugins
+from paceline.simulator.objectives.basis import loss_basis
 from paceline.simulator.programs import catalogue
 from paceline.simulator.results import (
     bottleneck,
@@ -17,6 +18,7 @@ from paceline.simulator.results import (
     statistics,
     store,
     timeline,
+    units,
     unsaturated,
     usage,
 )
@@ -27,7 +29,6 @@ from paceline.simulator.results.pick import pick
 from paceline.simulator.results.prediction_interval import Unfitted
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.simulator.scenario.tables import Prices
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,7 @@ class Result:
             ideal_rate=ideal_rate(scenario),
             heavy=scenario.heavy_tailed,
         )
-        if scenario.cost == Prices():  # no prices, no cost: that is not a cost of zero
-            summary["cost"] = None
+        summary |= units.summary(scenario, runs)
         named = {
             "label": algorithm.label,
             "name": algorithm.name,
@@ -138,6 +138,11 @@ class Result:
         ]
 
     @cached_property
+    def loss_basis(self) -> str | None:
+        """Say what the loss is the loss of; None where there is no loss."""
+        return loss_basis(self.scenario)
+
+    @cached_property
     def pick(self) -> dict[str, Any]:
         """The algorithm to use, and how sure that is, as `results.pick` returns it."""
         scenario = self.scenario
@@ -146,6 +151,7 @@ class Result:
             scenario.run.target_loss,
             heavy=scenario.heavy_tailed,
             exact=deterministic(scenario),
+            basis=self.loss_basis,
         )
         return dict(statistics.jsonable(found))
 
@@ -184,6 +190,7 @@ class Result:
             "seeds": self.seeds,
             "versions": plugins.versions(scenario.objective),
             "algorithms": self.algorithms,
+            "loss_basis": self.loss_basis,
             "pick": self.pick,
             "notes": self.notes,
         }

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -318,7 +319,19 @@ def test_cost_to_loss_prefers_fewer_bytes_where_these_are_dear():
         ({"run": {"target_loss": None}}, "time-to-loss", "run.target_loss: missing"),
         ({}, "cost-to-loss", "cost: no prices"),
         ({}, "speed", "--objective speed: unknown; choose one of: time-to-loss"),
-        ({"objective": {"kind": "none"}, "run": {"target_loss": None}}, None, "has no loss"),
+        ({"objective": {"kind": "none"}, "run": {"target_loss": None}}, None, "run.cap: missing"),
+        (
+            {"objective": {"kind": "none"}, "run": {"target_loss": None}},
+            "loss-at-deadline",
+            "has no loss",
+        ),
+        ({"run": {"target_loss": None}}, "loss-at-budget", "cost: no prices"),
+        (
+            {"run": {"target_loss": None}, "cost": {"node_hour": 1.0}},
+            "loss-at-budget",
+            "cost.budget: missing",
+        ),
+        ({}, "seconds-per-step", "run.cap: missing"),
     ],
 )
 def test_what_a_goal_lacks_is_said(changes, objective, said):
@@ -719,3 +732,112 @@ def test_the_command_shows_tables_and_writes_figures(tmp_path, monkeypatch, caps
     assert {"tune.json", "tune.png", "tune.svg", "tune-sensitivity.png", ".tune"} <= written
     assert paceline.command_line.run(["tune", "small.toml", "--objective", "cost-to-loss"]) == 2
     assert "no prices" in capsys.readouterr().err
+
+
+# --- without a target
+
+
+PRICED = {"currency": "EUR", "node_hour": 36.0, "egress_per_gb": 2000.0}
+
+
+def budgeted(budget, **run):
+    """Two regions, so that averaging at every step costs egress."""
+    table = world({"local-sgd": {"tau": [1, 8], "lr": [0.1]}}, cost=PRICED | {"budget": budget})
+    table["cluster"] |= {
+        "group": [
+            {"name": "a", "workers": 1, "region": "a"}, {"name": "b", "workers": 1, "region": "b"},
+        ]
+    }  # fmt: skip
+    table["run"] = {"seeds": 2, "evaluate_every": 1} | run
+    return table
+
+
+def test_the_best_loss_for_a_budget_is_that_at_which_it_is_spent():
+    table = budgeted(0.4, duration="1000 s")
+    result = found(table)
+    assert result.objective.name == "loss-at-budget"
+    for row, each in zip(result.rows(result.ranked), result.ranked, strict=True):
+        assert row["cost"] == pytest.approx(0.4)
+        one = parse(
+            {k: v for k, v in table.items() if k != "tune"} | {"algorithm": [each.candidate.table]}
+        )
+        runs = run_seeds(one, one.algorithm[0], range(2))
+        ends = [np.interp(0.4, run.curve["cost"], run.curve["time"]) for run in runs]
+        losses = [statistics.loss_at(run, end) for run, end in zip(runs, ends, strict=True)]
+        assert row["value"] == pytest.approx(np.mean(losses))
+        assert row["used"]["days"]["mean"] == pytest.approx(np.mean(ends) / 86400)
+    rare, often = result.rows(result.ranked)
+    assert rare["used"]["days"]["mean"] > 1.5 * often["used"]["days"]["mean"]
+    assert "for 0.400 EUR" in result.sentence
+    assert "a stand-in, not your model" in result.sentence
+    sooner = found(budgeted(0.4, duration="2 s"))
+    assert {row["cost"] < 0.4 for row in sooner.rows(sooner.ranked)} == {True}
+    assert found(budgeted(0.4, steps=5000)).rows(result.ranked)[0]["cost"] == pytest.approx(0.4)
+
+
+def test_the_price_of_a_target_has_its_currency(capsys):
+    table = budgeted(0.4, duration="100 s", target_loss=0.2)
+    result = found(table, objective="cost-to-loss")
+    assert re.search(
+        r"loss 0.2 for [\d.]+ EUR \((?:mean|median), 95 %: [\d.]+ to [\d.]+ EUR", result.sentence
+    )
+    assert result.json()["unit"] == "EUR"
+    assert found(table).objective.name == "time-to-loss"
+    shown = [each for each in terminal.tune(result) if not isinstance(each, str)]
+    assert "cost\n(EUR)" in [column.header for column in shown[1].columns]
+
+
+CAPPED = {
+    "ssgd": {"lr": [0.1]},
+    "local-sgd": {"tau": [1, 4, 8, 64]},
+    "dts": {"delay": [1, 2, 16], "period": [1, 2]},
+    "asgd": {"lr": [0.1]},
+    "d-psgd": {"lr": [0.1]},
+}
+
+
+def capped(tau, delay, tried=CAPPED, **run):
+    table = world(tried, objective={"kind": "none"})
+    table["run"] = {"steps": 64, "seeds": 2, "cap": {"tau": tau, "delay": delay}} | run
+    return table
+
+
+def within(result):
+    return {each.candidate.label for each in result.ranked if each.reached}
+
+
+def test_time_alone_is_tuned_under_a_cap_on_period_and_delay():
+    result = found(capped(4, 0))
+    assert within(result) == {"ssgd lr=0.1", "local-sgd tau=1", "local-sgd tau=4", "d-psgd lr=0.1"}
+    assert result.best.candidate.label == "local-sgd tau=4"
+    assert "with at most 4 steps between averages, 0 late (nothing is said of loss)" in (
+        result.sentence
+    )
+    assert result.json()["loss_basis"] is None
+    assert not any("try values beyond" in each for each in result.warnings)
+    later = within(found(capped(4, 2)))
+    assert "asgd lr=0.1" in later
+    assert {each for each in later if "dts" in each} == {
+        f"dts delay={delay} period={period}" for delay in (1, 2) for period in (1, 2)
+    }
+    never = found(capped(1, 0, {"local-sgd": {"tau": [2, 4]}}))
+    assert never.pick["label"] is None
+    assert never.sentence.endswith("local-sgd tau=2 comes closest.")
+
+
+def test_a_run_that_never_averages_keeps_no_cap():
+    result = found(capped(8, 4, {"local-sgd": {"tau": [8, 1000]}}))
+    assert within(result) == {"local-sgd tau=8"}
+
+
+def test_a_search_without_a_loss_has_tables_a_page_and_resumes(tmp_path):
+    table = capped(8, 2)
+    whole = found(table, out=tmp_path / "a")
+    again = found(table, out=tmp_path / "a")
+    assert again.resumed == again.runs
+    assert again.rows(again.ranked) == whole.rows(whole.ranked)
+    ranking = terminal.tune(whole)[0]
+    assert "time per step" in [column.header for column in ranking.columns]
+    page = paceline.report([tmp_path / "a"]).read_text("utf-8")
+    assert "nothing is said of loss" in page
+    assert "beyond the cap" in page

@@ -8,6 +8,8 @@ from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_u
 from paceline.simulator.reports.explore import address, export, picture, words
 from paceline.simulator.reports.explore.controls import Control
 from paceline.simulator.reports.explore.views import Explorer, View
+from paceline.simulator.results import units
+from paceline.simulator.results.columns import amounts_shown, in_units
 
 STORES = ("ask", "answer", "poll", "news", "told", "moved", "heard")
 """What explore.js and the callbacks tell each other."""
@@ -61,6 +63,7 @@ def _layout(explorer: Explorer, title: str) -> html.Div:
         html.Div(id="error", **_aria({"aria-label": "Error against time"})),
         html.P(caption, className="caption"),
         html.Div(id="spent", style={"height": f"{rows}px"}, **spent),
+        html.Div(id="units"),
         html.H2("In theory"),
         html.Dl(id="theory"),
     ]
@@ -128,6 +131,7 @@ def _wire(app: Dash, explorer: Explorer, overrides: list[str]) -> None:
 
     @app.callback(
         Output("theory", "children"),
+        Output("units", "children"),
         Output("pick", "children"),
         Output("shown", "children"),
         Output("problems", "children"),
@@ -153,6 +157,7 @@ def _wire(app: Dash, explorer: Explorer, overrides: list[str]) -> None:
         }
         return (
             _theory(view),
+            _units(view),
             view.pick,
             view.shown,
             no_update if ask.get("phase") == "more" else " ".join(view.problems),
@@ -188,3 +193,18 @@ def _theory(view: View) -> list[Any]:
     )
     rows = words.said(view.scenario, until)
     return [each for term, value in rows for each in (html.Dt(term), html.Dd(value))]
+
+
+def _units(view: View) -> list[Any]:
+    """Tabulate whole runs in units of the trade; nothing where none is set."""
+    names = zip(view.labels, view.parts, strict=True)
+    runs = {name: part.runs for name, part in names if part.runs and part.share == 1}
+    rows = {name: units.summary(view.scenario, own) for name, own in runs.items()}
+    until, what = amounts_shown([*rows.values()], view.scenario.run.target_loss)
+    cells = in_units([*rows.values()], until, view.scenario.cost.currency)
+    if not cells:
+        return []
+    lines = [[name, *(cell(row) for cell in cells.values())] for name, row in rows.items()]
+    body = [html.Tr([html.Th(line[0], scope="row"), *map(html.Td, line[1:])]) for line in lines]
+    head = html.Tr([html.Th(each, scope="col") for each in ("", *cells)])
+    return [html.H2(what.capitalize()), html.Div(html.Table([html.Thead(head), html.Tbody(body)]))]

@@ -17,7 +17,7 @@ from paceline.simulator.reports.page.series import (
 )
 from paceline.simulator.results.figures.curves import in_picture
 from paceline.simulator.results.intervals import stated
-from paceline.simulator.results.statistics import time_unit
+from paceline.simulator.results.statistics import PREFIXES, time_unit
 
 SPAN = 25  # where durations differ by more than this factor, the axis is logarithmic
 DECADE = 10
@@ -70,8 +70,8 @@ def _factor(curves: object, column: str, axis: str) -> tuple[float, str]:
     if column != "bytes":
         return 1.0, axis
     most = max(float(np.nanmax(values)) for _, values in curves)  # type: ignore[attr-defined]
-    power = min(max(int(math.log10(most) // 3), 0), len(parts.BYTES) - 1) if most > 0 else 0
-    return 1000.0**power, f"{axis} ({parts.BYTES[power]})"
+    power = min(max(int(math.log10(most) // 3), 0), len(PREFIXES) - 1) if most > 0 else 0
+    return 1000.0**power, f"{axis} ({PREFIXES[power]}B)"
 
 
 def _traces(

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict  # typing's own is not enough for pydantic before 3.12
 
-from paceline.simulator.results.schema import About, Owned, Pick, RunTable, Statistic, Table
+from paceline.simulator.results.schema import About, Mean, Owned, Pick, RunTable, Statistic, Table
 
 COMPARISON, TUNE, SWEEP = "comparison.json", "tune.json", "sweep.json"
 FARTHEST = 1e100  # largest number drawn: sums of such numbers stay finite
@@ -57,6 +57,9 @@ class _Configuration(_Named, Estimated):
     seeds: int
     reached: int
     stopped: str | None
+    tokens_per_second: NotRequired[Number]
+    mfu: NotRequired[Number]
+    used: NotRequired[dict[str, Mean] | None]
 
 
 class _ChangedWorld(TypedDict):  # the scenario with one input changed
@@ -73,6 +76,8 @@ class _ChangedWorld(TypedDict):  # the scenario with one input changed
 class _Tune(PageDocument):
     objective: str
     measure: str
+    unit: NotRequired[str]
+    loss_basis: NotRequired[str | None]
     ranking: Annotated[list[_Configuration], Field(min_length=1)]
     ties: list[_Named]
     simplest: str
@@ -93,6 +98,7 @@ class _Sweep(PageDocument):  # without its rows, which are in sweep.csv
     points: list[Table]
     picks: NotRequired[list[_PointPick]]
     bounds: NotRequired[list[str]]
+    loss_basis: NotRequired[str | None]
 
 
 class SweepRow(TypedDict):

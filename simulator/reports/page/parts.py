@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.simulator.results.intervals import Estimate
-from paceline.simulator.results.statistics import number
+from paceline.simulator.results.statistics import said
 
 Json = dict[str, Any]
-BYTES = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 @dataclass(frozen=True)
@@ -129,11 +128,4 @@ def percent(share: float | None, digits: int = 0) -> str:
 
 def size(count: float | None) -> str:
     """Write a number of bytes with its unit, in powers of 1000; "-" for None."""
-    if count is None:
-        return "-"
-    power = 0
-    while abs(count) >= 999.5 and power < len(BYTES) - 1:
-        count /= 1000
-        power += 1
-    unit = BYTES[power]
-    return f"{count:.0f} {unit}" if not power else f"{number(count)} {unit}"
+    return said(count, "B")

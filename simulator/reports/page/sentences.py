@@ -31,7 +31,8 @@ MARGIN, SURE, CHANGE = "By how much?", "How sure is that?", "What would change t
 
 @dataclass(frozen=True)
 class RunVerdict:
-    """The verdict of one RUN. `facts`: questions and their answers; `decided`: the pick is."""
+    """The verdict of one RUN. `facts`: questions and their answers; `decided`: the pick is.
+    `basis`: what the loss is the loss of."""
 
     run: str
     headline: str
@@ -41,6 +42,7 @@ class RunVerdict:
     decided: bool = False
     value: str = "-"
     within: str = "-"
+    basis: str = ""
 
 
 def verdict(found: FoundRun) -> RunVerdict:
@@ -60,11 +62,12 @@ def verdict(found: FoundRun) -> RunVerdict:
         (CHANGE, [*filter(None, _change(found, groups, pick))]),
     ]
     say = number if pick["measure"] == "loss" else human
+    basis = "" if pick["measure"] == "seconds_per_step" else run.summary.get("loss_basis") or ""
     if pick["measure"] == "reached":
-        return RunVerdict(found.name, said, pick["sentence"], facts, best, sure)
+        return RunVerdict(found.name, said, pick["sentence"], facts, best, sure, basis=basis)
     within = wording.qualified(stated(pick, "value"), _unit(pick["measure"]))
     value = say(pick["value"])
-    return RunVerdict(found.name, said, pick["sentence"], facts, best, sure, value, within)
+    return RunVerdict(found.name, said, pick["sentence"], facts, best, sure, value, within, basis)
 
 
 def _unit(measure: str) -> str:

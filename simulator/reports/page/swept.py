@@ -45,7 +45,9 @@ def verdict(found: FoundRun) -> RunVerdict:
         either = dict.fromkeys(label for pick in picks.values() for label in _open(pick))
         headline = undecided([best, *(label for label in either if label != best)])
     many = few(len(points), "point", "points")
-    sentence = f"Smallest {column.words}, known at 95 %: {', '.join(said)} of {many}."
+    basis = "" if column.key == "seconds_per_step" else sweep.get("loss_basis") or ""
+    known = f"Smallest {column.words}, known at 95 %: {', '.join(said)} of {many}"
+    sentence = f"{known}{wording.on(basis and f'({basis})')}."
     change = [f"At {'; '.join(names)}: {label}." for label, names in wins.items() if label != best]
     change += [f"At {name}: undecided, {any_of(_open(picks[name]))}." for name in unsure]
     none = [f"None of the values of {', '.join(sweep['vary'])} that were tried."]
@@ -54,7 +56,7 @@ def verdict(found: FoundRun) -> RunVerdict:
         (SURE, [f"The first is known at 95 % at {len(picks) - len(unsure)} of {many}."]),
         (CHANGE, change[:CHANGES] or none),
     ]
-    return RunVerdict(found.name, headline, sentence, facts, best, sure)
+    return RunVerdict(found.name, headline, sentence, facts, best, sure, basis=basis)
 
 
 def _open(pick: Row) -> list[str]:

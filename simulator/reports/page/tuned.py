@@ -1,16 +1,20 @@
 """The verdict of a search; its ranking, and the cost of being wrong about an input."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from paceline.simulator.reports.page import parts, sentences
+from paceline.simulator.reports.page import compared, parts, sentences
 from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.results import wording
+from paceline.simulator.results.columns import WHOLE
 from paceline.simulator.results.intervals import Estimate, stated
 from paceline.simulator.results.pick import ENOUGH, ONE_SEED, decided, headline
-from paceline.simulator.results.statistics import human, number, time_unit
+from paceline.simulator.results.statistics import said, time_unit
 from paceline.simulator.results.usage import few
 from paceline.simulator.studies.tune.costs import cost, notes
+from paceline.simulator.studies.tune.objective import PACE
 
 SHOWN = 20  # configurations in the figure and the first table; the others are folded
 FOLDED = 300
@@ -20,15 +24,18 @@ Say = Callable[[Any], str]
 
 
 def _unit(tune: Row) -> str:
-    """Return the unit of a search's values: "s", or "" for a loss or money."""
-    return "s" if tune["objective"] == "time-to-loss" else ""
+    """Return the unit of a search's values; earlier versions wrote none."""
+    return str(tune.get("unit", "s" if tune["objective"] == "time-to-loss" else ""))
+
+
+def _of_pace(tune: Row) -> bool:
+    """Whether the search was for the fewest seconds per step, without a loss."""
+    return bool(tune["objective"] == PACE)
 
 
 def _says(tune: Row) -> Say:
-    """Return the function that writes a search's values: as times, or as numbers."""
-    if _unit(tune):
-        return human
-    return lambda value: "-" if value is None else number(value)
+    """Return the function that writes a search's values."""
+    return partial(said, unit=_unit(tune))
 
 
 def verdict(found: FoundRun) -> sentences.RunVerdict:
@@ -48,7 +55,7 @@ def verdict(found: FoundRun) -> sentences.RunVerdict:
     within = wording.qualified(stated(pick, "value"), _unit(tune))
     return sentences.RunVerdict(
         found.name, headline(pick), tune["sentence"], facts, pick["label"], decided(pick),
-        say(pick["value"]), within,
+        say(pick["value"]), within, "" if _of_pace(tune) else tune.get("loss_basis") or "",
     )  # fmt: skip
 
 
@@ -167,14 +174,19 @@ def ranking(found: FoundRun, place: int) -> parts.PageSection:
     assert tune is not None
     say, rows = _says(tune), tune["ranking"]
     pick, figure = _picked(tune), _figure(tune, place)
-    lead = "Filled: the best, and all not known to be worse. Bars: 95 % over seeds."
+    lead = (
+        "Filled: the best, and all not known to be worse. Bars: 95 % over seeds; none for those "
+        "given up early."
+    )
     heading = (
         f"The best of {len(rows)} configurations is known"
         if decided(pick)
         else f"{len(_alternatives(tune))} of {few(len(rows), 'configuration', 'configurations')} "
         "may be the best"
     )
-    return parts.PageSection(f"tune-{place}", heading, lead, [figure], _tables(tune, say))
+    return parts.PageSection(
+        f"tune-{place}", heading, lead, [figure], _tables(tune, say, found.currency)
+    )
 
 
 def _figure(tune: Row, place: int) -> parts.Figure:
@@ -182,18 +194,17 @@ def _figure(tune: Row, place: int) -> parts.Figure:
     good = _alternatives(tune)
     shown = [row for row in rows[:SHOWN] if row["value"] is not None][::-1]
     worst = max((row["value"] for row in shown), default=1.0)
-    in_time = tune["objective"] == "time-to-loss"
-    scale, name = time_unit(worst) if in_time else (1.0, "")
+    scale, name = time_unit(worst) if _unit(tune) == "s" else (1.0, _unit(tune))
     data = [
         _dots([row for row in shown if (row["label"] in good) == alike], scale, name, alike)
         for alike in (True, False)
     ]
-    most = max((edge for row in shown for edge in stated(row, "value").span), default=1.0)
+    most = max((edge for row in shown for edge in _bar(row).span), default=1.0)
     title = f"{tune['measure']} ({name})" if name else tune["measure"]
     layout: parts.Json = {
         "xaxis": {
             "title": {"text": parts.literal(title)},
-            "range": [0, 1.05 * min(most, 2 * worst) / scale],
+            "range": [0, 1.05 * most / scale],
         },
         "yaxis": parts.categories(row["label"] for row in shown),
     }
@@ -203,7 +214,7 @@ def _figure(tune: Row, place: int) -> parts.Figure:
 
 def _dots(rows: Sequence[Row], scale: float, unit: str, filled: bool) -> parts.Json:
     """Draw values with their intervals."""
-    found = [stated(row, "value") for row in rows]
+    found = [*map(_bar, rows)]
     colour = "--c0" if filled else "--c1"
     return {
         "type": "scatter",
@@ -216,18 +227,25 @@ def _dots(rows: Sequence[Row], scale: float, unit: str, filled: bool) -> parts.J
     }
 
 
+def _bar(row: Row) -> Estimate:
+    """Return a value with its interval, unless given up early: that of two seeds dwarfs others."""
+    found = stated(row, "value")
+    return replace(found, interval=None) if row["stopped"] else found
+
+
 def _alternatives(tune: Row) -> set[str]:
     """Return the labels of the best and of all that are not known to be worse."""
     pick = _picked(tune)
     return {tune["ranking"][0]["label"], *pick.get("alternatives", pick["ties"])}
 
 
-def _tables(tune: Row, say: Say) -> list[parts.PageTable]:
+def _tables(tune: Row, say: Say, currency: str) -> list[parts.PageTable]:
     def value(row: Row) -> str:
         if row["value"] is not None:
             return say(row["value"])
-        return f"above {say(row['at_least'])}" if row["at_least"] else "not reached"
+        return f"above {say(row['at_least'])}" if row["at_least"] else missed
 
+    missed = "beyond the cap" if _of_pace(tune) else "not reached"
     best, pick = tune["ranking"][0]["label"], _picked(tune)
     apart = pick.get("not_separated", pick["ties"])
     ties = {pick["label"], *pick["ties"]}.difference(apart)
@@ -251,7 +269,11 @@ def _tables(tune: Row, say: Say) -> list[parts.PageTable]:
         for row in tune["ranking"]
     ]
     caption = "Configurations, best first"
-    return parts.folded(caption, columns, rows, texts=2, shown=SHOWN, most=FOLDED)
+    used = [(row["label"], row) for row in tune["ranking"][:SHOWN]]
+    return [
+        *parts.folded(caption, columns, rows, texts=2, shown=SHOWN, most=FOLDED),
+        *compared.units(used, WHOLE, f"What each takes: {tune['measure']}", currency),
+    ]
 
 
 def sensitivity(found: FoundRun, place: int) -> parts.PageSection | None:

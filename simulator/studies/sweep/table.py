@@ -5,17 +5,23 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from paceline.simulator.cluster.workers import ideal_rate
 from paceline.simulator.inputs import csv_cells, messages
 from paceline.simulator.objectives import plugins
-from paceline.simulator.results import divergence, statistics
-from paceline.simulator.results.columns import RESULT_COLUMNS, Conditions, estimate_columns
+from paceline.simulator.objectives.basis import loss_basis
+from paceline.simulator.results import divergence, statistics, units
+from paceline.simulator.results.columns import (
+    RESULT_COLUMNS,
+    UNIT_COLUMNS,
+    Conditions,
+    ResultColumn,
+    estimate_columns,
+)
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.simulator.scenario.tables import Prices
 from paceline.simulator.studies.sweep.picks import picked
 from paceline.simulator.studies.sweep.points import Point, value
 
@@ -37,7 +43,8 @@ class SweepResult:
     None stands for what cannot be had, such as the mean time to a target that some seed never
     reached. `versions`: of all that the numbers depend on. `picks`:
     the verdict at each point, as `picks.picked` returns it; `bounds`: labels of the algorithms
-    that are never picked. `resumed` counts the runs kept from before.
+    that are never picked. `resumed` counts the runs kept from before. `loss_basis`: what
+    the loss of every point is the loss of; None where points differ, or have none.
     """
 
     scenario: Scenario
@@ -49,6 +56,7 @@ class SweepResult:
     picks: list[Row]
     bounds: list[str]
     resumed: int = 0
+    loss_basis: str | None = None
 
     @cached_property
     def vary(self) -> dict[str, list[Any]]:
@@ -80,6 +88,7 @@ class SweepResult:
             "points": len(self.points),
             "rows": self.rows,
             "picks": self.picks,
+            "loss_basis": self.loss_basis,
             "versions": self.versions,
             "notes": self.notes,
         }
@@ -94,17 +103,18 @@ def measured(scenario: Scenario, runs: Sequence[Run]) -> Record:
     given = Conditions(
         target=scenario.run.target_loss,
         step_alone=workers / ideal if ideal else 0,
-        priced=scenario.cost != Prices(),  # no prices, no cost: that is not a cost of zero
+        used=partial(units.used, scenario),
     )
     heavy = scenario.heavy_tailed
     summary = statistics.summarise(
         runs, target=given.target, workers=workers, ideal_rate=ideal, heavy=heavy
     )
-    if not given.priced:
-        summary["cost"] = None
-    each = [_numbers(run, given) for run in runs]
+    summary |= units.summary(scenario, runs)
+    known = (each for each in UNIT_COLUMNS if each.key != "cost")  # that is `total_cost`
+    columns = [*RESULT_COLUMNS, *(k for k in known if k.of_run(runs[0], given) is not None)]
+    each = [_numbers(run, given, columns) for run in runs]
     row: Row = {}
-    for column in RESULT_COLUMNS:
+    for column in columns:
         name, values = column.key, [run[column.key] for run in each]
         row[name] = column.of_summary(summary)
         over_seeds = None if None in values else column.estimate(values, heavy)
@@ -127,11 +137,11 @@ def measured(scenario: Scenario, runs: Sequence[Run]) -> Record:
     return dict(statistics.jsonable(found))
 
 
-def _numbers(run: Run, given: Conditions) -> Row:
-    """Return `RESULT_COLUMNS` and `SHARES` of one run."""
+def _numbers(run: Run, given: Conditions, columns: Iterable[ResultColumn]) -> Row:
+    """Return `columns` and `SHARES` of one run."""
     total = sum(run.seconds.values())
     shares = {f"{kind}_share": spent / total for kind, spent in run.seconds.items() if total}
-    numbers = {column.key: column.of_run(run, given) for column in RESULT_COLUMNS}
+    numbers = {column.key: column.of_run(run, given) for column in columns}
     return numbers | dict.fromkeys(SHARES) | shares
 
 
@@ -166,9 +176,10 @@ def collected(
         for label, algorithm in zip(names, scenario.algorithm, strict=True)
         if algorithm.bound
     }
+    bases = {*map(loss_basis, scenarios)}
     return SweepResult(
         base, values, _even(rows), _even(seed_rows), told_of, versions, picks, sorted(bounds),
-        resumed,
+        resumed, bases.pop() if len(bases) == 1 else None,
     )  # fmt: skip
 
 

@@ -60,7 +60,7 @@ def value(result: "TuneResult") -> "Figure | None":
     if len(out) < len(families):
         families = {name: found for name, found in families.items() if name not in out}
     size, unit = 1.0, result.objective.says
-    if result.objective.name == "time-to-loss":
+    if result.objective.unit == "s":
         size, name = time_unit(result.rows([result.best])[0]["at_least"])
         unit = f"{unit} ({name})"
     keys = {name: _key(found) for name, found in families.items()}

@@ -1,20 +1,31 @@
 """The objective of a search: one number per run, to be minimised (time, loss or cost)."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from paceline.simulator.errors import InputError
+from paceline.simulator.results import units, wording
 from paceline.simulator.results.divergence import diverged
 from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import at, crossing, human, loss_at, number
+from paceline.simulator.results.statistics import (
+    at,
+    crossing,
+    human,
+    loss_at,
+    number,
+    said,
+    seconds_per_step,
+)
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.scenario.tables import NoObjective
+from paceline.simulator.scenario.tables import Cap, NoObjective
 
-OBJECTIVES = ("time-to-loss", "loss-at-deadline", "cost-to-loss")
+PACE = "seconds-per-step"
+OBJECTIVES = ("time-to-loss", "loss-at-deadline", "cost-to-loss", "loss-at-budget", PACE)
 NEVER = 1e12  # above the value of any run
 FARTHEST = 10.0  # the largest gap: that of a diverged run
 
@@ -22,19 +33,22 @@ FARTHEST = 10.0  # the largest gap: that of a diverged run
 class Score(NamedTuple):
     """The score of one run.
 
-    `value`: seconds, loss or money; infinite where the target was not reached. `gap`: the share of
-    the way to the target left at the end, in the logarithm of the loss (1: no progress). `ran`: the
-    seconds that the run was given, infinite where its steps ended it. `notes`: those of the run.
+    `value`: seconds, loss or money; infinite where the target was not reached, or the cap not kept.
+    `gap`: the share of the way to the target left at the end, in the logarithm of the loss (1: no
+    progress), or how many times the cap was exceeded. `ran`: the seconds that the run was given,
+    infinite where its steps ended it. `notes`: those of the run. `used`: what `units.used` says it
+    had used when it had the value.
     """
 
     value: float
     gap: float
     ran: float
     notes: tuple[str, ...] = ()
+    used: Mapping[str, float] | None = None
 
     @property
     def reached(self) -> bool:
-        """Whether the run reached the target, or has a final loss."""
+        """Whether the run reached the target, has a final loss, or kept the cap."""
         return math.isfinite(self.value)
 
     @property
@@ -50,10 +64,12 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True)
 class TuningObjective:
-    """The quantity to minimise: time or cost to reach `target`, or the loss at `deadline`.
+    """The quantity to minimise: time or cost to `target`, a loss, or seconds per step.
 
-    `deadline`: seconds; `second`: lower bound on the cost of a second of a run, in the unit of
-    the value; `heavy`: the value depends on times without a finite variance.
+    The loss is that at `deadline` (seconds) or, if sooner, once `budget` is spent; seconds per step
+    are those of runs that keep the `cap`. `currency`: of prices; `second`: lower bound on the cost
+    of a second of a run, in the unit of the value; `heavy`: the value depends on times without a
+    finite variance. `basis`: what the loss is the loss of.
     """
 
     name: str
@@ -61,27 +77,48 @@ class TuningObjective:
     deadline: float | None = None
     second: float = 0.0
     heavy: bool = False
+    budget: float | None = None
+    cap: Cap | None = None
+    currency: str = ""
+    basis: str | None = None
 
     def score(self, run: Run, scenario: Scenario) -> Score:
         """Score a finished run of `scenario`. Raises InputError where it starts at the target."""
         notes, given = tuple(run.notes), scenario.run
         ended = given.duration is None or (given.steps is not None and run.steps >= given.steps)
         ran = math.inf if ended else given.duration or math.inf
-        if self.target is None:
-            assert self.deadline is not None
-            loss = loss_at(run, self.deadline)
-            return Score(loss if math.isfinite(loss) else math.inf, FARTHEST, ran, notes)
+        time, gap = run.duration, FARTHEST
+        if self.cap:
+            gap = beyond(run, self.cap)
+            value = seconds_per_step(run) if gap <= 1 and not run.stall else math.inf
+        elif self.target is None:
+            time = self._end(run)
+            loss = loss_at(run, time)
+            value = loss if math.isfinite(loss) else math.inf
+        else:
+            value = time = self._reached(run, self.target, scenario.file)
+            if self.name == "cost-to-loss" and math.isfinite(time):
+                value = at(run, time, "cost")
+            gap = self._gap(run)
+        return Score(value, gap, ran, notes, units.used(scenario, run, time))
+
+    def _end(self, run: Run) -> float:
+        """Return the time (seconds) at which the loss counts."""
+        assert self.deadline is not None
+        if self.budget is None:
+            return self.deadline
+        spent = float(np.interp(self.budget, run.curve["cost"], run.curve["time"]))
+        return min(self.deadline, spent)
+
+    @staticmethod
+    def _reached(run: Run, target: float, file: str) -> float:
         start = run.curve["loss"][0]
-        if start <= self.target:
+        if start <= target:
             raise InputError(
-                f"{scenario.file}: run.target_loss = {self.target:g}: reached at the start "
+                f"{file}: run.target_loss = {target:g}: reached at the start "
                 f"(loss {start:.4g}); write a smaller one"
             )
-        time = crossing(run, self.target)
-        value = time
-        if self.name == "cost-to-loss" and math.isfinite(time):
-            value = at(run, time, "cost")
-        return Score(value, self._gap(run), ran, notes)
+        return crossing(run, target)
 
     def _gap(self, run: Run) -> float:
         losses = np.asarray(run.curve["loss"])
@@ -96,6 +133,8 @@ class TuningObjective:
         """Return the value of a run, or a lower bound if it was cut before the target."""
         if score.reached:
             return score.value
+        if self.cap:
+            return math.inf
         return score.ran * self.second if self.second else 0.0
 
     def horizon(self, value: float) -> float:
@@ -103,63 +142,129 @@ class TuningObjective:
         return value / self.second if self.second else math.inf
 
     @property
+    def within(self) -> str:
+        """The limits in words: the deadline, the budget or the cap."""
+        if self.cap:
+            return f"with at most {self.cap.tau} steps between averages, {self.cap.delay} late"
+        if self.budget is not None:
+            return f"for {said(self.budget, self.currency)}"
+        return f"after {human(self.deadline)}"
+
+    @property
+    def on(self) -> str:
+        """What the loss is the loss of, or the cap, to stand after a value."""
+        return f" {self.within} (nothing is said of loss)" if self.cap else wording.on(self.basis)
+
+    @property
+    def until(self) -> str:
+        """When a run's units of the trade are read, in words."""
+        if self.cap:
+            return "in the whole run"
+        return self.within if self.target is None else f"to loss {self.target:g}"
+
+    @property
+    def missed(self) -> str:
+        """Words for a run without a value."""
+        return "beyond the cap" if self.cap else "not reached"
+
+    @property
     def says(self) -> str:
         """The name of the value, for tables and axes."""
+        if self.cap:
+            return "time per step"
         if self.target is None:
-            return f"loss after {human(self.deadline)}"
+            return f"loss {self.within}"
         return f"{'time' if self.name == 'time-to-loss' else 'cost'} to loss {self.target:g}"
 
     def sentence(self, value: float) -> str:
         """Return a value in words."""
+        if self.cap:
+            return f"{human(value)} per step"
         if self.target is None:
-            return f"loss {number(value)} after {human(self.deadline)}"
+            return f"loss {number(value)} {self.within}"
         between = "after" if self.name == "time-to-loss" else "for"
         return f"loss {self.target:g} {between} {self.show(value)}"
 
     @property
     def unit(self) -> str:
-        """The unit of a value: "s", or "" for a loss or money."""
-        return "s" if self.name == "time-to-loss" else ""
+        """The unit of a value: "s", a currency, or "" for a loss or money."""
+        if self.name == "cost-to-loss":
+            return self.currency
+        return "s" if self.name in ("time-to-loss", PACE) else ""
 
     @property
     def show(self) -> Callable[[float | None], str]:
         """The function that formats a value for reading."""
-        if self.name == "time-to-loss":
-            return human
-        return lambda value: "-" if value is None else number(value)
+        return partial(said, unit=self.unit)
 
 
-def tuning_objective(scenario: Scenario, name: str | None) -> TuningObjective:
-    """Return the objective called `name`; None: time-to-loss if there is a target, else the loss.
+def beyond(run: Run, cap: Cap) -> float:
+    """Return how many times a run communicates too seldom, or too late; at most 1: it keeps `cap`.
 
-    The deadline is run.duration, or open where there is none. Raises InputError where the scenario
-    lacks what the objective needs.
+    A run without collectives, of a server or gossip, exchanges at every step. Updates of a server,
+    and averagings, count as so many steps of each worker as they stand for.
+    """
+    periods = [each for each in run.curve["tau"] if math.isfinite(each)]
+    tau = max(periods, default=1.0 if run.staleness else run.steps)  # else nobody communicated
+    step = 1.0 if run.staleness_unit == "steps" or not run.updates else run.steps / run.updates
+    delay = max(run.staleness, default=0) * step
+    return max(tau / cap.tau, (1 + delay) / (1 + cap.delay))
+
+
+def tuning_objective(
+    scenario: Scenario, name: str | None, basis: str | None = None
+) -> TuningObjective:
+    """Return the objective called `name`; None: time-to-loss if there is a target, else the loss
+    at the budget or deadline that is set, or seconds per step where there is no loss.
+
+    The deadline is run.duration, or open where there is none. `basis`: what the loss is the loss
+    of. Raises InputError where the scenario lacks what the objective needs.
     """
     file, run, cost = scenario.file, scenario.run, scenario.cost
     if name is None:
         name = "time-to-loss" if run.target_loss else "loss-at-deadline"
+        name = "loss-at-budget" if cost.budget and not run.target_loss else name
+        name = PACE if isinstance(scenario.objective, NoObjective) else name
     if name not in OBJECTIVES:
         raise InputError(f"--objective {name}: unknown; choose one of: {', '.join(OBJECTIVES)}")
+    heavy = scenario.heavy_tailed
+    if name == PACE:
+        if run.cap is None:
+            raise InputError(
+                f"{file}: run.cap: missing; without a loss the rarest and latest communication is "
+                "always the fastest; write run.cap = { tau = 16, delay = 4 }, the most steps that "
+                "your training bears, or choose another objective.kind"
+            )
+        return TuningObjective(name, heavy=heavy, cap=run.cap)
     if isinstance(scenario.objective, NoObjective):
         raise InputError(
-            f'{file}: objective.kind = "none": has no loss to tune by; choose an objective such as '
-            'objective.kind = "quadratic" or "softmax"'
+            f'{file}: objective.kind = "none": has no loss, which {name} is about; choose an '
+            'objective such as objective.kind = "quadratic" or "softmax", or --objective '
+            "seconds-per-step"
         )
     if name == "loss-at-deadline":
-        return TuningObjective(name, deadline=run.duration)
+        return TuningObjective(name, deadline=run.duration, basis=basis)
+    priced = cost.node_hour or cost.device_hour or cost.egress_per_gb
+    second = units.price_per_second(scenario, served=False)
+    about = {"currency": cost.currency or "", "basis": basis}
+    if name in ("cost-to-loss", "loss-at-budget") and not priced:
+        raise InputError(
+            f"{file}: cost: no prices, and {name} is about them; write cost.node_hour = 1.5, "
+            "cost.egress_per_gb = 0.08, or both"
+        )
+    if name == "loss-at-budget":
+        if cost.budget is None:
+            raise InputError(
+                f"{file}: cost.budget: missing, and {name} is about it; write cost.budget = 500"
+            )
+        ends = [run.duration or math.inf, cost.budget / second if second else math.inf]
+        deadline = min(ends) if min(ends) < math.inf else None
+        return TuningObjective(name, deadline=deadline, budget=cost.budget, **about)
     if run.target_loss is None:
         raise InputError(
             f"{file}: run.target_loss: missing, and {name} is about reaching it; write "
             "run.target_loss = 0.1, or choose --objective loss-at-deadline"
         )
     if name == "time-to-loss":
-        heavy = scenario.heavy_tailed
-        return TuningObjective(name, target=run.target_loss, second=1.0, heavy=heavy)
-    if not (cost.node_hour or cost.egress_per_gb):
-        raise InputError(
-            f"{file}: cost: no prices, and cost-to-loss is about them; write cost.node_hour = 1.5, "
-            "cost.egress_per_gb = 0.08, or both"
-        )
-    nodes = scenario.cluster.workers
-    second = nodes * (cost.node_hour or 0.0) / 3600
-    return TuningObjective(name, run.target_loss, second=second, heavy=scenario.heavy_tailed)
+        return TuningObjective(name, run.target_loss, second=1.0, heavy=heavy, basis=basis)
+    return TuningObjective(name, run.target_loss, second=second, heavy=heavy, **about)

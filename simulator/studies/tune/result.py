@@ -68,9 +68,13 @@ class TuneResult:
         """The answer in a sentence."""
         best, target, seeds = self.best, self.objective.target, len(self.seeds)
         if not best.reached:
+            if self.objective.cap:
+                label = best.candidate.label
+                return f"No configuration runs {self.objective.within}; {label} comes closest."
             if best.diverged or target is None:
                 return "Every configuration diverged; try smaller learning rates."
-            return f"{best.candidate.label} came closest to loss {target:g}; no seed reached it."
+            near = f"{best.candidate.label} came closest to loss {target:g}{self.objective.on}"
+            return f"{near}; no seed reached it."
         found = self._verdict
         said = self._reached(found["label"])
         if self.simplest is not best:
@@ -85,10 +89,10 @@ class TuneResult:
         seeds, target = len(self.seeds), self.objective.target
         if label not in self.order.estimates:
             often = f"{self.best.reached} of {seeds} seeds"
-            return f"{label}: reached loss {target:g} with {often}"
+            return f"{label}: reached loss {target:g} with {often}{self.objective.on}"
         found = self.order.estimates[label]
         spread = wording.sentence(found, self.objective.unit, seeds)
-        return f"{label}: {self.objective.sentence(found.value)}{spread}"
+        return f"{label}: {self.objective.sentence(found.value)}{spread}{self.objective.on}"
 
     @property
     def pick(self) -> dict[str, Any]:
@@ -124,6 +128,8 @@ class TuneResult:
             "scenario": {"title": scenario.title, "file": scenario.file},
             "objective": self.objective.name,
             "measure": self.objective.says,
+            "unit": self.objective.unit,
+            "loss_basis": self.objective.basis,
             "seeds": self.seeds,
             "best": self.rows([self.best])[0],
             "ties": self.rows(self.tied),

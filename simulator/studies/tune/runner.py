@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import partial
 
 from paceline.simulator.objectives import plugins
@@ -66,10 +66,11 @@ class TuneDirectory(store.RecordDirectory):
     def score(self, key: str) -> Score | None:
         """Return the score kept under `key`; None where there is none, or no valid one."""
         try:
-            value, gap, ran, notes = self.kept[key]
+            value, gap, ran, notes, used = self.kept[key]
             value, ran = (math.inf if each is None else float(each) for each in (value, ran))
-            return Score(value, float(gap), ran, tuple(map(str, notes)))
-        except (KeyError, TypeError, ValueError):
+            amounts = {k: math.inf if each is None else float(each) for k, each in used.items()}
+            return Score(value, float(gap), ran, tuple(map(str, notes)), amounts)
+        except (AttributeError, KeyError, TypeError, ValueError):
             return None
 
 
@@ -127,7 +128,7 @@ class Runner:
         """
         if self.directory is None or self.execution.programs is not None:
             return {}
-        objective = store.dump(astuple(self.objective))
+        objective = repr(self.objective).encode()
         scenario, engine = request.scenario, self.execution.engine
         return {
             seed: hashlib.sha256(

@@ -14,7 +14,7 @@ from paceline.simulator.objectives import build
 from paceline.simulator.programs import Program
 from paceline.simulator.programs.program import BOUND
 from paceline.simulator.scenario.scenario import Algorithm, Bound, Scenario
-from paceline.simulator.scenario.tables import Range
+from paceline.simulator.scenario.tables import NoObjective, Range
 
 if TYPE_CHECKING:  # optuna takes half a second to import
     from optuna import Trial
@@ -248,7 +248,8 @@ def space(scenario: Scenario, programs: Programs = None) -> tuple[Space, list[st
     if every is None:
         every = _every(scenario)
         often = "at every step" if every == 1 else f"every {every} steps"
-        notes.append(f"the loss is evaluated {often}; run.evaluate_every sets this")
+        if not isinstance(scenario.objective, NoObjective):
+            notes.append(f"the loss is evaluated {often}; run.evaluate_every sets this")
     return Space(scenario, entries, programs, every), notes
 
 

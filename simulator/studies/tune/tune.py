@@ -8,6 +8,7 @@ from pathlib import Path
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import Programs, load
+from paceline.simulator.objectives.basis import loss_basis
 from paceline.simulator.results import statistics, store
 from paceline.simulator.results.figures import style
 from paceline.simulator.results.order import Order
@@ -71,7 +72,7 @@ def tune(  # noqa: PLR0913 - the options of the command
         trials=trials, preset=preset,
     )  # fmt: skip
     with opened(out, overwrite, TuneDirectory, own) as directory:
-        if aim.target is None:
+        if aim.target is None and not aim.cap:
             if aim.deadline is None:
                 aim = replace(aim, deadline=warm_starts.shortest(tried, numbers[0], execution))
                 ends = (
@@ -124,7 +125,7 @@ def plan(
     if preset:
         scenario, objective, said = warm_starts.adacomm_tau0(scenario, objective, programs)
         notes.append(said)
-    aim = tuning_objective(scenario, objective)
+    aim = tuning_objective(scenario, objective, loss_basis(scenario))
     tried, assumed = space(scenario, programs)
     return tried, aim, [*notes, *assumed]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.programs import Program
-from paceline.simulator.results import intervals
+from paceline.simulator.results import intervals, units
 from paceline.simulator.results.order import Order, order
 from paceline.simulator.results.pick import ONE_SEED, WITHIN
 from paceline.simulator.scenario.tables import Range
@@ -17,6 +17,7 @@ from paceline.simulator.studies.tune.race import Contender
 from paceline.simulator.studies.tune.space import Candidate, Space, Values
 
 Row = dict[str, Any]
+LATE = ("delay", "overlap", "staleness")  # parameters that a cap on delay is about
 
 
 def simplicity(candidate: Candidate, programs: Mapping[str, Program]) -> tuple[Any, ...]:
@@ -79,6 +80,7 @@ def row(contender: Contender, best: Contender, objective: TuningObjective) -> Ro
         found = intervals.Estimate(math.inf, intervals.MEAN, None, None, intervals.NEVER)
     paired = intervals.signed(behind(contender, best), heavy=objective.heavy)
     apart = contender.all_reached and contender is not best
+    used = [score.used or {} for score in contender.scores]
     return {
         "label": contender.candidate.label,
         "name": contender.candidate.name,
@@ -92,9 +94,11 @@ def row(contender: Contender, best: Contender, objective: TuningObjective) -> Ro
         "diverged": sum(score.diverged for score in contender.scores),
         "at_least": float(np.mean([objective.at_least(score) for score in contender.scores])),
         "left": float(np.mean([score.gap for score in contender.scores]))
-        if objective.target
+        if objective.target or objective.cap
         else None,
         "stopped": contender.stopped or None,
+        **units.rates(used),
+        "used": units.amounts(used, heavy=objective.heavy) or None,
     }
 
 
@@ -115,11 +119,13 @@ def warnings(
             f"no configuration reached loss {objective.target:g}: they are ranked by how close "
             "they came; run longer, raise run.target_loss, or try other values"
         )
+    elif not best.reached and objective.cap:
+        found.append("no configuration keeps run.cap: raise it, or try smaller periods and delays")
     elif not best.all_reached:
         found.append(f"even the best got there with {best.reached} of {seeds} seeds only")
     if seeds == 1:
         found.append(ONE_SEED)
-    found += [text for text in map(_edge_of(space, best), best.candidate.varied) if text]
+    found += [text for text in map(_edge_of(space, best, objective), best.candidate.varied) if text]
     found += _without_effect(space, ranked)
     found += _of_no_account(space, ranked, order_)
     found += _same_everywhere(regret)
@@ -136,7 +142,7 @@ def _noted(space: Space, best: Contender) -> dict[str, None]:
     )
 
 
-def _edge_of(space: Space, best: Contender) -> Any:
+def _edge_of(space: Space, best: Contender, objective: TuningObjective) -> Any:
     """Make a function that says whether the best value of a parameter is the last one tried."""
     family = best.candidate.family
 
@@ -148,6 +154,9 @@ def _edge_of(space: Space, best: Contender) -> Any:
         low = numbers[0]
         step = 1 if type(value) is int else value / 2
         beyond = value - step if value == low else value + step
+        cap = objective.cap
+        if cap and beyond > (cap.delay if key in LATE else cap.tau):
+            return None
         if not _possible(space, family, best.candidate.varied | {key: beyond}):
             return None  # the edge of the world, not of the search
         side = "lowest" if value == low else "highest"

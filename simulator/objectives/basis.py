@@ -1,0 +1,37 @@
+"""Say in words what the loss of a scenario is the loss of: seldom the model's that users train."""
+
+from paceline.simulator.objectives.build import dimension_of
+from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.scenario.tables import Bound, NoObjective, Quadratic, Torch
+
+FAR = 2.0  # times as many parameters as [model], or as few: then it is another model
+STAND_IN = "a stand-in, not your model"
+
+
+def loss_basis(scenario: Scenario) -> str | None:
+    """Return what the loss is the loss of, to stand after a value; None where there is no loss.
+
+    "on softmax over digits", with `STAND_IN` where [model] has another number of parameters.
+    """
+    spec = scenario.objective
+    if isinstance(spec, NoObjective):
+        return None
+    if isinstance(spec, Bound):
+        return "by the bound of Theorem 2, not your model's loss"
+    if isinstance(spec, Quadratic):
+        if _fitted(scenario):
+            return "on a quadratic fitted to real runs"
+        named = "a noisy quadratic"
+    else:
+        named = f"{spec.model if isinstance(spec, Torch) else spec.kind} over {spec.data}"
+    own, model = dimension_of(spec) or 0, scenario.model.parameters
+    same = own <= FAR * model and model <= FAR * own
+    return f"on {named}" if same else f"on {named}, {STAND_IN}"
+
+
+def _fitted(scenario: Scenario) -> bool:
+    """Whether the objective is of a profile, fitted to losses that were measured."""
+    known = scenario.calibration
+    return known is not None and any(
+        key.startswith("objective.") for key in (*known.sd, *known.draws)
+    )

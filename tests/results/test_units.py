@@ -1,0 +1,125 @@
+"""Tokens, days, utilisation and prices: by hand, in every output, and only where they are set."""
+
+import math
+
+import pytest
+
+import paceline.command_line
+from paceline.simulator.load.load import parse
+from paceline.simulator.reports import terminal
+from paceline.simulator.results import units
+from paceline.simulator.results.statistics import crossing, said
+from paceline.simulator.studies.simulate import simulate
+from paceline.simulator.studies.sweep.sweep import sweep
+
+PRICES = {"currency": "USD", "node_hour": 3.6, "device_hour": 0.36, "egress_per_gb": 1000.0}
+TOKENS = {"tokens": 1000.0, "flops": "1 TFLOP/s"}
+
+
+def world(*algorithms, cost=None, **changes):
+    """Two islands of four devices in one region, and a worker in another, a second a step."""
+    island = {"name": "islands", "workers": 2, "region": "a", "devices": 4,
+              "inner": {"bandwidth": "100 Gbit/s"}}  # fmt: skip
+    table = {
+        "model": {"parameters": 1_000_000},
+        "objective": {"kind": "quadratic", "dimension": 4, "noise": 0.1},
+        "optimizer": {"lr": 0.2},
+        "cluster": {
+            "workers": 3, "compute": "1 s",
+            "group": [island, {"name": "b", "workers": 1, "region": "b"}],
+        },
+        "network": {"latency": "10 ms", "bandwidth": "1 Gbit/s"},
+        "run": {"steps": 50, "seeds": 2, "evaluate_every": 1},
+        "algorithm": list(algorithms) or [{"name": "ssgd"}, {"name": "asgd"}],
+        "cost": {**TOKENS, **PRICES} if cost is None else cost,
+    }  # fmt: skip
+    return table | changes
+
+
+@pytest.mark.parametrize("engine", ["virtual", "auto"])
+def test_units_are_those_worked_out_by_hand(engine):
+    table = world()
+    table["server"] = {"region": "b"}
+    result = simulate(parse(table), engine=engine)
+    for row, runs in zip(result.algorithms, result.groups.values(), strict=True):
+        seconds = sum(run.duration for run in runs) / len(runs)
+        rate = sum(3000 * run.steps / run.duration for run in runs) / len(runs)
+        assert row["tokens_per_second"] == pytest.approx(rate)
+        assert row["mfu"] == pytest.approx(rate * 6e6 / (9 * 1e12))
+        used = {key: each["mean"] for key, each in row["used"].items()}
+        assert used["tokens"] == pytest.approx(3000 * row["steps"])
+        assert used["days"] == pytest.approx(seconds / 86400)
+        assert used["device_hours"] == pytest.approx(9 * seconds / 3600)
+        between = [
+            sum(size for link, size in run.links.items() if len({*link.split("->")}) == 2)
+            for run in runs
+        ]
+        under_way = 4e6 if row["name"] == "asgd" else 0.0  # a message that the last point lacks
+        assert used["egress_bytes"] == pytest.approx(sum(between) / len(runs) - under_way)
+        nodes = 4 if row["name"] == "asgd" else 3
+        price = seconds * (nodes * 3.6 + 9 * 0.36) / 3600 + used["egress_bytes"] * 1e-6
+        assert used["cost"] == pytest.approx(price) == pytest.approx(row["cost"])
+
+
+def test_up_to_the_target_is_what_was_used_when_it_was_reached():
+    table = world(run={"steps": 50, "seeds": 2, "evaluate_every": 1, "target_loss": 0.5})
+    result = simulate(parse(table))
+    for row, runs in zip(result.algorithms, result.groups.values(), strict=True):
+        times = [crossing(run, 0.5) for run in runs]
+        assert row["to_target"]["days"]["mean"] == pytest.approx(sum(times) / 2 / 86400)
+        assert row["to_target"]["tokens"]["mean"] < row["used"]["tokens"]["mean"]
+    table["run"]["target_loss"] = 1e-9
+    never = simulate(parse(table)).algorithms[0]["to_target"]
+    assert {each["mean"] for each in never.values()} == {None}
+
+
+def test_only_what_is_set_is_shown():
+    bare = simulate(parse(world(cost={})))
+    assert {bare.algorithms[0][key] for key in ("tokens_per_second", "mfu", "cost", "used")} == {
+        None
+    }
+    assert terminal.units(bare) == []
+    tokens = simulate(parse(world(cost={"tokens": 10.0})))
+    assert {*tokens.algorithms[0]["used"]} == {"tokens", "days"}
+    assert [each.header for each in terminal.units(tokens)[0].columns] == [
+        "in the whole run", "tokens/s", "tokens", "days",
+    ]  # fmt: skip
+    egress = simulate(parse(world(cost={"egress_per_gb": 1.0})))
+    assert {*egress.algorithms[0]["used"]} == {"days", "egress_bytes", "cost"}
+    given = simulate(parse(world(cost={**TOKENS, "flops_per_token": 12e6})))
+    counted = simulate(parse(world(cost=TOKENS)))
+    assert given.algorithms[0]["mfu"] == pytest.approx(2 * counted.algorithms[0]["mfu"])
+
+
+def test_a_sweep_has_the_columns_that_are_set(tmp_path):
+    (row, *_) = sweep(parse(world()), {"network.latency": ["1 ms"]}).rows
+    assert row["tokens_per_second"] == pytest.approx(3000 / row["seconds_per_step"])
+    assert row["total_cost"] > 0
+    assert not any(key.endswith("to_target") for key in row)
+    (bare, *_) = sweep(parse(world(cost={})), {"network.latency": ["1 ms"]}).rows
+    assert not {"tokens_per_second", "days", "mfu"} & {*bare}
+
+
+def test_the_command_prints_a_table_with_the_currency(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    arguments = ["--set", 'cost.currency="EUR"', "--set", "cost.tokens=4096.0", "--seeds", "2"]
+    command = ["simulate", "four-continents", "--set", "run.steps=20", "--figure", "svg"]
+    assert paceline.command_line.run([*command, *arguments]) == 0
+    shown = capsys.readouterr().out
+    for word in ("tokens/s", "days", "device-hours", "egress", "cost", "(EUR)"):
+        assert word in shown
+
+
+def test_values_are_said_in_their_units():
+    assert [said(value, "B") for value in (999.0, 1e3, 1.3e9)] == ["999 B", "1.00 kB", "1.30 GB"]
+    assert [said(52.4e9, "#"), said(12.0, "#")] == ["52.4 G", "12"]
+    assert [said(0.384, "%"), said(12.0, "USD"), said(12.0, "")] == ["38.4 %", "12.0 USD", "12.0"]
+    assert {said(value, unit) for value in (None, math.inf) for unit in ("s", "B", "")} == {"-"}
+
+
+def test_an_objective_may_have_its_own_tokens():
+    scenario = parse(world())
+    own = scenario.model_copy(
+        update={"objective": type("Own", (), {"tokens": 7.0, "kind": "quadratic"})()}
+    )
+    assert units.tokens_per_step(own) == 21
