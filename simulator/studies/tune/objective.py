@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -89,7 +89,7 @@ class TuningObjective:
         ran = math.inf if ended else given.duration or math.inf
         time, gap = run.duration, FARTHEST
         if self.cap:
-            gap = beyond(run, self.cap)
+            gap = beyond(run, scenario.algorithm[0].parameters.get("tau"), self.cap)
             value = seconds_per_step(run) if gap <= 1 and not run.stall else math.inf
         elif self.target is None:
             time = self._end(run)
@@ -145,7 +145,7 @@ class TuningObjective:
     def within(self) -> str:
         """The limits in words: the deadline, the budget or the cap."""
         if self.cap:
-            return f"with at most {self.cap.tau} steps between averages, {self.cap.delay} late"
+            return f"with at most {self.cap.tau} steps between averages and {self.cap.delay} late"
         if self.budget is not None:
             return f"for {said(self.budget, self.currency)}"
         return f"after {human(self.deadline)}"
@@ -198,17 +198,20 @@ class TuningObjective:
         return partial(said, unit=self.unit)
 
 
-def beyond(run: Run, cap: Cap) -> float:
+def beyond(run: Run, tau: Any, cap: Cap) -> float:
     """Return how many times a run communicates too seldom, or too late; at most 1: it keeps `cap`.
 
-    A run without collectives, of a server or gossip, exchanges at every step. Updates of a server,
+    `tau`: the algorithm's parameter, if it has one: as a number it is that of a part of the model.
+    Runs without collectives, of a server or gossip, exchange at every step. Updates of a server,
     and averagings, count as so many steps of each worker as they stand for.
     """
     periods = [each for each in run.curve["tau"] if math.isfinite(each)]
-    tau = max(periods, default=1.0 if run.staleness else run.steps)  # else nobody communicated
+    longest = max(periods, default=1.0 if run.curve["bytes"][-1] else run.steps)
+    if isinstance(tau, int):
+        longest = max(longest, tau)
     step = 1.0 if run.staleness_unit == "steps" or not run.updates else run.steps / run.updates
     delay = max(run.staleness, default=0) * step
-    return max(tau / cap.tau, (1 + delay) / (1 + cap.delay))
+    return max(longest / cap.tau, (1 + delay) / (1 + cap.delay))
 
 
 def tuning_objective(

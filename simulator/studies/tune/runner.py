@@ -68,7 +68,7 @@ class TuneDirectory(store.RecordDirectory):
         try:
             value, gap, ran, notes, used = self.kept[key]
             value, ran = (math.inf if each is None else float(each) for each in (value, ran))
-            amounts = {k: math.inf if each is None else float(each) for k, each in used.items()}
+            amounts = used and {k: math.inf if v is None else float(v) for k, v in used.items()}
             return Score(value, float(gap), ran, tuple(map(str, notes)), amounts)
         except (AttributeError, KeyError, TypeError, ValueError):
             return None
