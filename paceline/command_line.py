@@ -162,7 +162,8 @@ def _simulate(  # noqa: PLR0913, PLR0917 - the contract's options
     def parts() -> list[Any]:
         said = [row["bottleneck"] for row in result.algorithms]
         said += [*result.failures, *result.jobs, result.pick["sentence"]]
-        return [terminal.summary(result), *terminal.units(result), *said, f"{FILES}{where}"]
+        used = terminal.in_units(result.algorithms, loaded.run.target_loss)
+        return [terminal.summary(result), *used, *said, f"{FILES}{where}"]
 
     _answer(as_json, result.json, parts, result.notes)
 

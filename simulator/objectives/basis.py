@@ -18,20 +18,13 @@ def loss_basis(scenario: Scenario) -> str | None:
         return None
     if isinstance(spec, Bound):
         return "by the bound of Theorem 2, not your model's loss"
-    if isinstance(spec, Quadratic):
-        if _fitted(scenario):
-            return "on a quadratic fitted to real runs"
-        named = "a noisy quadratic"
-    else:
+    known = scenario.calibration
+    fitted = known and any(key.startswith("objective.") for key in (*known.sd, *known.draws))
+    if fitted and isinstance(spec, Quadratic):
+        return "on a quadratic fitted to real runs"
+    named = "a noisy quadratic"
+    if not isinstance(spec, Quadratic):
         named = f"{spec.model if isinstance(spec, Torch) else spec.kind} over {spec.data}"
     own, model = dimension_of(spec) or 0, scenario.model.parameters
     same = own <= FAR * model and model <= FAR * own
     return f"on {named}" if same else f"on {named}, {STAND_IN}"
-
-
-def _fitted(scenario: Scenario) -> bool:
-    """Whether the objective is of a profile, fitted to losses that were measured."""
-    known = scenario.calibration
-    return known is not None and any(
-        key.startswith("objective.") for key in (*known.sd, *known.draws)
-    )

@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 
-from paceline.simulator.results import wording
+from paceline.simulator.results import units, wording
 from paceline.simulator.results.columns import (
     RESULT_COLUMNS,
     SIMULATE,
     SWEEP,
-    WHOLE,
     ResultColumn,
-    amounts_shown,
     estimate_of,
-    in_units,
 )
 from paceline.simulator.results.intervals import Estimate, stated
 from paceline.simulator.results.run import TIMES
@@ -25,7 +22,6 @@ from paceline.simulator.results.statistics import human, number, time_unit
 from paceline.simulator.studies.tune import costs
 
 if TYPE_CHECKING:  # theory has no need of all that simulates
-    from paceline.simulator.scenario.scenario import Scenario
     from paceline.simulator.studies.result import Result
     from paceline.simulator.studies.sweep.table import SweepResult
     from paceline.simulator.studies.tune.result import TuneResult
@@ -78,18 +74,13 @@ def summary(result: "Result") -> Table:
     return table
 
 
-def units(result: "Result") -> list[Table]:
-    """A line per algorithm in units of the trade; no table where none is set."""
-    until, first = amounts_shown(result.algorithms, result.scenario.run.target_loss)
-    return _units(result.algorithms, first, until, result.scenario)
-
-
-def _units(rows: Sequence[Row], first: str, until: str, scenario: "Scenario") -> list[Table]:
-    cells = in_units(rows, until, scenario.cost.currency)
-    columns: dict[str, Cell] = {first: _named}
-    for heading, cell in cells.items():
-        columns[heading.replace(" (", "\n(")] = partial(_said, cell)
-    table = _table(rows, columns)
+def in_units(
+    rows: Sequence[Row], target: float | None = None, first: str | None = None
+) -> list[Table]:
+    """A line per row in units of the trade; no table where none is set."""
+    what, cells = units.cells(rows, target)
+    broken = {heading.replace(" (", "\n("): partial(_said, cell) for heading, cell in cells.items()}
+    table = _table(rows, {first or what: _named, **broken})
     for each in table.columns[1:]:
         each.no_wrap = True
     return [table] if cells else []
@@ -285,8 +276,7 @@ def tune(result: "TuneResult") -> list[Table | str]:
     )
     for line, row in zip(ranking.rows, rows, strict=True):
         line.style = "bold" if row["label"] == result.simplest.candidate.label else None
-    used = _units(rows, objective.until, WHOLE, result.space.scenario)
-    shown_tables = [ranking, *used]
+    shown_tables = [ranking, *in_units(rows, first="configuration")]
     if result.regret:
         columns: dict[str, Cell] = {"% above the best\nof these, with": lambda row: row["label"]}
         for what in dict.fromkeys(world["input"] for world in result.regret):

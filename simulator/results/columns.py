@@ -8,18 +8,17 @@ Outputs that show more than the number (an interval, "diverged") have a cell of 
 staleness and shares of time are such cells, in `reports/terminal.py` and `reports/page/`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import isfinite, nan
 from typing import Any
 
-from paceline.simulator.results import divergence, intervals, statistics, wording
+from paceline.simulator.results import divergence, intervals, statistics
 from paceline.simulator.results.run import Run
 
 Summary = Mapping[str, Any]
 SIMULATE, SWEEP, PAGE = "simulate", "sweep", "page"  # outputs that show columns
-WHOLE, TARGET = "used", "to_target"  # of a run: all that it used, and what up to the target
 MEDIAN_PARTS = ("median", "median_low", "median_high", "median_level")  # of a column in a row
 
 
@@ -28,12 +27,12 @@ class Conditions:
     """Numbers of the scenario that columns depend on.
 
     `target`: run.target_loss; `step_alone`: seconds per step of a worker that never waits;
-    `used`: what a run has used by a time, as `units.used` returns it.
+    `priced`: whether the scenario has prices.
     """
 
     target: float | None
     step_alone: float
-    used: Callable[[Run, float], Mapping[str, float]]
+    priced: bool
 
 
 def _timed(values: intervals.Values, heavy: bool) -> intervals.Estimate:
@@ -163,7 +162,7 @@ RESULT_COLUMNS = (
         heading="cost",
         words="cost",
         of_summary=lambda row: row["cost"],
-        of_run=lambda run, given: given.used(run, run.duration).get("cost"),
+        of_run=lambda run, given: _last(run, "cost") if given.priced else None,
         shown_in=(SWEEP,),
     ),
     ResultColumn(
@@ -175,45 +174,6 @@ RESULT_COLUMNS = (
         shown_in=(),
     ),
 )
-
-
-def _rate(key: str, heading: str, unit: str) -> ResultColumn:
-    return ResultColumn(
-        key=key, heading=heading, words=heading, unit=unit, shown_in=(WHOLE, TARGET),
-        of_summary=lambda row: row.get(key),
-        of_run=lambda run, given: given.used(run, run.duration).get(key),
-    )  # fmt: skip
-
-
-def _amount(key: str, words: str, unit: str, until: str) -> ResultColumn:
-    """Make the column of what is used, in the whole run or up to the target."""
-
-    def of_run(run: Run, given: Conditions) -> float | None:
-        if until == WHOLE:
-            return given.used(run, run.duration).get(key)
-        time = _time_to_target(run, given)
-        return None if time is None else given.used(run, time).get(key)
-
-    return ResultColumn(
-        key=key if until == WHOLE else f"{key}_to_target", heading=words, words=words, unit=unit,
-        shown_in=(until,), of_run=of_run,
-        of_summary=lambda row: ((row.get(until) or {}).get(key) or {}).get("mean"),
-    )  # fmt: skip
-
-
-AMOUNTS = {  # words and unit of each
-    "tokens": ("tokens", "#"),
-    "days": ("days", ""),
-    "device_hours": ("device-hours", ""),
-    "egress_bytes": ("egress", "B"),
-    "cost": ("cost", ""),
-}
-UNIT_COLUMNS = (
-    _rate("tokens_per_second", "tokens/s", "#"),
-    _rate("mfu", "MFU", "%"),
-    *(_amount(key, *about, until) for until in (WHOLE, TARGET) for key, about in AMOUNTS.items()),
-)
-"""Columns in units of the trade, only where they are set: in tables of WHOLE runs, or to TARGET."""
 BY_KEY = {column.key: column for column in RESULT_COLUMNS}
 RANKING = ("time_to_target_s", "final_loss", "seconds_per_step")
 """Keys of the columns that algorithms are ranked by: the first that has a value."""
@@ -223,37 +183,3 @@ def ranked_by(rows: Iterable[Mapping[str, Any]]) -> ResultColumn:
     """Return the column of `RANKING` that rows of a sweep are compared by."""
     known = {key for row in rows for key in RANKING if row.get(key) is not None}
     return BY_KEY[next((key for key in RANKING if key in known), RANKING[-1])]
-
-
-def amounts_shown(rows: Sequence[Summary], target: float | None) -> tuple[str, str]:
-    """Return whose amounts to show, and that in words: up to the target if some row reached it."""
-    reached = (
-        each["mean"] is not None and isfinite(each["mean"])
-        for row in rows
-        for each in (row.get(TARGET) or {}).values()
-    )
-    return (TARGET, f"to loss {target:g}") if any(reached) else (WHOLE, "in the whole run")
-
-
-def in_units(
-    rows: Sequence[Summary], until: str, currency: str | None
-) -> dict[str, Callable[[Summary], str]]:
-    """Return the cells of the columns in units of the trade that some row has, by heading.
-
-    `until`: WHOLE or TARGET.
-    """
-    found: dict[str, Callable[[Summary], str]] = {}
-    for column in UNIT_COLUMNS:
-        known = any(column.of_summary(row) is not None for row in rows)
-        if known and until in column.shown_in:
-            price = f" ({currency})" if column.words == "cost" and currency else ""
-            found[f"{column.words}{price}"] = partial(_in_units, column, until)
-    return found
-
-
-def _in_units(column: ResultColumn, until: str, row: Summary) -> str:
-    """Format a value for reading, a cost with its interval."""
-    found = (row.get(until) or {}).get(column.key.removesuffix("_to_target"))
-    if column.words == "cost" and found and found["mean"] is not None:
-        return wording.cell(intervals.stated(found), "")
-    return column.show(column.of_summary(row))

@@ -52,16 +52,12 @@ def said(value: float | None, unit: str) -> str:
     """
     if value is None or not math.isfinite(value):
         return "-"
-    if unit == "s":
-        return human(value)
-    if unit == "%":
-        return f"{number(100 * value)} %"
-    if unit not in ("B", "#"):
-        return f"{number(value)} {unit}".rstrip()
+    if unit in ("s", "%"):
+        return human(value) if unit == "s" else f"{number(100 * value)} %"
     power = 0
-    while abs(value) >= 999.5 and power < len(PREFIXES) - 1:
+    while unit in ("B", "#") and abs(value) >= 999.5 and power < len(PREFIXES) - 1:
         value, power = value / 1000, power + 1
-    digits = number(value) if power else f"{value:.0f}"
+    digits = f"{value:.0f}" if unit in ("B", "#") and not power else number(value)
     return f"{digits} {PREFIXES[power]}{unit.strip('#')}".rstrip()
 
 

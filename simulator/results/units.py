@@ -3,28 +3,33 @@
 What they follow from is in [cost]; an objective may have its own `tokens`.
 """
 
-from collections.abc import Mapping, Sequence
-from math import inf
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import inf, isfinite
 from typing import Any
 
 import numpy as np
 
-from paceline.simulator.results import intervals
+from paceline.simulator.results import intervals, wording
 from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import at, crossing, estimated
+from paceline.simulator.results.statistics import at, crossing, estimated, said
 from paceline.simulator.scenario.scenario import Scenario
 
-SECONDS_PER_HOUR, SECONDS_PER_DAY = 3600.0, 86400.0
-BYTES_PER_GB = 1e9
+SECONDS_PER_HOUR, SECONDS_PER_DAY, BYTES_PER_GB = 3600.0, 86400.0, 1e9
 FLOPS_PER_PARAMETER = 6.0  # and token: two forwards, four backwards (arXiv 2001.08361, section 2.1)
 RATES = ("tokens_per_second", "mfu")
+UNITS = {  # words and unit of each
+    "tokens_per_second": ("tokens/s", "#"),
+    "mfu": ("MFU", "%"),
+    "tokens": ("tokens", "#"),
+    "days": ("days", ""),
+    "device_hours": ("device-hours", ""),
+    "egress_bytes": ("egress", "B"),
+    "cost": ("cost", ""),
+}
 Used = Mapping[str, float]
-
-
-def tokens_per_step(scenario: Scenario) -> float | None:
-    """Return the tokens of one step of all workers; None where they are not known."""
-    each = getattr(scenario.objective, "tokens", None) or scenario.cost.tokens
-    return each and float(each * scenario.cluster.workers)
+Row = Mapping[str, Any]
+Cell = Callable[[Row], str]
 
 
 def devices(scenario: Scenario) -> int:
@@ -41,60 +46,74 @@ def price_per_second(scenario: Scenario, *, served: bool) -> float:
 
 
 def used(scenario: Scenario, run: Run, time: float) -> dict[str, float]:
-    """Return what a run of `scenario` has used by `time`, in seconds; all of it if that is never.
+    """Return what a run of `scenario` has used by `time`, in seconds; infinite where that is never.
 
-    `tokens`, `days`, `device_hours`, `egress_bytes` and `cost`, as far as they are set; of the
-    whole run `tokens_per_second` and `mfu`, the share of the devices' peak that training needs.
+    Of `UNITS` those that are set; `RATES` are of the whole run.
     """
-    cost, found, tokens = scenario.cost, dict[str, float](), tokens_per_step(scenario)
+    cost, many, found = scenario.cost, devices(scenario), dict[str, float]()
+    tokens = getattr(scenario.objective, "tokens", None) or cost.tokens
     if tokens:
+        tokens *= scenario.cluster.workers
         found["tokens_per_second"] = tokens * run.steps / run.duration if run.duration else inf
+        if cost.flops:
+            each = cost.flops_per_token or FLOPS_PER_PARAMETER * scenario.model.parameters
+            found["mfu"] = found["tokens_per_second"] * each / (many * cost.flops)
         found["tokens"] = tokens * at(run, time, "step")
-    if tokens and cost.flops:
-        each = cost.flops_per_token or FLOPS_PER_PARAMETER * scenario.model.parameters
-        found["mfu"] = found["tokens_per_second"] * each / (devices(scenario) * cost.flops)
     if tokens or cost.priced:
         found["days"] = time / SECONDS_PER_DAY
     if cost.node_hour is not None or cost.device_hour is not None:
-        found["device_hours"] = devices(scenario) * time / SECONDS_PER_HOUR
+        found["device_hours"] = many * time / SECONDS_PER_HOUR
     if cost.priced:
         found["cost"] = at(run, time, "cost")
     if cost.egress_per_gb:  # the rest of the price
         served = next(each.served for each in scenario.algorithm if each.label == run.label)
-        nodes = price_per_second(scenario, served=served) * time
-        found["egress_bytes"] = max(found["cost"] - nodes, 0.0) / cost.egress_per_gb * BYTES_PER_GB
-    if time == inf:  # never
-        found |= dict.fromkeys(found.keys() - {*RATES}, inf)
-    return found
+        rest = max(found["cost"] - price_per_second(scenario, served=served) * time, 0.0)
+        found["egress_bytes"] = rest / cost.egress_per_gb * BYTES_PER_GB
+    return found | (dict.fromkeys(found.keys() - {*RATES}, inf) if time == inf else {})
 
 
 def summary(scenario: Scenario, runs: Sequence[Run]) -> dict[str, Any]:
-    """Return what the runs of an algorithm use, one per seed.
-
-    Means over seeds of `cost` and of each of `RATES`, None where they are not set; estimates of
-    what was `used` in the whole run and, with a target, up to there: `to_target`.
-    """
-    target, ends = scenario.run.target_loss, [used(scenario, run, run.duration) for run in runs]
+    """Return what the runs of an algorithm use, one per seed: as `told`, and `to_target`."""
+    target, heavy = scenario.run.target_loss, scenario.heavy_tailed
     there = [] if target is None else [used(scenario, run, crossing(run, target)) for run in runs]
-    heavy = scenario.heavy_tailed
-    return rates(ends) | {
-        "used": amounts(ends, heavy=heavy) or None,
-        "to_target": amounts(there, heavy=heavy) or None,
-    }
+    whole = [used(scenario, run, run.duration) for run in runs]
+    found = told(whole, scenario.cost.currency, heavy=heavy)
+    return found | {"to_target": _amounts(there, heavy) if there else None}
 
 
-def rates(seeds: Sequence[Used]) -> dict[str, float | None]:
-    """Return the mean over seeds of `cost` and of each of `RATES`; None where one is not set."""
-    return {
+def told(seeds: Sequence[Used], currency: str | None, *, heavy: bool) -> dict[str, Any]:
+    """Return means over seeds of `cost` and `RATES`, and estimates of all `used`; None: not set."""
+    means = {
         key: float(np.mean([each[key] for each in seeds])) if key in seeds[0] else None
         for key in (*RATES, "cost")
     }
+    return means | {"currency": currency, "used": _amounts(seeds, heavy)}
 
 
-def amounts(seeds: Sequence[Used], *, heavy: bool) -> dict[str, dict[str, Any]]:
-    """Return estimates over seeds of all that is used, of `heavy` tails or not."""
-    found: dict[str, dict[str, Any]] = {}
-    for key in [each for each in seeds[0] if each not in RATES] if seeds else ():
-        values = [each[key] for each in seeds]
-        found[key] = estimated(values, intervals.positive(values, heavy=heavy))
-    return found
+def _amounts(seeds: Sequence[Used], heavy: bool) -> dict[str, Any] | None:
+    every = {key: [each[key] for each in seeds] for key in seeds[0] if key not in RATES}
+    found = {k: estimated(v, intervals.positive(v, heavy=heavy)) for k, v in every.items()}
+    return found or None
+
+
+def cells(rows: Sequence[Row], target: float | None = None) -> tuple[str, dict[str, Cell]]:
+    """Return what the amounts of rows are of, in words, and the cells of what is set, by heading.
+
+    They are those up to the target if some row reached it.
+    """
+    known = [each["mean"] for row in rows for each in (row.get("to_target") or {}).values()]
+    reached = any(mean is not None and isfinite(mean) for mean in known)
+    until, found = "to_target" if reached else "used", dict[str, Cell]()
+    for key, (words, unit) in UNITS.items():
+        if any(row.get(key) is not None or key in (row.get(until) or {}) for row in rows):
+            currency = key == "cost" and rows[0].get("currency")
+            found[f"{words} ({currency})" if currency else words] = partial(_cell, key, unit, until)
+    return f"to loss {target:g}" if reached else "in the whole run", found
+
+
+def _cell(key: str, unit: str, until: str, row: Row) -> str:
+    """Format a value for reading, a cost with its interval."""
+    amount = (row.get(until) or {}).get(key) or {"mean": row.get(key) if key in RATES else None}
+    if key == "cost" and amount["mean"] is not None:
+        return wording.cell(intervals.stated(amount), "")
+    return said(amount["mean"], unit)

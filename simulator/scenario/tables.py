@@ -318,10 +318,6 @@ class RunSettings(Section):
     duration: Duration | None = Field(default=None, description="time after which the run stops")
     target_loss: Positive | None = Field(default=None, description="the loss to reach")
     seeds: int = Field(default=1, ge=1, le=10**6, description="number of repetitions")
-    cap: Cap | None = Field(
-        default=None,
-        description="what `paceline tune` may choose for the fewest seconds per step",
-    )
     evaluate_every: Count | None = Field(default=None, description="steps between evaluations")
     sampling: Literal["keyed", "aggregate"] = Field(
         default="keyed",
@@ -330,6 +326,10 @@ class RunSettings(Section):
     )
     timeline_spans: int = Field(
         default=5000, ge=0, le=10**8, description="longest timeline kept, in spans"
+    )
+    cap: Cap | None = Field(
+        default=None,
+        description="what `paceline tune` may choose for the fewest seconds per step",
     )
 
 

@@ -78,10 +78,10 @@ def test_only_what_is_set_is_shown():
     assert {bare.algorithms[0][key] for key in ("tokens_per_second", "mfu", "cost", "used")} == {
         None
     }
-    assert terminal.units(bare) == []
+    assert terminal.in_units(bare.algorithms) == []
     tokens = simulate(parse(world(cost={"tokens": 10.0})))
     assert {*tokens.algorithms[0]["used"]} == {"tokens", "days"}
-    assert [each.header for each in terminal.units(tokens)[0].columns] == [
+    assert [each.header for each in terminal.in_units(tokens.algorithms)[0].columns] == [
         "in the whole run", "tokens/s", "tokens", "days",
     ]  # fmt: skip
     egress = simulate(parse(world(cost={"egress_per_gb": 1.0})))
@@ -118,8 +118,8 @@ def test_values_are_said_in_their_units():
 
 
 def test_an_objective_may_have_its_own_tokens():
-    scenario = parse(world())
-    own = scenario.model_copy(
-        update={"objective": type("Own", (), {"tokens": 7.0, "kind": "quadratic"})()}
-    )
-    assert units.tokens_per_step(own) == 21
+    scenario = parse(world(cost={}))
+    (run, *_) = simulate(scenario).runs
+    objective = type("Own", (), {"tokens": 7.0})()
+    own = scenario.model_copy(update={"objective": objective})
+    assert units.used(own, run, run.duration)["tokens"] == 21 * run.steps

@@ -9,7 +9,6 @@ from paceline.simulator.reports.explore import address, export, picture, words
 from paceline.simulator.reports.explore.controls import Control
 from paceline.simulator.reports.explore.views import Explorer, View
 from paceline.simulator.results import units
-from paceline.simulator.results.columns import amounts_shown, in_units
 
 STORES = ("ask", "answer", "poll", "news", "told", "moved", "heard")
 """What explore.js and the callbacks tell each other."""
@@ -200,8 +199,7 @@ def _units(view: View) -> list[Any]:
     names = zip(view.labels, view.parts, strict=True)
     runs = {name: part.runs for name, part in names if part.runs and part.share == 1}
     rows = {name: units.summary(view.scenario, own) for name, own in runs.items()}
-    until, what = amounts_shown([*rows.values()], view.scenario.run.target_loss)
-    cells = in_units([*rows.values()], until, view.scenario.cost.currency)
+    what, cells = units.cells([*rows.values()], view.scenario.run.target_loss)
     if not cells:
         return []
     lines = [[name, *(cell(row) for cell in cells.values())] for name, row in rows.items()]

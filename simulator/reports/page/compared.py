@@ -9,8 +9,8 @@ from paceline.simulator.reports.page.parts import Cell, PageSection, PageTable, 
 from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.reports.page.sentences import RunVerdict
 from paceline.simulator.reports.page.series import Series
-from paceline.simulator.results import wording
-from paceline.simulator.results.columns import BY_KEY, PAGE, RESULT_COLUMNS, in_units
+from paceline.simulator.results import units, wording
+from paceline.simulator.results.columns import BY_KEY, PAGE, RESULT_COLUMNS
 from paceline.simulator.results.intervals import MEDIAN, stated
 from paceline.simulator.results.statistics import human
 
@@ -67,13 +67,13 @@ def results(
     return PageTable(f"Each algorithm, {said} over seeds; the pick is bold", columns, rows)
 
 
-def units(
-    rows: Sequence[tuple[str, Mapping[str, Any]]], until: str, caption: str, currency: str | None
+def in_units(
+    rows: Sequence[tuple[str, Mapping[str, Any]]], caption: str, target: float | None = None
 ) -> list[PageTable]:
     """Tabulate named rows in units of the trade; no table where none is set."""
-    cells = in_units([row for _, row in rows], until, currency)
+    what, cells = units.cells([row for _, row in rows], target)
     table = [(name, *(cell(row) for cell in cells.values())) for name, row in rows]
-    return [PageTable(caption, ("", *cells), table)] if cells else []
+    return [PageTable(caption.format(what), ("", *cells), table)] if cells else []
 
 
 def comparison(found: FoundRun, place: int) -> PageSection:

@@ -24,7 +24,7 @@ from paceline.simulator.reports.page.parts import PageSection
 from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.reports.page.sentences import RunVerdict
 from paceline.simulator.reports.page.series import Series, series
-from paceline.simulator.results import columns, store
+from paceline.simulator.results import store
 from paceline.simulator.results.figures.curves import LOSS_NAMES
 from paceline.simulator.results.figures.style import COLOURS
 from paceline.simulator.results.usage import few
@@ -167,10 +167,8 @@ def _error(
         within = ", with their intervals" if seeds > 1 else ""
         lead += f" Dots on the target line mark when the target is reached{within}."
     tables = [compared.results(every_series, target, picks)]
-    rows, currencies = [(each.name, each.row) for each in every_series], {f.currency for f in every}
-    until, what = columns.amounts_shown([row for _, row in rows], target)
-    caption = f"{what.capitalize()}, mean over seeds"
-    tables += compared.units(rows, until, caption, currencies.pop() if len(currencies) == 1 else "")
+    rows = [(each.name, each.row) for each in every_series]
+    tables += compared.in_units(rows, "Mean over seeds, {}", target)
     return PageSection("error", heading, lead, [curves.error(drawn, target, name, heading)], tables)
 
 

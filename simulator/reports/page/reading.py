@@ -70,12 +70,6 @@ class FoundRun:
         given: float | None = self.scenario.get("table", {}).get("run", {}).get("target_loss")
         return given
 
-    @property
-    def currency(self) -> str:
-        """The currency of the prices, if any."""
-        cost = (self.scenario.get("table") or {}).get("cost")
-        return str(cost.get("currency") or "") if isinstance(cost, Mapping) else ""
-
 
 def read(paths: Sequence[Path]) -> list[FoundRun]:
     """Read each of `paths`. Raises InputError where one is no RUN."""

@@ -8,7 +8,6 @@ from typing import Any
 from paceline.simulator.reports.page import compared, parts, sentences
 from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.results import wording
-from paceline.simulator.results.columns import WHOLE
 from paceline.simulator.results.intervals import Estimate, stated
 from paceline.simulator.results.pick import ENOUGH, ONE_SEED, decided, headline
 from paceline.simulator.results.statistics import said, time_unit
@@ -239,7 +238,7 @@ def _alternatives(tune: Row) -> set[str]:
     return {tune["ranking"][0]["label"], *pick.get("alternatives", pick["ties"])}
 
 
-def _tables(tune: Row, say: Say, currency: str) -> list[parts.PageTable]:
+def _tables(tune: Row, say: Say) -> list[parts.PageTable]:
     def value(row: Row) -> str:
         if row["value"] is not None:
             return say(row["value"])
@@ -272,7 +271,7 @@ def _tables(tune: Row, say: Say, currency: str) -> list[parts.PageTable]:
     used = [(row["label"], row) for row in tune["ranking"][:SHOWN]]
     return [
         *parts.folded(caption, columns, rows, texts=2, shown=SHOWN, most=FOLDED),
-        *compared.units(used, WHOLE, f"What each takes: {tune['measure']}", currency),
+        *compared.in_units(used, "What each used"),
     ]
 
 

@@ -5,21 +5,15 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from paceline.simulator.cluster.workers import ideal_rate
 from paceline.simulator.inputs import csv_cells, messages
 from paceline.simulator.objectives import plugins
 from paceline.simulator.objectives.basis import loss_basis
-from paceline.simulator.results import divergence, statistics, units
-from paceline.simulator.results.columns import (
-    RESULT_COLUMNS,
-    UNIT_COLUMNS,
-    Conditions,
-    ResultColumn,
-    estimate_columns,
-)
+from paceline.simulator.results import divergence, intervals, statistics, units
+from paceline.simulator.results.columns import RESULT_COLUMNS, Conditions, estimate_columns
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.studies.sweep.picks import picked
@@ -103,18 +97,16 @@ def measured(scenario: Scenario, runs: Sequence[Run]) -> Record:
     given = Conditions(
         target=scenario.run.target_loss,
         step_alone=workers / ideal if ideal else 0,
-        used=partial(units.used, scenario),
+        priced=scenario.cost.priced,
     )
     heavy = scenario.heavy_tailed
     summary = statistics.summarise(
         runs, target=given.target, workers=workers, ideal_rate=ideal, heavy=heavy
     )
     summary |= units.summary(scenario, runs)
-    known = (each for each in UNIT_COLUMNS if each.key != "cost")  # that is `total_cost`
-    columns = [*RESULT_COLUMNS, *(k for k in known if k.of_run(runs[0], given) is not None)]
-    each = [_numbers(run, given, columns) for run in runs]
+    each = [_numbers(run, given) for run in runs]
     row: Row = {}
-    for column in columns:
+    for column in RESULT_COLUMNS:
         name, values = column.key, [run[column.key] for run in each]
         row[name] = column.of_summary(summary)
         over_seeds = None if None in values else column.estimate(values, heavy)
@@ -124,6 +116,11 @@ def measured(scenario: Scenario, runs: Sequence[Run]) -> Record:
         if name == "time_to_target_s":
             reached = summary["time_to_target"]
             row["reached"] = reached and reached["reached"]
+    row |= {key: summary[key] for key in units.RATES if summary[key] is not None}
+    for until, ending in (("used", ""), ("to_target", "_to_target")):
+        for key, found in (summary[until] or {}).items():
+            row |= {f"{key}{ending}": found["mean"]}
+            row |= estimate_columns(f"{key}{ending}", intervals.stated(found))
     row |= {f"{kind}_share": share for kind, share in summary["breakdown"].items()}
     told = dict.fromkeys(note for run in runs for note in run.notes)
     found = {
@@ -137,11 +134,11 @@ def measured(scenario: Scenario, runs: Sequence[Run]) -> Record:
     return dict(statistics.jsonable(found))
 
 
-def _numbers(run: Run, given: Conditions, columns: Iterable[ResultColumn]) -> Row:
-    """Return `columns` and `SHARES` of one run."""
+def _numbers(run: Run, given: Conditions) -> Row:
+    """Return `RESULT_COLUMNS` and `SHARES` of one run."""
     total = sum(run.seconds.values())
     shares = {f"{kind}_share": spent / total for kind, spent in run.seconds.items() if total}
-    numbers = {column.key: column.of_run(run, given) for column in columns}
+    numbers = {column.key: column.of_run(run, given) for column in RESULT_COLUMNS}
     return numbers | dict.fromkeys(SHARES) | shares
 
 

@@ -97,8 +97,7 @@ def row(contender: Contender, best: Contender, objective: TuningObjective) -> Ro
         if objective.target or objective.cap
         else None,
         "stopped": contender.stopped or None,
-        **units.rates(used),
-        "used": units.amounts(used, heavy=objective.heavy) or None,
+        **units.told(used, objective.currency, heavy=objective.heavy),
     }
 
 
