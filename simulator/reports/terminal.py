@@ -241,6 +241,7 @@ def tune(result: "TuneResult") -> list[Table | str]:
     shown += [each for each in near[:TUNE_ROWS] if each not in shown]
     rows, objective = result.rows(shown), result.objective
 
+    missed = "beyond the cap" if objective.cap else "not reached"
     first = "best" if result.best.reached else "" if result.best.diverged else "closest"
 
     def verdict(row: Row) -> str:
@@ -257,11 +258,10 @@ def tune(result: "TuneResult") -> list[Table | str]:
             return objective.show(row["value"])
         if row["stopped"] == "cut":
             bound = objective.show(row["at_least"])
-            return objective.missed if bound == "-" else f"above {bound}"
+            return missed if bound == "-" else f"above {bound}"
         if row["diverged"]:
             return f"{row['diverged']} of {row['seeds']} seeds diverged"
-        often = f"{row['reached']} of {row['seeds']} seeds"
-        return f"{often} got there" if not objective.cap else f"{often} within the cap"
+        return f"{row['reached']} of {row['seeds']} seeds got there"
 
     usual = wording.usual(stated(row, "value") for row in rows)
     ranking = _table(

@@ -47,11 +47,8 @@ def pick(
     stalled = [label for label, runs in groups.items() if any(run.stall for run in runs)]
     bounds = [label for label, runs in groups.items() if runs and runs[0].bound]
     left = {label: runs for label, runs in groups.items() if label not in (*stalled, *bounds)}
-    picked = (
-        _pick(left, target, heavy, exact, wording.on(basis))
-        if left
-        else _nothing(all_stall=not bounds)
-    )
+    on = wording.on(basis)
+    picked = _pick(left, target, heavy, exact, on) if left else _nothing(all_stall=not bounds)
     if stalled and left:
         picked["sentence"] += f" Out, as standing still for good: {', '.join(stalled)}."
     if bounds:

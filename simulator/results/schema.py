@@ -71,7 +71,16 @@ class _Breakdown(TypedDict):
     down: NotRequired[Number]
 
 
-class _AlgorithmDocument(TypedDict):
+class InUnits(TypedDict):
+    """What `units.summary` returns; earlier versions wrote none."""
+
+    tokens_per_second: NotRequired[Number]
+    mfu: NotRequired[Number]
+    used: NotRequired[dict[str, Mean] | None]
+    to_target: NotRequired[dict[str, Mean] | None]
+
+
+class _AlgorithmDocument(InUnits):
     label: str
     name: str
     engine: str
@@ -88,10 +97,6 @@ class _AlgorithmDocument(TypedDict):
     interval90: NotRequired[dict[str, Pair] | None]
     interval90_basis: NotRequired[str]
     bottleneck: NotRequired[str]
-    tokens_per_second: NotRequired[Number]
-    mfu: NotRequired[Number]
-    used: NotRequired[dict[str, Mean] | None]
-    to_target: NotRequired[dict[str, Mean] | None]
     bound: NotRequired[bool | None]
     stall: NotRequired[str | None]
 

@@ -18,7 +18,7 @@ Groups = Mapping[str, Sequence[Run]]
 """The runs of each algorithm by its label, in the order of their seeds."""
 
 BATCHES = 20
-PREFIXES = ("", "k", "M", "G", "T", "P")
+PREFIXES, PREFIXED = ("", "k", "M", "G", "T", "P"), ("B", "B/s", "#")
 TIME_UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 
 
@@ -48,16 +48,16 @@ def human(seconds: float | None) -> str:
 def said(value: float | None, unit: str) -> str:
     """Format a value for reading; "-" for None.
 
-    `unit`: "s", "%" of a share, "B" or "#" with a prefix (1.30 GB, 52.4 G), or any other name.
+    `unit`: "s", "%" of a share, one of `PREFIXED` (1.30 GB, 52.4 G), or any other name.
     """
     if value is None or not math.isfinite(value):
         return "-"
     if unit in ("s", "%"):
         return human(value) if unit == "s" else f"{number(100 * value)} %"
     power = 0
-    while unit in ("B", "#") and abs(value) >= 999.5 and power < len(PREFIXES) - 1:
+    while unit in PREFIXED and abs(value) >= 999.5 and power < len(PREFIXES) - 1:
         value, power = value / 1000, power + 1
-    digits = f"{value:.0f}" if unit in ("B", "#") and not power else number(value)
+    digits = f"{value:.0f}" if unit in PREFIXED and not power else number(value)
     return f"{digits} {PREFIXES[power]}{unit.strip('#')}".rstrip()
 
 

@@ -372,8 +372,7 @@ class Prices(Section):
     )
     node_hour: NonNegative | None = Field(default=None, description="one worker for one hour")
     device_hour: NonNegative | None = Field(
-        default=None,
-        description="one device for one hour; a worker is one, an island as many as it has",
+        default=None, description="one device for one hour: a worker, or each of an island's"
     )
     egress_per_gb: NonNegative | None = Field(
         default=None, description="10^9 bytes leaving a region"
@@ -388,9 +387,7 @@ class Prices(Section):
         default=None, description="peak of one device, of which utilisation (MFU) is a share"
     )
     flops_per_token: Positive | None = Field(
-        default=None,
-        description="floating-point operations that training takes per token; left out: 6 per "
-        "parameter of [model]",
+        default=None, description="operations of training per token; left out: 6 per parameter"
     )
 
     @property

@@ -17,7 +17,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.reports.page import reading
 from paceline.simulator.reports.page.curves import error
 from paceline.simulator.reports.page.page import answer, report
-from paceline.simulator.reports.page.parts import literal, size
+from paceline.simulator.reports.page.parts import literal
 from paceline.simulator.reports.page.sentences import CHANGE, MARGIN, SURE, margin, targets
 from paceline.simulator.reports.page.series import sampled, series
 from paceline.simulator.results import ownership, store
@@ -268,13 +268,6 @@ def test_without_loss_or_target_there_is_a_page(folder):
     page = text(folder / "alone", out=folder / "alone.html")
     assert "less per step" in page
     assert figures(page)["error"]["layout"]["yaxis"]["title"]["text"] == "local steps done"
-
-
-def test_sizes_are_said_in_powers_of_a_thousand():
-    assert [size(n) for n in (0, 999, 1000, 2.5e6, 1e12)] == [
-        "0 B", "999 B", "1.00 kB", "2.50 MB", "1.00 TB"
-    ]  # fmt: skip
-    assert size(None) == "-"
 
 
 # Where it goes, and what it refuses

@@ -111,7 +111,8 @@ def test_the_command_prints_a_table_with_the_currency(tmp_path, monkeypatch, cap
 
 
 def test_values_are_said_in_their_units():
-    assert [said(value, "B") for value in (999.0, 1e3, 1.3e9)] == ["999 B", "1.00 kB", "1.30 GB"]
+    sizes = [said(value, "B") for value in (0, 999, 1000, 2.5e6, 1.3e9, 1e12)]
+    assert sizes == ["0 B", "999 B", "1.00 kB", "2.50 MB", "1.30 GB", "1.00 TB"]
     assert [said(52.4e9, "#"), said(12.0, "#")] == ["52.4 G", "12"]
     assert [said(0.384, "%"), said(12.0, "USD"), said(12.0, "")] == ["38.4 %", "12.0 USD", "12.0"]
     assert {said(value, unit) for value in (None, math.inf) for unit in ("s", "B", "")} == {"-"}

@@ -317,7 +317,7 @@ def test_cost_to_loss_prefers_fewer_bytes_where_these_are_dear():
     ("changes", "objective", "said"),
     [
         ({"run": {"target_loss": None}}, "time-to-loss", "run.target_loss: missing"),
-        ({}, "cost-to-loss", "cost: no prices"),
+        ({}, "cost-to-loss", "cost.node_hour: missing"),
         ({}, "speed", "--objective speed: unknown; choose one of: time-to-loss"),
         ({"objective": {"kind": "none"}, "run": {"target_loss": None}}, None, "run.cap: missing"),
         (
@@ -325,7 +325,7 @@ def test_cost_to_loss_prefers_fewer_bytes_where_these_are_dear():
             "loss-at-deadline",
             "has no loss",
         ),
-        ({"run": {"target_loss": None}}, "loss-at-budget", "cost: no prices"),
+        ({"run": {"target_loss": None}}, "loss-at-budget", "cost.node_hour: missing"),
         (
             {"run": {"target_loss": None}, "cost": {"node_hour": 1.0}},
             "loss-at-budget",
@@ -731,7 +731,7 @@ def test_the_command_shows_tables_and_writes_figures(tmp_path, monkeypatch, caps
     written = {path.name for path in (tmp_path / "runs" / "small-tune").iterdir()}
     assert {"tune.json", "tune.png", "tune.svg", "tune-sensitivity.png", ".tune"} <= written
     assert paceline.command_line.run(["tune", "small.toml", "--objective", "cost-to-loss"]) == 2
-    assert "no prices" in capsys.readouterr().err
+    assert "cost.node_hour: missing" in capsys.readouterr().err
 
 
 # --- without a target

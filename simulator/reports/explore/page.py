@@ -200,9 +200,9 @@ def _units(view: View) -> list[Any]:
     runs = {name: part.runs for name, part in names if part.runs and part.share == 1}
     rows = {name: units.summary(view.scenario, own) for name, own in runs.items()}
     what, cells = units.cells([*rows.values()], view.scenario.run.target_loss)
-    if not cells:
-        return []
-    lines = [[name, *(cell(row) for cell in cells.values())] for name, row in rows.items()]
-    body = [html.Tr([html.Th(line[0], scope="row"), *map(html.Td, line[1:])]) for line in lines]
-    head = html.Tr([html.Th(each, scope="col") for each in ("", *cells)])
-    return [html.H2(what.capitalize()), html.Div(html.Table([html.Thead(head), html.Tbody(body)]))]
+    body = [
+        html.Tr([html.Th(name, scope="row"), *(html.Td(cell(row)) for cell in cells.values())])
+        for name, row in rows.items()
+    ]
+    head = html.Tr([html.Th(each, scope="col") for each in (what, *cells)])
+    return [html.Table([html.Thead(head), html.Tbody(body)])] if cells else []

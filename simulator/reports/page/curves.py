@@ -17,7 +17,7 @@ from paceline.simulator.reports.page.series import (
 )
 from paceline.simulator.results.figures.curves import in_picture
 from paceline.simulator.results.intervals import stated
-from paceline.simulator.results.statistics import PREFIXES, time_unit
+from paceline.simulator.results.statistics import PREFIXES, said, time_unit
 
 SPAN = 25  # where durations differ by more than this factor, the axis is logarithmic
 DECADE = 10
@@ -236,9 +236,9 @@ def sent(lines: Sequence[Series]) -> parts.PageSection | None:
         for line in sending
     }
     most, least = max(rates, key=lambda k: rates[k]), min(rates, key=lambda k: rates[k])
-    heading = f"{most} sends {parts.size(rates[most])}/s"
+    heading = f"{most} sends {said(rates[most], 'B/s')}"
     if least != most:
-        heading = f"{least} sends the least, {parts.size(rates[least])}/s; {heading}"
+        heading = f"{least} sends the least, {said(rates[least], 'B/s')}; {heading}"
     says = f"bytes sent by all nodes against wall-clock time: {heading}"
     figure = over_time("bytes", sending, "bytes", "sent by all nodes", says, None)
     return parts.PageSection("bytes", heading, "Total of all nodes, over time.", [figure])

@@ -6,7 +6,15 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict  # typing's own is not enough for pydantic before 3.12
 
-from paceline.simulator.results.schema import About, Mean, Owned, Pick, RunTable, Statistic, Table
+from paceline.simulator.results.schema import (
+    About,
+    InUnits,
+    Owned,
+    Pick,
+    RunTable,
+    Statistic,
+    Table,
+)  # fmt: skip
 
 COMPARISON, TUNE, SWEEP = "comparison.json", "tune.json", "sweep.json"
 FARTHEST = 1e100  # largest number drawn: sums of such numbers stay finite
@@ -49,7 +57,7 @@ class Estimated(TypedDict):
     level: NotRequired[Number]
 
 
-class _Configuration(_Named, Estimated):
+class _Configuration(_Named, Estimated, InUnits):
     name: str
     behind: NotRequired[Estimated | None]
     behind_ci95: Pair
@@ -57,9 +65,6 @@ class _Configuration(_Named, Estimated):
     seeds: int
     reached: int
     stopped: str | None
-    tokens_per_second: NotRequired[Number]
-    mfu: NotRequired[Number]
-    used: NotRequired[dict[str, Mean] | None]
 
 
 class _ChangedWorld(TypedDict):  # the scenario with one input changed

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.simulator.results.intervals import Estimate
-from paceline.simulator.results.statistics import said
 
 Json = dict[str, Any]
 
@@ -124,8 +123,3 @@ def literal(text: str) -> str:
 def percent(share: float | None, digits: int = 0) -> str:
     """Write a share in percent; "-" for None."""
     return "-" if share is None else f"{100 * share:z.{digits}f} %"
-
-
-def size(count: float | None) -> str:
-    """Write a number of bytes with its unit, in powers of 1000; "-" for None."""
-    return said(count, "B")

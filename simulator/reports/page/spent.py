@@ -12,12 +12,11 @@ from paceline.simulator.reports.page.parts import (
     folded,
     literal,
     percent,
-    size,
 )
 from paceline.simulator.reports.page.reading import FoundRun, spans
 from paceline.simulator.reports.page.series import Series
 from paceline.simulator.results.figures.bars import PARTS
-from paceline.simulator.results.statistics import human, time_unit
+from paceline.simulator.results.statistics import human, said, time_unit
 
 HATCHES = {
     "compute": "", "wait": ".", "communicate": "/", "serve": "x", "stalled": "-", "lost": "+",
@@ -194,9 +193,9 @@ def _shared(line: Series) -> list[tuple[Cell | str, ...]]:
         (
             line.name,
             _arrow(each["line"]),
-            size(each["bytes"]),
-            f"{size(each['bytes'] / duration)}/s",
-            "no limit" if each["bandwidth"] is None else f"{size(each['bandwidth'])}/s",
+            said(each["bytes"], "B"),
+            said(each["bytes"] / duration, "B/s"),
+            "no limit" if each["bandwidth"] is None else said(each["bandwidth"], "B/s"),
             percent(each["saturated"]),
             Cell(percent(each["utilisation"], 1), each["utilisation"]),
         )
@@ -213,8 +212,8 @@ def _carried(line: Series) -> list[tuple[Cell | str, ...]]:
     for group in groups.values():
         first, mean = next(iter(group)), sum(group.values()) / len(group)
         name = first if len(group) == 1 else f"{len(group)} links such as {first}"
-        rate = f"{size(mean / (line.row['duration'] or 1))}/s"
-        rows.append((line.name, _arrow(name), size(mean), rate))
+        rate = said(mean / (line.row["duration"] or 1), "B/s")
+        rows.append((line.name, _arrow(name), said(mean, "B"), rate))
     return rows
 
 

@@ -27,11 +27,6 @@ def _unit(tune: Row) -> str:
     return str(tune.get("unit", "s" if tune["objective"] == "time-to-loss" else ""))
 
 
-def _of_pace(tune: Row) -> bool:
-    """Whether the search was for the fewest seconds per step, without a loss."""
-    return bool(tune["objective"] == PACE)
-
-
 def _says(tune: Row) -> Say:
     """Return the function that writes a search's values."""
     return partial(said, unit=_unit(tune))
@@ -54,7 +49,7 @@ def verdict(found: FoundRun) -> sentences.RunVerdict:
     within = wording.qualified(stated(pick, "value"), _unit(tune))
     return sentences.RunVerdict(
         found.name, headline(pick), tune["sentence"], facts, pick["label"], decided(pick),
-        say(pick["value"]), within, "" if _of_pace(tune) else tune.get("loss_basis") or "",
+        say(pick["value"]), within, tune.get("loss_basis") or "",
     )  # fmt: skip
 
 
@@ -173,19 +168,14 @@ def ranking(found: FoundRun, place: int) -> parts.PageSection:
     assert tune is not None
     say, rows = _says(tune), tune["ranking"]
     pick, figure = _picked(tune), _figure(tune, place)
-    lead = (
-        "Filled: the best, and all not known to be worse. Bars: 95 % over seeds; none for those "
-        "given up early."
-    )
+    lead = "Filled: the best, and all not known to be worse. Bars: 95 % (none if given up early)."
     heading = (
         f"The best of {len(rows)} configurations is known"
         if decided(pick)
         else f"{len(_alternatives(tune))} of {few(len(rows), 'configuration', 'configurations')} "
         "may be the best"
     )
-    return parts.PageSection(
-        f"tune-{place}", heading, lead, [figure], _tables(tune, say, found.currency)
-    )
+    return parts.PageSection(f"tune-{place}", heading, lead, [figure], _tables(tune, say))
 
 
 def _figure(tune: Row, place: int) -> parts.Figure:
@@ -244,7 +234,7 @@ def _tables(tune: Row, say: Say) -> list[parts.PageTable]:
             return say(row["value"])
         return f"above {say(row['at_least'])}" if row["at_least"] else missed
 
-    missed = "beyond the cap" if _of_pace(tune) else "not reached"
+    missed = "beyond the cap" if tune["objective"] == PACE else "not reached"
     best, pick = tune["ranking"][0]["label"], _picked(tune)
     apart = pick.get("not_separated", pick["ties"])
     ties = {pick["label"], *pick["ties"]}.difference(apart)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -92,33 +92,22 @@ class TuningObjective:
             gap = beyond(run, scenario.algorithm[0].parameters.get("tau"), self.cap)
             value = seconds_per_step(run) if gap <= 1 and not run.stall else math.inf
         elif self.target is None:
-            time = self._end(run)
+            assert self.deadline is not None
+            curve, budget = run.curve, math.inf if self.budget is None else self.budget
+            time = min(self.deadline, float(np.interp(budget, curve["cost"], curve["time"])))
             loss = loss_at(run, time)
             value = loss if math.isfinite(loss) else math.inf
         else:
-            value = time = self._reached(run, self.target, scenario.file)
+            start, gap = run.curve["loss"][0], self._gap(run)
+            if start <= self.target:
+                raise InputError(
+                    f"{scenario.file}: run.target_loss = {self.target:g}: reached at the start "
+                    f"(loss {start:.4g}); write a smaller one"
+                )
+            value = time = crossing(run, self.target)
             if self.name == "cost-to-loss" and math.isfinite(time):
                 value = at(run, time, "cost")
-            gap = self._gap(run)
         return Score(value, gap, ran, notes, units.used(scenario, run, time))
-
-    def _end(self, run: Run) -> float:
-        """Return the time (seconds) at which the loss counts."""
-        assert self.deadline is not None
-        if self.budget is None:
-            return self.deadline
-        spent = float(np.interp(self.budget, run.curve["cost"], run.curve["time"]))
-        return min(self.deadline, spent)
-
-    @staticmethod
-    def _reached(run: Run, target: float, file: str) -> float:
-        start = run.curve["loss"][0]
-        if start <= target:
-            raise InputError(
-                f"{file}: run.target_loss = {target:g}: reached at the start "
-                f"(loss {start:.4g}); write a smaller one"
-            )
-        return crossing(run, target)
 
     def _gap(self, run: Run) -> float:
         losses = np.asarray(run.curve["loss"])
@@ -143,7 +132,7 @@ class TuningObjective:
 
     @property
     def within(self) -> str:
-        """The limits in words: the deadline, the budget or the cap."""
+        """The limit in words: the cap, the budget or the deadline."""
         if self.cap:
             return f"with at most {self.cap.tau} steps between averages and {self.cap.delay} late"
         if self.budget is not None:
@@ -156,41 +145,25 @@ class TuningObjective:
         return f" {self.within} (nothing is said of loss)" if self.cap else wording.on(self.basis)
 
     @property
-    def until(self) -> str:
-        """When a run's units of the trade are read, in words."""
-        if self.cap:
-            return "in the whole run"
-        return self.within if self.target is None else f"to loss {self.target:g}"
-
-    @property
-    def missed(self) -> str:
-        """Words for a run without a value."""
-        return "beyond the cap" if self.cap else "not reached"
-
-    @property
     def says(self) -> str:
         """The name of the value, for tables and axes."""
-        if self.cap:
-            return "time per step"
         if self.target is None:
-            return f"loss {self.within}"
+            return "time per step" if self.cap else f"loss {self.within}"
         return f"{'time' if self.name == 'time-to-loss' else 'cost'} to loss {self.target:g}"
 
     def sentence(self, value: float) -> str:
         """Return a value in words."""
-        if self.cap:
-            return f"{human(value)} per step"
         if self.target is None:
-            return f"loss {number(value)} {self.within}"
+            pace = f"{human(value)} per step"
+            return pace if self.cap else f"loss {number(value)} {self.within}"
         between = "after" if self.name == "time-to-loss" else "for"
         return f"loss {self.target:g} {between} {self.show(value)}"
 
     @property
     def unit(self) -> str:
-        """The unit of a value: "s", a currency, or "" for a loss or money."""
-        if self.name == "cost-to-loss":
-            return self.currency
-        return "s" if self.name in ("time-to-loss", PACE) else ""
+        """The unit of a value: "s", or for money its currency, or "" for a loss."""
+        kinds = {"time-to-loss": "s", PACE: "s", "cost-to-loss": self.currency}
+        return kinds.get(self.name, "")
 
     @property
     def show(self) -> Callable[[float | None], str]:
@@ -230,44 +203,32 @@ def tuning_objective(
         name = PACE if isinstance(scenario.objective, NoObjective) else name
     if name not in OBJECTIVES:
         raise InputError(f"--objective {name}: unknown; choose one of: {', '.join(OBJECTIVES)}")
-    heavy = scenario.heavy_tailed
-    if name == PACE:
-        if run.cap is None:
-            raise InputError(
-                f"{file}: run.cap: missing; without a loss the rarest and latest communication is "
-                "always the fastest; write run.cap = { tau = 16, delay = 4 }, the most steps that "
-                "your training bears, or choose another objective.kind"
-            )
-        return TuningObjective(name, heavy=heavy, cap=run.cap)
-    if isinstance(scenario.objective, NoObjective):
+    if isinstance(scenario.objective, NoObjective) and name != PACE:
         raise InputError(
             f'{file}: objective.kind = "none": has no loss, which {name} is about; choose an '
-            'objective such as objective.kind = "quadratic" or "softmax", or --objective '
-            "seconds-per-step"
+            'objective such as objective.kind = "quadratic" or "softmax", or --objective ' + PACE
         )
+    bears = "what your training bears, as the rarest and latest averages are always the fastest"
+    of_loss, of_cost = ("time-to-loss", "cost-to-loss"), ("cost-to-loss", "loss-at-budget")
+    for key, value, names, remedy in (
+        ("run.cap", run.cap, (PACE,), f"run.cap = {{ tau = 16, delay = 4 }}: {bears}"),
+        ("run.target_loss", run.target_loss, of_loss,
+         "run.target_loss = 0.1, or choose --objective loss-at-deadline"),
+        ("cost.node_hour", cost.node_hour or cost.device_hour or cost.egress_per_gb, of_cost,
+         "cost.node_hour = 1.5, cost.egress_per_gb = 0.08, or both"),
+        ("cost.budget", cost.budget, of_cost[1:], "cost.budget = 500"),
+    ):  # fmt: skip
+        if name in names and not value:
+            raise InputError(f"{file}: {key}: missing, and {name} is about it; write {remedy}")
+    heavy, second = scenario.heavy_tailed, units.price_per_second(scenario, served=False)
+    plain = TuningObjective(name, currency=cost.currency or "", basis=basis)
+    if name == PACE:
+        return replace(plain, heavy=heavy, cap=run.cap, basis=None)
     if name == "loss-at-deadline":
-        return TuningObjective(name, deadline=run.duration, basis=basis)
-    priced = cost.node_hour or cost.device_hour or cost.egress_per_gb
-    second = units.price_per_second(scenario, served=False)
-    about = {"currency": cost.currency or "", "basis": basis}
-    if name in ("cost-to-loss", "loss-at-budget") and not priced:
-        raise InputError(
-            f"{file}: cost: no prices, and {name} is about them; write cost.node_hour = 1.5, "
-            "cost.egress_per_gb = 0.08, or both"
-        )
+        return replace(plain, deadline=run.duration)
     if name == "loss-at-budget":
-        if cost.budget is None:
-            raise InputError(
-                f"{file}: cost.budget: missing, and {name} is about it; write cost.budget = 500"
-            )
-        ends = [run.duration or math.inf, cost.budget / second if second else math.inf]
+        ends = [run.duration or math.inf, (cost.budget or 0.0) / second if second else math.inf]
         deadline = min(ends) if min(ends) < math.inf else None
-        return TuningObjective(name, deadline=deadline, budget=cost.budget, **about)
-    if run.target_loss is None:
-        raise InputError(
-            f"{file}: run.target_loss: missing, and {name} is about reaching it; write "
-            "run.target_loss = 0.1, or choose --objective loss-at-deadline"
-        )
-    if name == "time-to-loss":
-        return TuningObjective(name, run.target_loss, second=1.0, heavy=heavy, basis=basis)
-    return TuningObjective(name, run.target_loss, second=second, heavy=heavy, **about)
+        return replace(plain, deadline=deadline, budget=cost.budget)
+    second = 1.0 if name == "time-to-loss" else second
+    return replace(plain, target=run.target_loss, second=second, heavy=heavy)
