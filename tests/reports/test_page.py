@@ -20,6 +20,7 @@ from paceline.simulator.reports.page.page import answer, report
 from paceline.simulator.reports.page.parts import literal
 from paceline.simulator.reports.page.sentences import CHANGE, MARGIN, SURE, margin, targets
 from paceline.simulator.reports.page.series import sampled, series
+from paceline.simulator.reports.page.tuned import ranking
 from paceline.simulator.results import ownership, store
 from paceline.simulator.results.intervals import difference
 from paceline.simulator.results.run import Run
@@ -187,6 +188,15 @@ def test_a_search_says_in_which_worlds_its_pick_is_first(tuned):
     said = facts(tuned)[CHANGE]
     assert sum("is better, and this pick" in each for each in said) == len(flips)
     assert any("It stays the best" in each for each in said) == (len(flips) < 6)
+
+
+def test_the_axis_of_a_ranking_holds_every_bar(tuned):
+    (figure,) = ranking(*reading.read([tuned]), 0).figures
+    end = figure.layout["xaxis"]["range"][1]
+    bars = [x + up for dots in figure.data
+            for x, up in zip(dots["x"], dots["error_x"]["array"], strict=True)]  # fmt: skip
+    assert len(bars) > 1
+    assert end / 1.2 < max(bars) < end
 
 
 def test_one_seed_is_not_sold_as_certain(evil):
@@ -448,6 +458,10 @@ def test_labels_at_the_ends_do_not_meet(run, far, page_of):
 def test_a_phone_has_room(run, far, tuned, validated, page_of):
     page, watched = page_of(run, far, tuned, validated, viewport=PHONE)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    code = (
+        "[...document.querySelectorAll('.wide')].filter(e => e.scrollWidth > e.clientWidth).length"
+    )
+    assert page.evaluate(code) == 0  # no column of a table runs off
     assert watched.said == []
 
 

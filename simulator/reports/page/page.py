@@ -24,7 +24,7 @@ from paceline.simulator.reports.page.parts import PageSection
 from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.reports.page.sentences import RunVerdict
 from paceline.simulator.reports.page.series import Series, series
-from paceline.simulator.results import store
+from paceline.simulator.results import store, wording
 from paceline.simulator.results.figures.curves import LOSS_NAMES
 from paceline.simulator.results.figures.style import COLOURS
 from paceline.simulator.results.usage import few
@@ -152,7 +152,7 @@ def _error(
     heading = "Error against time"
     mean = (first.row["time_to_target"] or {}).get("mean")
     if target is not None and mean is not None and len(every) == 1 and answers[0].decided:
-        heading = f"{first.label} reaches loss {target:g} first"
+        heading = f"{first.label} reaches loss {target:g} first{wording.on(answers[0].basis)}"
     kinds = {str((f.scenario.get("table") or {}).get("objective", {}).get("kind")) for f in every}
     name = LOSS_NAMES.get(kinds.pop(), "loss") if len(kinds) == 1 else "loss"
     seeds = max(len(line.runs) for line in drawn)
