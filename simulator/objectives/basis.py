@@ -1,15 +1,22 @@
 """Say in words what the loss of a scenario is the loss of: seldom the model's that users train."""
 
 from paceline.simulator.objectives.build import dimension_of
-from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.scenario.tables import Bound, NoObjective, Quadratic, Torch
 
 FAR = 2.0  # times as many parameters as [model], or as few: then it is another model
 STAND_IN = "a stand-in, not your model"
 
 
-def loss_basis(scenario: Scenario) -> str | None:
+def bases(scenario: Scenario) -> dict[str, str | None]:
+    """Return `loss_basis` of each algorithm, by label."""
+    return {each.label: loss_basis(scenario, each) for each in scenario.algorithm}
+
+
+def loss_basis(scenario: Scenario, algorithm: Algorithm | None = None) -> str | None:
     """Return what the loss is the loss of, to stand after a value; None where there is no loss.
+
+    `algorithm`: the one whose loss it is, where an objective knows some better than others.
 
     "on softmax over digits", with `STAND_IN` where [model] has another number of parameters.
     """

@@ -21,6 +21,8 @@ from paceline.simulator.results.statistics import (
 
 NAMED = 3  # most algorithms that a sentence names; the others are counted
 ENOUGH = 8  # seeds to ask for where one says nothing
+Bases = Mapping[str, str | None]
+NO_BASES: Bases = {}
 GUESS = "The best guess is"
 WITHIN = f"within {100 * MARGIN:g} %"
 ONE_SEED = f"one seed cannot tell chance from merit; run more, such as --seeds {ENOUGH}"
@@ -32,7 +34,7 @@ def pick(
     *,
     heavy: bool = False,
     exact: bool = False,
-    basis: str | None = None,
+    bases: Bases = NO_BASES,
 ) -> dict[str, Any]:
     """Say which algorithm to use, and whether it is known to be the best.
 
@@ -41,14 +43,13 @@ def pick(
     one that reached it most often. Otherwise the lowest mean loss at the end of the shortest run;
     without a loss, the fewest seconds per step. Algorithms that stall with some seed are out, and
     so are bounds, whose workers never meet; `label` is None where none is left. `exact`: nothing is
-    random, so that one seed tells all. `basis`: what the loss is the loss of, for the sentence. The
+    random, so that one seed tells all. `bases`: what the loss is the loss of, by label. The
     keys are those of `verdict`, `measure` and `sentence`.
     """
     stalled = [label for label, runs in groups.items() if any(run.stall for run in runs)]
     bounds = [label for label, runs in groups.items() if runs and runs[0].bound]
     left = {label: runs for label, runs in groups.items() if label not in (*stalled, *bounds)}
-    on = wording.on(basis)
-    picked = _pick(left, target, heavy, exact, on) if left else _nothing(all_stall=not bounds)
+    picked = _pick(left, target, heavy, exact, bases) if left else _nothing(all_stall=not bounds)
     if stalled and left:
         picked["sentence"] += f" Out, as standing still for good: {', '.join(stalled)}."
     if bounds:
@@ -73,7 +74,7 @@ def _nothing(all_stall: bool) -> dict[str, Any]:
 
 
 def _pick(
-    groups: Groups, target: float | None, heavy: bool, exact: bool, on: str
+    groups: Groups, target: float | None, heavy: bool, exact: bool, bases: Bases
 ) -> dict[str, Any]:
     """Pick among the algorithms that may be picked."""
     if target is not None:
@@ -85,9 +86,9 @@ def _pick(
         found = order(times, ran, heavy=heavy, exact=exact)
         if found.estimates:
             what = f"loss {target:g} after"
-            return _said(found, times, "time_to_target", what, "s", exact, on)
+            return _said(found, times, "time_to_target", what, "s", exact, bases)
         if reached(times[found.best]):
-            return _most_often(found, times, target, on)
+            return _most_often(found, times, target, bases)
     end = min(run.duration for runs in groups.values() for run in runs)
     losses = {label: [loss_at(run, end) for run in runs] for label, runs in groups.items()}
     if any(np.isfinite(values).all() for values in losses.values()):
@@ -96,7 +97,7 @@ def _pick(
         }
         missed = "" if target is None else f"No algorithm reached loss {target:g}. "
         what = f"loss at {human(end)}, where the shortest run ends:"
-        picked = _said(order(gone, gone, exact=exact), losses, "loss", what, "", exact, on)
+        picked = _said(order(gone, gone, exact=exact), losses, "loss", what, "", exact, bases)
         return picked | {"sentence": missed + picked["sentence"]}
     paces = {label: [*map(seconds_per_step, runs)] for label, runs in groups.items()}
     what = "fewest seconds per step (nothing is said of loss):"
@@ -106,12 +107,13 @@ def _pick(
 
 def _said(  # noqa: PLR0913, PLR0917 - the parts of a sentence
     found: Order, scores: Mapping[str, Sequence[float]], measure: str, what: str, unit: str,
-    exact: bool, on: str = "",
+    exact: bool, bases: Bases = NO_BASES,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the verdict on scores in `unit`, "s" or "", with its sentence."""
     best, seeds, say = found.best, len(scores[found.best]), human if unit else number
     value = found.estimates[best]
-    said = f"{best}: {what} {say(value.value)}{wording.sentence(value, unit, seeds)}{on}"
+    said = f"{best}: {what} {say(value.value)}{wording.sentence(value, unit, seeds)}"
+    said += wording.on(bases.get(best))
     others = sorted((k for k in found.estimates if k != best), key=found.value)
     if not found.decided:
         doubt = headline(verdict(found))
@@ -127,10 +129,11 @@ def _said(  # noqa: PLR0913, PLR0917 - the parts of a sentence
 
 
 def _most_often(
-    found: Order, times: Mapping[str, Sequence[float]], target: float, on: str
+    found: Order, times: Mapping[str, Sequence[float]], target: float, bases: Bases
 ) -> dict[str, Any]:
     """Return the verdict where no algorithm reached the target with every seed."""
     own = times[found.best]
+    on = wording.on(bases.get(found.best))
     often = f"{reached(own)} of {len(own)} seeds, median {human(float(np.median(own)))}"
     said = f"No algorithm reached loss {target:g} with every seed. {found.best}: {often}{on}"
     if not found.decided:

@@ -9,7 +9,7 @@ import numpy as np
 
 from paceline.simulator.cluster.workers import ideal_rate
 from paceline.simulator.objectives import plugins
-from paceline.simulator.objectives.basis import loss_basis
+from paceline.simulator.objectives.basis import bases
 from paceline.simulator.programs import catalogue
 from paceline.simulator.results import (
     bottleneck,
@@ -137,10 +137,11 @@ class Result:
             for job in row["jobs"]
         ]
 
-    @cached_property
+    @property
     def loss_basis(self) -> str | None:
-        """Say what the loss is the loss of; None where there is no loss."""
-        return loss_basis(self.scenario)
+        """What the loss of the pick is the loss of; None where there is no loss."""
+        found = bases(self.scenario)
+        return found.get(self.pick["label"] or "", next(iter(found.values()), None))
 
     @cached_property
     def pick(self) -> dict[str, Any]:
@@ -151,7 +152,7 @@ class Result:
             scenario.run.target_loss,
             heavy=scenario.heavy_tailed,
             exact=deterministic(scenario),
-            basis=self.loss_basis,
+            bases=bases(scenario),
         )
         return dict(statistics.jsonable(found))
 

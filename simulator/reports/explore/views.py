@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from paceline.simulator.errors import InputError
-from paceline.simulator.objectives.basis import loss_basis
+from paceline.simulator.objectives.basis import bases
 from paceline.simulator.reports.explore import address
 from paceline.simulator.reports.explore.controls import controls
 from paceline.simulator.reports.explore.pool import Pool
@@ -60,7 +60,7 @@ class View:
             self.scenario.run.target_loss if whole else None,
             heavy=self.scenario.heavy_tailed,
             exact=deterministic(self.scenario),
-            basis=loss_basis(self.scenario),
+            bases=bases(self.scenario),
         )["sentence"]
         return said if whole else f"So far: {said}"
 

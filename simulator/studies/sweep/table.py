@@ -11,7 +11,7 @@ from typing import Any
 from paceline.simulator.cluster.workers import ideal_rate
 from paceline.simulator.inputs import csv_cells, messages
 from paceline.simulator.objectives import plugins
-from paceline.simulator.objectives.basis import loss_basis
+from paceline.simulator.objectives.basis import bases
 from paceline.simulator.results import divergence, intervals, statistics, units
 from paceline.simulator.results.columns import RESULT_COLUMNS, Conditions, estimate_columns
 from paceline.simulator.results.run import Run
@@ -173,10 +173,10 @@ def collected(
         for label, algorithm in zip(names, scenario.algorithm, strict=True)
         if algorithm.bound
     }
-    bases = {*map(loss_basis, scenarios)}
+    said = {basis for each in scenarios for basis in bases(each).values()}
     return SweepResult(
         base, values, _even(rows), _even(seed_rows), told_of, versions, picks, sorted(bounds),
-        resumed, bases.pop() if len(bases) == 1 else None,
+        resumed, said.pop() if len(said) == 1 else None,
     )  # fmt: skip
 
 

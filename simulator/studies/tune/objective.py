@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from paceline.simulator.errors import InputError
-from paceline.simulator.results import units, wording
+from paceline.simulator.results import units
 from paceline.simulator.results.divergence import diverged
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import (
@@ -69,7 +69,7 @@ class TuningObjective:
     The loss is that at `deadline` (seconds) or, if sooner, once `budget` is spent; seconds per step
     are those of runs that keep the `cap`. `currency`: of prices; `second`: lower bound on the cost
     of a second of a run, in the unit of the value; `heavy`: the value depends on times without a
-    finite variance. `basis`: what the loss is the loss of.
+    finite variance.
     """
 
     name: str
@@ -80,7 +80,6 @@ class TuningObjective:
     budget: float | None = None
     cap: Cap | None = None
     currency: str = ""
-    basis: str | None = None
 
     def score(self, run: Run, scenario: Scenario) -> Score:
         """Score a finished run of `scenario`. Raises InputError where it starts at the target."""
@@ -140,11 +139,6 @@ class TuningObjective:
         return f"after {human(self.deadline)}"
 
     @property
-    def on(self) -> str:
-        """What the loss is the loss of, or the cap, to stand after a value."""
-        return f" {self.within} (nothing is said of loss)" if self.cap else wording.on(self.basis)
-
-    @property
     def says(self) -> str:
         """The name of the value, for tables and axes."""
         if self.target is None:
@@ -187,14 +181,12 @@ def beyond(run: Run, tau: Any, cap: Cap) -> float:
     return max(longest / cap.tau, (1 + delay) / (1 + cap.delay))
 
 
-def tuning_objective(
-    scenario: Scenario, name: str | None, basis: str | None = None
-) -> TuningObjective:
+def tuning_objective(scenario: Scenario, name: str | None) -> TuningObjective:
     """Return the objective called `name`; None: time-to-loss if there is a target, else the loss
     at the budget or deadline that is set, or seconds per step where there is no loss.
 
-    The deadline is run.duration, or open where there is none. `basis`: what the loss is the loss
-    of. Raises InputError where the scenario lacks what the objective needs.
+    The deadline is run.duration, or open where there is none. Raises InputError where the
+    scenario lacks what the objective needs.
     """
     file, run, cost = scenario.file, scenario.run, scenario.cost
     if name is None:
@@ -221,9 +213,9 @@ def tuning_objective(
         if name in names and not value:
             raise InputError(f"{file}: {key}: missing, and {name} is about it; write {remedy}")
     heavy, second = scenario.heavy_tailed, units.price_per_second(scenario, served=False)
-    plain = TuningObjective(name, currency=cost.currency or "", basis=basis)
+    plain = TuningObjective(name, currency=cost.currency or "")
     if name == PACE:
-        return replace(plain, heavy=heavy, cap=run.cap, basis=None)
+        return replace(plain, heavy=heavy, cap=run.cap)
     if name == "loss-at-deadline":
         return replace(plain, deadline=run.duration)
     if name == "loss-at-budget":

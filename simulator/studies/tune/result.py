@@ -6,6 +6,7 @@ from typing import Any
 
 from paceline.simulator.load.load import known_programs
 from paceline.simulator.objectives import plugins
+from paceline.simulator.objectives.basis import loss_basis
 from paceline.simulator.results import pick, statistics, wording
 from paceline.simulator.results.order import Order
 from paceline.simulator.studies.tune import verdict
@@ -64,6 +65,18 @@ class TuneResult:
         return found
 
     @property
+    def loss_basis(self) -> str | None:
+        """What the loss of the configuration to take is the loss of; None without a loss."""
+        world = self.space.world(self.simplest.candidate.table)
+        return None if self.objective.cap else loss_basis(world, world.algorithm[0])
+
+    @property
+    def _on(self) -> str:
+        """What the loss is the loss of, or the cap, to stand after a value."""
+        cap = f" {self.objective.within} (nothing is said of loss)"
+        return cap if self.objective.cap else wording.on(self.loss_basis)
+
+    @property
     def sentence(self) -> str:
         """The answer in a sentence."""
         best, target, seeds = self.best, self.objective.target, len(self.seeds)
@@ -73,7 +86,7 @@ class TuneResult:
                 return f"No configuration runs {self.objective.within}; {label} comes closest."
             if best.diverged or target is None:
                 return "Every configuration diverged; try smaller learning rates."
-            near = f"{best.candidate.label} came closest to loss {target:g}{self.objective.on}"
+            near = f"{best.candidate.label} came closest to loss {target:g}{self._on}"
             return f"{near}; no seed reached it."
         found = self._verdict
         said = self._reached(found["label"])
@@ -89,10 +102,10 @@ class TuneResult:
         seeds, target = len(self.seeds), self.objective.target
         if label not in self.order.estimates:
             often = f"{self.best.reached} of {seeds} seeds"
-            return f"{label}: reached loss {target:g} with {often}{self.objective.on}"
+            return f"{label}: reached loss {target:g} with {often}{self._on}"
         found = self.order.estimates[label]
         spread = wording.sentence(found, self.objective.unit, seeds)
-        return f"{label}: {self.objective.sentence(found.value)}{spread}{self.objective.on}"
+        return f"{label}: {self.objective.sentence(found.value)}{spread}{self._on}"
 
     @property
     def pick(self) -> dict[str, Any]:
@@ -129,7 +142,7 @@ class TuneResult:
             "objective": self.objective.name,
             "measure": self.objective.says,
             "unit": self.objective.unit,
-            "loss_basis": self.objective.basis,
+            "loss_basis": self.loss_basis,
             "seeds": self.seeds,
             "best": self.rows([self.best])[0],
             "ties": self.rows(self.tied),

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import Programs, load
-from paceline.simulator.objectives.basis import loss_basis
 from paceline.simulator.results import statistics, store
 from paceline.simulator.results.figures import style
 from paceline.simulator.results.order import Order
@@ -125,7 +124,7 @@ def plan(
     if preset:
         scenario, objective, said = warm_starts.adacomm_tau0(scenario, objective, programs)
         notes.append(said)
-    aim = tuning_objective(scenario, objective, loss_basis(scenario))
+    aim = tuning_objective(scenario, objective)
     tried, assumed = space(scenario, programs)
     return tried, aim, [*notes, *assumed]
 
