@@ -2,7 +2,7 @@
 
 import csv
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ CLOSE = 0.02  # relative difference of times, or of losses, below which there is
 MARKS = "<!-- scores -->\n", "<!-- end -->"
 
 Curves = dict[Cell, np.ndarray]
+Lines = Iterator[str]
 
 
 class Known(NamedTuple):
@@ -64,8 +65,7 @@ def fitted(real: Curves, known: Known, folder: Path) -> tuple[dict[str, Any], li
         used = real[cell][(steps >= WARMED) & (steps <= end)]
         paths.append(log(folder / f"{cell.program}-{cell.workers}.csv", used))
     found = loss.fit(
-        paths[0],
-        paths[1:],
+        paths,
         loss.Given(
             tokens=float(TOKENS),
             workers=(BASELINE.workers, *(each.workers for each in runs)),
@@ -77,7 +77,7 @@ def fitted(real: Curves, known: Known, folder: Path) -> tuple[dict[str, Any], li
         (folder / name).write_bytes(content)
     table = dict(found.profile.tables["objective"])
     table["curve"] = {**table["curve"], "file": str(folder / table["curve"]["file"])}
-    return table, [*found.sentences, *found.notes]
+    return table, found.sentences
 
 
 def predicted(cell: Cell, objective: dict[str, Any]) -> tuple[np.ndarray, str]:
@@ -122,7 +122,8 @@ class Score(NamedTuple):
         shares = [*_errors(self.times), *_errors(self.last)]
         worst = max(self.regrets, default=np.nan)
         ranks = f"{np.mean(self.order):.2f} | {np.mean(self.ends):.2f}"
-        regret = f"{100 * np.median(self.regrets):.0f}, {100 * worst:.0f} %"
+        most = f"{100 * worst:.0f} %" if worst < np.inf else "not reached"
+        regret = f"{100 * np.median(self.regrets):.0f} %, {most}"
         return f"| {words} | {' | '.join(shares)} | {ranks} | {regret} |"
 
 
@@ -171,6 +172,7 @@ def report(real: Curves) -> str:
     ]  # fmt: skip
     said: list[str] = []
     detail: list[str] = []
+    rest: list[str] = []
     for known in KNOWN:
         with tempfile.TemporaryDirectory() as folder:
             objective, words = fitted(real, known, Path(folder))
@@ -179,6 +181,8 @@ def report(real: Curves) -> str:
         said += [f"{known.words}: {each.replace(folder, '')}" for each in words]
         ours = {cell: curve for cell, (curve, _) in found.items()}
         lines.append(score(real, ours, known).row(known.words))
+        if known in (KNOWN[0], Known("no local run", local=None)):
+            rest += residuals(real, found, known)
         if known is KNOWN[0]:
             detail = [_detail(real[cell], *found[cell], cell, levels(real)) for cell in found]
     print(*said, sep="\n")
@@ -192,12 +196,34 @@ def report(real: Curves) -> str:
         "|---|--:|---|--:|--:|--:|--:|--:|---|",
         *detail,
         "",
+        "What is missed of the log of the final loss over ssgd's of as many workers:",
+        "",
+        "| known | program | basis | cells | mean | standard deviation | root mean square |",
+        "|---|---|---|--:|--:|--:|--:|",
+        *rest,
+        "",
         *penalties(real),
         "",
         seeds(real),
         "",
     ]
     return "\n".join(lines)
+
+
+def residuals(real: Curves, found: Mapping[Cell, tuple[np.ndarray, str]], known: Known) -> Lines:
+    """Return what predictions miss of log ratios to ssgd of as many workers, by kind and basis."""
+    rest: dict[tuple[str, str], list[float]] = {}
+    for cell, (curve, basis) in found.items():
+        base = Cell("ssgd", cell.workers)
+        if cell in (base, known.local) or base not in found:
+            continue
+        ratio = np.log(real[cell][-1, 2] / real[base][-1, 2])
+        guess = np.log(curve[-1, 2] / found[base][0][-1, 2])
+        rest.setdefault((cell.program.split()[0], basis), []).append(float(ratio - guess))
+    for (kind, basis), each in rest.items():
+        mean, size = (f"{100 * value:+.1f} %" for value in (np.mean(each), np.std(each)))
+        root = f"{100 * np.sqrt(np.mean(np.square(each))):.1f} %"
+        yield f"| {known.words} | {kind} | {basis} | {len(each)} | {mean} | {size[1:]} | {root} |"
 
 
 def penalties(real: Curves) -> list[str]:
