@@ -145,4 +145,9 @@ class Registers:
             def __sub__(self, other: Any) -> Any:
                 return self.plain() - other
 
+            def __mul__(self, factor: Any) -> Any:
+                return scaled(self.plain(), factor)
+
+            __rmul__ = __mul__
+
         return Register, Scaled, new
