@@ -64,6 +64,7 @@ class QuadraticGradients:
         scale = None if self._first.growth else self._first.noise / self._first.spread
         self._noise = Normals(own, (self._first.dimension,), threads, scale)
         self._joint: Normals | None = None
+        self._curvature = tuple(self._first.spectrum.tolist())
 
     def gradient(self, x: Vector) -> Vector:
         """Return curvature times distance, plus noise."""
@@ -87,20 +88,21 @@ class QuadraticGradients:
         """Return parameters and state after steps at these rates, drawn from their joint law."""
         from paceline.simulator.engines.batched import jumps  # noqa: PLC0415 - numba takes half a second
 
-        P, root = jumps.law(transform, tuple(rates), tuple(self._first.spectrum.tolist()))
+        P, root = jumps.law(transform, tuple(rates), self._curvature)
         if self._joint is None:
             own = [quick(each.seed, Purpose.AGGREGATE, Purpose.BATCH) for each in self._objectives]
             deviation = self._first.noise / self._first.spread
             shape = len(P), *self._optima.shape[1:]
             self._joint = Normals(own, shape, self._threads, deviation)
         noise = self._joint.next()
-        z = [array(x) - self._shifts, *([array(state)] if len(P) > 1 else [])]
-        moved = [
-            sum(P[i, j] * each for j, each in enumerate(z))
-            + sum(root[i, j] * noise[:, j] for j in range(i + 1))
-            for i in range(len(z))
-        ]
-        return Stack(moved[0] + self._shifts), Stack(moved[1]) if len(z) > 1 else state
+        away = array(x) - self._shifts
+        moved = P[0, 0] * away + root[0, 0] * noise[:, 0]
+        if len(P) == 1:
+            return Stack(moved + self._shifts), state
+        u = array(state)
+        moved += P[0, 1] * u
+        buffer = root[1, 0] * noise[:, 0] + root[1, 1] * noise[:, 1] + P[1, 0] * away + P[1, 1] * u
+        return Stack(moved + self._shifts), Stack(buffer)
 
     def loss_and_gradient(self, x: Vector) -> tuple[Any, Vector]:
         """Sum each worker's loss in the order of the reference engine."""
