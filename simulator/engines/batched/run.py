@@ -30,6 +30,7 @@ from paceline.simulator.objectives import build
 from paceline.simulator.programs import Program, catalogue
 from paceline.simulator.programs.codecs.codec import Raw
 from paceline.simulator.programs.effects import Vector
+from paceline.simulator.programs.server import race
 from paceline.simulator.results.run import Run, Spans
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.scenario.tables import Quadratic
@@ -81,14 +82,16 @@ def run(  # noqa: PLR0913 - the run, and how
 def supports(program: Program, algorithm: Algorithm, scenario: Scenario) -> str | None:
     """Return None if the engine can run this, as far as is known beforehand, else the reason."""
     moves, objective = build.dimension_of(scenario.objective) is not None, scenario.objective
-    diagonal = isinstance(objective, Quadratic) and not (
-        objective.heterogeneity or objective.noise_growth
+    compiles = (
+        program.worker is not race
+        and isinstance(objective, Quadratic)
+        and not (objective.heterogeneity or objective.noise_growth)
     )
     codec = algorithm.parameters.get("codec", Raw())
     obstacles = {
         "which gradient comes first decides its values": program.server is not None
         and moves
-        and not diagonal,
+        and not compiles,
         "nodes crash, or the slowest are left out": troubled(scenario),
         "transfers share links": not scenario.network.closed_form,
         "workers share devices": cluster.shares_devices(scenario),

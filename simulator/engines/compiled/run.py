@@ -51,6 +51,11 @@ def run(
     whole = scenario.model.bytes
     if dimension:  # as the reference engine weighs a vector
         whole = payloads.Meter(whole, dimension)(np.empty(dimension))
+    if dimension:
+        from paceline.simulator.engines.compiled.normals import check  # noqa: PLC0415 - likewise
+
+        if not check():
+            raise Unsupported("NumPy's normal numbers are not those that the compiled loop draws")
     meter = payloads.Meter(whole, bound.Nothing.dimension)
     assert program.server is not None
     worker = WorkerTrace(scenario, partial(begin, program.worker), meter, dimension > 0)
@@ -58,12 +63,6 @@ def run(
     server = ServerTrace(scenario, partial(begin, program.server), worker.payload, dimension > 0)
 
     from paceline.simulator.engines.compiled.seed_run import SeedRun  # noqa: PLC0415 - numba takes half a second
-
-    if dimension:
-        from paceline.simulator.engines.compiled.normals import check  # noqa: PLC0415 - likewise
-
-        if not check():
-            raise Unsupported("NumPy's normal numbers are not those that the compiled loop draws")
 
     shared = SharedRun(program, algorithm, scenario, worker, len(seeds), dimension, whole)
     running = runs = [SeedRun(shared, seed) for seed in seeds]
