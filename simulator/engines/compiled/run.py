@@ -49,10 +49,10 @@ def run(
 
     dimension = build.dimension_of(scenario.objective) or 0
     whole = scenario.model.bytes
-    if dimension:  # as the reference engine weighs a vector
-        whole = payloads.Meter(whole, dimension)(np.empty(dimension))
     if dimension:
-        from paceline.simulator.engines.compiled.normals import check  # noqa: PLC0415 - likewise
+        from paceline.simulator.engines.compiled.normals import check  # noqa: PLC0415 - as below
+
+        whole = payloads.Meter(whole, dimension)(np.empty(dimension))  # as `virtual` weighs it
 
         if not check():
             raise Unsupported("NumPy's normal numbers are not those that the compiled loop draws")
