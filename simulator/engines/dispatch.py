@@ -4,9 +4,11 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from math import inf
+from typing import Any
 
 from threadpoolctl import ThreadpoolController
 
@@ -18,6 +20,7 @@ from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.load.load import Programs, known_programs
 from paceline.simulator.programs import Program
 from paceline.simulator.results.run import Run
+from paceline.simulator.scenario.redraw import factor, redrawn
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
 ENGINES = ("auto", "batched", "virtual")
@@ -79,6 +82,37 @@ def taken(
         return run_seeds(scenario, algorithm, [0], programs=programs)[0]
 
     return normalised(scenario, algorithm, known_programs(programs), one)
+
+
+def run_replicates(
+    scenario: Scenario,
+    algorithm: Algorithm,
+    seeds: Sequence[int],
+    replicates: Sequence[int],
+    **options: Any,
+) -> list[Run]:
+    """Run one algorithm with each of `seeds`, and with the replicate of the same index.
+
+    A parametric bootstrap: a replicate redraws every measured number within its standard error, and
+    the pace of the whole run within the spread of equal runs. Draws are keyed by the replicate
+    alone, so that all algorithms meet the same ones, and comparisons between them stay paired.
+
+    `options`: those of `run_seeds`.
+    """
+    assert scenario.calibration is not None
+    spread = scenario.calibration.run_to_run
+    found = []
+    scenario, algorithm = taken(scenario, algorithm, options.get("programs"))  # as written
+    for seed, number in zip(seeds, replicates, strict=True):
+        (run,) = run_seeds(redrawn(scenario, number), algorithm, [seed], **options)
+        found.append(_slowed(run, factor(number, 0, spread)))
+    return found
+
+
+def _slowed(run: Run, factor: float) -> Run:
+    """Return the same run with all times of its curve multiplied by `factor`."""
+    times = [time * factor for time in run.curve["time"]]
+    return replace(run, duration=run.duration * factor, curve=run.curve | {"time": times})
 
 
 def pays_off(scenario: Scenario, program: Program) -> bool:

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from paceline.simulator.engines.dispatch import ENGINES, batches_seeds, run_seeds
+from paceline.simulator.engines.dispatch import ENGINES, batches_seeds, run_replicates, run_seeds
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import Programs, known_programs
 from paceline.simulator.results.ownership import Destination, Settings
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.store import Directory
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.simulator.studies.bootstrap import run_replicates
 from paceline.simulator.studies.processes import cores
 
 TOGETHER = 64  # seeds that are run at once, at most: what a killed command may lose

@@ -16,7 +16,6 @@ from paceline.simulator.results.prediction_interval import intervals as predicte
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import crossing, seconds_per_step
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies import bootstrap
 from paceline.simulator.studies.tune import verdict
 from paceline.simulator.studies.tune.objective import Score, TuningObjective
 from paceline.simulator.studies.tune.race import Contender
@@ -178,7 +177,7 @@ def calibrated(blocks: int) -> Row:
         options: Row = {"spans": 0, "engine": "batched"}
         algorithm = world.algorithm[0]
         own = dispatch.run_seeds(world, algorithm, range(4), **options)
-        others = bootstrap.run_replicates(
+        others = dispatch.run_replicates(
             world, algorithm, [number % 4 for number in range(REPLICATES)], numbers, **options
         )
         found = predicted(own, others, target=None, paired=False)

@@ -19,7 +19,7 @@ from paceline.simulator.load.load import parse
 from paceline.simulator.reports.explore import scales, spread
 from paceline.simulator.reports.explore.scales import Kind
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.scenario.tables import NoObjective
+from paceline.simulator.scenario.tables import LearningCurve, NoObjective
 
 RANGE = 100.0  # largest factor by which a slider multiplies or divides a value
 WORKERS = 256  # the slider's upper end, unless the scenario has more
@@ -267,7 +267,7 @@ def _steps(scenario: Scenario, name: str, label: str, about: str, *keys: str) ->
 
 
 def _lr(scenario: Scenario) -> Control | None:
-    if isinstance(scenario.objective, NoObjective):
+    if isinstance(scenario.objective, NoObjective | LearningCurve):  # no rate changes anything
         return None
     places = [
         Setting(path, own, lambda value, _: float(f"{value:.12g}"))

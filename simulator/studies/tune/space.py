@@ -14,7 +14,7 @@ from paceline.simulator.objectives import build
 from paceline.simulator.programs import Program
 from paceline.simulator.programs.program import BOUND
 from paceline.simulator.scenario.scenario import Algorithm, Bound, Scenario
-from paceline.simulator.scenario.tables import NoObjective, Range
+from paceline.simulator.scenario.tables import LearningCurve, NoObjective, Range
 
 if TYPE_CHECKING:  # optuna takes half a second to import
     from optuna import Trial
@@ -267,7 +267,7 @@ def _default(
         key: each for key, each in DEFAULTS.items() if key in fields
     }
     lr = written.get("lr")
-    if isinstance(lr, int | float) and not isinstance(scenario.objective, Bound):
+    if isinstance(lr, int | float) and not isinstance(scenario.objective, Bound | LearningCurve):
         choices["lr"] = tuple(float(lr * factor) for factor in AROUND)
     if "k" in fields:
         workers = scenario.cluster.workers
