@@ -42,6 +42,7 @@ KNOWN = (
     Known("20 % of local 8 in its place", local=Cell("local 8", 4)),
     Known("no local run", local=None),
     Known("20 % of one local run, and one worker alone", second=Cell("ssgd", 1)),
+    Known("no local run, and one worker alone", local=None, second=Cell("ssgd", 1)),
     Known("the whole of both", part=1.0, second=Cell("ssgd", 1)),
 )
 
