@@ -34,7 +34,8 @@ from paceline.simulator.scenario.tables import LearningCurve, RunSettings
 
 FEWEST, GRADIENTS = 128, 16_384  # local steps and gradients of a probe
 ROUNDS = 96  # of its averages: an outer momentum of 0.9 has settled by the middle
-CODED = 48  # rounds after which a program whose codec lets it diverge has done so
+CODED = 48  # rounds after which a program whose codec lets it diverge has done so ...
+SEEN = 16  # ... and how often each entry was sent by then
 FINER, LEAST = 4.0, 1e-6  # steps in which limits are tried, and the last
 TOLERATED = 0.02  # of the loss, above its least, at the end
 _known: dict[str, Gains] = {}
@@ -81,7 +82,9 @@ def coded(algorithm: Algorithm) -> bool:
 
 def _settled(scenario: Scenario, algorithm: Algorithm, found: Goal, run: RunOne) -> float:
     """Return the share of its curvatures' limit up to which a program is stable with its codec."""
-    share, steps = 1.0, int(max(FEWEST, min(CODED * found.expected.period, found.expected.steps)))
+    rounds = max(CODED, SEEN / getattr(algorithm.parameters["codec"], "ratio", 1.0))
+    steps = int(max(FEWEST, min(rounds * found.expected.period, found.expected.steps)))
+    share = 1.0
     while share > LEAST:
         calm = _calm(scenario, found.limited(share), steps)
         loss = np.array(run(calm, algorithm).curve["loss"])
@@ -126,7 +129,13 @@ def _probed(
         longer = 8 * steps if np.isnan(enough) else ROUNDS * int(period + np.ceil(late))
         steps = max(FEWEST, min(most, max(longer, steps + 8)))
     apart = (period if meets and np.isfinite(period) else 1.0) + late
-    return probe.gains(bool(program.server) or program.pooled, apart)
+    gains = probe.gains(bool(program.server) or program.pooled, apart)
+    codec: Any = algorithm.parameters.get("codec")
+    if getattr(codec, "carries_momentum", False):  # that of an entry is cleared when it is sent
+        own, left = codec.momentum, 1 - codec.momentum
+        kept = 1 - own * (1 - own ** (1 / codec.ratio)) * codec.ratio / left
+        gains.signal *= kept / left
+    return gains
 
 
 def _lateness(run: Run) -> float:

@@ -72,6 +72,11 @@ class Expected:
     workers: int
     steps: float
 
+    @property
+    def phrase(self) -> str:
+        """Say what the loss is the loss of, to stand after a value."""
+        return f"by {self.curve.basis.partition(',')[0]}, {self.basis}"
+
     def seen(self, step: Any, averaged: float | None = None, critical: float | None = None) -> Any:
         """Return the baseline's tokens after which it is as far as a run after so many steps.
 
