@@ -26,11 +26,10 @@ def loss_basis(scenario: Scenario, algorithm: Algorithm | None = None) -> str | 
     if isinstance(spec, NoObjective):
         return None
     if isinstance(spec, LearningCurve):
-        by = f"by {baseline(spec).basis}"
         program = catalogue().get(algorithm.name) if algorithm else None
         if algorithm is None or program is None:
-            return by
-        return f"{by}; what {algorithm.name} costs: {expect(scenario, algorithm, program).basis}"
+            return f"by {baseline(spec).basis}"
+        return expect(scenario, algorithm, program).phrase
     if isinstance(spec, Bound):
         return "by the bound of Theorem 2, not your model's loss"
     known = scenario.calibration
