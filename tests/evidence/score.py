@@ -205,6 +205,10 @@ def report(real: Curves) -> str:
         "",
         *penalties(real),
         "",
+        "How well 20 % of each run foretells its own end (root mean square), if what it costs is:",
+        "",
+        *carried(real),
+        "",
         seeds(real),
         "",
     ]
@@ -249,6 +253,35 @@ def _behind(curve: np.ndarray, base: np.ndarray, step: float) -> str:
     own, other = (float(np.interp(step, each[:, 0], each[:, 2])) for each in (curve, base))
     there = np.interp(-own, -np.minimum.accumulate(base[:, 2]), base[:, 0])
     return f"{100 * (own / other - 1):+.1f} %, {step / there:.2f} times the steps"
+
+
+def carried(real: Curves) -> Lines:
+    """Return how well 20 % of each run foretells its own end, ssgd's curve being known, by way.
+
+    A ratio of losses that stays; a factor of steps that stays; the same, counted from the warm-up.
+    """
+    yield "| workers | runs | ratio of losses | factor of steps | factor after the warm-up |"
+    yield "|--:|--:|--:|--:|--:|"
+    early = 0.2 * STEPS
+    for workers in (2, 4, 8):
+        base = real[Cell("ssgd", workers)]
+        steps, falling = base[:, 0], np.minimum.accumulate(base[:, 2])
+        errors = []
+        for cell, curve in real.items():
+            if cell[1:] != (workers, 0) or cell.program in ("ssgd", *CAUSES):
+                continue
+            own = np.interp((WARMED, early), steps, curve[:, 2])
+            warm, there = np.interp(-own, -falling, steps)  # steps of ssgd to the same losses
+            speed = min((there - warm) / (early - WARMED), 1.0)
+            ends = (STEPS, there / early * STEPS, WARMED + speed * (STEPS - WARMED))
+            guesses = np.interp(ends, steps, falling) * (
+                own[1] / np.interp(early, steps, falling),
+                1,
+                1,
+            )
+            errors.append(np.log(guesses / curve[-1, 2]))
+        sizes = 100 * np.sqrt(np.mean(np.square(errors), axis=0))
+        yield f"| {workers} | {len(errors)} | {' | '.join(f'{each:.1f} %' for each in sizes)} |"
 
 
 def seeds(real: Curves) -> str:
