@@ -15,7 +15,6 @@ import numpy as np
 
 from paceline.simulator.engines.observer import NEVER
 from paceline.simulator.objectives.learning_curve.objective import (
-    Direct,
     Expected,
     Goal,
     expect,
@@ -57,7 +56,7 @@ def normalised(
     program = known[algorithm.name]
     expected = expect(scenario, algorithm, program)
     if expected.direct:
-        return scenario.model_copy(update={"objective": Direct(expected)}), algorithm
+        return scenario.model_copy(update={"objective": expected}), algorithm
     key = sha256(
         store.dump([scenario.table, algorithm.table, scenario.run.model_dump(mode="json")])
         + repr(program).encode()

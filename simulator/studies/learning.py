@@ -10,7 +10,7 @@ import numpy as np
 from paceline.simulator.engines.dispatch import run_seeds, taken
 from paceline.simulator.load.load import Programs, known_programs
 from paceline.simulator.objectives.learning_curve.evidence import Z90
-from paceline.simulator.objectives.learning_curve.objective import Expected, expect, widened
+from paceline.simulator.objectives.learning_curve.objective import Expected, expect, mechanism
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import crossing
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
@@ -37,7 +37,9 @@ def expected(
     ]
     ratios = [loss / float(found.parallel(step)) for loss, step in ends if step and isfinite(loss)]
     ratio = log(sum(ratios) / len(ratios)) if ratios else inf
-    return replace(found, log_ratio=ratio, sd=widened(found, ratio) if isfinite(ratio) else inf)
+    return replace(
+        found, log_ratio=ratio, sd=float(np.hypot(found.sd, mechanism()["share"] * ratio))
+    )
 
 
 def penalties(scenario: Scenario, programs: Programs = None) -> list[dict[str, Any]]:

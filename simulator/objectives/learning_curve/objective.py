@@ -11,7 +11,7 @@ import tomllib
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -71,6 +71,12 @@ class Expected:
     tokens: float
     workers: int
     steps: float
+    kind: ClassVar[str] = "learning-curve"
+    dimension: ClassVar[None] = None
+
+    def make(self, workers: int, seed: int) -> "FromCurve":
+        """Make the objective of a run of a `direct` one."""
+        return FromCurve(self)
 
     @property
     def phrase(self) -> str:
@@ -133,19 +139,6 @@ class FromCurve(Nothing):
 
 
 @dataclass(frozen=True)
-class Direct:
-    """What makes the objective of an algorithm that evidence speaks of."""
-
-    expected: Expected
-    kind: str = "learning-curve"
-    dimension: None = None
-
-    def make(self, workers: int, seed: int) -> FromCurve:
-        """Make the objective of a run."""
-        return FromCurve(self.expected)
-
-
-@dataclass(frozen=True)
 class Goal:
     """What makes the surrogate of an algorithm for each run; `rate`: the learning rate there."""
 
@@ -160,26 +153,12 @@ class Goal:
         """Entries of a vector."""
         return len(self.shape.start)
 
-    @property
-    def basis(self) -> str:
-        """What the loss rests on."""
-        return self.expected.basis
-
-    @property
-    def sentence(self) -> str:
-        """That in words."""
-        return self.expected.sentence
-
     def limited(self, share: float) -> "Goal":
         """Return the same without curvatures above a share of the largest."""
         made, most = self.shape, share * self.shape.curvature.max()
         curvature = np.minimum(made.curvature, most)
         start = made.start * np.sqrt(made.curvature / curvature)
         return replace(self, shape=replace(made, curvature=curvature, start=start))
-
-    def ratio(self, step: float) -> float:
-        """Return what evidence multiplies the loss by."""
-        return float(self.expected.ratio(step))
 
     def make(self, workers: int, seed: int) -> Surrogate:
         """Make the objective of a run."""
@@ -357,10 +336,3 @@ def _mechanism(
 def mechanism() -> dict[str, Any]:
     """Return what a loss by the mechanism may miss."""
     return tomllib.loads(untrusted.text(MECHANISM))
-
-
-def widened(expected: Expected, log_ratio: float) -> float:
-    """Return the standard deviation of a log ratio that the mechanism has found."""
-    if expected.direct:
-        return expected.sd
-    return math.hypot(expected.sd, float(mechanism()["share"]) * log_ratio)

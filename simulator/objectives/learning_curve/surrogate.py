@@ -98,15 +98,16 @@ class Surrogate(Diagonal):
         still = np.zeros((workers, len(made.start)))
         deviation = made.deviation * np.sqrt(goal.averaged)
         super().__init__(made.curvature, made.start.copy(), deviation, still, made.floor, seed)
-        self._goal = goal
-        self.basis, self.loss_basis = goal.basis, goal.sentence
+        self._ratio = goal.expected.ratio
+        self.basis, self.loss_basis = goal.expected.basis, goal.expected.sentence
 
     def evaluate(self, x: Vector, step: float) -> Evaluation:
         """Return the loss of the model that is trained, in its own units."""
         found = super().evaluate(x, step)
-        return Evaluation(found.loss * self._goal.ratio(step), found.accuracy)
+        return Evaluation(float(found.loss * self._ratio(step)), found.accuracy)
 
 
+@dataclass
 class Gains:
     """What a program does with gradients, as a `Probe` has seen it.
 
@@ -115,8 +116,10 @@ class Gains:
     is stable (2: synchronous SGD); `apart`: local steps that workers take on their own.
     """
 
-    def __init__(self, signal: float, averaged: float, limit: float, apart: float) -> None:
-        self.signal, self.averaged, self.limit, self.apart = signal, averaged, limit, apart
+    signal: float
+    averaged: float
+    limit: float
+    apart: float
 
 
 @dataclass(frozen=True)
