@@ -81,7 +81,8 @@ class Expected:
     @property
     def phrase(self) -> str:
         """Say what the loss is the loss of, to stand after a value."""
-        return f"by {self.curve.basis.partition(',')[0]}, {self.basis}"
+        said = self.curve.basis.partition(",")[0]
+        return f"by {'a curve ' * said.startswith('fitted')}{said}, {self.basis}"
 
     def seen(self, step: Any, averaged: float | None = None, critical: float | None = None) -> Any:
         """Return the baseline's tokens after which it is as far as a run after so many steps.
@@ -227,9 +228,7 @@ def expect(
     if float(bare.seen(steps)) > known.fitted[1] * (1 + 1e-9):
         said += f", fitted up to {known.fitted[1]:.3g} tokens: extrapolated beyond"
         far = "extrapolated" if far in ("published", "measured") else far
-    sentence = (
-        f"loss by {said}; larger batches by a critical batch {critical.basis}; {cost.sentence}"
-    )
+    sentence = f"loss: {said}; critical batch: {critical.basis}; {cost.sentence}"
     return replace(found, log_ratio=cost.log_ratio, sd=cost.sd, basis=far, sentence=sentence)
 
 
