@@ -117,9 +117,7 @@ def _mean_of(column: ResultColumn, row: Row) -> str:
 
 
 def _with_intervals(seeds: int, known: Row) -> dict[str, Cell]:
-    """Return cells with prediction intervals beneath, by column, of quantities that have `known`
-    ones: pace, time to target and final loss.
-    """
+    """Return the cells of columns that show a prediction interval, as far as it is `known`."""
 
     def paced(row: Row) -> str:
         return f"{_pace(row)}\n{_within(row['interval90']['seconds_per_step'])}"

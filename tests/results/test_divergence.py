@@ -139,7 +139,7 @@ def test_how_many_seeds_reached_the_target_is_said():
     assert terminal._time(rows["none"], 2, "95 %") == "not reached"
     assert "1 of 2 seeds" in pick({"some": some, "none": none}, 0.5)["sentence"]
     assert "No algorithm reached" in pick({"none": none}, 0.5)["sentence"]
-    within = terminal._with_intervals(2)["time_to_target_s"]
     spread = {"seconds_per_step": None, "time_to_target": [1.0, None]}
+    within = terminal._with_intervals(2, spread)["time_to_target_s"]
     assert within({"time_to_target": rows["some"], "interval90": spread}) == "1 of 2 seeds"
     assert within({"time_to_target": rows["none"], "interval90": spread}) == "not reached"
