@@ -8,13 +8,13 @@ import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+from paceline.simulator.cluster.prices import BYTES_PER_GB, price_per_second
 from paceline.simulator.engines import payloads
 from paceline.simulator.objectives.evaluation import Evaluation
 from paceline.simulator.objectives.objective import Objective
 from paceline.simulator.programs.effects import Vector
 from paceline.simulator.programs.program import Program
 from paceline.simulator.results.run import COLUMNS, ROUNDING
-from paceline.simulator.results.units import BYTES_PER_GB, price_per_second
 from paceline.simulator.scenario.scenario import Scenario
 
 NEVER = sys.maxsize  # a step, or a count, that no run reaches

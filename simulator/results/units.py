@@ -10,12 +10,18 @@ from typing import Any
 
 import numpy as np
 
+from paceline.simulator.cluster.prices import (
+    BYTES_PER_GB,
+    SECONDS_PER_HOUR,
+    devices,
+    price_per_second,
+)
 from paceline.simulator.results import intervals, wording
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import at, crossing, estimated, said
 from paceline.simulator.scenario.scenario import Scenario
 
-SECONDS_PER_HOUR, SECONDS_PER_DAY, BYTES_PER_GB = 3600.0, 86400.0, 1e9
+SECONDS_PER_DAY = 86400.0
 FLOPS_PER_PARAMETER = 6.0  # and token: two forwards, four backwards (arXiv 2001.08361, section 2.1)
 RATES = ("tokens_per_second", "mfu")
 UNITS = {  # words and unit of each
@@ -30,19 +36,6 @@ UNITS = {  # words and unit of each
 Used = Mapping[str, float]
 Row = Mapping[str, Any]
 Cell = Callable[[Row], str]
-
-
-def devices(scenario: Scenario) -> int:
-    """Return how many devices the workers have: an island several, any other worker one."""
-    more = (group.workers * (group.devices - 1) for group in scenario.cluster.group)
-    return scenario.cluster.workers + sum(more)
-
-
-def price_per_second(scenario: Scenario, *, served: bool) -> float:
-    """Return the price of all nodes for a second; `served`: a server is one of them."""
-    nodes, cost = scenario.cluster.workers + served, scenario.cost
-    hour = nodes * (cost.node_hour or 0.0) + devices(scenario) * (cost.device_hour or 0.0)
-    return hour / SECONDS_PER_HOUR
 
 
 def used(scenario: Scenario, run: Run, time: float) -> dict[str, float]:

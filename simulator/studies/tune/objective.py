@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from paceline.simulator.cluster.prices import price_per_second
 from paceline.simulator.errors import InputError
 from paceline.simulator.results import units
 from paceline.simulator.results.divergence import diverged
@@ -212,7 +213,7 @@ def tuning_objective(scenario: Scenario, name: str | None) -> TuningObjective:
     ):  # fmt: skip
         if name in names and not value:
             raise InputError(f"{file}: {key}: missing, and {name} is about it; write {remedy}")
-    heavy, second = scenario.heavy_tailed, units.price_per_second(scenario, served=False)
+    heavy, second = scenario.heavy_tailed, price_per_second(scenario, served=False)
     plain = TuningObjective(name, currency=cost.currency or "")
     if name == PACE:
         return replace(plain, heavy=heavy, cap=run.cap)
