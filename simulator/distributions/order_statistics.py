@@ -150,6 +150,8 @@ def _integral(sums: Sequence[_Sum], edges: Array) -> float:
     panels = sf(middle[:, None] + half[:, None] * NODES) @ WEIGHTS
     last = edges[-1:]
     here, further = sf(last).item(), sf(2 * last).item()
-    # only a power law has mass that far out
-    beyond = float(last[0]) * here / (math.log2(here / further) - 1) if here > 0 else 0.0
+    if not further:
+        return float(half @ panels)
+    fall = math.log2(here / further)  # only a power law has mass that far out: this is its power
+    beyond = float(last[0]) * here / (fall - 1) if fall > 1 else math.inf
     return float(half @ panels) + beyond
