@@ -94,6 +94,11 @@ class Collective:
             1 + TIME_TOLERANCE
         )
 
+    def reaches(self, rank: int) -> float:
+        """Return when worker `rank` has the result, once it is known when it is done."""
+        assert self.done is not None
+        return self.done if self.ahead is None else self.done - self.ahead[rank]
+
     def collect(self, rank: int) -> Payload:
         """Return the result, which all workers share; give worker `rank` its payload back."""
         if self.protected:

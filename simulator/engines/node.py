@@ -77,8 +77,7 @@ class EngineNode(SeededNode):
         if handle.done is None:
             handle.followers.append((self.rank, self.step, following, value))
         else:
-            there = handle.done if handle.ahead is None else handle.done - handle.ahead[self.rank]
-            at = max(self.now, there)
+            at = max(self.now, handle.reaches(self.rank))
             self._run.enter(following, self.rank, self.step, value(handle.result), at)
         return following
 

@@ -290,8 +290,9 @@ class Clocks(Schedule):
         """Let every worker wait until the last one has asked whether a collective is done."""
         asked = Timed("question", None, step)
         asked.begins = asked.done = self.latest()
-        if self._traffic[0].network.staggered:
-            told = self._traffic[0].network.told_ahead(self.now)
+        network = self._traffic[0].network
+        if network.staggered:
+            told = network.told_ahead(self.now)
             asked.ahead = np.where(asked.done[:, None] <= self.deadline, told, 0.0)
         self._notice(asked)
         self.wait(asked, step, used=False)

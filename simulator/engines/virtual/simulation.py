@@ -390,14 +390,13 @@ class Simulation:
             self.recovery.settle(collective, team)
         collective.done = done
         collective.payloads.clear()
-        ahead = collective.ahead
-        if ahead is None:
+        if collective.ahead is None:
             release(done, collective.waiting)
         else:
             for node in collective.waiting:
-                release(done - ahead[node.rank], [node])
+                release(collective.reaches(node.rank), [node])
         for rank, step, following, value in collective.followers:
-            there = done if ahead is None else done - ahead[rank]
+            there = collective.reaches(rank)
             self.enter(following, rank, step, value(collective.result), there)
             following.last = collective.last  # its waits are caused by the same worker
 
