@@ -1,6 +1,7 @@
 """The command line: `paceline COMMAND`, its options, output and exit status."""
 
 import importlib
+import inspect
 import io
 import json
 import os
@@ -8,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
@@ -18,6 +19,7 @@ from paceline.simulator.inputs.paths import demand_possible
 
 if TYPE_CHECKING:
     from paceline.simulator.results.ownership import Destination
+    from paceline.simulator.scenario.scenario import Scenario
     from paceline.simulator.studies.execution import Progress
 
 # Plain help, without rich: it costs `paceline --help` 50 ms of its 150.
@@ -38,28 +40,6 @@ PAGE = "Page: "
 # typer carries click along under a private name; this is click's UsageError.
 UsageError: type[Any] = typer.BadParameter.__bases__[0]
 
-Scenario = Annotated[
-    str,
-    typer.Argument(
-        metavar="SCENARIO", help="A scenario file (TOML), or the name of a shipped one."
-    ),
-]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="TABLE.KEY=VALUE",
-        help="Override a key; may be repeated. Name one of several tables by its index, name or "
-        "label: algorithm[0].tau=5, algorithm.local-sgd.tau=5.",
-    ),
-]
-Seed = Annotated[int, typer.Option(help="The first seed.")]
-Seeds = Annotated[int | None, typer.Option(help="Number of seeds; default: run.seeds.")]
-Engine = Annotated[str, typer.Option(metavar="auto|batched|virtual", help="The engine.")]
-Jobs = Annotated[int | None, typer.Option(help="Number of processes; default: one for each core.")]
-Dask = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Address of a Dask scheduler.")]
-Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Device of the workers.")]
-
 
 def _possible(out: Path | None) -> Path | None:
     """Refuse an --out that no file can have, before anything is computed."""
@@ -68,44 +48,105 @@ def _possible(out: Path | None) -> Path | None:
     return out
 
 
-Out = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Directory for the results.", callback=_possible),
-]
-ProfileOut = Annotated[
-    Path | None,
-    typer.Option(
-        "-o",
-        "--out",
-        metavar="PROFILE.toml",
-        help="The profile to write; default: profile.toml, or the next free name.",
-        callback=_possible,
+SCENARIO: Any = typer.Argument(
+    metavar="SCENARIO", help="A scenario file (TOML), or the name of a shipped one."
+)
+DEVICE: Any = typer.Option("auto", metavar="auto|cpu|cuda", help="Device of the workers.")
+PROFILE_OUT: Any = typer.Option(
+    None,
+    "-o",
+    "--out",
+    metavar="PROFILE.toml",
+    callback=_possible,
+    help="The profile to write; default: profile.toml, or the next free name.",
+)
+OVERRIDES: Any = typer.Option(
+    None,
+    "--set",
+    metavar="TABLE.KEY=VALUE",
+    help="Override a key; may be repeated. Name one of several tables by its index, name or "
+    "label: algorithm[0].tau=5, algorithm.local-sgd.tau=5.",
+)
+ALLOW_PATHS: Any = typer.Option(
+    False, "--allow-paths", help="Allow the scenario to name files outside its folder."
+)
+SEEDS: Any = typer.Option(None, help="Number of seeds; default: run.seeds.")
+SEED: Any = typer.Option(0, help="The first seed.")
+JOBS: Any = typer.Option(None, help="Number of processes; default: one for each core.")
+OUT: Any = typer.Option(None, metavar="DIR", help="Directory for the results.", callback=_possible)
+OVERWRITE: Any = typer.Option(False, "--overwrite", help="Replace what --out holds.")
+FIGURE: Any = typer.Option(
+    FIGURES, "--figure", metavar="png,svg,pdf", help="Formats of the figures."
+)
+AS_JSON: Any = typer.Option(
+    False, "--json", help="Print one JSON document on stdout, and nothing else."
+)
+STUDY: dict[str, tuple[Any, Any]] = {  # type and option of each parameter of a study's command
+    "overrides": (list[str] | None, OVERRIDES),
+    "allow_paths": (bool, ALLOW_PATHS),
+    "seeds": (int | None, SEEDS),
+    "seed": (int, SEED),
+    "engine": (str, typer.Option("auto", metavar="auto|batched|virtual", help="The engine.")),
+    "jobs": (int | None, JOBS),
+    "dask": (
+        str | None,
+        typer.Option(None, metavar="ADDRESS", help="Address of a Dask scheduler."),
     ),
-]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what --out holds.")]
-AllowPaths = Annotated[
-    bool,
-    typer.Option("--allow-paths", help="Allow the scenario to name files outside its folder."),
-]
-Force = Annotated[
-    bool,
-    typer.Option(
-        "--force", help="Run even if the estimated time or memory exceeds the safety limit."
+    "force": (
+        bool,
+        typer.Option(
+            False,
+            "--force",
+            help="Run even if the estimated time or memory exceeds the safety limit.",
+        ),
     ),
-]
-Figure = Annotated[
-    str,
-    typer.Option("--figure", metavar="png,svg,pdf", help="Formats of the figures."),
-]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else.")
-]
+    "out": (Path | None, OUT),
+    "overwrite": (bool, OVERWRITE),
+    "figure": (str, FIGURE),
+}
+
+
+def _study_command(name: str, *but: str, **changed: Any) -> Callable[[Any], Any]:
+    """Register a command that takes the options of `STUDY`, except `but`, as keywords.
+
+    They stand before its last option, --json; `changed`: other options in place of some.
+    """
+
+    def register(run: Callable[..., None]) -> Callable[..., None]:
+        *own, as_json, _ = inspect.signature(run).parameters.values()
+        shared = [
+            as_json.replace(name=key, annotation=kind, default=changed.get(key, option))
+            for key, (kind, option) in STUDY.items()
+            if key not in but
+        ]
+        run.__signature__ = inspect.Signature([*own, *shared, as_json])  # type: ignore[attr-defined]
+        return app.command(name)(run)
+
+    return register
+
+
+@contextmanager
+def _study(
+    scenario: str, suffix: str = "", *bar: str, **given: Any
+) -> "Iterator[tuple[Scenario, dict[str, Any]]]":
+    """Load the scenario of a study; yield that and the study's keywords, which are `STUDY`'s."""
+    from paceline.simulator.load.load import load
+    from paceline.simulator.studies.processes import cores
+
+    sets, allow_paths = given.pop("overrides") or (), given.pop("allow_paths")
+    loaded = load(scenario, sets, allow_paths=allow_paths)
+    name = f"{Path(loaded.file).stem}{suffix}"
+    where = _destination(given.pop("out"), Path("runs") / name, given.pop("overwrite"))
+    if "jobs" in given and given["jobs"] is None:
+        given["jobs"] = cores()
+    with _resumable(where), _figures(given.pop("figure")), _progress(*bar) as progress:
+        yield loaded, {"out": where, "progress": progress, **given}
 
 
 @app.callback(invoke_without_command=True)
 def _paceline(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    version: bool = typer.Option(False, "--version", help="Print the version."),
 ) -> None:
     """Predict how long distributed training takes to reach an error."""
     if version:
@@ -117,46 +158,19 @@ def _paceline(
         raise typer.Exit(2)
 
 
-@app.command("simulate")
-def _simulate(  # noqa: PLR0913, PLR0917 - the contract's options
-    scenario: Scenario,
-    overrides: Overrides = None,
-    allow_paths: AllowPaths = False,
-    seeds: Seeds = None,
-    seed: Seed = 0,
-    engine: Engine = "auto",
-    jobs: Annotated[int, typer.Option(help="Number of processes.")] = 1,
-    dask: Dask = None,
-    force: Force = False,
-    out: Out = None,
-    overwrite: Overwrite = False,
-    figure: Figure = FIGURES,
-    as_json: AsJson = False,
-) -> None:
+@_study_command("simulate", jobs=typer.Option(1, help="Number of processes."))
+def _simulate(scenario: str = SCENARIO, as_json: bool = AS_JSON, **given: Any) -> None:
     """Simulate every algorithm of a scenario: error against time.
 
     Also says which algorithm to pick, and how certain that is. Results go to --out (default:
     runs/NAME of the scenario, or the next free name). An interrupted command resumes when it is
     repeated.
     """
-    from paceline.simulator.load.load import load
     from paceline.simulator.reports import terminal
     from paceline.simulator.studies.simulate import simulate
 
-    loaded = load(scenario, overrides or (), allow_paths=allow_paths)
-    where = _destination(out, Path("runs") / Path(loaded.file).stem, overwrite)
-    with _resumable(where), _figures(figure), _progress() as progress:
-        result = simulate(
-            loaded,
-            seeds=seeds,
-            seed=seed,
-            engine=engine,
-            jobs=jobs,
-            dask=dask,
-            out=where,
-            force=force,
-            progress=progress,
-        )
+    with _study(scenario, **given) as (loaded, how):
+        result = simulate(loaded, **how)
     if result.resumed:
         _note(f"{result.resumed} of {len(result.runs)} runs were kept from before")
 
@@ -164,91 +178,57 @@ def _simulate(  # noqa: PLR0913, PLR0917 - the contract's options
         said = [row["bottleneck"] for row in result.algorithms]
         said += [*result.failures, *result.jobs, result.pick["sentence"]]
         used = terminal.in_units(result.algorithms, loaded.run.target_loss)
-        return [terminal.summary(result), *used, *said, f"{FILES}{where}"]
+        return [terminal.summary(result), *used, *said, f"{FILES}{how['out']}"]
 
     _answer(as_json, result.json, parts, result.notes)
 
 
-@app.command("sweep")
-def _sweep(  # noqa: PLR0913, PLR0917 - the contract's options
-    scenario: Scenario,
-    vary: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--vary",
-            metavar="TABLE.KEY=V1,V2,...",
-            help="Vary a key, named as for --set, over these values; repeat for a grid.",
-        ),
-    ] = None,
-    pair: Annotated[
-        bool, typer.Option("--zip", help="Pair the values instead of making a grid.")
-    ] = False,
-    points: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Read the points from a CSV file, headed by a line of keys."
-        ),
-    ] = None,
-    overrides: Overrides = None,
-    allow_paths: AllowPaths = False,
-    seeds: Seeds = None,
-    seed: Seed = 0,
-    engine: Engine = "auto",
-    jobs: Jobs = None,
-    dask: Dask = None,
-    force: Force = False,
-    out: Out = None,
-    overwrite: Overwrite = False,
-    figure: Figure = FIGURES,
-    as_json: AsJson = False,
+@_study_command("sweep")
+def _sweep(
+    scenario: str = SCENARIO,
+    vary: list[str] | None = typer.Option(
+        None,
+        "--vary",
+        metavar="TABLE.KEY=V1,V2,...",
+        help="Vary a key, named as for --set, over these values; repeat for a grid.",
+    ),
+    pair: bool = typer.Option(False, "--zip", help="Pair the values instead of making a grid."),
+    points: Path | None = typer.Option(
+        None, metavar="FILE", help="Read the points from a CSV file, headed by a line of keys."
+    ),
+    as_json: bool = AS_JSON,
+    **given: Any,
 ) -> None:
     """Simulate a scenario at many values of its keys, into one table.
 
     The last --vary varies fastest. Results go to --out (default: runs/NAME-sweep), which keeps
     finished runs: repeat an interrupted command, or add values, and only the rest runs.
     """
-    from paceline.simulator.load.load import load
     from paceline.simulator.reports import terminal
-    from paceline.simulator.studies.processes import cores
     from paceline.simulator.studies.sweep.points import chosen
     from paceline.simulator.studies.sweep.sweep import sweep
 
-    loaded = load(scenario, overrides or (), allow_paths=allow_paths)
-    where = _destination(out, Path("runs") / f"{Path(loaded.file).stem}-sweep", overwrite)
-    with _resumable(where), _figures(figure), _progress() as progress:
-        result = sweep(
-            loaded,
-            points=chosen(vary or (), pair, points),
-            seeds=seeds,
-            seed=seed,
-            engine=engine,
-            jobs=cores() if jobs is None else jobs,
-            dask=dask,
-            out=where,
-            force=force,
-            progress=progress,
-        )
+    with _study(scenario, "-sweep", **given) as (loaded, how):
+        result = sweep(loaded, points=chosen(vary or (), pair, points), **how)
     if result.resumed:
         _note(f"{result.resumed} runs were kept from before")
     rest = len(result.rows) - terminal.SWEEP_ROWS
-    said = [f"{rest} more rows are in {where}/sweep.csv"] if rest > 0 else []
-    said.append(f"{FILES}{where}")
+    said = [f"{rest} more rows are in {how['out']}/sweep.csv"] if rest > 0 else []
+    said.append(f"{FILES}{how['out']}")
     _answer(as_json, result.json, lambda: [terminal.sweep(result), *said], result.notes)
 
 
 @app.command("theory")
 def _theory(  # noqa: PLR0913, PLR0917 - the contract's options
-    scenario: Scenario,
-    overrides: Overrides = None,
-    allow_paths: AllowPaths = False,
-    seed: Annotated[
-        int, typer.Option(help="Ignored (accepted for consistency with other commands).")
-    ] = 0,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write theory.json here.", callback=_possible)
-    ] = None,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
+    scenario: str = SCENARIO,
+    overrides: list[str] | None = OVERRIDES,
+    allow_paths: bool = ALLOW_PATHS,
+    seed: int = typer.Option(0, help="Ignored (accepted for consistency with other commands)."),
+    out: Path | None = typer.Option(
+        None, metavar="DIR", help="Write theory.json here.", callback=_possible
+    ),
+    overwrite: bool = OVERWRITE,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Compute time per step, best periods and crossings by theory."""
     from paceline.simulator import theory
@@ -267,32 +247,21 @@ def _theory(  # noqa: PLR0913, PLR0917 - the contract's options
     _answer(as_json, lambda: document, lambda: terminal.theory(document), document["notes"])
 
 
-@app.command("tune")
-def _tune(  # noqa: PLR0913, PLR0917 - the contract's options
-    scenario: Scenario,
-    objective: Annotated[
-        str | None,
-        typer.Option(
-            metavar="time-to-loss|loss-at-deadline|cost-to-loss|loss-at-budget|seconds-per-step",
-            help="Quantity to minimise; default: the time; without run.target_loss the loss; "
-            "without a loss seconds per step.",
-        ),
-    ] = None,
-    trials: Annotated[int, typer.Option(help="Largest number of configurations to try.")] = 256,
-    preset: Annotated[
-        str | None, typer.Option(metavar="adacomm-tau0", help="Search as a paper proposes.")
-    ] = None,
-    overrides: Overrides = None,
-    allow_paths: AllowPaths = False,
-    seeds: Seeds = None,
-    seed: Seed = 0,
-    jobs: Jobs = None,
-    dask: Dask = None,
-    force: Force = False,
-    out: Out = None,
-    overwrite: Overwrite = False,
-    figure: Figure = FIGURES,
-    as_json: AsJson = False,
+@_study_command("tune", "engine")
+def _tune(
+    scenario: str = SCENARIO,
+    objective: str | None = typer.Option(
+        None,
+        metavar="time-to-loss|loss-at-deadline|cost-to-loss|loss-at-budget|seconds-per-step",
+        help="Quantity to minimise; default: the time; without run.target_loss the loss; "
+        "without a loss seconds per step.",
+    ),
+    trials: int = typer.Option(256, help="Largest number of configurations to try."),
+    preset: str | None = typer.Option(
+        None, metavar="adacomm-tau0", help="Search as a paper proposes."
+    ),
+    as_json: bool = AS_JSON,
+    **given: Any,
 ) -> None:
     """Choose algorithm and parameters by a search.
 
@@ -300,72 +269,50 @@ def _tune(  # noqa: PLR0913, PLR0917 - the contract's options
     wrong. Results go to --out (default: runs/NAME-tune), which keeps finished runs: repeat an
     interrupted command.
     """
-    where = _destination(out, Path("runs") / f"{Path(scenario).stem}-tune", overwrite)
-    with _resumable(where), _figures(figure):
-        from paceline.simulator.load.load import load
-        from paceline.simulator.reports import terminal
-        from paceline.simulator.studies.processes import cores
-        from paceline.simulator.studies.tune.tune import tune
+    from paceline.simulator.reports import terminal
+    from paceline.simulator.studies.tune.tune import tune
 
-        loaded = load(scenario, overrides or (), allow_paths=allow_paths)
-        with _progress("tuning", "configurations, left") as progress:
-            result = tune(
-                loaded,
-                objective=objective,
-                trials=trials,
-                preset=preset,
-                seeds=seeds,
-                seed=seed,
-                jobs=cores() if jobs is None else jobs,
-                dask=dask,
-                out=where,
-                force=force,
-                progress=progress,
-            )
+    own = {"objective": objective, "trials": trials, "preset": preset}
+    with _study(scenario, "-tune", "tuning", "configurations, left", **given) as (loaded, how):
+        result = tune(loaded, **own, **how)
     if result.resumed:
         _note(f"{result.resumed} of {result.runs} runs were kept from before")
     count = f"{len(result.ranked)} configurations in {result.wall_seconds:.0f} s."
-    said = [result.sentence, count, f"{FILES}{where}"]
+    said = [result.sentence, count, f"{FILES}{how['out']}"]
     notes = [*result.notes, *(f"warning: {each}" for each in result.warnings)]
     _answer(as_json, result.json, lambda: [*terminal.tune(result), *said], notes)
 
 
-@app.command("validate")
+@_study_command(
+    "validate",
+    "engine",
+    "jobs",
+    "dask",
+    "force",
+    seeds=typer.Option(None, help="Number of seeds; default: validation.seeds."),
+)
 def _validate(  # noqa: PLR0913, PLR0917 - the contract's options
-    scenario: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="SCENARIO",
-            show_default=False,
-            help="A scenario file (TOML), or the name of a shipped one; none with --matrix.",
-        ),
-    ] = None,
-    matrix: Annotated[
-        bool,
-        typer.Option(
-            "--matrix",
-            help="Check predictions of many algorithms under many conditions.",
-        ),
-    ] = False,
-    only: Annotated[
-        str | None,
-        typer.Option(metavar="NAME,...", help="Run only these conditions of the matrix."),
-    ] = None,
-    report: Annotated[
-        Path,
-        typer.Option(metavar="DIR", help="Directory for the matrix's page.", callback=_possible),
-    ] = Path("docs/validation"),
-    device: Device = "auto",
-    overrides: Overrides = None,
-    allow_paths: AllowPaths = False,
-    seeds: Annotated[
-        int | None, typer.Option(help="Number of seeds; default: validation.seeds.")
-    ] = None,
-    seed: Seed = 0,
-    out: Out = None,
-    overwrite: Overwrite = False,
-    figure: Figure = FIGURES,
-    as_json: AsJson = False,
+    scenario: str | None = typer.Argument(
+        None,
+        metavar="SCENARIO",
+        show_default=False,
+        help="A scenario file (TOML), or the name of a shipped one; none with --matrix.",
+    ),
+    matrix: bool = typer.Option(
+        False, "--matrix", help="Check predictions of many algorithms under many conditions."
+    ),
+    only: str | None = typer.Option(
+        None, metavar="NAME,...", help="Run only these conditions of the matrix."
+    ),
+    report: Path = typer.Option(
+        Path("docs/validation"),
+        metavar="DIR",
+        help="Directory for the matrix's page.",
+        callback=_possible,
+    ),
+    device: str = DEVICE,
+    as_json: bool = AS_JSON,
+    **given: Any,
 ) -> None:
     """Train for real, and compare with the prediction.
 
@@ -376,26 +323,22 @@ def _validate(  # noqa: PLR0913, PLR0917 - the contract's options
     With --matrix, runs go to --out (default: runs/matrix) and the page to --report.
     """
     if matrix:
-        _matrix(scenario, only, report, device, out or Path("runs/matrix"), as_json)
+        out = given["out"] or Path("runs/matrix")
+        _matrix(scenario, only, report, device, out, as_json)
         return
     if scenario is None:
         raise InputError("validate: which SCENARIO? or write --matrix")
-    from paceline.simulator.load.load import load
     from paceline.simulator.reports import terminal
 
-    loaded = load(scenario, overrides or (), allow_paths=allow_paths)
-    where = _destination(out, Path("runs") / f"{Path(loaded.file).stem}-validate", overwrite)
-    validation = _torch("paceline.validate.validation")
-    with _resumable(where), _figures(figure), _progress("training", "real runs, left") as progress:
-        result = validation.validate(
-            loaded, out=where, device=device, seed=seed, seeds=seeds, progress=progress
-        )
+    with _study(scenario, "-validate", "training", "real runs, left", **given) as (loaded, how):
+        validation = _torch("paceline.validate.validation")
+        result = validation.validate(loaded, device=device, **how)
     if result.resumed:
         _note(f"{result.resumed} of {len(result.measured.runs)} real runs were kept from before")
 
     def parts() -> list[Any]:
         table = terminal.summary(result.measured)
-        return [table, *_compared(result.comparison), f"{FILES}{where}"]
+        return [table, *_compared(result.comparison), f"{FILES}{how['out']}"]
 
     _answer(as_json, result.json, parts, result.notes)
 
@@ -429,26 +372,24 @@ def _torch(module: str) -> Any:
 
 @app.command("reproduce")
 def _reproduce(  # noqa: PLR0913, PLR0917 - the contract's options
-    paper: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="PAPER", show_default=False, help="adacomm, dts, hpsgd or hybrid; default: all."
-        ),
-    ] = None,
-    full: Annotated[
-        bool, typer.Option("--full", help="Run all seeds of the scenarios, not only the first few.")
-    ] = False,
-    timing: Annotated[
-        bool, typer.Option("--timing", help="Check only claims about time: seconds, not minutes.")
-    ] = False,
-    jobs: Jobs = None,
-    report: Annotated[Path, typer.Option(metavar="DIR", help="Directory for the page.")] = Path(
-        "docs"
+    paper: str | None = typer.Argument(
+        None,
+        metavar="PAPER",
+        show_default=False,
+        help="adacomm, dts, hpsgd or hybrid; default: all.",
     ),
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Directory for finished runs.")] = Path(
-        "runs/reproduce"
+    full: bool = typer.Option(
+        False, "--full", help="Run all seeds of the scenarios, not only the first few."
     ),
-    as_json: AsJson = False,
+    timing: bool = typer.Option(
+        False, "--timing", help="Check only claims about time: seconds, not minutes."
+    ),
+    jobs: int | None = JOBS,
+    report: Path = typer.Option(Path("docs"), metavar="DIR", help="Directory for the page."),
+    out: Path = typer.Option(
+        Path("runs/reproduce"), metavar="DIR", help="Directory for finished runs."
+    ),
+    as_json: bool = AS_JSON,
 ) -> None:
     """Check the claims of four papers.
 
@@ -477,14 +418,14 @@ def _reproduce(  # noqa: PLR0913, PLR0917 - the contract's options
 
 @app.command("explore")
 def _explore(  # noqa: PLR0913, PLR0917 - the contract's options
-    scenario: Scenario,
-    overrides: Overrides = None,
-    allow_paths: AllowPaths = False,
-    host: Annotated[
-        str, typer.Option(help="Address to bind; the default is reachable from this machine only.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port; 0: any free one.")] = 0,
-    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
+    scenario: str = SCENARIO,
+    overrides: list[str] | None = OVERRIDES,
+    allow_paths: bool = ALLOW_PATHS,
+    host: str = typer.Option(
+        "127.0.0.1", help="Address to bind; the default is reachable from this machine only."
+    ),
+    port: int = typer.Option(0, help="Port; 0: any free one."),
+    no_open: bool = typer.Option(False, "--no-open", help="Do not open a browser."),
 ) -> None:
     """Change a scenario by sliders, on a page that redraws.
 
@@ -513,23 +454,21 @@ def _explore(  # noqa: PLR0913, PLR0917 - the contract's options
 
 @app.command("probe")
 def _probe(  # noqa: PLR0913, PLR0917 - what may be measured
-    model: Annotated[str, typer.Option(help="Model to train.")] = "mlp",
-    data: Annotated[str, typer.Option(help="Data set to train on.")] = "digits",
-    batch: Annotated[int, typer.Option(min=1, help="Samples per gradient.")] = 16,
-    workers: Annotated[
-        str, typer.Option(metavar="N1,N2,...", help="Numbers of workers to measure.")
-    ] = "2,4,8",
-    device: Device = "auto",
-    network: Annotated[
-        str,
-        typer.Option(
-            metavar="emulated|real",
-            help="Measure costs beyond an emulated delay, or the whole time of this network.",
-        ),
-    ] = "emulated",
-    out: ProfileOut = None,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
+    model: str = typer.Option("mlp", help="Model to train."),
+    data: str = typer.Option("digits", help="Data set to train on."),
+    batch: int = typer.Option(16, min=1, help="Samples per gradient."),
+    workers: str = typer.Option(
+        "2,4,8", metavar="N1,N2,...", help="Numbers of workers to measure."
+    ),
+    device: str = DEVICE,
+    network: str = typer.Option(
+        "emulated",
+        metavar="emulated|real",
+        help="Measure costs beyond an emulated delay, or the whole time of this network.",
+    ),
+    out: Path | None = PROFILE_OUT,
+    overwrite: bool = OVERWRITE,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Measure this machine in a minute, as a profile.
 
@@ -568,24 +507,18 @@ def _probe(  # noqa: PLR0913, PLR0917 - what may be measured
 
 @app.command("calibrate")
 def _calibrate(  # noqa: PLR0913, PLR0917 - the contract's options
-    runs: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="RUN_DIR...",
-            help="Measured runs, a job's telemetry, or a profiler's traces; or one file of jobs, "
-            "which names logs and what is known of each.",
-        ),
-    ],
-    allow_paths: AllowPaths = False,
-    profile: ProfileOut = None,
-    overwrite: Overwrite = False,
-    base: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PROFILE.toml", help="A profile with the numbers that the runs do not show."
-        ),
-    ] = None,
-    as_json: AsJson = False,
+    runs: list[Path] = typer.Argument(
+        metavar="RUN_DIR...",
+        help="Measured runs, a job's telemetry, or a profiler's traces; or one file of jobs, "
+        "which names logs and what is known of each.",
+    ),
+    allow_paths: bool = ALLOW_PATHS,
+    profile: Path | None = PROFILE_OUT,
+    overwrite: bool = OVERWRITE,
+    base: Path | None = typer.Option(
+        None, metavar="PROFILE.toml", help="A profile with the numbers that the runs do not show."
+    ),
+    as_json: bool = AS_JSON,
 ) -> None:
     """Fit a profile to measured runs.
 
@@ -607,53 +540,40 @@ def _calibrate(  # noqa: PLR0913, PLR0917 - the contract's options
 
 @app.command("fit-loss")
 def _fit_loss(  # noqa: PLR0913, PLR0917 - what a log cannot say
-    baseline: Annotated[
-        Path,
-        typer.Argument(
-            metavar="BASELINE",
-            help="A run without local steps: a run directory of validate, a job's telemetry, or a "
-            "log of steps or tokens and losses (CSV, W&B, TensorBoard, JSON lines).",
-        ),
-    ],
-    local: Annotated[
-        list[Path], typer.Argument(metavar="LOCAL_RUN", help="Runs with local steps.")
-    ] = [],  # noqa: B006
-    tokens: Annotated[
-        float | None, typer.Option(min=1, help="Tokens of one worker's step.")
-    ] = None,
-    workers: Annotated[
-        list[int],
-        typer.Option(min=1, help="Workers of a log's run; may be repeated, once for each run."),
-    ] = [],  # noqa: B006
-    tau: Annotated[
-        list[int],
-        typer.Option(min=1, help="Period of a local run's log; may be repeated. 1: none."),
-    ] = [],  # noqa: B006
-    algorithm: Annotated[
-        list[str], typer.Option(help="Program of a local run's log; may be repeated.")
-    ] = ["diloco"],  # noqa: B006
-    parameters: Annotated[
-        float | None, typer.Option(min=1, help="Parameters of the model.")
-    ] = None,
-    noise_scale: Annotated[
-        list[float], typer.Option(min=1, help="Critical batch (tokens); twice: least and largest.")
-    ] = [],  # noqa: B006
-    column: Annotated[
-        list[str],
-        typer.Option(metavar="QUANTITY=NAME", help="Column of tokens, step, loss or run."),
-    ] = [],  # noqa: B006
-    kind: Annotated[
-        str, typer.Option(metavar="learning-curve|quadratic", help="The objective.")
-    ] = "learning-curve",
-    base: Annotated[
-        Path | None,
-        typer.Option(metavar="PROFILE.toml", help="A profile to which the objective is added."),
-    ] = None,
-    out: Annotated[
-        Path, typer.Option("-o", "--out", metavar="LOSS.toml", help="The file to write.")
-    ] = Path("loss.toml"),
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
+    baseline: Path = typer.Argument(
+        metavar="BASELINE",
+        help="A run without local steps: a run directory of validate, a job's telemetry, or a "
+        "log of steps or tokens and losses (CSV, W&B, TensorBoard, JSON lines).",
+    ),
+    local: list[Path] = typer.Argument([], metavar="LOCAL_RUN", help="Runs with local steps."),
+    tokens: float | None = typer.Option(None, min=1, help="Tokens of one worker's step."),
+    workers: list[int] = typer.Option(
+        [], min=1, help="Workers of a log's run; may be repeated, once for each run."
+    ),
+    tau: list[int] = typer.Option(
+        [], min=1, help="Period of a local run's log; may be repeated. 1: none."
+    ),
+    algorithm: list[str] = typer.Option(
+        ["diloco"], help="Program of a local run's log; may be repeated."
+    ),
+    parameters: float | None = typer.Option(None, min=1, help="Parameters of the model."),
+    noise_scale: list[float] = typer.Option(
+        [], min=1, help="Critical batch (tokens); twice: least and largest."
+    ),
+    column: list[str] = typer.Option(
+        [], metavar="QUANTITY=NAME", help="Column of tokens, step, loss or run."
+    ),
+    kind: str = typer.Option(
+        "learning-curve", metavar="learning-curve|quadratic", help="The objective."
+    ),
+    base: Path | None = typer.Option(
+        None, metavar="PROFILE.toml", help="A profile to which the objective is added."
+    ),
+    out: Path = typer.Option(
+        Path("loss.toml"), "-o", "--out", metavar="LOSS.toml", help="The file to write."
+    ),
+    overwrite: bool = OVERWRITE,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Fit an [objective] to the losses of one or two short runs.
 
@@ -680,23 +600,17 @@ def _note_name(path: Path, usual: str) -> None:
 
 @app.command("compare")
 def _compare(  # noqa: PLR0913, PLR0917 - the contract's options
-    predicted: Annotated[Path, typer.Argument(metavar="PREDICTED_DIR", help="A simulated run.")],
-    measured: Annotated[Path, typer.Argument(metavar="MEASURED_DIR", help="A real run.")],
-    as_measured: Annotated[
-        bool,
-        typer.Option(
-            "--as-measured", help="Let MEASURED_DIR be a simulation; every sentence says so."
-        ),
-    ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Write comparison.json and figures here.", callback=_possible
-        ),
-    ] = None,
-    overwrite: Overwrite = False,
-    figure: Figure = FIGURES,
-    as_json: AsJson = False,
+    predicted: Path = typer.Argument(metavar="PREDICTED_DIR", help="A simulated run."),
+    measured: Path = typer.Argument(metavar="MEASURED_DIR", help="A real run."),
+    as_measured: bool = typer.Option(
+        False, "--as-measured", help="Let MEASURED_DIR be a simulation; every sentence says so."
+    ),
+    out: Path | None = typer.Option(
+        None, metavar="DIR", help="Write comparison.json and figures here.", callback=_possible
+    ),
+    overwrite: bool = OVERWRITE,
+    figure: str = FIGURE,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Compare a predicted run directory with a measured one.
 
@@ -723,25 +637,20 @@ def _compared(result: Any) -> list[Any]:
 
 @app.command("report")
 def _report(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="RUN...", help="Directories of simulate, tune, sweep, validate or compare."
-        ),
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--out",
-            metavar="FILE",
-            help="The file to write; default: report.html in the first directory, or the next "
-            "free name.",
-            callback=_possible,
-        ),
-    ] = None,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
+    runs: list[Path] = typer.Argument(
+        metavar="RUN...", help="Directories of simulate, tune, sweep, validate or compare."
+    ),
+    out: Path | None = typer.Option(
+        None,
+        "-o",
+        "--out",
+        metavar="FILE",
+        help="The file to write; default: report.html in the first directory, or the next "
+        "free name.",
+        callback=_possible,
+    ),
+    overwrite: bool = OVERWRITE,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Write one HTML page about runs.
 
@@ -766,8 +675,8 @@ def _schema() -> None:
 
 @app.command("list")
 def _list(
-    name: Annotated[str, typer.Argument(metavar="programs|distributions|objectives|scenarios")],
-    as_json: AsJson = False,
+    name: str = typer.Argument(metavar="programs|distributions|objectives|scenarios"),
+    as_json: bool = AS_JSON,
 ) -> None:
     """List algorithms, distributions, objectives or scenarios."""
     from paceline.simulator.load.listing import LISTS
