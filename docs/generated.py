@@ -123,7 +123,6 @@ def _meaning(key: str, about: Schema, tables: Schema) -> str:
 
 
 def _first(text: str) -> str:
-    """Return the first paragraph as one line."""
     return text.partition("\n\n")[0].replace("\n", " ")
 
 

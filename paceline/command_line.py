@@ -272,9 +272,8 @@ def _tune(
     from paceline.simulator.reports import terminal
     from paceline.simulator.studies.tune.tune import tune
 
-    own = {"objective": objective, "trials": trials, "preset": preset}
     with _study(scenario, "-tune", "tuning", "configurations, left", **given) as (loaded, how):
-        result = tune(loaded, **own, **how)
+        result = tune(loaded, objective=objective, trials=trials, preset=preset, **how)
     if result.resumed:
         _note(f"{result.resumed} of {result.runs} runs were kept from before")
     count = f"{len(result.ranked)} configurations in {result.wall_seconds:.0f} s."

@@ -100,7 +100,6 @@ def _sum(worker: Sequence[Distribution], tau: int, copies: int) -> _Sum:
 
 
 def _by_quadrature(sums: Sequence[_Sum]) -> float:
-    """Return the expected maximum of closed sums."""
     edges = [0.0]
     for one in sums:
         edges.append(one.fixed)
@@ -111,7 +110,6 @@ def _by_quadrature(sums: Sequence[_Sum]) -> float:
 
 
 def _on_lattice(sums: Sequence[_Sum]) -> float:
-    """Return the expected maximum of any sums."""
     start = min(one.fixed for one in sums)
     reach = max(one.reach for one in sums) - start
     step = reach / LATTICE
@@ -123,11 +121,7 @@ def _on_lattice(sums: Sequence[_Sum]) -> float:
 
 
 def _spectrum(law: Distribution, step: float) -> NDArray[np.complex128]:
-    """Transform the law on a lattice, each draw split between its two neighbours: same mean.
-
-    The chance to be moved beyond point k is then the mean of the survival function over the k-th
-    cell. Padding to twice the lattice keeps what a convolution wraps around beyond it.
-    """
+    """Transform the law on a lattice, each draw split between its two neighbours: same mean."""
     lattice = step * np.arange(LATTICE + 1)
     knots = [knot for knot in law.knots if 0 < knot < lattice[-1]]
     edges = np.union1d(lattice, knots)

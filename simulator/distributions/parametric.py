@@ -27,14 +27,12 @@ WIDEST = 1000  # times the mean: with a larger sd nearly every lognormal draw is
 
 
 def _ndtr(x: Array) -> Array:
-    """Return the standard normal CDF."""
     from scipy.special import ndtr  # noqa: PLC0415 - it takes 0.2 s
 
     return np.asarray(ndtr(x), dtype=float)
 
 
 def _ndtri(q: Array) -> Array:
-    """Return the standard normal quantile function."""
     from scipy.special import ndtri  # noqa: PLC0415
 
     return np.asarray(ndtri(q), dtype=float)

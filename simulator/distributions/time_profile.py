@@ -48,7 +48,6 @@ class TimeProfile(BaseModel, ABC):
     _factors: tuple[float, ...] = PrivateAttr(default=())
 
     def _set(self, starts: Sequence[float], factors: Sequence[float], named: str) -> None:
-        """Set the segments of one period. Raises ValueError if they make no profile."""
         if len(starts) != len(factors):
             raise ValueError(
                 f"{len(starts)} times and {len(factors)} factors; write one factor per time"

@@ -64,7 +64,6 @@ def extended(
 
 
 def _holds(table: Any, key: str) -> bool:
-    """Tell whether a table has a value at a dotted key."""
     for part in key.split("."):
         if isinstance(table, list) and part.isdecimal() and int(part) < len(table):
             table = table[int(part)]

@@ -143,7 +143,6 @@ def _with_intervals(seeds: int, known: Row) -> dict[str, Cell]:
 
 
 def _within(interval: list[float | None] | None) -> str:
-    """Format the interval in which a measured run is expected."""
     low, high = interval or (None, None)
     if low is None:
         return "-"
@@ -208,7 +207,6 @@ def _value_of(column: ResultColumn, row: Row) -> str:
 
 
 def _spent(kinds: Collection[str]) -> str:
-    """The heading of the shares of time."""
     return "compute/wait/\ncommunicate" + ("/\nstalled/lost/down %" if "lost" in kinds else " %")
 
 
@@ -439,10 +437,7 @@ def _staleness(counted: Row | None) -> str:
 
 
 def _reached(found: Estimate, reached: int, seeds: int, usual: str) -> str:
-    """Format a time to the target with its interval, or with how many seeds there is none.
-
-    `usual`: the kind of the column's intervals.
-    """
+    """Format a time to the target with its interval (`usual`: most are), or how many have it."""
     if reached < seeds:
         return f"{reached} of {seeds} seeds" if reached else "not reached"
     return wording.cell(found, "s", usual)

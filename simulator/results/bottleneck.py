@@ -134,7 +134,6 @@ def _crashes(
 
 
 def _count(runs: Sequence[Run]) -> float:
-    """Return the mean number of crashes of a run."""
     counts = [run.failures["crashes"] for run in runs if run.failures is not None]
     return float(sum(counts)) / len(runs)
 
@@ -143,10 +142,7 @@ def _count(runs: Sequence[Run]) -> float:
 
 
 def _called(scenario: Scenario, slowness: Sequence[np.ndarray]) -> tuple[str, list[int]]:
-    """Name the slowest workers, with ranks: a group, or those about as slow with every seed.
-
-    `slowness`: per seed, an array over workers. No ranks where seeds differ in the slowest.
-    """
+    """Name the slowest by `slowness` (workers,) of each seed, with ranks; none if seeds differ."""
     groups = [worker.group for worker in workers.workers(scenario)]
     near = _near(np.sum(slowness, axis=0))
     names = {groups[rank] for rank in near}

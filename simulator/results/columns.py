@@ -72,7 +72,6 @@ class ResultColumn:
 
 
 def _last(run: Run, column: str) -> float | None:
-    """Return the last value of a column of the curve."""
     values = run.curve[column]
     return values[-1] if values else None
 

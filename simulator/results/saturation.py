@@ -55,7 +55,6 @@ def _lines(scenario: Scenario, runs: Sequence[Run], communicate: float) -> str:
 
 
 def _longest(full_for: Sequence[tuple[float, str]]) -> list[str]:
-    """Return the lines that are saturated for about the longest time."""
     top = max(full_for)[0]
     return [line for full, line in sorted(full_for, reverse=True) if full > top / NEARLY]
 
@@ -102,7 +101,6 @@ def _else(scenario: Scenario, run: Run) -> str:
 
 
 def _windows(scenario: Scenario) -> bool:
-    """Whether a TCP window may limit transfers."""
     settings = scenario.network
     return any(each.tcp_window is not None for each in (settings, *settings.link))
 

@@ -180,10 +180,7 @@ def estimated(values: Sequence[float], found: Estimate | None = None) -> dict[st
 
 
 def _ends(runs: Sequence[Run], column: str) -> dict[str, Any]:
-    """Return a column's first and last value, mean over seeds, with the interval of the last.
-
-    A seed that diverged has no last loss, and then there is no mean of it.
-    """
+    """Return a column's mean first and last value; a seed that diverged leaves no last loss."""
     gone = [column == "loss" and diverged(run) for run in runs]
     ends = zip(runs, gone, strict=True)
     last = [math.nan if lost else run.curve[column][-1] for run, lost in ends if run.curve[column]]

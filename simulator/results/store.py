@@ -410,7 +410,6 @@ def demand_parts(path: Path, document: Mapping[str, Any], name: str = WHOLE) -> 
 
 
 def _demand_hash(file: Path, wanted: Mapping[str, Any], name: str) -> None:
-    """Raise ValueError for a file with another size or hash than `wanted`."""
     if file.is_file() and file.stat().st_size == wanted["bytes"]:
         with file.open("rb") as opened:
             if hashlib.file_digest(opened, "sha256").hexdigest() == wanted["sha256"]:

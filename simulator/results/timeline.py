@@ -184,10 +184,7 @@ class Slices:
 def _drawn(
     arrows: np.ndarray, sent: np.ndarray, taken: np.ndarray, slices: Slices
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Yield both ends of every arrow that leads from a slice to a slice, as parts of trace events.
-
-    `arrows`: of dtype `run.ARROW`; `sent`, `taken`: their times in nanoseconds, (n,).
-    """
+    """Yield both ends of arrows from slice to slice, as events; `sent`, `taken`: nanoseconds."""
     starts, ends, there = slices.around(arrows["source"], sent)
     begins = np.maximum(starts, np.minimum(sent, ends) - BEGIN)
     starts, ends, also = slices.around(arrows["target"], taken)

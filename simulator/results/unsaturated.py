@@ -81,6 +81,5 @@ def _links(scenario: Scenario, lines: Sequence[str]) -> dict[str, set[str]]:
 
 
 def _some(names: Sequence[str]) -> str:
-    """The first few of many names."""
     rest = len(names) - FEW
     return ", ".join(names[:FEW]) + (f" and {rest} more" if rest > 0 else "")

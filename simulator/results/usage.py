@@ -122,6 +122,5 @@ def few(count: float, one: str, many: str) -> str:
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    """Return the mean of the values that are not None; None without any."""
     there = [value for value in values if value is not None]
     return sum(there) / len(there) if there else None

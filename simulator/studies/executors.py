@@ -68,7 +68,6 @@ def _is_imported_by_a_child() -> bool:
 
 
 def _client(address: str) -> Any:
-    """Connect to a Dask scheduler."""
     try:
         from distributed import Client  # noqa: PLC0415 - an extra, and half a second
         from distributed.comm.addressing import get_address_host_port  # noqa: PLC0415

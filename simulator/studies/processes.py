@@ -98,7 +98,6 @@ class Processes(ThreadPoolExecutor):
         )
 
     def _start(self) -> Process:
-        """Start a process; it reports once it is up."""
         spawn = multiprocessing.get_context("spawn")
         with self._starting:
             if self._over:

@@ -164,5 +164,4 @@ def run_block(
 
 
 def _description(tasks: Sequence[Task]) -> str:
-    """Name tasks of one algorithm in a message about their failure."""
     return f"{tasks[0].algorithm.label} ({statistics.seeds(task.seed for task in tasks)})"

@@ -150,7 +150,6 @@ def _law(
 
 
 def _table(law: Distribution) -> dict[str, str | float]:
-    """Write a law as a scenario does."""
     values = law.model_dump()
     found: dict[str, str | float] = {"dist": values.pop("dist")}
     for key, value in values.items():
@@ -162,7 +161,6 @@ def _table(law: Distribution) -> dict[str, str | float]:
 
 
 def _quantity(seconds: float) -> str:
-    """Write a time as a scenario does."""
     return f"{seconds * 1e3:.6g} ms"
 
 

@@ -80,7 +80,6 @@ def modes(seen: Sequence[Observation], noise: Noise, floor: float, steepest: flo
 
 
 def _all_rates(seen: Observation) -> Array:
-    """Return the effective learning rate of every step."""
     return np.interp(np.arange(1, int(seen.steps[-1]) + 1), seen.steps, seen.rates)
 
 

@@ -180,7 +180,6 @@ class _Node:
         }
 
     def count(self, kind: int) -> int:
-        """Return the number of events of a kind."""
         return int(self._of[kind].sum())
 
     def pauses(self, plain: float | None) -> float:

@@ -202,7 +202,6 @@ def _median(values: Array, weights: Array) -> float:
 
 
 def _quantiles(values: Array, weights: Array, at: Sequence[float]) -> list[float]:
-    """Return quantiles of weighted values."""
     order = np.argsort(values)
     below = np.cumsum(weights[order])
     found: list[float] = values[order][np.searchsorted(below, np.array(at) * below[-1])].tolist()

@@ -132,7 +132,6 @@ def _as_carried(scenario: Scenario, summary: dict[str, Any]) -> Scenario:
 
 
 def _evidence(path: Path, found: directories.RunDirectory) -> list[str]:
-    """Say which runs are not evidence, and why."""
     return [
         f"{path}: {label}: fitted to runs that are not evidence: {'; '.join(each['reasons'])}"
         for label, each in (found.summary.get("evidence") or {}).items()
@@ -200,7 +199,6 @@ def _model_bytes(head: dict[str, Any], events: np.ndarray) -> float:
 
 
 def _steps(events: np.ndarray, workers: int) -> list[int]:
-    """Return the number of steps of each rank."""
     ranks = events["node"][events["kind"] == STEP]
     return [int(count) for count in np.bincount(ranks, minlength=workers)[:workers]]
 

@@ -1,19 +1,15 @@
 """Figures of a comparison: measured curves over predicted ones, and a scatter of both."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from paceline.simulator.results.figures import curves as plot
 from paceline.simulator.results.figures import style
+from paceline.simulator.results.figures.style import Axes, Figure
 from paceline.simulator.results.statistics import time_unit
 from paceline.validate.comparison.quantities import PACE, TARGET, Row
 from paceline.validate.comparison.statistics import ComparisonStatistics
-
-if TYPE_CHECKING:  # matplotlib takes half a second to import
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 DOTS = 15  # markers on a measured curve
 NEAR = 0.1  # relative error of the scatter's band
@@ -26,7 +22,7 @@ def figures(result: ComparisonStatistics) -> dict[str, bytes]:
         return plot.files(drawn)
 
 
-def curves(result: ComparisonStatistics) -> "Figure":
+def curves(result: ComparisonStatistics) -> Figure:
     """Draw the loss, or without one the steps, against wall-clock time.
 
     A line per prediction, dots of its colour for the runs that it is compared with; they are
@@ -81,13 +77,11 @@ def _visible(shown: Sequence[np.ndarray], column: str) -> list[float]:
     return list(values)
 
 
-def scatter(result: ComparisonStatistics) -> "Figure | None":
+def scatter(result: ComparisonStatistics) -> Figure | None:
     """Draw predicted against measured: seconds per step and, where there are any, times to target.
 
     None if no algorithm has both, above zero.
     """
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
     panels: dict[str, Mapping[str, Row]] = {
         name: {
             k: row
@@ -99,7 +93,7 @@ def scatter(result: ComparisonStatistics) -> "Figure | None":
     panels = {name: rows for name, rows in panels.items() if rows}
     if not panels:
         return None
-    figure = Figure(figsize=(6.5, 4.2 * len(panels)))
+    figure = style.empty(4.2 * len(panels))
     column = figure.subplots(len(panels), squeeze=False, gridspec_kw={"hspace": 0.3})[:, 0]
     for axes, (name, rows) in zip(column, panels.items(), strict=True):
         _panel(figure, axes, name, rows, result)
@@ -109,7 +103,7 @@ def scatter(result: ComparisonStatistics) -> "Figure | None":
 
 
 def _panel(
-    figure: "Figure", axes: "Axes", name: str, rows: Mapping[str, Row], result: ComparisonStatistics
+    figure: Figure, axes: Axes, name: str, rows: Mapping[str, Row], result: ComparisonStatistics
 ) -> None:
     values = np.array([[row["measured"], row["predicted"]] for row in rows.values()])
     size, unit = time_unit(float(values.min()))
@@ -160,6 +154,6 @@ def _bar(ci95: Sequence[float] | None, middle: float, size: float) -> list[list[
     return None if ci95 is None else [[middle - ci95[0] / size], [ci95[1] / size - middle]]
 
 
-def _caption(axes: "Axes", said: str, result: ComparisonStatistics) -> None:
+def _caption(axes: Axes, said: str, result: ComparisonStatistics) -> None:
     hollow = "; hollow: not counted" if result.not_counted else ""
     style.titled(axes, result.marked(result.title), said + hollow)

@@ -98,7 +98,6 @@ def _plain(label: str, quantity: str, predicted: float | None, measured: float |
 
 
 def _shares(label: str, predicted: Row, measured: Row) -> list[Row]:
-    """Return the shares of the workers' time, whose errors are differences."""
     one, other = predicted["breakdown"], measured["breakdown"]
     return [
         _plain(label, f"{kind}_share", one.get(kind), other.get(kind))

@@ -173,7 +173,6 @@ def _unshare(flags: int) -> None:
 
 
 def _address(address: str) -> bytes:
-    """Return C's `struct sockaddr_in`."""
     return struct.pack("=HH4s8x", sockets.AF_INET, 0, sockets.inet_aton(address))
 
 

@@ -38,7 +38,6 @@ def main(path: str, nodes: int) -> None:
 
 
 def _fork(path: str, rank: int) -> int:
-    """Start one node's process; return its id."""
     parent = os.getpid()
     if process := os.fork():
         return process

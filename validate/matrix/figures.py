@@ -1,17 +1,14 @@
 """Figures of the validation matrix: predicted against measured."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from paceline.simulator.results.figures import curves, style
+from paceline.simulator.results.figures.style import Axes, Figure
 from paceline.validate.comparison.quantities import PACE, TARGET
 from paceline.validate.matrix.cells import Cell
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 KINDS = {"emulated": "emulated delays", "kernel": "links of the kernel", "real": "no delays"}
 LARGEST = 10.0  # percent: larger errors are drawn at this limit
@@ -26,8 +23,7 @@ def figures(cells: Sequence[Cell]) -> dict[str, bytes]:
         return {name: curves.encode(figure, "png") for name, figure in drawn.items() if figure}
 
 
-def _scatter(cells: Sequence[Cell]) -> "Figure | None":
-    """Draw predicted against measured, nominal values hollow."""
+def _scatter(cells: Sequence[Cell]) -> Figure | None:
     panels = {"seconds per step": PACE, "time to target, s": TARGET}
     known = {name: [c for c in cells if _is_whole(c[key])] for name, key in panels.items()}
     known = {name: found for name, found in known.items() if found}
@@ -49,8 +45,7 @@ def _scatter(cells: Sequence[Cell]) -> "Figure | None":
     return figure
 
 
-def _errors(cells: Sequence[Cell]) -> "Figure | None":
-    """Draw the error of each cell's pace, by algorithm."""
+def _errors(cells: Sequence[Cell]) -> Figure | None:
     whole = [cell for cell in cells if cell[PACE]["error"] is not None]
     if not whole:
         return None
@@ -69,8 +64,7 @@ def _errors(cells: Sequence[Cell]) -> "Figure | None":
     return figure
 
 
-def _excess(cells: Sequence[Cell]) -> "Figure | None":
-    """Draw the excess over nominal, in milliseconds per step."""
+def _excess(cells: Sequence[Cell]) -> Figure | None:
     whole = [c for c in cells if _is_whole(c[PACE]) and c[PACE]["nominal"] is not None]
     if not whole:
         return None
@@ -91,10 +85,8 @@ def _excess(cells: Sequence[Cell]) -> "Figure | None":
     return figure
 
 
-def _figure(panels: int) -> tuple["Figure", Any]:
-    from matplotlib.figure import Figure  # noqa: PLC0415 - half a second
-
-    figure = Figure(figsize=(6.5, 4.4 * panels), layout="constrained")
+def _figure(panels: int) -> tuple[Figure, Any]:
+    figure = style.empty(4.4 * panels, layout="constrained")
     return figure, figure.subplots(panels, squeeze=False)[:, 0]
 
 
@@ -105,7 +97,7 @@ def _by_network(cells: Sequence[Cell]) -> list[tuple[str, str, list[Cell]]]:
     return [(style.COLOURS[index], KINDS[kind], of(kind)) for index, kind in enumerate(present)]
 
 
-def _diagonal(axes: "Axes") -> None:
+def _diagonal(axes: Axes) -> None:
     """Draw the diagonal on logarithmic axes with plain numbers."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: PLC0415
 

@@ -187,7 +187,6 @@ def _is_measured(scenario: Scenario, folder: Path, seed: int, machine: dict[str,
 
 
 def _is_evidence(folder: Path) -> bool:
-    """Whether all of a folder's runs count."""
     evidence = store.read(folder / "measured")["summary"].get("evidence") or {}
     return all(each["admitted"] for each in evidence.values())
 

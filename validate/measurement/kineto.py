@@ -166,7 +166,6 @@ def _events(path: Path, rank: int, trace: Sequence[dict[str, Any]]) -> Traced:
 
 
 def _interval(span: dict[str, Any]) -> Interval:
-    """Return start and end in seconds."""
     start, lasted = float(span["ts"]), float(span["dur"])
     if not (math.isfinite(start) and 0 <= lasted < math.inf):
         raise ValueError("not a time")
@@ -213,7 +212,6 @@ def _bytes(span: dict[str, Any]) -> float:
 
 
 def _merged(intervals: Iterable[Interval]) -> list[Interval]:
-    """Return the union of intervals, in order, without overlaps."""
     found: list[Interval] = []
     for start, end in sorted(intervals):
         if found and start <= found[-1][1]:

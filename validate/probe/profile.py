@@ -115,7 +115,6 @@ def _calibration(
 
 
 def _overhead(team: TeamMeasurement) -> dict[str, Any]:
-    """Return the [[overhead]] table of a team."""
     table: dict[str, Any] = {"workers": team.workers}
     for name in ("step", *TERMS):
         if (term := team.terms.get(name)) is not None:

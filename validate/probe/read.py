@@ -147,7 +147,6 @@ def _read(task: TrainingTask, nodes: int) -> list[Record]:
 
 
 def _steps(events: Array, after: float, until: float) -> Array:
-    """Return events of steps in (after, until]."""
     return events[(events["step"] > after) & (events["step"] <= until)]
 
 
@@ -206,7 +205,6 @@ def _hidden(within: Sequence[Array], terms: dict[str, Term]) -> float:
 
 
 def _pace(events: Array) -> float:
-    """Mean seconds from step to step."""
     rows = events[(events["kind"] == STEP) & (events["node"] == 0)]
     return float(np.diff(rows["start"]).mean())
 

@@ -238,7 +238,6 @@ class Clocks(Schedule):
             handle.last = int(now.argmax()), float(now.max())
 
     def _first(self) -> Array:
-        """Return the clocks of the first seed, (workers,)."""
         if self._at is None:
             first: Array = self._now[0]
             return first

@@ -133,7 +133,6 @@ class BatchedNode(RefusingNode):
         self._plan()
 
     def _plan(self) -> None:
-        """Decide when to pause next."""
         clocks = self._clocks
         self._pause_at = min(self.step + (0 if clocks.due else clocks.longest), clocks.limit)
 
@@ -179,7 +178,6 @@ class BatchedNode(RefusingNode):
         return handle
 
     def _next(self, kind: str, result: Payload) -> Timed:
-        """Make the handle of the next collective."""
         if self.step > self._met_at:
             self.period, self._met_at = self.step - self._met_at, self.step
         return Timed(kind, result, self.step)

@@ -113,7 +113,6 @@ def _put(when, messages, place, at, message):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _answer(state, workers, ready, downs, worker):  # type: ignore[no-untyped-def]
-    """Send the parameters to a worker."""
     to = workers[worker]
     size = state.whole
     transit = downs[worker, (to.iterations - 1) & (downs.shape[1] - 1)] + size * to.pace_down
@@ -143,7 +142,6 @@ def _append(ring, first, count, worker):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _next(ring, first):  # type: ignore[no-untyped-def]
-    """Return the index after `first` in a ring buffer."""
     return first + 1 if first + 1 < len(ring) else 0
 
 
@@ -167,7 +165,6 @@ def _add_slope(vectors, to, models, worker, optima, law):  # type: ignore[no-unt
 
 @njit(cache=True, nogil=True)
 def _copy(vectors, row, to, place):  # type: ignore[no-untyped-def]
-    """Copy a register into a row."""
     for i in range(vectors.shape[1]):
         to[place, i] = vectors[row, i]
 

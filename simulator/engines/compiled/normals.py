@@ -67,7 +67,6 @@ def _refill(states, own):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _integer(states, own):  # type: ignore[no-untyped-def]
-    """Return the stream's next random integer."""
     if states[own, _USED] == _U(AHEAD):
         _refill(states, own)
     found = states[own, states[own, _USED]]

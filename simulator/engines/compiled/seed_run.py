@@ -161,7 +161,6 @@ class SeedRun:
         return self._marks[: int(min(MARKS, self._observer.room)) if self._shared.alike else 1]
 
     def _show(self) -> None:
-        """Show the buffered marks to the observer."""
         state, observer, server = self._state, self._observer, self._shared.workers
         marks = self._marks[: state["shown"]].tolist()
         vectors = self._objective[3] if self._shared.dimension else repeat(NOTHING)

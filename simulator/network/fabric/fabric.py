@@ -205,13 +205,11 @@ class Fabric:
         return self._tables.numbers[loaded.spent :][: loaded.stages].copy()
 
     def _order(self, at: float, which: int, capacity: float | None) -> None:
-        """Queue a change until its time."""
         self._check(at)
         self._given += 1
         heapq.heappush(self._orders, (at, self._given, which, capacity))
 
     def _carry_out(self) -> None:
-        """Make the first change that is due."""
         _, _, which, capacity = heapq.heappop(self._orders)
         if capacity is not None:
             transfers.set_capacity(self._tables.all, which, capacity)
@@ -228,7 +226,6 @@ class Fabric:
         return self._tickets - 1
 
     def _free(self, ticket: int) -> None:
-        """Free the rows of a collective that has ended."""
         if ticket in self._running:
             number, loaded = self._running.pop(ticket)
             loaded.free.append(number)

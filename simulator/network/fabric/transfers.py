@@ -60,7 +60,6 @@ def _transfer(tables, at, number, size, latency, ticket):
 
 @njit
 def _message(tables, at, run, number):
-    """Start a message of a collective at `at`."""
     _, flows, _, _, paths, _, _, _, messages, _, runs, _, numbers = tables
     own = runs[run]
     message = messages[own.message + number]
@@ -164,7 +163,6 @@ def _leave_queue(flows, paths, number):
 
 @njit
 def _release(flows, paths, number):
-    """Free the row of a transfer that has ended."""
     flow = flows[number]
     flow.flowing, flow.ticket = 0, -1
     flow.next = paths[flow.path].free

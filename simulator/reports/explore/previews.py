@@ -78,14 +78,13 @@ class Previewer:
         return index in self._paces and self._paces[index].begin <= BUDGET / 3
 
     def _cost(self, scenario: Scenario, index: int) -> float:
-        """Return the expected seconds of computing of a whole run with one seed."""
+        """Return the seconds of computing that a whole run with one seed takes."""
         pace = self._paces.get(index)
         if pace is None:
             return math.inf
         return pace.begin + pace.step * self._steps(scenario, index)
 
     def _steps(self, scenario: Scenario, index: int) -> float:
-        """Return the expected steps of a whole run."""
         run, pace = scenario.run, self._paces.get(index)
         if run.duration is None or (run.steps and pace is None):
             return float(run.steps or 1)

@@ -137,7 +137,6 @@ def _error(
     drawn: Sequence[Series],
     answers: Sequence[RunVerdict],
 ) -> PageSection:
-    """Draw error against time, and tabulate times to target."""
     targets = {found.target for found in every if found.main}
     target = targets.pop() if len(targets) == 1 else None
     picks = {(each.run, each.pick) for each in answers if each.pick is not None}

@@ -177,7 +177,6 @@ def unsure(pick: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _measured(comparison: Mapping[str, Any]) -> Iterator[str]:
-    """Say how real training compares with the prediction."""
     error, regret = comparison.get("median_absolute_error"), comparison.get("regret")
     if error is not None:
         yield f"Real training: predicted times per step are off by {percent(error, 1)} (median)."

@@ -187,7 +187,6 @@ def links(lines: Sequence[Series]) -> PageSection | None:
 
 
 def _shared(line: Series) -> list[tuple[Cell | str, ...]]:
-    """Rows of links that transfers share."""
     duration = line.row["duration"] or 1
     return [
         (

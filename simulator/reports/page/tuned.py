@@ -28,7 +28,6 @@ def _unit(tune: Row) -> str:
 
 
 def _says(tune: Row) -> Say:
-    """Return the function that writes a search's values."""
     return partial(said, unit=_unit(tune))
 
 
@@ -155,7 +154,6 @@ def _both(what: str, changes: Sequence[float]) -> str:
 
 
 def _world_name(world: Row) -> str:
-    """Name a changed scenario by its input and the change in percent."""
     if not world["input"]:
         return "as written"
     sign = "+" if world["change"] > 0 else "−"
@@ -202,7 +200,6 @@ def _figure(tune: Row, place: int) -> parts.Figure:
 
 
 def _dots(rows: Sequence[Row], scale: float, unit: str, filled: bool) -> parts.Json:
-    """Draw values with their intervals."""
     found = [*map(_bar, rows)]
     colour = "--c0" if filled else "--c1"
     return {

@@ -1,17 +1,21 @@
 """Figures of bars: where the time goes, and how stale contributions were."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paceline.simulator.results.figures.style import COLOURS, ink, one_panel, titled, two_lines
+from paceline.simulator.results.figures.style import (
+    COLOURS,
+    Axes,
+    Figure,
+    empty,
+    ink,
+    one_panel,
+    titled,
+    two_lines,
+)
 from paceline.simulator.results.run import STALENESS, Run
 from paceline.simulator.results.statistics import Groups, human, number, staleness_counts
-
-if TYPE_CHECKING:  # matplotlib takes half a second to import
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 PARTS = {  # colour of a bar, and of the text on it
     "compute": ("#0072B2", "white"),
@@ -23,7 +27,7 @@ PARTS = {  # colour of a bar, and of the text on it
 }
 
 
-def breakdown(groups: Groups, *, title: str) -> "Figure":
+def breakdown(groups: Groups, *, title: str) -> Figure:
     """Draw the seconds per step of each algorithm, split into what they are spent on."""
     figure, axes = one_panel(1.0 + 0.32 * len(groups))
     bars = [_per_step(runs) for runs in groups.values()]
@@ -71,14 +75,12 @@ def _per_step(runs: Sequence[Run]) -> dict[str, float]:
     }
 
 
-def staleness(groups: Groups, *, title: str) -> "Figure | None":
+def staleness(groups: Groups, *, title: str) -> Figure | None:
     """Draw how stale the contributions were, a row per algorithm that had any stale ones.
 
     Each row has its own scale: a constant delay is one bar of 100 %, a queue many small ones.
     Rows of the same unit are adjacent and share an axis.
     """
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
     units: dict[str, dict[str, dict[int, int]]] = {}
     for label, runs in groups.items():
         if any(counts := staleness_counts(runs)):
@@ -89,7 +91,7 @@ def staleness(groups: Groups, *, title: str) -> "Figure | None":
     colours = {label: COLOURS[index % len(COLOURS)] for index, label in enumerate(groups)}
     row, pitch, below = 0.55, 0.7, 0.4  # inches: bars, from row to row, ticks and their name
     height = top = sum(len(rows) * pitch + below for rows in units.values())
-    figure = Figure(figsize=(6.5, height))
+    figure = empty(height)
     for unit, rows in units.items():
         largest = max(map(max, rows.values()))
         for label, counts in rows.items():
@@ -105,7 +107,7 @@ def staleness(groups: Groups, *, title: str) -> "Figure | None":
     return figure
 
 
-def _integers(axes: "Axes", largest: int) -> None:
+def _integers(axes: Axes, largest: int) -> None:
     """Give the x axis ticks at whole numbers up to `largest`, without labels."""
     from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
 
@@ -115,7 +117,7 @@ def _integers(axes: "Axes", largest: int) -> None:
     axes.tick_params(labelbottom=False)
 
 
-def _bars(axes: "Axes", counts: Mapping[int, int], label: str, colour: str) -> None:
+def _bars(axes: Axes, counts: Mapping[int, int], label: str, colour: str) -> None:
     """Draw the share of each staleness, mark the largest, and name the algorithm on the right."""
     total, most = sum(counts.values()), max(counts)
     shares = {stale: count / total for stale, count in counts.items()}

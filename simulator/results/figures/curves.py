@@ -2,18 +2,14 @@
 
 import io
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from paceline.simulator.results import divergence
 from paceline.simulator.results.figures import bars, style
+from paceline.simulator.results.figures.style import Axes, Figure
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import Groups, sampled, time_unit
-
-if TYPE_CHECKING:  # matplotlib takes half a second to import
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 LOSS_NAMES = {  # axis labels, by the kind of the objective
     "bound": "bound on the squared gradient norm",
@@ -42,7 +38,7 @@ def figures(
         return files(drawn)
 
 
-def files(drawn: Mapping[str, "Figure | None"]) -> dict[str, bytes]:
+def files(drawn: Mapping[str, Figure | None]) -> dict[str, bytes]:
     """Return the figures that are not None, in every chosen format, by file name."""
     return {
         f"{name}.{kind}": encode(figure, kind)
@@ -52,7 +48,7 @@ def files(drawn: Mapping[str, "Figure | None"]) -> dict[str, bytes]:
     }
 
 
-def encode(figure: "Figure", kind: str) -> bytes:
+def encode(figure: Figure, kind: str) -> bytes:
     """Return the figure as a file of one of `style.FORMATS`."""
     data = io.BytesIO()
     dated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
@@ -61,14 +57,14 @@ def encode(figure: "Figure", kind: str) -> bytes:
     return data.getvalue()
 
 
-def error(groups: Groups, *, title: str, target: float | None, loss: str = "loss") -> "Figure":
+def error(groups: Groups, *, title: str, target: float | None, loss: str = "loss") -> Figure:
     """Draw the loss against wall-clock time; without a loss, the steps done."""
     if any(np.isfinite(run.curve["loss"]).any() for runs in groups.values() for run in runs):
         return _curves(groups, "loss", title=title, name=loss, target=target)
     return _curves(groups, "step", title=title, name="local steps done", target=None)
 
 
-def tau(groups: Groups, *, title: str) -> "Figure | None":
+def tau(groups: Groups, *, title: str) -> Figure | None:
     """Draw the communication period over time, of algorithms that change it; None without any."""
     changing = {
         label: runs
@@ -80,9 +76,7 @@ def tau(groups: Groups, *, title: str) -> "Figure | None":
     return _curves(changing, "tau", title=title, name="tau (local steps per average)", target=None)
 
 
-def _curves(
-    groups: Groups, column: str, *, title: str, name: str, target: float | None
-) -> "Figure":
+def _curves(groups: Groups, column: str, *, title: str, name: str, target: float | None) -> Figure:
     """Draw a line per algorithm: the mean over seeds, and a band from smallest to largest."""
     figure, axes = style.one_panel()
     lines = {label: on_a_grid(runs, column) for label, runs in groups.items()}
@@ -120,7 +114,7 @@ def _curves(
 
 
 def band(
-    axes: "Axes", times: np.ndarray, values: np.ndarray, colour: str, alpha: float = 0.18
+    axes: Axes, times: np.ndarray, values: np.ndarray, colour: str, alpha: float = 0.18
 ) -> None:
     """Fill from the smallest to the largest of several seeds, (seeds, points)."""
     if len(values) > 1:
@@ -148,7 +142,7 @@ def on_a_grid(runs: Sequence[Run], column: str) -> tuple[np.ndarray, np.ndarray]
     return grid, sampled(runs, column, grid)
 
 
-def vertical(axes: "Axes", shown: Sequence[float]) -> None:
+def vertical(axes: Axes, shown: Sequence[float]) -> None:
     """Fit the y axis to what is shown: logarithmic if that spans a decade."""
     from matplotlib.ticker import LogLocator, NullFormatter  # noqa: PLC0415
 
@@ -166,7 +160,7 @@ def vertical(axes: "Axes", shown: Sequence[float]) -> None:
 
 
 def _label_target(
-    figure: "Figure", axes: "Axes", target: float, lines: Sequence[tuple[np.ndarray, np.ndarray]]
+    figure: Figure, axes: Axes, target: float, lines: Sequence[tuple[np.ndarray, np.ndarray]]
 ) -> None:
     """Label the target above its line, where the fewest curves are in the way."""
     at = ("axes fraction", "data")
@@ -183,7 +177,7 @@ def _label_target(
 
 
 def label_ends(
-    figure: "Figure", axes: "Axes", ends: Sequence[tuple[str, str, np.ndarray, np.ndarray]]
+    figure: Figure, axes: Axes, ends: Sequence[tuple[str, str, np.ndarray, np.ndarray]]
 ) -> None:
     """Write each name at the end of its line, right of the axes, moved apart where they meet."""
     figure.draw_without_rendering()

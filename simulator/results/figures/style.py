@@ -13,8 +13,13 @@ from typing import TYPE_CHECKING, Any
 from paceline.simulator.errors import InputError
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    import matplotlib.axes
+    import matplotlib.figure
+
+    Axes = matplotlib.axes.Axes
+    Figure = matplotlib.figure.Figure
+else:
+    Axes = Figure = Any
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1)))
@@ -95,15 +100,20 @@ def chosen_formats() -> tuple[str, ...]:
     return _formats.get()
 
 
-def one_panel(height: float = 4.0) -> tuple["Figure", "Axes"]:
-    """Return a figure of one panel, `height` inches high."""
-    from matplotlib.figure import Figure  # noqa: PLC0415
+def empty(height: float, width: float = 6.5, **how: Any) -> Figure:
+    """Return a figure without panels, of this size in inches."""
+    from matplotlib import figure  # noqa: PLC0415
 
-    figure = Figure(figsize=(6.5, height))
+    return figure.Figure(figsize=(width, height), **how)
+
+
+def one_panel(height: float = 4.0) -> tuple[Figure, Axes]:
+    """Return a figure of one panel, `height` inches high."""
+    figure = empty(height)
     return figure, figure.subplots()
 
 
-def titled(axes: "Axes", title: str, caption: str, *, above: float = 6) -> None:
+def titled(axes: Axes, title: str, caption: str, *, above: float = 6) -> None:
     """Write a title and beneath it a caption, which is `above` points above the axes."""
     axes.annotate(caption, (0, 1), (0, above), "axes fraction", "offset points", color=GREY)
     axes.set_title(title, pad=above + 16 + 12 * caption.count("\n"))

@@ -1,22 +1,18 @@
 """AdaComm's figures, redrawn."""
 
-from typing import TYPE_CHECKING
-
 from paceline.simulator.results.figures import curves
+from paceline.simulator.results.figures.style import Figure
 from paceline.simulator.studies.papers.lab import Lab
 
-if TYPE_CHECKING:  # matplotlib takes half a second to import
-    from matplotlib.figure import Figure
 
-
-def error(lab: Lab, name: str, loss: str = "training loss") -> "Figure":
+def error(lab: Lab, name: str, loss: str = "training loss") -> Figure:
     """Error against time of one scenario."""
     scenario = lab.scenario(name)
     groups = lab.runs(name).groups
     return curves.error(groups, title=scenario.title, target=scenario.run.target_loss, loss=loss)
 
 
-def period(lab: Lab) -> "Figure":
+def period(lab: Lab) -> Figure:
     """AdaComm's period against time."""
     groups = lab.runs("adacomm/figure1").groups
     figure = curves.tau(groups, title="AdaComm: the period of figure 1's run")

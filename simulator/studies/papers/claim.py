@@ -3,15 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from paceline.simulator.results.figures.style import Figure
 from paceline.simulator.results.intervals import signed
 from paceline.simulator.studies.papers.lab import Lab
-
-if TYPE_CHECKING:  # matplotlib takes half a second to import
-    from matplotlib.figure import Figure
 
 
 class Verdict(StrEnum):
@@ -106,7 +103,7 @@ class Paper:
     source: str
     settings: str
     claims: tuple[Claim, ...]
-    figures: Mapping[str, tuple[str, Callable[[Lab], "Figure"]]]
+    figures: Mapping[str, tuple[str, Callable[[Lab], Figure]]]
 
 
 def mean(values: Sequence[float] | np.ndarray, note: str = "") -> Finding:

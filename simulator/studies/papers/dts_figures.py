@@ -1,12 +1,10 @@
 """DTS's figures, redrawn."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.results.figures.curves import label_ends
-from paceline.simulator.results.figures.style import COLOURS, DASHES, one_panel, titled
+from paceline.simulator.results.figures.style import COLOURS, DASHES, Figure, one_panel, titled
 from paceline.simulator.results.intervals import signed
 from paceline.simulator.studies.papers.dts import (
     CONTINENTS,
@@ -21,13 +19,10 @@ from paceline.simulator.studies.papers.dts import (
 from paceline.simulator.studies.papers.lab import Lab
 from paceline.simulator.theory import delayed_seconds_per_step
 
-if TYPE_CHECKING:  # matplotlib takes half a second to import
-    from matplotlib.figure import Figure
-
 DRAWN = (0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.8, 1.0)  # seconds of latency of a message
 
 
-def latencies(lab: Lab) -> "Figure":
+def latencies(lab: Lab) -> Figure:
     """Scalability against the latency of a mean: theory as lines, runs as dots."""
     figure, axes = one_panel()
     scenario = lab.scenario(LATENCY)
@@ -54,7 +49,7 @@ def latencies(lab: Lab) -> "Figure":
     return figure
 
 
-def continents(lab: Lab) -> "Figure":
+def continents(lab: Lab) -> Figure:
     """Scalability over four continents, a bar for each variant."""
     names = {
         "ssgd": "ssgd",
@@ -76,7 +71,7 @@ def continents(lab: Lab) -> "Figure":
     return figure
 
 
-def delays(lab: Lab) -> "Figure":
+def delays(lab: Lab) -> Figure:
     """Final accuracy against delay, compensated and not, and against sparsity."""
     figure, axes = one_panel()
     lines = (

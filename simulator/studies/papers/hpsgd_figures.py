@@ -1,12 +1,11 @@
 """HPSGD's figures, redrawn."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from paceline.simulator.results.figures import bars, curves
-from paceline.simulator.results.figures.style import COLOURS, GREY, one_panel, titled
+from paceline.simulator.results.figures.style import COLOURS, GREY, Figure, one_panel, titled
 from paceline.simulator.results.statistics import at
 from paceline.simulator.studies.papers.hpsgd import (
     ACCURACY,
@@ -18,11 +17,8 @@ from paceline.simulator.studies.papers.hpsgd import (
 )
 from paceline.simulator.studies.papers.lab import Lab
 
-if TYPE_CHECKING:  # matplotlib takes half a second to import
-    from matplotlib.figure import Figure
 
-
-def scale(lab: Lab) -> "Figure":
+def scale(lab: Lab) -> Figure:
     """Scale efficiency, psgd's time over each algorithm's, by number of workers."""
     figure, axes = one_panel()
     took = [paces(lab, count) for count in COUNTS]
@@ -38,7 +34,7 @@ def scale(lab: Lab) -> "Figure":
     return figure
 
 
-def epoch(lab: Lab) -> "Figure":
+def epoch(lab: Lab) -> Figure:
     """Seconds per iteration, split, with the fewest and the most workers."""
     groups = {}
     for workers in (COUNTS[0], COUNTS[-1]):
@@ -51,7 +47,7 @@ def epoch(lab: Lab) -> "Figure":
     return bars.breakdown(groups, title="HPSGD: where an iteration's time goes")
 
 
-def accuracy(lab: Lab) -> "Figure":
+def accuracy(lab: Lab) -> Figure:
     """Test accuracy of the stand-in against time, while it rises."""
     figure, axes = one_panel()
     found, ends = lab.runs(ACCURACY).groups, []

@@ -1,27 +1,19 @@
 """Hybrid's figures, redrawn."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from paceline.simulator.results.figures import curves
-from paceline.simulator.results.figures.style import COLOURS, GREY, ink
+from paceline.simulator.results.figures.style import COLOURS, GREY, Axes, Figure, empty, ink
 from paceline.simulator.studies.papers.claim import mean
 from paceline.simulator.studies.papers.hybrid import TABLES, PaperTable, differences
 from paceline.simulator.studies.papers.lab import Lab
 
-if TYPE_CHECKING:  # matplotlib takes half a second to import
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 PAPER, OURS = GREY, COLOURS[0]
 
 
-def tables(lab: Lab) -> "Figure":
+def tables(lab: Lab) -> Figure:
     """Draw the paper's five rows of numbers, and ours with their intervals."""
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
-    figure = Figure(figsize=(8, 5.4))
+    figure = empty(5.4, 8)
     rows = figure.subplots(2, 3, sharey=True)
     for axes, table in zip(rows.flat, TABLES.values(), strict=False):
         _panel(axes, lab, table)
@@ -38,7 +30,7 @@ def tables(lab: Lab) -> "Figure":
     return figure
 
 
-def _panel(axes: "Axes", lab: Lab, table: PaperTable) -> None:
+def _panel(axes: Axes, lab: Lab, table: PaperTable) -> None:
     """One table: its key along x, in equal steps."""
     places = np.arange(len(table.cells))
     found = [mean(differences(lab, where)) for where in table.cells]
@@ -63,7 +55,7 @@ def _brief(name: str) -> str:
     return name.removesuffix(" s").strip("()").replace(", ", "\n")
 
 
-def step_sizes(lab: Lab) -> "Figure":
+def step_sizes(lab: Lab) -> Figure:
     """Draw the training loss over time, for each step size and for async."""
     groups = lab.runs(TABLES["step size"].cells[0].scenario).groups
     return curves.error(groups, title="Hybrid: step sizes", target=None, loss="training loss")

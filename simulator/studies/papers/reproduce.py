@@ -149,10 +149,7 @@ def _before(kept: store.KeptRuns) -> list[Row]:
 
 
 def _merged(before: Iterable[Row], rows: Sequence[Row], *, partly: bool) -> list[Row]:
-    """Merge rows of this call into those `before`, in the order of the papers.
-
-    `partly`: not all claims of these papers were checked, so keep older rows of the others.
-    """
+    """Merge rows into those `before`, by paper; `partly`: keep other rows of the same paper."""
     fresh = {(row["paper"], row["claim"]) for row in rows}
     anew = set() if partly else {row["paper"] for row in rows}
     old = [

@@ -3,7 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -11,13 +11,9 @@ from paceline.simulator.inputs import messages
 from paceline.simulator.inputs.units import DIMENSIONS, to_si
 from paceline.simulator.results.columns import estimate_of, ranked_by
 from paceline.simulator.results.figures import curves
-from paceline.simulator.results.figures.style import look, style, titled
+from paceline.simulator.results.figures.style import Axes, Figure, empty, look, style, titled
 from paceline.simulator.results.statistics import time_unit
 from paceline.simulator.studies.sweep.table import Row, SweepResult
-
-if TYPE_CHECKING:  # matplotlib takes half a second to import
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 LINES = 21  # more have no colour and dash of their own
 PANELS = 6
@@ -30,14 +26,12 @@ def files(result: SweepResult) -> dict[str, bytes]:
         return curves.files({"sweep": draw(result)})
 
 
-def draw(result: SweepResult) -> "Figure | None":
+def draw(result: SweepResult) -> Figure | None:
     """Draw a quantity against the first key that has numbers, where one or two keys were varied.
 
     A line for each algorithm; with a second key a panel for each, and a line for each value of it.
     None where more keys were varied, none has numbers, or there are too many lines to tell apart.
     """
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
     keys = _keys(result)
     labels = [*dict.fromkeys(row["label"] for row in result.rows)]
     if keys is None or (keys[1] and len(labels) > PANELS):
@@ -52,7 +46,7 @@ def draw(result: SweepResult) -> "Figure | None":
     places, unit = numbers(result.vary[key]) or ([], "")
     at = dict(zip(map(_said, result.vary[key]), places, strict=True))
     measure, name, size = _measure(result)
-    figure = Figure(figsize=(6.5, max(4.0, 2.7 * len(panels))))
+    figure = empty(max(4.0, 2.7 * len(panels)))
     column = figure.subplots(len(panels), squeeze=False, sharex=True, sharey=True)[:, 0]
     _horizontal(column[0], places)
     drawn = {
@@ -145,9 +139,7 @@ def _line(
     return places[order], values[order].T / size
 
 
-def _panel(
-    figure: "Figure", axes: "Axes", lines: Mapping[str, tuple[np.ndarray, np.ndarray]]
-) -> None:
+def _panel(figure: Figure, axes: Axes, lines: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
     ends = []
     for index, (label, (places, (mean, low, high))) in enumerate(lines.items()):
         colour, dash = look(index)
@@ -157,7 +149,7 @@ def _panel(
     curves.label_ends(figure, axes, ends)
 
 
-def _horizontal(axes: "Axes", places: Sequence[float]) -> None:
+def _horizontal(axes: Axes, places: Sequence[float]) -> None:
     """Fit the x axis to the places: logarithmic if these are geometric."""
     from matplotlib.ticker import NullFormatter, NullLocator  # noqa: PLC0415
 
@@ -170,7 +162,7 @@ def _horizontal(axes: "Axes", places: Sequence[float]) -> None:
         axes.xaxis.set_minor_locator(NullLocator())
 
 
-def _vertical(axes: "Axes", values: np.ndarray) -> None:
+def _vertical(axes: Axes, values: np.ndarray) -> None:
     """Fit the y axis to means and intervals (3, points); cut intervals far from all means."""
     mean = values[0][np.isfinite(values[0])]
     if not mean.size:

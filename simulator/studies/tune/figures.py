@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from paceline.simulator.results.figures import curves, style
+from paceline.simulator.results.figures.style import Axes, Figure
 from paceline.simulator.results.statistics import time_unit
 from paceline.simulator.studies.tune.costs import cost
 from paceline.simulator.studies.tune.race import Contender
 
-if TYPE_CHECKING:  # matplotlib takes half a second to import
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
+if TYPE_CHECKING:
     from paceline.simulator.studies.tune.result import TuneResult
 
 PERIODS = ("tau", "tau0", "period", "delay", "k", "staleness", "step_size")
@@ -46,7 +44,7 @@ def figures(result: "TuneResult") -> dict[str, bytes]:
         return curves.files({name: figure for name, figure in drawn.items() if figure})
 
 
-def value(result: "TuneResult") -> "Figure | None":
+def value(result: "TuneResult") -> Figure | None:
     """Draw the best value at each period (or the like), a line per program; None without values.
 
     A program without such a parameter is a level line. An open triangle marks a period at which
@@ -109,10 +107,7 @@ def _key(contenders: Sequence[Contender]) -> str | None:
 def _points(
     result: "TuneResult", contenders: Sequence[Contender], key: str | None, size: float
 ) -> list[PlottedPoint]:
-    """Return the best of ranked contenders at each value of `key`; without one, the best of all.
-
-    In a dense range: the best of each half octave.
-    """
+    """Return the best at each value of `key` (of a dense range: each half octave), or of all."""
     found: dict[float, PlottedPoint] = {}
     tried = {each.candidate.parameters[key] for each in contenders} if key else ()
     dense = len(tried) > TICKS
@@ -128,7 +123,7 @@ def _points(
 
 
 def _draw(
-    axes: "Axes", points: Sequence[PlottedPoint], colour: str, dash: object, *, markers: bool
+    axes: Axes, points: Sequence[PlottedPoint], colour: str, dash: object, *, markers: bool
 ) -> None:
     sure = [point for point in points if point.sure]
     for point in points:
@@ -146,7 +141,7 @@ def _draw(
         axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
 
 
-def _halving(axes: "Axes", periods: Sequence[float]) -> None:
+def _halving(axes: Axes, periods: Sequence[float]) -> None:
     """Scale the x axis by factors of two; zero is left of the smallest positive value."""
     positive = [period for period in periods if period > 0]
     if positive:
@@ -163,7 +158,7 @@ def _halving(axes: "Axes", periods: Sequence[float]) -> None:
     axes.minorticks_off()
 
 
-def sensitivity(result: "TuneResult") -> "Figure":
+def sensitivity(result: "TuneResult") -> Figure:
     """Draw by how much each candidate is worse than the best of them, if an input is 20 % off.
 
     A hatched bar ends where runs were cut: the candidate is at least as much worse.

@@ -139,7 +139,6 @@ class Runner:
 
 
 def _description(request: RunRequest) -> str:
-    """Name a request in a message about its failure."""
     return f"{request.scenario.algorithm[0].label} ({statistics.seeds(request.seeds)})"
 
 

@@ -36,7 +36,6 @@ def simplicity(candidate: Candidate, programs: Mapping[str, Program]) -> tuple[A
 
 
 def _digits(value: float) -> int:
-    """Significant digits of a number as it is written."""
     return len(f"{value:.12g}".partition("e")[0].replace(".", "").strip("-0"))
 
 
@@ -132,7 +131,6 @@ def warnings(
 
 
 def _noted(space: Space, best: Contender) -> dict[str, None]:
-    """Return the notes of a contender's runs, once each."""
     return dict.fromkeys(
         f"{best.candidate.label}: {note}"
         for score in best.scores
