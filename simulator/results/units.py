@@ -10,12 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.cluster.prices import (
-    BYTES_PER_GB,
-    SECONDS_PER_HOUR,
-    devices,
-    price_per_second,
-)
+from paceline.simulator.cluster import prices
 from paceline.simulator.results import intervals, wording
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import at, crossing, estimated, said
@@ -43,7 +38,7 @@ def used(scenario: Scenario, run: Run, time: float) -> dict[str, float]:
 
     Of `UNITS` those that are set; `RATES` are of the whole run.
     """
-    cost, many, found = scenario.cost, devices(scenario), dict[str, float]()
+    cost, many, found = scenario.cost, prices.devices(scenario), dict[str, float]()
     tokens = getattr(scenario.objective, "tokens", None) or cost.tokens
     if tokens:
         tokens *= scenario.cluster.workers
@@ -55,13 +50,13 @@ def used(scenario: Scenario, run: Run, time: float) -> dict[str, float]:
     if tokens or cost.priced:
         found["days"] = time / SECONDS_PER_DAY
     if cost.node_hour is not None or cost.device_hour is not None:
-        found["device_hours"] = many * time / SECONDS_PER_HOUR
+        found["device_hours"] = many * time / prices.SECONDS_PER_HOUR
     if cost.priced:
         found["cost"] = at(run, time, "cost")
     if cost.egress_per_gb:  # the rest of the price
         served = next(each.served for each in scenario.algorithm if each.label == run.label)
-        rest = max(found["cost"] - price_per_second(scenario, served=served) * time, 0.0)
-        found["egress_bytes"] = rest / cost.egress_per_gb * BYTES_PER_GB
+        rest = max(found["cost"] - prices.price_per_second(scenario, served=served) * time, 0.0)
+        found["egress_bytes"] = rest / cost.egress_per_gb * prices.BYTES_PER_GB
     return found | (dict.fromkeys(found.keys() - {*RATES}, inf) if time == inf else {})
 
 

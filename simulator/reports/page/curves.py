@@ -5,16 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from paceline.simulator.reports.page import parts
-from paceline.simulator.reports.page.series import (
-    EVEN,
-    GEOMETRIC,
-    MANY,
-    Series,
-    legend,
-    rounded,
-    sampled,
-)
+from paceline.simulator.reports.page import parts, series
+from paceline.simulator.reports.page.series import Series
 from paceline.simulator.results.figures.curves import in_picture
 from paceline.simulator.results.intervals import stated
 from paceline.simulator.results.statistics import PREFIXES, said, time_unit
@@ -23,8 +15,8 @@ SPAN = 25  # where durations differ by more than this factor, the axis is logari
 DECADE = 10
 DOTS = 14  # symbols on a measured line
 SAMPLING = (
-    f"Curves are drawn at {EVEN} even and {GEOMETRIC} geometric times (fewer where there are more "
-    f"than {MANY} lines), linear between evaluations."
+    f"Curves are drawn at {series.EVEN} even and {series.GEOMETRIC} geometric times (fewer where "
+    f"there are more than {series.MANY} lines), linear between evaluations."
 )
 
 
@@ -32,7 +24,7 @@ def over_time(  # noqa: PLR0913, PLR0917 - the parts of a figure
     identity: str, lines: Sequence[Series], column: str, axis: str, says: str, target: float | None
 ) -> parts.Figure:
     """Draw `column` of runs' curves: mean over seeds, and a band from smallest to largest."""
-    curves = {line.key: sampled(line.runs, column, len(lines)) for line in lines}
+    curves = {line.key: series.sampled(line.runs, column, len(lines)) for line in lines}
     longest = max(time[-1] for time, _ in curves.values()) or 1.0  # where no step takes any time
     shortest = min(time[-1] for time, _ in curves.values())
     scale, unit = time_unit(longest)
@@ -62,7 +54,7 @@ def over_time(  # noqa: PLR0913, PLR0917 - the parts of a figure
         "annotations": [] if target is None else [_level_name(target)],
     }
     ranges = {"xaxis": {"linear": x, "log": x_log}, "yaxis": vertical}
-    return parts.Figure(identity, says, data, layout, ranges, legend(lines))
+    return parts.Figure(identity, says, data, layout, ranges, series.legend(lines))
 
 
 def _factor(curves: object, column: str, axis: str) -> tuple[float, str]:
@@ -81,13 +73,13 @@ def _traces(
     middle, low, high = values.mean(axis=0), values.min(axis=0), values.max(axis=0)
     shape = {"shape": "hv"} if column == "tau" else {}
     traces: list[parts.Json] = []
-    x = rounded(time)
+    x = series.rounded(time)
     if len(values) > 1:
         traces.append(
             {
                 "type": "scatter",
                 "x": x + x[::-1],
-                "y": rounded(high) + rounded(low)[::-1],
+                "y": series.rounded(high) + series.rounded(low)[::-1],
                 "fill": "toself",
                 "fillcolor": f"{line.colour}/0.15",
                 "line": {"width": 0},
@@ -103,8 +95,8 @@ def _traces(
             "type": "scatter",
             "mode": "lines",
             "x": x,
-            "y": rounded(middle),
-            "customdata": list(zip(rounded(low, 3), rounded(high, 3), strict=True)),
+            "y": series.rounded(middle),
+            "customdata": list(zip(series.rounded(low, 3), series.rounded(high, 3), strict=True)),
             "line": {
                 "color": line.colour,
                 "width": 1.4 if line.measured else 2,
@@ -123,8 +115,8 @@ def _traces(
             {
                 "type": "scatter",
                 "mode": "markers",
-                "x": rounded(time[at]),
-                "y": rounded(middle[at]),
+                "x": series.rounded(time[at]),
+                "y": series.rounded(middle[at]),
                 "marker": {"symbol": f"{line.symbol}-open", "color": line.colour, "size": 8},
                 "legendgroup": line.key,
                 "hoverinfo": "skip",

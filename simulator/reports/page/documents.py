@@ -6,15 +6,8 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict  # typing's own is not enough for pydantic before 3.12
 
-from paceline.simulator.results.schema import (
-    About,
-    InUnits,
-    Owned,
-    Pick,
-    RunTable,
-    Statistic,
-    Table,
-)  # fmt: skip
+from paceline.simulator.results import schema
+from paceline.simulator.results.schema import Table
 
 COMPARISON, TUNE, SWEEP = "comparison.json", "tune.json", "sweep.json"
 FARTHEST = 1e100  # largest number drawn: sums of such numbers stay finite
@@ -25,15 +18,15 @@ Pair = Annotated[list[Known], Field(min_length=2, max_length=2)] | None
 
 
 class _PageTables(TypedDict):  # those that pages use; `load` checks the others
-    run: NotRequired[RunTable]
+    run: NotRequired[schema.RunTable]
     objective: NotRequired[Table]
 
 
-class _PageScenario(About):
+class _PageScenario(schema.About):
     table: NotRequired[_PageTables]
 
 
-class PageDocument(Owned):
+class PageDocument(schema.Owned):
     """Keys that all these documents share."""
 
     scenario: _PageScenario
@@ -52,12 +45,12 @@ class Estimated(TypedDict):
 
     value: Number
     ci95: Pair
-    estimate: NotRequired[Statistic]
+    estimate: NotRequired[schema.Statistic]
     interval: NotRequired[Pair]
     level: NotRequired[Number]
 
 
-class _Configuration(_Named, Estimated, InUnits):
+class _Configuration(_Named, Estimated, schema.InUnits):
     name: str
     behind: NotRequired[Estimated | None]
     behind_ci95: Pair
@@ -87,7 +80,7 @@ class _Tune(PageDocument):
     ties: list[_Named]
     simplest: str
     sentence: str
-    pick: NotRequired[Pick]
+    pick: NotRequired[schema.Pick]
     regret: list[_ChangedWorld]
     warnings: list[Annotated[str, Field(min_length=1)]]
 

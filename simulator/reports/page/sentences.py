@@ -10,18 +10,11 @@ import numpy as np
 from paceline.simulator.reports.page.documents import is_measured
 from paceline.simulator.reports.page.parts import percent
 from paceline.simulator.reports.page.reading import FoundRun
-from paceline.simulator.results import wording
+from paceline.simulator.results import statistics, wording
 from paceline.simulator.results.intervals import MEDIAN, difference, stated
 from paceline.simulator.results.pick import ENOUGH, WITHIN, all_of, any_of, decided, headline
 from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import (
-    at,
-    crossing,
-    human,
-    loss_at,
-    number,
-    seconds_per_step,
-)
+from paceline.simulator.results.statistics import crossing, human, number, seconds_per_step
 
 Groups = Mapping[str, Sequence[Run]]
 BASELINES = ("ssgd",)  # names of algorithms to compare with; else the scenario's first
@@ -89,7 +82,7 @@ def scored(groups: Groups, measure: str, target: float | None) -> dict[str, dict
     if measure == "seconds_per_step":
         return {k: {r.seed: seconds_per_step(r) for r in runs} for k, runs in groups.items()}
     end = min(run.duration for runs in groups.values() for run in runs)
-    return {k: {r.seed: loss_at(r, end) for r in runs} for k, runs in groups.items()}
+    return {k: {r.seed: statistics.loss_at(r, end) for r in runs} for k, runs in groups.items()}
 
 
 def _margins(
@@ -231,7 +224,12 @@ def _deadlines(groups: Groups, best: str) -> str:
     end = min(run.duration for runs in groups.values() for run in runs)
     times = np.linspace(0, end, LEVELS)[1:]
     first = [
-        _first({k: float(np.mean([at(run, t) for run in runs])) for k, runs in groups.items()})
+        _first(
+            {
+                k: float(np.mean([statistics.at(run, t) for run in runs]))
+                for k, runs in groups.items()
+            }
+        )
         for t in times
     ]
     start, _ = _stretch(first, len(times) - 1, best)

@@ -2,17 +2,8 @@
 
 from collections.abc import Sequence
 
-from paceline.simulator.reports.page.parts import (
-    Cell,
-    Figure,
-    Json,
-    PageSection,
-    PageTable,
-    categories,
-    folded,
-    literal,
-    percent,
-)
+from paceline.simulator.reports.page import parts
+from paceline.simulator.reports.page.parts import Cell, Json, percent
 from paceline.simulator.reports.page.reading import FoundRun, spans
 from paceline.simulator.reports.page.series import Series
 from paceline.simulator.results.figures.bars import PARTS
@@ -37,14 +28,14 @@ def _look(part: str) -> Json:
     return {"color": COLOURS[part], "line": {"width": 0}, "pattern": pattern}
 
 
-def breakdown(lines: Sequence[Series]) -> PageSection:
+def breakdown(lines: Sequence[Series]) -> parts.PageSection:
     """Draw and tabulate seconds per local step by part."""
     known = [line for line in lines if line.row["seconds_per_step"]["mean"]]
     totals = [line.row["seconds_per_step"]["mean"] for line in known]
     scale, unit = (1e-3, "ms") if max(totals, default=1.0) < 1 else time_unit(max(totals))
-    parts = [part for part in PARTS if any(part in line.row["breakdown"] for line in known)]
+    kinds = [part for part in PARTS if any(part in line.row["breakdown"] for line in known)]
     data = []
-    for part in parts:
+    for part in kinds:
         shares = [line.row["breakdown"].get(part) or 0.0 for line in known]
         widths = [share * total / scale for share, total in zip(shares, totals, strict=True)]
         data.append(
@@ -52,7 +43,7 @@ def breakdown(lines: Sequence[Series]) -> PageSection:
                 "type": "bar",
                 "orientation": "h",
                 "name": part,
-                "y": [literal(line.name) for line in known],
+                "y": [parts.literal(line.name) for line in known],
                 "x": widths,
                 "customdata": [percent(share) for share in shares],
                 "text": list(map(percent, shares)),
@@ -79,13 +70,13 @@ def breakdown(lines: Sequence[Series]) -> PageSection:
         heading = f"{worst} computes {percent(1 - idle[worst])} of the time"
         if worst != best:
             heading += f", {best} {percent(1 - idle[best])}"
-    says = f"time per local step of each algorithm, split into {', '.join(parts)}: {heading}"
-    figure = Figure("breakdown", says, data, layout, height=130 + 42 * len(known))
-    table = PageTable(
+    says = f"time per local step of each algorithm, split into {', '.join(kinds)}: {heading}"
+    figure = parts.Figure("breakdown", says, data, layout, height=130 + 42 * len(known))
+    table = parts.PageTable(
         "Time per local step and its shares, mean over workers and seeds",
-        ("algorithm", "time per step", *parts),
+        ("algorithm", "time per step", *kinds),
         [
-            (line.name, human(total), *(percent(line.row["breakdown"].get(p)) for p in parts))
+            (line.name, human(total), *(percent(line.row["breakdown"].get(p)) for p in kinds))
             for line, total in zip(known, totals, strict=True)
         ],
         folded="The numbers",
@@ -95,10 +86,10 @@ def breakdown(lines: Sequence[Series]) -> PageSection:
         for line in known
         if line.row.get("bottleneck") and not line.measured
     )
-    return PageSection("breakdown", heading, "", [figure], [table], [*said][:SAID])
+    return parts.PageSection("breakdown", heading, "", [figure], [table], [*said][:SAID])
 
 
-def timeline(every: Sequence[FoundRun]) -> PageSection | None:
+def timeline(every: Sequence[FoundRun]) -> parts.PageSection | None:
     """Draw what each worker does in the first rounds, one algorithm at a time."""
     shown: dict[str, dict[str, list[Json]]] = {}
     for found in every:
@@ -113,11 +104,11 @@ def timeline(every: Sequence[FoundRun]) -> PageSection | None:
     most = min(SPANS, ALL_SPANS // len(shown))
     choices = {name: _rounds(threads, most) for name, threads in shown.items()}
     says = "a row for each worker with what it does in the first rounds, against time"
-    return PageSection(
+    return parts.PageSection(
         "timeline",
         "The first rounds, worker by worker",
         "One seed. timeline.json has the whole timeline; open it with ui.perfetto.dev.",
-        [Figure("timeline", says, choices=choices, height=0)],
+        [parts.Figure("timeline", says, choices=choices, height=0)],
     )
 
 
@@ -146,7 +137,7 @@ def _rounds(threads: dict[str, list[Json]], most: int) -> Json:
                 "type": "bar",
                 "orientation": "h",
                 "name": part,
-                "y": [literal(name) for name, *_ in rows],
+                "y": [parts.literal(name) for name, *_ in rows],
                 "base": [float(f"{start / scale:.6g}") for _, start, _, _ in rows],
                 "x": [float(f"{min(long, until - s) / scale:.5g}") for _, s, long, _ in rows],
                 "customdata": [step for *_, step in rows],
@@ -159,20 +150,20 @@ def _rounds(threads: dict[str, list[Json]], most: int) -> Json:
     layout: Json = {
         "barmode": "overlay",
         "xaxis": {"title": {"text": f"wall-clock time ({unit})"}, "range": [0, until / scale]},
-        "yaxis": categories(reversed(threads)),
+        "yaxis": parts.categories(reversed(threads)),
         "showlegend": True,
     }
     return {"data": data, "layout": layout, "height": 130 + 24 * len(threads)}
 
 
-def links(lines: Sequence[Series]) -> PageSection | None:
+def links(lines: Sequence[Series]) -> parts.PageSection | None:
     """Tabulate bytes over each link and, where transfers share links, the link's utilisation."""
     rows = [row for line in lines for row in _shared(line)]
     if not rows:
         plain = [row for line in lines for row in _carried(line)]
         lead = 'Links have a utilisation where transfers share them: `network.model = "flows"`.'
         tables = _folded(("algorithm", "links", "sent over each", "mean rate"), plain)
-        section = PageSection("links", "Bytes sent over each link", lead, tables=tables)
+        section = parts.PageSection("links", "Bytes sent over each link", lead, tables=tables)
         return section if plain else None
     carried = [
         (line, each) for line in lines for each in (line.row["network"] or {}).get("lines", ())
@@ -183,7 +174,7 @@ def links(lines: Sequence[Series]) -> PageSection | None:
     columns = ("algorithm", "link", "sent", "mean rate", "bandwidth", "saturated", "utilisation")
     lead = "Utilisation: bytes sent over the bytes that the link could have carried; busiest first."
     rows.sort(key=lambda row: -(row[-1].bar or 0.0) if isinstance(row[-1], Cell) else 0.0)
-    return PageSection("links", heading, lead, tables=_folded(columns, rows))
+    return parts.PageSection("links", heading, lead, tables=_folded(columns, rows))
 
 
 def _shared(line: Series) -> list[tuple[Cell | str, ...]]:
@@ -220,5 +211,5 @@ def _arrow(link: str) -> str:
     return link.replace("->", " → ")
 
 
-def _folded(columns: Sequence[str], rows: Sequence[Sequence[Cell | str]]) -> list[PageTable]:
-    return folded("Links, mean over seeds", columns, rows, texts=2, shown=LINKS, most=MOST)
+def _folded(columns: Sequence[str], rows: Sequence[Sequence[Cell | str]]) -> list[parts.PageTable]:
+    return parts.folded("Links, mean over seeds", columns, rows, texts=2, shown=LINKS, most=MOST)

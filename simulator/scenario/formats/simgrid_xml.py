@@ -15,24 +15,10 @@ from pydantic import PlainValidator, ValidationInfo, WithJsonSchema
 
 from paceline.simulator.inputs import untrusted
 from paceline.simulator.inputs.messages import show
+from paceline.simulator.scenario.formats import simgrid_platform, simgrid_zones
 from paceline.simulator.scenario.formats.simgrid_elements import ALIASES, SILENT, Elements
-from paceline.simulator.scenario.formats.simgrid_platform import (
-    Homes,
-    HostNames,
-    Platform,
-    Wires,
-    links_of,
-)
-from paceline.simulator.scenario.formats.simgrid_zones import (
-    DIGITS,
-    ClusterZone,
-    Edge,
-    Links,
-    NumberedNames,
-    PlatformLink,
-    Zone,
-    around,
-)
+from paceline.simulator.scenario.formats.simgrid_platform import Platform
+from paceline.simulator.scenario.formats.simgrid_zones import Links, PlatformLink, Zone
 
 VERSIONS = ("4", "4.0", "4.1")
 ROUTINGS = ("Full", "Floyd", "Dijkstra", "None")
@@ -47,7 +33,11 @@ class _Reader(Elements):
 
     def __init__(self, file: str) -> None:
         super().__init__(file)
-        self.wires, self.hosts, self.homes = Wires(), HostNames(), Homes()
+        self.wires, self.hosts, self.homes = (
+            simgrid_platform.Wires(),
+            simgrid_platform.HostNames(),
+            simgrid_platform.Homes(),
+        )
         self.zones: dict[str, range] = {}  # the places of their hosts
         self.elements: dict[str, Element] = {}  # of zones, hosts, routers and links, by name
         self.named: set[int] = set()
@@ -116,7 +106,7 @@ class _Reader(Elements):
         self.choice(element, "topology", "FLAT", ("FLAT",))
         name = self.get(element, "id")
         prefix, suffix = element.get("prefix") or "", element.get("suffix") or ""
-        hosts = NumberedNames(prefix, suffix, tuple(self.radical(element)))
+        hosts = simgrid_zones.NumberedNames(prefix, suffix, tuple(self.radical(element)))
         loop: tuple[PlatformLink, ...] = ()
         limiter: tuple[PlatformLink, ...] = ()
         if element.get("loopback_bw"):
@@ -133,7 +123,7 @@ class _Reader(Elements):
             limiter = _directions("_limiter", rate, 0.0, "SHARED")
         up, down = len(loop), len(loop) + len(own) - 1
         last = tuple(range(down + 1, down + 1 + len(limiter)))
-        zone = ClusterZone(
+        zone = simgrid_zones.ClusterZone(
             name, "Full", parent, hosts=hosts, first=len(self.wires),
             kinds=(*loop, *own, *limiter),
             up=(*last, up), down=(down, *last), loopback=tuple(range(len(loop))),
@@ -154,7 +144,7 @@ class _Reader(Elements):
     def radical(self, element: Element) -> Iterator[range]:
         """The numbers of a cluster's hosts: "0-3,7"."""
         text = self.get(element, "radical")
-        number = rf"\s*([0-9]{{1,{DIGITS}}})\s*"
+        number = rf"\s*([0-9]{{1,{simgrid_zones.DIGITS}}})\s*"
         for part in text.split(","):
             match = re.fullmatch(rf"{number}(?:-{number})?", part)
             numbers = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
@@ -192,19 +182,21 @@ class _Reader(Elements):
             homes = self.homes.zones(gateway)
             if not homes:
                 raise self.fault(element, f"{gateway} is not a host or router; correct it")
-            if gateway != end and end not in (zone.name for zone in around(homes[0])):
+            if gateway != end and end not in (zone.name for zone in simgrid_zones.around(homes[0])):
                 raise self.fault(element, f"{gateway} is not in {end}; name a host or router there")
-            self.named.update(links_of(homes[0], gateway))
+            self.named.update(simgrid_platform.links_of(homes[0], gateway))
         links = tuple(self.crossed(child) for child in element if child.tag not in SILENT)
         self.named.update(links)
         if not links:
             raise self.fault(element, "names no link; add <link_ctn> to it")
-        self.edge(zone, element, (source, to), Edge(links, leaves, enters))
+        self.edge(zone, element, (source, to), simgrid_zones.Edge(links, leaves, enters))
         if self.choice(element, "symmetrical", "YES", ("YES", "NO", "yes", "no")) in ("YES", "yes"):
             back = tuple(map(self.wires.flipped, reversed(links)))
-            self.edge(zone, element, (to, source), Edge(back, enters, leaves))
+            self.edge(zone, element, (to, source), simgrid_zones.Edge(back, enters, leaves))
 
-    def edge(self, zone: Zone, element: Element, ends: tuple[str, str], edge: Edge) -> None:
+    def edge(
+        self, zone: Zone, element: Element, ends: tuple[str, str], edge: simgrid_zones.Edge
+    ) -> None:
         if ends in zone.edges:
             raise self.fault(element, f"{ends[0]} to {ends[1]} has a route already (routes go both "
                              'ways unless symmetrical = "NO"); keep one')  # fmt: skip

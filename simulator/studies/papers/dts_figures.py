@@ -6,16 +6,7 @@ from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.results.figures.curves import label_ends
 from paceline.simulator.results.figures.style import COLOURS, DASHES, Figure, one_panel, titled
 from paceline.simulator.results.intervals import signed
-from paceline.simulator.studies.papers.dts import (
-    CONTINENTS,
-    DELAY,
-    DELAYS,
-    HOPS,
-    LATENCY,
-    SPARSITY,
-    accuracy,
-    settled,
-)
+from paceline.simulator.studies.papers import dts
 from paceline.simulator.studies.papers.lab import Lab
 from paceline.simulator.theory import delayed_seconds_per_step
 
@@ -25,19 +16,21 @@ DRAWN = (0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.8, 1.0)  # seconds of latency of a me
 def latencies(lab: Lab) -> Figure:
     """Scalability against the latency of a mean: theory as lines, runs as dots."""
     figure, axes = one_panel()
-    scenario = lab.scenario(LATENCY)
+    scenario = lab.scenario(dts.LATENCY)
     compute = scenario.cluster.compute.expectation
     transmission = ClosedForm(scenario).mean_cost().transmission
-    fine = np.geomspace(HOPS * DRAWN[0], HOPS * DRAWN[-1], 200)
+    fine = np.geomspace(dts.HOPS * DRAWN[0], dts.HOPS * DRAWN[-1], 200)
     ends = []
     for delay, colour in zip((0, 4, 8, 12, 16, 20), COLOURS, strict=False):
         label = f"D = {delay}" if delay else "ssgd"
         said = [
             compute / delayed_seconds_per_step(compute, transmission, each, delay) for each in fine
         ]
-        found = [compute / settled(lab, LATENCY, label, f"network.latency={s} s") for s in DRAWN]
+        found = [
+            compute / dts.settled(lab, dts.LATENCY, label, f"network.latency={s} s") for s in DRAWN
+        ]
         axes.plot(fine, said, color=colour, linewidth=1.2)
-        axes.plot(HOPS * np.array(DRAWN), found, "o", color=colour, markersize=4)
+        axes.plot(dts.HOPS * np.array(DRAWN), found, "o", color=colour, markersize=4)
         ends.append((label, colour, fine, np.array(said)))
     axes.set_xscale("log")
     axes.set_xticks([0.06, 0.2, 0.6, 2, 6], ["0.06", "0.2", "0.6", "2", "6"])
@@ -58,8 +51,8 @@ def continents(lab: Lab) -> Figure:
         "D = p = 20": "D = p = 20",
         "compressed": "D = p = 4, 31 times fewer bytes",
     }
-    compute = lab.scenario(CONTINENTS).cluster.compute.expectation
-    values = [compute / settled(lab, CONTINENTS, label) for label in names]
+    compute = lab.scenario(dts.CONTINENTS).cluster.compute.expectation
+    values = [compute / dts.settled(lab, dts.CONTINENTS, label) for label in names]
     figure, axes = one_panel(2.2)
     drawn = axes.barh(range(len(names)), values, height=0.6, color=COLOURS[0])
     axes.bar_label(drawn, [f"{value:.3f}" for value in values], padding=4)
@@ -75,15 +68,15 @@ def delays(lab: Lab) -> Figure:
     """Final accuracy against delay, compensated and not, and against sparsity."""
     figure, axes = one_panel()
     lines = (
-        ("compensated delay", DELAY, "D = {}", DELAYS, COLOURS[0]),
-        ("uncorrected delay", DELAY, "uncorrected D = {}", DELAYS, COLOURS[1]),
-        ("sparsity alone", SPARSITY, "p = {}", (5, 10, 20), COLOURS[2]),
-        ("delay and sparsity", SPARSITY, "D = p = {}", (4, 20), COLOURS[3]),
+        ("compensated delay", dts.DELAY, "D = {}", dts.DELAYS, COLOURS[0]),
+        ("uncorrected delay", dts.DELAY, "uncorrected D = {}", dts.DELAYS, COLOURS[1]),
+        ("sparsity alone", dts.SPARSITY, "p = {}", (5, 10, 20), COLOURS[2]),
+        ("delay and sparsity", dts.SPARSITY, "D = p = {}", (4, 20), COLOURS[3]),
     )
     ends = []
-    whole = accuracy(lab, DELAY, "ssgd")
+    whole = dts.accuracy(lab, dts.DELAY, "ssgd")
     for index, (name, scenario, label, steps, colour) in enumerate(lines):
-        found = np.array([whole, *(accuracy(lab, scenario, label.format(n)) for n in steps)])
+        found = np.array([whole, *(dts.accuracy(lab, scenario, label.format(n)) for n in steps)])
         x, middle = np.array([0, *steps]), found.mean(axis=1)
         bounds = np.array([signed(row).interval or (row[0], row[0]) for row in found])
         bars = np.abs(bounds - middle[:, None]).T

@@ -7,22 +7,15 @@ import numpy as np
 from paceline.simulator.results.figures import bars, curves
 from paceline.simulator.results.figures.style import COLOURS, GREY, Figure, one_panel, titled
 from paceline.simulator.results.statistics import at
-from paceline.simulator.studies.papers.hpsgd import (
-    ACCURACY,
-    COUNTS,
-    TARGETS,
-    paces,
-    shares,
-    timing,
-)
+from paceline.simulator.studies.papers import hpsgd
 from paceline.simulator.studies.papers.lab import Lab
 
 
 def scale(lab: Lab) -> Figure:
     """Scale efficiency, psgd's time over each algorithm's, by number of workers."""
     figure, axes = one_panel()
-    took = [paces(lab, count) for count in COUNTS]
-    counts, ends = np.array(COUNTS), []
+    took = [hpsgd.paces(lab, count) for count in hpsgd.COUNTS]
+    counts, ends = np.array(hpsgd.COUNTS), []
     for colour, name in zip(COLOURS, took[0], strict=False):
         each = np.array([paced["psgd"].mean() / paced[name].mean() for paced in took])
         axes.plot(counts, each, "o-", color=colour, linewidth=1.5)
@@ -37,9 +30,9 @@ def scale(lab: Lab) -> Figure:
 def epoch(lab: Lab) -> Figure:
     """Seconds per iteration, split, with the fewest and the most workers."""
     groups = {}
-    for workers in (COUNTS[0], COUNTS[-1]):
-        for name, runs in timing(lab, workers).items():
-            split = shares(lab, workers, name)
+    for workers in (hpsgd.COUNTS[0], hpsgd.COUNTS[-1]):
+        for name, runs in hpsgd.timing(lab, workers).items():
+            split = hpsgd.shares(lab, workers, name)
             groups[f"{workers} workers: {name}"] = [
                 replace(run, seconds=dict(zip(bars.PARTS, run.duration * own, strict=False)))
                 for run, own in zip(runs, split, strict=True)
@@ -50,7 +43,7 @@ def epoch(lab: Lab) -> Figure:
 def accuracy(lab: Lab) -> Figure:
     """Test accuracy of the stand-in against time, while it rises."""
     figure, axes = one_panel()
-    found, ends = lab.runs(ACCURACY).groups, []
+    found, ends = lab.runs(hpsgd.ACCURACY).groups, []
     time = np.linspace(0, min(run.duration for run in found["hpsgd"]) / 2, 200)  # seconds
     for colour, (name, runs) in zip(COLOURS, found.items(), strict=False):
         each = 100 * np.array([[at(run, t, "accuracy") for t in time] for run in runs])
@@ -58,7 +51,7 @@ def accuracy(lab: Lab) -> Figure:
         axes.plot(time, middle, color=colour, linewidth=1.5)
         curves.band(axes, time, each, colour)
         ends.append((name, colour, time, middle))
-    for target in TARGETS:
+    for target in hpsgd.TARGETS:
         axes.axhline(100 * target, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
     axes.set(xlim=(0, time[-1]), ylim=(0, 100))
     axes.set(xlabel="wall-clock time (s)", ylabel="test accuracy (%)")
