@@ -117,13 +117,8 @@ def simulated(name: str, wanted: dict[str, str]) -> str:
         (PAGES / file).write_bytes((directory / source).read_bytes())
     summary = terminal.summary(result)
     header = [" ".join(str(each.header).split()).replace("/ ", "/") for each in summary.columns]
-    return table(
-        header, zip(*(map(_one_line, column.cells) for column in summary.columns), strict=True)
-    )
-
-
-def _one_line(cell: object) -> str:
-    return str(cell).replace("\n", " ")
+    cells = ([str(cell).replace("\n", " ") for cell in column.cells] for column in summary.columns)
+    return table(header, zip(*cells, strict=True))
 
 
 def table(header: Sequence[str], rows: Rows) -> str:

@@ -128,11 +128,8 @@ def _first(text: str) -> str:
 
 def _default(about: Schema) -> str:
     value = about.get("default")
-    return "" if value in (None, [], {}, "") else f"`{toml(_short(value))}`"
-
-
-def _short(value: Any) -> Any:
-    return round(value, 4) if isinstance(value, float) else value
+    value = round(value, 4) if isinstance(value, float) else value
+    return "" if value in (None, [], {}, "") else f"`{toml(value)}`"
 
 
 def _type(about: Schema, tables: Schema) -> str:

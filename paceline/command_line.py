@@ -355,8 +355,8 @@ def _matrix(  # noqa: PLR0913, PLR0917 - as the command
             out=out, report=report, only=names, device=device, progress=progress, say=_note
         )
     page = _torch("paceline.validate.matrix.page").file_stem(found.machine)
-    aims = _torch("paceline.validate.matrix.terminal").aims
-    _answer(as_json, found.json, lambda: [aims(found), f"{FILES}{report / page}.md"])
+    table = _torch("paceline.validate.matrix.results").table
+    _answer(as_json, found.json, lambda: [table(found), f"{FILES}{report / page}.md"])
 
 
 def _torch(module: str) -> Any:

@@ -53,7 +53,8 @@ def rows(path: Path, readers: Sequence[Reader] | Reader, what: str) -> Iterator[
         lines = untrusted.text(path, LARGEST).splitlines()
     for number, text in enumerate(lines, start=1):
         fields = [field.strip() for field in text.partition("#")[0].split(",")]
-        if fields == [""] or (number == 1 and all(map(_is_name, fields))):
+        named = number == 1 and all(f.isidentifier() and _number(f) is None for f in fields)
+        if named or fields == [""]:
             continue
         width = width or len(fields)
         if len(fields) != width:
@@ -70,7 +71,3 @@ def rows(path: Path, readers: Sequence[Reader] | Reader, what: str) -> Iterator[
         yield row
     if empty:
         raise ValueError(f"{path} holds no samples; {remedy}")
-
-
-def _is_name(field: str) -> bool:
-    return field.isidentifier() and _number(field) is None

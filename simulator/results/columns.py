@@ -35,11 +35,6 @@ class Conditions:
     priced: bool
 
 
-def _timed(values: intervals.Values, heavy: bool) -> intervals.Estimate:
-    """Estimate what depends on times, and has their tails."""
-    return intervals.positive(values, heavy=heavy)
-
-
 def _untimed(values: intervals.Values, _: bool) -> intervals.Estimate:
     return intervals.estimate(values)
 
@@ -63,7 +58,9 @@ class ResultColumn:
     of_summary: Callable[[Summary], float | None]
     of_run: Callable[[Run, Conditions], float | None]
     shown_in: tuple[str, ...] = (SIMULATE, SWEEP, PAGE)
-    estimate: Callable[[intervals.Values, bool], intervals.Estimate] = _timed
+    estimate: Callable[[intervals.Values, bool], intervals.Estimate] = (
+        lambda values, heavy: intervals.positive(values, heavy=heavy)  # tails are those of times
+    )
 
     @property
     def show(self) -> Callable[[float | None], str]:
@@ -74,10 +71,6 @@ class ResultColumn:
 def _last(run: Run, column: str) -> float | None:
     values = run.curve[column]
     return values[-1] if values else None
-
-
-def _time_to_target(run: Run, given: Conditions) -> float | None:
-    return None if given.target is None else statistics.crossing(run, given.target)
 
 
 def _scalability(run: Run, given: Conditions) -> float | None:
@@ -129,7 +122,7 @@ RESULT_COLUMNS = (
         words="time to target",
         unit="s",
         of_summary=lambda row: row["time_to_target"] and row["time_to_target"]["mean"],
-        of_run=_time_to_target,
+        of_run=lambda run, on: None if on.target is None else statistics.crossing(run, on.target),
     ),
     ResultColumn(
         key="final_loss",

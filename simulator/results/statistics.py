@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -165,10 +165,6 @@ def _mean(values: Sequence[float] | np.ndarray) -> float:
     return float(np.mean(values)) if len(values) else math.nan
 
 
-def _median(values: Sequence[float]) -> float:
-    return float(np.median(values)) if len(values) else math.nan
-
-
 def _ratio(over: float, under: float) -> float:
     return over / under if under else math.nan
 
@@ -176,7 +172,8 @@ def _ratio(over: float, under: float) -> float:
 def estimated(values: Sequence[float], found: Estimate | None = None) -> dict[str, Any]:
     """Return the mean and the median of `values`, and their estimate (left out: `positive`)."""
     found = found or intervals.positive(values)
-    return {"mean": _mean(values), "median": _median(values)} | found.beside_mean()
+    median = float(np.median(values)) if len(values) else math.nan
+    return {"mean": _mean(values), "median": median} | found.beside_mean()
 
 
 def _ends(runs: Sequence[Run], column: str) -> dict[str, Any]:
@@ -312,20 +309,18 @@ def notes(groups: Groups) -> list[str]:
 
 def records(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return one flat dict per evaluation: label, seed and every one of `run.COLUMNS`."""
-    return [
-        {"label": run.label, "seed": run.seed, **dict(zip(COLUMNS, row, strict=True))}
-        for run in runs
-        for row in zip(*(run.curve[column] for column in COLUMNS), strict=True)
-    ]
+    return [dict(zip(("label", "seed", *COLUMNS), row, strict=True)) for row in _rows(runs)]
+
+
+def _rows(runs: Sequence[Run]) -> Iterator[tuple[Any, ...]]:
+    for run in runs:
+        for row in zip(*(run.curve[column] for column in COLUMNS), strict=True):
+            yield (run.label, run.seed, *row)
 
 
 def csv_table(runs: Sequence[Run]) -> bytes:
     """Return `records` as CSV: shortest digits that read back exactly, empty for nan."""
-    rows = (
-        (run.label, run.seed, *map(csv_cells.digits, row))
-        for run in runs
-        for row in zip(*(run.curve[column] for column in COLUMNS), strict=True)
-    )
+    rows = ((label, seed, *map(csv_cells.digits, row)) for label, seed, *row in _rows(runs))
     return csv_cells.table(("label", "seed", *COLUMNS), rows)
 
 

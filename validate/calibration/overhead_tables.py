@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from math import hypot
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from paceline.simulator.errors import InputError
 from paceline.simulator.scenario.overhead import Overhead, at
 from paceline.validate.calibration import overheads, profile
@@ -15,8 +13,6 @@ from paceline.validate.calibration.profile import Profile
 
 TERMS = ("issue", "collect", "collective", "agree", "send", "message", "receive")
 NOTHING = Profile({})
-
-_tables = TypeAdapter(tuple[Overhead, ...])
 
 
 @dataclass(frozen=True)
@@ -33,7 +29,7 @@ class OverheadTables:
     @property
     def parsed(self) -> tuple[Overhead, ...]:
         """Return the tables as a scenario parses them."""
-        return _tables.validate_python(tuple(self.tables))
+        return profile.OVERHEADS.validate_python(tuple(self.tables))
 
 
 def fit(teams: Mapping[int, Sequence[RunEvents]], base: Profile = NOTHING) -> OverheadTables:

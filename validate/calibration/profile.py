@@ -24,7 +24,7 @@ TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 SIZES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 RATES = ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s"))
 
-_overheads = TypeAdapter(tuple[Overhead, ...])
+OVERHEADS = TypeAdapter(tuple[Overhead, ...])
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Profile:
     def overheads(self) -> tuple[Overhead, ...]:
         """Parse the [[overhead]] tables, one per number of workers. Raises InputError."""
         try:
-            return _overheads.validate_python(
+            return OVERHEADS.validate_python(
                 self.tables.get("overhead", ()), context={"folder": self.folder}
             )
         except ValidationError as error:

@@ -135,7 +135,8 @@ class _Chain:
         self._first = 0.5
         self.likely, self.shift = -math.inf, 0.0
         for _ in range(8):
-            self.improve(_mean)  # the median could jump to 0 while states are rough
+            # the median could jump to 0 while states are rough
+            self.improve(lambda values, weights: float(np.average(values, weights=weights)))
 
     def improve(self, center: Callable[[Array, Array], float]) -> None:
         """Do one round of EM; `center`: the location of weighted values, compared by state."""
@@ -191,10 +192,6 @@ def _density(values: Array, weights: Array) -> Callable[[Array], Array]:
     found = np.log((1 - STRAY) * smooth + STRAY / (high - low + width))
     centers = 0.5 * (edges[1:] + edges[:-1])
     return lambda at: np.interp(at, centers, found)
-
-
-def _mean(values: Array, weights: Array) -> float:
-    return float(np.average(values, weights=weights))
 
 
 def _median(values: Array, weights: Array) -> float:

@@ -4,6 +4,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from rich.table import Table
+
+from paceline.simulator.reports.terminal import headed
 from paceline.validate.matrix import left_out, statistics
 from paceline.validate.matrix.cells import Cell
 
@@ -36,3 +39,12 @@ class Matrix:
             "terms": statistics.by_term(self.cells),
             "cells": self.cells,
         }
+
+
+def table(found: Matrix) -> Table:
+    """Tabulate the aims of the validation matrix and the values found; misses are bold."""
+    rows = headed("", "aim", "found", "of")
+    for aim in statistics.aims(found.cells):
+        style = "bold" if aim.met is False else ""
+        rows.add_row(aim.what, aim.limits, aim.shown, aim.of, style=style)
+    return rows

@@ -113,6 +113,7 @@ class NetworkGraph:
             if pair not in self.direct and table and table.row(*pair):
                 self._join(*pair)
         self.linked = list(self.direct)
+        self._linked = frozenset(self.linked)
         for pair in self.pairs():
             if regions & {*pair} and not self._path(*pair):
                 self._join(*pair)
@@ -189,10 +190,6 @@ class NetworkGraph:
                 return []
             ends.append(self._names[here])
         return list(pairwise(reversed(ends)))
-
-    @cached_property
-    def _linked(self) -> frozenset[Pair]:
-        return frozenset(self.linked)
 
     @cached_property
     def _names(self) -> list[str]:

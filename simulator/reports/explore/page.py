@@ -120,20 +120,11 @@ def _wire(app: Dash, explorer: Explorer, overrides: list[str]) -> None:
         Input("reset", "n_clicks"),
         State("controls", "data"),
     )
-    clientside(
-        ClientsideFunction("paceline", "answered"), Output("heard", "data"), Input("answer", "data")
-    )
-
-    clientside(
-        ClientsideFunction("paceline", "news"), Output("told", "data"), Input("news", "data")
-    )
+    for function, to, of in (("answered", "heard", "answer"), ("news", "told", "news")):
+        clientside(ClientsideFunction("paceline", function), Output(to, "data"), Input(of, "data"))
 
     @app.callback(
-        Output("theory", "children"),
-        Output("units", "children"),
-        Output("pick", "children"),
-        Output("shown", "children"),
-        Output("problems", "children"),
+        *(Output(each, "children") for each in ("theory", "units", "pick", "shown", "problems")),
         Output("answer", "data"),
         Input("ask", "data"),
         prevent_initial_call=True,

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -75,55 +76,33 @@ def _traces(
     traces: list[parts.Json] = []
     x = series.rounded(time)
     if len(values) > 1:
-        traces.append(
-            {
-                "type": "scatter",
-                "x": x + x[::-1],
-                "y": series.rounded(high) + series.rounded(low)[::-1],
-                "fill": "toself",
-                "fillcolor": f"{line.colour}/0.15",
-                "line": {"width": 0},
-                "mode": "lines",
-                "hoverinfo": "skip",
-                "legendgroup": line.key,
-                "name": "",
-            }
-        )
+        band = series.rounded(high) + series.rounded(low)[::-1]
+        look = {"fill": "toself", "fillcolor": f"{line.colour}/0.15", "line": {"width": 0}}
+        traces.append(_trace(line, "lines", x + x[::-1], band, **look))
     seeds = " (%{customdata[0]:.3~g} to %{customdata[1]:.3~g})" if len(values) > 1 else ""
-    traces.append(
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "x": x,
-            "y": series.rounded(middle),
-            "customdata": list(zip(series.rounded(low, 3), series.rounded(high, 3), strict=True)),
-            "line": {
-                "color": line.colour,
-                "width": 1.4 if line.measured else 2,
-                "dash": "dot" if line.measured else line.dash,
-                **shape,
-            },
-            "legendgroup": line.key,
-            "name": parts.literal(line.name),
-            "hovertemplate": f"{parts.literal(line.name)}: %{{y:.3~g}}{seeds}<extra></extra>",
-            "meta": "" if line.measured else "mean",
-        }
-    )
+    ends = zip(series.rounded(low, 3), series.rounded(high, 3), strict=True)
+    width, dash = (1.4, "dot") if line.measured else (2, line.dash)
+    said = {
+        "customdata": list(ends),
+        "line": {"color": line.colour, "width": width, "dash": dash, **shape},
+        "name": parts.literal(line.name),
+        "hovertemplate": f"{parts.literal(line.name)}: %{{y:.3~g}}{seeds}<extra></extra>",
+        "meta": "" if line.measured else "mean",
+    }
+    traces.append(_trace(line, "lines", x, series.rounded(middle), **said))
     if line.measured:
         at = np.unique(np.linspace(0, len(time) - 1, DOTS).astype(int))
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "x": series.rounded(time[at]),
-                "y": series.rounded(middle[at]),
-                "marker": {"symbol": f"{line.symbol}-open", "color": line.colour, "size": 8},
-                "legendgroup": line.key,
-                "hoverinfo": "skip",
-                "name": "",
-            }
-        )
+        marker = {"symbol": f"{line.symbol}-open", "color": line.colour, "size": 8}
+        dots = series.rounded(time[at]), series.rounded(middle[at])
+        traces.append(_trace(line, "markers", *dots, marker=marker))
     return traces
+
+
+def _trace(line: Series, mode: str, x: list[Any], y: list[Any], **look: Any) -> parts.Json:
+    """Return a trace of a line, which says nothing unless `look` names it."""
+    silent = {} if "name" in look else {"hoverinfo": "skip", "name": ""}
+    own = {"type": "scatter", "mode": mode, "x": x, "y": y, "legendgroup": line.key}
+    return own | silent | look
 
 
 def _reached(line: Series, target: float, scale: float) -> list[parts.Json]:
@@ -132,19 +111,11 @@ def _reached(line: Series, target: float, scale: float) -> list[parts.Json]:
     if times.get("mean") is None or line.found.target != target:
         return []
     found = stated(times)
-    return [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "x": [found.value / scale],
-            "y": [target],
-            "error_x": parts.error_bars([found], scale, color=line.colour, thickness=2, width=5),
-            "marker": {"symbol": line.symbol, "color": line.colour, "size": 8},
-            "legendgroup": line.key,
-            "hoverinfo": "skip",
-            "name": "",
-        }
-    ]
+    look = {
+        "error_x": parts.error_bars([found], scale, color=line.colour, thickness=2, width=5),
+        "marker": {"symbol": line.symbol, "color": line.colour, "size": 8},
+    }
+    return [_trace(line, "markers", [found.value / scale], [target], **look)]
 
 
 def _vertical(
@@ -175,17 +146,9 @@ def _level(target: float) -> parts.Json:
 
 
 def _level_name(target: float) -> parts.Json:
-    return {
-        "name": "target",
-        "text": f"target {target:g}",
-        "xref": "paper",
-        "x": 1,
-        "xanchor": "right",
-        "y": target,
-        "yanchor": "bottom",
-        "showarrow": False,
-        "font": {"color": "--muted"},
-    }
+    place = {"xref": "paper", "x": 1, "xanchor": "right", "y": target, "yanchor": "bottom"}
+    look = {"showarrow": False, "font": {"color": "--muted"}}
+    return {"name": "target", "text": f"target {target:g}", **place, **look}
 
 
 def error(lines: Sequence[Series], target: float | None, name: str, heading: str) -> parts.Figure:

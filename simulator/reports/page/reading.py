@@ -64,11 +64,8 @@ class FoundRun:
     @property
     def target(self) -> float | None:
         """The target loss, if any."""
-        if self.main:
-            target: float | None = self.main.table["run"].get("target_loss")
-            return target
-        given: float | None = self.scenario.get("table", {}).get("run", {}).get("target_loss")
-        return given
+        target: float | None = self.scenario.get("table", {}).get("run", {}).get("target_loss")
+        return target
 
 
 def read(paths: Sequence[Path]) -> list[FoundRun]:

@@ -1,6 +1,7 @@
 """The sections about time per step, the first rounds as a timeline, and the use of links."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from paceline.simulator.reports.page import parts
 from paceline.simulator.reports.page.parts import Cell, Json, percent
@@ -28,6 +29,13 @@ def _look(part: str) -> Json:
     return {"color": COLOURS[part], "line": {"width": 0}, "pattern": pattern}
 
 
+def _bars(part: str, names: Sequence[str], x: list[float], about: list[Any], hover: str) -> Json:
+    """Return bars of a part, whose `hover` text shows what they are `about`."""
+    where = {"type": "bar", "orientation": "h", "y": [*map(parts.literal, names)], "x": x}
+    said = {"name": part, "customdata": about, "hovertemplate": hover}
+    return where | said | {"marker": _look(part)}
+
+
 def breakdown(lines: Sequence[Series]) -> parts.PageSection:
     """Draw and tabulate seconds per local step by part."""
     known = [line for line in lines if line.row["seconds_per_step"]["mean"]]
@@ -38,23 +46,12 @@ def breakdown(lines: Sequence[Series]) -> parts.PageSection:
     for part in kinds:
         shares = [line.row["breakdown"].get(part) or 0.0 for line in known]
         widths = [share * total / scale for share, total in zip(shares, totals, strict=True)]
-        data.append(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "name": part,
-                "y": [parts.literal(line.name) for line in known],
-                "x": widths,
-                "customdata": [percent(share) for share in shares],
-                "text": list(map(percent, shares)),
-                "textposition": "inside",
-                "insidetextanchor": "middle",
-                "textangle": 0,
-                "textfont": {"color": f"--on-{part}"},
-                "marker": _look(part),
-                "hovertemplate": f"{part}: %{{x:.3~g}} {unit} (%{{customdata}})<extra></extra>",
-            }
-        )
+        text = {"textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
+        hover = f"{part}: %{{x:.3~g}} {unit} (%{{customdata}})<extra></extra>"
+        said = [*map(percent, shares)]
+        names = [line.name for line in known]
+        bars = _bars(part, names, widths, said, hover)
+        data.append(bars | text | {"text": said, "textfont": {"color": f"--on-{part}"}})
     layout: Json = {
         "barmode": "stack",
         "uniformtext": {"minsize": 11, "mode": "hide"},  # labels without room are hidden
@@ -132,21 +129,12 @@ def _rounds(threads: dict[str, list[Json]], most: int) -> Json:
         ]
         if not rows:
             continue
-        data.append(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "name": part,
-                "y": [parts.literal(name) for name, *_ in rows],
-                "base": [float(f"{start / scale:.6g}") for _, start, _, _ in rows],
-                "x": [float(f"{min(long, until - s) / scale:.5g}") for _, s, long, _ in rows],
-                "customdata": [step for *_, step in rows],
-                "marker": _look(part),
-                "width": 0.78,
-                "hovertemplate": f"{part}, %{{x:.3~g}} {unit}, to step %{{customdata}}"
-                "<extra>%{y}</extra>",
-            }
-        )
+        lengths = [float(f"{min(long, until - s) / scale:.5g}") for _, s, long, _ in rows]
+        hover = f"{part}, %{{x:.3~g}} {unit}, to step %{{customdata}}<extra>%{{y}}</extra>"
+        steps = [step for *_, step in rows]
+        bars = _bars(part, [name for name, *_ in rows], lengths, steps, hover)
+        starts = [float(f"{start / scale:.6g}") for _, start, _, _ in rows]
+        data.append(bars | {"base": starts, "width": 0.78})
     layout: Json = {
         "barmode": "overlay",
         "xaxis": {"title": {"text": f"wall-clock time ({unit})"}, "range": [0, until / scale]},

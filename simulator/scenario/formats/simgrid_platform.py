@@ -6,11 +6,10 @@ before and after it are routed inside the zones (SimGrid's hierarchical routing,
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import overload
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.scenario.formats.simgrid_zones import (
@@ -24,7 +23,7 @@ from paceline.simulator.scenario.formats.simgrid_zones import (
 )
 
 
-class Wires(Sequence[PlatformLink]):
+class Wires:
     """All links by number, in the order of the file.
 
     `written`: numbers of those that have an element of their own, by name.
@@ -40,13 +39,7 @@ class Wires(Sequence[PlatformLink]):
     def __len__(self) -> int:
         return self._count
 
-    @overload
-    def __getitem__(self, index: int) -> PlatformLink: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[PlatformLink]: ...
-    def __getitem__(self, index: int | slice) -> PlatformLink | list[PlatformLink]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
+    def __getitem__(self, index: int) -> PlatformLink:
         if not 0 <= index < len(self):
             raise IndexError(index)
         start, block = self._block(index)

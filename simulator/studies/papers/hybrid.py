@@ -40,9 +40,7 @@ class PaperTable:
 def _table(name: str, key: str) -> PaperTable:
     cells = (
         TableEntry(
-            row["cell"],
-            row["number"],
-            row["scenario"],
+            *(row[key] for key in ("cell", "number", "scenario")),
             row.get("step_size", 500),
             tuple(row.get("sets", ())),
         )
