@@ -140,9 +140,6 @@ class MeasuredDirectory(store.Directory):
 
     repeatable = False
 
-    def _keeps(self) -> bool:
-        return any(self.scratch.glob("*/rank-*.json"))  # nodes that have finished
-
 
 class ValidationDirectory(ComparisonDirectory):
     """The directory of a comparison, in which `measured` is that of its real runs."""

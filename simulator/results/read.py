@@ -68,7 +68,9 @@ def read(path: Path | str) -> RunDirectory:
         rows = {row["label"]: LATER | row for row in summary["algorithms"]}
         table = document["scenario"]["table"]
         schema.demand(summary, table)
-        _demand_origin(document, rows)
+        simulated = document.get("settings", {}).get("command") == "simulate"
+        if simulated and any(row["engine"] == REAL for row in rows.values()):  # it measures nothing
+            raise ValueError("run.json calls the runs of paceline simulate real")
         runs = _runs(Path(path) / CURVES, rows)
     except FileNotFoundError:
         raise InputError(
@@ -81,13 +83,6 @@ def read(path: Path | str) -> RunDirectory:
             "give one of those"
         ) from None
     return RunDirectory(Path(path), table, summary, rows, runs, (note,) if note else ())
-
-
-def _demand_origin(document: dict[str, Any], rows: dict[str, dict[str, Any]]) -> None:
-    """Raise ValueError for real runs in what `paceline simulate` wrote: it measures nothing."""
-    simulated = document.get("settings", {}).get("command") == "simulate"
-    if simulated and any(row["engine"] == REAL for row in rows.values()):
-        raise ValueError("run.json calls the runs of paceline simulate real")
 
 
 def _runs(path: Path, rows: dict[str, dict[str, Any]]) -> dict[str, list[Run]]:

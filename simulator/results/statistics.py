@@ -92,7 +92,7 @@ def batch_means(run: Run) -> Estimate:
     """
     seconds, steps = pace(run)
     batches = np.array_split(np.array([seconds, steps]), min(BATCHES, steps.size) or 1, axis=1)
-    found = intervals.positive([_ratio(*each.sum(axis=1)) for each in batches], of=intervals.MEAN)
+    found = intervals.positive([ratio(*each.sum(axis=1)) for each in batches], of=intervals.MEAN)
     mean = seconds_per_step(run)
     if found.interval is None or not found.interval[1] < math.inf:
         return Estimate(mean, intervals.MEAN, None, None, intervals.ONE_SEED)
@@ -158,15 +158,16 @@ def reached(times: Sequence[float]) -> int:
 
 def seconds_per_step(run: Run) -> float:
     """Return the mean over the whole run; nan without a step."""
-    return _ratio(run.duration, run.steps)
+    return ratio(run.duration, run.steps)
 
 
 def _mean(values: Sequence[float] | np.ndarray) -> float:
     return float(np.mean(values)) if len(values) else math.nan
 
 
-def _ratio(over: float, under: float) -> float:
-    return over / under if under else math.nan
+def ratio(over: float, under: float) -> float:
+    """Return a quotient; nan where it has none."""
+    return float(over / under) if under else math.nan
 
 
 def estimated(values: Sequence[float], found: Estimate | None = None) -> dict[str, Any]:
@@ -202,7 +203,7 @@ def breakdown(runs: Sequence[Run]) -> dict[str, float]:
     """Return the shares of the workers' time, by use."""
     spent = {kind: sum(run.seconds[kind] for run in runs) for kind in runs[0].seconds}
     total = sum(spent.values())
-    return {kind: _ratio(seconds, total) for kind, seconds in spent.items()}
+    return {kind: ratio(seconds, total) for kind, seconds in spent.items()}
 
 
 def staleness_counts(runs: Sequence[Run]) -> dict[int, int]:
@@ -260,11 +261,11 @@ def summarise(
     nan or infinite here; `jsonable` makes them null.
     """
     curve, per_step = aligned(runs), list(map(seconds_per_step, runs))
-    per_update = [_ratio(run.duration, run.updates) for run in runs]
+    per_update = [ratio(run.duration, run.updates) for run in runs]
     inbox = max(run.inbox_bytes for run in runs)
     pooled = np.concatenate([seconds / steps for seconds, steps in map(pace, runs)])
     links = dict.fromkeys(link for run in runs for link in run.links)
-    rate = [_ratio(workers * run.steps, run.duration) for run in runs]
+    rate = [ratio(workers * run.steps, run.duration) for run in runs]
     return {
         "engine": runs[0].engine,
         "handed_over": runs[0].handed_over or None,
@@ -280,8 +281,8 @@ def summarise(
         "diverged": divergence.summary(runs),
         "accuracy": _ends(runs, "accuracy"),
         "time_to_target": _time_to_target(runs, target, heavy),
-        "scalability": _ratio(_mean(rate), ideal_rate),
-        "bytes_per_step": _mean([_ratio(run.curve["bytes"][-1], run.steps) for run in runs]),
+        "scalability": ratio(_mean(rate), ideal_rate),
+        "bytes_per_step": _mean([ratio(run.curve["bytes"][-1], run.steps) for run in runs]),
         "breakdown": breakdown(runs),
         "staleness": _staleness(runs),
         "server": {"inbox_bytes": inbox} if inbox > 0 else None,

@@ -194,7 +194,12 @@ class Directory:
                 why = str(error).partition("; ")[0]
                 raise ownership.TakenError(why, ownership.REPLACE) from None
             return
-        self._demand_own(there, document)
+        strange = there - {*document["parts"], self.whole} if "parts" in document else ()
+        for name in strange:
+            raise ownership.TakenError(
+                f"{self.path}: its {name} is not of this run, and would be overwritten",
+                "move it away, or choose another directory with --out",
+            )
         if self.settings is None or self.overwrite:
             return
         ownership.demand_same(self.settings, self.known(document), self.path)
@@ -203,15 +208,6 @@ class Directory:
                 f"{self.path}: holds measured runs, which do not come again as they were",
                 ownership.REPLACE,
             )
-
-    def _demand_own(self, there: set[str], document: Mapping[str, Any]) -> None:
-        """Raise TakenError for a file that the directory's document does not know."""
-        if "parts" in document:
-            for name in there - document["parts"].keys() - {self.whole}:
-                raise ownership.TakenError(
-                    f"{self.path}: its {name} is not of this run, and would be overwritten",
-                    "move it away, or choose another directory with --out",
-                )
 
     def known(self, document: Mapping[str, Any]) -> ownership.Settings:
         """Return the settings of a whole directory, as far as its `document` has them."""

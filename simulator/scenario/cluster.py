@@ -1,6 +1,6 @@
 """The tables of a scenario about its workers: speed, place, and crashes."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
@@ -41,13 +41,9 @@ class Device(Section):
     )
 
 
-def _devices(value: Any) -> str:
-    return "devices" if isinstance(value, list | tuple | dict) else "a label"
-
-
 DeviceOrLabel = Annotated[
     Annotated[Many[Device], Tag("devices")] | Annotated[Name, Tag("a label")],
-    Discriminator(_devices),
+    Discriminator(lambda value: "devices" if isinstance(value, list | tuple | dict) else "a label"),
 ]
 
 

@@ -159,12 +159,9 @@ class Modes(Section):
         return self
 
 
-def _kind_of_spectrum(value: Any) -> Any:
-    return {"kind": "power", **value} if isinstance(value, dict) else value
-
-
 Spectrum = Annotated[
-    Annotated[Power | Modes, Field(discriminator="kind")], BeforeValidator(_kind_of_spectrum)
+    Annotated[Power | Modes, Field(discriminator="kind")],
+    BeforeValidator(lambda value: {"kind": "power", **value} if isinstance(value, dict) else value),
 ]
 
 
@@ -224,14 +221,10 @@ def _iid(value: Any) -> Any:
     return value
 
 
-def _partition(value: Any) -> str:
-    return "a table" if isinstance(value, dict | Dirichlet) else "iid"
-
-
 Partition = Annotated[
     Annotated[Literal["iid"], BeforeValidator(_iid), Tag("iid")]
     | Annotated[Dirichlet, Tag("a table")],
-    Discriminator(_partition),
+    Discriminator(lambda value: "a table" if isinstance(value, dict | Dirichlet) else "iid"),
     Field(
         description='partition of the data among workers: "iid" or { dirichlet = 0.3 }',
         examples=["iid", {"dirichlet": 0.3}],
@@ -506,12 +499,8 @@ class Range(Section):
         return isinstance(self.low, int) and isinstance(self.high, int)
 
 
-def _choice(value: Any) -> str:
-    return "a range" if isinstance(value, dict | Range) else "values"
-
-
 Choice = Annotated[
     Annotated[Annotated[tuple[Any, ...], Strict(False), Field(min_length=1)], Tag("values")]
     | Annotated[Range, Tag("a range")],
-    Discriminator(_choice),
+    Discriminator(lambda value: "a range" if isinstance(value, dict | Range) else "values"),
 ]

@@ -151,15 +151,17 @@ def calibrate(
     model = _error_model(found, notes)
     done(4, STAGES)
     checks = [check for source in found for check in _check(source, fitted)]
+    machines = [machine.describe(source.summary.get("machine") or {}) for source in found]
+    told = [run for source in found if not source.recorded for run in source.runs]
     sd = fitted.sd | ({"cluster.compute": law.sd} if 0 < law.sd < math.inf else {})
     whole: dict[str, Any] = {
         "calibration": {
             "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-            "hardware": _hardware(found),
+            "hardware": "; ".join(filter(None, dict.fromkeys(machines))),
             "versions": found[0].summary.get("versions", {}),
             "runs": [str(path) for path in paths],
             "run_to_run": _spread(_held_out(found, below) or checks),
-            "fitted": _programs(found),
+            "fitted": sorted({run.algorithm.words for run in told}),
             "model_error": model_error.shipped(network),
             "sd": sd | (model.sd if model else {}),
             "measured": _measured(found, times, model, link),
@@ -218,12 +220,6 @@ def _workers(found: Sequence[Source]) -> dict[str, int]:
     """Return the number of workers of recorded jobs, if they agree: there is no other scenario."""
     counts = {each.scenario.cluster.workers for each in found if each.recorded}
     return {"workers": counts.pop()} if len(counts) == 1 else {}
-
-
-def _programs(found: Sequence[Source]) -> list[str]:
-    """Return the programs that were fitted, as far as known: a recorded job does not say."""
-    runs = (run for source in found if not source.recorded for run in source.runs)
-    return sorted({run.algorithm.words for run in runs})
 
 
 def _teams(found: Sequence[Source], but: str | None = None) -> dict[int, list[RunEvents]]:
@@ -285,11 +281,6 @@ def _check(source: Source, fitted: OverheadTables, only: str | None = None) -> l
         if math.isfinite(predicted):
             found.append(PaceCheck(label, scenario.cluster.workers, predicted, measured))
     return found
-
-
-def _hardware(found: Sequence[Source]) -> str:
-    said = [machine.describe(source.summary.get("machine") or {}) for source in found]
-    return "; ".join(filter(None, dict.fromkeys(said)))
 
 
 def _measured(

@@ -87,7 +87,12 @@ def fit(
     notes += _group_notes(groups, usual, known)
     return FittedLaws(
         compute=laws[""],
-        bursts=_bursts(slow) if slow else None,
+        bursts=slow
+        and {
+            "factor": float(f"{slow.factor:.4g}"),
+            "on": _quantity(slow.on),
+            "off": _quantity(slow.off),
+        },
         group=[
             {"name": group, "workers": len(groups[group]), "compute": law}
             for group, law in laws.items()
@@ -179,11 +184,6 @@ def _named(clusters: Sequence[Sequence[int]], series: Sequence[Array]) -> dict[s
     named = fast | slow
     others = {rank for each in named.values() for rank in each}
     return {**named, "": [rank for rank in range(len(series)) if rank not in others]}
-
-
-def _bursts(found: slow_periods.SlowPeriods) -> dict[str, Any]:
-    factor = float(f"{found.factor:.4g}")
-    return {"factor": factor, "on": _quantity(found.on), "off": _quantity(found.off)}
 
 
 def _group_notes(

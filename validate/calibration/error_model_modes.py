@@ -70,17 +70,14 @@ def modes(seen: Sequence[Observation], noise: Noise, floor: float, steepest: flo
 
     `steepest`: the largest curvature that the grid may have; `floor`: as known so far.
     """
-    moved = max(float(np.sum(_all_rates(each))) for each in seen)
+    rates = [np.interp(np.arange(1, int(e.steps[-1]) + 1), e.steps, e.rates) for e in seen]
+    moved = max(float(each.sum()) for each in rates)  # by the effective rates of all steps
     first = min(1.0 / each.rates.max() for each in seen)
     grid = np.geomspace(0.02 / moved, max(min(steepest, first), 1 / moved), CURVATURES)
     found = _weigh(seen, noise, floor, grid)
     merged, gaps = _merged(grid, found.gap)
     kept = gaps > FEWEST * gaps.sum()
     return _weigh(seen, noise, floor, merged[kept])
-
-
-def _all_rates(seen: Observation) -> Array:
-    return np.interp(np.arange(1, int(seen.steps[-1]) + 1), seen.steps, seen.rates)
 
 
 def _weigh(

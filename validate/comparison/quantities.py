@@ -27,7 +27,7 @@ def pace(run: Run) -> float:
     if step.size < 2:
         return math.nan
     first = min(int(np.searchsorted(step, WARM_UP * step[-1])), step.size - 2)
-    return _ratio(time[-1] - time[first], step[-1] - step[first])
+    return statistics.ratio(time[-1] - time[first], step[-1] - step[first])
 
 
 def rows(label: str, pair: tuple[Row, Row], runs: tuple[Sequence[Run], Sequence[Run]],
@@ -62,7 +62,7 @@ def _quantities(runs: Sequence[Run], target: float | None) -> dict[str, Callable
     for name, share in LOSS_TIMES.items():
         found[f"loss_at_{name}"] = partial(statistics.at, time=share * end)
     found[EQUAL_STEPS] = lambda run: float(np.interp(step, run.curve["step"], run.curve["loss"]))
-    found["bytes_per_step"] = lambda run: _ratio(run.curve["bytes"][-1], run.steps)
+    found["bytes_per_step"] = lambda run: statistics.ratio(run.curve["bytes"][-1], run.steps)
     return found
 
 
@@ -263,7 +263,3 @@ def complete(row: Row) -> bool:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _ratio(over: float, under: float) -> float:
-    return float(over / under) if under else math.nan

@@ -118,7 +118,8 @@ class _Work:
         if (quadratic := _quadratic(condition, fitted)) is not None:
             sides = replace(sides, quadratic=folder / "quadratic")
             _predict(quadratic, folder / "quadratic", INDEPENDENT_SEED, SEEDS, nominal)
-        return cells(condition.name, sides, scenario.costs, _lowest(scenario))
+        fitted_to = scenario.calibration.measured.loss if scenario.calibration else ()
+        return cells(condition.name, sides, scenario.costs, min(fitted_to, default=None))
 
     def repeats(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Measure equal runs, and runs that differ in their seed alone; return both values."""
@@ -219,12 +220,6 @@ def _quadratic(condition: Condition, fitted: Path) -> Scenario | None:
         return None
     sets = f"extends={fitted.absolute()}", f"objective={toml(objective)}"
     return condition.scenario(*sets).model_copy(update={"calibration": None})
-
-
-def _lowest(scenario: Scenario) -> float | None:
-    """Return the lowest loss that a scenario's profile was fitted to."""
-    measured = scenario.calibration.measured.loss if scenario.calibration else ()
-    return min(measured, default=None)
 
 
 def _values(folder: Path, scenario: Scenario) -> list[dict[str, Any]]:

@@ -64,18 +64,14 @@ class Previewer:
             share = min(1.0, left / waiting / max(costs[index], 1e-9))
             waiting -= 1
             began = time.thread_time()
-            whole = self._steps(scenario, index)
+            whole, pace = self._steps(scenario, index), self._paces.get(index)
             found[index] = (
                 self._draw(scenario, index, min(seeds, scenario.run.seeds), share * whole)
-                if share >= SHORTEST or self._begins(index)
+                if share >= SHORTEST or (pace and pace.begin <= BUDGET / 3)  # a few steps at least
                 else Preview([], 0.0)
             )
             left -= time.thread_time() - began
         return found
-
-    def _begins(self, index: int) -> bool:
-        """Whether there is time for a few steps at least."""
-        return index in self._paces and self._paces[index].begin <= BUDGET / 3
 
     def _cost(self, scenario: Scenario, index: int) -> float:
         """Return the seconds of computing that a whole run with one seed takes."""

@@ -52,7 +52,8 @@ def explore(  # noqa: PLR0913 - the options of the command
         app = page(explorer, list(overrides)).server
         if is_local(host):
             app.before_request(_refuse_others(host))
-        _serve(app, listener, lambda: opened(_url(host, listener)))
+        url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/"
+        _serve(app, listener, lambda: opened(url))
 
 
 def _page() -> Callable[..., Any]:
@@ -92,11 +93,6 @@ def _listen(host: str, port: int) -> Iterator[socket.socket]:
                 "choose another --port, or 0 for a free one"
             ) from None
         yield listener
-
-
-def _url(host: str, listener: socket.socket) -> str:
-    name = f"[{host}]" if ":" in host else host
-    return f"http://{name}:{listener.getsockname()[1]}/"
 
 
 def _refuse_others(host: str) -> Callable[[], Any]:

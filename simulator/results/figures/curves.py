@@ -108,7 +108,10 @@ def _curves(groups: Groups, column: str, *, title: str, name: str, target: float
     seeds = max(map(len, groups.values()))
     caption = f"mean of {seeds} seeds, band from smallest to largest" if seeds > 1 else "one seed"
     if column == "loss":
-        caption = "; ".join([caption, *_lost(groups)])
+        # a mean that leaves the axes would not show which algorithms diverged
+        lost = {label: divergence.summary(runs) for label, runs in groups.items()}
+        said = [divergence.sentence(label, each) for label, each in lost.items() if each]
+        caption = "; ".join([caption, *said])
     style.titled(axes, title, caption)
     return figure
 
@@ -120,12 +123,6 @@ def band(
     if len(values) > 1:
         low, high = values.min(axis=0), values.max(axis=0)
         axes.fill_between(times, low, high, color=colour, alpha=alpha, linewidth=0)
-
-
-def _lost(groups: Groups) -> list[str]:
-    """Say which algorithms diverged: a mean that leaves the axes would not show it."""
-    found = {label: divergence.summary(runs) for label, runs in groups.items()}
-    return [divergence.sentence(label, each) for label, each in found.items() if each]
 
 
 def in_picture(values: np.ndarray, first: Sequence[float]) -> np.ndarray:
