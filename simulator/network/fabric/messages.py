@@ -151,13 +151,5 @@ class MessageBuilder:
         columns = zip(*[empty, *self._rows], strict=True)
         route, share, origin, stage, waits, after = map(np.concatenate, columns)
         offsets = np.concatenate(([0], np.cumsum(waits)))
-        return Messages(
-            tuple(ranks for ranks, _ in self._routes),
-            tuple(self._stages),
-            route,
-            share,
-            origin,
-            stage,
-            offsets,
-            after,
-        )
+        routes = tuple(ranks for ranks, _ in self._routes)
+        return Messages(routes, (*self._stages,), route, share, origin, stage, offsets, after)

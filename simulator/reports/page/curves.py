@@ -1,7 +1,8 @@
-"""Figures against time, with a line for each algorithm: error, tau, bytes sent."""
+"""Figures with a line for each algorithm: error, tau and bytes against time; staleness."""
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ from paceline.simulator.reports.page import parts, series
 from paceline.simulator.reports.page.series import Series
 from paceline.simulator.results.figures.curves import in_picture
 from paceline.simulator.results.intervals import stated
-from paceline.simulator.results.statistics import PREFIXES, said, time_unit
+from paceline.simulator.results.run import STALENESS
+from paceline.simulator.results.statistics import PREFIXES, number, said, time_unit
 
 SPAN = 25  # where durations differ by more than this factor, the axis is logarithmic
 DECADE = 10
@@ -77,12 +79,16 @@ def _traces(
     x = series.rounded(time)
     if len(values) > 1:
         band = series.rounded(high) + series.rounded(low)[::-1]
-        look = {"fill": "toself", "fillcolor": f"{line.colour}/0.15", "line": {"width": 0}}
+        look = {
+            "fill": "toself",
+            "fillcolor": f"{line.colour}/0.15",
+            "line": {"width": 0},
+        }
         traces.append(_trace(line, "lines", x + x[::-1], band, **look))
     seeds = " (%{customdata[0]:.3~g} to %{customdata[1]:.3~g})" if len(values) > 1 else ""
     ends = zip(series.rounded(low, 3), series.rounded(high, 3), strict=True)
     width, dash = (1.4, "dot") if line.measured else (2, line.dash)
-    said = {
+    said: dict[str, Any] = {
         "customdata": list(ends),
         "line": {"color": line.colour, "width": width, "dash": dash, **shape},
         "name": parts.literal(line.name),
@@ -98,7 +104,7 @@ def _traces(
     return traces
 
 
-def _trace(line: Series, mode: str, x: list[Any], y: list[Any], **look: Any) -> parts.Json:
+def _trace(line: Series, mode: str, x: list[Any], y: list[Any], /, **look: Any) -> parts.Json:
     """Return a trace of a line, which says nothing unless `look` names it."""
     silent = {} if "name" in look else {"hoverinfo": "skip", "name": ""}
     own = {"type": "scatter", "mode": mode, "x": x, "y": y, "legendgroup": line.key}
@@ -197,3 +203,51 @@ def sent(lines: Sequence[Series]) -> parts.PageSection | None:
     says = f"bytes sent by all nodes against wall-clock time: {heading}"
     figure = over_time("bytes", sending, "bytes", "sent by all nodes", says, None)
     return parts.PageSection("bytes", heading, "Total of all nodes, over time.", [figure])
+
+
+def staleness(lines: Sequence[Series]) -> parts.PageSection | None:
+    """Draw the distribution functions of staleness, a figure for each of its units."""
+    delayed = [
+        line for line in lines if (line.row.get("staleness") or {"max": 0})["max"] and line.runs
+    ]
+    if not delayed:
+        return None
+    units: dict[str, list[Series]] = {}
+    for line in delayed:
+        units.setdefault(line.row["staleness"]["unit"], []).append(line)
+    figures = [_at_most(index, own, unit) for index, (unit, own) in enumerate(units.items())]
+    worst = max(delayed, key=lambda line: line.row["staleness"]["mean"])
+    counted = worst.row["staleness"]
+    heading = (
+        f"{worst.name} is the stalest: {number(counted['mean'])} {counted['unit']} on average, "
+        f"at most {counted['max']}"
+    )
+    lead = "How old contributions are when the server or a worker uses them."
+    return parts.PageSection("staleness", heading, lead, figures)
+
+
+def _at_most(index: int, lines: Sequence[Series], unit: str) -> parts.Figure:
+    data = []
+    for line in lines:
+        shares = {int(k): v for k, v in line.row["staleness"]["distribution"].items()}
+        ages = sorted(shares)
+        up_to = [*accumulate(100 * shares[age] for age in ages)]
+        y = [0 if ages[0] else up_to[0], *series.rounded(np.array(up_to), 4), 100]
+        name = parts.literal(line.name)
+        look = {
+            "line": {"shape": "hv", "color": line.colour, "dash": line.dash, "width": 2},
+            "name": name,
+            "hovertemplate": f"{name}: %{{y:.3~g}} at most %{{x}}<extra></extra>",
+            "meta": "" if line.measured else "mean",
+        }
+        data.append(_trace(line, "lines", [0, *ages, ages[-1] * 1.02 + 0.5], y, **look))
+    most = max(int(k) for line in lines for k in line.row["staleness"]["distribution"])
+    across = {"title": {"text": f"staleness: {STALENESS.get(unit, unit)}"}}
+    up = {"title": {"text": "contributions at most this stale"}, "ticksuffix": " %"}
+    layout = {
+        "xaxis": across | {"range": [0, most * 1.02 + 0.5]},
+        "yaxis": up | {"range": [0, 103]},
+    }
+    says = f"share of contributions up to each staleness, in {unit}"
+    legend = series.legend(lines)
+    return parts.Figure(f"staleness-{index}", says, data, layout, {}, legend, height=300)

@@ -16,7 +16,6 @@ from paceline.simulator.reports.page import (
     reading,
     sentences,
     spent,
-    staleness,
     swept,
     tuned,
 )
@@ -124,7 +123,7 @@ def sections(
             spent.breakdown(every_series),
             spent.timeline(every),
             curves.tau(drawn),
-            staleness.section(drawn),
+            curves.staleness(drawn),
             curves.sent(drawn),
             spent.links(every_series),
         ]

@@ -136,12 +136,5 @@ def _bars(axes: Axes, counts: Mapping[int, int], label: str, colour: str) -> Non
     axes.set_ylim(0, 1.1 * peak)
     axes.set_yticks([peak], [f"{number(100 * peak)} %"])
     said = f"mean {number(mean)}, max {most}" if len(shares) > 1 else f"always {most}"
-    axes.annotate(
-        f"{two_lines(label)}\n{said}",
-        (1, 0.5),
-        (14, 0),
-        "axes fraction",
-        "offset points",
-        color=dark,
-        verticalalignment="center",
-    )
+    text, units = f"{two_lines(label)}\n{said}", ("axes fraction", "offset points")
+    axes.annotate(text, (1, 0.5), (14, 0), *units, color=dark, verticalalignment="center")

@@ -91,19 +91,9 @@ def tune(  # noqa: PLR0913 - the options of the command
             ranked = verdict.ranking(contenders, order.best)
             close = closest(ranked, order)
             regret = regrets(tried, aim, runner, close, numbers, order) if len(close) > 1 else []
-        result = TuneResult(
-            tried,
-            aim,
-            numbers,
-            ranked,
-            order,
-            regret,
-            list(search.refused.values()),
-            runner.done,
-            runner.resumed,
-            notes,
-            time.perf_counter() - began,
-        )
+        refused, took = list(search.refused.values()), time.perf_counter() - began
+        ran = runner.done, runner.resumed
+        result = TuneResult(tried, aim, numbers, ranked, order, regret, refused, *ran, notes, took)
         if directory:
             save(result, directory)
     return result
