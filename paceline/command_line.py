@@ -498,7 +498,7 @@ def _probe(  # noqa: PLR0913, PLR0917 - what may be measured
     profile.write(where)
     if out is None:
         _note_name(where, PROFILE_FILE)
-    summary = _torch("paceline.validate.probe.terminal").summary
+    summary = _torch("paceline.validate.calibration.terminal").probe
     said = f"{PROFILE}{where}"
     notes = profile.tables["calibration"]["notes"]
     _answer(as_json, lambda: profile.tables, lambda: [*summary(profile), said], notes)

@@ -14,8 +14,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.inputs.messages import KeyPath, nearest, sentence
 from paceline.simulator.load.checks.combinations import Problem, combinations, multiplier
 from paceline.simulator.load.checks.network import network_problems
-from paceline.simulator.load.checks.pacing import pacing_problems
-from paceline.simulator.load.checks.recovery import recovery_problems
+from paceline.simulator.load.checks.recovery import pacing_problems, recovery_problems
 from paceline.simulator.objectives.learning_curve.objective import baseline
 from paceline.simulator.objectives.plugins import ObjectiveError, other
 from paceline.simulator.programs import Program

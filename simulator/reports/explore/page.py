@@ -12,6 +12,7 @@ from paceline.simulator.results import units
 
 STORES = ("ask", "answer", "poll", "news", "told", "moved", "heard")
 """What explore.js and the callbacks tell each other."""
+_aria: Any = dict  # makes attributes for screen readers, which Dash's type stubs lack
 
 
 def page(explorer: Explorer, overrides: list[str]) -> Dash:
@@ -77,11 +78,6 @@ def _layout(explorer: Explorer, title: str) -> html.Div:
         dcc.Download(id="download"),
     ]
     return html.Div([html.Header(head), html.Main(sections), *unseen], className="page")
-
-
-def _aria(attributes: dict[str, str]) -> dict[str, Any]:
-    """Attributes for screen readers, which Dash's type stubs lack."""
-    return dict(attributes)
 
 
 def _control(control: Control) -> html.Div:
