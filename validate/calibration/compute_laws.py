@@ -92,7 +92,9 @@ def fit(
             "factor": float(f"{slow.factor:.4g}"),
             "on": _quantity(slow.on),
             "off": _quantity(slow.off),
-        },
+        }
+        if slow
+        else None,
         group=[
             {"name": group, "workers": len(groups[group]), "compute": law}
             for group, law in laws.items()

@@ -116,7 +116,6 @@ class _Chain:
 
     def __init__(self, series: Series, window: int) -> None:
         """Begin with a moving average over `window` steps, cut halfway between two means."""
-        self._series = series
         self._logs = logs(series)
         smooth = [
             np.convolve(

@@ -48,10 +48,10 @@ def breakdown(lines: Sequence[Series]) -> parts.PageSection:
         widths = [share * total / scale for share, total in zip(shares, totals, strict=True)]
         text = {"textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
         hover = f"{part}: %{{x:.3~g}} {unit} (%{{customdata}})<extra></extra>"
-        said = [*map(percent, shares)]
+        shown = [*map(percent, shares)]
         names = [line.name for line in known]
-        bars = _bars(part, names, widths, said, hover)
-        data.append(bars | text | {"text": said, "textfont": {"color": f"--on-{part}"}})
+        bars = _bars(part, names, widths, shown, hover)
+        data.append(bars | text | {"text": shown, "textfont": {"color": f"--on-{part}"}})
     layout: Json = {
         "barmode": "stack",
         "uniformtext": {"minsize": 11, "mode": "hide"},  # labels without room are hidden
