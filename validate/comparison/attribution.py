@@ -105,16 +105,12 @@ def overall(found: Mapping[str, Row]) -> dict[str, Any]:
         sizes[cause] = sizes.get(cause, 0.0) + row["sizes"][cause] / len(found)
     to_blame = max(sizes, key=sizes.__getitem__) if sizes else "none"
     labels = [label for label, row in explained.items() if row["to_blame"] == to_blame]
-    if not labels:
-        return {
-            "to_blame": to_blame,
-            "sizes": sizes,
-            "sentence": "All errors are within noise, or negligible.",
-        }
-    typical = float(np.median([explained[label]["sizes"][to_blame] for label in labels]))
-    of = "loss" if to_blame == "error model" else "step"
-    sentence = (
-        f"Main cause: {to_blame}, for {', '.join(labels)} ({100 * typical:.1f} % of a {of}"
-        f"{', median' if len(labels) > 1 else ''})."
-    )
+    sentence = "All errors are within noise, or negligible."
+    if labels:
+        typical = float(np.median([explained[label]["sizes"][to_blame] for label in labels]))
+        of = "loss" if to_blame == "error model" else "step"
+        sentence = (
+            f"Main cause: {to_blame}, for {', '.join(labels)} ({100 * typical:.1f} % of a {of}"
+            f"{', median' if len(labels) > 1 else ''})."
+        )
     return {"to_blame": to_blame, "sizes": sizes, "sentence": sentence}

@@ -1,6 +1,6 @@
 """Figures of the validation matrix: predicted against measured."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -93,8 +93,8 @@ def _figure(panels: int) -> tuple[Figure, Any]:
 def _by_network(cells: Sequence[Cell]) -> list[tuple[str, str, list[Cell]]]:
     """Group cells by kind of network, each with a colour and a name."""
     present = [kind for kind in KINDS if any(cell["network"] == kind for cell in cells)]
-    of: Callable[[str], list[Cell]] = lambda kind: [c for c in cells if c["network"] == kind]  # noqa: E731
-    return [(style.COLOURS[index], KINDS[kind], of(kind)) for index, kind in enumerate(present)]
+    own = [[cell for cell in cells if cell["network"] == kind] for kind in present]
+    return list(zip(style.COLOURS, map(KINDS.__getitem__, present), own, strict=False))
 
 
 def _diagonal(axes: Axes) -> None:

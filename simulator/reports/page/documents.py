@@ -52,8 +52,7 @@ class Estimated(TypedDict):
 
 class _Configuration(_Named, Estimated, schema.InUnits):
     name: str
-    behind: NotRequired[Estimated | None]
-    behind_ci95: Pair
+    behind: Estimated | None
     at_least: Number
     seeds: int
     reached: int
@@ -65,22 +64,21 @@ class _ChangedWorld(TypedDict):  # the scenario with one input changed
     change: Known
     values: dict[str, Number]
     regret: dict[str, Number]
-    regret_at_least: NotRequired[dict[str, Number]]
+    regret_at_least: dict[str, Number]
     cut: NotRequired[Number]
-    first: NotRequired[str | None]
-    not_worse: NotRequired[list[str]]
+    not_worse: list[str]
 
 
 class _Tune(PageDocument):
     objective: str
     measure: str
-    unit: NotRequired[str]
+    unit: str
     loss_basis: NotRequired[str | None]
     ranking: Annotated[list[_Configuration], Field(min_length=1)]
     ties: list[_Named]
     simplest: str
     sentence: str
-    pick: NotRequired[schema.Pick]
+    pick: schema.Pick
     regret: list[_ChangedWorld]
     warnings: list[Annotated[str, Field(min_length=1)]]
 
@@ -94,8 +92,8 @@ class _PointPick(TypedDict):
 class _Sweep(PageDocument):  # without its rows, which are in sweep.csv
     vary: Annotated[dict[str, list[Any]], Field(min_length=1)]
     points: list[Table]
-    picks: NotRequired[list[_PointPick]]
-    bounds: NotRequired[list[str]]
+    picks: list[_PointPick]
+    bounds: list[str]
     loss_basis: NotRequired[str | None]
 
 
@@ -137,15 +135,12 @@ class _ComparisonDocument(PageDocument):
     sentence: str
     median_absolute_error: NotRequired[Number]
     regret: NotRequired[_Regret | None]
-    basis: NotRequired[Literal["measured", "simulated"]]
-    engines: NotRequired[dict[str, str]]
+    basis: Literal["measured", "simulated"]
 
 
 def is_measured(comparison: Mapping[str, Any]) -> bool:
-    """Whether a comparison is with real runs; one of an earlier version has only its engines."""
-    if "basis" in comparison:
-        return bool(comparison["basis"] == "measured")
-    return bool(comparison.get("engines", {}).get("measured") == "real")
+    """Whether a comparison is with real runs."""
+    return bool(comparison["basis"] == "measured")
 
 
 class _Arguments(TypedDict, total=False):

@@ -1,7 +1,7 @@
 """The verdict and the section of a sweep: which algorithm is first at which point."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -27,7 +27,7 @@ def verdict(found: FoundRun) -> RunVerdict:
     sweep = found.sweep
     assert sweep is not None
     column, points = ranked_by(sweep["rows"]), _points(sweep)
-    picks = _picks(sweep, points, column.key)
+    picks = _picks(sweep, points)
     if not picks:
         why = "No algorithm that may be picked has a value at any point."
         return RunVerdict(found.name, "Nothing to deploy", why, [])
@@ -64,21 +64,10 @@ def _open(pick: Row) -> list[str]:
     return [pick["label"], *pick["alternatives"]]
 
 
-def _picks(sweep: Row, points: Mapping[str, Sequence[Row]], measure: str) -> dict[str, Row]:
-    """Return the verdict at each point that has one.
-
-    Earlier versions wrote none; there it is undecided where the intervals of the first two overlap.
-    """
-    if "picks" in sweep:
-        pairs = zip(points, sweep["picks"], strict=False)
-        return {name: pick for name, pick in pairs if pick["label"] is not None}
-    found: dict[str, Row] = {}
-    for name, rows in points.items():
-        if ranked := _ranked(sweep, rows, measure):
-            first, *others = ranked
-            near = [str(row["label"]) for row in others if _meet([first, row], measure)]
-            found[name] = {"label": str(first["label"]), "decided": not near, "alternatives": near}
-    return found
+def _picks(sweep: Row, points: Iterable[str]) -> dict[str, Row]:
+    """Return the verdict at each point that has one."""
+    pairs = zip(points, sweep["picks"], strict=False)
+    return {name: pick for name, pick in pairs if pick["label"] is not None}
 
 
 def _leads(
@@ -121,17 +110,9 @@ def _value(value: Any) -> str:
 
 def _ranked(sweep: Row, rows: Sequence[Row], measure: str) -> list[Row]:
     """Sort the rows that have a value and may be picked, best first."""
-    bounds = sweep.get("bounds", ())
+    bounds = sweep["bounds"]
     there = (r for r in rows if r.get(measure) is not None and r["label"] not in bounds)
     return sorted(there, key=lambda row: estimate_of(row, measure).value)
-
-
-def _meet(ranked: Sequence[Row], measure: str) -> bool:
-    """Whether the intervals of the first two overlap, as one seed cannot rule out."""
-    if min(row["seeds"] for row in ranked[:2]) < 2:
-        return True
-    (_, high), (low, _) = (estimate_of(row, measure).span for row in ranked[:2])
-    return low <= high
 
 
 def section(found: FoundRun, place: int) -> parts.PageSection:
@@ -179,8 +160,8 @@ def section(found: FoundRun, place: int) -> parts.PageSection:
     }
     says = f"{column.words} of each algorithm at each point of the sweep"
     figure = parts.Figure(f"sweep-{place}", says, data, layout, {}, legend)
-    best = {name: pick["label"] for name, pick in _picks(sweep, points, measure).items()}
-    bounds = sweep.get("bounds", ())
+    best = {name: pick["label"] for name, pick in _picks(sweep, points).items()}
+    bounds = sweep["bounds"]
     columns = ("point", "algorithm", column.words, "95 %", "reached", "time per step")
     cells = [
         (

@@ -22,13 +22,8 @@ Row = Mapping[str, Any]
 Say = Callable[[Any], str]
 
 
-def _unit(tune: Row) -> str:
-    """Return the unit of a search's values; earlier versions wrote none."""
-    return str(tune.get("unit", "s" if tune["objective"] == "time-to-loss" else ""))
-
-
 def _says(tune: Row) -> Say:
-    return partial(said, unit=_unit(tune))
+    return partial(said, unit=tune["unit"])
 
 
 def verdict(found: FoundRun) -> sentences.RunVerdict:
@@ -39,25 +34,17 @@ def verdict(found: FoundRun) -> sentences.RunVerdict:
     if not best["reached"]:
         warned = [(sentences.CHANGE, [*map(_sentence, tune["warnings"])])]
         return sentences.RunVerdict(found.name, "Nothing to deploy yet", tune["sentence"], warned)
-    pick = _picked(tune)
+    pick = tune["pick"]
     facts = [
         (sentences.MARGIN, [*_margins(tune)]),
         (sentences.SURE, [*_sure(tune)]),
         (sentences.CHANGE, [*_change(tune)]),
     ]
-    within = wording.qualified(stated(pick, "value"), _unit(tune))
+    within = wording.qualified(stated(pick, "value"), tune["unit"])
     return sentences.RunVerdict(
         found.name, headline(pick), tune["sentence"], facts, pick["label"], decided(pick),
         say(pick["value"]), within, tune.get("loss_basis") or "",
     )  # fmt: skip
-
-
-def _picked(tune: Row) -> Row:
-    """Return the verdict of a search; earlier versions wrote only the best and its ties."""
-    best = tune["ranking"][0]
-    ties = [row["label"] for row in tune["ties"]]
-    found: Row = tune.get("pick", best | {"ties": ties})
-    return found
 
 
 def _sentence(text: str) -> str:
@@ -75,27 +62,18 @@ def _margins(tune: Row) -> Iterator[str]:
     if plain and plain is not others[0]:
         roles.append((plain, f"the best {plain['name']}"))
     word = {"time-to-loss": "sooner", "cost-to-loss": "cheaper"}.get(tune["objective"], "lower")
-    own = "" if best["label"] == _picked(tune)["label"] else f"{best['label']}: "
+    own = "" if best["label"] == tune["pick"]["label"] else f"{best['label']}: "
     for row, role in roles:
-        if row["value"] is None or best["value"] is None:
+        if None in (row["behind"], best["value"]):
             reached = f"{row['reached']} of {row['seeds']} seeds"
             yield f"{row['label']}, {role}, reached the target with only {reached}."
             continue
-        gap, within = wording.difference(_behind(row, best), _unit(tune))
+        gap, within = wording.difference(stated(row["behind"], "value"), tune["unit"])
         yield f"{own}{gap} {word} than {row['label']}, {role}{within}."
 
 
-def _behind(row: Row, best: Row) -> Estimate:
-    """Return how far a row is behind the best; documents of earlier versions have an interval."""
-    if row.get("behind"):
-        return stated(row["behind"], "value")
-    ends = row["behind_ci95"]
-    value = sum(ends) / 2 if ends else row["value"] - best["value"]
-    return stated({"mean": value, "ci95": ends})
-
-
 def _sure(tune: Row) -> Iterator[str]:
-    pick, rows = _picked(tune), tune["ranking"]
+    pick, rows = tune["pick"], tune["ranking"]
     seeds = rows[0]["seeds"]
     early = sum(bool(row["stopped"]) for row in rows)
     if seeds == 1 and not decided(pick):
@@ -117,7 +95,7 @@ def _sure(tune: Row) -> Iterator[str]:
 
 def _change(tune: Row) -> Iterator[str]:
     """Say with which changes of the scenario another candidate is known to be better."""
-    best = _picked(tune)["label"]
+    best = tune["pick"]["label"]
     steady: dict[str, list[float]] = {}
     for world in tune["regret"]:
         if not world["input"]:
@@ -165,7 +143,7 @@ def ranking(found: FoundRun, place: int) -> parts.PageSection:
     tune = found.tune
     assert tune is not None
     say, rows = _says(tune), tune["ranking"]
-    pick, figure = _picked(tune), _figure(tune, place)
+    pick, figure = tune["pick"], _figure(tune, place)
     lead = "Filled: the best, and all not known to be worse. Bars: 95 % (none if given up early)."
     heading = (
         f"The best of {len(rows)} configurations is known"
@@ -181,7 +159,7 @@ def _figure(tune: Row, place: int) -> parts.Figure:
     good = _alternatives(tune)
     shown = [row for row in rows[:SHOWN] if row["value"] is not None][::-1]
     worst = max((row["value"] for row in shown), default=1.0)
-    scale, name = time_unit(worst) if _unit(tune) == "s" else (1.0, _unit(tune))
+    scale, name = time_unit(worst) if tune["unit"] == "s" else (1.0, tune["unit"])
     data = [
         _dots([row for row in shown if (row["label"] in good) == alike], scale, name, alike)
         for alike in (True, False)
@@ -221,7 +199,7 @@ def _bar(row: Row) -> Estimate:
 
 def _alternatives(tune: Row) -> set[str]:
     """Return the labels of the best and of all that are not known to be worse."""
-    pick = _picked(tune)
+    pick = tune["pick"]
     return {tune["ranking"][0]["label"], *pick.get("alternatives", pick["ties"])}
 
 
@@ -232,7 +210,7 @@ def _tables(tune: Row, say: Say) -> list[parts.PageTable]:
         return f"above {say(row['at_least'])}" if row["at_least"] else missed
 
     missed = "beyond the cap" if tune["objective"] == PACE else "not reached"
-    best, pick = tune["ranking"][0]["label"], _picked(tune)
+    best, pick = tune["ranking"][0]["label"], tune["pick"]
     apart = pick.get("not_separated", pick["ties"])
     ties = {pick["label"], *pick["ties"]}.difference(apart)
 
@@ -249,7 +227,7 @@ def _tables(tune: Row, say: Say) -> list[parts.PageTable]:
             parts.Cell(row["label"], strong=row["label"] == pick["label"]),
             verdict(row),
             value(row),
-            wording.qualified(stated(row, "value"), _unit(tune)),
+            wording.qualified(stated(row, "value"), tune["unit"]),
             f"{row['reached']} of {row['seeds']}",
         )
         for row in tune["ranking"]
@@ -268,7 +246,7 @@ def sensitivity(found: FoundRun, place: int) -> parts.PageSection | None:
     assert tune is not None
     if not tune["regret"]:
         return None
-    worlds, pick = tune["regret"], _picked(tune)["label"]
+    worlds, pick = tune["regret"], tune["pick"]["label"]
     most = max((_size(world, label) for world in worlds for label in world["values"]), default=0)
     heads = list(map(_world_name, worlds))
     rows = [

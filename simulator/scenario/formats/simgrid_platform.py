@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from typing import Generic, TypeVar
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.scenario.formats.simgrid_zones import (
@@ -22,22 +23,40 @@ from paceline.simulator.scenario.formats.simgrid_zones import (
     around,
 )
 
+B = TypeVar("B")
 
-class Wires:
+
+class _Blocks(Generic[B]):
+    """Things numbered from 0 in the order of the file, kept as blocks of several."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._blocks: list[B] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def _append(self, block: B, count: int) -> None:
+        self._starts.append(self._count)
+        self._blocks.append(block)
+        self._count += count
+
+    def _block(self, number: int) -> tuple[int, B]:
+        at = bisect_right(self._starts, number) - 1
+        return self._starts[at], self._blocks[at]
+
+
+class Wires(_Blocks[tuple[PlatformLink, ...] | ClusterZone]):
     """All links by number, in the order of the file.
 
     `written`: numbers of those that have an element of their own, by name.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.written: dict[str, int] = {}
-        self._starts: list[int] = []
-        self._blocks: list[tuple[PlatformLink, ...] | ClusterZone] = []
         self._clusters: dict[str, ClusterZone] = {}
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
 
     def __getitem__(self, index: int) -> PlatformLink:
         if not 0 <= index < len(self):
@@ -82,37 +101,17 @@ class Wires:
             return block.flipped(number)
         return start + len(block) - 1 - (number - start)
 
-    def _append(self, block: tuple[PlatformLink, ...] | ClusterZone, count: int) -> None:
-        self._starts.append(self._count)
-        self._blocks.append(block)
-        self._count += count
 
-    def _block(self, number: int) -> tuple[int, tuple[PlatformLink, ...] | ClusterZone]:
-        at = bisect_right(self._starts, number) - 1
-        return self._starts[at], self._blocks[at]
-
-
-class HostNames:
+class HostNames(_Blocks[str | NumberedNames]):
     """The names of all hosts, in the order of the file; clusters' as ranges."""
 
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._blocks: list[str | NumberedNames] = []
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
     def __getitem__(self, place: int) -> str:
-        at = bisect_right(self._starts, place) - 1
-        block = self._blocks[at]
-        return block if isinstance(block, str) else block.name(place - self._starts[at])
+        start, block = self._block(place)
+        return block if isinstance(block, str) else block.name(place - start)
 
     def add(self, block: str | NumberedNames) -> None:
         """Add a host, or those of a cluster."""
-        self._starts.append(self._count)
-        self._blocks.append(block)
-        self._count += 1 if isinstance(block, str) else len(block)
+        self._append(block, 1 if isinstance(block, str) else len(block))
 
 
 @dataclass
