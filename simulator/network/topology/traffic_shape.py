@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from heapq import merge
 from itertools import groupby
 from math import inf, prod
-from typing import Protocol
 
 from paceline.simulator.distributions.law import Law
 from paceline.simulator.distributions.parametric import Exponential
@@ -14,14 +13,6 @@ from paceline.simulator.distributions.time_profile import TimeProfile
 
 Interval = tuple[float, float]
 """Start and end, in seconds."""
-
-
-class TimesInForce(Protocol):
-    """The intervals in which an outage or a load is in force, by seed."""
-
-    def of(self, seed: int) -> Iterator[Interval]:
-        """Yield the intervals in order of time; there may be infinitely many."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -57,6 +48,10 @@ class Alternating:
     def _draws(self, seed: int, which: int, law: Law) -> Iterator[float]:
         own = generator(seed, self.purpose, *self.key, which)
         return blocks(lambda n: law.sample(own, n))
+
+
+TimesInForce = Once | Alternating
+"""The intervals in which an outage or a load is in force, by seed, in order of time."""
 
 
 def failing(key: tuple[int, ...], between: float, repair: float) -> Alternating:
