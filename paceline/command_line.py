@@ -496,8 +496,7 @@ def _probe(  # noqa: PLR0913, PLR0917 - what may be measured
             progress=progress,
         )
     profile.write(where)
-    if out is None:
-        _note_name(where, PROFILE_FILE)
+    _note_name(where, PROFILE_FILE, out)
     summary = _torch("paceline.validate.calibration.terminal").probe
     said = f"{PROFILE}{where}"
     notes = profile.tables["calibration"]["notes"]
@@ -531,8 +530,7 @@ def _calibrate(  # noqa: PLR0913, PLR0917 - the contract's options
     with _progress("calibrating", "stages, left") as progress:
         result = module.calibrate(runs, base=base, allow_paths=allow_paths, progress=progress)
     where = result.profile.write(where, given=profile is not None, overwrite=overwrite)
-    if profile is None:
-        _note_name(where, PROFILE_FILE)
+    _note_name(where, PROFILE_FILE, profile)
     tables, said = _torch("paceline.validate.calibration.terminal").calibration, f"{PROFILE}{where}"
     _answer(as_json, result.json, lambda: [*tables(result), result.sentence, said], result.notes)
 
@@ -591,9 +589,9 @@ def _fit_loss(  # noqa: PLR0913, PLR0917 - what a log cannot say
     _answer(as_json, lambda: document, lambda: [*result.sentences, f"{OBJECTIVE}{where}"], notes)
 
 
-def _note_name(path: Path, usual: str) -> None:
-    """Say where a file goes if its usual name is taken."""
-    if path.name != usual:
+def _note_name(path: Path, usual: str, given: Path | None) -> None:
+    """Say where a file goes if none was given and its usual name is taken."""
+    if given is None and path.name != usual:
         _note(f"{path.with_name(usual)} holds something else: this goes to {path}")
 
 
@@ -659,8 +657,7 @@ def _report(
     from paceline.simulator.reports.page.page import report
 
     path = report(runs, out, overwrite)
-    if out is None:
-        _note_name(path, "report.html")
+    _note_name(path, "report.html", out)
     _answer(as_json, lambda: {"report": str(path)}, lambda: [f"{PAGE}{path}"])
 
 
