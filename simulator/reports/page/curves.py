@@ -79,11 +79,7 @@ def _traces(
     x = series.rounded(time)
     if len(values) > 1:
         band = series.rounded(high) + series.rounded(low)[::-1]
-        look = {
-            "fill": "toself",
-            "fillcolor": f"{line.colour}/0.15",
-            "line": {"width": 0},
-        }
+        look = {"fill": "toself", "fillcolor": f"{line.colour}/0.15", "line": {"width": 0}}
         traces.append(_trace(line, "lines", x + x[::-1], band, **look))
     seeds = " (%{customdata[0]:.3~g} to %{customdata[1]:.3~g})" if len(values) > 1 else ""
     ends = zip(series.rounded(low, 3), series.rounded(high, 3), strict=True)
@@ -132,10 +128,8 @@ def _vertical(
     if column == "loss" and shown.size:
         shown = in_picture(shown, first)
     shown = np.append(shown, [] if target is None else [target])
-    low, high = (
-        float(shown.min(initial=0 if not shown.size else np.inf)),
-        float(shown.max(initial=0)),
-    )
+    low = float(shown.min(initial=0 if not shown.size else np.inf))
+    high = float(shown.max(initial=0))
     margin = 0.05 * (high - low) or 1.0
     ranges: parts.Json = {"linear": [min(0.0, low) if low >= 0 else low - margin, high + margin]}
     positive = shown[shown > 0]
