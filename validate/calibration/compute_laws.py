@@ -85,16 +85,13 @@ def fit(
         notes += [f"{group} workers: {each}" if group else each for each in said]
     known = range(len(series)) if numbers is None else numbers
     notes += _group_notes(groups, usual, known)
+    bursts: dict[str, Any] | None = None
+    if slow:
+        factor = float(f"{slow.factor:.4g}")
+        bursts = {"factor": factor, "on": _quantity(slow.on), "off": _quantity(slow.off)}
     return FittedLaws(
         compute=laws[""],
-        bursts=slow
-        and {
-            "factor": float(f"{slow.factor:.4g}"),
-            "on": _quantity(slow.on),
-            "off": _quantity(slow.off),
-        }
-        if slow
-        else None,
+        bursts=bursts,
         group=[
             {"name": group, "workers": len(groups[group]), "compute": law}
             for group, law in laws.items()

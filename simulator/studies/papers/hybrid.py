@@ -40,7 +40,9 @@ class PaperTable:
 def _table(name: str, key: str) -> PaperTable:
     cells = (
         TableEntry(
-            *(row[key] for key in ("cell", "number", "scenario")),
+            row["cell"],
+            row["number"],
+            row["scenario"],
             row.get("step_size", 500),
             tuple(row.get("sets", ())),
         )
