@@ -92,8 +92,8 @@ class _PointPick(TypedDict):
 class _Sweep(PageDocument):  # without its rows, which are in sweep.csv
     vary: Annotated[dict[str, list[Any]], Field(min_length=1)]
     points: list[Table]
-    picks: list[_PointPick]
-    bounds: list[str]
+    picks: NotRequired[list[_PointPick]]
+    bounds: NotRequired[list[str]]
     loss_basis: NotRequired[str | None]
 
 

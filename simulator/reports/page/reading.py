@@ -104,6 +104,8 @@ def _read(path: Path, name: str) -> FoundRun:
         )
     if "sweep" in documents:
         documents["sweep"]["rows"] = _rows(path / "sweep.csv", documents["sweep"]["vary"])
+        if not documents["sweep"].keys() >= {"picks", "bounds"}:
+            raise InputError(f"{path / SWEEP}: of an earlier Paceline; repeat the sweep's command")
     return FoundRun(name, path, {}, **documents)
 
 
