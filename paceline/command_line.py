@@ -273,7 +273,8 @@ def _tune(  # noqa: PLR0913, PLR0917 - the contract's options
     objective: Annotated[
         str | None,
         typer.Option(
-            metavar="time-to-loss|loss-at-deadline|cost-to-loss|loss-at-budget|seconds-per-step",
+            metavar="time-to-loss|loss-at-deadline|cost-to-loss|loss-at-budget|loss-at-tokens"
+            "|seconds-per-step",
             help="Quantity to minimise; default: the time; without run.target_loss the loss; "
             "without a loss seconds per step.",
         ),

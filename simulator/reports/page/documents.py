@@ -65,6 +65,7 @@ class _Configuration(_Named, Estimated, InUnits):
     seeds: int
     reached: int
     stopped: str | None
+    basis: NotRequired[str | None]
 
 
 class _ChangedWorld(TypedDict):  # the scenario with one input changed
