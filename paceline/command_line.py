@@ -252,7 +252,8 @@ def _tune(
     scenario: str = SCENARIO,
     objective: str | None = typer.Option(
         None,
-        metavar="time-to-loss|loss-at-deadline|cost-to-loss|loss-at-budget|seconds-per-step",
+        metavar="time-to-loss|loss-at-deadline|cost-to-loss|loss-at-budget|loss-at-tokens"
+        "|seconds-per-step",
         help="Quantity to minimise; default: the time; without run.target_loss the loss; "
         "without a loss seconds per step.",
     ),

@@ -37,8 +37,7 @@ CODED = 48  # rounds after which a program whose codec lets it diverge has done 
 SEEN = 16  # ... and how often each entry was sent by then
 FINER, LEAST = 4.0, 1e-6  # steps in which limits are tried, and the last
 TOLERATED = 0.02  # of the loss, above its least, at the end
-_known: dict[str, Gains] = {}
-_stable: dict[str, float] = {}
+_goals: dict[str, Goal] = {}
 
 RunOne = Callable[[Scenario, Algorithm], Run]
 
@@ -61,17 +60,14 @@ def normalised(
         store.dump([scenario.table, algorithm.table, scenario.run.model_dump(mode="json")])
         + repr(program).encode()
     ).hexdigest()
-    if key not in _known:
-        _known[key] = _probed(scenario, algorithm, program, expected, run)
-    gains = _known[key]
-    expected = expect(scenario, algorithm, program, gains.apart)
-    found = goal(expected, gains, algorithm)
-    at = _at(algorithm, found.rate)
-    if coded(algorithm) and key not in _stable:
-        _stable[key] = _settled(scenario, at, found, run)
-    found = found.limited(_stable.get(key, 1.0))
-    update: dict[str, Any] = {"objective": found}
-    return scenario.model_copy(update=update), at
+    if key not in _goals:
+        gains = _probed(scenario, algorithm, program, expected, run)
+        found = goal(expect(scenario, algorithm, program, gains.apart), gains, algorithm)
+        if coded(algorithm):
+            found = found.limited(_settled(scenario, _at(algorithm, found.rate), found, run))
+        _goals[key] = found
+    update: dict[str, Any] = {"objective": _goals[key]}
+    return scenario.model_copy(update=update), _at(algorithm, _goals[key].rate)
 
 
 def coded(algorithm: Algorithm) -> bool:

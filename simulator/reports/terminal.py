@@ -79,15 +79,19 @@ def in_units(
 ) -> list[Table]:
     """A line per row in units of the trade; no table where none is set."""
     what, cells = units.cells(rows, target)
-    broken = {heading.replace(" (", "\n("): partial(_said, cell) for heading, cell in cells.items()}
+    broken = {
+        heading.replace(" (", "\n(").replace("-", "-\n"): partial(_said, cell)
+        for heading, cell in cells.items()
+    }
     table = _table(rows, {first or what: _named, **broken})
+    _whole_words(table.columns[0])
     for each in table.columns[1:]:
         each.no_wrap = True
     return [table] if cells else []
 
 
 def _said(cell: Cell, row: Row) -> str:
-    return _beneath(cell(row))
+    return cell(row).replace(" (", "\n").removesuffix(")")
 
 
 def _beneath(said: str) -> str:
@@ -272,12 +276,15 @@ def tune(result: "TuneResult") -> list[Table | str]:
         return f"{row['reached']} of {row['seeds']} seeds got there"
 
     usual = wording.usual(stated(row, "value") for row in rows)
+    based: dict[str, Cell] = {"basis": lambda row: row["basis"] or "-"}
+    based = based if any(row["basis"] for row in rows) else {}
     ranking = _table(
         rows,
         {
             "configuration": lambda row: row["label"],
             objective.says: value,
             usual: lambda row: wording.qualified(stated(row, "value"), objective.unit, usual),
+            **based,
             "seeds": lambda row: str(row["seeds"]),
             "": verdict,
         },
@@ -285,6 +292,8 @@ def tune(result: "TuneResult") -> list[Table | str]:
     for line, row in zip(ranking.rows, rows, strict=True):
         line.style = "bold" if row["label"] == result.simplest.candidate.label else None
     shown_tables = [ranking, *in_units(rows, first="configuration")]
+    if len(result.tradeoffs) > 1:
+        shown_tables.append(_tradeoffs(result.tradeoffs))
     if result.regret:
         columns: dict[str, Cell] = {"% above the best\nof these, with": lambda row: row["label"]}
         for what in dict.fromkeys(world["input"] for world in result.regret):
@@ -295,9 +304,24 @@ def tune(result: "TuneResult") -> list[Table | str]:
         shown_tables.append(_table(candidates, columns))
     for table in shown_tables:
         for column in table.columns:
-            column.no_wrap = column.header not in {table.columns[0].header, usual}
+            wraps = {table.columns[0].header, usual, "", *([objective.says] if based else [])}
+            column.no_wrap = column.header not in wraps
             _whole_words(column)
     return [*shown_tables, *costs.notes(result.regret)]
+
+
+def _tradeoffs(rows: Sequence[Row]) -> Table:
+    """What less time costs in loss after as many tokens."""
+    columns: dict[str, Cell] = {
+        "less time for more loss": lambda row: row["label"],
+        "loss": lambda row: f"{row['loss_above']:+.2%}",
+        "95 %": lambda row: " to ".join(f"{end:+.2%}" for end in row["ci95"] or ()) or "-",
+        "days": lambda row: number(row["days"]),
+        "saved": lambda row: number(row["days_saved"]),
+    }
+    if math.isfinite(rows[0]["cost_saved"]):
+        columns["cost saved"] = lambda row: number(row["cost_saved"])
+    return _table(rows, columns)
 
 
 def _regret(worlds: Sequence[Row], row: Row) -> str:

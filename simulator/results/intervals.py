@@ -18,6 +18,7 @@ ROUNDING = 1e-9  # relative differences up to this are floating-point error
 MEAN, MEDIAN = "mean", "median"
 ONE_SEED, SAME, NEVER = "one seed", "same with every seed", "no value with some seed"
 """Bases of estimates without an interval."""
+MODEL = "the model"  # in the basis of an interval that holds the error of a model of the loss, too
 HEAVY = (
     "some random times have no finite variance, so that a few runs do not bound their mean: times "
     "are medians over seeds"
@@ -144,19 +145,60 @@ def estimand(samples: Iterable[Values], *, heavy: bool = False) -> str:
     return MEDIAN if heavy or any(each.of == MEDIAN for each in found) else MEAN
 
 
-def exceeds(one: Values, other: Values, *, heavy: bool = False, of: str = MEAN) -> bool:
+def widened(found: Estimate, drawn: Values | None) -> Estimate:
+    """Add to an estimate's interval, in quadrature, draws of its value by a model that may err.
+
+    Of logarithms, where all is positive. None: only chance errs. Of one seed there is no interval.
+    """
+    if drawn is None or not (found.interval or found.exact) or not math.isfinite(found.value):
+        return found
+    tails = (1 - LEVEL) / 2, (1 + LEVEL) / 2
+    ends = np.array([found.span, np.quantile(drawn, tails, method="inverted_cdf")])
+    logs = found.value > 0 and bool((ends > 0).all())
+    away = np.log(ends / found.value) if logs else ends - found.value
+    down, up = np.hypot(*np.maximum(away * [-1, 1], 0.0)).tolist()
+    low, high = found.value - down, found.value + up
+    if logs:
+        low, high = found.value * math.exp(-down), found.value * float(np.exp(up))
+    basis = MODEL if found.exact else f"{found.basis} and {MODEL}"
+    of_mean = (low, high) if found.of_mean or found.exact else None
+    return Estimate(found.value, found.of, (low, high), found.level or LEVEL, basis, of_mean)
+
+
+def exceeds(
+    one: Values,
+    other: Values,
+    *,
+    heavy: bool = False,
+    of: str = MEAN,
+    errors: np.ndarray | None = None,
+) -> bool:
     """Whether `one` is known, at `LEVEL`, to exceed `other` in its mean or median, as `of` says.
 
     Both are paired seed by seed. Medians are compared by the logarithms of their ratios, which
     have no heavy tails; `heavy`: from six seeds on by the sign test, which assumes nothing.
+    `errors`: draws of the logarithm of what their ratio may be wrong by, nan where nothing is
+    compared; they add to what seeds leave open.
     """
     x, y = np.asarray(one, dtype=float), np.asarray(other, dtype=float)
+    if errors is not None and not _beyond(x, y, errors):
+        return False
     by_sign = difference(x, y, heavy=True)
     if by_sign.exact or (heavy and by_sign.certain):
         return by_sign.above(0.0)
     if (heavy or of == MEDIAN) and (x > 0).all() and (y > 0).all():
         return signed(np.log(x) - np.log(y), scale=1.0).above(0.0)
     return difference(x, y, heavy=heavy).above(0.0)
+
+
+def _beyond(x: np.ndarray, y: np.ndarray, errors: np.ndarray) -> bool:
+    """Whether `x` exceeds `y` by more than seeds and a model's errors together may make up for."""
+    known = errors[~np.isnan(errors)]
+    if 2 * known.size < errors.size or not (np.minimum(x, y) > 0).all():
+        return False
+    gap = signed(np.log(x) - np.log(y), scale=1.0)
+    down = max(-float(np.quantile(known, (1 - LEVEL) / 2, method="inverted_cdf")), 0.0)
+    return gap.value > math.hypot(gap.value - gap.span[0], down)
 
 
 def signed(values: Values, *, heavy: bool = False, scale: float = 0.0) -> Estimate:

@@ -7,14 +7,16 @@ must support, so that it is false with at most 5 % however many others there are
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
 
 import numpy as np
 
 from paceline.simulator.results import intervals
 
-MARGIN = 0.05  # alternatives known to differ by less are equivalent
+MARGIN = 0.05  # times, prices or tokens known to differ by less are equivalent; and other scores
 POWER = 0.9  # probability with which the estimated number of seeds settles a comparison
 MOST = 1000  # seeds; more are not estimated, as no simulation of them is worth its while
 FEWEST_BY_ORDER = 6  # seeds with which the sign test can tell anything at `LEVEL`
@@ -29,9 +31,10 @@ class Order:
 
     `best`: the label with the lowest of `estimates` or, where no alternative has a score with every
     seed, the one that most often has. `worse`: those known to be worse than it at 95 %;
-    `equivalent`: those known to be within `MARGIN` of it, worse or not; `unsettled`: those that are
+    `equivalent`: those known to be within `margin` of it, worse or not; `unsettled`: those that are
     neither. `of`: what is estimated, the mean or the median. `seeds`: about as many in all settle
-    what is unsettled; None where nothing is, where nothing can be said, or beyond `MOST`.
+    what is unsettled; None where nothing is, where nothing can be said, or beyond `MOST`. `model`:
+    whether seeds alone would settle some of it, and the error of a model of the loss does not.
     """
 
     best: str
@@ -41,6 +44,8 @@ class Order:
     equivalent: list[str]
     unsettled: list[str]
     seeds: int | None
+    model: bool = False
+    margin: float = MARGIN
 
     @property
     def open(self) -> list[str]:
@@ -58,43 +63,69 @@ class Order:
         return self.estimates[label].value if label in self.estimates else math.inf
 
 
-def order(
+def order(  # noqa: PLR0913 - what is known of the scores
     scores: Mapping[str, Values],
     at_least: Mapping[str, Values] | None = None,
     *,
     exact: bool = False,
     heavy: bool = False,
     best: str | None = None,
+    factors: Mapping[str, np.ndarray] = MappingProxyType({}),
+    margin: float = MARGIN,
 ) -> Order:
     """Return the order of alternatives by their `scores` with the same seeds.
 
     A score is infinite where a seed has none, such as a time to a target that was never reached;
     `at_least` then bounds it from below. `exact`: nothing is random, so that one seed tells all.
     `heavy`: no variance is known to exist; see `intervals`. `best`: the first, if that is known.
+    `factors`: draws of what the scores may be wrong by, joint over alternatives. Others may have
+    the first of the seeds alone. `margin`: relative difference up to which they are equivalent.
     """
     values = {label: _twice(each, exact) for label, each in scores.items()}
     whole = {label: each for label, each in values.items() if np.isfinite(each).all()}
     if not whole or (best is not None and best not in whole):
         return _by_count(values, best)
-    of = intervals.estimand(whole.values(), heavy=heavy)
+    full = max(each.size for each in whole.values())
+    of = intervals.estimand((x for x in whole.values() if x.size == full), heavy=heavy)
     found = {label: intervals.estimate(each, heavy=heavy, of=of) for label, each in whole.items()}
     best = best or min(found, key=lambda label: found[label].value)
-    first = values[best]
-    worse, equivalent, unsettled, needed = [], [], [], []
+    for label in factors.keys() & found.keys():
+        found[label] = intervals.widened(found[label], found[label].value * factors[label])
+    worse, equivalent, unsettled, needed, model = [], [], [], [], False
     for label in (each for each in values if each != best):
+        first = values[best][: values[label].size]
+        wrong = _apart(factors, label, best)
         bounds = _twice((at_least or {}).get(label, first), exact)
         other = whole.get(label, np.where(np.isfinite(values[label]), values[label], bounds))
         other = np.where(np.abs(other - first) <= intervals.ROUNDING * np.abs(first), first, other)
         never = np.isinf(other).any()  # with some seed
-        if never or intervals.exceeds(other, first, heavy=heavy, of=of):
+        exceeds = partial(intervals.exceeds, heavy=heavy, of=of)
+        compared = partial(_compared, first, other, margin, exceeds)
+        beyond, near = compared(wrong)
+        if never or beyond:
             worse.append(label)
-        if label in whole and _equivalent(first, other, heavy, of):
+        if label in whole and near:
             equivalent.append(label)
         elif label not in worse:
             unsettled.append(label)
+            model |= wrong is not None and any(compared(None))
             needed.append(_needed(first, other, heavy, of) if label in whole else None)
-    settle = None if None in needed else max(filter(None, needed), default=None)
-    return Order(best, of, found, worse, equivalent, unsettled, settle)
+    settle = None if None in needed or model else max(filter(None, needed), default=None)
+    return Order(best, of, found, worse, equivalent, unsettled, settle, model, margin)
+
+
+def within(margin: float) -> str:
+    """Say by how much alternatives may differ that are equivalent."""
+    return f"within {100 * margin:.2g} %"
+
+
+def _apart(factors: Mapping[str, np.ndarray], one: str, other: str) -> np.ndarray | None:
+    """Draw the logarithm of what a ratio may be wrong by; nan where neither has a score."""
+    if not {one, other} <= factors.keys():
+        return None
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found: np.ndarray = np.log(factors[one]) - np.log(factors[other])
+    return found
 
 
 def _twice(values: Values, exact: bool) -> np.ndarray:
@@ -103,14 +134,23 @@ def _twice(values: Values, exact: bool) -> np.ndarray:
     return np.repeat(found, 2) if exact and found.size == 1 else found
 
 
-def _equivalent(one: np.ndarray, other: np.ndarray, heavy: bool, of: str) -> bool:
-    """Whether each is known to be less than 1 + `MARGIN` times the other (two one-sided tests)."""
+def _compared(
+    one: np.ndarray,
+    other: np.ndarray,
+    margin: float,
+    exceeds: Callable[..., bool],
+    errors: np.ndarray | None,
+) -> tuple[bool, bool]:
+    """Whether the other is known to be larger, and each less than 1 + `margin` times the other.
+
+    The latter by two one-sided tests.
+    """
+    larger, wide = exceeds(other, one, errors=errors), 1 + margin
     if np.array_equal(one, other):
-        return one.size > 1
-    wide = 1 + MARGIN
-    return intervals.exceeds(wide * one, other, heavy=heavy, of=of) and intervals.exceeds(
-        wide * other, one, heavy=heavy, of=of
-    )
+        one = other = np.ones_like(one)
+    opposite = None if errors is None else -errors
+    near = exceeds(wide * one, other, errors=opposite)
+    return larger, near and exceeds(wide * other, one, errors=errors)
 
 
 def _by_count(values: Scores, best: str | None) -> Order:

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from paceline.simulator.programs.program import BOUND
-from paceline.simulator.results import wording
+from paceline.simulator.results import loss_model, wording
 from paceline.simulator.results.divergence import diverged
-from paceline.simulator.results.order import MARGIN, MOST, Order, order
+from paceline.simulator.results.loss_model import NO_MODELS, Models
+from paceline.simulator.results.order import MARGIN, MOST, Order, order, within
 from paceline.simulator.results.statistics import (
     Groups,
     crossing,
@@ -24,17 +25,21 @@ ENOUGH = 8  # seeds to ask for where one says nothing
 Bases = Mapping[str, str | None]
 NO_BASES: Bases = {}
 GUESS = "The best guess is"
-WITHIN = f"within {100 * MARGIN:g} %"
+UNCERTAIN = (
+    "more seeds would not decide, as the difference is within the error of the loss: a run of your "
+    "own with local steps would narrow that (`paceline fit-loss`)"
+)
 ONE_SEED = f"one seed cannot tell chance from merit; run more, such as --seeds {ENOUGH}"
 
 
-def pick(
+def pick(  # noqa: PLR0913 - what is known of the runs
     groups: Groups,
     target: float | None,
     *,
     heavy: bool = False,
     exact: bool = False,
     bases: Bases = NO_BASES,
+    models: Models = NO_MODELS,
 ) -> dict[str, Any]:
     """Say which algorithm to use, and whether it is known to be the best.
 
@@ -43,13 +48,17 @@ def pick(
     one that reached it most often. Otherwise the lowest mean loss at the end of the shortest run;
     without a loss, the fewest seconds per step. Algorithms that stall with some seed are out, and
     so are bounds, whose workers never meet; `label` is None where none is left. `exact`: nothing is
-    random, so that one seed tells all. `bases`: what the loss is the loss of, by label. The
-    keys are those of `verdict`, `measure` and `sentence`.
+    random, so that one seed tells all. `bases`: what the loss is the loss of, by label; `models`:
+    of losses whose error adds to what seeds leave open. The keys are those of `verdict`, `measure`
+    and `sentence`.
     """
     stalled = [label for label, runs in groups.items() if any(run.stall for run in runs)]
     bounds = [label for label, runs in groups.items() if runs and runs[0].bound]
     left = {label: runs for label, runs in groups.items() if label not in (*stalled, *bounds)}
-    picked = _pick(left, target, heavy, exact, bases) if left else _nothing(all_stall=not bounds)
+    known = {label: models[label] for label in left if label in models}
+    picked = (
+        _pick(left, target, heavy, exact, bases, known) if left else _nothing(all_stall=not bounds)
+    )
     if stalled and left:
         picked["sentence"] += f" Out, as standing still for good: {', '.join(stalled)}."
     if bounds:
@@ -65,6 +74,7 @@ def _nothing(all_stall: bool) -> dict[str, Any]:
         "alternatives": [],
         "ties": [],
         "not_separated": [],
+        "margin": MARGIN,
         "seeds_to_decide": None,
         "measure": "stalled",
         "value": None,
@@ -73,8 +83,8 @@ def _nothing(all_stall: bool) -> dict[str, Any]:
     }
 
 
-def _pick(
-    groups: Groups, target: float | None, heavy: bool, exact: bool, bases: Bases
+def _pick(  # noqa: PLR0913, PLR0917 - as `pick`
+    groups: Groups, target: float | None, heavy: bool, exact: bool, bases: Bases, models: Models
 ) -> dict[str, Any]:
     """Pick among the algorithms that may be picked."""
     if target is not None:
@@ -83,7 +93,8 @@ def _pick(
             label: [np.inf if diverged(run) else run.duration for run in runs]
             for label, runs in groups.items()
         }
-        found = order(times, ran, heavy=heavy, exact=exact)
+        factors = {k: loss_model.to_target(each, groups[k], target) for k, each in models.items()}
+        found = order(times, ran, heavy=heavy, exact=exact, factors=factors)
         if found.estimates:
             what = f"loss {target:g} after"
             return _said(found, times, "time_to_target", what, "s", exact, bases)
@@ -97,7 +108,11 @@ def _pick(
         }
         missed = "" if target is None else f"No algorithm reached loss {target:g}. "
         what = f"loss at {human(end)}, where the shortest run ends:"
-        picked = _said(order(gone, gone, exact=exact), losses, "loss", what, "", exact, bases)
+        factors = {k: loss_model.of_loss(each, groups[k], end) for k, each in models.items()}
+        worth = (loss_model.worth(each, groups[k], end) for k, each in models.items())
+        near = min(worth, default=MARGIN)
+        found = order(gone, gone, exact=exact, factors=factors, margin=near)
+        picked = _said(found, losses, "loss", what, "", exact, bases)
         return picked | {"sentence": missed + picked["sentence"]}
     paces = {label: [*map(seconds_per_step, runs)] for label, runs in groups.items()}
     what = "fewest seconds per step (nothing is said of loss):"
@@ -119,7 +134,7 @@ def _said(  # noqa: PLR0913, PLR0917 - the parts of a sentence
         doubt = headline(verdict(found))
         said = f"{doubt}. {GUESS} {said}; {outlook(found, seeds, exact)}"
     elif others:
-        near = f", equivalent {WITHIN}" if others[0] in found.equivalent else ""
+        near = f", equivalent {within(found.margin)}" if others[0] in found.equivalent else ""
         said += f"; next is {others[0]}, {say(found.value(others[0]))}{near}"
     elif len(scores) > 1:
         said += "; no other got there with every seed"
@@ -147,8 +162,8 @@ def verdict(found: Order) -> dict[str, Any]:
 
     `label`: the best; `decided`: whether it is known at 95 % to be better than every other;
     `alternatives`: those of which that is not known, best first; `ties`: those known to be
-    equivalent to it (within `order.MARGIN`), better or not; `not_separated`: those of which neither
-    is known; `seeds_to_decide`: about as many seeds in all would decide, None if unknown or
+    equivalent to it (within `margin`, a share), better or not; `not_separated`: those of which
+    neither is known; `seeds_to_decide`: about as many seeds in all would decide, None if unknown or
     above `order.MOST`; `value`: the score, with the keys of its interval.
     """
     value = found.estimates.get(found.best)
@@ -158,6 +173,7 @@ def verdict(found: Order) -> dict[str, Any]:
         "alternatives": sorted(found.open, key=found.value),
         "ties": found.equivalent,
         "not_separated": found.unsettled,
+        "margin": found.margin,
         "seeds_to_decide": found.seeds,
         **({"value": value.value, **value.beside_value()} if value else {}),
     }
@@ -205,7 +221,10 @@ def outlook(found: Order, seeds: int, exact: bool = False) -> str:
         return ONE_SEED
     if not found.unsettled:
         are, one = ("is", "either") if len(found.open) == 1 else ("are", "any of them")
-        return f"{all_of(found.open)} {are} equivalent ({WITHIN}), so that {one} will do"
+        near = within(found.margin)
+        return f"{all_of(found.open)} {are} equivalent ({near}), so that {one} will do"
+    if found.model:
+        return UNCERTAIN
     short = [label for label in found.unsettled if label not in found.estimates]
     if short:
         return f"{all_of(short)} did not get there with every seed, and longer runs would decide"

@@ -15,8 +15,11 @@ from typing import Any
 import numpy as np
 
 from paceline.simulator.inputs import untrusted
+from paceline.simulator.network import tcp
+from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.results import extrapolation, statistics
 from paceline.simulator.results.run import Run
+from paceline.simulator.results.statistics import human, number, said
 from paceline.simulator.scenario.overhead import ModelError
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
@@ -134,6 +137,8 @@ def ideal(scenario: Scenario, share: float) -> list[str]:
     )
     if scenario.calibration or network.transport != "ideal" or not limited or share < TELLING:
         return []
+    if slower := _windowed(scenario):
+        return [slower]
     known = transport()
     typical, most = (f"{100 * known[each]:.0f} %" for each in ("longer", "most"))
     return [
@@ -141,6 +146,24 @@ def ideal(scenario: Scenario, share: float) -> list[str]:
         f"{known['cells']} measured conditions, {most} at the 95th percentile "
         '(docs/transport.md); network.transport = "tcp" models it'
     ]
+
+
+def _windowed(scenario: Scenario) -> str | None:
+    """Say how much longer TCP's window makes it, where a link has more in flight than that."""
+    links, workers = ClosedForm(scenario), scenario.cluster.workers
+    hops = [links.link(rank, (rank + 1) % workers) for rank in range(workers)]
+    link = max(hops, key=lambda each: each.bandwidth * each.latency)
+    trip, window = 2 * link.latency, tcp.WINDOW * scenario.network.sockets
+    times = link.bandwidth * trip / window
+    if times <= 1 or times == inf:
+        return None
+    rate, given = (said(each, "B/s") for each in (window / trip, link.bandwidth))
+    return (
+        f"ideal links: over TCP a connection has at most {said(window, 'B')} in flight, which over "
+        f"a round trip of {human(trip)} is {rate} of the link's {given}, so that collectives take "
+        f'up to {number(times)} times as long; network.transport = "tcp" models it, and '
+        "network.sockets several connections (docs/transport.md)"
+    )
 
 
 FITTED = "standard errors of the profile, which was fitted to this program under such conditions"

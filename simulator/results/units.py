@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from paceline.simulator.cluster import prices
-from paceline.simulator.results import intervals, wording
+from paceline.simulator.results import intervals, loss_model, wording
+from paceline.simulator.results.loss_model import LossModel
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import at, crossing, estimated, said
 from paceline.simulator.scenario.scenario import Scenario
@@ -60,28 +61,49 @@ def used(scenario: Scenario, run: Run, time: float) -> dict[str, float]:
     return found | (dict.fromkeys(found.keys() - {*RATES}, inf) if time == inf else {})
 
 
-def summary(scenario: Scenario, runs: Sequence[Run]) -> dict[str, Any]:
-    """Return what the runs of an algorithm use, one per seed: as `told`, and `to_target`."""
+def summary(
+    scenario: Scenario, runs: Sequence[Run], model: LossModel | None = None
+) -> dict[str, Any]:
+    """Return what the runs of an algorithm use, one per seed: as `told`, and `to_target`.
+
+    `model`: of the loss, whose error adds to the intervals of amounts up to the target.
+    """
     target, heavy = scenario.run.target_loss, scenario.heavy_tailed
     there = [] if target is None else [used(scenario, run, crossing(run, target)) for run in runs]
     whole = [used(scenario, run, run.duration) for run in runs]
     found = told(whole, scenario.cost.currency, heavy=heavy)
-    return found | {"to_target": _amounts(there, heavy) if there else None}
+    factors = loss_model.to_target(model, runs, target) if model and target is not None else None
+    return found | {"to_target": _amounts(there, heavy, factors) if there else None}
 
 
-def told(seeds: Sequence[Used], currency: str | None, *, heavy: bool) -> dict[str, Any]:
-    """Return means over seeds of `cost` and `RATES`, and estimates of all `used`; None: not set."""
+def told(
+    seeds: Sequence[Used],
+    currency: str | None,
+    *,
+    heavy: bool,
+    factors: np.ndarray | None = None,
+) -> dict[str, Any]:
+    """Return means over seeds of `cost` and `RATES`, and estimates of all `used`; None: not set.
+
+    `factors`: draws of what the amounts used may be wrong by.
+    """
     means = {
         key: float(np.mean([each[key] for each in seeds])) if key in seeds[0] else None
         for key in (*RATES, "cost")
     }
-    return means | {"currency": currency, "used": _amounts(seeds, heavy)}
+    return means | {"currency": currency, "used": _amounts(seeds, heavy, factors)}
 
 
-def _amounts(seeds: Sequence[Used], heavy: bool) -> dict[str, Any] | None:
+def _amounts(
+    seeds: Sequence[Used], heavy: bool, factors: np.ndarray | None = None
+) -> dict[str, Any] | None:
     every = {key: [each[key] for each in seeds] for key in seeds[0] if key not in RATES}
-    found = {k: estimated(v, intervals.positive(v, heavy=heavy)) for k, v in every.items()}
-    return found or None
+
+    def estimate(values: Sequence[float]) -> intervals.Estimate:
+        found = intervals.positive(values, heavy=heavy)
+        return found if factors is None else intervals.widened(found, found.value * factors)
+
+    return {key: estimated(values, estimate(values)) for key, values in every.items()} or None
 
 
 def cells(rows: Sequence[Row], target: float | None = None) -> tuple[str, dict[str, Cell]]:
@@ -100,8 +122,9 @@ def cells(rows: Sequence[Row], target: float | None = None) -> tuple[str, dict[s
 
 
 def _cell(key: str, unit: str, until: str, row: Row) -> str:
-    """Format a value for reading, a cost with its interval."""
+    """Format a value for reading: a cost with its interval, days with that of a model of loss."""
     amount = (row.get(until) or {}).get(key) or {"mean": row.get(key) if key in RATES else None}
-    if key == "cost" and amount["mean"] is not None:
+    modelled = key == "days" and amount.get("basis", "").endswith(intervals.MODEL)
+    if (key == "cost" or modelled) and amount["mean"] is not None:
         return wording.cell(intervals.stated(amount), "")
     return said(amount["mean"], unit)

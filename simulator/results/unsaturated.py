@@ -1,4 +1,4 @@
-"""Unsaturated lines of the network, whose bandwidth cannot change the answer; and outages.
+"""Limits that do not bind: lines never saturated, and delays too short to hide; and outages.
 
 Rates are max-min fair: a flow is held back by its own limit (a TCP window, slow start) or by a
 saturated line. So more bandwidth on a line that was never saturated changes no rate, and no time.
@@ -7,12 +7,17 @@ saturated line. So more bandwidth on a line that was never saturated changes no 
 import re
 from collections import Counter
 from collections.abc import Sequence
+from math import ceil
 
 from paceline.simulator.results import usage
 from paceline.simulator.results.run import Run
-from paceline.simulator.results.saturation import CARD
+from paceline.simulator.results.saturation import CARD, held_share
+from paceline.simulator.results.statistics import Groups, breakdown, human
 from paceline.simulator.scenario.scenario import Scenario
 
+LATE = ("overlap", "delay")  # parameters, in steps, by which averages may be late
+TELLING = 0.05  # share of the time, waiting for those, from which it is worth a note
+BUSY = 0.9  # of the time
 FEW = 3  # names in a note
 ENDS = re.compile("<?->")
 
@@ -46,6 +51,28 @@ def notes(scenario: Scenario, runs: Sequence[Run]) -> list[str]:
     if said:
         what = "; ".join(said)
         found.append(f"never saturated, so that more bandwidth there changes nothing: {what}")
+    return found
+
+
+def unhidden(scenario: Scenario, groups: Groups) -> list[str]:
+    """Say whose averages may be too little late to hide what they take."""
+    found = []
+    for algorithm in scenario.algorithm:
+        runs, given = groups[algorithm.label], algorithm.parameters
+        key = next((each for each in LATE if type(given.get(each)) is int), None)
+        means = sum(sum(run.staleness.values()) for run in runs)
+        if key is None or not means or breakdown(runs)["communicate"] < TELLING:
+            continue
+        workers, times = scenario.cluster.workers, [run.seconds for run in runs]
+        wait = sum(each["communicate"] for each in times) * workers / means
+        step = sum(each["compute"] for each in times) / sum(run.steps for run in runs)
+        remedy = f"about {key} = {given[key] + ceil(wait / step)} would hide it"
+        if (held_share(scenario, algorithm, runs) or 0.0) > BUSY:
+            remedy = "nothing hides that, as the links are busy nearly all the time"
+        found.append(
+            f"{algorithm.label}: {key} = {given[key]} hides {human(given[key] * step)} of each "
+            f"average, and workers wait {human(wait)} for the rest; {remedy}"
+        )
     return found
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 
-from paceline.simulator.results.intervals import LEVEL, MEAN, MEDIAN, Estimate
+from paceline.simulator.results.intervals import LEVEL, MEAN, MEDIAN, MODEL, Estimate
 from paceline.simulator.results.statistics import number, time_unit
 
 USUAL = "95 %"
@@ -17,7 +17,8 @@ def sentence(found: Estimate, unit: str, seeds: int) -> str:
     """
     if found.interval is None:
         return f" (median of {seeds} seeds)" if found.of == MEDIAN and seeds > 1 else ""
-    return f" ({found.of}, {level(found)}: {ends(found, unit)}, {seeds} seeds)"
+    model = f" and the error of {MODEL}" * found.basis.endswith(MODEL)
+    return f" ({found.of}, {level(found)}: {ends(found, unit)}, {seeds} seeds{model})"
 
 
 def on(basis: str | None) -> str:

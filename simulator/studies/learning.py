@@ -1,6 +1,6 @@
 """What a learning curve says beside a run: penalties for `theory`, and intervals of the loss."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import exp, inf, isfinite, log
 from typing import Any
@@ -10,9 +10,16 @@ import numpy as np
 from paceline.simulator.engines.dispatch import run_seeds, taken
 from paceline.simulator.load.load import Programs, known_programs
 from paceline.simulator.objectives.learning_curve.evidence import Z90
-from paceline.simulator.objectives.learning_curve.objective import Expected, expect, mechanism
+from paceline.simulator.objectives.learning_curve.objective import (
+    Expected,
+    expect,
+    mechanism,
+    size,
+)
+from paceline.simulator.results import loss_model
+from paceline.simulator.results.pick import all_of
 from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import crossing
+from paceline.simulator.results.statistics import Groups, crossing
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.scenario.tables import LearningCurve
 
@@ -37,9 +44,9 @@ def expected(
     ]
     ratios = [loss / float(found.parallel(step)) for loss, step in ends if step and isfinite(loss)]
     ratio = log(sum(ratios) / len(ratios)) if ratios else inf
-    return replace(
-        found, log_ratio=ratio, sd=float(np.hypot(found.sd, mechanism()["share"] * ratio))
-    )
+    share, place = mechanism()["share"] * ratio, (found.workers, found.period, size(scenario))
+    parts = {**found.parts, (f"ratio of {algorithm.name}", place): share}
+    return replace(found, log_ratio=ratio, sd=float(np.hypot(found.sd, share)), parts=parts)
 
 
 def penalties(scenario: Scenario, programs: Programs = None) -> list[dict[str, Any]]:
@@ -65,39 +72,55 @@ def penalties(scenario: Scenario, programs: Programs = None) -> list[dict[str, A
     return rows
 
 
+def models(scenario: Scenario, groups: Groups, programs: Programs = None) -> dict[str, Expected]:
+    """Return what the loss of each algorithm of a learning curve may miss, by label."""
+    if not isinstance(scenario.objective, LearningCurve):
+        return {}
+    found = {
+        each.label: expected(scenario, each, groups[each.label], programs)
+        for each in scenario.algorithm
+        if each.label in groups
+    }
+    return {label: each for label, each in found.items() if isfinite(each.sd)}
+
+
+def notes(known: Mapping[str, tuple[str, Sequence[str]]]) -> list[str]:
+    """Say in a sentence on what losses rest; `known`: basis and why it is that, by label."""
+    labels: dict[str, list[str]] = {}
+    for label, (basis, why) in known.items():
+        said = f"{basis} ({'; '.join(why)})" if why else basis
+        labels.setdefault(said, []).append(label)
+    rest = "; ".join(f"{said}: {all_of(own)}" for said, own in labels.items())
+    return [f"what losses rest on: {rest}"] if rest else []
+
+
 def intervals(
-    scenario: Scenario,
-    algorithm: Algorithm,
+    model: Expected | None,
     runs: Sequence[Run],
     stated: dict[str, list[float] | None],
-    programs: Programs = None,
+    target: float | None,
 ) -> dict[str, list[float] | None]:
     """Return 90 % intervals of the last loss and of the time to the target.
 
     Curve, critical batch and penalty are drawn together, and each draw is one of the runs, so that
     the spread over seeds is in it. `stated`: intervals of times by the model of times, which add.
     """
-    known = expected(scenario, algorithm, runs, programs)
-    if not isfinite(known.sd):
+    if model is None:
         return {**stated, "loss": None}
-    steps = [np.array(run.curve["step"]) for run in runs]
-    factors = [known.factors(each) for each in steps]
-    lasts = [
-        runs[draw % len(runs)].curve["loss"][-1] * factors[draw % len(runs)][draw, -1]
-        for draw in range(len(factors[0]))
-    ]
-    found: dict[str, list[float] | None] = {"loss": [*map(float, np.quantile(lasts, ENDS))]}
-    target = scenario.run.target_loss
+    many = len(runs)
+
+    def of_runs(values: Sequence[float], factors: np.ndarray) -> list[float]:
+        drawn = factors * [values[draw % many] for draw in range(len(factors))]
+        return [*map(float, np.quantile(drawn, ENDS, method="inverted_cdf"))]
+
+    lasts = [run.curve["loss"][-1] for run in runs]
+    found: dict[str, list[float] | None] = {"loss": of_runs(lasts, loss_model.of_loss(model, runs))}
     if target is None:
         return {**stated, **found}
-    times = []
-    for draw in range(len(factors[0])):
-        run, own = runs[draw % len(runs)], factors[draw % len(runs)][draw]
-        curve = run.curve | {"loss": (np.array(run.curve["loss"]) * own).tolist()}
-        times.append(crossing(replace(run, curve=curve), target))
-    low, high = np.quantile(times, ENDS, method="inverted_cdf")
-    centre = sum(crossing(run, target) for run in runs) / len(runs)
-    within = stated.get("time_to_target")
+    times = [crossing(run, target) for run in runs]
+    until = times if any(map(isfinite, times)) else [run.duration for run in runs]
+    low, high = of_runs(until, loss_model.to_target(model, runs, target))
+    centre, within = sum(times) / many, stated.get("time_to_target")
     if within and 0 < centre < inf:
         low, high = (
             centre * exp(side * np.hypot(log(centre / end), log(centre / other)))

@@ -10,6 +10,7 @@ import numpy as np
 from paceline.simulator.cluster.workers import ideal_rate
 from paceline.simulator.objectives import plugins
 from paceline.simulator.objectives.basis import bases
+from paceline.simulator.objectives.learning_curve.objective import Expected
 from paceline.simulator.programs import catalogue
 from paceline.simulator.results import (
     bottleneck,
@@ -73,7 +74,8 @@ class Result:
             ideal_rate=ideal_rate(scenario),
             heavy=scenario.heavy_tailed,
         )
-        summary |= units.summary(scenario, runs)
+        known = self._models.get(algorithm.label)
+        summary |= units.summary(scenario, runs, known)
         named = {
             "label": algorithm.label,
             "name": algorithm.name,
@@ -99,12 +101,17 @@ class Result:
             )
             found["interval90_basis"] = prediction_interval.basis(scenario, model)
         if isinstance(scenario.objective, LearningCurve):
-            stated = learning.intervals(scenario, algorithm, runs, stated)
+            stated = learning.intervals(known, runs, stated, scenario.run.target_loss)
         if stated:
             found["interval90"] = stated
         for quantity, interval in stated.items():
             summary[quantity] = summary[quantity] | {"interval90": interval}
         return named | dict(statistics.jsonable(summary | found))
+
+    @cached_property
+    def _models(self) -> dict[str, Expected]:
+        """What the loss of each algorithm of a learning curve may miss, by label."""
+        return learning.models(self.scenario, self.groups)
 
     @cached_property
     def _unfitted(self) -> dict[str, Unfitted | None]:
@@ -157,6 +164,7 @@ class Result:
             heavy=scenario.heavy_tailed,
             exact=deterministic(scenario),
             bases=bases(scenario),
+            models=self._models,
         )
         return dict(statistics.jsonable(found))
 
@@ -165,7 +173,9 @@ class Result:
         """Warnings and explanations for readers of the numbers."""
         return [
             *statistics.notes(self.groups),
+            *learning.notes({k: (each.basis, each.why) for k, each in self._models.items()}),
             *unsaturated.notes(self.scenario, self.runs),
+            *unsaturated.unhidden(self.scenario, self.groups),
             *extrapolation.notes(self.scenario, self.groups),
             *prediction_interval.notes(self._unfitted),
             *prediction_interval.ideal(self.scenario, max(self._communicating.values())),

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import tomllib
 
 import numpy as np
@@ -11,13 +12,16 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from paceline.command_line import app
+from paceline.simulator.engines import normalisation
 from paceline.simulator.engines.dispatch import run_seeds, taken
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
+from paceline.simulator.objectives.learning_curve import evidence
 from paceline.simulator.objectives.learning_curve.objective import expect
 from paceline.simulator.programs import catalogue
 from paceline.simulator.studies.learning import penalties
 from paceline.simulator.studies.simulate import simulate
+from paceline.simulator.studies.tune.tune import tune
 from tests.helpers.programs import ROWS, called, cases
 
 CLOSE = 1e-3
@@ -238,7 +242,116 @@ def test_what_is_not_known_widens_the_interval():
 
     known = width(noise_scale=1e6)
     assert width(noise_scale=[1e5, 1e7]) > known
-    assert width(noise_scale=1e6, also={"tau": 1000}) > known
+    assert width(noise_scale=1e6, also={"name": "local-sgd"}) > known
+
+
+def caps(tau, **run):
+    """Time to a loss, and basis, of diloco under a cap that does not bind."""
+    case = {"name": "diloco", "tau": tau}
+    world = scenario(case, run={"target_loss": 4.5, "evaluate_every": 10, **run}.items())
+    (row,) = simulate(world, seeds=1).algorithms
+    return row["time_to_target"]["mean"], row["time_to_target"]["interval90"]
+
+
+def test_a_cap_that_does_not_bind_changes_nothing():
+    """What a step is worth depends on the tokens of the run, which ends at its target."""
+    short, long, timed = (caps(30, **each) for each in (
+        {"steps": 2000}, {"steps": 40_000}, {"steps": 40_000, "duration": "2500 s"}
+    ))  # fmt: skip
+    assert short == long == timed
+
+
+def test_the_interval_of_a_pick_holds_the_draws_of_the_model():
+    world = scenario({"name": "diloco", "tau": 30}, {"name": "ssgd"}, steps=2000)
+    result = simulate(world, seeds=4)
+    found = result.pick
+    (low, high), model = found["ci95"], result._models[found["label"]]
+    drawn = found["value"] * model.factors(2000.0)[:, 0]
+    assert 0.93 <= np.mean((drawn >= low) & (drawn <= high)) <= 1
+    assert found["basis"].endswith("the model")
+    assert "and the error of the model)" in found["sentence"]
+    known = result.algorithms[0]["loss"]["interval90"]
+    assert low < known[0] < known[1] < high
+
+
+def test_prices_to_a_target_have_the_interval_of_the_loss():
+    world = scenario({"name": "diloco", "tau": 30}, steps=4000, run={"target_loss": 4.5}.items())
+    priced = parse({**world.table, "cost": {"node_hour": 2.0}})
+    (row,) = simulate(priced, seeds=2).algorithms
+    until = row["to_target"]
+    for key in ("tokens", "days", "device_hours", "cost"):
+        low, high = (end / until[key]["mean"] for end in until[key]["ci95"])
+        assert low < 0.9
+        assert high > 1.1
+    assert row["used"]["tokens"]["ci95"] is None  # of the whole run: so many steps
+
+
+def test_loss_at_tokens_is_the_law_s():
+    """At equal tokens: the curve times the penalty; what that saves is said, with its interval."""
+    table = dict(scenario({"name": "ssgd"}, steps=600).table)
+    table["network"] = {"latency": "40 ms", "bandwidth": "1 Gbit/s"}
+    table["run"] = {"steps": 600, "seeds": 2}
+    table["tune"] = {"diloco": {"tau": [2, 20, 60]}}
+    result = tune(parse(table), objective="loss-at-tokens")
+    known = expect(parse(table), parse(table).algorithm[0], catalogue()["ssgd"])
+    tokens = 600 * 4 * 65536.0
+    assert result.objective.tokens == tokens
+    for each in result.ranked:
+        tau = each.candidate.parameters.get("tau", 1)
+        cost = evidence.penalty("diloco", 4, tau, 1.3e8, tokens=tokens)
+        wanted = float(known.parallel(600)) * math.exp(
+            cost.log_ratio * -math.expm1(-600 / (4 * tau))
+        )
+        assert each.mean() == pytest.approx(wanted, rel=1e-9)
+        assert each.used("tokens") == tokens
+    rows = result.tradeoffs
+    assert [row["label"] for row in rows] == ["ssgd", *(f"diloco tau={t}" for t in (2, 20, 60))]
+    assert all(row["ci95"][0] <= row["loss_above"] <= row["ci95"][1] for row in rows[1:])
+    assert sorted(row["days"] for row in rows)[::-1] == [row["days"] for row in rows]
+    assert re.search(
+        r"diloco tau=\d+ costs \+\d\.\d+% loss .* and saves .* min of .* min: ", result.sentence
+    )
+    assert any(note.startswith("what losses rest on: ") for note in result.notes)
+    assert {row["basis"] for row in result.rows(result.ranked)} <= {"published", "extrapolated"}
+
+
+def test_the_surrogate_of_an_algorithm_is_fitted_once(monkeypatch):
+    made = []
+    real = normalisation.goal
+    monkeypatch.setattr(normalisation, "goal", lambda *each: made.append(1) or real(*each))
+    world = scenario({"name": "easgd", "tau": 7})
+    for seed in range(3):
+        run_seeds(world, world.algorithm[0], [seed])
+    assert len(made) == 1
+
+
+def test_what_long_fast_links_cost_over_tcp_is_said():
+    def note(**network):
+        table = {**scenario({"name": "ssgd"}, steps=20).table, "network": network}
+        return next(each for each in simulate(parse(table), seeds=1).notes if "ideal" in each)
+
+    long = note(latency="40 ms", bandwidth="1 Gbit/s")
+    assert "up to 3.18 times as long" in long
+    assert "median" not in long
+    assert "median of 150" in note(latency="1 ms", bandwidth="1 Gbit/s")
+
+
+def test_an_overlap_too_short_to_hide_an_average_is_said():
+    def notes(overlap):
+        case = {"name": "streaming-diloco", "tau": 40, "overlap": overlap}
+        table = {
+            **scenario(case, steps=200).table,
+            "cluster": {"workers": 4, "compute": "1 s"},
+            "network": {"latency": "40 ms", "bandwidth": "1 Gbit/s"},
+        }
+        found = simulate(parse(table), seeds=1).notes
+        return [each for each in found if "would hide it" in each]
+
+    (said,) = notes(1)
+    enough = int(re.search(r"overlap = (\d+) would hide it", said)[1])
+    assert 1 < enough < 40
+    assert notes(enough - 1)
+    assert not notes(enough)
 
 
 def test_theory_says_what_each_algorithm_costs(tmp_path):

@@ -159,6 +159,29 @@ def test_local_sgd_scales_with_the_shape_of_the_law():
     assert 0 < two.log_ratio < four.log_ratio < eight.log_ratio
 
 
+def spread(*cases):
+    """Standard deviations of the drawn errors of penalties, and of the difference of two."""
+    first, second = (evidence.errors(penalty(*place, own=own).parts) for place, own in cases)
+    return first.std(), second.std(), (first - second).std()
+
+
+OWN = (OwnRun("diloco", 4, 8, 2e8, 0.01, 0.004), OwnRun("diloco", 2, 32, 2e8, 0.02, 0.004))
+
+
+@pytest.mark.parametrize("own", [(), OWN], ids=["published", "own runs"])
+def test_errors_are_drawn_together(own):
+    """As wide as is said, nearly the same at neighbouring periods, and less so far off."""
+    here, near, far = (("diloco", 4, period, 1.3e9) for period in (100, 150, 1000))
+    said = [penalty(*each, own=own).sd for each in (here, near, far)]
+    one, two, apart = spread((here, own), (near, own))
+    assert [one, two] == pytest.approx(said[:2], rel=0.15)
+    *_, further = spread((here, own), (far, own))
+    assert apart < 0.7 * one
+    assert apart < further
+    *_, none = spread((here, own), (here, own))
+    assert none == 0
+
+
 # Curves
 
 

@@ -239,3 +239,42 @@ def test_a_true_gap_of_a_tenth_is_found():
 def test_the_estimated_number_of_seeds_decides():
     row = decisions.estimates(150)
     assert row["handled"] >= 0.6 * row["tried"]
+
+
+def told(rng, gap, shared, own, seeds=4, noise=1e-3):
+    """The order of two losses that a model gets wrong: by `shared` alike, and by `own` each."""
+    wrong = np.exp(shared * rng.standard_normal() + own * rng.standard_normal(2))
+    losses = np.array([[2.0], [2.0 * (1 + gap)]]) * wrong[:, None]
+    losses = losses * (1 + noise * rng.standard_normal((2, seeds)))
+    drawn = np.exp(shared * rng.standard_normal(200) + own * rng.standard_normal((2, 200)))
+    scores, factors = (dict(zip("ab", each, strict=True)) for each in (losses, drawn))
+    return order(scores, factors=factors), order(scores)
+
+
+def test_equals_are_seldom_decided_however_far_a_model_is_off():
+    """With the model's error known, in at most 5 %; by seeds alone nearly always."""
+    rng = np.random.default_rng(5)
+    found = [told(rng, 0.0, 0.05, 0.01) for _ in range(400)]
+    assert sum(each.decided for each, _ in found) <= 32  # 5 % is 20; 32 with one in 200
+    assert sum(each.decided for _, each in found) > 300
+    assert any(each.model for each, _ in found)
+
+
+def test_what_two_share_cancels_and_what_they_do_not_is_in_the_interval():
+    rng = np.random.default_rng(6)
+    alike = [told(rng, 0.01, 0.05, 1e-4)[0] for _ in range(50)]
+    assert all(each.decided and each.best == "a" for each in alike)
+    assert not alike[0].model
+    for found in alike:
+        low, high = found.estimates["a"].interval
+        assert np.log(high / low) == pytest.approx(2 * 1.96 * 0.05, rel=0.25)
+
+
+def test_a_target_that_neither_reaches_says_nothing_of_which_is_first():
+    """Where the curve's floor may be above the target, only draws that reach it are compared."""
+    times = {"a": np.array([10.0, 10.1]), "b": np.array([20.0, 20.2])}
+    never = np.where(np.arange(200) < 60, math.inf, 1.0)
+    found = order(times, factors=dict.fromkeys("ab", never))
+    assert found.decided
+    assert found.estimates["a"].interval[1] == math.inf
+    assert not order(times, factors={"a": never, "b": np.ones(200)}).decided

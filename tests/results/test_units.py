@@ -1,8 +1,10 @@
 """Tokens, days, utilisation and prices: by hand, in every output, and only where they are set."""
 
+import io
 import math
 
 import pytest
+from rich.console import Console
 
 import paceline.command_line
 from paceline.simulator.load.load import parse
@@ -106,7 +108,7 @@ def test_the_command_prints_a_table_with_the_currency(tmp_path, monkeypatch, cap
     command = ["simulate", "four-continents", "--set", "run.steps=20", "--figure", "svg"]
     assert paceline.command_line.run([*command, *arguments]) == 0
     shown = capsys.readouterr().out
-    for word in ("tokens/s", "days", "device-hours", "egress", "cost", "(EUR)"):
+    for word in ("tokens/s", "days", "device-", "hours", "egress", "cost", "(EUR)"):
         assert word in shown
 
 
@@ -124,3 +126,20 @@ def test_an_objective_may_have_its_own_tokens():
     objective = type("Own", (), {"tokens": 7.0})()
     own = scenario.model_copy(update={"objective": objective})
     assert units.used(own, run, run.duration)["tokens"] == 21 * run.steps
+
+
+def test_intervals_of_amounts_are_whole_on_a_narrow_terminal():
+    def amount(value, low, high):
+        ends = {"estimate": "mean", "interval": [low, high], "level": 0.95}
+        return {"mean": value, "median": value, "ci95": [low, high], **ends, "basis": "the model"}
+
+    used = {
+        "tokens": amount(2.1e11, 1e11, 4e11), "days": amount(31.2, 17.6, 59.7),
+        "device_hours": amount(23935.0, 1e4, 5e4), "egress_bytes": amount(4.17e14, 1e14, 9e14),
+        "cost": amount(80672.0, 45541.0, 154445.0),
+    }  # fmt: skip
+    row = {"label": "streaming-diloco tau=100", "tokens_per_second": 2e4, "to_target": used}
+    shown = io.StringIO()
+    Console(width=80, file=shown).print(*terminal.in_units([row], 2.4))
+    for whole in ("streaming-diloco", "17.6–59.7", "45541–154445"):
+        assert whole in shown.getvalue()

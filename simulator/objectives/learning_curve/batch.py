@@ -7,6 +7,7 @@ equation 2.11 and appendix D).
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -72,8 +73,8 @@ def fitted(first: Curve, second: Curve) -> Critical:
     return Critical(value, low, high, "fitted to two batch sizes")
 
 
-def progress(batch: float, baseline: float, critical: float) -> float:
+def progress(batch: float, baseline: float, critical: Any) -> Any:
     """Return the progress of one step at `batch` in steps of the baseline (arXiv 1812.06162)."""
-    if math.isinf(critical):
+    if np.isinf(critical).any():
         return batch / baseline
     return (1 + critical / baseline) / (1 + critical / batch)

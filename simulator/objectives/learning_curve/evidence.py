@@ -15,15 +15,16 @@ made when first asked for.
 import csv
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from paceline.simulator.inputs import untrusted
+from paceline.simulator.objectives.learning_curve.curve import DRAWS
 
 USUAL = 30  # period of most rows
 TABLE = Path(__file__).with_name("diloco_losses.csv")
@@ -52,8 +53,15 @@ DISAGREE = 2.0  # standard deviations
 Z90 = 1.645
 ALIKE_WITHIN = (4.0, 8.0, 8.0)  # doublings of replicas, period, parameters: errors become apart
 NEAR = (1.0, 2.0, 3.3)  # doublings within which an own run counts as measured
+WAVES = 32  # of which a drawn function of place consists
 Place = tuple[float, float, float]
 """Replicas, period and parameters."""
+Parts = Mapping[tuple[str, Place | None], float]
+"""The parts of an error, by source: standard deviations of independent normal numbers, with a sign.
+
+A source is the same number for every algorithm, so that what two share cancels between them; with
+a place it is a function of that, alike at alike places.
+"""
 
 
 @dataclass(frozen=True)
@@ -73,8 +81,21 @@ class Law:
 
     def sd(self, parameters: float, replicas: float, period: float) -> float:
         """Return the standard deviation of the log ratio of two runs, by the fit alone."""
-        slope = _slopes(lambda theta: _law(theta, parameters, replicas, period), self.theta)
+        slope = self._slope(parameters, replicas, period)
         return math.sqrt(slope @ self.covariance @ slope + self.spread**2 * 2 * (period > 1))
+
+    def parts(self, program: str, place: Place) -> Parts:
+        """Return the same by source: the law's numbers, the baseline's run and the program's."""
+        replicas, period, parameters = place
+        numbers = self._slope(parameters, replicas, period) @ np.linalg.cholesky(self.covariance)
+        own = self.spread * (period > 1)
+        found: dict[tuple[str, Place | None], float] = {
+            (f"law {index}", None): float(each) for index, each in enumerate(numbers)
+        }
+        return found | {("baseline", None): -own, (program, place): own}
+
+    def _slope(self, parameters: float, replicas: float, period: float) -> np.ndarray:
+        return _slopes(lambda theta: _law(theta, parameters, replicas, period), self.theta)
 
 
 @dataclass(frozen=True)
@@ -98,13 +119,37 @@ class OwnRun:
 class Penalty:
     """The log of the final loss over data-parallel's on as many tokens, and its basis.
 
-    `basis`: "published", "measured" or "extrapolated". `sentence` says all of that.
+    `basis`: "published", "measured" or "extrapolated". `sentence` says all of that, `why` what
+    makes it extrapolated; `parts`: those of its error.
     """
 
     log_ratio: float
     sd: float
     basis: str
     sentence: str
+    parts: Parts
+    why: tuple[str, ...] = ()
+
+
+@lru_cache(4096)
+def drawn(source: str, place: Place | None = None) -> np.ndarray:
+    """Draw a source of errors: `DRAWS` numbers, standard normal, the same wherever it is named.
+
+    With a place, a Gaussian process of the covariance that `_updated` takes, which is that of waves
+    of Cauchy frequency (Rahimi and Recht, NeurIPS 2007): one function of place for each draw.
+    """
+    rng = np.random.default_rng([*source.encode()])
+    if place is None:
+        return rng.standard_normal(DRAWS)
+    waves = rng.standard_cauchy((DRAWS, WAVES, 3)) / ALIKE_WITHIN
+    angles = waves @ np.log2(place) + rng.uniform(0, 2 * math.pi, (DRAWS, WAVES))
+    found: np.ndarray = math.sqrt(2 / WAVES) * np.cos(angles).sum(axis=1)
+    return found
+
+
+def errors(parts: Parts) -> np.ndarray:
+    """Draw an error, the sum of its parts."""
+    return sum((sd * drawn(*source) for source, sd in parts.items()), np.zeros(DRAWS))
 
 
 def penalty(  # noqa: PLR0913
@@ -128,18 +173,18 @@ def penalty(  # noqa: PLR0913
     if program not in ALIKE and not runs:
         return None
     if period <= 1:
-        return Penalty(0.0, 0.0, "published", f"{program} with period 1 is data-parallel")
+        return Penalty(0.0, 0.0, "published", f"{program} with period 1 is data-parallel", {})
     ratio = (tokens or TOKENS * parameters) / parameters
     at = replicas, period, parameters
-    mean, sd, said = _expected(program, *at, ratio)
+    mean, sd, said, parts = _expected(program, *at, ratio)
     basis = "extrapolated" if said else "published"
     words = [f"published runs of {PARAMETERS[0]:.2g} to {PARAMETERS[1]:.2g} parameters"]
     if outer_lr is not None and program in ALIKE:
         shift, why = _untuned(replicas, outer_lr, outer_momentum)
-        mean, sd = mean + shift, math.hypot(sd, shift)
+        mean, sd, parts = mean + shift, math.hypot(sd, shift), {**parts, ("untuned", None): shift}
         said += why
     if runs:
-        mean, sd, words = _updated(at, mean, sd, runs, program in ALIKE)
+        mean, sd, words, parts = _updated(at, mean, sd, runs, program in ALIKE)
         off = np.abs(np.log2(at) - np.log2([each.place for each in runs]))
         near = (off <= NEAR).all(axis=1).any()
         basis, said = ("measured", []) if near else ("extrapolated", ["far from the own run"])
@@ -149,17 +194,18 @@ def penalty(  # noqa: PLR0913
         f"{math.expm1(mean):+.2%} (90 %: {low:+.2%} to {high:+.2%}) against data-parallel on as "
         f"many tokens, {basis}: {'; '.join([*words, *said])}"
     )
-    return Penalty(mean, sd, basis, sentence)
+    parts = {source: each for source, each in parts.items() if each}
+    return Penalty(mean, sd, basis, sentence, parts, tuple(said) * (basis == "extrapolated"))
 
 
 def _expected(
     program: str, replicas: float, period: float, parameters: float, ratio: float
-) -> tuple[float, float, list[str]]:
-    """Return the law's mean and standard deviation, and what is beyond the evidence."""
+) -> tuple[float, float, list[str], Parts]:
+    """Return the law's mean and standard deviation, what is beyond the evidence, and the parts."""
     law = published()
     if program not in ALIKE:
         shape = math.log2(max(replicas, 1)) / 3 * math.log(period) / math.log(USUAL)
-        return 0.0, UNKNOWN * shape, []
+        return 0.0, UNKNOWN * shape, [], {}
     mean = law.mean(parameters, replicas, period)
     size = max(abs(mean), law.mean(parameters, max(replicas, 2), period))
     far = {
@@ -170,9 +216,11 @@ def _expected(
     }
     beyond = [size * BEYOND[name] * each for name, each in far.items()]
     late = 0.0 if program in PUBLISHED else LATE_SD
-    said = [f"{name} outside theirs" for name, each in far.items() if each > 0]
+    said = [f"{name} outside the published runs" for name, each in far.items() if each > 0]
     said += ["no published row of this program"] if late else []
-    return mean, math.hypot(law.sd(parameters, replicas, period), late, *beyond), said
+    parts = dict(law.parts(program, (replicas, period, parameters))) | {(program, None): late}
+    parts |= {(f"beyond {name}", None): each for name, each in zip(far, beyond, strict=True)}
+    return mean, math.hypot(law.sd(parameters, replicas, period), late, *beyond), said, parts
 
 
 def _decades(value: float, low: float, high: float) -> float:
@@ -194,11 +242,12 @@ def _untuned(replicas: int, rate: float, momentum: float) -> tuple[float, list[s
 
 def _updated(
     at: Place, mean: float, sd: float, runs: Sequence[OwnRun], known: bool
-) -> tuple[float, float, list[str]]:
+) -> tuple[float, float, list[str], Parts]:
     """Combine the law with own runs: its error is alike at alike replicas, periods and sizes.
 
     The law's error is a Gaussian process whose standard deviation is the law's and that of
-    set-ups, so that own runs count by their precision and scale with the law's shape.
+    set-ups, so that own runs count by their precision and scale with the law's shape. What is left
+    of it is the process less what the runs, with errors of their own, say of it.
     """
     laws = [_expected(each.program, *each.place, TOKENS) for each in runs]
     logs = np.log2([at, *(each.place for each in runs)])
@@ -209,15 +258,22 @@ def _updated(
     seen = joint[1:, 1:] + np.diag([each.sd**2 + 1e-12 for each in runs])
     gain = np.linalg.solve(seen, joint[1:, 0])
     words = [f"own run{'s' * (len(runs) > 1)} of {runs[0].program}"]
-    for run, (law, own_sd, _), share in zip(runs, laws, gain.tolist(), strict=True):
+    kind = "diloco" if known else runs[0].program
+    parts: dict[tuple[str, Place | None], float] = {(f"set-up {kind}", at): float(sds[0])}
+    for number, (run, (law, own_sd, *_), share) in enumerate(
+        zip(runs, laws, gain.tolist(), strict=True)
+    ):
         mean += share * (run.log_ratio - law)
+        there = f"set-up {kind}", run.place
+        parts[there] = parts.get(there, 0.0) - share * float(sds[number + 1])
+        parts[f"run {number} of {kind}", None] = -share * run.sd
         if known and abs(run.log_ratio - law) > DISAGREE * math.hypot(run.sd, own_sd):
             words.append(
                 f"the own run (M = {run.replicas}, H = {run.period:g}: "
                 f"{math.expm1(run.log_ratio):+.1%}) disagrees with published ones "
                 f"({math.expm1(law):+.1%})"
             )
-    return mean, math.sqrt(max(joint[0, 0] - gain @ joint[1:, 0], 0.0)), words
+    return mean, math.sqrt(max(joint[0, 0] - gain @ joint[1:, 0], 0.0)), words, parts
 
 
 @cache

@@ -8,7 +8,7 @@ runs on a `Surrogate`, which shows what delay, noise, lost gradients and codecs 
 import json
 import math
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -37,6 +37,7 @@ from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.scenario.tables import CurveOfFile, LearningCurve
 
 MECHANISM = Path(__file__).with_name("mechanism.toml")
+AGREED = 20  # rounds after which a critical batch and the tokens up to a loss agree
 ROUNDS = 4.0  # over which a penalty sets in
 SHARPEST = 0.1
 """Curvature times rate of the sharpest modes that count at tuned rates: a program that is not
@@ -57,7 +58,8 @@ class Expected:
     `log_ratio`: of the loss at the end over data-parallel training's on as many tokens, as far as
     evidence says it, with its `sd`; `basis`: "measured", "published", "mechanism" or
     "extrapolated", and `sentence` says of what; `direct`: whether nothing is left to the mechanism;
-    `period`: local steps between agreements; `tokens`: of one worker's step; `steps`: of the run.
+    `period`: local steps between agreements; `tokens`: of one worker's step; `steps`: of the run;
+    `parts`: of the error whose deviation is `sd`; `why`: what makes the basis "extrapolated".
     """
 
     curve: Curve
@@ -71,6 +73,8 @@ class Expected:
     tokens: float
     workers: int
     steps: float
+    parts: evidence.Parts = field(default_factory=dict)
+    why: tuple[str, ...] = ()
     kind: ClassVar[str] = "learning-curve"
     dimension: ClassVar[None] = None
 
@@ -84,7 +88,7 @@ class Expected:
         said = self.curve.basis.partition(",")[0]
         return f"by {'a curve ' * said.startswith('fitted')}{said}, {self.basis}"
 
-    def seen(self, step: Any, averaged: float | None = None, critical: float | None = None) -> Any:
+    def seen(self, step: Any, averaged: float | None = None, critical: Any = None) -> Any:
         """Return the baseline's tokens after which it is as far as a run after so many steps.
 
         `averaged`: gradients per step (default: those of all workers); `critical`: batch.
@@ -105,25 +109,42 @@ class Expected:
         """Return the loss of data-parallel training after so many steps."""
         return self.curve.loss(self.seen(step))
 
-    def factors(self, steps: np.ndarray) -> np.ndarray:
+    def factors(self, steps: Any) -> np.ndarray:
         """Return by what the loss may be wrong: draws of a factor at each step, (draws, steps).
 
-        Curve, critical batch and penalty are drawn together; a factor is the same for all seeds.
+        Curve, critical batch and penalty are drawn together, and what algorithms share of them is
+        the same for all; a factor is the same for all seeds.
         """
-        rng = np.random.default_rng(0)
-        penalty, size = rng.standard_normal((2, len(self.curve.draws), 1))
+        steps = np.atleast_1d(steps)
+        drawn = self.curve.drawn(self.seen(steps, critical=self._criticals()))
+        penalty = np.exp(evidence.errors(self.parts)[:, None] * self.ramp(steps))
+        found: np.ndarray = drawn / self.parallel(steps) * penalty
+        return found
+
+    def stretches(self, step: float, gain: float = 1.0) -> np.ndarray:
+        """Draw how many times `step`, after which the loss is known, it takes to `gain` times it.
+
+        So do tokens, time and price up to there, which go by steps; infinite: never.
+        """
+        floor, scale, exponent, shift = self.curve.draws.T
+        error = evidence.errors(self.parts) * self.ramp(step)
+        with np.errstate(divide="ignore"):
+            above = np.maximum(gain * self.parallel(step) * np.exp(-error) - floor, 0.0) / scale
+            seen = np.maximum(above ** (-1 / exponent) - shift, 0.0)
+        found: np.ndarray = seen / self.seen(step, critical=self._criticals()[:, 0])
+        return found
+
+    def worth(self, step: float, share: float) -> float:
+        """Return the share of the loss that such a `share` of the steps up to `step` is worth."""
+        return float(self.parallel(step / (1 + share)) / self.parallel(step)) - 1
+
+    def _criticals(self) -> np.ndarray:
+        """Draw the critical batch, (draws, 1)."""
         known = self.critical
         finite = known.low > 0 and math.isfinite(known.high)
         width = math.log(known.high / known.low) / (2 * evidence.Z90) if finite else 0.0
-        seen = np.array([
-            self.seen(steps, critical=known.value * math.exp(width * each)) for each in size[:, 0]
-        ])  # fmt: skip
-        floor, scale, exponent, shift = self.curve.draws.T[:, :, None]
-        drawn = floor + scale * (seen + shift) ** -exponent
-        found: np.ndarray = (
-            drawn / self.parallel(steps) * np.exp(self.sd * penalty * self.ramp(steps))
-        )
-        return found
+        found: np.ndarray = known.value * np.exp(width * evidence.drawn("critical batch"))
+        return found[:, None]
 
 
 class FromCurve(Nothing):
@@ -213,8 +234,7 @@ def expect(
     assert isinstance(spec, LearningCurve)
     known, workers, steps = baseline(spec), scenario.cluster.workers, length(scenario)
     tokens = steps * workers * spec.tokens
-    noise = spec.noise_scale
-    critical = batch.published(tokens) if noise is None else batch.given(noise)
+    critical = _critical(spec, tokens)
     bare = Expected(
         known, critical, 0.0, 0.0, "mechanism", "", False, 1.0, spec.tokens, workers, steps
     )
@@ -224,21 +244,50 @@ def expect(
         found = replace(bare, period=max(apart or 1.0, 1.0))
     else:
         found = replace(bare, direct=True, period=max(_period(algorithm, program) or 1.0, 1.0))
-    far, said = cost.basis, known.basis
+    far, said, why = cost.basis, known.basis, cost.why
     if float(bare.seen(steps)) > known.fitted[1] * (1 + 1e-9):
         said += f", fitted up to {known.fitted[1]:.3g} tokens: extrapolated beyond"
         far = "extrapolated" if far in ("published", "measured") else far
+        why = (*why, f"more than the {known.fitted[1]:.3g} tokens that the curve was fitted to")
     sentence = f"loss: {said}; critical batch: {critical.basis}; {cost.sentence}"
-    return replace(found, log_ratio=cost.log_ratio, sd=cost.sd, basis=far, sentence=sentence)
+    return replace(
+        found, log_ratio=cost.log_ratio, sd=cost.sd, basis=far, sentence=sentence,
+        parts=cost.parts, why=why,
+    )  # fmt: skip
 
 
 def length(scenario: Scenario) -> float:
-    """Return the local steps of a run; an upper bound where it ends by its duration."""
-    run = scenario.run
+    """Return the local steps of a run; an upper bound where it ends by its duration.
+
+    With a target, those to it data-parallel, if fewer: a run is planned to end there, and neither a
+    cap nor where a search cuts it changes what its tokens are worth.
+    """
+    run, spec = scenario.run, scenario.objective
+    enough = math.inf
+    if run.target_loss is not None and isinstance(spec, LearningCurve):
+        enough = _to_target(spec, scenario.cluster.workers, run.target_loss)
+    if enough < math.inf:
+        return float(min(run.steps or math.inf, enough))
     if run.duration is None:
         return float(run.steps or 1)
     most = run.duration * ideal_rate(scenario) / scenario.cluster.workers
     return float(min(run.steps or math.inf, most if math.isfinite(most) else 1e6))
+
+
+def _to_target(spec: LearningCurve, workers: int, target: float) -> float:
+    """Return the steps of data-parallel training to a loss; its critical batch is that of a run
+    which ends there.
+    """
+    known, step = baseline(spec), spec.tokens * workers
+    seen = tokens = known.tokens_to(target)
+    for _ in range(AGREED) if math.isfinite(seen) else ():
+        critical = _critical(spec, tokens)
+        tokens = seen / (known.batch * batch.progress(step, known.batch, critical.value)) * step
+    return max(tokens / step, 1.0)
+
+
+def _critical(spec: LearningCurve, tokens: float) -> Critical:
+    return batch.published(tokens) if spec.noise_scale is None else batch.given(spec.noise_scale)
 
 
 def baseline(spec: LearningCurve) -> Curve:
@@ -274,7 +323,7 @@ def _cost(
         return None
     if program.bound_covers and period == 1:
         basis = "measured" if isinstance(spec.curve, CurveOfFile) else "published"
-        return evidence.Penalty(0.0, 0.0, basis, f"{algorithm.name} is data-parallel")
+        return evidence.Penalty(0.0, 0.0, basis, f"{algorithm.name} is data-parallel", {})
     if program.overlaps and algorithm.name not in evidence.ALIKE:
         return None  # late means cost more than local steps alone
     own = _own(scenario)
@@ -321,14 +370,17 @@ def _mechanism(
     said = f"{algorithm.name} by the mechanism (its error {table['source']})"
     late = program.family != "blocking" and workers > 1
     sd = math.hypot(table["sd"], table["late"] if late else 0.0)
+    place = workers, apart, size(scenario)
     if apart <= 1 or workers == 1:
-        return evidence.Penalty(0.0, sd, "mechanism", said)
+        return evidence.Penalty(0.0, sd, "mechanism", said, {(algorithm.name, place): sd})
     own = [replace(each, program="diloco") for each in _own(scenario)]
     found = evidence.penalty("diloco", workers, apart, size(scenario), own=own)
     assert found is not None
     added, whose = max(found.log_ratio, 0.0), "your own" if own else "published"
     said += f"; {math.expm1(added):+.2%} for {apart:.3g} steps apart, as {whose} runs with as many"
-    return evidence.Penalty(added, math.hypot(sd, table["local"], found.sd), "mechanism", said)
+    here = {(algorithm.name, place): math.hypot(sd, table["local"])}
+    whole = math.hypot(sd, table["local"], found.sd)
+    return evidence.Penalty(added, whole, "mechanism", said, here | dict(found.parts))
 
 
 @cache

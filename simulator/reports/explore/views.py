@@ -17,6 +17,7 @@ from paceline.simulator.results.determinism import deterministic
 from paceline.simulator.results.pick import pick
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.studies import learning
 
 ENOUGH = 0.2  # of a run; shorter ones do not suffice for a pick
 TIMING = ("latency", "average", "bandwidth", "straggling")
@@ -61,6 +62,7 @@ class View:
             heavy=self.scenario.heavy_tailed,
             exact=deterministic(self.scenario),
             bases=bases(self.scenario),
+            models=learning.models(self.scenario, groups),
         )["sentence"]
         return said if whole else f"So far: {said}"
 

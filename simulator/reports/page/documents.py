@@ -57,6 +57,7 @@ class _Configuration(_Named, Estimated, schema.InUnits):
     seeds: int
     reached: int
     stopped: str | None
+    basis: NotRequired[str | None]
 
 
 class _ChangedWorld(TypedDict):  # the scenario with one input changed

@@ -12,7 +12,9 @@ from paceline.simulator.reports.page.parts import percent
 from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.results import statistics, wording
 from paceline.simulator.results.intervals import MEDIAN, difference, stated
-from paceline.simulator.results.pick import ENOUGH, WITHIN, all_of, any_of, decided, headline
+from paceline.simulator.results.order import MARGIN as ORDER_MARGIN
+from paceline.simulator.results.order import within
+from paceline.simulator.results.pick import ENOUGH, all_of, any_of, decided, headline
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import crossing, human, number, seconds_per_step
 
@@ -162,7 +164,8 @@ def unsure(pick: Mapping[str, Any]) -> Iterator[str]:
     """Say which alternatives of an undecided pick may be as good, and what would decide."""
     ties, apart = pick["ties"], pick.get("not_separated", pick["ties"])
     if ties and apart is not ties:
-        yield f"Equivalent, {WITHIN} of each other: {pick['label']} and {all_of(ties)}."
+        near = within(pick.get("margin", ORDER_MARGIN))
+        yield f"Equivalent, {near} of each other: {pick['label']} and {all_of(ties)}."
     if apart:
         yield f"Not known to be better than {any_of(apart)}, nor to be equivalent to it."
     if enough := pick.get("seeds_to_decide"):

@@ -221,11 +221,13 @@ def _tables(tune: Row, say: Say) -> list[parts.PageTable]:
         said = "equivalent" if row["label"] in ties else said
         return said or ("given up early" if row["stopped"] else "")
 
-    columns = ("configuration", "verdict", tune["measure"], "95 %", "reached")
+    based = ["basis"] * any(row.get("basis") for row in tune["ranking"])
+    columns = ("configuration", "verdict", *based, tune["measure"], "95 %", "reached")
     rows = [
         (
             parts.Cell(row["label"], strong=row["label"] == pick["label"]),
             verdict(row),
+            *(row[key] or "" for key in based),
             value(row),
             wording.qualified(stated(row, "value"), tune["unit"]),
             f"{row['reached']} of {row['seeds']}",
@@ -235,7 +237,7 @@ def _tables(tune: Row, say: Say) -> list[parts.PageTable]:
     caption = "Configurations, best first"
     used = [(row["label"], row) for row in tune["ranking"][:SHOWN]]
     return [
-        *parts.folded(caption, columns, rows, texts=2, shown=SHOWN, most=FOLDED),
+        *parts.folded(caption, columns, rows, texts=2 + len(based), shown=SHOWN, most=FOLDED),
         *compared.in_units(used, "What each used"),
     ]
 

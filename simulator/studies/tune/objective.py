@@ -10,8 +10,11 @@ import numpy as np
 
 from paceline.simulator.cluster.prices import price_per_second
 from paceline.simulator.errors import InputError
+from paceline.simulator.objectives.learning_curve.objective import Expected
 from paceline.simulator.results import units
 from paceline.simulator.results.divergence import diverged
+from paceline.simulator.results.loss_model import of_loss, to_target, worth
+from paceline.simulator.results.order import MARGIN
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import (
     at,
@@ -25,10 +28,26 @@ from paceline.simulator.results.statistics import (
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.scenario.tables import Cap, NoObjective
 
-PACE = "seconds-per-step"
-OBJECTIVES = ("time-to-loss", "loss-at-deadline", "cost-to-loss", "loss-at-budget", PACE)
+PACE, TOKENS = "seconds-per-step", "loss-at-tokens"
+OBJECTIVES = (
+    "time-to-loss", "loss-at-deadline", "cost-to-loss", "loss-at-budget", TOKENS, PACE
+)  # fmt: skip
 NEVER = 1e12  # above the value of any run
 FARTHEST = 10.0  # the largest gap: that of a diverged run
+
+
+class Modelled(NamedTuple):
+    """What a learning curve says of a value beside it.
+
+    `basis`: that of the loss, and `why`, what makes it extrapolated; `factors`: draws of what the
+    value, or its lower bound, may be wrong by; `margin`: the share of it up to which others are
+    equivalent.
+    """
+
+    basis: str
+    why: tuple[str, ...]
+    factors: tuple[float, ...]
+    margin: float
 
 
 class Score(NamedTuple):
@@ -38,7 +57,7 @@ class Score(NamedTuple):
     `gap`: the share of the way to the target left at the end, in the logarithm of the loss (1: no
     progress), or how many times the cap was exceeded. `ran`: the seconds that the run was given,
     infinite where its steps ended it. `notes`: those of the run. `used`: what `units.used` says it
-    had used when it had the value.
+    had used when it had the value. `model`: under a learning curve.
     """
 
     value: float
@@ -46,6 +65,7 @@ class Score(NamedTuple):
     ran: float
     notes: tuple[str, ...] = ()
     used: Mapping[str, float] | None = None
+    model: Modelled | None = None
 
     @property
     def reached(self) -> bool:
@@ -67,10 +87,10 @@ class Score(NamedTuple):
 class TuningObjective:
     """The quantity to minimise: time or cost to `target`, a loss, or seconds per step.
 
-    The loss is that at `deadline` (seconds) or, if sooner, once `budget` is spent; seconds per step
-    are those of runs that keep the `cap`. `currency`: of prices; `second`: lower bound on the cost
-    of a second of a run, in the unit of the value; `heavy`: the value depends on times without a
-    finite variance.
+    The loss is that at `deadline` (seconds) or, if sooner, once `budget` is spent, or that after
+    `steps`, which are so many `tokens`; seconds per step are those of runs that keep the `cap`.
+    `currency`: of prices; `second`: lower bound on the cost of a second of a run, in the unit of
+    the value; `heavy`: the value depends on times without a finite variance.
     """
 
     name: str
@@ -81,9 +101,14 @@ class TuningObjective:
     budget: float | None = None
     cap: Cap | None = None
     currency: str = ""
+    steps: int | None = None
+    tokens: float = 0.0
 
-    def score(self, run: Run, scenario: Scenario) -> Score:
-        """Score a finished run of `scenario`. Raises InputError where it starts at the target."""
+    def score(self, run: Run, scenario: Scenario, model: Expected | None = None) -> Score:
+        """Score a finished run of `scenario`, whose loss is that of `model` under a learning curve.
+
+        Raises InputError where it starts at the target.
+        """
         notes, given = tuple(run.notes), scenario.run
         ended = given.duration is None or (given.steps is not None and run.steps >= given.steps)
         ran = math.inf if ended else given.duration or math.inf
@@ -91,6 +116,9 @@ class TuningObjective:
         if self.cap:
             gap = beyond(run, scenario.algorithm[0].parameters.get("tau"), self.cap)
             value = seconds_per_step(run) if gap <= 1 and not run.stall else math.inf
+        elif self.steps:
+            value = run.curve["loss"][-1] if run.steps >= self.steps else math.inf
+            value = math.inf if diverged(run) else value
         elif self.target is None:
             assert self.deadline is not None
             curve, budget = run.curve, math.inf if self.budget is None else self.budget
@@ -107,7 +135,18 @@ class TuningObjective:
             value = time = crossing(run, self.target)
             if self.name == "cost-to-loss" and math.isfinite(time):
                 value = at(run, time, "cost")
-        return Score(value, gap, ran, notes, units.used(scenario, run, time))
+        spent = units.used(scenario, run, time)
+        return Score(value, gap, ran, notes, spent, self._modelled(model, run, time))
+
+    def _modelled(self, model: Expected | None, run: Run, time: float) -> Modelled | None:
+        if model is None or self.cap:
+            return None
+        if self.target:
+            drawn, margin = to_target(model, [run], self.target), MARGIN
+        else:
+            drawn, margin = of_loss(model, [run], time), worth(model, [run], time)
+        rounded = tuple(float(f"{each:.6g}") for each in drawn.tolist())
+        return Modelled(model.basis, model.why, rounded, margin)
 
     def _gap(self, run: Run) -> float:
         losses = np.asarray(run.curve["loss"])
@@ -135,6 +174,8 @@ class TuningObjective:
         """The limit in words: the cap, the budget or the deadline."""
         if self.cap:
             return f"with at most {self.cap.tau} steps between averages and {self.cap.delay} late"
+        if self.steps:
+            return f"after {said(self.tokens, '#')} tokens"
         if self.budget is not None:
             return f"for {said(self.budget, self.currency)}"
         return f"after {human(self.deadline)}"
@@ -205,6 +246,8 @@ def tuning_objective(scenario: Scenario, name: str | None) -> TuningObjective:
     of_loss, of_cost = ("time-to-loss", "cost-to-loss"), ("cost-to-loss", "loss-at-budget")
     for key, value, names, remedy in (
         ("run.cap", run.cap, (PACE,), f"run.cap = {{ tau = 16, delay = 4 }}: {bears}"),
+        ("run.steps", run.steps, (TOKENS,),
+         "run.steps = 100_000: of each worker, after which the losses are compared"),
         ("run.target_loss", run.target_loss, of_loss,
          "run.target_loss = 0.1, or choose --objective loss-at-deadline"),
         ("cost.node_hour", cost.node_hour or cost.device_hour or cost.egress_per_gb, of_cost,
@@ -217,6 +260,15 @@ def tuning_objective(scenario: Scenario, name: str | None) -> TuningObjective:
     plain = TuningObjective(name, currency=cost.currency or "")
     if name == PACE:
         return replace(plain, heavy=heavy, cap=run.cap)
+    if name == TOKENS:
+        each = getattr(scenario.objective, "tokens", None) or cost.tokens
+        if not each:
+            raise InputError(
+                f"{file}: cost.tokens: missing, and {name} is about it; write cost.tokens = 32, of "
+                "one worker's step"
+            )
+        steps = run.steps or 0
+        return replace(plain, steps=steps, tokens=each * scenario.cluster.workers * steps)
     if name == "loss-at-deadline":
         return replace(plain, deadline=run.duration)
     if name == "loss-at-budget":

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from paceline.simulator.studies.tune.objective import Score, TuningObjective
+from paceline.simulator.results.intervals import LEVEL
+from paceline.simulator.studies.tune.objective import Modelled, Score, TuningObjective
 from paceline.simulator.studies.tune.runner import Runner, RunRequest
 from paceline.simulator.studies.tune.space import Candidate, Space
 
@@ -20,6 +21,7 @@ FIRST_CUT = 1 / 16  # of the duration: the first cut while no run has reached th
 SURE = 3.0  # standard errors by which a mean must be worse
 UNKNOWN = 1.0  # spread of differences while fewer than FREEDOM degrees of freedom tell
 FREEDOM = 8
+DOUBTFUL = 1.5  # times the best value: beyond, what the error of a learning curve hides is not run
 ROUNDED = 0.01  # by how much a cut may be off
 NOT_YET = Score(math.inf, 0.0, 0.0)
 
@@ -54,6 +56,20 @@ class Contender:
     def all_reached(self) -> bool:
         """Whether every run so far reached the target."""
         return self.reached == len(self.scores)
+
+    def used(self, what: str) -> float:
+        """Return the mean of what `units.used` calls so; nan where that is not set."""
+        return float(np.mean([(each.used or {}).get(what, math.nan) for each in self.scores]))
+
+    @property
+    def model(self) -> Modelled | None:
+        """What a learning curve says of its values; None under no such."""
+        return next((score.model for score in self.scores if score.model), None)
+
+    @property
+    def factors(self) -> np.ndarray | None:
+        """Draws of what its values may be wrong by; None under no learning curve."""
+        return np.array(self.model.factors) if self.model else None
 
     @property
     def diverged(self) -> bool:
@@ -174,7 +190,7 @@ class Race:
         known = sum(self._known(score) for score in contender.scores if score not in late)
         if not math.isfinite(best + known):
             return self._round(2 * cut)
-        enough = (margin * best * count - known) / len(late)
+        enough = (margin * self._doubt(contender) * best * count - known) / len(late)
         return max(self._round(self.objective.horizon(enough)), self._round(1.01 * cut))
 
     def _out(self, contender: Contender, margin: float) -> bool:
@@ -183,10 +199,24 @@ class Race:
         failed = [score.penalised for score in contender.scores if self._failed(score)]
         if self.judge and (failed or not self.judge.all_reached):
             return sum(failed) > sum(score.penalised for score in self.judge.scores)
-        best = self._best(count)
+        best = self._best(count) * self._doubt(contender)
         known = sum(map(self._known, contender.scores))
         worse = known > best * count  # the best itself is not, where no two seeds differ
         return math.isfinite(best) and worse and known >= margin * best * count * (1 - ROUNDED)
+
+    def _doubt(self, contender: Contender) -> float:
+        """Return how many times worse a contender may seem than it is, by what a model may err.
+
+        Of runs that are cut alone: otherwise the error is added to their values.
+        """
+        leader = self.judge or self._leader()
+        if not self.objective.second or not leader or leader is contender:
+            return 1.0
+        if leader.factors is None or contender.factors is None:
+            return 1.0
+        with np.errstate(all="ignore"):
+            ratio = leader.factors / contender.factors
+        return min(max(1.0, float(np.nanquantile(ratio, (1 + LEVEL) / 2))), DOUBTFUL)
 
     def _failed(self, score: Score) -> bool:
         """Whether a run had all the time there is and did not reach the target."""

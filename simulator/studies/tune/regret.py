@@ -10,7 +10,7 @@ import numpy as np
 from paceline.simulator.distributions.law import BY_NAME
 from paceline.simulator.inputs.units import to_si
 from paceline.simulator.results.intervals import MEDIAN
-from paceline.simulator.results.order import Order, order
+from paceline.simulator.results.order import MARGIN, Order, order
 from paceline.simulator.studies.tune.costs import LONGER
 from paceline.simulator.studies.tune.objective import Score, TuningObjective
 from paceline.simulator.studies.tune.race import Contender
@@ -166,7 +166,12 @@ def _row(
         label: [math.inf if score.diverged else objective.at_least(score) for score in each]
         for label, each in found.items()
     }
-    ordered = order(scores, bounds, heavy=objective.heavy)
+    models = {label: each[0].model for label, each in found.items() if each[0].model}
+    ordered = order(
+        scores, bounds, heavy=objective.heavy,
+        factors={label: np.array(each.factors) for label, each in models.items()},
+        margin=min((each.margin for each in models.values()), default=MARGIN),
+    )  # fmt: skip
     values = {label: ordered.value(label) for label in found}
     best = values[ordered.best]
     middle = np.median if ordered.of == MEDIAN else np.mean

@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from paceline.simulator.load.load import known_programs
 from paceline.simulator.objectives import plugins
 from paceline.simulator.objectives.basis import loss_basis
 from paceline.simulator.results import pick, statistics, wording
-from paceline.simulator.results.order import Order
+from paceline.simulator.results.order import Order, within
+from paceline.simulator.results.statistics import human
+from paceline.simulator.results.units import SECONDS_PER_DAY as DAY
 from paceline.simulator.studies.tune import verdict
 from paceline.simulator.studies.tune.objective import TuningObjective
 from paceline.simulator.studies.tune.race import Contender
@@ -76,9 +79,29 @@ class TuneResult:
         cap = f" {self.objective.within} (nothing is said of loss)"
         return cap if self.objective.cap else wording.on(self.loss_basis)
 
+    @cached_property
+    def tradeoffs(self) -> list[dict[str, Any]]:
+        """What less time costs in loss after as many tokens, as `verdict.tradeoffs` returns it."""
+        return verdict.tradeoffs(self.ranked) if self.objective.steps else []
+
     @property
     def sentence(self) -> str:
-        """The answer in a sentence."""
+        """The answer in a sentence, and what the soonest way to as low a loss costs and saves."""
+        rows = self.tradeoffs
+        soonest = min(rows, key=lambda row: row["sooner"], default=None)
+        if soonest is None or soonest is rows[0]:
+            return self._answer
+        low, high = soonest["ci95"] or [soonest["loss_above"]] * 2
+        saved, days = soonest["days_saved"], soonest["days"]
+        return (
+            f"{self._answer} {soonest['label']} costs {soonest['loss_above']:+.2%} loss (95 %: "
+            f"{low:+.2%} to {high:+.2%}) and saves {human(DAY * saved)} of "
+            f"{human(DAY * (days + saved))}: with the tokens that make up for that, no other is "
+            "sooner."
+        )
+
+    @property
+    def _answer(self) -> str:
         best, target, seeds = self.best, self.objective.target, len(self.seeds)
         if not best.reached:
             if self.objective.cap:
@@ -91,7 +114,8 @@ class TuneResult:
         found = self._verdict
         said = self._reached(found["label"])
         if self.simplest is not best:
-            ahead = f"simpler than {best.candidate.label} and equivalent to it ({pick.WITHIN})"
+            near = within(self.order.margin)
+            ahead = f"simpler than {best.candidate.label} and equivalent to it ({near})"
             said = f"{said}; {ahead}"
         if self.order.decided:
             return f"{said}."
@@ -148,6 +172,7 @@ class TuneResult:
             "ties": self.rows(self.tied),
             "simplest": self.simplest.candidate.label,
             "pick": self.pick,
+            "tradeoffs": self.tradeoffs,
             "sentence": self.sentence,
             "ranking": self.rows(self.ranked),
             "regret": self.regret,

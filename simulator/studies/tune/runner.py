@@ -14,10 +14,10 @@ from paceline.simulator.results import statistics, store
 from paceline.simulator.results.figures.style import FORMATS
 from paceline.simulator.results.ownership import TakenError
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies import executors
+from paceline.simulator.studies import executors, learning
 from paceline.simulator.studies.execution import Execution
 from paceline.simulator.studies.task import Task
-from paceline.simulator.studies.tune.objective import Score, TuningObjective
+from paceline.simulator.studies.tune.objective import Modelled, Score, TuningObjective
 
 FIGURES = ("tune", "tune-sensitivity")
 
@@ -66,10 +66,14 @@ class TuneDirectory(store.RecordDirectory):
     def score(self, key: str) -> Score | None:
         """Return the score kept under `key`; None where there is none, or no valid one."""
         try:
-            value, gap, ran, notes, used = self.kept[key]
+            value, gap, ran, notes, used, model = self.kept[key]
             value, ran = (math.inf if each is None else float(each) for each in (value, ran))
             amounts = used and {k: math.inf if v is None else float(v) for k, v in used.items()}
-            return Score(value, float(gap), ran, tuple(map(str, notes)), amounts)
+            if model:
+                basis, why, factors, margin = model
+                drawn = tuple(math.inf if each is None else float(each) for each in factors)
+                model = Modelled(str(basis), tuple(map(str, why)), drawn, float(margin))
+            return Score(value, float(gap), ran, tuple(map(str, notes)), amounts, model)
         except (AttributeError, KeyError, TypeError, ValueError):
             return None
 
@@ -157,4 +161,6 @@ def run_request(
     scenario, seeds = request.scenario, request.seeds
     replicates = seeds if scenario.calibration else None
     runs = execution.run(scenario, scenario.algorithm[0], seeds, replicates=replicates)
-    return [objective.score(run, scenario) for run in runs]
+    groups = {scenario.algorithm[0].label: runs}
+    model = learning.models(scenario, groups, execution.programs).get(scenario.algorithm[0].label)
+    return [objective.score(run, scenario, model) for run in runs]

@@ -179,10 +179,16 @@ class Space:
             whole["run"]["duration"] = f"{duration!r} s"
         return self._parse(whole)
 
-    def until(self, deadline: float) -> "Space":
-        """Return the same space with runs that end at `deadline` (seconds), not at `run.steps`."""
-        run = {key: value for key, value in self.scenario.table["run"].items() if key != "steps"}
-        table = self.scenario.table | {"run": run | {"duration": f"{deadline!r} s"}}
+    def until(self, deadline: float | None) -> "Space":
+        """Return the same space with runs that end at `deadline` (seconds), not at `run.steps`.
+
+        None: that end at `run.steps` alone.
+        """
+        gone, ends = "duration", {}
+        if deadline is not None:
+            gone, ends = "steps", {"duration": f"{deadline!r} s"}
+        run = {key: value for key, value in self.scenario.table["run"].items() if key != gone}
+        table = self.scenario.table | {"run": run | ends}
         return replace(self, scenario=self._parse(table))
 
     def _parse(self, table: dict[str, Any]) -> Scenario:

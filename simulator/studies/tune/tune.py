@@ -13,7 +13,7 @@ from paceline.simulator.results.figures import style
 from paceline.simulator.results.order import Order
 from paceline.simulator.results.ownership import Destination
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies import executors, size
+from paceline.simulator.studies import executors, learning, size
 from paceline.simulator.studies.execution import Execution, Progress, opened, seed_range
 from paceline.simulator.studies.task import settings
 from paceline.simulator.studies.tune import figures, verdict, warm_starts
@@ -71,7 +71,9 @@ def tune(  # noqa: PLR0913 - the options of the command
         trials=trials, preset=preset,
     )  # fmt: skip
     with opened(out, overwrite, TuneDirectory, own) as directory:
-        if aim.target is None and not aim.cap:
+        if aim.steps:
+            tried = tried.until(None)
+        elif aim.target is None and not aim.cap:
             if aim.deadline is None:
                 aim = replace(aim, deadline=warm_starts.shortest(tried, numbers[0], execution))
                 ends = (
@@ -87,10 +89,13 @@ def tune(  # noqa: PLR0913 - the options of the command
             if not contenders:
                 reason = next(iter(search.refused.values()))
                 raise InputError(f"{scenario.file}: tune: nothing can be tried: {reason}")
-            order = verdict.ordered([each for each in contenders if not each.stopped], aim)
+            order = verdict.ordered(contenders, aim)
             ranked = verdict.ranking(contenders, order.best)
+            models = {each.candidate.label: each.model for each in ranked if each.model}
+            notes += learning.notes({k: (each.basis, each.why) for k, each in models.items()})
             close = closest(ranked, order)
-            regret = regrets(tried, aim, runner, close, numbers, order) if len(close) > 1 else []
+            timed = len(close) > 1 and not aim.steps  # after equal tokens, times change no loss
+            regret = regrets(tried, aim, runner, close, numbers, order) if timed else []
         refused, took = list(search.refused.values()), time.perf_counter() - began
         ran = runner.done, runner.resumed
         result = TuneResult(tried, aim, numbers, ranked, order, regret, refused, *ran, notes, took)

@@ -9,8 +9,8 @@ import numpy as np
 from paceline.simulator.errors import InputError
 from paceline.simulator.programs import Program
 from paceline.simulator.results import intervals, units
-from paceline.simulator.results.order import Order, order
-from paceline.simulator.results.pick import ONE_SEED, WITHIN
+from paceline.simulator.results.order import MARGIN, Order, order, within
+from paceline.simulator.results.pick import ONE_SEED
 from paceline.simulator.scenario.tables import Range
 from paceline.simulator.studies.tune.objective import TuningObjective
 from paceline.simulator.studies.tune.race import Contender
@@ -45,22 +45,33 @@ def behind(contender: Contender, best: Contender) -> np.ndarray:
     return np.array([one.penalised - other.penalised for one, other in pairs])
 
 
-def ordered(survivors: Sequence[Contender], objective: TuningObjective) -> Order:
+def ordered(contenders: Sequence[Contender], objective: TuningObjective) -> Order:
     """Return the order of contenders that have run with all seeds.
 
     Where none reached the target with every seed, the best comes first that is the closest to it.
+    Under a learning curve those that were given up early are in it, too: seeds alone gave them up.
     """
-    scores = {each.candidate.label: [s.value for s in each.scores] for each in survivors}
+    survivors = [each for each in contenders if not each.stopped]
+    best = None
+    if not any(each.all_reached for each in survivors):
+        best = min(survivors, key=Contender.mean).candidate.label
+    found = _order(survivors, objective, best)
+    modelled = any(each.factors is not None for each in survivors)
+    return _order(contenders, objective, found.best) if modelled else found
+
+
+def _order(contenders: Sequence[Contender], objective: TuningObjective, best: str | None) -> Order:
+    scores = {each.candidate.label: [s.value for s in each.scores] for each in contenders}
     bounds = {
         each.candidate.label: [
             math.inf if score.diverged else objective.at_least(score) for score in each.scores
         ]
-        for each in survivors
+        for each in contenders
     }
-    best = None
-    if not any(each.all_reached for each in survivors):
-        best = min(survivors, key=Contender.mean).candidate.label
-    return order(scores, bounds, heavy=objective.heavy, best=best)
+    known = {each.candidate.label: each.factors for each in contenders if each.factors is not None}
+    margin = min((each.model.margin for each in contenders if each.model), default=MARGIN)
+    heavy = objective.heavy
+    return order(scores, bounds, heavy=heavy, best=best, factors=known, margin=margin)
 
 
 def ranking(contenders: Sequence[Contender], best: str) -> list[Contender]:
@@ -78,6 +89,10 @@ def row(contender: Contender, best: Contender, objective: TuningObjective) -> Ro
     if not contender.all_reached:  # then there is no mean, and a median would flatter
         found = intervals.Estimate(math.inf, intervals.MEAN, None, None, intervals.NEVER)
     paired = intervals.signed(behind(contender, best), heavy=objective.heavy)
+    factors, first = contender.factors, best.factors
+    if factors is not None and first is not None and math.isfinite(found.value):
+        paired = intervals.widened(paired, paired.value + _moved(contender) - _moved(best))
+        found = intervals.widened(found, found.value * factors)
     apart = contender.all_reached and contender is not best
     used = [score.used or {} for score in contender.scores]
     return {
@@ -96,7 +111,51 @@ def row(contender: Contender, best: Contender, objective: TuningObjective) -> Ro
         if objective.target or objective.cap
         else None,
         "stopped": contender.stopped or None,
-        **units.told(used, objective.currency, heavy=objective.heavy),
+        **units.told(
+            used, objective.currency, heavy=objective.heavy,
+            factors=factors if objective.target else None,
+        ),
+        "basis": contender.model and contender.model.basis,
+    }  # fmt: skip
+
+
+def _moved(contender: Contender) -> np.ndarray:
+    """Draw by how much the mean of a contender may be off."""
+    assert contender.factors is not None
+    return contender.mean() * (contender.factors - 1)
+
+
+def tradeoffs(ranked: Sequence[Contender]) -> list[Row]:
+    """Return what less time costs in loss after as many tokens, the best first.
+
+    `loss_above` that of the best, a share, with its 95 % interval; what is saved: `days_saved`,
+    `cost_saved`; `sooner`: the days with those that make up for the loss, by what tokens are worth.
+    Only of what takes `MARGIN` fewer days than all whose loss is surely as low, by their intervals.
+    """
+    rows = [_tradeoff(each, ranked[0]) for each in ranked if each.reached and each.all_reached]
+    rows.sort(key=lambda row: (([row["loss_above"]] + (row["ci95"] or []))[-1], row["days"]))
+    least, found = math.inf, list[Row]()
+    for row in rows:
+        if row["days"] * (1 + MARGIN) <= least:
+            least = row["days"]
+            found.append(row)
+    return found
+
+
+def _tradeoff(each: Contender, first: Contender) -> Row:
+    pairs = zip(each.scores, first.scores, strict=False)
+    above = intervals.signed(np.log([one.value / two.value for one, two in pairs]), scale=1.0)
+    if each.factors is not None and first.factors is not None:
+        above = intervals.widened(above, above.value + np.log(each.factors / first.factors))
+    worth, days = math.log1p(each.model.margin if each.model else MARGIN), each.used("days")
+    return {
+        "label": each.candidate.label,
+        "loss_above": math.expm1(above.value),
+        "ci95": [*map(math.expm1, above.interval)] if above.interval else None,
+        "days": days,
+        "days_saved": first.used("days") - days,
+        "cost_saved": first.used("cost") - each.used("cost"),
+        "sooner": days * (1 + MARGIN) ** (above.value / worth),
     }
 
 
@@ -215,7 +274,7 @@ def _of_no_account(space: Space, ranked: Sequence[Contender], found: Order) -> l
             if all(value in there for value in values):
                 said.append(
                     f"the answer hardly depends on {name}'s {key}: every value is equivalent "
-                    f"({WITHIN})"
+                    f"({within(found.margin)})"
                 )
     return said
 
