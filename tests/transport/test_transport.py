@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.simulator.results.prediction_interval import TRANSPORT
+from paceline.simulator.network.tcp import MEASURED
 from tests.transport import fit, measure, model
 from tests.transport.cells import KINDS, RATES, design
 
@@ -57,7 +57,7 @@ def test_the_model_misses_little_and_the_simulator_says_how_much():
     """Undisturbed cells of the committed records, each rate left out in turn."""
     calm = [each for each in fit.cells() if each.calm]
     assert len(calm) >= 60
-    assert tomllib.loads(TRANSPORT.read_text("utf-8")) == fit.stated(calm)
+    assert tomllib.loads(MEASURED.read_text("utf-8")) == fit.stated(calm)
     everything = [missed for each in fit.left_out(calm).values() for missed in each]
     middle, most = fit.typical(everything)
     assert middle < 0.03
