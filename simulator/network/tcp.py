@@ -158,7 +158,12 @@ def costs(scenario: Scenario) -> Overhead:
     elif known is None or known.transport == "tcp":
         return found
     else:
-        whole = left ** (1 + found.transmission_exponent)  # that is a power of what is left
-        factors = {"message_factor": left, "transmission_factor": whole}
-        update = {k: getattr(found, k) * by for k, by in factors.items() if getattr(found, k) != 1}
+        bare = found.transmission_factor == found.message_factor == 1 and not found.hop_bytes
+        whole = 1.0 if bare else left  # what was measured takes less of links that give less
+        update = {
+            "message_factor": found.message_factor * whole,
+            "transmission_factor": found.transmission_factor
+            * whole ** (1 + found.transmission_exponent),
+            "hop_bytes": found.hop_bytes * whole,
+        }
     return found.model_copy(update=update)

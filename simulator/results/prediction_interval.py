@@ -57,7 +57,7 @@ class Unfitted:
     error: ModelError
     family: str | None
 
-    def spread(self, quantity: str, above: bool = True) -> Spread:  # noqa: ARG002
+    def spread(self, quantity: str, above: bool = True) -> Spread:
         """Return the spread of measured values around predictions with the same delays.
 
         `above`: of those that are larger, else of those that are smaller.
@@ -106,8 +106,8 @@ class Uncalibrated(Unfitted):
     def basis(self) -> str:
         """Say where the error comes from."""
         return (
-            f"no profile: what network.transport missed of {tcp.measured()['collectives']} collectives over "
-            "links of the kernel (docs/transport.md), and the validation matrix in "
+            f"no profile: what network.transport missed in {tcp.measured()['collectives']} "
+            "conditions of links (docs/transport.md), and the validation matrix in "
             f"{self.error.programs} programs ({self.error.source}); calibrate to narrow them"
         )
 

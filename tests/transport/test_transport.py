@@ -5,11 +5,12 @@ import tomllib
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.simulator.network.tcp import MEASURED
+from paceline.simulator.network import tcp
 from tests.transport import fit, measure, model
 from tests.transport.cells import KINDS, RATES, design
 
@@ -57,10 +58,22 @@ def test_the_model_misses_little_and_the_simulator_says_how_much():
     """Undisturbed cells of the committed records, each rate left out in turn."""
     calm = [each for each in fit.cells() if each.calm]
     assert len(calm) >= 60
-    assert tomllib.loads(MEASURED.read_text("utf-8")) == fit.stated(calm)
+    assert tomllib.loads(tcp.MEASURED.read_text("utf-8")) == fit.stated(calm)
     everything = [missed for each in fit.left_out(calm).values() for missed in each]
     middle, most = fit.typical(everything)
     assert middle < 0.03
     assert most < 0.08
     simulated = [each.simulated() / each.lasted - 1 for each in calm if each.plain]
     assert fit.typical(simulated)[0] < 0.03
+
+
+def test_the_median_of_the_others_leaves_no_bias_in_a_collective():
+    """Each collective that the simulator can state, corrected by the median of all others."""
+    plain = [each.lasted / each.simulated() for each in fit.cells() if each.calm and each.plain]
+    ratios = np.log(plain)
+    left = [own - np.median(np.delete(ratios, n)) for n, own in enumerate(ratios)]
+    assert abs(np.median(left)) < 0.002
+    assert 0.4 < np.mean(np.array(left) > 0) < 0.6
+    known = tcp.measured()
+    inside = (known["low"] <= np.exp(ratios)) & (np.exp(ratios) <= known["high"])
+    assert 0.85 <= inside.mean() <= 0.95

@@ -154,9 +154,7 @@ def observe(job: Job) -> Observed:
     )  # fmt: skip
 
 
-def _regression(
-    design: Array, values: Array, weights: Array, laps: Array
-) -> tuple[Array, Array]:
+def _regression(design: Array, values: Array, weights: Array, laps: Array) -> tuple[Array, Array]:
     """Return coefficients and their covariance, by least squares in which outliers count less.
 
     Huber's weights, by the spread of steps that wait less than the mean and of those that wait
