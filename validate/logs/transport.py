@@ -38,8 +38,8 @@ LAW = 6
 KEYS = ("collective", "hop", "latency_factor", "transmission_factor", "transmission_exponent",
         "per_byte")  # fmt: skip
 COMPUTE_WIDTH, LINK_WIDTH = 1.0, 2.0  # of ln compute around half a step; ln factor of unknown links
-# relative sds of equal jobs, whose paces differ by 0.1 to 0.2 % (docs/validation/README.md): of what
-# links take beside the law (0.1 % in docs/transport.md), as so many links show it; of computing
+# relative sds between equal jobs, whose paces differ by 0.1 to 0.2 % (docs/validation/README.md):
+# of links beside the law (0.1 % in docs/transport.md), as so many links show it, and of computing
 ERROR, ERROR_FREEDOM, STEADY = 0.001, 2.0, 0.001
 DRAWS, TRIED = 24, 4000
 STEPS, PERIODS, SEEDS = 256, 12, 2  # of the simulations
