@@ -87,8 +87,8 @@ def test_published_clusters_are_in_the_order_of_their_bandwidths():
 
 
 DDP = {
-    # pytorch/pytorch, benchmarks/distributed/ddp/README.md: 32 examples a GPU, two machines of eight
-    # V100 with four cards of 100 Gbit/s: parameters, seconds a step on one GPU, and on 16 (p50)
+    # pytorch/pytorch, benchmarks/distributed/ddp/README.md: 32 examples a GPU, two machines with
+    # eight V100 and four 100 Gbit/s cards each: parameters, seconds a step on one GPU, on all (p50)
     "resnet50": (25_557_032, 0.097, 0.104),
     "resnext50_32x4d": (25_028_904, 0.145, 0.157),
     "resnet101": (44_549_160, 0.162, 0.179),

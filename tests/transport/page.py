@@ -39,7 +39,9 @@ def write() -> str:
     text = [
         HEAD.read_text("utf-8").format(
             cells=fit.CELLS, first=dates[0], last=dates[-1],
-            late=1e6 * best.late, gloo=1e3 * best.gloo,
+            late=1e6 * best.late, gloo=1e3 * best.gloo, collectives=stated["collectives"],
+            median=stated["median"], low=stated["low"] - 1, high=stated["high"] - 1,
+            **fit.left_one_out(calm),
             **{key: every[0].record[key] for key in ("kernel", "torch", "python")},
         ),
         _residuals(every, calm),
