@@ -133,7 +133,7 @@ def test_where_every_step_communicates_computing_may_be_what_is_left(tmp_path):
     """Beside a collective of half a second, one of a fiftieth more hides a fifth of computing."""
     law = HiddenLaw(compute=0.05)
     path = over(tmp_path, law, (SLOW, 1), (FAST, 1))
-    (note,) = [each for each in calibrate([path]).notes if "give or take" in each]
+    (note,) = [each for each in calibrate([path]).notes if "known within" in each]
     assert "0.csv, 1.csv: every step communicates" in note
     profiled(tmp_path, path)
     low, high = predicted(tmp_path, 5 * GIGABIT, 1)["interval90"]

@@ -177,10 +177,9 @@ def _unknown(found: Sequence[Observed], fitted: Fitted, of: Sequence[int]) -> li
         if unsure > UNSURE and not any(each.compute > 0 for each in mine):
             notes.append(
                 f"{', '.join(each.job.name for each in mine)}: every step communicates, and what "
-                f"the law of the links leaves is computing: "
-                f"{profile.seconds(math.exp(fitted.point[LAW + n]))} a step, give or take "
-                f"{unsure:.0%}, which is most of a step over faster links; a log of another "
-                "period, or a column called compute, narrows it"
+                f"the law of the links leaves is computing, known within {unsure:.0%}, and most of "
+                "a step over faster links; a log of another period, or a column called compute, "
+                "narrows it"
             )
     for each, predicted in zip(found, fitted.paces, strict=True):
         missed = predicted / each.pace - 1
@@ -244,7 +243,7 @@ def _result(
             "replicates": DRAWS,
             "model_error": _model_error(families),
             "measured": _measured(found),
-            "transport": files.transport(jobs),
+            "transport": network.get("transport", "ideal"),
             "notes": [*notes, *others, *law.notes],
             "draws": draws,
         },

@@ -163,14 +163,3 @@ def common(jobs: Sequence[Job]) -> dict[str, Any]:
     """Return the keys of [network] that all jobs state alike."""
     first = jobs[0].network
     return {k: v for k, v in first.items() if all(each.network.get(k) == v for each in jobs)}
-
-
-def transport(jobs: Sequence[Job]) -> str:
-    """Return what travels in all jobs, as in [network]. Raises InputError if that differs."""
-    found = {job.scenario.network.transport for job in jobs}
-    if len(found) > 1:
-        raise InputError(
-            "job.network.transport: some jobs say tcp, others ideal, and a profile counts headers "
-            "once; write the same in each [[job]]"
-        )
-    return found.pop()

@@ -114,7 +114,7 @@ def observe(job: Job) -> Observed:
     values = (log.seconds - log.compute) / log.steps if known else each
     laps = np.unique((log.step + shift - 1) // every.period, return_inverse=True)[1]
     if laps[-1] < FEW:
-        laps = np.arange(len(values)) // len(ranks)
+        laps = np.unique(log.step, return_inverse=True)[1]
     fitted, covariance = _regression(design, values, log.steps, laps)
     inflated = independence.inflation([np.bincount(laps, values - design @ fitted)])
     covariance = covariance * max(inflated, 1.0)
