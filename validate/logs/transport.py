@@ -175,9 +175,8 @@ def fit(
             break
     draws = _posterior(theta, inverse, residuals)
     rng = generator(SEED, Purpose.CALIBRATION, 1)
-    draws[:, FACTOR] += error * rng.standard_normal(
-        len(draws)
-    )  # the law, on a link it has not seen
+    # the law, on a link that it has not seen, and by each factor e in bandwidth from those it has
+    draws[:, [FACTOR, EXPONENT]] += error * rng.standard_normal((len(draws), 2))
     draws[:, LAW : LAW + count] += STEADY * rng.standard_normal((len(draws), 1))
     paces = [float(each.pace(each.costs(theta, count, reference))) for each in linear]
     return Fitted(theta, draws, paces, reference)
