@@ -208,7 +208,7 @@ class FlowNetwork:
                 sizes, latencies = overhead.of_collective(
                     np.array(sizes), latencies, once=first, rate=rate, hops=1
                 )
-                latencies += overhead.hop_bytes / rate
+                latencies += overhead.of_collective(overhead.hop_bytes / rate, 0.0, rate=rate)[0]
         return self.fabric.start(at, prepared.plan, sizes, latencies)
 
     @property

@@ -160,7 +160,9 @@ def costs(scenario: Scenario) -> Overhead:
     else:
         bare = found.transmission_factor == found.message_factor == 1 and not found.hop_bytes
         whole = 1.0 if bare else left  # what was measured takes less of links that give less
-        powers = {"message_factor": 1, "hop_bytes": 1}
-        powers["transmission_factor"] = 1 + found.transmission_exponent
-        update = {key: getattr(found, key) * whole**power for key, power in powers.items()}
+        update = {
+            "message_factor": found.message_factor * whole,
+            "transmission_factor": found.transmission_factor
+            * whole ** (1 + found.transmission_exponent),
+        }
     return found.model_copy(update=update)

@@ -212,11 +212,11 @@ def test_what_a_profile_measured_takes_its_headers_once(case, model):
 
     def pace(known, **more):
         made = scenario(case, network=line | more, overhead=[costs], calibration=known)
-        return simulate(made).algorithms[0]["seconds_per_step"]["mean"]
+        return simulate(made).algorithms[0]["seconds_per_step"]["mean"] - 1  # of computing
 
     ideal, over = pace({}), pace({}, transport="tcp")
-    assert over == pytest.approx(ideal, rel=1e-3 if case["name"] == "asgd" else 1e-9)
-    assert pace({"transport": "tcp"}, transport="tcp") > 1.0001 * over
+    assert over == pytest.approx(ideal, rel=1e-9)
+    assert pace({"transport": "tcp"}, transport="tcp") > 1.02 * over
     emulated = {"step": "1 ms"}  # whose factors are of no link
     assert tcp.costs(
         scenario(case, network=line | {"transport": "tcp"}, overhead=[emulated], calibration={})

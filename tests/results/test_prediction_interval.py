@@ -89,7 +89,7 @@ def test_over_tcp_a_prediction_without_a_profile_has_an_interval():
     line = {"latency": "20 ms", "bandwidth": "100 kbit/s"}
     known = tomllib.loads((ROOT / "simulator/results/model_error.toml").read_text())["real"]
     assert prediction_interval.model_errors()["real"] == known
-    alone = Spread(known["seconds_per_step"]["blocking"] ** 2, 8)
+    alone = Spread(known["seconds_per_step"]["blocking"] ** 2, known["programs"] - 1)
     result = simulate(scenario({"name": "ssgd"}, network=line | {"transport": "tcp"}))
     row = result.algorithms[0]
     share = row["breakdown"]["communicate"]
