@@ -40,8 +40,8 @@ def write() -> str:
         HEAD.read_text("utf-8").format(
             cells=fit.CELLS, first=dates[0], last=dates[-1],
             late=1e6 * best.late, gloo=1e3 * best.gloo, collectives=stated["collectives"],
-            median=stated["median"], low=stated["low"] - 1, high=stated["high"] - 1,
-            **fit.left_one_out(calm),
+            **{key: f"{100 * (stated[key] - 1):+.1f} %" for key in ("low", "median", "high")},
+            **{key: f"{100 * each:.2g} %" for key, each in fit.left_one_out(calm).items()},
             **{key: every[0].record[key] for key in ("kernel", "torch", "python")},
         ),
         _residuals(every, calm),
