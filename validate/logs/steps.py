@@ -116,7 +116,8 @@ def observe(job: Job) -> Observed:
     if laps[-1] < FEW:
         laps = np.unique(log.step, return_inverse=True)[1]
     fitted, covariance = _regression(design, values, log.steps, laps)
-    inflated = independence.inflation([np.bincount(laps, values - design @ fitted)])
+    sums = np.bincount(laps, values - design @ fitted).astype(float)
+    inflated = independence.inflation([sums])
     covariance = covariance * max(inflated, 1.0)
     if known:
         compute = float(log.compute.sum() / log.steps.sum())
