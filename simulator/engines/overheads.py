@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+from paceline.simulator.network import tcp
 from paceline.simulator.network.mean_cost import hop_latency
 from paceline.simulator.programs.effects import ANY, Handle, Node, Payload, Pieces, Vector
 from paceline.simulator.scenario.overhead import Overhead
@@ -13,7 +14,7 @@ class EffectCosts:
     """Seconds of a node's own time per effect, from a scenario's [[overhead]]."""
 
     def __init__(self, scenario: Scenario) -> None:
-        self.overhead: Overhead = scenario.costs
+        self.overhead: Overhead = tcp.costs(scenario)
         self.agree = self.overhead.agree
         if self.overhead.agree_latencies:
             self.agree += self.overhead.agree_latencies * hop_latency(scenario)

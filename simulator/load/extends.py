@@ -63,6 +63,20 @@ def extended(
     return whole, profile
 
 
+def demand_headers_once(table: dict[str, Any], profile: dict[str, Any], file: str) -> None:
+    """Refuse TCP's headers on top of a bandwidth at which a profile's payloads travelled."""
+    network, own = (each.get("network") or {} for each in (table, profile))
+    effective = not any("transmission_factor" in each for each in profile.get("overhead", ()))
+    inherited = "bandwidth" in own and network.get("bandwidth") == own["bandwidth"]
+    known = profile.get("calibration", {}).get("transport", "ideal")
+    if inherited and effective and network.get("transport") == "tcp" and known != "tcp":
+        raise InputError(
+            f'{file}: network.transport = "tcp": the profile\'s network.bandwidth = '
+            f"{own['bandwidth']!r} is the speed of payloads, from which headers are taken already; "
+            "remove network.transport, or write the link's own bandwidth"
+        )
+
+
 def _holds(table: Any, key: str) -> bool:
     for part in key.split("."):
         if isinstance(table, list) and part.isdecimal() and int(part) < len(table):

@@ -16,7 +16,7 @@ from paceline.simulator.inputs import messages, paths
 from paceline.simulator.inputs.messages import KeyPath
 from paceline.simulator.load.checks.settings import problems
 from paceline.simulator.load.explain import explain, line
-from paceline.simulator.load.extends import extended
+from paceline.simulator.load.extends import demand_headers_once, extended
 from paceline.simulator.load.listing import find
 from paceline.simulator.load.overrides import EXTENDS, override
 from paceline.simulator.load.toml_file import demand_shallow, read
@@ -82,6 +82,7 @@ def parse(  # noqa: PLR0913 - its origin, and what it may name
     changed = {override(table, text): text for text in overrides if not EXTENDS.match(text)}
     demand_shallow(table, file)
     _demand_text(table, file)
+    demand_headers_once(table, profile, file)
     context = {"file": file, "folder": folder, "table": table, "programs": known}
     context["background"] = background
     try:

@@ -85,7 +85,7 @@ class ClosedForm:
         self.places = Places(scenario)
         self.regions = self.places.regions
         self.model_bytes = scenario.model.bytes
-        self.overhead = scenario.costs
+        self.overhead = tcp.costs(scenario)
         self.given = scenario.network.duration if self.workers > 1 else None
         self._scenario = scenario
         self.charged: set[str] = set()
@@ -375,8 +375,9 @@ class Traffic:
             latency = sum(link.sample(self._rng, hops) for link, hops in plan.path.items())
         if not plan.moved:
             return 0.0, 0.0
-        spent = way.spend(plan.held * payload, latency)
-        return overhead.of_collective(*spent, rate=plan.rate, hops=plan.hops)
+        hops, rate = plan.hops, plan.rate
+        spent = way.spend(plan.held * payload + hops * overhead.hop_bytes / rate, latency)
+        return overhead.of_collective(*spent, rate=rate, hops=hops)
 
     def waking(self, kind: str, payload: float, begins: Any, free: Any, team: Team = None) -> Any:
         """Return the seconds that a pause adds: slow start, less what token buckets save.

@@ -16,6 +16,7 @@ import numpy as np
 
 from paceline.simulator.distributions.law import Law
 from paceline.simulator.distributions.random_streams import Purpose, blocks, generator
+from paceline.simulator.network import tcp
 from paceline.simulator.network.closed_form import ClosedForm, Way
 from paceline.simulator.network.collectives import double_tree, gather, messages
 from paceline.simulator.network.fabric.fabric import Fabric
@@ -116,7 +117,7 @@ class FlowNetwork:
     def __init__(self, scenario: Scenario, topology: Topology, fabric: Fabric, seed: int) -> None:
         self.topology, self.fabric = topology, fabric
         self._settings, self._seed = scenario.network, seed
-        self._workers, self._overhead = scenario.cluster.workers, scenario.costs
+        self._workers, self._overhead = scenario.cluster.workers, tcp.costs(scenario)
         self._regions = [self.topology.places.of(rank) for rank in range(self._workers)]
         self._paths: dict[tuple[Team, int], int] = {}
         self._prepared: dict[tuple[str, Team], PreparedTransfer] = {}
@@ -193,7 +194,7 @@ class FlowNetwork:
         payloads = self._payloads.setdefault((way.key, team), np.zeros(self._workers))
         payloads += np.rint(sizes)  # whole bytes, as `Traffic` counts
         latencies, overhead = None, self._overhead
-        added = overhead.of_collective(1.0, 1.0, hops=1) != (1.0, 1.0)
+        added = overhead.of_collective(1.0, 1.0, hops=1) != (1.0, 1.0) or overhead.hop_bytes
         if prepared.random or delay or way.segments or added:
             latencies = prepared.fixed * (2.0 if way.segments else 1.0)
             for laws, which in prepared.random.items():
@@ -207,6 +208,7 @@ class FlowNetwork:
                 sizes, latencies = overhead.of_collective(
                     np.array(sizes), latencies, once=first, rate=rate, hops=1
                 )
+                latencies += overhead.of_collective(overhead.hop_bytes / rate, 0.0, rate=rate)[0]
         return self.fabric.start(at, prepared.plan, sizes, latencies)
 
     @property

@@ -3,6 +3,7 @@
 from math import inf
 
 from paceline.simulator.network.closed_form import ClosedForm, CollectiveCost
+from paceline.simulator.scenario.overhead import Overhead
 from paceline.simulator.scenario.scenario import Scenario
 
 
@@ -18,7 +19,12 @@ def mean_cost(scenario: Scenario) -> CollectiveCost:
     from paceline.simulator.network.topology.routes import Topology  # noqa: PLC0415
 
     workers, sizes = scenario.cluster.workers, [0.0, scenario.model.bytes]
-    bare = scenario.model_copy(update={"network": scenario.network.model_copy(update={"setup": 0})})
+    bare = scenario.model_copy(
+        update={
+            "network": scenario.network.model_copy(update={"setup": 0}),
+            "overhead": scenario.overhead or (Overhead(),),  # nothing, nor what is usual over TCP
+        }
+    )
     ends = []
     # a library's choice depends on the size, and what it adds belongs to no part of the time
     for size in sizes if scenario.network.library == "ideal" else sizes[1:]:

@@ -4,17 +4,28 @@ Nothing here is fitted to the collectives of docs/transport.md, which measures w
 over links of the kernel. Sizes are bytes, times seconds.
 """
 
+import tomllib
 from collections.abc import Iterable
+from functools import cache
 from math import inf, ldexp
+from pathlib import Path
 
+from paceline.simulator.inputs import untrusted
 from paceline.simulator.scenario.network import Network
+from paceline.simulator.scenario.overhead import Overhead
+from paceline.simulator.scenario.scenario import Scenario
 
 HEADERS = 20 + 20 + 12  # IPv4 (RFC 791), TCP (RFC 9293), its timestamps (RFC 7323)
 FRAME = 14  # Ethernet's header, which the token bucket of a shaped link counts, too
 PER_ACK = 2  # full segments that are acknowledged at once (RFC 9293, 3.8.6.3)
 INITIAL = 10  # segments of the first window (RFC 6928)
 IDLE = 0.2  # and a round trip: time-out of Linux, in which the window of idle connections halves
+MEASURED = Path(__file__).with_name("transport.toml")
 WINDOW = 3 * 2**20  # of one socket: half of Linux's largest receive buffer (tcp_rmem, tcp(7))
+
+GLOO = 2 * (48 + 48 + HEADERS + FRAME)
+"""Bytes beside the payload in a hop of gloo: two segments, each with a header (pair.h, struct Op),
+and the word that it may be sent, another such header in a packet of its own."""
 
 
 def payload(mtu: int) -> int:
@@ -107,3 +118,51 @@ def window(network: Network, own: float | None) -> float:
 def first_window(network: Network) -> float:
     """Return the bytes of the first window between two nodes."""
     return (network.slow_start or INITIAL * payload(network.mtu)) * network.sockets
+
+
+@cache
+def measured() -> dict[str, float]:
+    """Return what the experiment of docs/transport.md says of links, whose `page` writes the file.
+
+    `cells`: how many it has; `longer`, `most`: by how much of their time without TCP they took
+    longer: median, 95th percentile. `gloo`: seconds that a mean costs gloo itself. Of `collectives`
+    that the simulator can state, their measured time over the stated one: `low`, `median`, `high`,
+    quantiles at 5, 50 and 95 %.
+    """
+    return tomllib.loads(untrusted.text(MEASURED))
+
+
+def gloo() -> dict[str, float]:
+    """Return what gloo adds to its collectives and questions, by key of [[overhead]].
+
+    A question goes to all others at once, and waits for their word that it may.
+    """
+    return {"hop_bytes": GLOO, "collective": measured()["gloo"], "agree_latencies": 2.0}
+
+
+def costs(scenario: Scenario) -> Overhead:
+    """Return a scenario's overheads, relative to the links that TCP leaves.
+
+    Factors that were measured over links of the nominal bandwidth contain headers already. Without
+    a profile, it is what collectives over links of the kernel took in the median, and in gloo.
+    """
+    found, network = scenario.costs, scenario.network
+    known, left = scenario.calibration, usable(network)
+    if left == 1:
+        return found
+    if known is None and not scenario.overhead:
+        seen = measured()
+        update = dict.fromkeys(("transmission_factor", "latency_factor"), seen["median"])
+        if network.library == "gloo":
+            update |= gloo()
+    elif known is None or known.transport == "tcp":
+        return found
+    else:
+        bare = found.transmission_factor == found.message_factor == 1 and not found.hop_bytes
+        whole = 1.0 if bare else left  # what was measured takes less of links that give less
+        update = {
+            "message_factor": found.message_factor * whole,
+            "transmission_factor": found.transmission_factor
+            * whole ** (1 + found.transmission_exponent),
+        }
+    return found.model_copy(update=update)

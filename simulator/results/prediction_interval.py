@@ -24,7 +24,7 @@ from paceline.simulator.scenario.overhead import ModelError
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
 SHARE = 0.90  # probability that an interval holds the measured value
-TRANSPORT = Path(__file__).with_name("transport.toml")
+QUANTILE = 1.645  # of the standard normal law, below which 95 % lie
 MODEL_ERROR = Path(__file__).with_name("model_error.toml")
 PACE, TARGET = "seconds_per_step", "time_to_target"
 
@@ -59,8 +59,11 @@ class Unfitted:
     error: ModelError
     family: str | None
 
-    def spread(self, quantity: str) -> Spread:
-        """Return the spread of measured values around predictions with the same delays."""
+    def spread(self, quantity: str, above: bool = True) -> Spread:
+        """Return the spread of measured values around predictions with the same delays.
+
+        `above`: of those that are larger, else of those that are smaller.
+        """
         return Spread(self.error.of(quantity, self.family) ** 2, self.error.programs - 1)
 
     @property
@@ -79,17 +82,6 @@ TELLING = 0.05  # share of the time from which links are worth a note
 
 
 @cache
-def transport() -> dict[str, float]:
-    """Return what the experiment of docs/transport.md says of links, whose `page` writes the file.
-
-    `cells`: how many it has; `error`: relative standard deviation that `network.tcp` leaves;
-    `longer`, `most`: by how much of their time without TCP they took longer: median, 95th
-    percentile.
-    """
-    return tomllib.loads(untrusted.text(TRANSPORT))
-
-
-@cache
 def model_errors() -> dict[str, Any]:
     """Return what predictions missed of programs in the validation matrix, by kind of network.
 
@@ -105,17 +97,19 @@ class Uncalibrated(Unfitted):
 
     share: float
 
-    def spread(self, quantity: str) -> Spread:
+    def spread(self, quantity: str, above: bool = True) -> Spread:
         """Return the spread of measured values: that of programs, and of the time in links."""
-        links = Spread((self.share * transport()["error"]) ** 2, transport()["cells"] - 1)
-        return super().spread(quantity) + links
+        known = tcp.measured()
+        apart = self.share * log(known["high" if above else "low"] / known["median"])
+        links = Spread((apart / QUANTILE) ** 2, known["collectives"] - 1)
+        return super().spread(quantity, above) + links
 
     @property
     def basis(self) -> str:
         """Say where the error comes from."""
         return (
-            f"no profile: what network.transport missed in {transport()['cells']} conditions of "
-            "links (docs/transport.md), and the validation matrix in "
+            f"no profile: what network.transport missed in {tcp.measured()['collectives']} "
+            "conditions of links (docs/transport.md), and the validation matrix in "
             f"{self.error.programs} programs ({self.error.source}); calibrate to narrow them"
         )
 
@@ -139,7 +133,7 @@ def ideal(scenario: Scenario, share: float) -> list[str]:
         return []
     if slower := _windowed(scenario):
         return [slower]
-    known = transport()
+    known = tcp.measured()
     typical, most = (f"{100 * known[each]:.0f} %" for each in ("longer", "most"))
     return [
         f"ideal links: over TCP collectives took {typical} longer in the median of "
@@ -222,7 +216,7 @@ def intervals(
             [each.seed for each in replicates],
             [each.seed for each in runs],
             paired,
-            model.spread(name) if model else None,
+            (model.spread(name, False), model.spread(name, True)) if model else None,
         )
         for name, of in quantities.items()
     }
@@ -234,7 +228,7 @@ def _interval(  # noqa: PLR0913, PLR0917
     seeds: Sequence[int],
     own_seeds: Sequence[int],
     paired: bool,
-    model: Spread | None,
+    model: tuple[Spread, Spread] | None,
 ) -> list[float] | None:
     """Return Student's interval of lognormal values around the prediction, the mean of `own`.
 
@@ -254,9 +248,9 @@ def _interval(  # noqa: PLR0913, PLR0917
         spread = float(np.var(seeded, ddof=1)) if several else variance
         variance += spread / len(seeded if several else logs)
     found = Spread(variance, max(len(logs) - 1, 1))
-    half = (found + model if model else found).half
-    high = centre * exp(half) if len(logs) >= len(values) else inf
-    return [centre * exp(-half), high]
+    below, above = ((found + each if each else found).half for each in model or (None, None))
+    high = centre * exp(above) if len(logs) >= len(values) else inf
+    return [centre * exp(-below), high]
 
 
 def _logs(values: Sequence[float], bases: Sequence[float]) -> list[float]:

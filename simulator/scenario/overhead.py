@@ -6,13 +6,13 @@ A profile (`paceline probe`, `paceline calibrate`) holds these tables; a scenari
 
 from collections.abc import Sequence
 from math import inf
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from paceline.simulator.distributions.law import Law
 from paceline.simulator.distributions.parametric import Constant
-from paceline.simulator.inputs.units import Seconds
+from paceline.simulator.inputs.units import Bytes, Seconds
 from paceline.simulator.scenario.table import (
     ZERO,
     Count,
@@ -76,6 +76,11 @@ class Overhead(Section):
         default=0.0, description="seconds per byte that passes a link, whatever its bandwidth"
     )
     hop: Extra = Field(default=0.0, description="added to the latency of each hop of a collective")
+    hop_bytes: Bytes = Field(
+        default=0.0,
+        description="bytes that travel in each hop of a collective beside its payload",
+        json_schema_extra={"default": "0 B"},
+    )
 
     @property
     def owns(self) -> bool:
@@ -166,6 +171,11 @@ class Calibration(Section):
     )
     model_error: ModelError | None = Field(
         default=None, description="errors of programs that it was not fitted to"
+    )
+    transport: Literal["ideal", "tcp"] = Field(
+        default="ideal",
+        description="the network.transport that overheads were measured beside: with ideal, their "
+        "factors contain what TCP's packets take",
     )
     overlap: float | None = Field(
         default=None,

@@ -13,7 +13,8 @@ from tests.helpers.worlds import EXPONENTIAL, scenario
 from tests.helpers.worlds import simulate as run
 
 LINK = {"collective": "ring", "latency": "10 ms", "bandwidth": "320 kbit/s"}  # 4,000 B: 100 ms
-MEAN = 2 * 3 * 0.010 * 2 + 1.5 * 0.1 * 1.1 + 0.090  # latencies twice, a tenth more bytes, and 90 ms
+# latencies twice, a tenth more bytes, in each hop as many of headers as a link passes in 1 ms
+MEAN = 2 * 3 * 0.010 * 2 + (1.5 * 0.1 + 2 * 3 * 0.001) * 1.1 + 0.090
 COSTS = {
     "step": "30 ms",
     "issue": "3 ms",
@@ -26,6 +27,7 @@ COSTS = {
     "receive": "19 ms",
     "latency_factor": 2.0,
     "transmission_factor": 1.1,
+    "hop_bytes": "40 B",
 }
 STEP = 1.0 + 0.030
 

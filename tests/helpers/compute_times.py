@@ -19,6 +19,7 @@ OVERHEAD = {
     "receive": "19 ms",
     "latency_factor": 2.0,
     "transmission_factor": 1.1,
+    "hop_bytes": "40 B",
 }
 
 seconds = st.sampled_from(["0 s", "1 ms", "300 ms", "1 s", "7 s"])

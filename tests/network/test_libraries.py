@@ -80,6 +80,38 @@ def test_published_bandwidths_of_nccl_tests_are_met_within_15_percent(source):
     assert bus_bandwidth(cluster, size, algorithm) == pytest.approx(measured, rel=0.15)
 
 
+def test_published_clusters_are_in_the_order_of_their_bandwidths():
+    measured = {source: bandwidth for source, (*_, bandwidth) in PUBLISHED.items()}
+    expected = {source: bus_bandwidth(*case[:-1]) for source, case in PUBLISHED.items()}
+    assert sorted(expected, key=expected.__getitem__) == sorted(measured, key=measured.__getitem__)
+
+
+DDP = {
+    # pytorch/pytorch, benchmarks/distributed/ddp/README.md: 32 examples a GPU, two machines with
+    # eight V100 and four 100 Gbit/s cards each: parameters, seconds a step on one GPU, on all (p50)
+    "resnet50": (25_557_032, 0.097, 0.104),
+    "resnext50_32x4d": (25_028_904, 0.145, 0.157),
+    "resnet101": (44_549_160, 0.162, 0.179),
+    "resnext101_32x8d": (88_791_336, 0.415, 0.450),
+}
+
+
+def test_published_steps_of_distributed_data_parallel_are_met_and_in_order():
+    """From the step of one GPU, which has no DDP and no network."""
+    inner = {"bandwidth": "130 GB/s", "latency": "2 us"}
+    found = []
+    for parameters, alone, measured in DDP.values():
+        group = {"name": "dgx", "workers": 2, "devices": 8, "inner": inner}
+        made = scenario(
+            {"name": "ssgd-bucketed"}, workers=2, steps=20, model={"parameters": parameters},
+            cluster={"compute": f"{alone} s", "group": [group]},
+            network={"library": "nccl", "bandwidth": "400 Gbit/s", "latency": "2 us"},
+        )  # fmt: skip
+        found.append(simulate(made).duration / 20)
+        assert found[-1] == pytest.approx(measured, rel=0.15)
+    assert found == sorted(found)
+
+
 def test_trees_and_rings_are_in_the_published_order():
     """nccl#1368: on five hosts the ring is faster at 1 GiB. nccl-tests#22: on two p3dn, of eight
     V100 each with one card, 1 GB takes 134 ms by the tree and 268 ms by the ring.

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from paceline import simulate
 from paceline.simulator.errors import InputError
+from paceline.simulator.load.load import parse
 from paceline.simulator.network import tcp
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.network.mean_cost import mean_cost
+from paceline.simulator.scenario.overhead import Overhead
 from tests.helpers.worlds import scenario
 
 LINE = {"latency": "20 ms", "bandwidth": "100 Mbit/s"}
@@ -123,6 +125,7 @@ def test_only_a_mean_after_a_pause_starts_slowly(engine):
     often, seldom = paces(made, engine=engine)
     network = ClosedForm(made)
     mean = sum((network.mean_cost().transmission, network.mean_cost().latency))
+    mean *= tcp.measured()["median"]
     cold = network.after_pause("mean", range(4), made.model.bytes)[0][-1]
     assert network.pause == pytest.approx(0.24)
     assert cold > 0.01
@@ -195,3 +198,52 @@ def test_keys_of_tcp_are_refused_without_it():
         scenario(
             {"name": "ssgd"}, network={"collective": "given", "duration": "1 s", "transport": "tcp"}
         )
+
+
+@pytest.mark.parametrize("case", [{"name": "ssgd"}, {"name": "asgd"}])
+@pytest.mark.parametrize("model", ["closed-form", "flows"])
+def test_what_a_profile_measured_takes_its_headers_once(case, model):
+    """A profile of ideal transport predicts over TCP's the same times: no links but its own."""
+    costs = {
+        "transmission_factor": 1.04, "transmission_exponent": 0.02, "message_factor": 1.05,
+        "hop_bytes": "300 B", "collective": "1 ms",
+    }  # fmt: skip
+    line = {"latency": "0 s", "bandwidth": "50 Mbit/s", "model": model}
+
+    def pace(known, **more):
+        made = scenario(case, network=line | more, overhead=[costs], calibration=known)
+        return simulate(made).algorithms[0]["seconds_per_step"]["mean"] - 1  # of computing
+
+    ideal, over = pace({}), pace({}, transport="tcp")
+    assert over == pytest.approx(ideal, rel=1e-9)
+    assert pace({"transport": "tcp"}, transport="tcp") > 1.02 * over
+    emulated = {"step": "1 ms"}  # whose factors are of no link
+    assert tcp.costs(
+        scenario(case, network=line | {"transport": "tcp"}, overhead=[emulated], calibration={})
+    ) == Overhead.model_validate(emulated)
+
+
+def test_a_bandwidth_that_payloads_had_is_not_reduced_again(tmp_path):
+    profile = '[network]\nbandwidth = "186 Mbit/s"\n[[overhead]]\ncollective = "1 ms"\n'
+    (tmp_path / "p.toml").write_text(profile + "[calibration]\n")
+    own = {
+        "extends": "p.toml", "model": {"parameters": 1000}, "run": {"steps": 2},
+        "cluster": {"workers": 2, "compute": "1 s"}, "algorithm": [{"name": "ssgd"}],
+        "network": {"latency": "1 ms", "transport": "tcp"},
+    }  # fmt: skip
+    with pytest.raises(InputError, match=r"'186 Mbit/s' is the speed of payloads.*remove network"):
+        parse(own, folder=tmp_path)
+    parse(own | {"network": own["network"] | {"bandwidth": "200 Mbit/s"}}, folder=tmp_path)
+    (tmp_path / "p.toml").write_text(profile + '[calibration]\ntransport = "tcp"\n')
+    parse(own, folder=tmp_path)
+
+
+@pytest.mark.parametrize("library", ["ideal", "nccl"])
+def test_without_a_profile_collectives_take_what_they_took_in_the_median(library):
+    line = {"latency": "5 ms", "bandwidth": "10 Mbit/s", "sockets": 64, "transport": "tcp"}
+    bare = world(library=library, steps=50, **line)
+    told = bare.model_copy(update={"overhead": (Overhead(),)})
+    median = tcp.measured()["median"]
+    costs = (pace - 0.01 for (pace,) in map(paces, (bare, told)))
+    assert next(costs) == pytest.approx(median * next(costs), rel=1e-4)
+    assert tcp.costs(world(library="gloo", **line)).agree_latencies == 2

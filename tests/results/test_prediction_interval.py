@@ -1,6 +1,7 @@
 """Intervals of predictions contain the model's own error where no run was fitted to a program."""
 
 import inspect
+import math
 import sys
 import tomllib
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import t
 
 from paceline import simulate
+from paceline.simulator.network import tcp
 from paceline.simulator.programs import catalogue
 from paceline.simulator.results import prediction_interval
 from paceline.simulator.results.prediction_interval import ALONE, FITTED, Spread
@@ -87,16 +89,18 @@ def test_over_tcp_a_prediction_without_a_profile_has_an_interval():
     line = {"latency": "20 ms", "bandwidth": "100 kbit/s"}
     known = tomllib.loads((ROOT / "simulator/results/model_error.toml").read_text())["real"]
     assert prediction_interval.model_errors()["real"] == known
-    alone = Spread(known["seconds_per_step"]["blocking"] ** 2, 8)
+    alone = Spread(known["seconds_per_step"]["blocking"] ** 2, known["programs"] - 1)
     result = simulate(scenario({"name": "ssgd"}, network=line | {"transport": "tcp"}))
     row = result.algorithms[0]
     share = row["breakdown"]["communicate"]
     assert 0.2 < share < 0.8
-    links = prediction_interval.transport()
-    both = alone + Spread((share * links["error"]) ** 2, links["cells"] - 1)
-    assert half(row) == pytest.approx(both.half)
-    low, high = row["seconds_per_step"]["interval90"]
-    assert low < row["seconds_per_step"]["mean"] < high
+    links, mean = tcp.measured(), row["seconds_per_step"]["mean"]
+    ends = row["seconds_per_step"]["interval90"]
+    for end, side in zip(ends, ("low", "high"), strict=True):
+        apart = share * math.log(links[side] / links["median"]) / 1.645
+        both = alone + Spread(apart**2, links["collectives"] - 1)
+        assert abs(math.log(end / mean)) == pytest.approx(both.half)
+    assert ends[0] < mean < ends[1]
     (note,) = [each for each in result.notes if "90 % intervals" in each]
     assert "no profile" in note
     quick = scenario({"name": "ssgd"}, network={"latency": "0 s", "transport": "tcp"})

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.simulator.results.prediction_interval import TRANSPORT
+from paceline.simulator.network.tcp import MEASURED
 from tests.transport import fit, measure
 from tests.transport.fit import Measured
 
@@ -39,7 +39,9 @@ def write() -> str:
     text = [
         HEAD.read_text("utf-8").format(
             cells=fit.CELLS, first=dates[0], last=dates[-1],
-            late=1e6 * best.late, gloo=1e3 * best.gloo,
+            late=1e6 * best.late, gloo=1e3 * best.gloo, collectives=stated["collectives"],
+            **{key: f"{100 * (stated[key] - 1):+.1f} %" for key in ("low", "median", "high")},
+            **{key: f"{100 * each:.2g} %" for key, each in fit.left_one_out(calm).items()},
             **{key: every[0].record[key] for key in ("kernel", "torch", "python")},
         ),
         _residuals(every, calm),
@@ -50,7 +52,7 @@ def write() -> str:
     ]  # fmt: skip
     PAGE.write_text("".join(text), encoding="utf-8")
     told = "".join(f"{key} = {value}\n" for key, value in stated.items())
-    TRANSPORT.write_text(f"# Written by `python -m tests.transport page`\n{told}", encoding="utf-8")
+    MEASURED.write_text(f"# Written by `python -m tests.transport page`\n{told}", encoding="utf-8")
     return f"{PAGE}: {len(every)} cells, {len(calm)} undisturbed"
 
 
@@ -72,7 +74,7 @@ def _residuals(every: Sequence[Measured], calm: Sequence[Measured]) -> str:
     for name, holds in groups.items():
         lines.append(_row(name, [each.missed() for each in calm if holds(each)]))
     exact = [math.log(each.lasted / each.simulated()) for each in plain]
-    lines.append(_row("the simulator itself: `ring`, `tree`", exact))
+    lines.append(_row("the simulator itself: `ring`, `tree`, `gloo`", exact))
     out = fit.left_out(calm)
     lines += [_row(f"without {rate:g} Mbit/s", missed) for rate, missed in out.items()]
     lines.append(_row("these together", [each for missed in out.values() for each in missed]))

@@ -1,18 +1,30 @@
 """The experiment on TCP: its design, its records, and what the model misses of them."""
 
+import csv
 import json
+import math
 import tomllib
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.simulator.results.prediction_interval import TRANSPORT
+from paceline.simulator.engines.dispatch import run_seeds
+from paceline.simulator.network import tcp
+from paceline.simulator.programs import catalogue
+from paceline.simulator.results import statistics
+from paceline.simulator.results.prediction_interval import uncalibrated
+from paceline.simulator.scenario.tables import NoObjective
+from paceline.validate.comparison.quantities import pace
+from paceline.validate.matrix.conditions import CONDITIONS
 from tests.transport import fit, measure, model
 from tests.transport.cells import KINDS, RATES, design
 
+ROOT = Path(__file__).parents[2]
 NONE = model.Fitted(0.0, 0.0)
 
 
@@ -57,10 +69,48 @@ def test_the_model_misses_little_and_the_simulator_says_how_much():
     """Undisturbed cells of the committed records, each rate left out in turn."""
     calm = [each for each in fit.cells() if each.calm]
     assert len(calm) >= 60
-    assert tomllib.loads(TRANSPORT.read_text("utf-8")) == fit.stated(calm)
+    assert tomllib.loads(tcp.MEASURED.read_text("utf-8")) == fit.stated(calm)
     everything = [missed for each in fit.left_out(calm).values() for missed in each]
     middle, most = fit.typical(everything)
     assert middle < 0.03
     assert most < 0.08
     simulated = [each.simulated() / each.lasted - 1 for each in calm if each.plain]
     assert fit.typical(simulated)[0] < 0.03
+
+
+def test_the_median_of_the_others_leaves_no_bias_in_a_collective():
+    """Each collective that the simulator can state, corrected by the median of all others."""
+    calm = [each for each in fit.cells() if each.calm]
+    found = fit.left_one_out(calm)
+    assert abs(found["bias"]) < 0.002
+    assert 0.4 < found["share"] < 0.6
+    ratios = np.array([each.lasted / each.simulated() for each in calm if each.plain])
+    known = tcp.measured()
+    inside = (known["low"] <= ratios) & (ratios <= known["high"])
+    assert 0.85 <= inside.mean() <= 0.95
+
+
+@pytest.mark.slow
+def test_without_a_profile_programs_of_the_matrix_have_no_bias_and_are_covered():
+    """Programs over links of the kernel, predicted from the scenario and its draws alone."""
+    with (ROOT / "docs/validation/kernel-links.csv").open(encoding="utf-8") as file:
+        measured = {
+            (row["condition"], row["program"]): float(row["measured_seconds_per_step"])
+            for row in csv.DictReader(file)
+        }
+    missed, inside = [], []
+    for condition in CONDITIONS:
+        made = condition.scenario("network.transport=tcp")
+        made = made.model_copy(update={"objective": NoObjective(kind="none")})
+        for algorithm in made.algorithm:
+            if (seen := measured.get((condition.name, algorithm.words))) is None:
+                continue
+            found = run_seeds(made, algorithm, [condition.seed])
+            share = statistics.breakdown(found)["communicate"]
+            model = uncalibrated(made, catalogue()[algorithm.name].family, share)
+            missed.append(math.log(seen / pace(found[0])))
+            wide = model.spread("seconds_per_step", missed[-1] > 0).half
+            inside.append(abs(missed[-1]) <= wide)
+    assert len(missed) == len(measured)
+    assert abs(np.median(missed)) < 0.01
+    assert np.mean(inside) >= 0.9

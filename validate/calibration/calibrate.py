@@ -165,6 +165,7 @@ def calibrate(
             "model_error": model_error.shipped(network),
             "sd": sd | (model.sd if model else {}),
             "measured": _measured(found, times, model, link),
+            "transport": found[0].scenario.network.transport,
             "notes": [*notes, *law.notes, *(model.notes if model else [])],
         },
         "cluster": _workers(found) | law.tables,

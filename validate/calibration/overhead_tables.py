@@ -57,6 +57,7 @@ def fit(teams: Mapping[int, Sequence[RunEvents]], base: Profile = NOTHING) -> Ov
             _take_off_latencies(nominal, terms, table, sd)
             if nominal.headers:
                 table["transmission_factor"] = profile.rounded(nominal.mean_factor)
+                table["hop_bytes"] = profile.size(nominal.hop_bytes)
                 table["message_factor"] = profile.rounded(nominal.message_factor)
         found.tables.append(table)
         for name in list(table)[1:]:

@@ -206,16 +206,15 @@ def _joined_last(waits: Array, issued: Array) -> Array:
     return np.asarray(within & (before >= 0))
 
 
-def gloo_bytes(payload: float, workers: int) -> float:
-    """Return the bytes that a mean by gloo occupies a link with, relative to the payload's share.
+def gloo_bytes(segment: float, workers: int) -> float:
+    """Return the bytes that a segment of gloo's ring occupies a link with.
 
-    A segment of 1/(2m) has a header, and is announced in a packet of its own. Between two workers
-    the link has the other direction's words that a receiver is ready, and acknowledgements, too.
+    It has a header, and is announced in a packet of its own. Between two workers the link has the
+    other direction's words that a receiver is ready, and acknowledgements, too.
     """
-    segment = payload / (2 * workers)
     packets = ceil((segment + GLOO) / (PACKET - TCP))
     apart = 1 if workers > 2 else 2 + packets / 2 * TCP / (GLOO + TCP)
-    return (segment + GLOO + packets * TCP + apart * (GLOO + TCP)) / segment
+    return segment + GLOO + packets * TCP + apart * (GLOO + TCP)
 
 
 def message_bytes(size: float) -> float:
@@ -232,8 +231,9 @@ class Nominal:
 
     `latency`: seconds of an all-reduce of 0 bytes; `hops`: the number of link latencies in it;
     `gloo`: seconds of those in gloo's ring, whatever the scenario's collective; `question`: of two.
-    `headers`: whether payloads travel with headers that the scenario does not prescribe, by which
-    they occupy links longer by `mean_factor` and `message_factor`. `staggered`: whether workers
+    `headers`: whether payloads travel with headers that the scenario does not prescribe: by which
+    they occupy links longer by `mean_factor` and `message_factor`, and `hop_bytes` of each hop,
+    which are those of two segments of no payload. `staggered`: whether workers
     have a mean at times of their own.
     """
 
@@ -251,7 +251,9 @@ class Nominal:
         self._link = network.link(0, network.workers)
         kernel = scenario.validation.network == "kernel"
         self.headers = kernel and scenario.network.transport == "ideal"
-        self.mean_factor = gloo_bytes(network.model_bytes, network.workers)
+        segment, bare = network.model_bytes / (2 * len(team)), gloo_bytes(0.0, len(team))
+        self.mean_factor = (gloo_bytes(segment, len(team)) - bare) / segment
+        self.hop_bytes = 2 * bare
         self.message_factor = message_bytes(network.model_bytes) if self.headers else 1.0
 
     def mean(self, size: float) -> float:

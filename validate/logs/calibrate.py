@@ -30,6 +30,7 @@ from paceline.validate.logs.transport import DRAWS, LAW, Fitted
 SURE = 3.0  # standard errors by which jobs' computing differs
 ALIKE = 0.01  # relative difference below which it does not matter
 MISSED = 0.03  # relative error of a job's own pace, from which a note says so
+UNSURE = 0.05  # relative sd of computing, from which a note says so
 ABOUT = {
     "calibration.draws": "factors of numbers, uncertain together: a replicate takes one of each",
     "calibration.model_error": "of other programs: relative standard deviations, by family",
@@ -73,7 +74,7 @@ def calibrate(
     fitted = transport.fit(found, scenarios, conditions)
     done(STAGES, STAGES)
     said = [note for each in found for note in each.notes]
-    notes = [*dict.fromkeys(said), *notes, *_unknown(found, fitted, max(conditions) + 1)]
+    notes = [*dict.fromkeys(said), *notes, *_unknown(found, fitted, conditions)]
     return _result(found, conditions, laws, fitted, notes)
 
 
@@ -157,9 +158,12 @@ def _scaled(value: Any, by: float) -> Any:
     return value
 
 
-def _unknown(found: Sequence[Observed], fitted: Fitted, conditions: int) -> list[str]:
-    """Say what the fit found out about links of which nothing was known, and what it misses."""
-    notes = []
+def _unknown(found: Sequence[Observed], fitted: Fitted, of: Sequence[int]) -> list[str]:
+    """Say what the fit found out about links of which nothing was known, and what it misses.
+
+    `of`: the condition of each job.
+    """
+    notes, conditions = [], max(of) + 1
     unknown = [each for each in found if not each.job.knows_link]
     for each, own in zip(unknown, fitted.point[LAW + conditions :], strict=True):
         speed = profile.rate(GIGABIT / math.exp(own))
@@ -167,6 +171,16 @@ def _unknown(found: Sequence[Observed], fitted: Fitted, conditions: int) -> list
             f"{each.job.name}: its link is unknown: it moves payloads as one of {speed} would, and "
             "says nothing of other links"
         )
+    for n in range(conditions):
+        mine = [each for each, own in zip(found, of, strict=True) if own == n]
+        unsure = float(np.std(fitted.draws[:, LAW + n]))
+        if unsure > UNSURE and not any(each.compute > 0 for each in mine):
+            notes.append(
+                f"{', '.join(each.job.name for each in mine)}: every step communicates, and what "
+                f"the law of the links leaves is computing, known within {unsure:.0%}, and most of "
+                "a step over faster links; a log of another period, or a column called compute, "
+                "narrows it"
+            )
     for each, predicted in zip(found, fitted.paces, strict=True):
         missed = predicted / each.pace - 1
         if abs(missed) > MISSED:
@@ -229,6 +243,7 @@ def _result(
             "replicates": DRAWS,
             "model_error": _model_error(families),
             "measured": _measured(found),
+            "transport": network.get("transport", "ideal"),
             "notes": [*notes, *others, *law.notes],
             "draws": draws,
         },

@@ -27,6 +27,7 @@ HUBER = 3.0  # robust standard deviations, from which a step counts less
 CLEAR = 0.5  # of the clearest phase's contrast, from which the usual phase is taken
 APART = 0.02  # relative difference of means with and without outliers, from which a note says so
 LEAST = 4  # rows of a kind, from which their mean is known
+FEW = 8  # periods, from which they show by how much they differ
 
 
 @dataclass(frozen=True)
@@ -111,9 +112,13 @@ def observe(job: Job) -> Observed:
     if not divided:
         design = design[:, :1]
     values = (log.seconds - log.compute) / log.steps if known else each
-    fitted, covariance = _regression(design, values, log.steps)
-    inflated = independence.inflation([(values - design @ fitted)[rows] for rows in ranks])
-    covariance = covariance * max(inflated, 1.0) * len(ranks)  # ranks share their waits
+    laps = np.unique((log.step + shift - 1) // every.period, return_inverse=True)[1]
+    if laps[-1] < FEW:
+        laps = np.unique(log.step, return_inverse=True)[1]
+    fitted, covariance = _regression(design, values, log.steps, laps)
+    sums = np.bincount(laps, values - design @ fitted).astype(float)
+    inflated = independence.inflation([sums])
+    covariance = covariance * max(inflated, 1.0)
     if known:
         compute = float(log.compute.sum() / log.steps.sum())
         pace, variance = compute + float(fitted[0]), float(log.compute.var()) / len(each)
@@ -150,12 +155,14 @@ def observe(job: Job) -> Observed:
     )  # fmt: skip
 
 
-def _regression(design: Array, values: Array, weights: Array) -> tuple[Array, Array]:
+def _regression(design: Array, values: Array, weights: Array, laps: Array) -> tuple[Array, Array]:
     """Return coefficients and their covariance, by least squares in which outliers count less.
 
     Huber's weights, by the spread of steps that wait less than the mean and of those that wait
     more, keep a few delayed collectives from deciding the mean of some dozen. What they leave out
-    of the first on average is added again, so that a skewed law of computing keeps its mean.
+    of the first on average is added again, so that a skewed law of computing keeps its mean. Rows
+    of one of the `laps` are not independent: a worker that computes for long waits for less long,
+    and ranks share their waits (Liang and Zeger 1986).
     """
     groups = [rows for rows in (design[:, -1] <= 0, design[:, -1] > 0) if rows.any()]
     robust = np.ones(len(values))
@@ -172,8 +179,8 @@ def _regression(design: Array, values: Array, weights: Array) -> tuple[Array, Ar
         if np.allclose(before, robust, atol=1e-4):
             break
     fitted[0] += np.average(missed[groups[0]], weights=weights[groups[0]])
-    score = design * (weights * missed)[:, None]
-    return fitted, inverse @ (score.T @ score) @ inverse
+    score = [np.bincount(laps, column) for column in (design * (weights * missed)[:, None]).T]
+    return fitted, inverse @ np.atleast_2d(score @ np.transpose(score)) @ inverse
 
 
 def _phase(every: Pattern, step: Array, lasted: Array, name: str) -> tuple[int, list[str]]:

@@ -38,8 +38,9 @@ LAW = 6
 KEYS = ("collective", "hop", "latency_factor", "transmission_factor", "transmission_exponent",
         "per_byte")  # fmt: skip
 COMPUTE_WIDTH, LINK_WIDTH = 1.0, 2.0  # of ln compute around half a step; ln factor of unknown links
-ERROR, ERROR_FREEDOM = 0.0025, 2.0  # relative, of the law on one link, as so many links would show
-STEADY = 0.0015  # relative sd of computing between equal jobs
+# relative sds between equal jobs, whose paces differ by 0.1 to 0.2 % (docs/validation/README.md):
+# of links beside the law (0.1 % in docs/transport.md), as so many links show it, and of computing
+ERROR, ERROR_FREEDOM, STEADY = 0.001, 2.0, 0.001
 DRAWS, TRIED = 24, 4000
 STEPS, PERIODS, SEEDS = 256, 12, 2  # of the simulations
 ROBUST = 3.0  # standard errors from which a job counts less (soft L1)
@@ -154,6 +155,7 @@ def fit(
         if each.observed.compute > 0:
             theta[LAW + each.condition] = log(each.observed.compute)
     error = ERROR
+    known = sum(1 + (each.compute > 0) for each in jobs)  # numbers that the jobs show
 
     def residuals(theta: Array) -> Array:
         return _residuals(theta, linear, centre, width, count, reference, error)
@@ -162,20 +164,19 @@ def fit(
         before = theta
         for each in linear:
             each.simulate(each.costs(theta, count, reference))
-        found = least_squares(residuals, theta, loss="soft_l1", f_scale=ROBUST, x_scale=width)
-        theta = found.x
-        missed = residuals(theta)[: 2 * len(linear)]
+        found = least_squares(residuals, theta, x_scale=width)
+        theta, slopes = found.x, np.asarray(found.jac)
+        inverse = np.linalg.inv(slopes.T @ slopes)
+        seen, missed = slopes[: 2 * len(linear)], found.fun[: 2 * len(linear)]
+        spent = float(np.einsum("ij,jk,ik", seen, inverse, seen))  # what the jobs have determined
         squares = ERROR_FREEDOM * ERROR**2 + error**2 * float(missed @ missed)
-        error = float(np.sqrt(squares / (ERROR_FREEDOM + len(linear))))
+        error = float(np.sqrt(squares / (ERROR_FREEDOM + max(0.0, known - spent))))
         if np.abs(theta - before).max() < NEAR:
             break
-    slopes = np.asarray(found.jac)
-    inverse = np.linalg.inv(slopes.T @ slopes)
     draws = _posterior(theta, inverse, residuals)
     rng = generator(SEED, Purpose.CALIBRATION, 1)
-    draws[:, FACTOR] += error * rng.standard_normal(
-        len(draws)
-    )  # the law, on a link it has not seen
+    # the law, on a link that it has not seen, and by each factor e in bandwidth from those it has
+    draws[:, [FACTOR, EXPONENT]] += error * rng.standard_normal((len(draws), 2))
     draws[:, LAW : LAW + count] += STEADY * rng.standard_normal((len(draws), 1))
     paces = [float(each.pace(each.costs(theta, count, reference))) for each in linear]
     return Fitted(theta, draws, paces, reference)
@@ -212,7 +213,9 @@ def _residuals(  # noqa: PLR0913, PLR0917
             second = covariance[1, 1]
             found.append(np.zeros_like(missed))
         found.append(missed / np.sqrt(second + shared**2 + 1e-8))
-    return np.concatenate([np.stack(found, axis=-1), (theta - centre) / width], axis=-1)
+    far = np.stack(found, axis=-1) / ROBUST
+    near = np.sign(far) * ROBUST * np.sqrt(2 * (np.sqrt(1 + far**2) - 1))  # soft L1
+    return np.concatenate([near, (theta - centre) / width], axis=-1)
 
 
 def _posterior(theta: Array, covariance: Array, residuals: Callable[[Array], Array]) -> Array:
@@ -222,7 +225,7 @@ def _posterior(theta: Array, covariance: Array, residuals: Callable[[Array], Arr
     scale = np.sqrt(rng.chisquare(5, TRIED) / 5)  # Student's, whose tails are wide enough
     draws = theta + (z / scale[:, None]) @ np.linalg.cholesky(covariance).T
     missed = residuals(draws)
-    target = -(ROBUST**2) * (np.sqrt(1 + (missed / ROBUST) ** 2) - 1).sum(axis=-1)
+    target = -(missed**2).sum(axis=-1) / 2
     proposed = -(5 + len(theta)) / 2 * np.log1p((z**2).sum(axis=-1) / scale**2 / 5)
     weights = np.exp(target - proposed - (target - proposed).max())
     # systematic resampling: one uniform number, evenly spaced places
