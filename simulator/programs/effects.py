@@ -41,7 +41,7 @@ class Encoded:
 
     `data`: arrays that an average adds up; `places`: indices of their entries in the vector, None
     for all; `share`: of the whole model; `bytes`: its size on the network; `most`: entries
-    that no worker's message exceeds, None if unknown; `bits`: of an entry of type int8.
+    that no worker's message exceeds, None if unknown; `bits`: that an integer entry has.
     """
 
     data: tuple[Vector, ...]
