@@ -75,6 +75,16 @@ ROWS = (
     ),
     Row("delayed-diloco", ({"tau": 3},)),
     Row("eager-diloco", ({"tau": 3, "codec": TOP_K},)),
+    Row(
+        "decoupled-diloco",
+        (
+            {"tau": 4, "quorum": 2, "grace": "300 ms"},
+            {"tau": 3, "fragments": 2, "overlap": 0, "alpha": 0.0, "inner": 0.5, "codec": TOP_K},
+            {"tau": 6, "fragments": 3, "overlap": 2, "quorum": 9},
+        ),
+        timeless=False,
+        batches=True,
+    ),
     Row("asgd", ({}, {"momentum": 0.5, "lr": DECAY, "codec": TOP_K}), timeless=False),
     Row("ssp", ({"staleness": 0}, {"staleness": 2, "momentum": 0.5}), timeless=False),
     Row("k-sync", ({"k": 2}, {"k": 1, "codec": TOP_K}), timeless=False, batches=True),

@@ -95,7 +95,7 @@ class LockstepNode(EngineNode):
             handle.waiting.append(self)
             await pass_turn()
         if handle.done > self.now:
-            if type(handle) is GradientPiece:
+            if isinstance(handle, GradientPiece):
                 self._run.resume_at(handle.done, self)
                 await pass_turn()  # in step with the others; after the last step, for ever
             self.now = handle.done
@@ -127,7 +127,9 @@ class LockstepNode(EngineNode):
         return sender, value
 
     async def receive_before(self, handle: Handle, source: int = ANY) -> tuple[int, Payload] | None:
-        """Take a message that is sent before the tick of `handle` ends, or return None."""
+        """Take a message that is sent before `handle` is done, or return None."""
+        if self._served and self.rank == self.server:
+            return await self.receive(source)  # for ever
         message = self._pick(source)
         if message is None:
             self._sought, self.computing = source, handle
@@ -137,6 +139,7 @@ class LockstepNode(EngineNode):
         if message is not None and message[0] < handle.done:
             at, sender, value = message
             self.now = max(self.now, at)
+            self.step += self.rank == self.server
             return sender, value
         if message is not None:
             self._box.appendleft(message)
@@ -155,9 +158,9 @@ class LockstepNode(EngineNode):
         _, answer = await LockstepNode.receive(self, to)
         return answer
 
-    def discard(self) -> None:
-        """Leave the gradient received last out of the count of steps."""
-        self.step -= 1
+    def count(self, gradients: int) -> None:
+        """Count the gradients of the message received last."""
+        self.step += gradients - 1
 
     def work(self, seconds: float) -> None:
         """Do nothing: no time passes."""
