@@ -50,11 +50,10 @@ async def learner(
         direction, u = inner.update(await me.gradient(x), u, x)
         x = x - lr(k) * direction
         for f in (f for f in range(fragments) if (k - tau * (f + 1) // fragments) % tau == 0):
-            while f in sent:  # not merged for a whole period: too few others have sent it
-                take_in(await me.receive(me.server))
-            part = me.cut(anchor - x, fragments)[f]
-            channels[f].send(me.server, (part, float(f), float(k - merged[f]), float(k - told)))
-            sent[f] = told = k
+            if f not in sent:  # else it is yet to be merged: train on, and send more steps later
+                part = me.cut(anchor - x, fragments)[f]
+                channels[f].send(me.server, (part, float(f), float(k - merged[f]), float(k - told)))
+                sent[f] = told = k
         while any(since <= k - overlap for since in sent.values()):
             answer = await me.receive_before(me.timer(0.0), me.server)
             if answer is None:

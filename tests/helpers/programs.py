@@ -78,8 +78,16 @@ ROWS = (
     Row(
         "decoupled-diloco",
         (
-            {"tau": 4, "quorum": 2, "grace": "300 ms"},
-            {"tau": 3, "fragments": 2, "overlap": 0, "alpha": 0.0, "inner": 0.5, "codec": TOP_K},
+            {"tau": 4, "fragments": 2, "quorum": 2, "grace": "300 ms"},
+            {
+                "tau": 3,
+                "fragments": 2,
+                "overlap": 0,
+                "alpha": 0.0,
+                "inner": 0.5,
+                "grace": "50 ms",
+                "codec": TOP_K,
+            },
             {"tau": 6, "fragments": 3, "overlap": 2, "quorum": 9},
         ),
         timeless=False,

@@ -88,6 +88,9 @@ class LockstepNode(EngineNode):
             await pass_turn()  # for ever
         self.step += 1
         self.now += 1.0
+        if self._run.served:  # which message is first must not depend on whose turn it was
+            self._run.resume_at(self.now, self)
+            await pass_turn()
 
     async def wait(self, handle: Handle) -> Any:
         """Wait until all have joined, or until the gradient is computed."""
@@ -194,9 +197,10 @@ class Lockstep:
         workers = scenario.cluster.workers
         self.workers, self.over = workers, False
         self.pooled, self.marks, self.complete = program.pooled, 0, False
-        together = program.server is not None or program.pooled
+        self.served = program.server is not None
+        together = self.served or program.pooled
         self.limit = (scenario.run.steps or sys.maxsize) * (workers if together else 1)
-        ranks = range(workers + (program.server is not None))
+        ranks = range(workers + self.served)
         self.nodes = [self.node(self, rank, scenario, objective) for rank in ranks]
         for node in self.nodes:
             node.seed(seed)
