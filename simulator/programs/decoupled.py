@@ -98,7 +98,8 @@ async def syncer(
             hold(message)
         me.work(me.apply_seconds)
         tokens = sum(steps for steps, _ in held[f].values())
-        mean = reduce(add, (steps / tokens * part for steps, part in held[f].values()))
+        here = len(held[f]) / me.workers  # so that a period moves the model as one mean of all does
+        mean = reduce(add, (here * steps / tokens * part for steps, part in held[f].values()))
         step, v[f] = outer.update(mean, v[f], parts[f])
         parts[f] = parts[f] - outer_lr * step
         x = me.join(parts)
