@@ -5,8 +5,6 @@ from itertools import count
 from operator import add
 from typing import Annotated, Any
 
-from pydantic import Field
-
 from paceline.simulator.inputs.units import Seconds
 from paceline.simulator.programs.codecs.codec import Raw
 from paceline.simulator.programs.diloco import Inner, OuterMomentum
@@ -69,7 +67,8 @@ async def syncer(
         int, doc("learners that a merge needs; all, if there are fewer", "learners", ge=1)
     ] = 1,
     grace: Annotated[
-        Seconds, Field(ge=0), doc("time that a merge waits for more learners after its quorum", "s")
+        Seconds,
+        doc("time that a merge waits for more learners after its quorum", "s", shown="0 s", ge=0),
     ] = 0.0,
     outer_lr: OuterRate = 0.7,
     outer_momentum: OuterMomentum = 0.9,
@@ -111,7 +110,7 @@ async def syncer(
 
 PROGRAMS = (
     Program(
-        "decoupled-diloco", learner, "Douillard et al., arXiv 2604.21428, algorithms 1 and 2",
+        "decoupled-diloco", learner, "Douillard et al., arXiv 2604.21428 (as publicly described)",
         server=syncer,
     ),
 )  # fmt: skip

@@ -355,7 +355,7 @@ def test_dgcs_ratio_falls_exponentially():
 def test_sparse_loco_sends_the_largest_of_each_chunk_and_keeps_the_decayed_rest(
     size, chunk, top, bits, decay, seed
 ):
-    """The paper's algorithm 1, entry by entry; what is sent has at most 2^bits values."""
+    """The definition, entry by entry; what is sent has at most 2^bits values."""
     top = min(top, chunk)
     table = {"kind": "sparse-loco", "chunk": chunk, "top": top, "bits": bits, "decay": decay}
     send, residual = encoder(table, size), np.zeros(size)

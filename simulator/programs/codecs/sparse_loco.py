@@ -19,7 +19,7 @@ SPREAD = 3.0  # standard deviations on each side of the mean that the bins cover
 class SparseLoCo(MessageCodec):
     """The largest entries of every chunk, each as its place in the chunk and one of a few values.
 
-    Sarfi et al., arXiv 2508.15706, algorithm 1: e = decay e + vector; what is sent is subtracted
+    Sarfi et al., arXiv 2508.15706: e = decay e + vector; what is sent is subtracted
     from e, so that both what was left out and the rounding are sent later. The values sent fall
     into 2^bits equal bins over their mean +- 3 standard deviations, the outermost ones open, and
     become the mean of their bin. A last, shorter chunk sends in proportion.
