@@ -68,7 +68,7 @@ async def syncer(
     ] = 1,
     grace: Annotated[
         Seconds,
-        doc("time that a merge waits for more learners after its quorum", "s", shown="0 s", ge=0),
+        doc("time that a merge waits for more after its quorum", "s", shown="0 s", ge=0),
     ] = 0.0,
     outer_lr: OuterRate = 0.7,
     outer_momentum: OuterMomentum = 0.9,
