@@ -84,7 +84,7 @@ class SparseLoCo(MessageCodec):
     def bytes(self, parameters: float, width: float, number: int, kept: float | None) -> float:
         """Return the bytes of the words, and of the value of each code."""
         words = self.entries(round(parameters)) * self.layout(0, 0)[1]
-        return ceil(words / BITS) + 2**self.bits * width
+        return ceil(words / BITS) + 2.0**self.bits * width
 
     def layout(self, entries: int, number: int) -> tuple[int, int]:
         """Return how many entries are sent, always as many, and the bits of a word."""
