@@ -9,7 +9,7 @@ import numpy as np
 from paceline.simulator.distributions import random_streams
 from paceline.simulator.distributions.random_streams import Purpose
 from paceline.simulator.engines import payloads
-from paceline.simulator.engines.collective import Collective
+from paceline.simulator.engines.collective import Collective, Timer
 from paceline.simulator.engines.unsupported import Unknown, Unsupported
 from paceline.simulator.errors import ProgramError
 from paceline.simulator.programs.effects import Handle, Node, Payload, Pieces, Vector
@@ -89,6 +89,10 @@ class EngineNode(SeededNode):
             self._run.answer(handle, question)
         return bool(await self.wait(question))
 
+    def timer(self, seconds: float) -> Handle:
+        """Start a timer on this node's own clock."""
+        return Timer(None, self.now + seconds)
+
     def _next(self, kind: str) -> Collective:
         """Return this node's next collective; note the steps since its last one.
 
@@ -137,7 +141,7 @@ class RefusingNode(Node):
 
     gradient = loss_and_gradient = start_backward = cut = join = wait = finished = _refuse
     start_mean = start_gather = start_mean_after = work = clock = mark = _refuse
-    send = receive = receive_before = request = discard = _refuse
+    send = receive = receive_before = request = timer = count = _refuse
 
     def generator(self, *, shared: bool = False) -> Any:
         """Return random numbers that the program may not look at."""

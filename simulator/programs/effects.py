@@ -41,7 +41,7 @@ class Encoded:
 
     `data`: arrays that an average adds up; `places`: indices of their entries in the vector, None
     for all; `share`: of the whole model; `bytes`: its size on the network; `most`: entries
-    that no worker's message exceeds, None if unknown; `bits`: of an entry of type int8.
+    that no worker's message exceeds, None if unknown; `bits`: that an integer entry has.
     """
 
     data: tuple[Vector, ...]
@@ -137,11 +137,19 @@ class Node(ABC):
     def receive_before(
         self, handle: Handle, source: int = ANY
     ) -> Awaitable[tuple[int, Payload] | None]:
-        """As `receive`, but None if no message comes before the gradient `handle` is computed."""
+        """As `receive`, but None if no message comes before `handle`: a gradient, or a timer."""
 
     @abstractmethod
+    def timer(self, seconds: float) -> Handle:
+        """Start a timer of `seconds`, for `wait` and `receive_before`."""
+
+    @abstractmethod
+    def count(self, gradients: int) -> None:
+        """Tell the observer how many gradients the message received last stands for, if not one."""
+
     def discard(self) -> None:
         """Tell the observer that the gradient received last is not used. Takes no time."""
+        self.count(0)
 
     @abstractmethod
     def generator(self, *, shared: bool = False) -> np.random.Generator:

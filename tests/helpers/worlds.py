@@ -175,6 +175,14 @@ class Recorder(Node):
         self._note("receive", None if message is None else message[0])
         return message
 
+    def timer(self, seconds):
+        self._note("timer")
+        return "timer", self._node.timer(seconds)
+
+    def count(self, gradients):
+        self._note("count", gradients)
+        self._node.count(gradients)
+
     def discard(self):
         self._note("discard")
         self._node.discard()

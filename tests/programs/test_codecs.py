@@ -39,6 +39,7 @@ EVERY = [
     {"kind": "qsgd", "bits": 4, "bucket": 16},
     {"kind": "fp16"},
     {"kind": "power-sgd", "rank": 2},
+    {"kind": "sparse-loco", "chunk": 8, "top": 2, "decay": 0.9},
 ]
 every = pytest.mark.parametrize("table", EVERY, ids=lambda table: table["kind"])
 MESSAGES = [table for table in EVERY if table["kind"] != "power-sgd"]
@@ -343,6 +344,59 @@ def test_dgcs_ratio_falls_exponentially():
     assert kept == [10, 6, 4, 2, 2]  # ceil(40 times 0.25, 0.146, 0.0855, 0.05, 0.05)
 
 
+# SparseLoCo
+
+
+@settings(max_examples=50)
+@given(
+    st.integers(1, 300), st.integers(2, 70), st.integers(1, 9), st.integers(1, 8),
+    st.floats(0, 1), st.integers(0, 9),
+)  # fmt: skip
+def test_sparse_loco_sends_the_largest_of_each_chunk_and_keeps_the_decayed_rest(
+    size, chunk, top, bits, decay, seed
+):
+    """The definition, entry by entry; what is sent has at most 2^bits values."""
+    top = min(top, chunk)
+    table = {"kind": "sparse-loco", "chunk": chunk, "top": top, "bits": bits, "decay": decay}
+    send, residual = encoder(table, size), np.zeros(size)
+    for vector in normal(4, size, seed=seed):
+        total = decay * residual + vector
+        message, residual = send(vector)
+        np.testing.assert_allclose(message + residual, total, rtol=1e-12, atol=1e-12)
+        chosen = []
+        for begin in range(0, size, chunk):
+            own = abs(total[begin : begin + chunk])
+            chosen += (begin + np.argsort(-own)[: ceil(top * len(own) / chunk)]).tolist()
+        rest = np.delete(np.arange(size), chosen)
+        np.testing.assert_array_equal(residual[rest], total[rest])
+        assert not message[rest].any()
+        values, sent = total[chosen], message[chosen]
+        assert len(np.unique(sent)) <= 2**bits
+        assert sent.sum() == pytest.approx(values.sum(), abs=1e-9)  # bins become their means
+        width = 6 * values.std() / 2**bits
+        inner = abs(values - values.mean()) < 3 * values.std()
+        assert (abs(sent - values)[inner] <= width * (1 + 1e-9)).all()
+
+
+def test_sparse_loco_weighs_what_travels():
+    """By hand at full size: 12 bits of place and 2 of value; the packed message as long."""
+    codec = read("sparse-loco")
+    assert codec.bytes(4096 * 1000, 4.0, 0, None) == 64 * 14 / 8 * 1000 + 4 * 4
+    assert codec.bytes(4096 + 1024, 4.0, 0, None) == (64 + 16) * 14 / 8 + 4 * 4
+    torch = pytest.importorskip("torch")
+    from paceline.validate.training import packing
+
+    for size in (1, 63, 5000):
+        vector = torch.tensor(normal(size))
+        data, places, _ = codec.encode(vector, codec.init(vector, None), 0)
+        whole = codec.bytes(size, 8.0, 0, None)
+        packed = packing.take_apart(Encoded(data, places, 1.0, whole, *codec.layout(size, 0)))
+        assert sum(each.numel() * each.element_size() for each in packed.tensors) == whole
+        back = packing.put_together(packed)
+        zero = torch.zeros(size, dtype=vector.dtype)
+        assert torch.equal(codec.add(zero.clone(), back.data, None), codec.add(zero, data, None))
+
+
 # Dense codecs
 
 
@@ -498,7 +552,13 @@ def test_scalars_travel_as_they_are_beside_vectors_that_have_states_of_their_own
         each = [(1.5 * r, array(a[r]), array(b[r]), -1) for r in range(3)]
         scalar, first, second, constant = team.mean(each)
         assert (scalar, constant) == (1.5, -1)
-        if table["kind"] in ("raw", "top-k", "dgc", "fp16"):  # the others share random numbers
+        if table["kind"] in (
+            "raw",
+            "top-k",
+            "dgc",
+            "fp16",
+            "sparse-loco",
+        ):  # the others share random numbers
             alone = [one.mean([e[1] for e in each]), other.mean([e[2] for e in each])]
             np.testing.assert_array_equal(np.asarray(first), np.asarray(alone[0]))
             np.testing.assert_array_equal(np.asarray(second), np.asarray(alone[1]))
@@ -532,6 +592,7 @@ WEIGHTS = {  # of a model of 10,000 parameters of 4 bytes, on a gather or an all
     "qsgd": ("gather", 10_000 / 2 + 625 * 4),
     "fp16": ("mean", 20_000),
     "power-sgd": ("mean", 2 * 100 * 4),  # twice: of P and of Q
+    "sparse-loco": ("gather", ceil(2_500 * (3 + 2) / 8) + 4 * 4),
 }
 
 
@@ -634,6 +695,7 @@ def test_a_name_is_the_codec_with_its_defaults(kind):
         ({"kind": "qsgd", "bucket": 0}, "codec.bucket = 0: too small"),
         ({"kind": "power-sgd", "rank": 1.5}, "codec.rank = 1.5: not a whole number"),
         ({"kind": "raw", "times": 0}, "codec.times = 0: too small"),
+        ({"kind": "sparse-loco", "chunk": 9, "top": 10}, "`top` is above `chunk`"),
         ({"kind": "fp16", "compress": 3}, "codec.compress = 3: a number without a unit"),
     ],
     ids=str,
@@ -698,6 +760,7 @@ def test_bytes_and_times_in_a_run_by_hand(table):
     weights = {
         "raw": 2.4 * 4000, "top-k": 250 * 8, "random-k": 250 * 4 + 8, "dgc": 250 * 8,
         "qsgd": 500 + 63 * 4, "fp16": 2000, "power-sgd": 2 * 32 * 4,
+        "sparse-loco": ceil(250 * 5 / 8) + 4 * 4,
     }  # fmt: skip
     kind, rounds = WEIGHTS[table["kind"]][0], 2 if table["kind"] == "power-sgd" else 1
     size, steps = weights[table["kind"]], 20

@@ -19,7 +19,14 @@ TIMELESS = {row.name for row in ROWS if row.timeless}
 RELATIVE = {"float32": 1e-5, "float64": 1e-10}
 CODECS = [
     {"name": "ssgd", "codec": codec}
-    for codec in ("fp16", "qsgd", "dgc", {"kind": "random-k", "ratio": 0.2}, "power-sgd")
+    for codec in (
+        "fp16",
+        "qsgd",
+        "dgc",
+        {"kind": "random-k", "ratio": 0.2},
+        "power-sgd",
+        "sparse-loco",
+    )
 ]
 HALVES = 1e-3  # gloo adds them with a rounding, and in an order, of its own
 # which entries are the largest depends on single bits, and NumPy's and torch's float32 differ there

@@ -347,15 +347,19 @@ class RealNode(SeededNode):
         message = self._take(source, self._limits.deadline if serves else inf)
         self._account_wait(message, begin)
         if serves:
-            self._network.hears(message.sender, message.size)
-            self._stale = self.updates - self._versions[message.sender]
-            self.staleness[self._stale] += 1
-            self.step += 1
-            self.work(self._receive_seconds)
+            self._serve(message)
         elif self._heard is not None:
             self._heard += 1
         self.outcomes.append(message.sender)
         return message.sender, message.payload
+
+    def _serve(self, message: Message) -> None:
+        """Account for a message to the server."""
+        self._network.hears(message.sender, message.size)
+        self._stale = self.updates - self._versions[message.sender]
+        self.staleness[self._stale] += 1
+        self.step += 1
+        self.work(self._receive_seconds)
 
     def _take(self, source: int, until: float) -> Message:
         begin = self.now
@@ -366,7 +370,9 @@ class RealNode(SeededNode):
         return message
 
     async def receive_before(self, handle: Handle, source: int = ANY) -> tuple[int, Payload] | None:
-        """Wait for a message of `source` that comes before a piece of the gradient."""
+        """Wait for a message of `source` that comes before a piece of the gradient, or a timer."""
+        if self._stopped:
+            raise RunOver
         if self._heard is None and self._limits.pooled:
             self._heard = 0
         message = self._declared_mailbox().take(source, handle.due, handle.computed.done)
@@ -375,10 +381,18 @@ class RealNode(SeededNode):
         self.outcomes.append(None if message is None else message.sender)
         if message is None:
             return None
-        if self._heard is not None:
+        if self.rank == self.server:
+            self._serve(message)
+        elif self._heard is not None:
             self._heard += 1
         self._draw_arrow(message)
         return message.sender, message.payload
+
+    def timer(self, seconds: float) -> Handle:
+        """Start a timer: a piece of nothing."""
+        piece = PieceUnderWay(self.now + seconds)
+        piece.computed.set_result(torch.empty(0))
+        return piece
 
     async def request(self, to: int, value: Payload) -> Payload:
         """Send a message, and wait for the answer."""
@@ -401,10 +415,11 @@ class RealNode(SeededNode):
         sent = message.due - message.transit
         self._spans.arrow(message.sender, self.rank, Cause.MESSAGE, sent, self.now)
 
-    def discard(self) -> None:
-        """Remove the gradient received last from the count."""
-        self.step -= 1
-        self.staleness[self._stale] -= 1
+    def count(self, gradients: int) -> None:
+        """Count the gradients of the message received last."""
+        self.step += gradients - 1
+        if not gradients:
+            self.staleness[self._stale] -= 1
 
     # Time
 

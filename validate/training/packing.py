@@ -35,13 +35,15 @@ PLACES = torch.int32  # dtype of places in messages, as codecs count their bytes
 class Slot(NamedTuple):
     """Stands for the `place`-th tensor ("tensor", "places") or number ("number") of a payload.
 
-    `bits`, `shape`: of a tensor of type int8 of which only the low bits of each entry travel.
+    `bits`, `shape`, `width`: of a tensor of integers of `width` bytes, of which only the low bits
+    of each entry travel.
     """
 
     kind: str
     place: int
     bits: int = BYTE
     shape: tuple[int, ...] = ()
+    width: int = 1
 
 
 class Packed(NamedTuple):
@@ -82,20 +84,23 @@ def _strip(payload: Payload, packed: Packed) -> Any:
 
 
 def _strip_entry(entry: Tensor, bits: int, packed: Packed) -> Any:
-    if entry.dtype != torch.int8 or bits == BYTE:
+    width = entry.element_size()
+    if entry.is_floating_point() or bits == BYTE * width:
         return _strip(entry, packed)
-    codes = entry.cpu().numpy().view(np.uint8).reshape(-1, 1)
-    low = np.unpackbits(codes, axis=1)[:, BYTE - bits :]
+    codes = entry.cpu().numpy().astype(f">i{width}").view(np.uint8).reshape(-1, width)
+    low = np.unpackbits(codes, axis=1)[:, -bits:]
     packed.tensors.append(torch.from_numpy(np.packbits(low)))
-    return Slot("levels", len(packed.tensors) - 1, bits, tuple(entry.shape))
+    return Slot("levels", len(packed.tensors) - 1, bits, tuple(entry.shape), width)
 
 
 def _widen(levels: Slot, squeezed: Tensor) -> Tensor:
     """Undo `_strip_entry`; the highest of the bits is the sign."""
-    entries = prod(levels.shape)
+    entries, width = prod(levels.shape), levels.width
     low = np.unpackbits(squeezed.cpu().numpy(), count=entries * levels.bits)
-    codes = np.packbits(low.reshape(entries, levels.bits), axis=1).view(np.int8)
-    wide = codes.reshape(levels.shape) >> (BYTE - levels.bits)
+    high = np.zeros((entries, BYTE * width), np.uint8)
+    high[:, : levels.bits] = low.reshape(entries, levels.bits)
+    codes = np.packbits(high, axis=1).view(f">i{width}").astype(f"=i{width}")
+    wide = codes.reshape(levels.shape) >> (BYTE * width - levels.bits)
     return torch.from_numpy(wide).to(squeezed.device)
 
 

@@ -88,6 +88,9 @@ class LockstepNode(EngineNode):
             await pass_turn()  # for ever
         self.step += 1
         self.now += 1.0
+        if self._run.served:  # which message is first must not depend on whose turn it was
+            self._run.resume_at(self.now, self)
+            await pass_turn()
 
     async def wait(self, handle: Handle) -> Any:
         """Wait until all have joined, or until the gradient is computed."""
@@ -95,7 +98,7 @@ class LockstepNode(EngineNode):
             handle.waiting.append(self)
             await pass_turn()
         if handle.done > self.now:
-            if type(handle) is GradientPiece:
+            if isinstance(handle, GradientPiece):
                 self._run.resume_at(handle.done, self)
                 await pass_turn()  # in step with the others; after the last step, for ever
             self.now = handle.done
@@ -127,7 +130,9 @@ class LockstepNode(EngineNode):
         return sender, value
 
     async def receive_before(self, handle: Handle, source: int = ANY) -> tuple[int, Payload] | None:
-        """Take a message that is sent before the tick of `handle` ends, or return None."""
+        """Take a message that is sent before `handle` is done, or return None."""
+        if self._served and self.rank == self.server:
+            return await self.receive(source)  # for ever
         message = self._pick(source)
         if message is None:
             self._sought, self.computing = source, handle
@@ -137,6 +142,7 @@ class LockstepNode(EngineNode):
         if message is not None and message[0] < handle.done:
             at, sender, value = message
             self.now = max(self.now, at)
+            self.step += self.rank == self.server
             return sender, value
         if message is not None:
             self._box.appendleft(message)
@@ -155,9 +161,9 @@ class LockstepNode(EngineNode):
         _, answer = await LockstepNode.receive(self, to)
         return answer
 
-    def discard(self) -> None:
-        """Leave the gradient received last out of the count of steps."""
-        self.step -= 1
+    def count(self, gradients: int) -> None:
+        """Count the gradients of the message received last."""
+        self.step += gradients - 1
 
     def work(self, seconds: float) -> None:
         """Do nothing: no time passes."""
@@ -191,9 +197,10 @@ class Lockstep:
         workers = scenario.cluster.workers
         self.workers, self.over = workers, False
         self.pooled, self.marks, self.complete = program.pooled, 0, False
-        together = program.server is not None or program.pooled
+        self.served = program.server is not None
+        together = self.served or program.pooled
         self.limit = (scenario.run.steps or sys.maxsize) * (workers if together else 1)
-        ranks = range(workers + (program.server is not None))
+        ranks = range(workers + self.served)
         self.nodes = [self.node(self, rank, scenario, objective) for rank in ranks]
         for node in self.nodes:
             node.seed(seed)

@@ -252,10 +252,12 @@ class VirtualNode(EngineNode):
     def receive_before(
         self, handle: Handle, source: int = ANY
     ) -> Generator[None, Message | None, tuple[int, Payload] | None]:
-        """Compute until a message arrives, and return it; None if the gradient is done before.
+        """Return the next message that arrives before `handle` is done; None if none does.
 
-        A message that arrives when the gradient is done, or later, is kept.
+        A message that arrives when the gradient is done, or the timer runs out, or later, is kept.
         """
+        if self.stopped:
+            yield  # for ever
         if self._messages_heard == NEVER and self._run.nodes[-1].rank != self.server:
             self._messages_heard = 0
         message = self._take_kept(source) if self.mailbox else None
@@ -265,6 +267,9 @@ class VirtualNode(EngineNode):
                 self._run.wake(self, handle)
             message = yield
             self.awaited_rank = self.handle = None
+        if message is not None and message[0] < handle.done and self.rank == self.server:
+            self.mailbox.appendleft(message)
+            return (yield from self.receive(source))
         if message is not None and message[0] < handle.done:
             at, _, _, _, sender, value = message
             if at > self.now:  # noqa: PLR1730
@@ -279,8 +284,8 @@ class VirtualNode(EngineNode):
 
     @property
     def gradient_under_way(self) -> GradientPiece | None:
-        """The gradient that it computes in `receive_before`, if any."""
-        return self.handle if type(self.handle) is GradientPiece else None
+        """The gradient that it computes in `receive_before`, or the timer there, if any."""
+        return self.handle if isinstance(self.handle, GradientPiece) else None
 
     @property
     def meeting(self) -> Collective | None:
@@ -293,10 +298,11 @@ class VirtualNode(EngineNode):
         """Whether messages reach this node while it computes."""
         return self._messages_heard < NEVER
 
-    def discard(self) -> None:
-        """Uncount the gradient received last: neither a step nor its staleness."""
-        self.step -= 1
-        self._staleness[self._last_staleness] -= 1
+    def count(self, gradients: int) -> None:
+        """Count the gradients of the message received last; of none, its staleness neither."""
+        self.step += gradients - 1
+        if not gradients:
+            self._staleness[self._last_staleness] -= 1
 
     def _note_longer_queue(self, value: Payload) -> None:
         """Note that one message more waited than ever before; remember one more service start."""

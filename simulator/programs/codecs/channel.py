@@ -46,6 +46,11 @@ class Channel(Protocol):
     def receive(self, source: int = ANY) -> Awaitable[tuple[int, Payload]]:
         """Wait for a message that the sender put through its channel."""
 
+    def receive_before(
+        self, handle: Handle, source: int = ANY
+    ) -> Awaitable[tuple[int, Payload] | None]:
+        """As `receive`, but None if no message comes before the handle is done."""
+
 
 class Opens(Protocol):
     """The part of a codec that programs use."""

@@ -15,6 +15,7 @@ from paceline.simulator.programs.codecs.message_codec import (
 )
 from paceline.simulator.programs.codecs.power import PowerSGD
 from paceline.simulator.programs.codecs.sparse import RandomK, TopK
+from paceline.simulator.programs.codecs.sparse_loco import SparseLoCo
 from paceline.simulator.programs.effects import Node, Vector
 from paceline.simulator.programs.pieces.piece import Kinds, Number, piece
 
@@ -43,7 +44,7 @@ class Raw(MessageCodec):
         return self.times * parameters * width
 
 
-CODECS = Kinds(Raw, TopK, RandomK, DGC, QSGD, FP16, PowerSGD)
+CODECS = Kinds(Raw, TopK, RandomK, DGC, QSGD, FP16, PowerSGD, SparseLoCo)
 
 
 def _codec(value: Any) -> Opens:

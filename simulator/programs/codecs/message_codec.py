@@ -93,6 +93,11 @@ class MessageChannel(Channel):
         sender, value = await self._me.receive(source)
         return sender, self._unpack(value)
 
+    async def receive_before(self, handle: Handle, source: int = ANY) -> tuple[int, Payload] | None:
+        """Receive and decompress, if a message comes before the handle is done."""
+        message = await self._me.receive_before(handle, source)
+        return None if message is None else (message[0], self._unpack(message[1]))
+
     def _pack(self, value: Payload) -> Payload:
         if isinstance(value, tuple):
             return tuple(self._encode(slot, entry) for slot, entry in enumerate(value))

@@ -140,7 +140,7 @@ class PowerChannel(Channel):
             "have; choose another codec, such as top-k"
         )
 
-    request = receive = send
+    request = receive = receive_before = send
 
     def _enter(self, slot: int, value: Payload) -> PowerMatrix | float:
         if isinstance(value, int | float):

@@ -275,9 +275,9 @@ def _default(
     lr = written.get("lr")
     if isinstance(lr, int | float) and not isinstance(scenario.objective, Bound | LearningCurve):
         choices["lr"] = tuple(float(lr * factor) for factor in AROUND)
-    if "k" in fields:
-        workers = scenario.cluster.workers
-        choices["k"] = (*(k for k in POWERS if k < workers), workers)
+    workers = scenario.cluster.workers
+    for key in (each for each in ("k", "quorum") if each in fields):
+        choices[key] = (*(k for k in POWERS if k < workers), workers)
     return {
         key: tuple(sorted({*each, written.get(key, each[0])}))
         for key, each in choices.items()

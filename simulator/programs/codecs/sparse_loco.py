@@ -1,0 +1,91 @@
+"""SparseLoCo's messages: the largest entries of every chunk, in few bits, with error feedback."""
+
+from math import ceil, log2
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from array_api_compat import array_namespace, device
+from pydantic import Field, model_validator
+
+from paceline.simulator.programs.codecs.channel import Random
+from paceline.simulator.programs.codecs.dense import BITS, in_rows
+from paceline.simulator.programs.codecs.message_codec import Data, MessageCodec, State
+from paceline.simulator.programs.effects import Vector
+from paceline.simulator.programs.pieces.piece import Number, piece
+
+SPREAD = 3.0  # standard deviations on each side of the mean that the bins cover
+
+
+@piece
+class SparseLoCo(MessageCodec):
+    """The largest entries of every chunk, each as its place in the chunk and one of a few values.
+
+    Sarfi et al., arXiv 2508.15706: e = decay e + vector; what is sent is subtracted
+    from e, so that both what was left out and the rounding are sent later. The values sent fall
+    into 2^bits equal bins over their mean +- 3 standard deviations, the outermost ones open, and
+    become the mean of their bin. A last, shorter chunk sends in proportion.
+    """
+
+    kind: Literal["sparse-loco"] = "sparse-loco"
+    chunk: Annotated[int, Field(ge=2, le=2**20, strict=True, description="entries of a chunk")] = (
+        4096
+    )
+    top: Annotated[int, Field(ge=1, strict=True, description="entries sent of a chunk")] = 64
+    bits: Annotated[int, Field(ge=1, le=8, strict=True, description="bits of a value")] = 2
+    decay: Annotated[
+        Number, Field(ge=0, le=1, description="share of the residual that a message keeps")
+    ] = 0.95
+    gathers: ClassVar[bool] = True
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.top > self.chunk:
+            raise ValueError("`top` is above `chunk`; write at most as many")
+        return self
+
+    def init(self, vector: Vector, random: Random) -> State:
+        """Start with a zero residual."""
+        return 0.0 * vector
+
+    def encode(self, vector: Vector, state: State, number: int) -> tuple[Data, Any, State]:
+        """Send place and code of the largest entries as one word, and the value of each code."""
+        xp = array_namespace(vector)
+        residual = self.decay * state + vector
+        sizes = abs(in_rows(residual, self.chunk))
+        # zeros that fill the last chunk come after its own entries of equal size
+        order = xp.argsort(sizes, axis=1, descending=True, stable=True)[:, : self.top]
+        order = xp.reshape(order, (-1,))[: self.entries(len(vector))]
+        values = residual[self._places(order)]
+        mean, half = xp.mean(values), 2 ** (self.bits - 1)
+        width = SPREAD / half * xp.sqrt(xp.mean((values - mean) ** 2))
+        exact = (values - mean) / xp.where(width > 0, width, xp.ones_like(width))
+        codes = xp.astype(xp.clip(xp.floor(exact) + half, 0, 2 * half - 1), xp.int32)
+        inside = [xp.astype(codes == code, vector.dtype) for code in range(2 * half)]
+        book = xp.stack([xp.sum(values * each) / max(xp.sum(each), 1) for each in inside])
+        words = xp.astype(order, xp.int32) * (2 * half) + codes
+        return (words, book), None, self.add(residual, (words, -book), None)
+
+    def _places(self, order: Vector) -> Any:
+        """Return places in the vector of entries at places `order` in their chunks."""
+        xp = array_namespace(order)
+        return order + xp.arange(len(order), device=device(order)) // self.top * self.chunk
+
+    def add(self, total: Vector, data: Data, places: Any) -> Vector:
+        """Add the values of the entries sent; the others are zero."""
+        words, book = data
+        words = words & (2 ** self.layout(0, 0)[1] - 1)  # the highest bit is no sign
+        total[self._places(words // 2**self.bits)] += book[words % 2**self.bits]
+        return total
+
+    def entries(self, size: int) -> int:
+        """Return how many entries of a vector are sent: `top` of a chunk, in proportion of less."""
+        whole, rest = divmod(size, self.chunk)
+        return whole * self.top + ceil(self.top * rest / self.chunk)
+
+    def bytes(self, parameters: float, width: float, number: int, kept: float | None) -> float:
+        """Return the bytes of the words, and of the value of each code."""
+        words = self.entries(round(parameters)) * self.layout(0, 0)[1]
+        return ceil(words / BITS) + 2.0**self.bits * width
+
+    def layout(self, entries: int, number: int) -> tuple[int, int]:
+        """Return how many entries are sent, always as many, and the bits of a word."""
+        return self.entries(entries), ceil(log2(self.chunk)) + self.bits

@@ -1,0 +1,116 @@
+"""Decoupled DiLoCo: islands that train on their own, and a syncer that merges what has come."""
+
+from functools import reduce
+from itertools import count
+from operator import add
+from typing import Annotated, Any
+
+from paceline.simulator.inputs.units import Seconds
+from paceline.simulator.programs.codecs.codec import Raw
+from paceline.simulator.programs.diloco import Inner, OuterMomentum
+from paceline.simulator.programs.effects import Node
+from paceline.simulator.programs.local import Codec, LearningRate, OuterRate
+from paceline.simulator.programs.pieces.transform import AdamW, Nesterov
+from paceline.simulator.programs.program import Program, doc
+
+Fragments = Annotated[int, doc("pieces of the model that take turns", ge=1)]
+
+
+async def learner(
+    me: Node,
+    *,
+    lr: LearningRate,
+    inner: Inner = AdamW(),
+    tau: Annotated[int, doc("steps between two displacements of a fragment", "steps", ge=1)],
+    fragments: Fragments = 4,
+    overlap: Annotated[
+        int, doc("steps before a merged fragment is taken in, below tau", "steps", ge=0)
+    ] = 1,
+    alpha: Annotated[
+        float, doc("share of its own progress that a learner keeps", ge=0, le=1)
+    ] = 0.5,
+    codec: Codec = Raw(),
+) -> None:
+    """Train on, send fragments in turns, and take in what the syncer has made of them."""
+    channels = [codec.open(me) for _ in range(fragments)]
+    x = anchor = me.start
+    u, told, merged, sent = inner.init(x), 0, [0] * fragments, dict[int, int]()
+
+    def take_in(answer: Any) -> None:
+        nonlocal x, anchor
+        _, (shared, number) = answer
+        f, own, common = int(number), list(me.cut(x, fragments)), list(me.cut(anchor, fragments))
+        own[f], common[f] = shared + alpha * (own[f] - shared), shared
+        x, anchor, merged[f] = me.join(own), me.join(common), k
+        del sent[f]
+
+    for k in count(1):
+        direction, u = inner.update(await me.gradient(x), u, x)
+        x = x - lr(k) * direction
+        for f in (f for f in range(fragments) if (k - tau * (f + 1) // fragments) % tau == 0):
+            if f not in sent:  # else it is yet to be merged: train on, and send more steps later
+                part = me.cut(anchor - x, fragments)[f]
+                channels[f].send(me.server, (part, float(f), float(k - merged[f]), float(k - told)))
+                sent[f] = told = k
+        while any(since <= k - overlap for since in sent.values()):
+            answer = await me.receive_before(me.timer(0.0), me.server)
+            if answer is None:
+                break
+            take_in(answer)
+
+
+async def syncer(
+    me: Node,
+    *,
+    fragments: Fragments = 4,
+    quorum: Annotated[
+        int, doc("learners that a merge needs; all, if there are fewer", "learners", ge=1)
+    ] = 1,
+    grace: Annotated[
+        Seconds,
+        doc("time that a merge waits for more after its quorum", "s", shown="0 s", ge=0),
+    ] = 0.0,
+    outer_lr: OuterRate = 0.7,
+    outer_momentum: OuterMomentum = 0.9,
+    codec: Codec = Raw(),
+) -> None:
+    """Decoupled DiLoCo: islands train on; a syncer merges the fragments of a quorum of them."""
+    channel, outer, x = codec.open(me), Nesterov(outer_momentum), me.start
+    v = [outer.init(part) for part in me.cut(x, fragments)]
+    held: list[dict[int, Any]] = [{} for _ in v]
+
+    def hold(message: Any) -> None:
+        worker, (part, f, steps, new) = message
+        me.count(int(new))
+        held[int(f)][worker] = steps, part
+
+    while True:
+        f = max(range(fragments), key=lambda each: len(held[each]))
+        if len(held[f]) < min(quorum, me.workers):
+            hold(await channel.receive())
+            continue
+        window, parts = me.timer(grace), list(me.cut(x, fragments))
+        while len(held[f]) < me.workers:
+            if (message := await channel.receive_before(window)) is None:
+                await me.wait(window)
+                break
+            hold(message)
+        me.work(me.apply_seconds)
+        tokens = sum(steps for steps, _ in held[f].values())
+        here = len(held[f]) / me.workers  # so that a period moves the model as one mean of all does
+        mean = reduce(add, (here * steps / tokens * part for steps, part in held[f].values()))
+        step, v[f] = outer.update(mean, v[f], parts[f])
+        parts[f] = parts[f] - outer_lr * step
+        x = me.join(parts)
+        me.mark(x)
+        for worker in held[f]:
+            me.send(worker, (me.cut(x, fragments)[f], float(f)))
+        held[f] = {}
+
+
+PROGRAMS = (
+    Program(
+        "decoupled-diloco", learner, "Douillard et al., arXiv 2604.21428 (as publicly described)",
+        server=syncer,
+    ),
+)  # fmt: skip
