@@ -92,23 +92,21 @@ def _random(failures: Failures, seed: int, rank: int) -> Iterator[Down]:
 
 def any_in(scenario: Scenario) -> bool:
     """Tell whether nodes of the scenario can crash."""
-    cluster = scenario.cluster
-    settings = [cluster.failures, scenario.server.failures]
-    settings += [group.failures for group in cluster.group]
-    return any(settings) or bool(cluster.crash)
+    return scenario.cluster.fails(scenario.server)
 
 
 def troubled(scenario: Scenario) -> bool:
-    """Tell whether nodes of the scenario can crash, or backup workers are configured."""
-    return any_in(scenario) or scenario.recovery.backup > 0
+    """Tell whether nodes of the scenario can crash, or means may leave workers out."""
+    recovery = scenario.recovery
+    return any_in(scenario) or recovery.backups > 0 or recovery.policy == "quorum"
 
 
 def calendars(scenario: Scenario, seed: int) -> list[Calendar]:
     """Make one calendar per node, in rank order, the server's last; equal under every algorithm.
 
-    A node is down until it is repaired and has reloaded what it needs (`recovery.reload`).
+    A node is down until it is repaired and has reloaded what it needs (`Recovery.restarting`).
     """
-    cluster, reload = scenario.cluster, scenario.recovery.reload
+    cluster, reload = scenario.cluster, scenario.recovery.restarting
     settings = [
         group.failures or cluster.failures for group in cluster.group for _ in range(group.workers)
     ]

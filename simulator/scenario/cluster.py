@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Strict, Tag
 
 from paceline.simulator.distributions.law import ComputeLaw, Law
 from paceline.simulator.distributions.time_profile import ProfileOf
@@ -81,13 +81,16 @@ class Checkpoint(Section):
     )
 
 
+Quorum = Annotated[int, Strict(), Field(ge=1)] | Annotated[float, Strict(), Field(gt=0, le=1)]
+
+
 class Recovery(Section):
     """Handling of crashed and slow workers."""
 
-    policy: Literal["wait", "shrink", "restart"] = Field(
+    policy: Literal["wait", "shrink", "restart", "backup", "quorum"] = Field(
         default="wait",
-        description="workers that need a crashed one wait for it; go on without it; or "
-        "all go back to the last checkpoint",
+        description="workers that need a crashed one wait for it; go on without it; all go back to "
+        "the last checkpoint; or means leave out the slowest, or those that are late for a quorum",
     )
     timeout: Seconds = Field(
         default=0.0,
@@ -99,10 +102,37 @@ class Recovery(Section):
         description="time that a repaired node (or all, to restart) takes to load its state",
         json_schema_extra=ZERO,
     )
+    warmup: Seconds = Field(
+        default=0.0,
+        description="time that a node takes to warm up after that",
+        json_schema_extra=ZERO,
+    )
     checkpoint: Checkpoint | None = Field(default=None, description='for policy = "restart"')
     backup: int = Field(
-        default=0, ge=0, description="backup workers: each mean leaves out so many, the slowest"
+        default=0,
+        ge=0,
+        description="backup workers: each mean leaves out so many, the slowest (default with "
+        'policy = "backup": 1)',
     )
+    quorum: Quorum = Field(
+        default=0.5,
+        description='for policy = "quorum": workers that a mean waits for, a number or a share',
+    )
+    grace: Seconds = Field(
+        default=0.0,
+        description='for policy = "quorum": time that a mean then waits for more',
+        json_schema_extra=ZERO,
+    )
+
+    @property
+    def backups(self) -> int:
+        """The workers that each mean leaves out."""
+        return self.backup or int(self.policy == "backup")
+
+    @property
+    def restarting(self) -> float:
+        """Seconds that a repaired node takes to take part again."""
+        return self.reload + self.warmup
 
 
 class _Nodes(Section):
@@ -172,6 +202,11 @@ class Cluster(_Nodes):
     )
     group: Many[Group] = Field(default=(), description="overrides for some of the workers")
     crash: Many[Crash] = Field(default=(), description="crashes at given times")
+
+    def fails(self, server: Any) -> bool:
+        """Tell whether workers, or the server of a [server] table, can crash."""
+        settings = [self.failures, server and server.failures]
+        return any([*settings, *(group.failures for group in self.group)]) or bool(self.crash)
 
     @property
     def described(self) -> tuple[Device, ...]:

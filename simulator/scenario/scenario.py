@@ -60,6 +60,8 @@ __all__ = [
 ]
 
 
+OWN = ("name", "label", "recovery")
+"""Keys of an [[algorithm]] table that are not parameters of its program."""
 MEASURED = ("overhead", "calibration")
 """Tables of a real system's overheads, which the other tables do not include."""
 
@@ -70,7 +72,7 @@ class Algorithm(Section):
     `parameters`: typed keyword arguments for the program; `table`: the table as the user wrote it;
     `written`: its parameters with those of [optimizer], as written; `notes`: effects of other
     tables; `bound`: whether its workers never meet, so that it is shown but never picked;
-    `served`: whether a server is part of it.
+    `served`: whether a server is part of it; `recovery`: its own, None where [recovery] holds.
     """
 
     name: Name
@@ -81,6 +83,7 @@ class Algorithm(Section):
     notes: tuple[str, ...] = ()
     bound: bool = False
     served: bool = False
+    recovery: Recovery | None = None
 
     @property
     def words(self) -> str:
@@ -130,7 +133,7 @@ def _algorithm(value: Any, info: ValidationInfo) -> Any:
         raise refusal(("name",), f"missing; write one of: {', '.join(programs)}", value)
     if not isinstance(name, str) or name not in programs:
         raise refusal(("name",), f"unknown; {nearest(str(name), programs, 'write one of')}", name)
-    own = {key: each for key, each in value.items() if key not in ("name", "label")}
+    own = {key: each for key, each in value.items() if key not in OWN}
     for key in (key for key in own if key in programs[name].refuses):
         raise refusal((key,), f"{name} has none: {programs[name].refuses[key]}", own[key])
     optimizer = info.data.get("optimizer")
@@ -151,7 +154,34 @@ def _algorithm(value: Any, info: ValidationInfo) -> Any:
         "written": written,
         "bound": programs[name].bound,
         "served": programs[name].server is not None,
-    }
+    } | _recovery(programs[name], value.get("recovery"), info.data)
+
+
+def _recovery(program: Program, own: Any, tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an algorithm's own recovery, and a note where its policy has no effect."""
+    mine = tables.get("recovery") or Recovery()
+    cluster, server = tables.get("cluster"), tables.get("server")
+    if own is not None:
+        try:
+            given = Recovery.model_validate({"policy": own} if isinstance(own, str) else own)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = () if isinstance(own, str) else first["loc"]
+            raise refusal(("recovery", *where), first["msg"], own) from None
+        changed = {key: getattr(given, key) for key in given.model_fields_set}
+        mine = mine.model_copy(update=changed)
+    said = mine.policy if mine.policy not in program.recovers else "backup" * (mine.backup > 0)
+    if said and said not in program.recovers:
+        plain = {"policy": "wait", "backup": 0, "timeout": 0.0, "checkpoint": None}
+        why = f"{program.name}, which has no means over all workers"
+        return {
+            "recovery": mine.model_copy(update=plain),
+            "notes": (f'recovery "{said}" has no effect on {why}',),
+        }
+    found: dict[str, Any] = {} if own is None else {"recovery": mine}
+    if mine.policy in ("shrink", "restart") and cluster and not cluster.fails(server):
+        found["notes"] = (f'recovery "{mine.policy}" has no effect, as nothing ever crashes',)
+    return found
 
 
 class BackgroundJob(Section):
@@ -265,6 +295,11 @@ class Scenario(Section):
         jobs = (each.scenario.cluster for each in self.job)
         return any(map(_heavy_tailed, (self.cluster, self.network, self.server, *jobs)))
 
+    def under(self, algorithm: Algorithm) -> "Scenario":
+        """Return the scenario with the recovery that holds for an algorithm."""
+        own = algorithm.recovery
+        return self if own is None else self.model_copy(update={"recovery": own})
+
     @property
     def costs(self) -> Overhead:
         """Overheads of a real system with this number of workers."""
@@ -300,7 +335,12 @@ def json_schema(programs: Mapping[str, Program] | None = None) -> dict[str, Any]
 @cache
 def _json_schema(named: tuple[tuple[str, Program], ...]) -> dict[str, Any]:
     programs = dict(named)
-    models: list[Any] = [Scenario, Range, *(each.parameters for each in programs.values())]
+    models: list[Any] = [
+        Scenario,
+        Range,
+        Recovery,
+        *(each.parameters for each in programs.values()),
+    ]
     references, root = models_json_schema(
         [(model, "validation") for model in models], schema_generator=TomlSchema
     )
@@ -310,6 +350,10 @@ def _json_schema(named: tuple[tuple[str, Program], ...]) -> dict[str, Any]:
         return dict(tables[references[model, "validation"]["$ref"].removeprefix("#/$defs/")])
 
     span = references[Range, "validation"]
+    recovery = {
+        "description": "its own recovery: a policy, or the keys of [recovery] that differ",
+        "anyOf": [table(Recovery)["properties"]["policy"], references[Recovery, "validation"]],
+    }
     items, choices = [], {}
     for name, program in programs.items():
         own = table(program.parameters)
@@ -318,6 +362,7 @@ def _json_schema(named: tuple[tuple[str, Program], ...]) -> dict[str, Any]:
         head = {
             "name": {"const": name, "description": program.summary},
             "label": {"type": "string", "description": "name of its curve, unique"},
+            "recovery": recovery,
         }
         items.append(
             own | {"title": name, "properties": head | properties, "required": sorted(required)}

@@ -85,7 +85,7 @@ class Result:
             "network": usage.network(runs),
             "jobs": usage.jobs(runs),
             "workers": usage.workers(runs),
-            "bottleneck": bottleneck.sentence(scenario, algorithm, runs),
+            "bottleneck": bottleneck.sentence(scenario.under(algorithm), algorithm, runs),
         }
         model = self._unfitted[algorithm.label]
         stated: dict[str, list[float] | None] = {}

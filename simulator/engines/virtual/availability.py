@@ -32,6 +32,10 @@ class Availability:
     def start(self, run: Any) -> None:
         """Schedule the crashes that move the end of the run; nodes foresee all others."""
 
+    def absent(self, rank: int, time: float) -> bool:
+        """Whether a worker is down at a time because it is not a member then."""
+        return False
+
     def save(self, node: VirtualNode) -> None:
         """Note that a node has saved its state."""
 

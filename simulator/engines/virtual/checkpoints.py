@@ -69,7 +69,7 @@ class Checkpoints(Availability):
         self._saves: dict[int, list[float]] = {}
         self._coming = merge(*(calendar.walk() for calendar in crashes))
         self._next_crash = next(self._coming, NEVER)
-        self._least_repair = recovery.timeout + recovery.reload
+        self._least_repair = recovery.timeout + recovery.restarting
         self._deadline = deadline(scenario)
         self._saved = 0.0
         self._rollback_times = [0.0]  # by the nodes' clocks: from when each offset holds

@@ -39,7 +39,7 @@ State of a `VirtualNode`, beside its identity and the model's sizes (s: seconds 
 | `_routes` | routes | to every rank, None before the first message | `_route` |
 | `handle` | handle | collective it waits for, or gradient it computes | `wait` |
 | `wakeup_at` | s | when SimPy next looks after its gradient; inf: never | `Simulation.wake` |
-| `_collectives` | count | collectives joined | `_next` |
+| `collectives` | count | collectives joined | `_next` |
 | `_joined_step` | step | at which it last joined one | `_next` |
 | `_pause_at`, `_paused_at` | step | of its next and its last pause | `_pause`, `watch`, `serve` |
 | `_mark_at` | step | from which a mark goes to the observer | `mark`, `watch` |
@@ -529,7 +529,7 @@ class VirtualNode(EngineNode):
             if not handle.chained and self.now <= self._run.deadline:
                 self._staleness[self.step - handle.joined[self.rank]] += 1
             if self.outages is not None:
-                self.outages.collected(handle, self._collectives)
+                self.outages.collected(handle, self.collectives)
             if not handle.protected:  # no vectors: nothing to give back
                 return handle.result
         return handle.collect(self.rank)

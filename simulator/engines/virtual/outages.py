@@ -1,9 +1,9 @@
 """The outages of one node: what its crashes, and being left out of means, cost it.
 
 A crashed worker loses what it has computed since it last shared something (`shared`). If the
-others wait for it, it computes that again. If they go on without it (`policy = "shrink"`), its
-program runs on with gradients of zero and without weight in any mean, so that it has the others'
-parameters when it comes back.
+others wait for it, it computes that again. If they go on without it (`Presence.goes_on_without`),
+or a rule lets it sit out (`Rule.sits_out`), its program runs on with gradients of zero and without
+weight in any mean, so that it has the others' parameters when it comes back.
 
 Clocks run ahead, so that a node foresees crashes of its calendar before the others come that far.
 What is booked beyond a time (`_lost_compute`, `recovery_seconds`, `_booked`, `_recent_waits`) is
@@ -21,7 +21,7 @@ from typing import Any
 
 from paceline.simulator.cluster.failures import PATIENCE, Calendar, Down
 from paceline.simulator.cluster.speed import Speed
-from paceline.simulator.engines.collective import Collective, GradientPiece
+from paceline.simulator.engines.collective import Collective, GradientPiece, Why
 from paceline.simulator.programs.effects import Vector
 from paceline.simulator.results.run import Kind
 
@@ -42,7 +42,8 @@ class Outages:
     """Account of one node's outages, which its `VirtualNode` consults where time passes.
 
     `calendar`: when it is down; never, where all nodes go back to a checkpoint. `speed`: its own,
-    where that changes with time. `down_since`: since when it is down while its program runs on;
+    where that changes with time. `down_since`: since when it is down while its program runs on,
+    `why` (None: a crash), and whether that was `abrupt`: without a word to the others;
     `gone_since`: since when it is down for good; `joined_at`: when it last joined a collective;
     `shared`: seconds that it had computed when it last shared something; `recovery_seconds`: by
     time of crash, until it had regained its work; `_step_began`: when its last step began.
@@ -53,6 +54,10 @@ class Outages:
         self.calendar, self._speed = calendar, speed
         self.down_since: float | None = None
         self.gone_since: float | None = None
+        self.why: Why | None = None
+        self.abrupt = True
+        self._round = -1  # collectives that it had joined when it last began a step
+        self._sat_out: dict[float, Why] = {}  # why, by the start of an outage that is no crash
         self.joined_at = self._step_began = self._crashed = 0.0
         self.shared = self.down = 0.0  # down: seconds that it was down, or saved a checkpoint
         self._final_attempt = 0.0  # seconds of its last step since the last crash in it
@@ -117,21 +122,39 @@ class Outages:
     async def takes(self, work: float) -> float:
         """Return the seconds that `work` seconds at full speed take, with outages and repeats."""
         now = self._step_began = self._node.now
+        why = self._sits_out(now)
         if self.down_since is not None:
-            if self.calendar.next(now)[0] <= now:
+            if why or self.calendar.next(now)[0] <= now:
                 self._final_attempt = self._seconds_for(now, work)
                 return self._final_attempt
             self._rejoin()
         if not self._run.program.averages:
             self.shared = self.computed  # it saves every step, as no other node has a copy
-        return await self._through_crashes(work)
+        return await self._through_crashes(work, why)
+
+    def _sits_out(self, now: float) -> str | None:
+        """Return why it takes no part in its next collective, if a rule says so.
+
+        A worker that takes part is asked only at its first step for a collective, or, with a
+        server, at every step: it finishes what it has begun.
+        """
+        node, run, recovery = self._node, self._run, self._run.recovery
+        begun, self._round = self._round, node.collectives
+        midway = begun == self._round and self.down_since is None and not run.program.server
+        if midway or not recovery.rules:
+            return None
+        why: Why | None = recovery.sits_out(node.rank, node.collectives, now)
+        return why
 
     def _seconds_for(self, start: float, work: float) -> float:
         """Return the seconds that `work` seconds at full speed take from a time on."""
         return work if self._speed is None else self._speed.after(start, work) - start
 
-    async def _through_crashes(self, work: float) -> float:
-        """Return the seconds until `work` seconds are computed, with all that crashes undo."""
+    async def _through_crashes(self, work: float, why: Why | None) -> float:
+        """Return the seconds until `work` seconds are computed, with all that crashes undo.
+
+        `why`: the reason to sit out at once, if there is one.
+        """
         run = self._run
         begun: float = self._node.now
         start = begun
@@ -139,6 +162,11 @@ class Outages:
         for _ in range(PATIENCE):
             crash, back = self.calendar.next(start)
             takes = self._seconds_for(start, work)
+            abrupt = why is None
+            if not abrupt:
+                crash = start
+            elif run.availability.absent(self._node.rank, max(crash, start)):
+                why = Why.ABSENT
             if crash >= start + takes:
                 if start == begun:
                     self._final_attempt = takes
@@ -148,15 +176,18 @@ class Outages:
             since, crash = crash, max(crash, start)
             self._node.end_busy_span(crash)
             self._lose_unshared(crash, crash - start + unshared)
-            if run.recovery.policy.goes_on_without(self._node, crash, back):
-                self._go_down(since, crash)
+            if why is not None:
+                self._sat_out[crash] = why
+            if run.recovery.presence.goes_on_without(self._node, crash, back, why):
+                self._go_down(since, crash, why, abrupt)
                 self._final_attempt = 0.0
                 return crash - begun
             if back == inf:
                 await self._go_down_for_good(crash)
             self._be_down(crash, back)
-            self.recovery_seconds[crash] = back - start + unshared
-            work, unshared, start = work + unshared, 0.0, back
+            if why is None:
+                self.recovery_seconds[crash] = back - start + unshared
+            work, unshared, start, why = work + unshared, 0.0, back, None
         run.never(f"what {run.name_of(self._node.rank)} computes")
         await self._go_down_for_good(start)
         return inf
@@ -250,9 +281,9 @@ class Outages:
 
     # Crashes
 
-    def _go_down(self, since: float, crash: float) -> None:
+    def _go_down(self, since: float, crash: float, why: Why | None, abrupt: bool) -> None:
         """Go on without weight from `crash` on; `since`: when it went down, maybe long before."""
-        self.down_since = crash
+        self.down_since, self.why, self.abrupt = crash, why, abrupt
         self._crashed = since
         self._own_source = self._node.replace_source(_zero_gradient, _zero_loss_and_gradient)
 
@@ -260,7 +291,8 @@ class Outages:
         """Come back, with the parameters of the others."""
         assert self.down_since is not None
         now = self._node.now
-        self.recovery_seconds[self._crashed] = now - self._crashed
+        if self.why is None:
+            self.recovery_seconds[self._crashed] = now - self._crashed
         self._be_down(self.down_since, now)
         self.down_since = None
         self._node.replace_source(*self._own_source)
@@ -331,6 +363,10 @@ class Outages:
         if node.spans is not None:
             node.spans.add(node.rank, _STALLED, node.now, until, until, until, node.step)
         node.now = node.busy_since = until
+
+    def seconds_out(self, why: Why) -> float:
+        """Return the seconds of outages that it began for a reason other than a crash."""
+        return sum(b - a for a, b in self._booked if self._sat_out.get(a) == why)
 
     def was_down(self, since: float) -> bool:
         """Whether the node has been down after a time, so far."""

@@ -45,7 +45,7 @@ from paceline.simulator.engines.virtual import checkpoints
 from paceline.simulator.engines.virtual.agenda import LAST, Agenda
 from paceline.simulator.engines.virtual.node import Message, VirtualNode
 from paceline.simulator.engines.virtual.outages import Outages
-from paceline.simulator.engines.virtual.recovery import Recovery, Team
+from paceline.simulator.engines.virtual.recovery import Participation, Team
 from paceline.simulator.engines.virtual.transport import ClosedFormTransport, Transport
 from paceline.simulator.errors import DeadlockError
 from paceline.simulator.objectives import build
@@ -98,7 +98,7 @@ class Simulation:
         self.whole_bytes = round(scenario.model.bytes)
         self.availability = checkpoints.availability(program, scenario, seed)
         self.calendars = self.availability.calendars
-        self.recovery = Recovery(self)
+        self.recovery = Participation(self)
         self.background: list[Simulation] = []
         self.connect()
         self.traffic, self.answer = self.transport.traffic, self.transport.answer
@@ -169,11 +169,11 @@ class Simulation:
         return workers.compute_times(self.scenario, self.seed)
 
     def _completion_time(self, times: Sequence[float]) -> float:
-        """Return the wall-clock time at which all workers but the backups reached a step.
+        """Return the wall-clock time at which as many workers as means wait for reached a step.
 
         It never decreases from step to step, even if the slowest worker has gone down since.
         """
-        kept = self.workers - self.scenario.recovery.backup
+        kept = self.recovery.kept
         self._last_completion = max(self._last_completion, sorted(times)[:kept][-1])
         return self.availability.wall_clock(self._last_completion)
 
