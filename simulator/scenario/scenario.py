@@ -66,13 +66,18 @@ MEASURED = ("overhead", "calibration")
 """Tables of a real system's overheads, which the other tables do not include."""
 
 
+def _policy(value: Any) -> Any:
+    return {"policy": value} if isinstance(value, str) else value
+
+
 class Algorithm(Section):
     """One curve: a program with its parameters.
 
     `parameters`: typed keyword arguments for the program; `table`: the table as the user wrote it;
     `written`: its parameters with those of [optimizer], as written; `notes`: effects of other
     tables; `bound`: whether its workers never meet, so that it is shown but never picked;
-    `served`: whether a server is part of it; `recovery`: its own, None where [recovery] holds.
+    `served`: whether a server is part of it; `recovers`: the policies that its program supports;
+    `recovery`: its own, None where [recovery] holds.
     """
 
     name: Name
@@ -83,7 +88,8 @@ class Algorithm(Section):
     notes: tuple[str, ...] = ()
     bound: bool = False
     served: bool = False
-    recovery: Recovery | None = None
+    recovers: tuple[str, ...] = ()
+    recovery: Annotated[Recovery | None, BeforeValidator(_policy)] = None
 
     @property
     def words(self) -> str:
@@ -154,34 +160,28 @@ def _algorithm(value: Any, info: ValidationInfo) -> Any:
         "written": written,
         "bound": programs[name].bound,
         "served": programs[name].server is not None,
-    } | _recovery(programs[name], value.get("recovery"), info.data)
+        "recovers": programs[name].recovers,
+        "recovery": value.get("recovery"),
+    }
 
 
-def _recovery(program: Program, own: Any, tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an algorithm's own recovery, and a note where its policy has no effect."""
-    mine = tables.get("recovery") or Recovery()
+def _recovering(algorithm: Algorithm, tables: Mapping[str, Any]) -> Algorithm:
+    """Complete an algorithm's own recovery by [recovery]; note it where a policy has no effect."""
+    own, mine = algorithm.recovery, tables.get("recovery") or Recovery()
     cluster, server = tables.get("cluster"), tables.get("server")
     if own is not None:
-        try:
-            given = Recovery.model_validate({"policy": own} if isinstance(own, str) else own)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = () if isinstance(own, str) else first["loc"]
-            raise refusal(("recovery", *where), first["msg"], own) from None
-        changed = {key: getattr(given, key) for key in given.model_fields_set}
-        mine = mine.model_copy(update=changed)
-    said = mine.policy if mine.policy not in program.recovers else "backup" * (mine.backup > 0)
-    if said and said not in program.recovers:
+        mine = mine.model_copy(update={key: getattr(own, key) for key in own.model_fields_set})
+    said = mine.policy if mine.policy not in algorithm.recovers else "backup" * (mine.backup > 0)
+    update: dict[str, Any] = {} if own is None else {"recovery": mine}
+    why = "nothing ever crashes"
+    if said and said not in algorithm.recovers:
         plain = {"policy": "wait", "backup": 0, "timeout": 0.0, "checkpoint": None}
-        why = f"{program.name}, which has no means over all workers"
-        return {
-            "recovery": mine.model_copy(update=plain),
-            "notes": (f'recovery "{said}" has no effect on {why}',),
-        }
-    found: dict[str, Any] = {} if own is None else {"recovery": mine}
-    if mine.policy in ("shrink", "restart") and cluster and not cluster.fails(server):
-        found["notes"] = (f'recovery "{mine.policy}" has no effect, as nothing ever crashes',)
-    return found
+        update["recovery"] = mine.model_copy(update=plain)
+        why = f"{algorithm.name} has no means over all workers"
+    elif mine.policy not in ("shrink", "restart") or not cluster or cluster.fails(server):
+        return algorithm.model_copy(update=update)
+    note = f'recovery "{said or mine.policy}" has no effect, as {why}'
+    return algorithm.model_copy(update=update | {"notes": (*algorithm.notes, note)})
 
 
 class BackgroundJob(Section):
@@ -251,18 +251,22 @@ class Scenario(Section):
 
     @field_validator("algorithm")
     @classmethod
-    def _weigh(cls, algorithms: tuple[Algorithm, ...]) -> tuple[Algorithm, ...]:
-        """Give averages of local-sgd the size that an hpsgd in the same scenario sets."""
+    def _complete(
+        cls, algorithms: tuple[Algorithm, ...], info: ValidationInfo
+    ) -> tuple[Algorithm, ...]:
+        """Add what other tables say: recovery, and the size of averages that an hpsgd sets."""
+        algorithms = tuple(_recovering(each, info.data) for each in algorithms)
         key = "local_sgd_sync_multiplier"
         stated = [each.parameters[key] for each in algorithms if key in each.table]
         if not stated:
             return algorithms
-        heavier = {
-            "notes": (f"averaging a model counts as {stated[0]:g} of a gradient (hpsgd's {key})",)
-        }
+        note = f"averaging a model counts as {stated[0]:g} of a gradient (hpsgd's {key})"
         return tuple(
             each.model_copy(
-                update=heavier | {"parameters": each.parameters | {"codec": Raw(times=stated[0])}}
+                update={
+                    "notes": (*each.notes, note),
+                    "parameters": each.parameters | {"codec": Raw(times=stated[0])},
+                }
             )
             if each.name == "local-sgd" and "codec" not in each.table
             else each

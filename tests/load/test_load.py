@@ -264,7 +264,11 @@ WRONG = {
     ),
     "parameter of another program": (
         ('name = "ssgd"', 'name = "ssgd"\ntau = 4'),
-        ["algorithm[0].tau = 4", "unknown key", "the keys here are: name, label, recovery, lr, momentum"],
+        [
+            "algorithm[0].tau = 4",
+            "unknown key",
+            "the keys here are: name, label, recovery, lr, momentum",
+        ],
     ),
     "missing parameter": (("tau = 10", ""), ["algorithm[1].tau", "missing", "period"]),
     "impossible parameter": (("tau = 10", "tau = 0"), ["algorithm[1].tau = 0", "1"]),

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from paceline.simulator.engines.virtual.recovery import Backup
 from paceline.simulator.engines.virtual.simulation import Simulation
 from paceline.simulator.results.run import Spans
 
@@ -23,6 +24,11 @@ def spent(run: Simulation) -> dict[str, list[float]]:
         found["stalled"] = [each.stalled for each in outages]
         found["lost"] = [each.lost + again for each in outages]
         found["down"] = [each.down + repairs for each in outages]
+        if any(not isinstance(rule, Backup) for rule in run.recovery.rules):
+            kinds = np.array([each.kinds() for each in outages])
+            for kind, seconds in zip(("absent", "communicate", "wait"), kinds.T[1:], strict=True):
+                found[kind] = (np.array(found.get(kind, 0.0)) + seconds).tolist()
+            found["down"] = (np.array(found["down"]) - kinds[:, 1:].sum(axis=1)).tolist()
     return found
 
 

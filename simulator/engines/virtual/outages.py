@@ -19,6 +19,8 @@ from collections.abc import Generator, Sequence
 from math import inf, nan
 from typing import Any
 
+import numpy as np
+
 from paceline.simulator.cluster.failures import PATIENCE, Calendar, Down
 from paceline.simulator.cluster.speed import Speed
 from paceline.simulator.engines.collective import Collective, GradientPiece, Why
@@ -165,6 +167,8 @@ class Outages:
             abrupt = why is None
             if not abrupt:
                 crash = start
+                if why == Why.ABSENT:
+                    back = run.availability.members.returns(self._node.rank, start)
             elif run.availability.absent(self._node.rank, max(crash, start)):
                 why = Why.ABSENT
             if crash >= start + takes:
@@ -364,9 +368,19 @@ class Outages:
             node.spans.add(node.rank, _STALLED, node.now, until, until, until, node.step)
         node.now = node.busy_since = until
 
-    def seconds_out(self, why: Why) -> float:
-        """Return the seconds of outages that it began for a reason other than a crash."""
-        return sum(b - a for a, b in self._booked if self._sat_out.get(a) == why)
+    def kinds(self) -> np.ndarray:
+        """Return the seconds of its outages: down, absent, getting the model, waiting after that.
+
+        While it is not selected it is absent, too.
+        """
+        found, members = np.zeros(4), self._run.availability.members
+        for start, end in self._booked:
+            why = self._sat_out.get(start)
+            if members is None:
+                found[why is not None] += end - start
+            else:
+                found += members.split(self._node.rank, start, end, left=why is not None)
+        return found
 
     def was_down(self, since: float) -> bool:
         """Whether the node has been down after a time, so far."""

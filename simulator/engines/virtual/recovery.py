@@ -17,6 +17,7 @@ from math import ceil, inf
 from typing import Any, Protocol
 
 from paceline.simulator.cluster.failures import PATIENCE, Down, merged
+from paceline.simulator.cluster.membership import Members
 from paceline.simulator.engines.collective import Collective, Why
 from paceline.simulator.engines.virtual.node import VirtualNode
 from paceline.simulator.scenario.cluster import Recovery
@@ -81,6 +82,23 @@ class Quorum(Backup):
         return last if late else min(begins, last)
 
 
+class Leaving:
+    """Lets workers leave that have notice that they will have to, or are absent."""
+
+    why = Why.ABSENT
+
+    def __init__(self, members: Members) -> None:
+        self._members = members
+
+    def sits_out(self, rank: int, index: int, at: float) -> bool:
+        """Whether it leaves now, rather than begin what it may not have time to finish."""
+        return self._members.leaves(rank, at)
+
+    def narrow(self, team: list[int], arrivals: Mapping[int, float], begins: float) -> float:
+        """Leave out none: `Presence` knows who is there."""
+        return begins
+
+
 def kept(settings: Recovery, workers: int) -> int:
     """Return how many workers a mean waits for; the others may be left out."""
     if settings.policy == "quorum":
@@ -91,11 +109,15 @@ def kept(settings: Recovery, workers: int) -> int:
 
 def rules(run: Any) -> list[Rule]:
     """Return the rules of a run, in the order in which they apply."""
-    settings = run.scenario.recovery
-    least = kept(settings, run.workers)
+    settings, members = run.scenario.recovery, run.availability.members
+    least, found = kept(settings, run.workers), list[Rule]()
+    if members is not None:
+        found.append(Leaving(members))
     if settings.policy == "quorum":
-        return [Quorum(least, settings.grace)]
-    return [Backup(least)] if settings.backups else []
+        found.append(Quorum(least, settings.grace))
+    elif settings.backups:
+        found.append(Backup(least))
+    return found
 
 
 class Presence:
