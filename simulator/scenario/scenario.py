@@ -165,12 +165,22 @@ def _algorithm(value: Any, info: ValidationInfo) -> Any:
     }
 
 
+def _over(general: Recovery, own: Recovery) -> Recovery:
+    """Return a recovery with the keys that `own` sets, those of its checkpoint one by one."""
+    update = {key: getattr(own, key) for key in own.model_fields_set}
+    if own.checkpoint is not None and general.checkpoint is not None:
+        keys = own.checkpoint.model_fields_set
+        saved = {key: getattr(own.checkpoint, key) for key in keys}
+        update["checkpoint"] = general.checkpoint.model_copy(update=saved)
+    return general.model_copy(update=update)
+
+
 def _recovering(algorithm: Algorithm, tables: Mapping[str, Any]) -> Algorithm:
     """Complete an algorithm's own recovery by [recovery]; note it where a policy has no effect."""
     own, mine = algorithm.recovery, tables.get("recovery") or Recovery()
     cluster, server = tables.get("cluster"), tables.get("server")
     if own is not None:
-        mine = mine.model_copy(update={key: getattr(own, key) for key in own.model_fields_set})
+        mine = _over(mine, own)
     said = mine.policy if mine.policy not in algorithm.recovers else "backup" * (mine.backup > 0)
     update: dict[str, Any] = {} if own is None else {"recovery": mine}
     why = "nothing ever crashes"

@@ -126,11 +126,7 @@ class Result:
     @property
     def failures(self) -> list[str]:
         """A line for each algorithm whose nodes crashed, or whose means left contributions out."""
-        return [
-            usage.of_failures(row["label"], row["failures"], row["breakdown"])
-            for row in self.algorithms
-            if row["failures"] is not None
-        ]
+        return [usage.of_failures(row) for row in self.algorithms if row["failures"] is not None]
 
     @property
     def jobs(self) -> list[str]:

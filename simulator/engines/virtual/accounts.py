@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from paceline.simulator.engines.observer import NEVER
 from paceline.simulator.engines.virtual.recovery import Backup
 from paceline.simulator.engines.virtual.simulation import Simulation
 from paceline.simulator.results.run import Spans
@@ -60,10 +61,19 @@ def failures(run: Simulation, mean: dict[str, float]) -> dict[str, Any] | None:
         "lost_seconds": mean["lost"] * run.workers,
         "down_seconds": mean["down"] * run.workers,
         "server_down_seconds": sum(back - crash for crash, back in downs),
+        "checkpoint_seconds": _saving(run),
         "goodput": 1 - (mean["lost"] + mean["down"]) / whole if whole else 1.0,
         "dropped": run.recovery.dropped,
         "stall": run.stall or None,
     }
+
+
+def _saving(run: Simulation) -> float:
+    """Return the seconds for which workers stood still to save: all that they were down, where a
+    crash takes all back to a checkpoint.
+    """
+    saves = run.availability.save_every < NEVER
+    return sum(each.down for each in run.outages[: run.workers]) if saves else 0.0
 
 
 def jobs(run: Simulation) -> list[dict[str, Any]]:

@@ -140,6 +140,10 @@ class VirtualNode(EngineNode):
         for rank in range(self.workers):
             self._route(rank)
 
+    def sent_anew(self, rank: int) -> None:
+        """Note that a worker which has joined has the server's parameters as they are."""
+        self._routes[rank].version = self.updates
+
     def replace_source(self, *source: Any) -> tuple[Any, ...]:
         """Replace `gradient` and `loss_and_gradient` of its source; return those before."""
         before = self._gradient, self._loss_and_gradient

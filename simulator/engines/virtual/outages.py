@@ -137,12 +137,12 @@ class Outages:
     def _sits_out(self, now: float) -> str | None:
         """Return why it takes no part in its next collective, if a rule says so.
 
-        A worker that takes part is asked only at its first step for a collective, or, with a
-        server, at every step: it finishes what it has begun.
+        A worker that takes part is asked only at its first step for a collective, or, if its
+        program has no means, at every step: it finishes what it has begun.
         """
-        node, run, recovery = self._node, self._run, self._run.recovery
+        node, recovery = self._node, self._run.recovery
         begun, self._round = self._round, node.collectives
-        midway = begun == self._round and self.down_since is None and not run.program.server
+        midway = begun == self._round and self.down_since is None and recovery.presence.means
         if midway or not recovery.rules:
             return None
         why: Why | None = recovery.sits_out(node.rank, node.collectives, now)
@@ -189,12 +189,31 @@ class Outages:
             if back == inf:
                 await self._go_down_for_good(crash)
             self._be_down(crash, back)
+            if why == Why.ABSENT and run.program.server:
+                await self._fetch(back)
             if why is None:
                 self.recovery_seconds[crash] = back - start + unshared
             work, unshared, start, why = work + unshared, 0.0, back, None
         run.never(f"what {run.name_of(self._node.rank)} computes")
         await self._go_down_for_good(start)
         return inf
+
+    @types.coroutine
+    def _fetch(self, back: float) -> Generator[None, None, None]:
+        """Come back with the server's parameters of that time, for the gradient under way."""
+        run, node = self._run, self._node
+        node.now = back
+        run.release_at(back, [node])
+        yield
+        server = run.nodes[-1]
+        server.sent_anew(node.rank)
+        own, fresh = node.replace_source(None, None), server.x
+
+        def once(index: int) -> Any:
+            node.replace_source(*own)
+            return own[index](fresh)
+
+        node.replace_source(lambda x: once(0), lambda x: once(1))
 
     def freed(self, pieces: Sequence[GradientPiece]) -> Sequence[GradientPiece]:
         """Return a gradient's pieces as a crash in its step frees them: when computed anew."""

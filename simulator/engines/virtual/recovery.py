@@ -123,18 +123,19 @@ def rules(run: Any) -> list[Rule]:
 class Presence:
     """Which workers are there, and since when the others know.
 
-    `waits`: whether they wait for a crashed one. `_least`: workers that must be there.
+    `waits`: whether they wait for a crashed one; `means`: whether the program has means that can do
+    without some of them; `_least`: workers that must be there.
     """
 
     def __init__(self, run: Any, settings: Recovery) -> None:
         self._run, self._timeout = run, settings.timeout
-        self._means = "shrink" in run.program.recovers
-        self.waits = not self._means or settings.policy in ("wait", "restart")
+        self.means = "shrink" in run.program.recovers
+        self.waits = not self.means or settings.policy in ("wait", "restart")
         self._least = kept(settings, run.workers) if settings.policy == "quorum" else 1
 
     def skips(self, rank: int, crash: float) -> bool:
         """Whether the others go on without a worker that is down at a time."""
-        return self._means and (not self.waits or self._run.availability.absent(rank, crash))
+        return self.means and (not self.waits or self._run.availability.absent(rank, crash))
 
     def goes_on_without(
         self, node: VirtualNode, crash: float, back: float, why: Why | None
@@ -144,7 +145,7 @@ class Presence:
         Not if all of them have crashed, too: it computes anew what it has lost.
         """
         run = self._run
-        if not self._means or (why is None and self.waits):
+        if not self.means or (why is None and self.waits):
             return False
         up = (each for each in run.nodes if each is not node and each.outages.down_since is None)
         return (

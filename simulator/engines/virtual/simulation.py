@@ -35,6 +35,7 @@ from simpy.core import StopSimulation
 
 from paceline.simulator.cluster import speed, workers
 from paceline.simulator.cluster.failures import Calendar, troubled
+from paceline.simulator.cluster.prices import worker_prices
 from paceline.simulator.cluster.workers import shares_devices
 from paceline.simulator.engines import payloads
 from paceline.simulator.engines.collective import ABSENT, Collective, GradientPiece
@@ -119,7 +120,7 @@ class Simulation:
 
         totals, completed = self.traffic.totals, self._completion_time
         self.observer = Observer(
-            program, scenario, self.objective, totals, self.deadline, completed
+            program, scenario, self.objective, totals, self.deadline, completed, self._discount()
         )
         self.nodes = [self.make(rank) for rank in range(self.workers + bool(program.server))]
         watched = self.nodes[self.workers :] or self.nodes[:]
@@ -167,6 +168,21 @@ class Simulation:
             node.outages = node.computing = Outages(self, node, calendar, own)
             self.outages.append(node.outages)
         return workers.compute_times(self.scenario, self.seed)
+
+    def _discount(self) -> Callable[[float], float]:
+        """Return the function of a time (s) that says what workers saved by being away up to it."""
+        members, prices = self.availability.members, worker_prices(self.scenario)
+        if members is None or not prices.any():
+            return lambda time: 0.0
+        saved, last = 0.0, 0.0
+
+        def discount(time: float) -> float:
+            nonlocal saved, last
+            saved += float(members.away(last, time) @ prices)
+            last = time
+            return saved
+
+        return discount
 
     def _completion_time(self, times: Sequence[float]) -> float:
         """Return the wall-clock time at which as many workers as means wait for reached a step.

@@ -71,7 +71,7 @@ def tune(  # noqa: PLR0913 - the options of the command
         trials=trials, preset=preset,
     )  # fmt: skip
     with opened(out, overwrite, TuneDirectory, own) as directory:
-        if aim.target is None and not aim.cap:
+        if aim.target is None and aim.of_loss:
             if aim.deadline is None:
                 aim = replace(aim, deadline=warm_starts.shortest(tried, numbers[0], execution))
                 ends = (
