@@ -88,8 +88,8 @@ class Members:
         self.calendars = [Calendar((a.left, a.joined) for a in self.of(rank)) for rank in ranks]
 
     def absent(self, rank: int, time: float) -> bool:
-        """Whether a worker is absent at a time."""
-        return self.calendars[rank].next(time)[0] <= time
+        """Whether a worker, by rank, is absent at a time; the server never is."""
+        return rank < len(self.calendars) and self.calendars[rank].next(time)[0] <= time
 
     def returns(self, rank: int, time: float) -> float:
         """Return when a worker is back from the absence that it is in, or has notice of (s)."""

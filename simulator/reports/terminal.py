@@ -209,7 +209,8 @@ def _value_of(column: ResultColumn, row: Row) -> str:
 
 def _spent(kinds: Collection[str]) -> str:
     """The heading of the shares of time."""
-    return "compute/wait/\ncommunicate" + ("/\nstalled/lost/down %" if "lost" in kinds else " %")
+    said = "compute/wait/\ncommunicate" + ("/\nstalled/lost/down" if "lost" in kinds else "")
+    return said + ("/\nabsent %" if "absent" in kinds else " %")
 
 
 def _short(key: str, keys: Iterable[str]) -> str:

@@ -104,6 +104,7 @@ def of_failures(row: Mapping[str, Any]) -> str:
     lost, shares = row["failures"], row["breakdown"]
     vain, down, away = (shares.get(kind) or 0.0 for kind in ("lost", "down", "absent"))
     said = f"{row['label']}: {few(lost['crashes'], 'crash', 'crashes')}; "
+    said += f"{few(lost['absences'], 'absence', 'absences')}; " if "absent" in shares else ""
     said += "until it stood still, " if lost.get("stall") else ""
     said += f"absent {percent(away)}, " if "absent" in shares else ""
     said += f"lost {percent(vain)}, down {percent(down)} of the time; "

@@ -53,8 +53,11 @@ def failures(run: Simulation, mean: dict[str, float]) -> dict[str, Any] | None:
     end = nextafter(run.ended, inf)
     recovery_seconds = run.availability.recovery_seconds(run.outages, end)
     downs = (down for each in crashes[run.workers :] for down in each.during(0.0, run.ended))
+    absent = run.availability.absent
+    kinds = [absent(rank, at) for rank, each in enumerate(crashes) for at, _ in each.until(end)]
     return {
-        "crashes": sum(sum(1 for _ in each.until(end)) for each in crashes),
+        "crashes": kinds.count(False),
+        "absences": kinds.count(True),
         "recovery_seconds": sum(recovery_seconds) / len(recovery_seconds)
         if recovery_seconds
         else None,

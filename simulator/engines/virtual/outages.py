@@ -357,7 +357,7 @@ class Outages:
             self._block_until(min(begins, start), start, stalls)
             self._be_down(start, end)
             node.now = end
-            if end < done:
+            if end < done and not run.availability.absent(node.rank, start):
                 self.recovery_seconds[start] = end - start
         self._block_until(max(begins, node.now), done, stalls)
 

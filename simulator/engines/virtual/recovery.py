@@ -228,6 +228,11 @@ class Participation:
         for rule in self.rules:
             begins = rule.narrow(team, arrivals, begins)
         collective.begins = max(begins, *(arrivals[rank] for rank in team))
+        if collective.begins == inf:
+            run.unfinished.append(
+                f"{collective.kind} {collective.index} waits for {self.kept} workers, and so many "
+                "are never there again"
+            )
         last = max(team, key=arrivals.__getitem__)
         collective.last = last, arrivals[last]
         return team

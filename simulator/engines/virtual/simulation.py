@@ -237,6 +237,9 @@ class Simulation:
             rank = self.workers if crash.worker == "server" else crash.worker
             if crash.lasts is None and rank < len(self.nodes):
                 gone_since[self.name_of(rank)] = crash.at
+        for node in self.nodes:  # who left for good
+            if node.outages is not None and node.outages.gone_since is not None:
+                gone_since.setdefault(self.name_of(node.rank), node.outages.gone_since)
         self._stalled_since = max(gone_since.values(), default=0.0)
         nodes = [*dict.fromkeys(nodes)]
         crashed = [

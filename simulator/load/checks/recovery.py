@@ -14,6 +14,7 @@ from paceline.simulator.scenario.scenario import Scenario
 def recovery_problems(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
     """Yield the problems of [recovery], of algorithms' own, [[cluster.crash]] and failures."""
     yield from _crashes(scenario, programs)
+    yield from _membership(scenario)
     seen: dict[KeyPath, Recovery] = {}
     for index, algorithm in enumerate(scenario.algorithm):
         own = algorithm.table.get("recovery")
@@ -73,6 +74,29 @@ def _policy(scenario: Scenario, recovery: Recovery, used: set[str]) -> Iterator[
         yield (
             "backup" if recovery.backups else "policy",
             "a worker that shares a device cannot be left out; remove it, or cluster.device",
+        )
+
+
+def _membership(scenario: Scenario) -> Iterator[Problem]:
+    cluster, shared = scenario.cluster, devices(scenario)
+    tables = [(("cluster",), cluster)]
+    tables += [(("cluster", "group", index), each) for index, each in enumerate(cluster.group)]
+    for where, table in tables:
+        path, spec = (*where, "membership"), table.membership
+        if spec is not None and max(spec.trace, default=0) >= cluster.workers:
+            yield Problem(
+                path,
+                f"says when worker {max(spec.trace)} is there, and there is none; write ranks from "
+                f"0 to {cluster.workers - 1}, or raise cluster.workers",
+            )
+        elif spec is not None and any(name is not None for name in shared):
+            yield Problem(path, "not where workers share devices; remove it, or cluster.device")
+    restarts = [scenario.under(each).recovery.policy == "restart" for each in scenario.algorithm]
+    if cluster.elastic and any(restarts):
+        yield Problem(
+            ("cluster", "membership"),
+            'no restart waits for workers that come and go; write recovery.policy = "shrink", or '
+            "remove it",
         )
 
 
