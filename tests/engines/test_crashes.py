@@ -584,5 +584,5 @@ def test_the_page_says_what_its_examples_give() -> None:
             assert back == ("" if recovered is None else f"{recovered:.0f} s")
             assert lost == f"{result.failures['lost_seconds']:.1f} s"
             assert down == f"{result.failures['down_seconds']:.0f} s"
-            assert goodput == f"{result.failures['goodput']:.1%}".replace("%", " %")
+            assert goodput == f"{statistics.goodput(result):.1%}".replace("%", " %")
     assert parse(tomllib.loads(base + random), file="docs/failures.md", folder=Path())

@@ -80,10 +80,9 @@ class Storm:
 
 
 def test_those_who_join_at_once_share_the_source_s_link() -> None:
-    """Two share from 10 s: half done each at 11 s; then three share 1 + 1 + 2 s of work."""
+    """Two share from 10 s: 1.5 s of work are left of each at 11 s, when the third joins them."""
     members = Storm().members
     joined = [next(members.of(rank)).joined for rank in range(3)]
-    assert joined == pytest.approx([11 + 4.5 + 0.5 - 0, 11 + 4.5 + 0.5, 11 + 5 + 0.5], abs=2.0)
     first, second, third = joined
     assert first == second == pytest.approx(11 + 3 * 1.5 + 0.5)
     assert third == pytest.approx(11 + 3 * 1.5 + 0.5 + 0.5)
@@ -92,8 +91,8 @@ def test_those_who_join_at_once_share_the_source_s_link() -> None:
 def test_a_server_gets_nothing_from_the_absent_and_gives_them_its_parameters() -> None:
     spec = {"present": "2.5 s", "absent": "4 s", "notice": "0 s"}
     result = one_that_leaves(spec, {"name": "asgd"}, objective=QUADRATIC)
-    assert result.workers["absent"][3] == pytest.approx(4.0)
-    assert max(result.staleness) <= 2 * 4  # of those that overtook it within a step, not in 4 s
+    assert result.workers["absent"][3] == pytest.approx(8.0)  # from 2.5 s and from 9 s on
+    assert max(result.staleness) == 3  # updates in a step of its own, not in the 4 s before
     assert sum(result.seconds.values()) == pytest.approx(result.duration)
 
 
@@ -172,7 +171,7 @@ def test_algorithms_recover_by_their_own_policies() -> None:
         cluster={"crash": [crash]}, steps=6,
     )  # fmt: skip
     ends = [simulate(world, index).duration for index in range(4)]
-    assert ends[:3] == pytest.approx([6, 6 + 10 + 0.5, 6 + 10])
+    assert ends[:3] == pytest.approx([6, 6 + 10 + 0.5, 6 + 10 + 0.5])
     assert "no means over all workers" in world.algorithm[3].notes[0]
     calm = scenario({"name": "ssgd", "recovery": "shrink"}, recovery={"policy": "restart"})
     assert calm.algorithm[0].notes == ('recovery "shrink" has no effect, as nothing ever crashes',)

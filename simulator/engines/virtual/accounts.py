@@ -34,7 +34,7 @@ def spent(run: Simulation) -> dict[str, list[float]]:
 
 
 def _can_fail(run: Simulation) -> bool:
-    return bool(run.availability.crashes or run.scenario.recovery.backup)
+    return bool(run.outages)
 
 
 def means(seconds: dict[str, list[float]]) -> dict[str, float]:

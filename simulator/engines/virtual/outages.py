@@ -266,17 +266,19 @@ class Outages:
     def collected(self, handle: Collective, collectives: int) -> None:
         """Go back to when a result was there, if that was before the node was.
 
-        A worker that was left out abandons its step then, unless it has joined others since.
+        A worker that was left out abandons its step then, or for want of a quorum's patience all
+        that it has done since it last waited, unless it has joined others since.
         """
         node, done = self._node, handle.done
         if done is not None and done < node.now == self.joined_at:
             if self.down_since is not None:
                 node.now = max(self.down_since, done)
             elif handle.index == collectives - 1 and node.rank in handle.left_out:
-                self._abandon_step(max(done, self._step_began))
+                phase = self._run.recovery.abandons_phases
+                self._abandon(max(done, node.busy_since if phase else self._step_began))
 
-    def _abandon_step(self, done: float) -> None:
-        """Abandon the step at `done`: what it computed up to then is lost."""
+    def _abandon(self, done: float) -> None:
+        """Abandon what it has done since `done`: what it computed up to then is lost."""
         seconds, computed = self._lost_compute.pop(self._node.now, 0.0), self.computed
         self.forget_after(done)
         self._node.now = done

@@ -204,13 +204,15 @@ class Presence:
 
 class Participation:
     """Who takes part in the collectives of one run. `dropped`: contributions that were left out;
-    `kept`: workers that a mean waits for.
+    `kept`: workers that a mean waits for; `abandons_phases`: whether those who are late for one
+    drop all that they have done for it, not just their last step.
     """
 
     def __init__(self, run: Any) -> None:
         settings = run.scenario.recovery
         self._run, self.presence, self.rules = run, Presence(run, settings), rules(run)
         self.kept = kept(settings, run.workers)
+        self.abandons_phases = settings.policy == "quorum"
         self.dropped = 0
         self._most_restarts = 0, ""  # of one collective, and its name
 

@@ -23,7 +23,7 @@ def recovery_problems(scenario: Scenario, programs: Mapping[str, Program]) -> It
             continue  # it has no effect on this one: a note says so
         seen[path] = scenario.under(algorithm).recovery
     used = {each.policy for each in seen.values()}
-    if not {("recovery",)} & seen.keys():
+    if not scenario.algorithm:
         seen[("recovery",)] = scenario.recovery
     for path, recovery in seen.items():
         table = path[:-1] if path[0] == "algorithm" and not _is_table(scenario, path) else path
