@@ -1,6 +1,6 @@
 """Workers that come and go, quorums, and recovery by algorithm: closed forms and conservation."""
 
-from math import comb
+from math import comb, exp
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.results import statistics
 from paceline.simulator.results.run import Run
+from paceline.simulator.studies.tune.tune import tune
 from tests.helpers.programs import called, cases
 from tests.helpers.worlds import FREE, QUADRATIC, RING, TIME_ONLY, scenario, simulate
 
@@ -290,3 +291,23 @@ def test_every_second_of_every_worker_is_in_one_kind(
     if result.failures is not None:
         assert sum(statistics.worker_time(result).values()) == pytest.approx(75.0)
         assert 0 <= statistics.goodput(result) <= 1
+
+
+@pytest.mark.slow
+def test_tune_finds_daly_s_interval_between_checkpoints() -> None:
+    """Crashes every hour, saves of 200 s, steps of a minute: Daly's exact optimum is 17.8 steps.
+
+    The time per step is (M / n) (exp((n step + cost) / M) - 1), up to a factor: Daly (2006), eq. 9.
+    """
+    mean, cost, step = 3600.0, 200.0, 60.0
+    best = min(np.arange(5.0, 60.0, 0.01), key=lambda n: (exp((n * step + cost) / mean) - 1) / n)
+    world = scenario(
+        {"name": "ssgd"}, workers=1, compute="60 s", steps=None,
+        run={"duration": "5000 h", "evaluate_every": 20_000},
+        cluster={"failures": {"between": "1 h", "repair": "1 s"}},
+        recovery={"policy": "restart", "checkpoint": {"every": 100, "cost": "200 s"}},
+        tune={"ssgd": {"recovery.checkpoint.every": [8, 12, 15, 18, 22, 27, 40]}},
+    )  # fmt: skip
+    found = tune(world, objective="goodput", trials=7, seeds=2, jobs=1)
+    assert found.best.candidate.varied["recovery.checkpoint.every"] == pytest.approx(best, rel=0.1)
+    assert "goodput 70" in found.sentence
