@@ -185,8 +185,8 @@ def _recovering(algorithm: Algorithm, tables: Mapping[str, Any]) -> Algorithm:
     update: dict[str, Any] = {} if own is None else {"recovery": mine}
     why = "nothing ever crashes"
     if said and said not in algorithm.recovers:
-        plain = {"policy": "wait", "backup": 0, "timeout": 0.0, "checkpoint": None}
-        update["recovery"] = mine.model_copy(update=plain)
+        costs = {"reload": mine.reload, "warmup": mine.warmup}
+        update["recovery"] = Recovery().model_copy(update=costs)
         why = f"{algorithm.name} has no means over all workers"
     elif mine.policy not in ("shrink", "restart") or not cluster or cluster.fails(server):
         return algorithm.model_copy(update=update)

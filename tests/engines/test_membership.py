@@ -258,8 +258,9 @@ memberships = st.one_of(
 )  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", cases(), ids=called)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     spec=memberships,
     failing=st.one_of(st.none(), st.tuples(spans, spans)),

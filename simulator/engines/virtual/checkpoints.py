@@ -215,7 +215,7 @@ def availability(program: Program, scenario: Scenario, seed: int) -> Availabilit
     members = _members(program, scenario, seed) if scenario.cluster.elastic else None
     crashes = []
     if failures.any_in(scenario):
-        crashes = failures.calendars(scenario, seed, members and members.beside)
+        crashes = failures.calendars(scenario, seed, members.beside if members else None)
     if not program.server:
         crashes = crashes[: scenario.cluster.workers]
     if crashes and scenario.recovery.checkpoint is not None:

@@ -134,7 +134,7 @@ class Outages:
             self.shared = self.computed  # it saves every step, as no other node has a copy
         return await self._through_crashes(work, why)
 
-    def _sits_out(self, now: float) -> str | None:
+    def _sits_out(self, now: float) -> Why | None:
         """Return why it takes no part in its next collective, if a rule says so.
 
         A worker that takes part is asked only at its first step for a collective, or, if its

@@ -172,6 +172,18 @@ class Presence:
             noticed = max(noticed, crash + self._timeout)
         return self._enough(team, arrivals, noticed)
 
+    def up(self, rank: int, time: float) -> float:
+        """Return when a worker that takes no part at a time can take part again (s)."""
+        members = self._run.availability.members
+        for _ in range(PATIENCE):
+            crash, back = self._run.calendars[rank].next(time)
+            if crash > time and members is not None and members.leaves(rank, time):
+                crash, back = time, members.returns(rank, time)
+            if crash > time or time == inf:
+                return time
+            time = back
+        return inf
+
     def _enough(
         self, team: list[int], arrivals: Mapping[int, float], begins: float
     ) -> tuple[list[int], float]:
@@ -224,8 +236,7 @@ class Participation:
         team, begins = self.presence.present(arrivals)
         if not team:  # all are down: it begins when the first is back
             since = max([begins, *arrivals.values()])
-            downs = [calendar.next(since) for calendar in run.calendars[: run.workers]]
-            collective.begins = min(back if crash <= since else since for crash, back in downs)
+            collective.begins = min(self.presence.up(rank, since) for rank in range(run.workers))
             return team
         for rule in self.rules:
             begins = rule.narrow(team, arrivals, begins)

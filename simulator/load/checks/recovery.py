@@ -7,7 +7,7 @@ from paceline.simulator.cluster.workers import devices, shares_devices
 from paceline.simulator.inputs.messages import KeyPath
 from paceline.simulator.load.checks.combinations import Problem
 from paceline.simulator.programs import Program
-from paceline.simulator.scenario.cluster import Recovery
+from paceline.simulator.scenario.cluster import Cluster, Group, Recovery
 from paceline.simulator.scenario.scenario import Scenario
 
 
@@ -22,7 +22,7 @@ def recovery_problems(scenario: Scenario, programs: Mapping[str, Program]) -> It
         if own is None and algorithm.recovery is not None:
             continue  # it has no effect on this one: a note says so
         seen[path] = scenario.under(algorithm).recovery
-    used = {each.policy for each in seen.values()}
+    used: set[str] = {each.policy for each in seen.values()}
     if not scenario.algorithm:
         seen[("recovery",)] = scenario.recovery
     for path, recovery in seen.items():
@@ -79,7 +79,7 @@ def _policy(scenario: Scenario, recovery: Recovery, used: set[str]) -> Iterator[
 
 def _membership(scenario: Scenario) -> Iterator[Problem]:
     cluster, shared = scenario.cluster, devices(scenario)
-    tables = [(("cluster",), cluster)]
+    tables: list[tuple[KeyPath, Cluster | Group]] = [(("cluster",), cluster)]
     tables += [(("cluster", "group", index), each) for index, each in enumerate(cluster.group)]
     for where, table in tables:
         path, spec = (*where, "membership"), table.membership
