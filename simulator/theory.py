@@ -292,8 +292,8 @@ def _notes(scenario: Scenario, bound: ErrorBound | None) -> list[str]:
             "profiles and bursts count by the mean speed that they leave: Theorem 1 has "
             "independent times"
         )
-    if any(part.failures for part in parts):
-        notes.append("failures are left out: Theorem 1 has independent times")
+    if any(part.failures or part.membership for part in parts):
+        notes.append("failures and absences are left out: Theorem 1 has independent times")
     network = scenario.network
     if network.outage or any(link.profile or link.outages for link in network.link):
         notes.append("the network counts as it is at the start: what changes later is left out")

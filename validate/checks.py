@@ -35,7 +35,10 @@ def _problems(scenario: Scenario, launched: bool) -> Iterator[tuple[str, str]]:
             'validation.network = "emulated"',
         )
     if troubled(scenario):
-        yield "cluster", "crashes and backup workers are only simulated; remove them"
+        yield (
+            "cluster",
+            "crashes, absences and workers that means leave out are only simulated; remove them",
+        )
     if shares_devices(scenario) and settings.compute == "stretched":
         yield (
             "cluster.device",

@@ -1,7 +1,7 @@
 """Compute when nodes are down: crashes given in the scenario, and random ones."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
 from itertools import takewhile
 from math import inf
@@ -14,6 +14,7 @@ NEVER = (inf, inf)
 PATIENCE = 10_000  # crashes that interrupt one action, after which it counts as never done
 Down = tuple[float, float]
 """Interval from a crash until the node resumes (seconds); `NEVER`: no crash."""
+Beside = Callable[[int, Iterator[Down]], Iterator[Down]]
 
 
 class Calendar:
@@ -90,25 +91,29 @@ def _random(failures: Failures, seed: int, rank: int) -> Iterator[Down]:
         yield crash, time
 
 
+def _reloaded(downs: Iterable[Down], reload: float) -> Iterator[Down]:
+    return ((crash, back + reload) for crash, back in downs)
+
+
 def any_in(scenario: Scenario) -> bool:
-    """Tell whether nodes of the scenario can crash."""
-    cluster = scenario.cluster
-    settings = [cluster.failures, scenario.server.failures]
-    settings += [group.failures for group in cluster.group]
-    return any(settings) or bool(cluster.crash)
+    """Tell whether nodes of the scenario can crash, or workers come and go."""
+    return scenario.cluster.fails(scenario.server) or scenario.cluster.elastic
 
 
 def troubled(scenario: Scenario) -> bool:
-    """Tell whether nodes of the scenario can crash, or backup workers are configured."""
-    return any_in(scenario) or scenario.recovery.backup > 0
+    """Tell whether nodes of the scenario can crash, or means may leave workers out."""
+    recovery = scenario.recovery
+    return any_in(scenario) or recovery.backups > 0 or recovery.policy == "quorum"
 
 
-def calendars(scenario: Scenario, seed: int) -> list[Calendar]:
+def calendars(scenario: Scenario, seed: int, beside: Beside | None = None) -> list[Calendar]:
     """Make one calendar per node, in rank order, the server's last; equal under every algorithm.
 
-    A node is down until it is repaired and has reloaded what it needs (`recovery.reload`).
+    `beside`: adds a worker's absences to its crashes.
+
+    A node is down until it is repaired and has reloaded what it needs (`Recovery.restarting`).
     """
-    cluster, reload = scenario.cluster, scenario.recovery.reload
+    cluster, reload = scenario.cluster, scenario.recovery.restarting
     settings = [
         group.failures or cluster.failures for group in cluster.group for _ in range(group.workers)
     ]
@@ -121,5 +126,6 @@ def calendars(scenario: Scenario, seed: int) -> list[Calendar]:
             if crash.worker == ("server" if rank == cluster.workers else rank)
         )
         random = iter(()) if failures is None else _random(failures, seed, rank)
-        found.append(Calendar((crash, back + reload) for crash, back in merge(given, random)))
+        downs = _reloaded(merge(given, random), reload)
+        found.append(Calendar(beside(rank, downs) if beside and rank < cluster.workers else downs))
     return found

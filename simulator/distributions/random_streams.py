@@ -32,6 +32,7 @@ class Purpose(IntEnum):
     TRACE = 14
     OVERHEAD = 15
     CALIBRATION = 16
+    MEMBERSHIP = 17
 
 
 def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

@@ -1,6 +1,7 @@
 """A collective in progress: which workers have joined it, which wait, and its result."""
 
 from collections.abc import Callable, Collection, Sequence
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,15 @@ from paceline.simulator.programs.effects import Payload
 
 ABSENT = -1  # in place of a step: this worker has not joined
 Follower = tuple[int, int, "Collective", Callable[[Payload], Payload]]
+
+
+class Why(StrEnum):
+    """Why a worker takes no part in a collective."""
+
+    CRASHED = "crashed"
+    ABSENT = "absent"
+    UNSELECTED = "not selected"
+    LATE = "too late"
 
 
 class Collective:
@@ -25,7 +35,7 @@ class Collective:
     `ahead`: by how many seconds each worker has the result before `done`; None: none has.
     `arrivals`: when each present worker joined, where that matters.
     With failures or [recovery]: `computed`: the seconds that each had computed when it joined;
-    `left_out`: workers whose contributions were dropped;
+    `left_out`: workers whose contributions were dropped, and why;
     `restarts`: crashes that kept it from beginning or cut it off; `stalls`: when it stood still for
     crashes, as spans of seconds in order.
     """
@@ -52,7 +62,7 @@ class Collective:
         self.last = 0, 0.0
         self.arrivals: dict[int, float] = {}
         self.computed: dict[int, float] = {}
-        self.left_out: set[int] = set()
+        self.left_out: dict[int, Why] = {}
         self.restarts = 0
         self.stalls: Sequence[tuple[float, float]] = ()
         self.done: float | None = None

@@ -79,7 +79,8 @@ def taken(
     """Return what engines run: under a learning curve, the program at its tuned rate."""
 
     def one(scenario: Scenario, algorithm: Algorithm) -> Run:
-        return run_seeds(scenario, algorithm, [0], programs=programs)[0]
+        alone = algorithm.model_copy(update={"recovery": None})  # nothing fails in a probe
+        return run_seeds(scenario, alone, [0], programs=programs)[0]
 
     return normalised(scenario, algorithm, known_programs(programs), one)
 

@@ -50,13 +50,13 @@ class EngineNode(SeededNode):
     complete by number (`open_collectives`), lets workers `enter` them, and answers questions.
     """
 
-    __slots__ = ("_collectives", "_joined_step", "_run", "now", "period", "step")
+    __slots__ = ("_joined_step", "_run", "collectives", "now", "period", "step")
 
     def __init__(self, run: Any, rank: int, scenario: Scenario, start: Vector) -> None:
         introduce(self, scenario, start)
         self._run, self.rank = run, rank
         self.now, self.period = 0.0, nan
-        self.step = self._collectives = self._joined_step = 0
+        self.step = self.collectives = self._joined_step = 0
 
     def start_mean(self, value: Payload) -> Handle:
         """Join the next collective, a mean."""
@@ -98,12 +98,12 @@ class EngineNode(SeededNode):
 
         Raises ProgramError if others start another kind.
         """
-        step, index, run = self.step, self._collectives, self._run
+        step, index, run = self.step, self.collectives, self._run
         if self.rank == self.server:
             raise ProgramError("the server takes part in no collective")
         if step > self._joined_step:
             self.period, self._joined_step = step - self._joined_step, step
-        self._collectives = index + 1
+        self.collectives = index + 1
         collective: Collective | None = run.open_collectives.get(index)
         if collective is None:
             collective = Collective(index, kind, self.workers, run.guard)

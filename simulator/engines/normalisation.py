@@ -147,10 +147,11 @@ def _calm(scenario: Scenario, probe: Probe | Goal, steps: int) -> Scenario:
     """Return the scenario of a probe: so many steps, no node or link that fails, no other job."""
     settings = RunSettings(steps=steps, evaluate_every=max(1, steps // 8), sampling="aggregate")
     cluster, network = scenario.cluster, scenario.network
-    groups = tuple(each.model_copy(update={"failures": None}) for each in cluster.group)
+    steady = {"failures": None, "membership": None}
+    groups = tuple(each.model_copy(update=steady) for each in cluster.group)
     links = tuple(each.model_copy(update={"outages": None}) for each in network.link)
     calm: Sequence[tuple[str, Any]] = (
-        ("cluster", cluster.model_copy(update={"failures": None, "crash": (), "group": groups})),
+        ("cluster", cluster.model_copy(update=steady | {"crash": (), "group": groups})),
         ("network", network.model_copy(update={"outage": (), "link": links})),
         ("server", scenario.server.model_copy(update={"failures": None})),
         ("recovery", type(scenario.recovery)()),

@@ -53,8 +53,8 @@ class Observer:
 
     If the workers never average, it evaluates the first node's parameters instead. A point's time
     is `completion_time` of the nodes' clocks, `totals` the bytes sent up to it; there are no points
-    after `deadline`. Nodes that are
-    down mark None, and are left out. `limit`: the step at which a node stops (`NEVER` where the run
+    after `deadline`; `discount`: what absent workers save up to a time. Nodes that are down mark
+    None, and are left out. `limit`: the step at which a node stops (`NEVER` where the run
     ends by time); `first`: that of its first mark to show. A server counts the gradients that it
     has received, and pooled workers those of all: `_scale` steps per local step.
     """
@@ -67,9 +67,10 @@ class Observer:
         totals: Callable[[], Bytes],
         deadline: float,
         completion_time: Callable[[Sequence[float]], float] = max,
+        discount: Callable[[float], float] = lambda time: 0.0,
     ) -> None:
         workers, served = scenario.cluster.workers, program.server is not None
-        self._completion_time = completion_time
+        self._completion_time, self._discount = completion_time, discount
         self._watched, self._together = 1 if served else workers, served or program.pooled
         self._scale = workers if self._together else 1
         self.limit = self._scale * scenario.run.steps if scenario.run.steps else NEVER
@@ -157,7 +158,7 @@ class Observer:
     def add(self, time: float, step: float, seen: Evaluation, period: float, sent: Bytes) -> None:
         """Add a point to the curve: what was `seen` there, and the bytes `sent` so far."""
         moved, charged = sent
-        cost = time * self._node_second + charged * self._egress_byte
+        cost = time * self._node_second - self._discount(time) + charged * self._egress_byte
         row = (time, step, *seen, period, moved, cost)
         for name, value in zip(COLUMNS, row, strict=True):
             self.curve[name].append(value)

@@ -39,12 +39,19 @@ def _number(text: str) -> float | None:
         return None
 
 
-def rows(path: Path, readers: Sequence[Reader] | Reader, what: str) -> Iterator[list[float]]:
+def rows(
+    path: Path,
+    readers: Sequence[Reader] | Reader,
+    what: str,
+    names: Sequence[str] = (),
+    check: Callable[[list[float]], None] = lambda row: None,
+) -> Iterator[list[float]]:
     """Yield a file's lines as numbers; `what` names the content of a line ("one time").
 
     `readers`: one per column, or a single one for any number of columns, the same in every line. A
-    first line of plain words (the columns' names), blank lines and # comments are skipped. Raises
-    ValueError, which names file and line, for anything else.
+    first line of plain words (the columns' names) must be `names` where those are given; it, blank
+    lines and # comments are skipped. `check`: raises ValueError for a line that cannot be. Raises
+    ValueError, which names file, line and column, for anything else.
     """
     width = 0 if callable(readers) else len(readers)
     empty = True
@@ -53,20 +60,28 @@ def rows(path: Path, readers: Sequence[Reader] | Reader, what: str) -> Iterator[
         lines = untrusted.text(path, LARGEST).splitlines()
     for number, text in enumerate(lines, start=1):
         fields = [field.strip() for field in text.partition("#")[0].split(",")]
-        named = number == 1 and all(f.isidentifier() and _number(f) is None for f in fields)
-        if named or fields == [""]:
+        titles = number == 1 and all(f.isidentifier() and _number(f) is None for f in fields)
+        if titles and names and fields != [*names]:
+            raise ValueError(
+                f"{path}, line 1: the columns are {', '.join(fields)}; write {', '.join(names)}"
+            )
+        if fields == [""] or titles:
             continue
         width = width or len(fields)
         if len(fields) != width:
             raise ValueError(f"{path}, line {number}: {len(fields)} columns, not {width}; {remedy}")
         row = []
-        for field, read in zip(
-            fields, [readers] * width if callable(readers) else readers, strict=True
-        ):
+        each = [readers] * width if callable(readers) else readers
+        for index, (field, read) in enumerate(zip(fields, each, strict=True)):
             try:
                 row.append(read(field))
             except ValueError as error:
-                raise ValueError(f"{path}, line {number}: {field!r} is {error}") from None
+                column = f", column {names[index]}" if names else ""
+                raise ValueError(f"{path}, line {number}{column}: {field!r} is {error}") from None
+        try:
+            check(row)
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from None
         empty = False
         yield row
     if empty:

@@ -12,7 +12,7 @@ from typing import Any
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs.messages import KeyPath, dotted, show
 
-NAMING = ("extends", "file", "folder", "platform", "regions")
+NAMING = ("extends", "file", "folder", "membership", "platform", "regions")
 """KeyPath whose values name files."""
 OTHERS = ("algorithm", "tune")
 """Tables whose keys are those of programs: none of them names a file."""

@@ -1,5 +1,6 @@
 """Cost of one mean of the whole model, and of one hop, with either network model."""
 
+from collections.abc import Callable
 from math import inf
 
 from paceline.simulator.network.closed_form import ClosedForm, CollectiveCost
@@ -36,6 +37,31 @@ def mean_cost(scenario: Scenario) -> CollectiveCost:
         ends.append(inf if found is None else found[0])
     first = 0.0 if len(ends) == 1 else ends[0]
     return CollectiveCost(ends[-1] - first if first < inf else inf, first)
+
+
+def message_cost(scenario: Scenario) -> Callable[[int, int], CollectiveCost]:
+    """Return a function that gives the expected cost of sending the whole model from one node to
+    another, with no other traffic.
+    """
+    size = scenario.model.bytes
+    if scenario.network.closed_form:
+        network = ClosedForm(scenario)
+
+        def formula(source: int, to: int) -> CollectiveCost:
+            link = network.message_link(source, to)
+            return CollectiveCost(size / link.bandwidth, link.latency)
+
+        return formula
+    from paceline.simulator.network.topology.routes import Topology  # noqa: PLC0415 - only with flows
+
+    topology = Topology(scenario)
+
+    def on_graph(source: int, to: int) -> CollectiveCost:
+        route = topology.route((source, to))
+        rate = min(route.limit, *(topology.lines[line].capacity for line in route.lines))
+        return CollectiveCost(size / rate, sum(law.expectation for law in route.laws))
+
+    return on_graph
 
 
 def hop_latency(scenario: Scenario) -> float:

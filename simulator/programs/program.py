@@ -85,7 +85,8 @@ class Program:
     def recovers(self) -> tuple[str, ...]:
         """Values of `recovery.policy` that the program supports when a worker crashes."""
         meets = self.averages and not (self.server or self.gossips)
-        return ("wait", "shrink", "restart") if meets else ("wait", "restart")
+        all_of_them = ("wait", "shrink", "restart", "backup", "quorum")
+        return all_of_them if meets else ("wait", "restart")
 
     def moves_alike(self, parameters: Mapping[str, Any]) -> bool:
         """Tell whether on a quadratic the mean of the workers' models does not depend on how often

@@ -211,7 +211,9 @@ def _value_of(column: ResultColumn, row: Row) -> str:
 
 
 def _spent(kinds: Collection[str]) -> str:
-    return "compute/wait/\ncommunicate" + ("/\nstalled/lost/down %" if "lost" in kinds else " %")
+    """The heading of the shares of time."""
+    said = "compute/wait/\ncommunicate" + ("/\nstalled/lost/down" if "lost" in kinds else "")
+    return said + ("/\nabsent %" if "absent" in kinds else " %")
 
 
 def _short(key: str, keys: Iterable[str]) -> str:

@@ -53,7 +53,7 @@ def _computing(
 ) -> list[str]:
     if runs[0].staleness_unit != "steps":  # a faster worker computes more often, not less
         return []
-    if scenario.recovery.policy == "shrink" or scenario.recovery.backup:
+    if scenario.recovery.policy in ("shrink", "quorum") or scenario.recovery.backups:
         return []  # workers' counted steps differ in number
     computed = [np.array(run.workers["compute"]) for run in runs]
     ratio = float(np.mean([each.max() / each.mean() for each in computed]))

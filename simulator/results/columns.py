@@ -141,6 +141,15 @@ RESULT_COLUMNS = (
         estimate=lambda values, _: intervals.share(values),
     ),
     ResultColumn(
+        key="goodput",
+        heading="goodput",
+        words="goodput",
+        unit="%",
+        of_summary=lambda row: row.get("goodput") and row["goodput"]["mean"],
+        of_run=lambda run, _: None if run.failures is None else statistics.goodput(run),
+        estimate=lambda values, _: intervals.share(values),
+    ),
+    ResultColumn(
         key="bytes_per_step",
         heading="bytes/step",
         words="bytes per step",

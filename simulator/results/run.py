@@ -11,8 +11,8 @@ import numpy as np
 
 from paceline.simulator.scenario.scenario import Algorithm
 
-TIMES = ("compute", "wait", "communicate", "stalled", "lost", "down")
-"""Uses of a worker's time; the last three where nodes can crash, or are left out."""
+TIMES = ("compute", "wait", "communicate", "stalled", "lost", "down", "absent")
+"""Uses of a worker's time; the last four where nodes can crash, are left out, or come and go."""
 COLUMNS = ("time", "step", "loss", "accuracy", "tau", "bytes", "cost")
 STALENESS = {  # units that staleness is counted in
     "updates": "updates the server made since it sent the parameters",

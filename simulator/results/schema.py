@@ -69,6 +69,13 @@ class _Breakdown(TypedDict):
     stalled: NotRequired[Number]
     lost: NotRequired[Number]
     down: NotRequired[Number]
+    absent: NotRequired[Number]
+
+
+class Goodput(Mean):
+    """The share of the workers' time that was of use, and the shares that were lost, by kind."""
+
+    lost: dict[str, Number]
 
 
 class InUnits(TypedDict):
@@ -91,6 +98,7 @@ class _AlgorithmDocument(InUnits):
     accuracy: _Ends
     breakdown: _Breakdown
     time_to_target: Mean | None
+    goodput: NotRequired[Goodput | None]
     staleness: NotRequired[_Staleness | None]
     network: NotRequired[_NetworkDocument | None]
     links: NotRequired[dict[str, Number]]

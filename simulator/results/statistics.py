@@ -284,12 +284,47 @@ def summarise(
         "scalability": ratio(_mean(rate), ideal_rate),
         "bytes_per_step": _mean([ratio(run.curve["bytes"][-1], run.steps) for run in runs]),
         "breakdown": breakdown(runs),
+        "goodput": _goodput(runs),
         "staleness": _staleness(runs),
         "server": {"inbox_bytes": inbox} if inbox > 0 else None,
         "links": {link: _mean([run.links.get(link, 0.0) for run in runs]) for link in links},
         "curve": {key: curve[key].mean(axis=0).tolist() for key in ("time", "loss", "step")},
         "stall": next(filter(None, (run.stall for run in runs)), None),
     }
+
+
+def worker_time(run: Run) -> dict[str, float]:
+    """Return the seconds of all workers by what became of them, each second in one kind."""
+    spent = {kind: float(sum(seconds)) for kind, seconds in run.workers.items()}
+    saved = (run.failures or {}).get("checkpoint_seconds", 0.0)
+    return {
+        "useful": spent["compute"],
+        "waiting": spent["wait"] + spent.get("stalled", 0.0),
+        "transfer": spent["communicate"],
+        "redoing": spent.get("lost", 0.0),
+        "checkpoints": saved,
+        "crashes": spent.get("down", 0.0) - saved,
+        "absence": spent.get("absent", 0.0),
+    }
+
+
+def goodput(run: Run) -> float:
+    """Return the share of all workers' time in which they computed what was used."""
+    seconds = worker_time(run)
+    return ratio(seconds["useful"], sum(seconds.values()))
+
+
+def _goodput(runs: Sequence[Run]) -> dict[str, Any] | None:
+    """Return the goodput over seeds, and the shares that were lost; None where none can be."""
+    if runs[0].failures is None:
+        return None
+    values, every = list(map(goodput, runs)), list(map(worker_time, runs))
+    lost = {
+        kind: _mean([ratio(each[kind], sum(each.values())) for each in every])
+        for kind in every[0]
+        if kind != "useful"
+    }
+    return {**estimated(values, intervals.share(values)), "lost": lost}
 
 
 def notes(groups: Groups) -> list[str]:

@@ -1,6 +1,6 @@
 """Usage over the seeds of one algorithm: time of workers, lines, phases, failures."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -99,13 +99,16 @@ def of_job(job: dict[str, Any], file: str, label: str) -> str:
     return f"job {job['job']} ({file}, {job['algorithm']}) beside {label}: {said}."
 
 
-def of_failures(label: str, lost: dict[str, Any], shares: dict[str, float]) -> str:
+def of_failures(row: Mapping[str, Any]) -> str:
     """Say in one line what crashes and left-out contributions cost."""
-    vain, down = shares["lost"] or 0.0, shares["down"] or 0.0
-    said = f"{label}: {few(lost['crashes'], 'crash', 'crashes')}; "
+    lost, shares = row["failures"], row["breakdown"]
+    vain, down, away = (shares.get(kind) or 0.0 for kind in ("lost", "down", "absent"))
+    said = f"{row['label']}: {few(lost['crashes'], 'crash', 'crashes')}; "
+    said += f"{few(lost['absences'], 'absence', 'absences')}; " if "absent" in shares else ""
     said += "until it stood still, " if lost.get("stall") else ""
+    said += f"absent {percent(away)}, " if "absent" in shares else ""
     said += f"lost {percent(vain)}, down {percent(down)} of the time; "
-    said += f"goodput {percent(1 - vain - down)}"
+    said += f"goodput {percent(row['goodput']['mean'])}"
     if lost["recovery_seconds"] is not None:
         said += f"; {human(lost['recovery_seconds'])} to recover"
     if lost.get("server_down_seconds"):

@@ -1,11 +1,24 @@
 """The tables of a scenario about its workers: speed, place, and crashes."""
 
-from typing import Annotated, Literal
+import re
+from math import inf
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    PrivateAttr,
+    Strict,
+    Tag,
+    ValidationInfo,
+    model_validator,
+)
 
 from paceline.simulator.distributions.law import ComputeLaw, Law
 from paceline.simulator.distributions.time_profile import ProfileOf
+from paceline.simulator.inputs import csv_columns
 from paceline.simulator.inputs.units import Seconds
 from paceline.simulator.scenario.table import (
     ZERO,
@@ -18,6 +31,9 @@ from paceline.simulator.scenario.table import (
     Section,
     Share,
 )
+
+MOST_WORKERS = 65_535
+DAY = 86_400.0  # seconds
 
 
 class Bursts(Section):
@@ -77,13 +93,16 @@ class Checkpoint(Section):
     )
 
 
+Quorum = Annotated[int, Strict(), Field(ge=1)] | Annotated[float, Strict(), Field(gt=0, le=1)]
+
+
 class Recovery(Section):
     """Handling of crashed and slow workers."""
 
-    policy: Literal["wait", "shrink", "restart"] = Field(
+    policy: Literal["wait", "shrink", "restart", "backup", "quorum"] = Field(
         default="wait",
-        description="workers that need a crashed one wait for it; go on without it; or "
-        "all go back to the last checkpoint",
+        description="workers that need a crashed one wait for it; go on without it; all go back to "
+        "the last checkpoint; or means leave out the slowest, or those that are late for a quorum",
     )
     timeout: Seconds = Field(
         default=0.0,
@@ -95,10 +114,131 @@ class Recovery(Section):
         description="time that a repaired node (or all, to restart) takes to load its state",
         json_schema_extra=ZERO,
     )
+    warmup: Seconds = Field(
+        default=0.0,
+        description="time that a node takes to warm up after that",
+        json_schema_extra=ZERO,
+    )
     checkpoint: Checkpoint | None = Field(default=None, description='for policy = "restart"')
     backup: int = Field(
-        default=0, ge=0, description="backup workers: each mean leaves out so many, the slowest"
+        default=0,
+        ge=0,
+        description="backup workers: each mean leaves out so many, the slowest (default with "
+        'policy = "backup": 1)',
     )
+    quorum: Quorum = Field(
+        default=0.5,
+        description='for policy = "quorum": workers that a mean waits for, a number or a share',
+    )
+    grace: Seconds = Field(
+        default=0.0,
+        description='for policy = "quorum": time that a mean then waits for more',
+        json_schema_extra=ZERO,
+    )
+
+    @property
+    def backups(self) -> int:
+        """The workers that each mean leaves out."""
+        return self.backup or int(self.policy == "backup")
+
+    @property
+    def restarting(self) -> float:
+        """Seconds that a repaired node takes to take part again."""
+        return self.reload + self.warmup
+
+
+_CLOCK = re.compile(r"([01]?\d|2[0-4]):([0-5]\d)")
+
+
+def _time_of_day(text: str) -> float:
+    """Read "22:00" as seconds since midnight."""
+    if not (found := _CLOCK.fullmatch(text.strip())) or text.strip() > "24:00":
+        raise ValueError(f'{text!r} is no time of day; write one such as "22:00"')
+    return 3600.0 * int(found[1]) + 60.0 * int(found[2])
+
+
+def _rank(text: str) -> float:
+    if not text.isdecimal() or len(text) > len(str(MOST_WORKERS)):
+        raise ValueError("not a worker; write its rank, from 0")
+    return float(text)
+
+
+def _until(text: str) -> float:
+    return csv_columns.seconds(text) if text else inf
+
+
+def _in_order(row: list[float]) -> None:
+    if row[1] >= row[2]:
+        raise ValueError("the end is not after the start; write a later one, or leave it out")
+
+
+class Membership(Section):
+    """When workers are members: a law (`present` and `absent`), a calendar, or a trace."""
+
+    present: Law | None = Field(default=None, description="time from joining to leaving")
+    absent: Law | None = Field(default=None, description="time from leaving to coming back")
+    daily: Annotated[Many[str], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)] = (
+        Field(default=(), description='times of day when they are there, such as "22:00-06:00"')
+    )
+    file: Name | None = Field(
+        default=None,
+        description="CSV file of three columns: worker, start and end of each time that it is "
+        "there; an end left out: for good; a worker left out: always",
+    )
+    notice: Seconds = Field(
+        default=0.0,
+        description="time that a worker is told before it has to leave",
+        json_schema_extra=ZERO,
+    )
+    _windows: tuple[tuple[float, float], ...] = PrivateAttr(default=())
+    _trace: dict[int, list[tuple[float, float]]] = PrivateAttr(default_factory=dict)
+
+    @property
+    def windows(self) -> tuple[tuple[float, float], ...]:
+        """Start and end of each time of day when workers are there (seconds), in order."""
+        return self._windows
+
+    @property
+    def trace(self) -> dict[int, list[tuple[float, float]]]:
+        """Start and end of each time when a worker is there (seconds), in order, by rank."""
+        return self._trace
+
+    @model_validator(mode="after")
+    def _read(self, info: ValidationInfo) -> Self:
+        laws = (self.present is not None) + (self.absent is not None)
+        if laws == 1 or bool(laws) + bool(self.daily) + bool(self.file) != 1:
+            raise ValueError(
+                'neither one law, nor one calendar, nor one trace; write { present = "6 h", absent '
+                '= "2 h" }, { daily = "22:00-06:00" } or "trace.csv"'
+            )
+        if any(law is not None and not law.expectation for law in (self.present, self.absent)):
+            raise ValueError("takes no time; write times above 0 to be present and absent")
+        for text in self.daily:
+            start, dash, end = text.partition("-")
+            if not dash:
+                raise ValueError(f'{text!r} is no time of day; write one such as "22:00-06:00"')
+            since, until = _time_of_day(start), _time_of_day(end)
+            self._windows += ((since, until if until > since else until + DAY),)
+        self._windows = tuple(sorted(self._windows))
+        if self.file is not None:
+            path = Path((info.context or {}).get("folder", "."), self.file)
+            rows = csv_columns.rows(
+                path,
+                (_rank, csv_columns.seconds, _until),
+                "a worker, and the start and end of a time that it is there",
+                names=("worker", "start", "end"),
+                check=_in_order,
+            )
+            for rank, since, until in rows:
+                self._trace.setdefault(int(rank), []).append((since, until))
+            for spans in self._trace.values():
+                spans.sort()
+        return self
+
+
+MembershipOf = Annotated[
+    Membership, BeforeValidator(lambda value: {"file": value} if isinstance(value, str) else value)
+]
 
 
 class _Nodes(Section):
@@ -110,6 +250,9 @@ class _Nodes(Section):
     )
     bursts: Bursts | None = Field(default=None, description="slow periods, correlated in time")
     failures: Failures | None = Field(default=None, description="crashes and repairs")
+    membership: MembershipOf | None = Field(
+        default=None, description="when workers are there; left out: always"
+    )
     region: Name | None = Field(default=None, description="where the workers are")
     nic: Bandwidth | None = Field(
         default=None,
@@ -153,7 +296,7 @@ class Group(_Nodes):
 class Cluster(_Nodes):
     """The workers: how many, and how long a gradient takes them."""
 
-    workers: int = Field(ge=1, le=65_535, description="number of workers")
+    workers: int = Field(ge=1, le=MOST_WORKERS, description="number of workers")
     compute: ComputeLaw = Field(description="time to compute one gradient")
     device: DeviceOrLabel | None = Field(
         default=None, description="devices that groups may compute on, or just a label"
@@ -168,6 +311,16 @@ class Cluster(_Nodes):
     )
     group: Many[Group] = Field(default=(), description="overrides for some of the workers")
     crash: Many[Crash] = Field(default=(), description="crashes at given times")
+
+    def fails(self, server: Any) -> bool:
+        """Tell whether workers, or the server of a [server] table, can crash."""
+        settings = [self.failures, server and server.failures]
+        return any([*settings, *(group.failures for group in self.group)]) or bool(self.crash)
+
+    @property
+    def elastic(self) -> bool:
+        """Whether workers come and go."""
+        return any(each.membership is not None for each in (self, *self.group))
 
     @property
     def described(self) -> tuple[Device, ...]:

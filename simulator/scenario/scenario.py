@@ -60,8 +60,14 @@ __all__ = [
 ]
 
 
+OWN = ("name", "label", "recovery")
+"""Keys of an [[algorithm]] table that are not parameters of its program."""
 MEASURED = ("overhead", "calibration")
 """Tables of a real system's overheads, which the other tables do not include."""
+
+
+def _policy(value: Any) -> Any:
+    return {"policy": value} if isinstance(value, str) else value
 
 
 class Algorithm(Section):
@@ -70,7 +76,8 @@ class Algorithm(Section):
     `parameters`: typed keyword arguments for the program; `table`: the table as the user wrote it;
     `written`: its parameters with those of [optimizer], as written; `notes`: effects of other
     tables; `bound`: whether its workers never meet, so that it is shown but never picked;
-    `served`: whether a server is part of it.
+    `served`: whether a server is part of it; `recovers`: the policies that its program supports;
+    `recovery`: its own, None where [recovery] holds.
     """
 
     name: Name
@@ -81,6 +88,8 @@ class Algorithm(Section):
     notes: tuple[str, ...] = ()
     bound: bool = False
     served: bool = False
+    recovers: tuple[str, ...] = ()
+    recovery: Annotated[Recovery | None, BeforeValidator(_policy)] = None
 
     @property
     def words(self) -> str:
@@ -130,7 +139,7 @@ def _algorithm(value: Any, info: ValidationInfo) -> Any:
         raise refusal(("name",), f"missing; write one of: {', '.join(programs)}", value)
     if not isinstance(name, str) or name not in programs:
         raise refusal(("name",), f"unknown; {nearest(str(name), programs, 'write one of')}", name)
-    own = {key: each for key, each in value.items() if key not in ("name", "label")}
+    own = {key: each for key, each in value.items() if key not in OWN}
     for key in (key for key in own if key in programs[name].refuses):
         raise refusal((key,), f"{name} has none: {programs[name].refuses[key]}", own[key])
     optimizer = info.data.get("optimizer")
@@ -151,7 +160,38 @@ def _algorithm(value: Any, info: ValidationInfo) -> Any:
         "written": written,
         "bound": programs[name].bound,
         "served": programs[name].server is not None,
+        "recovers": programs[name].recovers,
+        "recovery": value.get("recovery"),
     }
+
+
+def _over(general: Recovery, own: Recovery) -> Recovery:
+    """Return a recovery with the keys that `own` sets, those of its checkpoint one by one."""
+    update = {key: getattr(own, key) for key in own.model_fields_set}
+    if own.checkpoint is not None and general.checkpoint is not None:
+        keys = own.checkpoint.model_fields_set
+        saved = {key: getattr(own.checkpoint, key) for key in keys}
+        update["checkpoint"] = general.checkpoint.model_copy(update=saved)
+    return general.model_copy(update=update)
+
+
+def _recovering(algorithm: Algorithm, tables: Mapping[str, Any]) -> Algorithm:
+    """Complete an algorithm's own recovery by [recovery]; note it where a policy has no effect."""
+    own, mine = algorithm.recovery, tables.get("recovery") or Recovery()
+    cluster, server = tables.get("cluster"), tables.get("server")
+    if own is not None:
+        mine = _over(mine, own)
+    said = mine.policy if mine.policy not in algorithm.recovers else "backup" * (mine.backup > 0)
+    update: dict[str, Any] = {} if own is None else {"recovery": mine}
+    why = "nothing ever crashes"
+    if said and said not in algorithm.recovers:
+        costs = {"reload": mine.reload, "warmup": mine.warmup}
+        update["recovery"] = Recovery().model_copy(update=costs)
+        why = f"{algorithm.name} has no means over all workers"
+    elif mine.policy not in ("shrink", "restart") or not cluster or cluster.fails(server):
+        return algorithm.model_copy(update=update)
+    note = f'recovery "{said or mine.policy}" has no effect, as {why}'
+    return algorithm.model_copy(update=update | {"notes": (*algorithm.notes, note)})
 
 
 class BackgroundJob(Section):
@@ -221,18 +261,22 @@ class Scenario(Section):
 
     @field_validator("algorithm")
     @classmethod
-    def _weigh(cls, algorithms: tuple[Algorithm, ...]) -> tuple[Algorithm, ...]:
-        """Give averages of local-sgd the size that an hpsgd in the same scenario sets."""
+    def _complete(
+        cls, algorithms: tuple[Algorithm, ...], info: ValidationInfo
+    ) -> tuple[Algorithm, ...]:
+        """Add what other tables say: recovery, and the size of averages that an hpsgd sets."""
+        algorithms = tuple(_recovering(each, info.data) for each in algorithms)
         key = "local_sgd_sync_multiplier"
         stated = [each.parameters[key] for each in algorithms if key in each.table]
         if not stated:
             return algorithms
-        heavier = {
-            "notes": (f"averaging a model counts as {stated[0]:g} of a gradient (hpsgd's {key})",)
-        }
+        note = f"averaging a model counts as {stated[0]:g} of a gradient (hpsgd's {key})"
         return tuple(
             each.model_copy(
-                update=heavier | {"parameters": each.parameters | {"codec": Raw(times=stated[0])}}
+                update={
+                    "notes": (*each.notes, note),
+                    "parameters": each.parameters | {"codec": Raw(times=stated[0])},
+                }
             )
             if each.name == "local-sgd" and "codec" not in each.table
             else each
@@ -264,6 +308,11 @@ class Scenario(Section):
         """Whether some random time has no finite variance, so that few runs tell no mean."""
         jobs = (each.scenario.cluster for each in self.job)
         return any(map(_heavy_tailed, (self.cluster, self.network, self.server, *jobs)))
+
+    def under(self, algorithm: Algorithm) -> "Scenario":
+        """Return the scenario with the recovery that holds for an algorithm."""
+        own = algorithm.recovery
+        return self if own is None else self.model_copy(update={"recovery": own})
 
     @property
     def costs(self) -> Overhead:
@@ -300,7 +349,12 @@ def json_schema(programs: Mapping[str, Program] | None = None) -> dict[str, Any]
 @cache
 def _json_schema(named: tuple[tuple[str, Program], ...]) -> dict[str, Any]:
     programs = dict(named)
-    models: list[Any] = [Scenario, Range, *(each.parameters for each in programs.values())]
+    models: list[Any] = [
+        Scenario,
+        Range,
+        Recovery,
+        *(each.parameters for each in programs.values()),
+    ]
     references, root = models_json_schema(
         [(model, "validation") for model in models], schema_generator=TomlSchema
     )
@@ -310,6 +364,10 @@ def _json_schema(named: tuple[tuple[str, Program], ...]) -> dict[str, Any]:
         return dict(tables[references[model, "validation"]["$ref"].removeprefix("#/$defs/")])
 
     span = references[Range, "validation"]
+    recovery = {
+        "description": "its own recovery: a policy, or the keys of [recovery] that differ",
+        "anyOf": [table(Recovery)["properties"]["policy"], references[Recovery, "validation"]],
+    }
     items, choices = [], {}
     for name, program in programs.items():
         own = table(program.parameters)
@@ -318,6 +376,7 @@ def _json_schema(named: tuple[tuple[str, Program], ...]) -> dict[str, Any]:
         head = {
             "name": {"const": name, "description": program.summary},
             "label": {"type": "string", "description": "name of its curve, unique"},
+            "recovery": recovery,
         }
         items.append(
             own | {"title": name, "properties": head | properties, "required": sorted(required)}

@@ -87,7 +87,7 @@ class Result:
             "network": usage.network(runs),
             "jobs": usage.jobs(runs),
             "workers": usage.workers(runs),
-            "bottleneck": bottleneck.sentence(scenario, algorithm, runs),
+            "bottleneck": bottleneck.sentence(scenario.under(algorithm), algorithm, runs),
         }
         model = self._unfitted[algorithm.label]
         stated: dict[str, list[float] | None] = {}
@@ -133,11 +133,7 @@ class Result:
     @property
     def failures(self) -> list[str]:
         """A line for each algorithm whose nodes crashed, or whose means left contributions out."""
-        return [
-            usage.of_failures(row["label"], row["failures"], row["breakdown"])
-            for row in self.algorithms
-            if row["failures"] is not None
-        ]
+        return [usage.of_failures(row) for row in self.algorithms if row["failures"] is not None]
 
     @property
     def jobs(self) -> list[str]:

@@ -555,6 +555,7 @@ def test_time_only_runs_take_as_long() -> None:
         assert durations[0] == pytest.approx(durations[1], rel=1e-4), called(case)
 
 
+POLICIES = ("wait", "shrink", "restart", "backup", "quorum")
 PAGE = (Path(__file__).parents[2] / "docs" / "failures.md").read_text("utf-8")
 
 
@@ -562,9 +563,7 @@ def test_the_page_says_which_program_can_do_what() -> None:
     rows = re.findall(r"^\| `([\w-]+)` \| \w+ \| (.*) \|$", PAGE, re.MULTILINE)
     said = {
         name: tuple(
-            policy
-            for policy, can in zip(("wait", "shrink", "restart"), cells.split("|"), strict=True)
-            if can.strip()
+            policy for policy, can in zip(POLICIES, cells.split("|"), strict=True) if can.strip()
         )
         for name, cells in rows
     }
@@ -585,5 +584,5 @@ def test_the_page_says_what_its_examples_give() -> None:
             assert back == ("" if recovered is None else f"{recovered:.0f} s")
             assert lost == f"{result.failures['lost_seconds']:.1f} s"
             assert down == f"{result.failures['down_seconds']:.0f} s"
-            assert goodput == f"{result.failures['goodput']:.1%}".replace("%", " %")
+            assert goodput == f"{statistics.goodput(result):.1%}".replace("%", " %")
     assert parse(tomllib.loads(base + random), file="docs/failures.md", folder=Path())

@@ -264,7 +264,11 @@ WRONG = {
     ),
     "parameter of another program": (
         ('name = "ssgd"', 'name = "ssgd"\ntau = 4'),
-        ["algorithm[0].tau = 4", "unknown key", "the keys here are: name, label, lr, momentum"],
+        [
+            "algorithm[0].tau = 4",
+            "unknown key",
+            "the keys here are: name, label, recovery, lr, momentum",
+        ],
     ),
     "missing parameter": (("tau = 10", ""), ["algorithm[1].tau", "missing", "period"]),
     "impossible parameter": (("tau = 10", "tau = 0"), ["algorithm[1].tau = 0", "1"]),
@@ -671,10 +675,6 @@ WRONG = {
         (REGION, crash("worker = 0", 'timeout = "1 s"')),
         ['recovery.timeout = "1 s"', "contradicts waiting", '"shrink" or "restart"'],
     ),
-    "recovery from nothing": (
-        (REGION, REGION + '\n[recovery]\npolicy = "shrink"'),
-        ['recovery.policy = "shrink"', "nothing ever crashes", "add [[cluster.crash]]"],
-    ),
     "backup beside waiting": (
         (REGION, crash("worker = 0", "backup = 1")),
         ["recovery.backup = 1", "does not wait", 'policy = "shrink"'],
@@ -697,17 +697,6 @@ WRONG = {
     "checkpoint that never ends": (
         (REGION, crash("worker = 0", 'policy = "restart"', "checkpoint = { every = 0 }")),
         ["recovery.checkpoint.every = 0", "write 1 or more"],
-    ),
-    "backup without means": (
-        ('name = "ssgd"', 'name = "psgd"\n[recovery]\nbackup = 1'),
-        ["recovery.backup = 1", "psgd has no means over all workers", "remove one of them"],
-    ),
-    "shrink of a program that cannot": (
-        (
-            'name = "ssgd"',
-            'name = "d-psgd"' + crash("worker = 0", 'policy = "shrink"')[len(REGION) :],
-        ),
-        ['recovery.policy = "shrink"', 'd-psgd cannot; write "wait" or "restart"', "remove that"],
     ),
     "torch": (
         (
@@ -947,9 +936,9 @@ BEYOND_SCHEMA = {
     "torch",
     "crash of nobody", "crash of a server that is not there", "crash on a shared device",
     "crash for good, and restart", "restart without a checkpoint", "checkpoint without restart",
-    "time-out of those who wait", "recovery from nothing", "backup beside waiting",
+    "time-out of those who wait", "backup beside waiting",
     "backup beside restart", "backup of everybody", "backup on a shared device",
-    "backup without means", "shrink of a program that cannot", "failures that take no time",
+    "failures that take no time",
 }  # fmt: skip
 
 

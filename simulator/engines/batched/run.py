@@ -92,7 +92,7 @@ def supports(program: Program, algorithm: Algorithm, scenario: Scenario) -> str 
         "which gradient comes first decides its values": program.server is not None
         and moves
         and not compiles,
-        "nodes crash, or the slowest are left out": troubled(scenario),
+        "nodes crash, or the slowest are left out": troubled(scenario.under(algorithm)),
         "transfers share links": not scenario.network.closed_form,
         "workers share devices": cluster.shares_devices(scenario),
         "compute times change with time": speed.change(scenario),

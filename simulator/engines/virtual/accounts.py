@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from paceline.simulator.engines.observer import NEVER
+from paceline.simulator.engines.virtual.recovery import Backup
 from paceline.simulator.engines.virtual.simulation import Simulation
 from paceline.simulator.results.run import Spans
 
@@ -23,11 +25,16 @@ def spent(run: Simulation) -> dict[str, list[float]]:
         found["stalled"] = [each.stalled for each in outages]
         found["lost"] = [each.lost + again for each in outages]
         found["down"] = [each.down + repairs for each in outages]
+        if any(not isinstance(rule, Backup) for rule in run.recovery.rules):
+            kinds = np.array([each.kinds() for each in outages])
+            for kind, seconds in zip(("absent", "communicate", "wait"), kinds.T[1:], strict=True):
+                found[kind] = (np.array(found.get(kind, 0.0)) + seconds).tolist()
+            found["down"] = (np.array(found["down"]) - kinds[:, 1:].sum(axis=1)).tolist()
     return found
 
 
 def _can_fail(run: Simulation) -> bool:
-    return bool(run.availability.crashes or run.scenario.recovery.backup)
+    return bool(run.outages)
 
 
 def means(seconds: dict[str, list[float]]) -> dict[str, float]:
@@ -46,18 +53,30 @@ def failures(run: Simulation, mean: dict[str, float]) -> dict[str, Any] | None:
     end = nextafter(run.ended, inf)
     recovery_seconds = run.availability.recovery_seconds(run.outages, end)
     downs = (down for each in crashes[run.workers :] for down in each.during(0.0, run.ended))
+    absent = run.availability.absent
+    kinds = [absent(rank, at) for rank, each in enumerate(crashes) for at, _ in each.until(end)]
     return {
-        "crashes": sum(sum(1 for _ in each.until(end)) for each in crashes),
+        "crashes": kinds.count(False),
+        "absences": kinds.count(True),
         "recovery_seconds": sum(recovery_seconds) / len(recovery_seconds)
         if recovery_seconds
         else None,
         "lost_seconds": mean["lost"] * run.workers,
         "down_seconds": mean["down"] * run.workers,
         "server_down_seconds": sum(back - crash for crash, back in downs),
+        "checkpoint_seconds": _saving(run),
         "goodput": 1 - (mean["lost"] + mean["down"]) / whole if whole else 1.0,
         "dropped": run.recovery.dropped,
         "stall": run.stall or None,
     }
+
+
+def _saving(run: Simulation) -> float:
+    """Return the seconds for which workers stood still to save: all that they were down, where a
+    crash takes all back to a checkpoint.
+    """
+    saves = run.availability.save_every < NEVER
+    return sum(each.down for each in run.outages[: run.workers]) if saves else 0.0
 
 
 def jobs(run: Simulation) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from paceline.simulator.cluster.failures import Calendar
+from paceline.simulator.cluster.membership import Members
 from paceline.simulator.engines.observer import NEVER
 from paceline.simulator.engines.virtual.node import VirtualNode
 from paceline.simulator.engines.virtual.outages import Outages
@@ -21,16 +22,22 @@ class Availability:
     """The availability of a run's nodes; where they crash one by one, the wall clock is theirs.
 
     `crashes`: of each node of the run; `calendars`: the same where nodes are down one by one, else
-    empty. `save_every`, `save_cost`: steps between checkpoints, and seconds that one takes.
+    empty. `members`: when workers are members, where they come and go. `save_every`, `save_cost`:
+    steps between checkpoints, and seconds that one takes.
     """
 
     save_every, save_cost = NEVER, 0.0
 
-    def __init__(self, crashes: Sequence[Calendar]) -> None:
+    def __init__(self, crashes: Sequence[Calendar], members: Members | None = None) -> None:
         self.crashes = self.calendars = crashes
+        self.members = members
 
     def start(self, run: Any) -> None:
         """Schedule the crashes that move the end of the run; nodes foresee all others."""
+
+    def absent(self, rank: int, time: float) -> bool:
+        """Whether a worker is down at a time because it is not a member then."""
+        return self.members is not None and self.members.absent(rank, time)
 
     def save(self, node: VirtualNode) -> None:
         """Note that a node has saved its state."""

@@ -17,11 +17,13 @@ import simpy
 
 from paceline.simulator.cluster import failures
 from paceline.simulator.cluster.failures import NEVER, PATIENCE, Calendar, Down
+from paceline.simulator.cluster.membership import Members
 from paceline.simulator.engines.tolerances import deadline
 from paceline.simulator.engines.virtual.agenda import LAST
 from paceline.simulator.engines.virtual.availability import Availability
 from paceline.simulator.engines.virtual.node import VirtualNode
 from paceline.simulator.engines.virtual.outages import Outages
+from paceline.simulator.network.mean_cost import message_cost
 from paceline.simulator.programs import Program
 from paceline.simulator.results.run import SPAN, Kind
 from paceline.simulator.scenario.scenario import Scenario
@@ -69,7 +71,7 @@ class Checkpoints(Availability):
         self._saves: dict[int, list[float]] = {}
         self._coming = merge(*(calendar.walk() for calendar in crashes))
         self._next_crash = next(self._coming, NEVER)
-        self._least_repair = recovery.timeout + recovery.reload
+        self._least_repair = recovery.timeout + recovery.restarting
         self._deadline = deadline(scenario)
         self._saved = 0.0
         self._rollback_times = [0.0]  # by the nodes' clocks: from when each offset holds
@@ -210,9 +212,29 @@ class Checkpoints(Availability):
 
 def availability(program: Program, scenario: Scenario, seed: int) -> Availability:
     """Return the availability of the nodes in one run of a program."""
-    crashes = failures.calendars(scenario, seed) if failures.any_in(scenario) else []
+    members = _members(program, scenario, seed) if scenario.cluster.elastic else None
+    crashes = []
+    if failures.any_in(scenario):
+        crashes = failures.calendars(scenario, seed, members.beside if members else None)
     if not program.server:
         crashes = crashes[: scenario.cluster.workers]
     if crashes and scenario.recovery.checkpoint is not None:
         return Checkpoints(crashes, scenario, 1 if program.server else scenario.cluster.workers)
-    return Availability(crashes)
+    return Availability(crashes, members)
+
+
+def _members(program: Program, scenario: Scenario, seed: int) -> Members:
+    """Return when workers are members; one that joins gets the model from the server, or from
+    worker 0, which itself gets it from worker 1.
+    """
+    workers, cost = scenario.cluster.workers, message_cost(scenario)
+
+    def transfer(rank: int) -> tuple[float, float]:
+        source = workers if program.server else int(rank == 0)
+        if workers == 1 and not program.server:
+            return 0.0, 0.0
+        sent = cost(source, rank)
+        card = scenario.server.bandwidth if program.server else None
+        return max(sent.transmission, scenario.model.bytes / (card or inf)), sent.latency
+
+    return Members(scenario, seed, transfer)

@@ -39,7 +39,7 @@ State of a `VirtualNode`, beside its identity and the model's sizes (s: seconds 
 | `_routes` | routes | to every rank, None before the first message | `_route` |
 | `handle` | handle | collective it waits for, or gradient it computes | `wait` |
 | `wakeup_at` | s | when SimPy next looks after its gradient; inf: never | `Simulation.wake` |
-| `_collectives` | count | collectives joined | `_next` |
+| `collectives` | count | collectives joined | `_next` |
 | `_joined_step` | step | at which it last joined one | `_next` |
 | `_pause_at`, `_paused_at` | step | of its next and its last pause | `_pause`, `watch`, `serve` |
 | `_mark_at` | step | from which a mark goes to the observer | `mark`, `watch` |
@@ -139,6 +139,10 @@ class VirtualNode(EngineNode):
         self._busy_kind = int(Kind.SERVE)
         for rank in range(self.workers):
             self._route(rank)
+
+    def sent_anew(self, rank: int) -> None:
+        """Note that a worker which has joined has the server's parameters as they are."""
+        self._routes[rank].version = self.updates
 
     def replace_source(self, *source: Any) -> tuple[Any, ...]:
         """Replace `gradient` and `loss_and_gradient` of its source; return those before."""
@@ -535,7 +539,7 @@ class VirtualNode(EngineNode):
             if not handle.chained and self.now <= self._run.deadline:
                 self._staleness[self.step - handle.joined[self.rank]] += 1
             if self.outages is not None:
-                self.outages.collected(handle, self._collectives)
+                self.outages.collected(handle, self.collectives)
             if not handle.protected:  # no vectors: nothing to give back
                 return handle.result
         return handle.collect(self.rank)

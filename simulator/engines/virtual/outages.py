@@ -1,9 +1,9 @@
 """The outages of one node: what its crashes, and being left out of means, cost it.
 
 A crashed worker loses what it has computed since it last shared something (`shared`). If the
-others wait for it, it computes that again. If they go on without it (`policy = "shrink"`), its
-program runs on with gradients of zero and without weight in any mean, so that it has the others'
-parameters when it comes back.
+others wait for it, it computes that again. If they go on without it (`Presence.goes_on_without`),
+or a rule lets it sit out (`Rule.sits_out`), its program runs on with gradients of zero and without
+weight in any mean, so that it has the others' parameters when it comes back.
 
 Clocks run ahead, so that a node foresees crashes of its calendar before the others come that far.
 What is booked beyond a time (`_lost_compute`, `recovery_seconds`, `_booked`, `_recent_waits`) is
@@ -19,9 +19,11 @@ from collections.abc import Generator, Sequence
 from math import inf, nan
 from typing import Any
 
+import numpy as np
+
 from paceline.simulator.cluster.failures import PATIENCE, Calendar, Down
 from paceline.simulator.cluster.speed import Speed
-from paceline.simulator.engines.collective import Collective, GradientPiece
+from paceline.simulator.engines.collective import Collective, GradientPiece, Why
 from paceline.simulator.programs.effects import Vector
 from paceline.simulator.results.run import Kind
 
@@ -42,7 +44,8 @@ class Outages:
     """Account of one node's outages, which its `VirtualNode` consults where time passes.
 
     `calendar`: when it is down; never, where all nodes go back to a checkpoint. `speed`: its own,
-    where that changes with time. `down_since`: since when it is down while its program runs on;
+    where that changes with time. `down_since`: since when it is down while its program runs on,
+    `why` (None: a crash), and whether that was `abrupt`: without a word to the others;
     `gone_since`: since when it is down for good; `joined_at`: when it last joined a collective;
     `shared`: seconds that it had computed when it last shared something; `recovery_seconds`: by
     time of crash, until it had regained its work; `_step_began`: when its last step began.
@@ -53,6 +56,10 @@ class Outages:
         self.calendar, self._speed = calendar, speed
         self.down_since: float | None = None
         self.gone_since: float | None = None
+        self.why: Why | None = None
+        self.abrupt = True
+        self._round = -1  # collectives that it had joined when it last began a step
+        self._sat_out: dict[float, Why] = {}  # why, by the start of an outage that is no crash
         self.joined_at = self._step_began = self._crashed = 0.0
         self.shared = self.down = 0.0  # down: seconds that it was down, or saved a checkpoint
         self._final_attempt = 0.0  # seconds of its last step since the last crash in it
@@ -117,21 +124,39 @@ class Outages:
     async def takes(self, work: float) -> float:
         """Return the seconds that `work` seconds at full speed take, with outages and repeats."""
         now = self._step_began = self._node.now
+        why = self._sits_out(now)
         if self.down_since is not None:
-            if self.calendar.next(now)[0] <= now:
+            if why or self.calendar.next(now)[0] <= now:
                 self._final_attempt = self._seconds_for(now, work)
                 return self._final_attempt
             self._rejoin()
         if not self._run.program.averages:
             self.shared = self.computed  # it saves every step, as no other node has a copy
-        return await self._through_crashes(work)
+        return await self._through_crashes(work, why)
+
+    def _sits_out(self, now: float) -> Why | None:
+        """Return why it takes no part in its next collective, if a rule says so.
+
+        A worker that takes part is asked only at its first step for a collective, or, if its
+        program has no means, at every step: it finishes what it has begun.
+        """
+        node, recovery = self._node, self._run.recovery
+        begun, self._round = self._round, node.collectives
+        midway = begun == self._round and self.down_since is None and recovery.presence.means
+        if midway or not recovery.rules:
+            return None
+        why: Why | None = recovery.sits_out(node.rank, node.collectives, now)
+        return why
 
     def _seconds_for(self, start: float, work: float) -> float:
         """Return the seconds that `work` seconds at full speed take from a time on."""
         return work if self._speed is None else self._speed.after(start, work) - start
 
-    async def _through_crashes(self, work: float) -> float:
-        """Return the seconds until `work` seconds are computed, with all that crashes undo."""
+    async def _through_crashes(self, work: float, why: Why | None) -> float:
+        """Return the seconds until `work` seconds are computed, with all that crashes undo.
+
+        `why`: the reason to sit out at once, if there is one.
+        """
         run = self._run
         begun: float = self._node.now
         start = begun
@@ -139,6 +164,13 @@ class Outages:
         for _ in range(PATIENCE):
             crash, back = self.calendar.next(start)
             takes = self._seconds_for(start, work)
+            abrupt = why is None
+            if not abrupt:
+                crash = start
+                if why == Why.ABSENT:
+                    back = run.availability.members.returns(self._node.rank, start)
+            elif run.availability.absent(self._node.rank, max(crash, start)):
+                why = Why.ABSENT
             if crash >= start + takes:
                 if start == begun:
                     self._final_attempt = takes
@@ -148,18 +180,40 @@ class Outages:
             since, crash = crash, max(crash, start)
             self._node.end_busy_span(crash)
             self._lose_unshared(crash, crash - start + unshared)
-            if run.recovery.policy.goes_on_without(self._node, crash, back):
-                self._go_down(since, crash)
+            if why is not None:
+                self._sat_out[crash] = why
+            if run.recovery.presence.goes_on_without(self._node, crash, back, why):
+                self._go_down(since, crash, why, abrupt)
                 self._final_attempt = 0.0
                 return crash - begun
             if back == inf:
                 await self._go_down_for_good(crash)
             self._be_down(crash, back)
-            self.recovery_seconds[crash] = back - start + unshared
-            work, unshared, start = work + unshared, 0.0, back
+            if why == Why.ABSENT and run.program.server:
+                await self._fetch(back)
+            if why is None:
+                self.recovery_seconds[crash] = back - start + unshared
+            work, unshared, start, why = work + unshared, 0.0, back, None
         run.never(f"what {run.name_of(self._node.rank)} computes")
         await self._go_down_for_good(start)
         return inf
+
+    @types.coroutine
+    def _fetch(self, back: float) -> Generator[None, None, None]:
+        """Come back with the server's parameters of that time, for the gradient under way."""
+        run, node = self._run, self._node
+        node.now = back
+        run.release_at(back, [node])
+        yield
+        server = run.nodes[-1]
+        server.sent_anew(node.rank)
+        own, fresh = node.replace_source(None, None), server.x
+
+        def once(index: int) -> Any:
+            node.replace_source(*own)
+            return own[index](fresh)
+
+        node.replace_source(lambda x: once(0), lambda x: once(1))
 
     def freed(self, pieces: Sequence[GradientPiece]) -> Sequence[GradientPiece]:
         """Return a gradient's pieces as a crash in its step frees them: when computed anew."""
@@ -212,17 +266,19 @@ class Outages:
     def collected(self, handle: Collective, collectives: int) -> None:
         """Go back to when a result was there, if that was before the node was.
 
-        A worker that was left out abandons its step then, unless it has joined others since.
+        A worker that was left out abandons its step then, or for want of a quorum's patience all
+        that it has done since it last waited, unless it has joined others since.
         """
         node, done = self._node, handle.done
         if done is not None and done < node.now == self.joined_at:
             if self.down_since is not None:
                 node.now = max(self.down_since, done)
             elif handle.index == collectives - 1 and node.rank in handle.left_out:
-                self._abandon_step(max(done, self._step_began))
+                phase = self._run.recovery.abandons_phases
+                self._abandon(max(done, node.busy_since if phase else self._step_began))
 
-    def _abandon_step(self, done: float) -> None:
-        """Abandon the step at `done`: what it computed up to then is lost."""
+    def _abandon(self, done: float) -> None:
+        """Abandon what it has done since `done`: what it computed up to then is lost."""
         seconds, computed = self._lost_compute.pop(self._node.now, 0.0), self.computed
         self.forget_after(done)
         self._node.now = done
@@ -250,9 +306,9 @@ class Outages:
 
     # Crashes
 
-    def _go_down(self, since: float, crash: float) -> None:
+    def _go_down(self, since: float, crash: float, why: Why | None, abrupt: bool) -> None:
         """Go on without weight from `crash` on; `since`: when it went down, maybe long before."""
-        self.down_since = crash
+        self.down_since, self.why, self.abrupt = crash, why, abrupt
         self._crashed = since
         self._own_source = self._node.replace_source(_zero_gradient, _zero_loss_and_gradient)
 
@@ -260,7 +316,8 @@ class Outages:
         """Come back, with the parameters of the others."""
         assert self.down_since is not None
         now = self._node.now
-        self.recovery_seconds[self._crashed] = now - self._crashed
+        if self.why is None:
+            self.recovery_seconds[self._crashed] = now - self._crashed
         self._be_down(self.down_since, now)
         self.down_since = None
         self._node.replace_source(*self._own_source)
@@ -302,7 +359,7 @@ class Outages:
             self._block_until(min(begins, start), start, stalls)
             self._be_down(start, end)
             node.now = end
-            if end < done:
+            if end < done and not run.availability.absent(node.rank, start):
                 self.recovery_seconds[start] = end - start
         self._block_until(max(begins, node.now), done, stalls)
 
@@ -331,6 +388,20 @@ class Outages:
         if node.spans is not None:
             node.spans.add(node.rank, _STALLED, node.now, until, until, until, node.step)
         node.now = node.busy_since = until
+
+    def kinds(self) -> np.ndarray:
+        """Return the seconds of its outages: down, absent, getting the model, waiting after that.
+
+        While it is not selected it is absent, too.
+        """
+        found, members = np.zeros(4), self._run.availability.members
+        for start, end in self._booked:
+            why = self._sat_out.get(start)
+            if members is None:
+                found[why is not None] += end - start
+            else:
+                found += members.split(self._node.rank, start, end, left=why is not None)
+        return found
 
     def was_down(self, since: float) -> bool:
         """Whether the node has been down after a time, so far."""

@@ -1,21 +1,26 @@
-"""Recovery from crashes, and from slow workers: whose contributions each collective takes.
+"""Who takes part in each collective of a run, and why the others do not.
 
-`Recovery` decides when the last worker has joined (`team`), and books what those lose who are left
-out (`settle`): backups, that is the slowest, and those whom its `policy` leaves out. A worker that
-is down joins without delaying the others.
-- `Wait`: a collective begins when all workers are there, and again where one of them crashes in it;
-- `Shrink`: the others notice a crash after a timeout, and go on without that worker.
+All programs join every collective; a worker that takes no part joins at once, without weight, and
+gets the result. `Participation` decides when the last worker has joined (`team`), and books what
+those lose who are left out (`settle`). Two things decide:
+- `Presence`: which workers are there. It waits for a crashed worker, or goes on without it once the
+  others notice; it always goes on without workers that are absent (`cluster.membership`), and
+  waits until a quorum is there, where the scenario asks for one;
+- the `Rule`s, in order: each may keep a worker from computing (`sits_out`), or leave out some of
+  those that came (`narrow`). `Backup` and `Quorum` leave out the slowest.
 
-After a change run tests/engines/test_crashes.py and test_flows.py.
+After a change run tests/engines/test_crashes.py, test_membership.py and test_flows.py.
 """
 
-from collections.abc import Iterable, Sequence
-from math import inf
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil, inf
+from typing import Any, Protocol
 
 from paceline.simulator.cluster.failures import PATIENCE, Down, merged
-from paceline.simulator.engines.collective import Collective
+from paceline.simulator.cluster.membership import Members
+from paceline.simulator.engines.collective import Collective, Why
 from paceline.simulator.engines.virtual.node import VirtualNode
+from paceline.simulator.scenario.cluster import Recovery
 
 Team = list[int] | None
 """The workers whose contributions a collective takes, in rank order; None: all of them."""
@@ -25,71 +30,201 @@ Crash = tuple[float, float, int]
 NO_CRASH: Crash = (inf, inf, 0)
 
 
-class Wait:
-    """Workers that need a crashed one wait for it."""
+class Rule(Protocol):
+    """One reason to leave workers out of collectives."""
 
-    waits = True
+    why: Why
 
-    def present(self, arrivals: dict[int, float]) -> tuple[list[int], float]:
-        """Return all who arrived; no crash needs to be noticed."""
-        return sorted(arrivals), 0.0
+    def sits_out(self, rank: int, index: int, at: float) -> bool:
+        """Whether a worker that begins, at `at` seconds, to compute for its `index`-th collective
+        takes no part in that one: it then computes nothing, joins at once, and loses nothing.
+        """
 
-    def restart(self, team: list[int], begins: float, crashed: Crash) -> float:
-        """Return when the crashed worker is back."""
-        return crashed[1]
+    def narrow(self, team: list[int], arrivals: Mapping[int, float], begins: float) -> float:
+        """Remove workers from a team, given when each arrived (s); return when it begins at best.
 
-    def goes_on_without(self, node: VirtualNode, crash: float, back: float) -> bool:
-        """Return False: it computes anew what it has lost."""
+        `begins`: the same so far. The collective never begins before all of its team are there.
+        """
+
+
+class Backup:
+    """Leaves out all but the first `kept` to arrive."""
+
+    why = Why.LATE
+
+    def __init__(self, kept: int) -> None:
+        self._kept = kept
+
+    def sits_out(self, rank: int, index: int, at: float) -> bool:
+        """Return False."""
         return False
 
+    def narrow(self, team: list[int], arrivals: Mapping[int, float], begins: float) -> float:
+        """Keep the first to arrive."""
+        team[:] = sorted(sorted(team, key=lambda rank: (arrivals[rank], rank))[: self._kept])
+        return begins
 
-class Shrink:
-    """Workers go on without a crashed one, which they notice after `timeout` seconds."""
 
-    waits = False
+class Quorum(Backup):
+    """Leaves out those that arrive later than `grace` seconds after the `kept`-th."""
 
-    def __init__(self, run: Any, timeout: float) -> None:
-        self._run, self._timeout = run, timeout
+    def __init__(self, kept: int, grace: float) -> None:
+        super().__init__(kept)
+        self._grace = grace
 
-    def present(self, arrivals: dict[int, float]) -> tuple[list[int], float]:
-        """Return those who arrived and did not crash before the last of them could begin."""
+    def narrow(self, team: list[int], arrivals: Mapping[int, float], begins: float) -> float:
+        """Keep those that arrive in time; go on sooner once all that are up have arrived."""
+        if len(team) < self._kept:
+            return begins
+        last = sorted(arrivals[rank] for rank in team)[self._kept - 1] + self._grace
+        late = {rank for rank in team if arrivals[rank] > last}
+        team[:] = [rank for rank in team if rank not in late]
+        return last if late else min(begins, last)
+
+
+class Leaving:
+    """Lets workers leave that have notice that they will have to, or are absent."""
+
+    why = Why.ABSENT
+
+    def __init__(self, members: Members) -> None:
+        self._members = members
+
+    def sits_out(self, rank: int, index: int, at: float) -> bool:
+        """Whether it leaves now, rather than begin what it may not have time to finish."""
+        return self._members.leaves(rank, at)
+
+    def narrow(self, team: list[int], arrivals: Mapping[int, float], begins: float) -> float:
+        """Leave out none: `Presence` knows who is there."""
+        return begins
+
+
+def kept(settings: Recovery, workers: int) -> int:
+    """Return how many workers a mean waits for; the others may be left out."""
+    if settings.policy == "quorum":
+        quorum = settings.quorum
+        return quorum if isinstance(quorum, int) else max(1, ceil(quorum * workers - 1e-9))
+    return max(1, workers - settings.backups)
+
+
+def rules(run: Any) -> list[Rule]:
+    """Return the rules of a run, in the order in which they apply."""
+    settings, members = run.scenario.recovery, run.availability.members
+    least, found = kept(settings, run.workers), list[Rule]()
+    if members is not None:
+        found.append(Leaving(members))
+    if settings.policy == "quorum":
+        found.append(Quorum(least, settings.grace))
+    elif settings.backups:
+        found.append(Backup(least))
+    return found
+
+
+class Presence:
+    """Which workers are there, and since when the others know.
+
+    `waits`: whether they wait for a crashed one; `means`: whether the program has means that can do
+    without some of them; `_least`: workers that must be there.
+    """
+
+    def __init__(self, run: Any, settings: Recovery) -> None:
+        self._run, self._timeout = run, settings.timeout
+        self.means = "shrink" in run.program.recovers
+        self.waits = not self.means or settings.policy in ("wait", "restart")
+        self._least = kept(settings, run.workers) if settings.policy == "quorum" else 1
+
+    def skips(self, rank: int, crash: float) -> bool:
+        """Whether the others go on without a worker that is down at a time."""
+        return self.means and (not self.waits or self._run.availability.absent(rank, crash))
+
+    def goes_on_without(
+        self, node: VirtualNode, crash: float, back: float, why: Why | None
+    ) -> bool:
+        """Whether the others go on while a node is down from `crash` on; `why`: None for a crash.
+
+        Not if all of them have crashed, too: it computes anew what it has lost.
+        """
+        run = self._run
+        if not self.means or (why is None and self.waits):
+            return False
+        up = (each for each in run.nodes if each is not node and each.outages.down_since is None)
+        return (
+            back == inf
+            or why is not None
+            or self._least > 1
+            or any(run.calendars[each.rank].next(crash)[0] > crash for each in up)
+        )
+
+    def present(self, arrivals: Mapping[int, float]) -> tuple[list[int], float]:
+        """Return those who arrived, and did not leave before the last of them could begin."""
+        run = self._run
         team, noticed = sorted(arrivals), 0.0
-        calendars = self._run.calendars
-        for rank, outages in enumerate(self._run.outages[: self._run.workers]):
+        for rank, outages in enumerate(run.outages[: run.workers]):
             if outages.down_since is not None and rank not in arrivals:
-                noticed = max(noticed, outages.down_since + self._timeout)
-        while team and calendars:
+                noticed = max(noticed, outages.down_since + self._timeout * outages.abrupt)
+        while team and run.calendars:
             begins = max(noticed, *(arrivals[rank] for rank in team))
-            crash, rank = min((calendars[rank].next(arrivals[rank])[0], rank) for rank in team)
+            downs = ((run.calendars[rank].next(arrivals[rank])[0], rank) for rank in team)
+            crash, rank = min((each for each in downs if self.skips(*each[::-1])), default=(inf, 0))
             if crash >= begins:
                 break
             team.remove(rank)
             noticed = max(noticed, crash + self._timeout)
-        return team, noticed
+        return self._enough(team, arrivals, noticed)
+
+    def up(self, rank: int, time: float) -> float:
+        """Return when a worker that takes no part at a time can take part again (s)."""
+        members = self._run.availability.members
+        for _ in range(PATIENCE):
+            crash, back = self._run.calendars[rank].next(time)
+            if crash > time and members is not None and members.leaves(rank, time):
+                crash, back = time, members.returns(rank, time)
+            if crash > time or time == inf:
+                return time
+            time = back
+        return inf
+
+    def _enough(
+        self, team: list[int], arrivals: Mapping[int, float], begins: float
+    ) -> tuple[list[int], float]:
+        """Wait until enough workers are there: those who were down count as soon as they are up."""
+        calendars = self._run.calendars[: self._run.workers]
+        if max(len(team), 1) >= self._least or not calendars:
+            return team, begins
+        begins = max([begins, *(arrivals[rank] for rank in team)])
+        while begins < inf:
+            downs = [calendar.next(begins) for calendar in calendars]
+            back = sorted(back if crash <= begins else begins for crash, back in downs)
+            if back[self._least - 1] == begins:
+                break
+            begins = back[self._least - 1]
+        stayed = [rank for rank in team if calendars[rank].next(arrivals[rank])[0] >= begins]
+        return stayed, begins
 
     def restart(self, team: list[int], begins: float, crashed: Crash) -> float:
-        """Return when the crash is noticed; take that worker off the team, unless none is left."""
+        """Return when a collective goes on after a crash in its team: without that worker once it
+        is noticed, or when that worker is back.
+        """
         crash, back, rank = crashed
-        if len(team) == 1:
+        if len(team) == 1 or not self.skips(rank, crash):
             return back
         team.remove(rank)
-        return max(begins, crash + self._timeout)
-
-    def goes_on_without(self, node: VirtualNode, crash: float, back: float) -> bool:
-        """Whether the others go on while a node is down; not if all of them are down, too."""
-        run = self._run
-        up = (each for each in run.nodes if each is not node and each.outages.down_since is None)
-        return back == inf or any(run.calendars[each.rank].next(crash)[0] > crash for each in up)
+        begins = max(begins, crash + self._timeout)
+        team[:], begins = self._enough(team, dict.fromkeys(team, begins), begins)
+        return begins
 
 
-class Recovery:
-    """The recovery of one run. `dropped`: contributions to collectives that were left out."""
+class Participation:
+    """Who takes part in the collectives of one run. `dropped`: contributions that were left out;
+    `kept`: workers that a mean waits for; `abandons_phases`: whether those who are late for one
+    drop all that they have done for it, not just their last step.
+    """
 
     def __init__(self, run: Any) -> None:
         settings = run.scenario.recovery
-        self._run, self._backup = run, settings.backup
-        shrinks = settings.policy == "shrink"
-        self.policy: Wait | Shrink = Shrink(run, settings.timeout) if shrinks else Wait()
+        self._run, self.presence, self.rules = run, Presence(run, settings), rules(run)
+        self.kept = kept(settings, run.workers)
+        self.abandons_phases = settings.policy == "quorum"
         self.dropped = 0
         self._most_restarts = 0, ""  # of one collective, and its name
 
@@ -98,15 +233,19 @@ class Recovery:
         run, arrivals = self._run, collective.arrivals
         if not run.outages:  # nodes are always up
             return None
-        team, noticed = self.policy.present(arrivals)
+        team, begins = self.presence.present(arrivals)
         if not team:  # all are down: it begins when the first is back
-            since = max([noticed, *arrivals.values()])
-            downs = [calendar.next(since) for calendar in run.calendars[: run.workers]]
-            collective.begins = min(back if crash <= since else since for crash, back in downs)
+            since = max([begins, *arrivals.values()])
+            collective.begins = min(self.presence.up(rank, since) for rank in range(run.workers))
             return team
-        kept = max(1, run.workers - self._backup)
-        team = sorted(sorted(team, key=lambda rank: (arrivals[rank], rank))[:kept])
-        collective.begins = max(noticed, *(arrivals[rank] for rank in team))
+        for rule in self.rules:
+            begins = rule.narrow(team, arrivals, begins)
+        collective.begins = max(begins, *(arrivals[rank] for rank in team))
+        if collective.begins == inf:
+            run.unfinished.append(
+                f"{collective.kind} {collective.index} waits for {self.kept} workers, and so many "
+                "are never there again"
+            )
         last = max(team, key=arrivals.__getitem__)
         collective.last = last, arrivals[last]
         return team
@@ -125,7 +264,7 @@ class Recovery:
         name = f"{collective.kind} {collective.index}"
         if collective.restarts > self._most_restarts[0]:
             self._most_restarts = collective.restarts, name
-        at = self.policy.restart(team, begins, crashed)
+        at = self.presence.restart(team, begins, crashed)
         if at == inf:
             self._run.unfinished.append(
                 f"{name} waits for {self._run.name_of(crashed[2])}, "
@@ -160,7 +299,7 @@ class Recovery:
         arrivals = [collective.arrivals[rank] for rank in team]
         first, ready = min(arrivals), max(free, *arrivals)
         stood = [(ready, begins)] if ready < begins else []
-        if self.policy.waits:
+        if self.presence.waits:
             late = [rank for rank in team if run.outages[rank].was_down(first)]
             stood += self._downs(late, first, min(ready, begins))
         collective.stalls = merged(stood)
@@ -168,7 +307,7 @@ class Recovery:
     def stalls(self, awaited: Any, start: float, end: float) -> Sequence[Down]:
         """Return when what a node waits for, a handle or a rank, stands still for crashes."""
         if type(awaited) is Collective:
-            if not awaited.missing or not self.policy.waits:
+            if not awaited.missing or not self.presence.waits:
                 return awaited.stalls
             return merged(self._downs(range(self._run.workers), start, end))
         if type(awaited) is int and awaited >= 0:
@@ -182,7 +321,7 @@ class Recovery:
     def notes(self) -> list[str]:
         """Return a note on a collective that crashes kept up time and again, if there is one."""
         count, name = self._most_restarts
-        if count < MANY_RESTARTS or not self.policy.waits:
+        if count < MANY_RESTARTS or not self.presence.waits:
             return []
         return [
             f"{name} had to wait for workers that were down, or begin again, {count} times: "
@@ -192,11 +331,23 @@ class Recovery:
 
     def settle(self, collective: Collective, team: list[int]) -> None:
         """Leave out workers that are not in the team: what they computed for this is lost."""
-        out = set(range(self._run.workers)).difference(team)
+        run = self._run
+        out = set(range(run.workers)).difference(team)
         if out:
             collective.leave_out(out)
             self.dropped += len(out)
         for rank in collective.computed:
             if rank in out:
-                collective.left_out.add(rank)
-            self._run.outages[rank].settle(collective, rank in out)
+                collective.left_out[rank] = self._why(rank, collective)
+            run.outages[rank].settle(collective, rank in out)
+
+    def _why(self, rank: int, collective: Collective) -> Why:
+        """Return why a worker that had computed for a collective is left out of it."""
+        crash = self.first_crash([rank], collective.arrivals[rank])[0]
+        if crash > collective.begins:
+            return Why.LATE
+        return Why.ABSENT if self._run.availability.absent(rank, crash) else Why.CRASHED
+
+    def sits_out(self, rank: int, index: int, at: float) -> Why | None:
+        """Return why a worker takes no part in its next collective, by the rules; None: it does."""
+        return next((each.why for each in self.rules if each.sits_out(rank, index, at)), None)

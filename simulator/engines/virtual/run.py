@@ -31,7 +31,7 @@ def run(
     Raises ProgramError when the program breaks the rules of the effects, or deadlocks.
     """
     program = (programs or catalogue())[algorithm.name]
-    kept = Spans(spans) if spans else None
+    kept, scenario = Spans(spans) if spans else None, scenario.under(algorithm)
     with np.errstate(over="ignore", invalid="ignore"):  # divergence is reported, not warned about
         simulation = _simulated(program, algorithm, scenario, seed, kept)
     simulation.observer.close(simulation.horizon)
@@ -85,7 +85,8 @@ def _made(
     simulation = Simulation(program, algorithm, scenario, seed, kept)
     for number, job in enumerate(scenario.job, 1):  # endless, over the same lines
         theirs, job_seed = catalogue()[job.algorithm.name], seed + number * SEED_DISTANCE
-        beside = Simulation(theirs, job.algorithm, job.scenario, job_seed, host=simulation)
+        world = job.scenario.under(job.algorithm)
+        beside = Simulation(theirs, job.algorithm, world, job_seed, host=simulation)
         simulation.background.append(beside)
     return simulation
 
@@ -100,7 +101,7 @@ def timeline(
     """Return up to `spans` spans of a run, and its arrows; whether it was cut off at that many."""
     program = (programs or catalogue())[algorithm.name]
     found = Spans(spans, raises=True)
-    simulation = _made(program, algorithm, scenario, seed, found)
+    simulation = _made(program, algorithm, scenario.under(algorithm), seed, found)
     try:
         simulation.run()
     except Full:

@@ -35,6 +35,7 @@ from simpy.core import StopSimulation
 
 from paceline.simulator.cluster import speed, workers
 from paceline.simulator.cluster.failures import Calendar, troubled
+from paceline.simulator.cluster.prices import worker_prices
 from paceline.simulator.cluster.workers import shares_devices
 from paceline.simulator.engines import payloads
 from paceline.simulator.engines.collective import ABSENT, Collective, GradientPiece
@@ -45,7 +46,7 @@ from paceline.simulator.engines.virtual import checkpoints
 from paceline.simulator.engines.virtual.agenda import LAST, Agenda
 from paceline.simulator.engines.virtual.node import Message, VirtualNode
 from paceline.simulator.engines.virtual.outages import Outages
-from paceline.simulator.engines.virtual.recovery import Recovery, Team
+from paceline.simulator.engines.virtual.recovery import Participation, Team
 from paceline.simulator.engines.virtual.transport import ClosedFormTransport, Transport
 from paceline.simulator.errors import DeadlockError
 from paceline.simulator.objectives import build
@@ -98,7 +99,7 @@ class Simulation:
         self.whole_bytes = round(scenario.model.bytes)
         self.availability = checkpoints.availability(program, scenario, seed)
         self.calendars = self.availability.calendars
-        self.recovery = Recovery(self)
+        self.recovery = Participation(self)
         self.background: list[Simulation] = []
         self.connect()
         self.traffic, self.answer = self.transport.traffic, self.transport.answer
@@ -119,7 +120,7 @@ class Simulation:
 
         totals, completed = self.traffic.totals, self._completion_time
         self.observer = Observer(
-            program, scenario, self.objective, totals, self.deadline, completed
+            program, scenario, self.objective, totals, self.deadline, completed, self._discount()
         )
         self.nodes = [self.make(rank) for rank in range(self.workers + bool(program.server))]
         watched = self.nodes[self.workers :] or self.nodes[:]
@@ -168,12 +169,27 @@ class Simulation:
             self.outages.append(node.outages)
         return workers.compute_times(self.scenario, self.seed)
 
+    def _discount(self) -> Callable[[float], float]:
+        """Return the function of a time (s) that says what workers saved by being away up to it."""
+        members, prices = self.availability.members, worker_prices(self.scenario)
+        if members is None or not prices.any():
+            return lambda time: 0.0
+        saved, last = 0.0, 0.0
+
+        def discount(time: float) -> float:
+            nonlocal saved, last
+            saved += float(members.away(last, time) @ prices)
+            last = time
+            return saved
+
+        return discount
+
     def _completion_time(self, times: Sequence[float]) -> float:
-        """Return the wall-clock time at which all workers but the backups reached a step.
+        """Return the wall-clock time at which as many workers as means wait for reached a step.
 
         It never decreases from step to step, even if the slowest worker has gone down since.
         """
-        kept = self.workers - self.scenario.recovery.backup
+        kept = self.recovery.kept
         self._last_completion = max(self._last_completion, sorted(times)[:kept][-1])
         return self.availability.wall_clock(self._last_completion)
 
@@ -221,6 +237,9 @@ class Simulation:
             rank = self.workers if crash.worker == "server" else crash.worker
             if crash.lasts is None and rank < len(self.nodes):
                 gone_since[self.name_of(rank)] = crash.at
+        for node in self.nodes:  # who left for good
+            if node.outages is not None and node.outages.gone_since is not None:
+                gone_since.setdefault(self.name_of(node.rank), node.outages.gone_since)
         self._stalled_since = max(gone_since.values(), default=0.0)
         nodes = [*dict.fromkeys(nodes)]
         crashed = [

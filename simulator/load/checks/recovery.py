@@ -12,44 +12,91 @@ from paceline.simulator.scenario.scenario import Scenario
 
 
 def recovery_problems(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
-    """Yield the problems of [recovery], [[cluster.crash]] and failures."""
-    written = scenario.recovery.model_fields_set
+    """Yield the problems of [recovery], of algorithms' own, [[cluster.crash]] and failures."""
     yield from _crashes(scenario, programs)
-    if not any_in(scenario):
-        for key in sorted(written - {"backup"}):
-            yield Problem(
-                ("recovery", key),
-                "nothing ever crashes; add [[cluster.crash]] or cluster.failures, or remove it",
-            )
-    else:
-        yield from _policy(scenario.recovery)
-    yield from _algorithms(scenario, programs)
+    yield from _membership(scenario)
+    seen: dict[KeyPath, Recovery] = {}
+    for index, algorithm in enumerate(scenario.algorithm):
+        own = algorithm.table.get("recovery")
+        path: KeyPath = ("recovery",) if own is None else ("algorithm", index, "recovery")
+        if own is None and algorithm.recovery is not None:
+            continue  # it has no effect on this one: a note says so
+        seen[path] = scenario.under(algorithm).recovery
+    used: set[str] = {each.policy for each in seen.values()}
+    if not scenario.algorithm:
+        seen[("recovery",)] = scenario.recovery
+    for path, recovery in seen.items():
+        table = path[:-1] if path[0] == "algorithm" and not _is_table(scenario, path) else path
+        for key, what in _policy(scenario, recovery, used if path == ("recovery",) else set()):
+            yield Problem((*path, key) if table == path else path, what)
 
 
-def _policy(recovery: Recovery) -> Iterator[Problem]:
-    if recovery.policy == "wait" and recovery.backup:
-        yield Problem(
-            ("recovery", "backup"),
+def _is_table(scenario: Scenario, path: KeyPath) -> bool:
+    return isinstance(scenario.algorithm[int(path[1])].table["recovery"], dict)
+
+
+def _policy(scenario: Scenario, recovery: Recovery, used: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield the keys of one recovery that contradict its policy, unless an algorithm's uses them.
+
+    `used`: the policies of all algorithms.
+    """
+    workers, policy = scenario.cluster.workers, recovery.policy
+    crashes, restarts = any_in(scenario), "restart" in used | {policy}
+    if policy == "wait" and recovery.backup and crashes:
+        yield (
+            "backup",
             "a mean that leaves out the slowest does not wait for a crashed worker; write "
             'recovery.policy = "shrink", or remove it',
         )
-    if recovery.policy == "restart" and recovery.backup:
-        yield Problem(("recovery", "backup"), 'not with policy = "restart"; remove one of them')
-    if recovery.policy == "restart" and recovery.checkpoint is None:
-        yield Problem(
-            ("recovery", "policy"),
+    if policy in ("restart", "quorum") and recovery.backup:
+        yield "backup", f'not with policy = "{policy}"; remove one of them'
+    if policy == "restart" and recovery.checkpoint is None:
+        yield (
+            "policy",
             "there is no checkpoint to restart from; add "
             'recovery.checkpoint = { every = 100, cost = "5 s" }, in steps',
         )
-    if recovery.policy != "restart" and recovery.checkpoint is not None:
-        yield Problem(
-            ("recovery", "checkpoint"),
-            'has no effect; write recovery.policy = "restart", or remove it',
-        )
-    if recovery.policy == "wait" and recovery.timeout:
-        yield Problem(
-            ("recovery", "timeout"),
+    if recovery.checkpoint is not None and not restarts:
+        yield "checkpoint", 'has no effect; write recovery.policy = "restart", or remove it'
+    if policy == "wait" and recovery.timeout and used <= {"wait"}:
+        yield (
+            "timeout",
             'contradicts waiting; write recovery.policy = "shrink" or "restart", or remove it',
+        )
+    if policy != "quorum" and "quorum" not in used:
+        for key in sorted({"quorum", "grace"} & recovery.model_fields_set):
+            yield key, 'has no effect; write policy = "quorum", or remove it'
+    if policy == "quorum" and isinstance(recovery.quorum, int) and recovery.quorum > workers:
+        yield "quorum", f"more than all {workers} workers; write {workers} or less"
+    if recovery.backups >= workers:
+        yield "backup", f"leaves out all {workers} workers; write {workers - 1} or less"
+    if (recovery.backups or policy == "quorum") and shares_devices(scenario):
+        yield (
+            "backup" if recovery.backups else "policy",
+            "a worker that shares a device cannot be left out; remove it, or cluster.device",
+        )
+
+
+def _membership(scenario: Scenario) -> Iterator[Problem]:
+    cluster, shared = scenario.cluster, devices(scenario)
+    tables: list[tuple[KeyPath, Cluster | Group]] = [(("cluster",), cluster)]
+    tables += [(("cluster", "group", index), each) for index, each in enumerate(cluster.group)]
+    for where, table in tables:
+        path, spec = (*where, "membership"), table.membership
+        if spec is not None and max(spec.trace, default=0) >= cluster.workers:
+            yield Problem(
+                path,
+                f"says when worker {max(spec.trace)} is there, and there is none; write ranks from "
+                f"0 to {cluster.workers - 1}, or raise cluster.workers",
+            )
+        elif spec is not None and any(name is not None for name in shared):
+            yield Problem(path, "not where workers share devices; remove it, or cluster.device")
+    restarts = [scenario.under(each).recovery.policy == "restart" for each in scenario.algorithm]
+    if cluster.elastic and any(restarts):
+        yield Problem(
+            ("cluster", "membership"),
+            'no restart waits for workers that come and go; write recovery.policy = "shrink", or '
+            "remove it",
         )
 
 
@@ -68,39 +115,15 @@ def _crashes(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Pr
                 path,
                 "shares a device, and is as fast as that lets it; write a worker that has its own",
             )
-        if crash.lasts is None and scenario.recovery.policy == "restart":
+        if crash.lasts is None and any(
+            scenario.under(each).recovery.policy == "restart" for each in scenario.algorithm
+        ):
             yield Problem(
                 ("cluster", "crash", index),
                 'no restart can go on without this worker; write lasts = "10 min", say',
             )
     if scenario.server.failures and scenario.algorithm and not served:
         yield Problem(("server", "failures"), "no algorithm here has a server; remove it")
-
-
-def _algorithms(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
-    recovery, workers = scenario.recovery, scenario.cluster.workers
-    if recovery.backup >= workers:
-        yield Problem(
-            ("recovery", "backup"), f"leaves out all {workers} workers; write {workers - 1} or less"
-        )
-    if recovery.backup and shares_devices(scenario):
-        yield Problem(
-            ("recovery", "backup"),
-            "a worker that shares a device cannot be left out; remove it, or cluster.device",
-        )
-    for algorithm in scenario.algorithm:
-        program = programs[algorithm.name]
-        if recovery.policy not in program.recovers and any_in(scenario):
-            choices = " or ".join(f'"{each}"' for each in program.recovers)
-            yield Problem(
-                ("recovery", "policy"),
-                f"{algorithm.name} cannot; write {choices}, or remove that algorithm",
-            )
-        elif recovery.backup and "shrink" not in program.recovers:
-            yield Problem(
-                ("recovery", "backup"),
-                f"{algorithm.name} has no means over all workers; remove one of them",
-            )
 
 
 def pacing_problems(scenario: Scenario) -> Iterator[Problem]:

@@ -21,11 +21,13 @@ from paceline.simulator.programs import Program
 from paceline.simulator.programs.codecs.codec import Raw
 from paceline.simulator.programs.pieces.schedule import ConstantSchedule, FixedPeriod
 from paceline.simulator.programs.pieces.transform import Identity
-from paceline.simulator.scenario.cluster import Cluster, Group
+from paceline.simulator.scenario.cluster import Checkpoint, Cluster, Group
 from paceline.simulator.scenario.redraw import knows
 from paceline.simulator.scenario.scenario import Algorithm, Scenario, arguments
 from paceline.simulator.scenario.table import LEAST, MOST
-from paceline.simulator.scenario.tables import LearningCurve, NoObjective, Range
+from paceline.simulator.scenario.tables import LearningCurve, NoObjective, Optimizer, Range
+
+SAVING = "recovery.checkpoint.every"  # the one key of [tune] that is no program's parameter
 
 
 def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[KeyPath, str]:
@@ -250,7 +252,7 @@ def _tune(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Probl
         parameters = programs[name].parameters.model_fields
         for key, choice in choices.items():
             where = ("tune", name, key)
-            if key not in parameters:
+            if key not in parameters and key != SAVING:
                 yield Problem(where, f"unknown parameter; {nearest(key, parameters, 'parameters')}")
                 continue
             tries: list[tuple[KeyPath, Any]]
@@ -263,15 +265,18 @@ def _tune(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Probl
             else:
                 tries = [((*where, index), value) for index, value in enumerate(choice)]
             for path, value in tries:
-                table = arguments(programs[name], {key: value}, scenario.optimizer)
-                for fault in _faults(programs[name], table):
-                    if fault["loc"][:1] == (key,):
-                        yield Problem(path, sentence(fault, path, value))
+                for fault in _faults(programs[name], key, value, scenario.optimizer):
+                    yield Problem(path, sentence(fault, path, value))
 
 
-def _faults(program: Program, table: dict[str, Any]) -> list[ErrorDetails]:
+def _faults(program: Program, key: str, value: Any, optimizer: Optimizer) -> list[ErrorDetails]:
+    """Return the faults of a value of one parameter, or of `SAVING`."""
     try:
-        program.parse(table)
+        if key == SAVING:
+            Checkpoint.model_validate({"every": value})
+        else:
+            program.parse(arguments(program, {key: value}, optimizer))
     except ValidationError as error:
-        return error.errors()
+        own = key.rpartition(".")[2]
+        return [fault for fault in error.errors() if fault["loc"][:1] == (own,)]
     return []

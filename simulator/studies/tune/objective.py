@@ -19,6 +19,7 @@ from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import (
     at,
     crossing,
+    goodput,
     human,
     loss_at,
     number,
@@ -28,9 +29,9 @@ from paceline.simulator.results.statistics import (
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.scenario.tables import Cap, NoObjective
 
-PACE, TOKENS = "seconds-per-step", "loss-at-tokens"
+PACE, TOKENS, GOODPUT = "seconds-per-step", "loss-at-tokens", "goodput"
 OBJECTIVES = (
-    "time-to-loss", "loss-at-deadline", "cost-to-loss", "loss-at-budget", TOKENS, PACE
+    "time-to-loss", "loss-at-deadline", "cost-to-loss", "loss-at-budget", TOKENS, PACE, GOODPUT
 )  # fmt: skip
 NEVER = 1e12  # above the value of any run
 FARTHEST = 10.0  # the largest gap: that of a diverged run
@@ -119,6 +120,8 @@ class TuningObjective:
         elif self.steps:
             value = run.curve["loss"][-1] if run.steps >= self.steps else math.inf
             value = math.inf if diverged(run) else value
+        elif self.name == GOODPUT:
+            value = math.inf if run.stall else 1 - goodput(run)
         elif self.target is None:
             assert self.deadline is not None
             curve, budget = run.curve, math.inf if self.budget is None else self.budget
@@ -170,6 +173,11 @@ class TuningObjective:
         return value / self.second if self.second else math.inf
 
     @property
+    def of_loss(self) -> bool:
+        """Whether the value has to do with a loss."""
+        return self.name not in (PACE, GOODPUT)
+
+    @property
     def within(self) -> str:
         """The limit in words: the cap, the budget or the deadline."""
         if self.cap:
@@ -178,17 +186,21 @@ class TuningObjective:
             return f"after {said(self.tokens, '#')} tokens"
         if self.budget is not None:
             return f"for {said(self.budget, self.currency)}"
-        return f"after {human(self.deadline)}"
+        return "" if self.name == GOODPUT else f"after {human(self.deadline)}"
 
     @property
     def says(self) -> str:
         """The name of the value, for tables and axes."""
+        if self.name == GOODPUT:
+            return "share of worker-time without use"
         if self.target is None:
             return "time per step" if self.cap else f"loss {self.within}"
         return f"{'time' if self.name == 'time-to-loss' else 'cost'} to loss {self.target:g}"
 
     def sentence(self, value: float) -> str:
         """Return a value in words."""
+        if self.name == GOODPUT:
+            return f"goodput {100 * (1 - value):.1f} %"
         if self.target is None:
             pace = f"{human(value)} per step"
             return pace if self.cap else f"loss {number(value)} {self.within}"
@@ -237,7 +249,7 @@ def tuning_objective(scenario: Scenario, name: str | None) -> TuningObjective:
         name = PACE if isinstance(scenario.objective, NoObjective) else name
     if name not in OBJECTIVES:
         raise InputError(f"--objective {name}: unknown; choose one of: {', '.join(OBJECTIVES)}")
-    if isinstance(scenario.objective, NoObjective) and name != PACE:
+    if isinstance(scenario.objective, NoObjective) and name not in (PACE, GOODPUT):
         raise InputError(
             f'{file}: objective.kind = "none": has no loss, which {name} is about; choose an '
             'objective such as objective.kind = "quadratic" or "softmax", or --objective ' + PACE
@@ -258,6 +270,8 @@ def tuning_objective(scenario: Scenario, name: str | None) -> TuningObjective:
             raise InputError(f"{file}: {key}: missing, and {name} is about it; write {remedy}")
     heavy, second = scenario.heavy_tailed, price_per_second(scenario, served=False)
     plain = TuningObjective(name, currency=cost.currency or "")
+    if name == GOODPUT:
+        return plain
     if name == PACE:
         return replace(plain, heavy=heavy, cap=run.cap)
     if name == TOKENS:

@@ -71,13 +71,13 @@ class TuneResult:
     def loss_basis(self) -> str | None:
         """What the loss of the configuration to take is the loss of; None without a loss."""
         world = self.space.world(self.simplest.candidate.table)
-        return None if self.objective.cap else loss_basis(world, world.algorithm[0])
+        return loss_basis(world, world.algorithm[0]) if self.objective.of_loss else None
 
     @property
     def _on(self) -> str:
         """What the loss is the loss of, or the cap, to stand after a value."""
-        cap = f" {self.objective.within} (nothing is said of loss)"
-        return cap if self.objective.cap else wording.on(self.loss_basis)
+        cap = f" {self.objective.within} (nothing is said of loss)".replace("  ", " ")
+        return wording.on(self.loss_basis) if self.objective.of_loss else cap
 
     @cached_property
     def tradeoffs(self) -> list[dict[str, Any]]:

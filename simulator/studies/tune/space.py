@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,14 +13,13 @@ from paceline.simulator.load.load import Programs, known_programs, parse
 from paceline.simulator.objectives import build
 from paceline.simulator.programs import Program
 from paceline.simulator.programs.program import BOUND
-from paceline.simulator.scenario.scenario import Algorithm, Bound, Scenario
+from paceline.simulator.scenario.scenario import OWN, Algorithm, Bound, Scenario
 from paceline.simulator.scenario.tables import LearningCurve, NoObjective, Range
 
 if TYPE_CHECKING:  # optuna takes half a second to import
     from optuna import Trial
 
 Values = tuple[Any, ...] | Range
-OWN = ("name", "label")  # keys of an [[algorithm]] table that are not parameters
 MULTIPLIER = "local_sgd_sync_multiplier"  # an hpsgd table sets it for the local-sgd of its scenario
 
 POWERS = (1, 2, 4, 8, 16, 32, 64)
@@ -55,7 +54,8 @@ class Candidate:
     @property
     def parameters(self) -> dict[str, Any]:
         """All parameters that its table sets."""
-        return {key: value for key, value in self.table.items() if key not in OWN}
+        own = {key: value for key, value in self.table.items() if key not in OWN}
+        return own | self.varied
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,9 @@ class Space:
     def candidate(self, family: str, chosen: Mapping[str, Any]) -> Candidate:
         """Return a configuration. Raises InputError for values that are refused together."""
         entry = self.entries[family]
-        table = entry.table | dict(chosen)
+        table = entry.table | {key: value for key, value in chosen.items() if "." not in key}
+        for key in chosen.keys() - table.keys():
+            table = _with(table, key.split("."), chosen[key])
         if chosen:
             table.pop("label", None)  # all candidates would have the same one
         world = self.world(table)
@@ -194,6 +196,13 @@ class Space:
     def _parse(self, table: dict[str, Any]) -> Scenario:
         file = self.scenario.file
         return parse(table, file=file, folder=Path(file).parent, programs=self.programs)
+
+
+def _with(table: Any, path: Sequence[str], value: Any) -> dict[str, Any]:
+    """Return a table with a value at a path, such as recovery.checkpoint.every."""
+    first, *rest = path
+    inner = table if isinstance(table, dict) else {"policy": table}  # of recovery
+    return inner | {first: _with(inner.get(first, {}), rest, value) if rest else value}
 
 
 def _every(scenario: Scenario) -> int:

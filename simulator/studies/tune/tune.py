@@ -73,7 +73,7 @@ def tune(  # noqa: PLR0913 - the options of the command
     with opened(out, overwrite, TuneDirectory, own) as directory:
         if aim.steps:
             tried = tried.until(None)
-        elif aim.target is None and not aim.cap:
+        elif aim.target is None and aim.of_loss:
             if aim.deadline is None:
                 aim = replace(aim, deadline=warm_starts.shortest(tried, numbers[0], execution))
                 ends = (

@@ -1,0 +1,314 @@
+"""Workers that come and go, quorums, and recovery by algorithm: closed forms and conservation."""
+
+from math import comb, exp
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.simulator.cluster.membership import Members
+from paceline.simulator.errors import InputError
+from paceline.simulator.load.load import parse
+from paceline.simulator.results import statistics
+from paceline.simulator.results.run import Run
+from paceline.simulator.studies.tune.tune import tune
+from tests.helpers.programs import called, cases
+from tests.helpers.worlds import FREE, QUADRATIC, RING, TIME_ONLY, scenario, simulate
+
+
+def one_that_leaves(spec: Any, case: dict[str, Any], **world: Any) -> Run:
+    """Run four workers with steps of 1 s, of which the last comes and goes."""
+    groups = [
+        {"name": "there", "workers": 3},
+        {"name": "away", "workers": 1, "membership": spec},
+    ]
+    return simulate(scenario(case, **{"steps": 12} | world, cluster={"group": groups}))
+
+
+def test_a_mean_is_of_those_who_are_there_and_no_one_waits() -> None:
+    """It leaves at 2.5 s, half a step lost, and is back at 6.5 s for the step from 7 s on."""
+    spec = {"present": "2.5 s", "absent": "4 s"}
+    result = one_that_leaves(spec, {"name": "ssgd"}, steps=8)
+    assert result.duration == 8
+    assert result.workers["absent"] == [0, 0, 0, 4]
+    assert result.workers["lost"] == [0, 0, 0, 0.5]
+    assert result.workers["wait"] == [0, 0, 0, 0.5]
+    assert result.failures is not None
+    assert result.failures["absences"] == 1
+    assert result.failures["crashes"] == 0
+    assert result.failures["dropped"] == 5
+
+
+@pytest.mark.parametrize(("notice", "lost", "absent"), [("0 s", 1.5, 4), ("3 s", 0, 5.5)])
+def test_notice_lets_a_worker_share_its_work_and_leave(
+    notice: str, lost: float, absent: float
+) -> None:
+    """Means at 3, 6, ... s, an absence from 7.5 s: with notice from 4.5 s it leaves at 6 s."""
+    spec = {"present": "7.5 s", "absent": "4 s", "notice": notice}
+    result = one_that_leaves(spec, {"name": "local-sgd", "tau": 3})
+    assert result.workers["lost"][3] == lost
+    assert result.workers["absent"][3] == absent
+
+
+def test_notice_that_does_not_suffice_is_a_crash() -> None:
+    """Notice at 7 s, in a phase that ends at 9 s: gone at 7.5 s."""
+    spec = {"present": "7.5 s", "absent": "4 s", "notice": "500 ms"}
+    result = one_that_leaves(spec, {"name": "local-sgd", "tau": 3})
+    assert result.workers["lost"][3] == 1.5
+
+
+def test_who_joins_pays_for_the_model_and_for_starting() -> None:
+    """4000 bytes at 1 Mbit/s take 32 ms, and 20 ms of latency; reload and warm-up come before."""
+    spec = {"present": "2.5 s", "absent": "4 s"}
+    costs = {"recovery": {"reload": "300 ms", "warmup": "200 ms"}, "network": RING}
+    result = one_that_leaves(spec, {"name": "local-sgd", "tau": 100}, steps=8, **costs)
+    assert result.workers["down"][3] == pytest.approx(0.5)
+    assert result.workers["communicate"][3] == pytest.approx(0.052)
+
+
+class Storm:
+    """Three workers that are back at 10, 10 and 11 s; the model takes 2 s of the link, 0.5 on."""
+
+    def __init__(self) -> None:
+        text = {"present": "1 s", "absent": "9 s"}
+        late = {"present": "1 s", "absent": "10 s"}
+        groups = [{"name": "a", "workers": 2, "membership": text},
+                  {"name": "b", "workers": 1, "membership": late}]  # fmt: skip
+        world = scenario({"name": "ssgd"}, cluster={"group": groups})
+        self.members = Members(world, 0, lambda rank: (2.0, 0.5))
+
+
+def test_those_who_join_at_once_share_the_source_s_link() -> None:
+    """Two share from 10 s: 1.5 s of work are left of each at 11 s, when the third joins them."""
+    members = Storm().members
+    joined = [next(members.of(rank)).joined for rank in range(3)]
+    first, second, third = joined
+    assert first == second == pytest.approx(11 + 3 * 1.5 + 0.5)
+    assert third == pytest.approx(11 + 3 * 1.5 + 0.5 + 0.5)
+
+
+def test_a_server_gets_nothing_from_the_absent_and_gives_them_its_parameters() -> None:
+    spec = {"present": "2.5 s", "absent": "4 s", "notice": "0 s"}
+    result = one_that_leaves(spec, {"name": "asgd"}, objective=QUADRATIC)
+    assert result.workers["absent"][3] == pytest.approx(8.0)  # from 2.5 s and from 9 s on
+    assert max(result.staleness) == 3  # updates in a step of its own, not in the 4 s before
+    assert sum(result.seconds.values()) == pytest.approx(result.duration)
+
+
+def realised(world: Any, seed: int, end: float, workers: int) -> np.ndarray:
+    """Return how many workers are up at 400,000 times, by their calendars."""
+    from paceline.simulator.cluster.failures import calendars
+
+    up = np.full(400_000, workers)
+    grid = (np.arange(400_000) + 0.5) * end / 400_000
+    for calendar in calendars(world, seed)[:workers]:
+        for start, back in calendar.during(0.0, end):
+            up[np.searchsorted(grid, start) : np.searchsorted(grid, back)] -= 1
+    return up
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("policy", ["wait", "shrink", "quorum"])
+def test_goodput_of_alternating_renewal_is_the_closed_form(policy: str) -> None:
+    """Six workers, up 80 % of the time: all of them (A^6), each (A), or each while four are up.
+
+    Against the binomial law within 1 % (of the expected number that works), and against what these
+    very calendars say, closer still.
+    """
+    workers, share, least = 6, 0.8, 4
+    recovery = {"policy": policy} | ({"quorum": least} if policy == "quorum" else {})
+    own = {"name": "ssgd", "recovery": recovery}
+    found, ideal = [], []
+    for seed in range(4):
+        world = scenario(
+            own, workers=workers, compute="1 s", steps=None,
+            run={"duration": "200000 s", "evaluate_every": 5000},
+            cluster={"failures": {"between": "800 s", "repair": "200 s"}},
+        )  # fmt: skip
+        found.append(statistics.goodput(simulate(world, seed=seed)))
+        up = realised(world, seed, 200_000.0, workers)
+        works = {"wait": up == workers, "shrink": up > 0, "quorum": up >= least}[policy]
+        ideal.append(float(np.mean(up * works)) / workers)
+    law = [comb(workers, n) * share**n * (1 - share) ** (workers - n) for n in range(workers + 1)]
+    enough = {"wait": workers, "shrink": 1, "quorum": least}[policy]
+    theory = sum(n * p for n, p in enumerate(law) if n >= enough) / workers
+    assert np.mean(found) == pytest.approx(np.mean(ideal), abs=0.005)
+    assert np.mean(ideal) == pytest.approx(theory, abs=0.01)
+
+
+def test_a_quorum_goes_on_after_its_grace() -> None:
+    """Steps of 1, 1, 1.2 and 3 s: two have come at 1 s, a third within 300 ms, the fourth not."""
+    groups = [{"name": "b", "workers": 1, "compute": "1.2 s"},
+              {"name": "c", "workers": 1, "compute": "3 s"}]  # fmt: skip
+
+    def runs(**recovery: Any) -> Run:
+        case = {"name": "ssgd", "recovery": {"policy": "quorum", **recovery}}
+        return simulate(scenario(case, steps=10, cluster={"group": groups}))
+
+    assert runs(quorum=2).duration == pytest.approx(10)
+    assert runs(quorum=0.75).duration == pytest.approx(12)
+    assert runs(quorum=2, grace="300 ms").duration == pytest.approx(13)
+    assert runs(quorum=2, grace="10 s").duration == pytest.approx(30)
+    late = simulate(
+        scenario(
+            {"name": "local-sgd", "tau": 5, "recovery": {"policy": "quorum", "quorum": 3}},
+            steps=20, cluster={"group": groups[1:]},
+        )
+    )  # fmt: skip
+    assert late.duration == pytest.approx(20)
+    assert late.workers["lost"][0] == pytest.approx(late.duration)  # it never ends a phase in time
+    assert sum(late.seconds.values()) == pytest.approx(20)
+
+
+def test_algorithms_recover_by_their_own_policies() -> None:
+    crash = {"worker": 1, "at": "2.5 s", "lasts": "10 s"}
+    world = scenario(
+        {"name": "local-sgd", "tau": 2, "recovery": "shrink"},
+        {"name": "ssgd", "recovery": {"policy": "restart", "checkpoint": {"every": 2}}},
+        {"name": "ssgd", "label": "general"},
+        {"name": "asgd", "recovery": "shrink"},
+        cluster={"crash": [crash]}, steps=6,
+    )  # fmt: skip
+    ends = [simulate(world, index).duration for index in range(4)]
+    assert ends[:3] == pytest.approx([6, 6 + 10 + 0.5, 6 + 10 + 0.5])
+    assert "no means over all workers" in world.algorithm[3].notes[0]
+    calm = scenario({"name": "ssgd", "recovery": "shrink"}, recovery={"policy": "restart"})
+    assert calm.algorithm[0].notes == ('recovery "shrink" has no effect, as nothing ever crashes',)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("worker,start,end\n0,0 s\n", ("line 2", "2 columns, not 3")),
+        ("worker,start,end\nx,0 s,1 s\n", ("line 2, column worker", "not a worker")),
+        ("worker,start,end\n0,soon,1 s\n", ("line 2, column start", "'soon'")),
+        ("worker,start,end\n0,2 s,1 s\n", ("line 2", "end is not after the start")),
+        ("worker,end,start\n0,0 s,1 s\n", ("line 1", "write worker, start, end")),
+        ("worker,start,end\n9,0 s,1 s\n", ("worker 9", "0 to 3")),
+    ],
+)  # fmt: skip
+def test_a_trace_is_refused_by_file_line_and_column(
+    text: str, says: tuple[str, ...], tmp_path: Any
+) -> None:
+    (tmp_path / "trace.csv").write_text(text)
+    with pytest.raises(InputError) as error:
+        elastic("trace.csv", folder=tmp_path)
+    assert all(word in str(error.value) for word in ("cluster.membership", *says)), error.value
+
+
+def elastic(spec: Any, folder: Any = None, **tables: Any) -> Any:
+    """Parse a world of four workers with this membership."""
+    table = {
+        "model": {"parameters": 1000}, "objective": TIME_ONLY, "optimizer": {"lr": 0.1},
+        "cluster": {"workers": 4, "compute": "1 s", "membership": spec},
+        "network": FREE, "run": {"steps": 20}, "algorithm": [{"name": "ssgd"}], **tables,
+    }  # fmt: skip
+    return parse(table, **({"folder": folder} if folder else {}))
+
+
+def test_a_trace_and_a_calendar_say_who_is_there(tmp_path: Any) -> None:
+    """Worker 3 is there from 5 s to 10 s, worker 2 from 2 s on; others always."""
+    (tmp_path / "trace.csv").write_text("worker,start,end\n3, 5, 10 s\n2, 2 s,\n")
+    result = simulate(elastic("trace.csv", folder=tmp_path))
+    assert result.workers["absent"] == [0, 0, 2, 15]
+    world = elastic({"daily": ["22:00-06:00", "12:00-13:00"]})
+    (calendar, *_) = Members(world, 0, lambda rank: (0.0, 0.0)).calendars
+    hours = [(a / 3600, b / 3600) for a, b in calendar.during(0.0, 86_400.0)]
+    assert hours == [(6, 12), (13, 22)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({"present": "1 h"}, "neither one law"),
+        ({"daily": "22-6"}, "time of day"),
+        ({"daily": "22:00-06:00", "file": "x.csv"}, "neither one law"),
+        ({"present": "0 s", "absent": "1 h"}, "takes no time"),
+        ("missing.csv", "missing.csv"),
+    ],
+)
+def test_membership_that_cannot_be_is_refused(spec: Any, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        elastic(spec)
+
+
+def test_absent_workers_cost_nothing_and_crashed_ones_do() -> None:
+    """Four workers at 3600 an hour, one a second, of which one is away for 4 of 12 s."""
+    cost = {"node_hour": 3600.0}
+    away = {"present": "2 s", "absent": "4 s"}
+    groups = [{"name": "there", "workers": 3}, {"name": "away", "workers": 1, "membership": away}]
+    world = scenario({"name": "ssgd"}, steps=6, cost=cost, cluster={"group": groups})
+    assert simulate(world).curve["cost"][-1] == pytest.approx(4 * 6 - 4)
+    crash = [{"worker": 3, "at": "2 s", "lasts": "4 s"}]
+    world = scenario({"name": "ssgd"}, steps=6, cost=cost, cluster={"crash": crash},
+                     recovery={"policy": "shrink"})  # fmt: skip
+    assert simulate(world).curve["cost"][-1] == pytest.approx(4 * 6)
+
+
+spans = st.floats(0.3, 8.0).map(lambda seconds: f"{seconds} s")
+memberships = st.one_of(
+    st.none(),
+    st.fixed_dictionaries({
+        "present": st.one_of(spans, spans.map(lambda mean: {"dist": "exponential", "mean": mean})),
+        "absent": spans,
+        "notice": st.sampled_from(["0 s", "1 s", "5 s"]),
+    }),
+)  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", cases(), ids=called)
+@settings(max_examples=6, deadline=None)
+@given(
+    spec=memberships,
+    failing=st.one_of(st.none(), st.tuples(spans, spans)),
+    recovery=st.sampled_from(
+        ["wait", "shrink", {"policy": "shrink", "timeout": "200 ms"}, "backup",
+         {"policy": "quorum", "quorum": 2, "grace": "300 ms"}, "quorum"]
+    ),
+    networked=st.booleans(),
+    model=st.sampled_from(["closed-form", "flows"]),
+    seed=st.integers(0, 3),
+)  # fmt: skip
+def test_every_second_of_every_worker_is_in_one_kind(
+    case: dict[str, Any], spec: Any, failing: Any, recovery: Any, networked: bool, model: str,
+    seed: int,
+) -> None:  # fmt: skip
+    cluster: dict[str, Any] = {} if spec is None else {"membership": spec}
+    if failing is not None:
+        cluster["failures"] = {"between": failing[0], "repair": failing[1]}
+    network = RING if networked else FREE
+    own = case | {"recovery": recovery}
+    table = {"workers": 3, "steps": None, "network": network | {"model": model}}
+    general = {"reload": "100 ms", "warmup": "50 ms"} if spec or failing else {}
+    world = scenario(own, **table, objective=QUADRATIC, cluster=cluster,
+                     recovery=general, run={"duration": "25 s"})  # fmt: skip
+    result = simulate(world, seed=seed)
+    spent = np.array([*result.workers.values()])
+    assert (spent > -1e-9).all(), result.workers
+    assert spent.sum(axis=0) == pytest.approx(25.0)
+    if result.failures is not None:
+        assert sum(statistics.worker_time(result).values()) == pytest.approx(75.0)
+        assert 0 <= statistics.goodput(result) <= 1
+
+
+@pytest.mark.slow
+def test_tune_finds_daly_s_interval_between_checkpoints() -> None:
+    """Crashes every hour, saves of 200 s, steps of a minute: Daly's exact optimum is 17.8 steps.
+
+    The time per step is (M / n) (exp((n step + cost) / M) - 1), up to a factor: Daly (2006), eq. 9.
+    """
+    mean, cost, step = 3600.0, 200.0, 60.0
+    best = min(np.arange(5.0, 60.0, 0.01), key=lambda n: (exp((n * step + cost) / mean) - 1) / n)
+    world = scenario(
+        {"name": "ssgd"}, workers=1, compute="60 s", steps=None,
+        run={"duration": "5000 h", "evaluate_every": 20_000},
+        cluster={"failures": {"between": "1 h", "repair": "1 s"}},
+        recovery={"policy": "restart", "checkpoint": {"every": 100, "cost": "200 s"}},
+        tune={"ssgd": {"recovery.checkpoint.every": [8, 12, 15, 18, 22, 27, 40]}},
+    )  # fmt: skip
+    found = tune(world, objective="goodput", trials=7, seeds=2, jobs=1)
+    assert found.best.candidate.varied["recovery.checkpoint.every"] == pytest.approx(best, rel=0.1)
+    assert "goodput 70" in found.sentence
