@@ -253,7 +253,7 @@ def _tune(
     objective: str | None = typer.Option(
         None,
         metavar="time-to-loss|loss-at-deadline|cost-to-loss|loss-at-budget|loss-at-tokens"
-        "|seconds-per-step",
+        "|seconds-per-step|goodput",
         help="Quantity to minimise; default: the time; without run.target_loss the loss; "
         "without a loss seconds per step.",
     ),
