@@ -10,7 +10,15 @@ from functools import cache
 from importlib.metadata import entry_points
 
 from paceline.simulator.errors import InputError
-from paceline.simulator.programs import adaptive, diloco, gossip, local, overlapped, server
+from paceline.simulator.programs import (
+    adaptive,
+    diloco,
+    federated,
+    gossip,
+    local,
+    overlapped,
+    server,
+)
 from paceline.simulator.programs.program import Program
 
 __all__ = ["Program", "catalogue"]
@@ -22,7 +30,7 @@ def catalogue() -> Mapping[str, Program]:
 
     Raises InputError when an installed package offers something else, or a name that is taken.
     """
-    modules = (local, adaptive, overlapped, diloco, server, gossip)
+    modules = (local, adaptive, overlapped, diloco, federated, server, gossip)
     programs = {p.name: p for module in modules for p in module.PROGRAMS}
     for entry in entry_points(group="paceline.programs"):
         program = entry.load()

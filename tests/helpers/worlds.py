@@ -101,6 +101,7 @@ class Recorder(Node):
         self.rank, self.workers, self.server = node.rank, node.workers, node.server
         self.start, self.apply_seconds = node.start, node.apply_seconds
         self.parameters, self.bytes_per_parameter = node.parameters, node.bytes_per_parameter
+        self.samples, self.pace = node.samples, node.pace
         self._node, self._recording = node, recording
         self._collectives = 0
 
@@ -174,6 +175,10 @@ class Recorder(Node):
         message = await self._node.receive_before(handle[1], source)
         self._note("receive", None if message is None else message[0])
         return message
+
+    def holds(self, gradients):
+        self._note("holds", gradients)
+        self._node.holds(gradients)
 
     def discard(self):
         self._note("discard")

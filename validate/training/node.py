@@ -406,6 +406,10 @@ class RealNode(SeededNode):
         self.step -= 1
         self.staleness[self._stale] -= 1
 
+    def holds(self, gradients: int) -> None:
+        """Count the message received last as so many gradients."""
+        self.step += gradients - 1
+
     # Time
 
     def work(self, seconds: float) -> None:

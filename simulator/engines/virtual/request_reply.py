@@ -64,7 +64,7 @@ class RequestReplyNode(VirtualNode):
         raise Unsupported("its program does more than ask and answer")
 
     start_mean = start_gather = start_mean_after = finished = wait = _refuse
-    start_backward = loss_and_gradient = receive_before = discard = _refuse
+    start_backward = loss_and_gradient = receive_before = discard = holds = _refuse
 
 
 class AskingWorker(RequestReplyNode):

@@ -211,7 +211,9 @@ def expect(
     """
     spec = scenario.objective
     assert isinstance(spec, LearningCurve)
-    known, workers, steps = baseline(spec), scenario.cluster.workers, length(scenario)
+    cluster = scenario.cluster
+    workers = cluster.participants if program.rounds else cluster.workers
+    known, steps = baseline(spec), length(scenario)
     tokens = steps * workers * spec.tokens
     noise = spec.noise_scale
     critical = batch.published(tokens) if noise is None else batch.given(noise)
