@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from paceline.simulator.cluster.failures import troubled
 from paceline.simulator.cluster.workers import shares_devices
 from paceline.simulator.errors import InputError
+from paceline.simulator.programs.pieces.schedule import paced
 from paceline.simulator.scenario.scenario import Scenario
 
 
@@ -39,6 +40,12 @@ def _problems(scenario: Scenario, launched: bool) -> Iterator[tuple[str, str]]:
             "cluster",
             "crashes, absences and workers that means leave out are only simulated; remove them",
         )
+    for algorithm in scenario.algorithm:
+        if paced(algorithm.parameters):
+            yield (
+                f"algorithm.{algorithm.label}",
+                "a period of each worker's own is only simulated; write tau as a number of steps",
+            )
     if shares_devices(scenario) and settings.compute == "stretched":
         yield (
             "cluster.device",

@@ -103,7 +103,8 @@ def any_in(scenario: Scenario) -> bool:
 def troubled(scenario: Scenario) -> bool:
     """Tell whether nodes of the scenario can crash, or means may leave workers out."""
     recovery = scenario.recovery
-    return any_in(scenario) or recovery.backups > 0 or recovery.policy == "quorum"
+    sampled = scenario.cluster.sampling is not None
+    return sampled or any_in(scenario) or recovery.backups > 0 or recovery.policy == "quorum"
 
 
 def calendars(scenario: Scenario, seed: int, beside: Beside | None = None) -> list[Calendar]:

@@ -267,6 +267,16 @@ def mean_compute(scenario: Scenario) -> list[float]:
     return [sum(law.expectation for law in laws) for laws in expected_laws(scenario)]
 
 
+def paces(scenario: Scenario) -> list[float]:
+    """Return the steps that each worker takes, as expected, while the slowest takes one.
+
+    One for all where a time is zero or has no mean.
+    """
+    times = mean_compute(scenario)
+    slowest = max(times)
+    return [slowest / time if 0 < time <= slowest < inf else 1.0 for time in times]
+
+
 def ideal_rate(scenario: Scenario) -> float:
     """Return gradients per second of all workers computing alone (inf if they take no time)."""
     times = mean_compute(scenario)

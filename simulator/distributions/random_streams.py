@@ -33,6 +33,7 @@ class Purpose(IntEnum):
     OVERHEAD = 15
     CALIBRATION = 16
     MEMBERSHIP = 17
+    SAMPLING = 18
 
 
 def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

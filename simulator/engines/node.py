@@ -1,27 +1,44 @@
 """Behaviour shared by all nodes: random generators, collectives, cutting and joining vectors."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import nan
 from typing import Any
 
 import numpy as np
 
+from paceline.simulator.cluster.workers import paces
 from paceline.simulator.distributions import random_streams
 from paceline.simulator.distributions.random_streams import Purpose
 from paceline.simulator.engines import payloads
 from paceline.simulator.engines.collective import Collective, Timer
 from paceline.simulator.engines.unsupported import Unknown, Unsupported
 from paceline.simulator.errors import ProgramError
+from paceline.simulator.objectives.objective import Objective, relative
 from paceline.simulator.programs.effects import Handle, Node, Payload, Pieces, Vector
+from paceline.simulator.programs.pieces.schedule import OfSlowest
 from paceline.simulator.scenario.scenario import Scenario
 
 
 def introduce(node: Node, scenario: Scenario, start: Vector) -> None:
     """Tell a node what it may know of its scenario."""
     node.workers = node.server = scenario.cluster.workers
+    node.samples, node.pace = None, 1.0
     node.start, node.apply_seconds = start, scenario.server.apply
     node.parameters = scenario.model.parameters
     node.bytes_per_parameter = scenario.model.bytes_per_parameter
+
+
+def compare(
+    nodes: Iterable[Node], scenario: Scenario, objective: Objective, parameters: Mapping[str, Any]
+) -> None:
+    """Tell nodes how their data and speed compare with the other workers', where that matters."""
+    samples = relative(objective)
+    uses = any(isinstance(each, OfSlowest) for each in parameters.values())
+    pace = paces(scenario) if uses else None
+    for node in nodes:
+        if node.rank < node.workers:
+            node.samples = samples and samples[node.rank]
+            node.pace = pace[node.rank] if pace else 1.0
 
 
 class SeededNode(Node):

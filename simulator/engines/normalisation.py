@@ -8,6 +8,7 @@ its first moment: a surrogate's coordinates are those that Adam has scaled.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -25,7 +26,7 @@ from paceline.simulator.objectives.learning_curve.surrogate import Gains, Probe
 from paceline.simulator.programs import Program
 from paceline.simulator.programs.codecs.codec import Raw
 from paceline.simulator.programs.pieces.schedule import ConstantSchedule
-from paceline.simulator.programs.pieces.transform import AdamW, Momentum
+from paceline.simulator.programs.pieces.transform import AdamW, FedAdam, Momentum
 from paceline.simulator.results import store
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
@@ -61,7 +62,10 @@ def normalised(
         + repr(program).encode()
     ).hexdigest()
     if key not in _goals:
-        gains = _probed(scenario, algorithm, program, expected, run)
+        gains, cluster = _probed(scenario, algorithm, program, expected, run), scenario.cluster
+        if program.rounds:  # a probe samples no clients
+            part = cluster.participants / cluster.workers
+            gains = replace(gains, averaged=gains.averaged * part)
         found = goal(expect(scenario, algorithm, program, gains.apart), gains, algorithm)
         if coded(algorithm):
             found = found.limited(_settled(scenario, _at(algorithm, found.rate), found, run))
@@ -92,7 +96,7 @@ def _settled(scenario: Scenario, algorithm: Algorithm, found: Goal, run: RunOne)
 def _at(algorithm: Algorithm, rate: float, **changed: Any) -> Algorithm:
     """Return the algorithm with a constant rate, and AdamW's first moment in place of AdamW."""
     parameters = {
-        key: Momentum(value.beta1) if isinstance(value, AdamW) else value
+        key: Momentum(value.beta1) if isinstance(value, AdamW | FedAdam) else value
         for key, value in algorithm.parameters.items()
     }
     if "lr" in parameters:
@@ -149,9 +153,10 @@ def _calm(scenario: Scenario, probe: Probe | Goal, steps: int) -> Scenario:
     cluster, network = scenario.cluster, scenario.network
     steady = {"failures": None, "membership": None}
     groups = tuple(each.model_copy(update=steady) for each in cluster.group)
+    calm_cluster = steady | {"crash": (), "group": groups, "sampling": None}
     links = tuple(each.model_copy(update={"outages": None}) for each in network.link)
     calm: Sequence[tuple[str, Any]] = (
-        ("cluster", cluster.model_copy(update=steady | {"crash": (), "group": groups})),
+        ("cluster", cluster.model_copy(update=calm_cluster)),
         ("network", network.model_copy(update={"outage": (), "link": links})),
         ("server", scenario.server.model_copy(update={"failures": None})),
         ("recovery", type(scenario.recovery)()),

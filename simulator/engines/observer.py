@@ -5,8 +5,10 @@ It takes no simulated time. A *mark* is a node's report of its parameters after 
 
 import math
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
 from paceline.simulator.cluster.prices import BYTES_PER_GB, price_per_second
 from paceline.simulator.engines import payloads
@@ -56,8 +58,11 @@ class Observer:
     after `deadline`; `discount`: what absent workers save up to a time. Nodes that are down mark
     None, and are left out. `limit`: the step at which a node stops (`NEVER` where the run
     ends by time); `first`: that of its first mark to show. A server counts the gradients that it
-    has received, and pooled workers those of all: `_scale` steps per local step.
+    has received, and pooled workers those of all: `_scale` steps per local step. `by_rounds`: nodes
+    show it only marks that follow an average.
     """
+
+    by_rounds = False
 
     def __init__(  # noqa: PLR0913, PLR0917 - the run, one property each
         self,
@@ -88,6 +93,16 @@ class Observer:
         self._views: dict[int, list[View]] = {}
         self.curve: dict[str, list[float]] = {name: [] for name in COLUMNS}
         self._point(0, 0.0, math.nan, objective.start)
+
+    def look_no_finer(self, steps: int) -> None:
+        """Begin with an interval of `steps`, where it is not given."""
+        if self.adaptive:
+            self.every = steps
+            self.first = min(steps, self.limit)
+
+    def watch(self, nodes: int) -> None:
+        """Expect marks of so many nodes from now on."""
+        self._watched = nodes
 
     def close(self, end: float) -> None:
         """End the curve at `end`, in seconds, if the run has stood still up to then.
@@ -131,22 +146,22 @@ class Observer:
             self._complete(self._total, list(pool.values()))
         return 0
 
-    def _complete(self, step: int, views: list[View]) -> None:
+    def _complete(self, step: float, views: list[View]) -> None:
         if there := [view for view in views if view[-1] is not None]:
             self._see_together(step, sorted(there, key=lambda view: view[0]))
         if self.adaptive and len(self.curve["step"]) > 2 * POINTS:
             self.thin()
-        self._from = min((step // self.every + 1) * self.every, self.limit)
+        self._from = min((int(step) // self.every + 1) * self.every, self.limit)
         self.complete = self._together and step >= self.limit
         for early in [step for step in self._views if step < self._from]:
             del self._views[early]
 
-    def _see_together(self, step: int, views: list[View]) -> None:
+    def _see_together(self, step: float, views: list[View]) -> None:
         _, times, periods, updates, vectors = zip(*views, strict=True)
         x = payloads.mean(vectors) if self._averages else vectors[0]
         time = self._completion_time(times)
         if time <= self.deadline:
-            self.updates = updates[0] if self._pool is None else step
+            self.updates = updates[0] if self._pool is None else int(step)
         self._point(step / self._scale, time, periods[0], x)
 
     def _point(self, step: float, time: float, period: float, x: Vector) -> None:
@@ -168,3 +183,33 @@ class Observer:
         self.every *= 2
         for column in self.curve.values():
             del column[1::2]
+
+
+class RoundObserver(Observer):
+    """Evaluates after whole rounds, as workers with periods of their own are at different steps.
+
+    Steps and periods are means over the workers; the first worker at `limit` ends the run.
+    """
+
+    by_rounds = True
+
+    def __init__(self, *what: Any) -> None:
+        super().__init__(*what)
+        self.first = 1
+        self._ended: Counter[int] = Counter()  # rounds of each worker
+        self._open: defaultdict[int, list[tuple[int, View]]] = defaultdict(list)
+
+    def see(self, step: int, view: View) -> int:
+        """Take one worker's mark after its next round."""
+        number = self._ended[view[0]]
+        self._ended[view[0]] += 1
+        marks = self._open[number]
+        marks.append((step, view))
+        if len(marks) == self._watched:
+            del self._open[number]
+            steps, views = zip(*marks, strict=True)
+            together = sum(steps) / self._watched
+            period = sum(each[2] for each in views) / self._watched
+            if together >= self._from:
+                self._complete(together, [(*each[:2], period, *each[3:]) for each in views])
+        return 0

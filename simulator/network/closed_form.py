@@ -95,6 +95,11 @@ class ClosedForm:
         self._groups = [group for group in scenario.cluster.group for _ in range(group.workers)]
 
     @property
+    def card(self) -> float:
+        """Bytes per second of the server's network card, each way; inf: any."""
+        return self._scenario.server.bandwidth or inf
+
+    @property
     def workers(self) -> int:
         """Number of workers."""
         return len(self.regions)

@@ -35,6 +35,11 @@ class RegionLinks(Protocol):
         """The region of each worker."""
         ...
 
+    @property
+    def card(self) -> float:
+        """Bytes per second of the server's network card, each way; inf: any."""
+        ...
+
     def link(self, source: int, to: int) -> RegionPath:
         """Return the link from one worker to another."""
         ...
@@ -76,7 +81,8 @@ NOTHING_SENT = CollectivePlan({}, 0.0, {})
 class CollectiveKind:
     """One collective. `formula` is for a team of two workers or more; `messages` for any team.
 
-    `messages` is None where nothing is sent, because [network] duration times the mean.
+    `messages` is None where only the closed form has it: through the server, and where nothing is
+    sent, because [network] duration times the mean.
     `needs_regions`: every worker must be in a region.
     """
 
@@ -160,6 +166,22 @@ def _star(team: Team, _regions: Regions = ()) -> Messages:
     arrived = builder.add("reduce", [(rank, head) for rank in others], 1.0, [[]] * len(others))
     builder.add("broadcast", [(head, rank) for rank in others], 1.0, [arrived] * len(others))
     return builder.messages()
+
+
+def _server_plan(links: RegionLinks, team: Team) -> CollectivePlan:
+    """Cost a server that takes in m payloads, and sends the mean to all: the slowest lines count.
+
+    Each worker has a line of its own; the server's network card passes all payloads.
+    """
+    server, card = len(links.regions), len(team) / links.card
+    up = [links.link(rank, server) for rank in team]
+    down = [links.link(server, rank) for rank in team]
+    moved: defaultdict[str, float] = defaultdict(float)
+    for link in up + down:
+        moved[link.name] += 1
+    held = sum(max(card, *(1 / link.bandwidth for link in way)) for way in (up, down))
+    slowest = Counter(max(way, key=lambda link: link.latency) for way in (up, down))
+    return CollectivePlan(dict(slowest), held, dict(moved))
 
 
 # By regions
@@ -444,6 +466,7 @@ COLLECTIVES: dict[CollectiveName, CollectiveKind] = {
         lambda links, team: double_tree_plan(links, _alone(team)),
         lambda team, _regions: double_tree(_alone(team)),
     ),
+    "server": CollectiveKind(_server_plan, None),
     "given": CollectiveKind(lambda _links, _team: NOTHING_SENT, None),
 }
 """The collectives of a mean, by their names in `network.collective`."""

@@ -1,5 +1,6 @@
 """The protocol of objectives: gradients for workers, and an evaluation for the observer."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from paceline.simulator.objectives.evaluation import Evaluation
@@ -16,11 +17,19 @@ class GradientSource(Protocol):
         """Return the loss and gradient of the next mini-batch at `x`, shape (dimension,)."""
 
 
+def relative(objective: "Objective") -> list[float] | None:
+    """Return each worker's number of samples over their mean; None where all have as many."""
+    sizes: Sequence[int] | None = getattr(objective, "sizes", None)
+    if sizes is None or min(sizes) == max(sizes):
+        return None
+    return [size * len(sizes) / sum(sizes) for size in sizes]
+
+
 class Objective(Protocol):
     """A function to minimise.
 
     `dimension`: entries of a vector; `start`: the initial parameters; `notes`: caveats for the
-    reader of the results.
+    reader of the results. One that deals out data has `sizes`, too: samples of each worker.
     """
 
     dimension: int

@@ -74,6 +74,7 @@ class SoftmaxRegression:
         self.shares = [everyone] * workers
         if spec.partition != "iid":
             self.shares = deal(self.data.train_y, workers, spec.partition, seed)
+        self.sizes = [*map(len, self.shares)]
 
     def source(self, rank: int) -> "_SoftmaxSource":
         """Return the gradient source of worker `rank`."""

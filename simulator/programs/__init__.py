@@ -14,6 +14,7 @@ from paceline.simulator.programs import (
     adaptive,
     decoupled,
     diloco,
+    federated,
     gossip,
     local,
     overlapped,
@@ -30,7 +31,7 @@ def catalogue() -> Mapping[str, Program]:
 
     Raises InputError when an installed package offers something else, or a name that is taken.
     """
-    modules = (local, adaptive, overlapped, diloco, decoupled, server, gossip)
+    modules = (local, adaptive, overlapped, diloco, decoupled, federated, server, gossip)
     programs = {p.name: p for module in modules for p in module.PROGRAMS}
     for entry in entry_points(group="paceline.programs"):
         program = entry.load()

@@ -132,4 +132,8 @@ async def adacomm(
         me.mark(x)
 
 
-PROGRAMS = (Program("adacomm", adacomm, f"{ADACOMM}, eq. 6 to 8", needs_loss=True, linear=True),)
+PROGRAMS = (
+    Program(
+        "adacomm", adacomm, f"{ADACOMM}, eq. 6 to 8", needs_loss=True, linear=True, rounds=True
+    ),
+)

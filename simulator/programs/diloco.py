@@ -142,7 +142,7 @@ async def eager_diloco(
 
 EAGER = "Kale et al., arXiv 2502.12996"
 PROGRAMS = (
-    Program("diloco", diloco, "Douillard et al., arXiv 2311.08105, algorithm 1"),
+    Program("diloco", diloco, "Douillard et al., arXiv 2311.08105, algorithm 1", rounds=True),
     Program(
         "streaming-diloco", streaming_diloco, "Douillard et al., arXiv 2501.18512", overlaps=True
     ),

@@ -58,11 +58,14 @@ class Node(ABC):
     Attributes: `rank` (workers 0 to `workers` - 1; the server, if any, is `server`), `workers`,
     `server` (= `workers`), `start` (the initial parameters x1, read-only), `apply_seconds` (time of
     one update on the server), `parameters` and `bytes_per_parameter` (of the model that travels;
-    `start` may be a smaller stand-in for it).
+    `start` may be a smaller stand-in for it). `samples`: of this worker's data, over the mean of
+    all workers; None where all have as many. `pace`: how many steps it takes, by its expected step
+    time, while the slowest worker takes one.
     """
 
     __slots__ = (
-        "apply_seconds", "bytes_per_parameter", "parameters", "rank", "server", "start", "workers",
+        "apply_seconds", "bytes_per_parameter", "pace", "parameters", "rank", "samples", "server",
+        "start", "workers",
     )  # fmt: skip
     rank: int
     workers: int
@@ -71,6 +74,8 @@ class Node(ABC):
     apply_seconds: float
     parameters: int
     bytes_per_parameter: float
+    samples: Any
+    pace: float
 
     @abstractmethod
     def gradient(self, x: Vector) -> Awaitable[Vector]:

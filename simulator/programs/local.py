@@ -11,7 +11,7 @@ from pydantic import Field, Strict
 
 from paceline.simulator.programs.codecs.codec import CodecOf, Raw
 from paceline.simulator.programs.effects import Node, Vector
-from paceline.simulator.programs.pieces.schedule import PeriodOfSteps, Rate
+from paceline.simulator.programs.pieces.schedule import OwnPeriod, PeriodOfSteps, Rate
 from paceline.simulator.programs.pieces.transform import Fraction, Identity, TransformOf
 from paceline.simulator.programs.program import Program, doc
 
@@ -28,7 +28,7 @@ OuterTransform = Annotated[
 ]
 OuterRate = Annotated[float, doc("learning rate of the outer step", gt=0)]
 Tau = Annotated[PeriodOfSteps, doc("communication period", "steps")]
-Until = Callable[[int], float]
+Until = Callable[[int], float] | OwnPeriod
 Size = Annotated[int, Field(ge=1)]
 Buckets = Annotated[
     Size | Annotated[tuple[Size, ...], Strict(False), Field(min_length=1)],
@@ -50,6 +50,8 @@ async def descend(
     Return the parameters, the state of the `transform`, and the last step's number. All steps
     but the last are marked. An engine may take many at once, since nothing looks in between.
     """
+    if isinstance(tau, OwnPeriod):
+        tau = tau.phase(me)
     if (leap := me.leap(transform)) is not None:
         found: tuple[Vector, Any, int] = await leap(x, state, k, lr, transform, tau)
         return found
@@ -123,18 +125,25 @@ async def rounds(
     outer_lr: float,
     codec: Codec,
     restart: Callable[[Vector, Any], Any],
+    samples: Any = None,
 ) -> None:
     """Run local phases of tau steps, each ended by an outer step along the mean displacement.
 
     `restart` makes the inner transform's state at the start of a phase, from the new parameters and
-    the state at the end of the last phase.
+    the state at the end of the last phase. `samples`: this worker's weight in the mean, which it
+    sends along; None: all count alike.
     """
     channel = codec.open(me)
     x = anchor = me.start
     u, v, k = inner.init(x), outer.init(x), 0
     while True:
         x, u, k = await descend(me, x, u, k + 1, lr, inner, tau)
-        step, v = outer.update(await channel.mean(anchor - x), v, anchor)
+        if samples is None:
+            mean = await channel.mean(anchor - x)
+        else:
+            total, weight = await channel.mean((samples * (anchor - x), samples))
+            mean = total / weight
+        step, v = outer.update(mean, v, anchor)
         x = anchor = anchor - outer_lr * step
         u = restart(x, u)
         me.mark(x)
@@ -235,17 +244,23 @@ async def bmuf(
 PROGRAMS = (
     Program("psgd", psgd, "Zhou et al., arXiv 2009.02701, section 4 (offline)", averages=False),
     Program(
-        "ssgd", ssgd, f"{ADACOMM}, eq. 1", linear=True, bound_covers=True, sends_gradients=True
+        "ssgd", ssgd, f"{ADACOMM}, eq. 1",
+        linear=True, bound_covers=True, sends_gradients=True, rounds=True,
     ),
     Program(
         "ssgd-bucketed", ssgd_bucketed, "Li et al., arXiv 2006.15704",
         linear=True, bound_covers=True, sends_gradients=True, overlaps=True,
     ),
-    Program("local-sgd", local_sgd, f"{ADACOMM}, eq. 2 and 3", linear=True, bound_covers=True),
-    Program("post-local-sgd", post_local_sgd, "Lin et al., arXiv 1808.07217", linear=True),
+    Program(
+        "local-sgd", local_sgd, f"{ADACOMM}, eq. 2 and 3",
+        linear=True, bound_covers=True, rounds=True,
+    ),
+    Program(
+        "post-local-sgd", post_local_sgd, "Lin et al., arXiv 1808.07217", linear=True, rounds=True
+    ),
     Program("easgd", easgd, "Zhang et al., arXiv 1412.6651, eq. 5 and 6"),
     Program(
         "bmuf", bmuf, "Chen & Huo, ICASSP 2016; Wang et al., arXiv 1910.00643, algorithm 1",
-        local_momentum="local_momentum",
+        local_momentum="local_momentum", rounds=True,
     ),
 )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from paceline.simulator.programs.effects import Node
+from paceline.simulator.programs.pieces.schedule import OwnPeriod
 from paceline.simulator.programs.pieces.transform import Identity
 
 BOUND = "workers never meet (a bound, never a pick)"
@@ -45,6 +46,7 @@ class Program:
     - `linear`: without momentum it applies every gradient once, so that on a quadratic the mean of
       its models does not depend on how often they average.
     - `sends_gradients`: what it averages are gradients, not displacements of local steps.
+    - `rounds`: after each mean all workers have the same model, so that clients can be sampled.
     - `local_momentum`: the parameter that [optimizer].momentum is for.
     - `refuses`: parameters that it lacks though a user may expect them, and the reason.
     """
@@ -61,6 +63,7 @@ class Program:
     linear: bool = False
     pooled: bool = False
     sends_gradients: bool = False
+    rounds: bool = False
     local_momentum: str = "momentum"
     refuses: Mapping[str, str] = field(default_factory=dict, hash=False)
 
@@ -153,5 +156,7 @@ def _arguments(function: Function) -> frozenset[str]:
 
 def _callable(value: Any) -> Any:
     """Return a schedule's bound `__call__`, which CPython calls twice as fast as the object."""
+    if isinstance(value, OwnPeriod):
+        return value
     method = getattr(value, "__call__", None)  # noqa: B004 - the method itself
     return method if isinstance(method, MethodType) else value

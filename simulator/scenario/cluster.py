@@ -1,7 +1,7 @@
 """The tables of a scenario about its workers: speed, place, and crashes."""
 
 import re
-from math import inf
+from math import ceil, inf
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -293,6 +293,29 @@ class Group(_Nodes):
     inner: Inner | None = Field(default=None, description="links between the devices of a worker")
 
 
+class Sampling(Section):
+    """Clients that each round selects, of programs that average round by round."""
+
+    share: Share | None = Field(default=None, description="share of the workers that a mean takes")
+    clients: Count | None = Field(default=None, description="or their number")
+    by: Literal["uniform", "availability"] = Field(
+        default="uniform",
+        description="draw from all workers, or from those that are there when the round begins",
+    )
+    over: float = Field(
+        default=1.0, ge=1, le=1000, description="times as many are selected; the first count"
+    )
+    deadline: Duration | None = Field(
+        default=None, description="time from a round's start after which its mean waits for no more"
+    )
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if (self.share is None) == (self.clients is None):
+            raise ValueError("write share = 0.1, say, or clients = 10: one of the two")
+        return self
+
+
 class Cluster(_Nodes):
     """The workers: how many, and how long a gradient takes them."""
 
@@ -311,6 +334,7 @@ class Cluster(_Nodes):
     )
     group: Many[Group] = Field(default=(), description="overrides for some of the workers")
     crash: Many[Crash] = Field(default=(), description="crashes at given times")
+    sampling: Sampling | None = Field(default=None, description="clients that each round selects")
 
     def fails(self, server: Any) -> bool:
         """Tell whether workers, or the server of a [server] table, can crash."""
@@ -321,6 +345,15 @@ class Cluster(_Nodes):
     def elastic(self) -> bool:
         """Whether workers come and go."""
         return any(each.membership is not None for each in (self, *self.group))
+
+    @property
+    def participants(self) -> int:
+        """The workers that a mean takes, of a program that can sample clients."""
+        found = self.sampling
+        if found is None:
+            return self.workers
+        share = ceil((found.share or 0.0) * self.workers - 1e-9)
+        return max(1, min(self.workers, found.clients or share))
 
     @property
     def described(self) -> tuple[Device, ...]:

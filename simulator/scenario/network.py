@@ -29,6 +29,7 @@ CollectiveName = Literal[
     "recursive-doubling",
     "halving-doubling",
     "double-tree",
+    "server",
     "given",
 ]
 """The collectives of a mean; `paceline.simulator.network.collectives` says what each does."""

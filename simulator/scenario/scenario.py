@@ -160,6 +160,7 @@ def _algorithm(value: Any, info: ValidationInfo) -> Any:
         "written": written,
         "bound": programs[name].bound,
         "served": programs[name].server is not None,
+        "notes": _unsampled(programs[name], info.data.get("cluster")),
         "recovers": programs[name].recovers,
         "recovery": value.get("recovery"),
     }
@@ -173,6 +174,14 @@ def _over(general: Recovery, own: Recovery) -> Recovery:
         saved = {key: getattr(own.checkpoint, key) for key in keys}
         update["checkpoint"] = general.checkpoint.model_copy(update=saved)
     return general.model_copy(update=update)
+
+
+def _unsampled(program: Program, cluster: Cluster | None) -> tuple[str, ...]:
+    """Note that all workers take part in a program's means though clients are to be sampled."""
+    if cluster is None or cluster.sampling is None or program.rounds:
+        return ()
+    why = "its workers do not all go on from one mean"
+    return (f"cluster.sampling has no effect on {program.name}, as {why}: all take part",)
 
 
 def _recovering(algorithm: Algorithm, tables: Mapping[str, Any]) -> Algorithm:

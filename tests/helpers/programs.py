@@ -40,6 +40,20 @@ ROWS = (
         "local-sgd",
         ({"tau": 1}, {"tau": 4, "momentum": 0.9, "outer": BLOCK_MOMENTUM}, {"tau": GROWING}),
     ),
+    Row(
+        "fedavg",
+        (
+            {"tau": 3},
+            {"tau": 4, "momentum": 0.9, "mu": 0.1, "outer": "fedadam", "outer_lr": 0.1},
+            {"tau": GROWING, "outer": "fedyogi", "codec": TOP_K},
+        ),
+    ),
+    Row(
+        "fedbuff",
+        ({"tau": 3, "buffer": 2}, {"tau": 2, "buffer": 1, "staleness": "none", "mu": 0.1}),
+        timeless=False,
+        batches=True,
+    ),
     Row("post-local-sgd", ({"switch_step": 7, "tau": 3, "momentum": 0.9},)),
     Row(
         "adacomm",

@@ -84,6 +84,7 @@ class TorchObjective:
                 what = 'deals samples by their label, and text has none; write "iid"'
                 raise ObjectiveError(("objective", "partition"), what)
             shares = deal(found.train_y, workers, spec.partition, seed)
+        self.sizes = [*map(len, shares)] if shares else None
         self.epochs = Epochs(samples, workers, seed, shares)
         self.notes: tuple[str, ...] = (found.note,) if found.note else ()
         self._rows, self._labels = np.arange(samples), found.train_y[0].size

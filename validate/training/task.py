@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from paceline.simulator.cluster import speed
+from paceline.simulator.engines.node import compare
 from paceline.simulator.engines.observer import evaluation_interval
 from paceline.simulator.load.load import Programs, known_programs
 from paceline.simulator.objectives import build
@@ -129,6 +130,7 @@ class TaskProcess:
             see=self._see if watched else self._count,
             learned=self._see_buffers if buffered else lambda node: None,
         )
+        compare([self.node], scenario, goal, task.algorithm.parameters)
         if own is not None and scenario.validation.compute == "stretched":
             clocks: list[Any] = [self.node] * self.workers
             self.node.stretch(speed.compute_times(scenario, task.seed, clocks)[self.rank])

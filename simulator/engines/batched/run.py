@@ -15,7 +15,7 @@ from paceline.simulator.cluster import speed
 from paceline.simulator.cluster import workers as cluster
 from paceline.simulator.cluster.failures import troubled
 from paceline.simulator.engines.batched import gradients
-from paceline.simulator.engines.batched.arrays import array
+from paceline.simulator.engines.batched.arrays import Stack, array
 from paceline.simulator.engines.batched.clocks import Clocks
 from paceline.simulator.engines.batched.compute_times import Draws, SumDraws
 from paceline.simulator.engines.batched.node import BatchedNode, SeedsDiffer
@@ -27,9 +27,11 @@ from paceline.simulator.engines.unsupported import Unsupported
 from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.network.closed_form import ClosedForm, Traffic
 from paceline.simulator.objectives import build
+from paceline.simulator.objectives.objective import relative
 from paceline.simulator.programs import Program, catalogue
 from paceline.simulator.programs.codecs.codec import Raw
 from paceline.simulator.programs.effects import Vector
+from paceline.simulator.programs.pieces.schedule import paced
 from paceline.simulator.programs.server import race
 from paceline.simulator.results.run import Run, Spans
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
@@ -97,6 +99,7 @@ def supports(program: Program, algorithm: Algorithm, scenario: Scenario) -> str 
         "workers share devices": cluster.shares_devices(scenario),
         "compute times change with time": speed.change(scenario),
         "its workers send each other messages": program.gossips or program.pooled,
+        "each worker has a period of its own": paced(algorithm.parameters),
         "what it sends goes through a codec, one vector at a time": moves and codec != Raw(),
     }
     return next((reason for reason, holds in obstacles.items() if holds), None)
@@ -133,6 +136,11 @@ class Batch:
         self._points = 1
         compute = gradients.of_all(self.objectives, scenario.cluster.workers, threads)
         self.node = BatchedNode(self, start, compute)
+        weights = [relative(goal) for goal in self.objectives]
+        if any(weights):
+            if not all(weights):
+                raise SeedsDiffer
+            self.node.samples = Stack(np.array(weights)[..., None])
 
     def _step_times(self, threads: int) -> StepTimes:
         if self.scenario.run.sampling != "aggregate":

@@ -15,11 +15,12 @@ from typing import Any, ClassVar
 
 from paceline.simulator.engines import payloads
 from paceline.simulator.engines.collective import Collective, GradientPiece
-from paceline.simulator.engines.node import EngineNode
+from paceline.simulator.engines.node import EngineNode, compare
 from paceline.simulator.errors import DeadlockError
 from paceline.simulator.objectives.objective import Objective
 from paceline.simulator.programs import Program
 from paceline.simulator.programs.effects import ANY, Handle, Payload, Pieces, Vector
+from paceline.simulator.programs.pieces.schedule import paced
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
 
@@ -204,6 +205,8 @@ class Lockstep:
         self.nodes = [self.node(self, rank, scenario, objective) for rank in ranks]
         for node in self.nodes:
             node.seed(seed)
+        compare(self.nodes, scenario, objective, parameters)
+        self._paced = paced(parameters)
         self.ready: deque[tuple[LockstepNode, Any]] = deque((node, None) for node in self.nodes)
         self._later: list[tuple[float, int, LockstepNode, Handle]] = []
         self._delayed = 0
@@ -234,7 +237,9 @@ class Lockstep:
             for coroutine in self._coroutines:
                 coroutine.close()
         waiting = any(collective.waiting for collective in self.open_collectives.values())
-        if waiting or not (self.over or self.complete or len(self._ended) == len(self.nodes)):
+        if (waiting and not self._paced) or not (
+            self.over or self.complete or len(self._ended) == len(self.nodes)
+        ):
             raise DeadlockError("deadlock: nodes wait for each other")
         return [node.x for node in self.nodes]
 

@@ -61,6 +61,7 @@ import types
 from collections import deque
 from collections.abc import Coroutine, Generator, Iterator, Sequence
 from heapq import heappush
+from itertools import chain, islice, repeat
 from math import inf
 from typing import Any, Protocol
 
@@ -149,6 +150,16 @@ class VirtualNode(EngineNode):
         before = self._gradient, self._loss_and_gradient
         self._gradient, self._loss_and_gradient = source
         return before
+
+    def rest(self, *drawn: float) -> Iterator[float]:
+        """Draw no more compute times; return those to come, from the last one, if `drawn`, on."""
+        own, self._durations = chain(drawn, self._durations), repeat(sum(drawn))
+        return own
+
+    def wake_up(self, durations: Iterator[float]) -> float:
+        """Draw compute times again; return the first."""
+        self._durations = durations
+        return next(durations)
 
     def execute(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Give the node its program."""
@@ -358,15 +369,18 @@ class VirtualNode(EngineNode):
         if outages is not None:
             if outages.gone_since is not None:
                 return
-            if outages.down_since is not None:
+            if outages.down_since is not None and self._run.parked is None:
                 x = None
         self.x = x
         self.updates += 1
-        if self.step >= self._mark_at:
+        observer = self._run.observer
+        if self.step >= self._mark_at and not (
+            observer.by_rounds and self.step > self._joined_step
+        ):
             view = self.rank, self.now, self.period, self.updates, x
             self._run.guard.keep(x)
-            self._mark_at = self._run.observer.see(self.step, view)
-            if self._run.observer.complete:
+            self._mark_at = observer.see(self.step, view)
+            if observer.complete:
                 self.stopped = True
                 self._run.stop_at(self.now)
         if outages is not None:
@@ -449,6 +463,44 @@ class VirtualNode(EngineNode):
         compute = self._gradient  # CPython 3.11 looks a slot up faster than it calls it
         return compute(x)
 
+    def leap(self, transform: Any) -> Any:
+        """Return an effect that takes a phase's steps at once, where clients may be parked."""
+        return None if self._run.parked is None else self._leap
+
+    async def _leap(  # noqa: PLR0913, PLR0917 - as `descend`
+        self, x: Vector, state: Any, k: int, lr: Any, transform: Any, tau: Any
+    ) -> tuple[Vector, Any, int]:
+        """Take the steps of a phase, up to each mark that is due: a client at rest takes none."""
+        last = k + tau(k) - 1
+        while True:
+            await self.gradient(x)
+            more = min(last - k, self._mark_at - self.step, self._pause_at - self.step)
+            if more > 0:
+                self.step += more
+                self.updates += more
+                k += more
+                assert self.computing is not None
+                self.now += await self.computing.takes(sum(islice(self._durations, more)))
+            if k >= last:
+                return x, state, last
+            self.mark(x)
+            k += 1
+
+    def park(self, collective: Collective) -> None:
+        """End the wait for a collective, and sit out the next ones."""
+        outages, done = self.outages, collective.reaches(self.rank)
+        assert outages is not None
+        if done > self.now:
+            self.block(min(collective.begins, done), done, collective)
+        outages.collected(collective, self.collectives)
+        outages.park()
+
+    def skip_to(self, collective: Collective, step: int) -> None:
+        """Be where the others are at the end of a collective, having joined none for a while."""
+        self.handle, collective.joined[self.rank] = collective, step
+        self.step = self._joined_step = step
+        self.collectives = collective.index + 1
+
     async def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
         """Compute for one drawn duration; return the loss and the gradient."""
         self.now += await self._step()
@@ -498,8 +550,12 @@ class VirtualNode(EngineNode):
             raise ProgramError("the server has no data to compute gradients on")
         if self.step >= run.observer.limit:
             run.over = True
+            if run.observer.by_rounds and self.now <= run.deadline:
+                run.observer.complete = True  # the others can end no round without it
+                run.stop_at(self.now)
             yield  # for ever
         alone = self._joined_step <= self._paused_at or self.workers == 1
+        alone = alone and run.parked is None  # there a mean follows soon
         self._paused_at = self.step
         self._pause_at = min(self.step + run.observer.every, run.observer.limit)
         if alone:
@@ -518,7 +574,7 @@ class VirtualNode(EngineNode):
             self.handle = handle
             handle.waiting.append(self)
             yield
-            self.handle = None
+            handle, self.handle = self.handle, None  # a later one, if it was parked meanwhile
         done = handle.done
         if handle.ahead is not None:
             done -= handle.ahead[self.rank]

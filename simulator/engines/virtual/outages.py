@@ -15,7 +15,7 @@ After a change run tests/engines/test_crashes.py.
 
 import types
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from math import inf, nan
 from typing import Any
 
@@ -58,6 +58,7 @@ class Outages:
         self.gone_since: float | None = None
         self.why: Why | None = None
         self.abrupt = True
+        self._idle: Iterator[float] | None = None  # its compute times, while it is not selected
         self._round = -1  # collectives that it had joined when it last began a step
         self._sat_out: dict[float, Why] = {}  # why, by the start of an outage that is no crash
         self.joined_at = self._step_began = self._crashed = 0.0
@@ -124,15 +125,21 @@ class Outages:
     async def takes(self, work: float) -> float:
         """Return the seconds that `work` seconds at full speed take, with outages and repeats."""
         now = self._step_began = self._node.now
+        # a client that drops out of a round is out of all of it
+        resumed = self._run.recovery.sampled is not None and self._round == self._node.collectives
         why = self._sits_out(now)
         if self.down_since is not None:
-            if why or self.calendar.next(now)[0] <= now:
+            sampled = self._run.recovery.sampled is not None
+            if why and not resumed and self._idle is None and sampled:
+                self._idle = self._node.rest(work)
+            if why or resumed or self.calendar.next(now)[0] <= now:
                 self._final_attempt = self._seconds_for(now, work)
                 return self._final_attempt
-            self._rejoin()
+            work = self._rejoin(work)
         if not self._run.program.averages:
             self.shared = self.computed  # it saves every step, as no other node has a copy
-        return await self._through_crashes(work, why)
+        late: float = self._node.now - now  # for the model
+        return late + await self._through_crashes(work, why)
 
     def _sits_out(self, now: float) -> Why | None:
         """Return why it takes no part in its next collective, if a rule says so.
@@ -184,6 +191,8 @@ class Outages:
                 self._sat_out[crash] = why
             if run.recovery.presence.goes_on_without(self._node, crash, back, why):
                 self._go_down(since, crash, why, abrupt)
+                if not abrupt and run.recovery.sampled is not None:
+                    self._idle = self._node.rest(work)
                 self._final_attempt = 0.0
                 return crash - begun
             if back == inf:
@@ -312,8 +321,19 @@ class Outages:
         self._crashed = since
         self._own_source = self._node.replace_source(_zero_gradient, _zero_loss_and_gradient)
 
-    def _rejoin(self) -> None:
-        """Come back, with the parameters of the others."""
+    def park(self) -> None:
+        """Sit out as a client that is not selected, from now on."""
+        if self.down_since is None:
+            self._go_down(self._node.now, self._node.now, Why.UNSELECTED, False)
+            self._sat_out[self._node.now] = Why.UNSELECTED
+        if self._idle is None:
+            self._idle = self._node.rest()
+
+    def _rejoin(self, work: float) -> float:
+        """Come back, with the parameters of the others; return the work of the step that begins.
+
+        A client that was not selected gets them first; it has drawn no step since.
+        """
         assert self.down_since is not None
         now = self._node.now
         if self.why is None:
@@ -321,7 +341,11 @@ class Outages:
         self._be_down(self.down_since, now)
         self.down_since = None
         self._node.replace_source(*self._own_source)
+        if self._idle is not None:
+            work, self._idle = self._node.wake_up(self._idle), None
+            self._block_until(now, now + self._run.recovery.download(self._node.rank), ())
         self.shared = self.computed
+        return work
 
     def _gone(self, crash: float) -> None:
         self.gone_since = crash
@@ -398,7 +422,7 @@ class Outages:
         for start, end in self._booked:
             why = self._sat_out.get(start)
             if members is None:
-                found[why is not None] += end - start
+                found[int(why is not None)] += end - start
             else:
                 found += members.split(self._node.rank, start, end, left=why is not None)
         return found

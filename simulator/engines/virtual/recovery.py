@@ -13,13 +13,16 @@ After a change run tests/engines/test_crashes.py, test_membership.py and test_fl
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property, partial
 from math import ceil, inf
 from typing import Any, Protocol
 
 from paceline.simulator.cluster.failures import PATIENCE, Down, merged
 from paceline.simulator.cluster.membership import Members
 from paceline.simulator.engines.collective import Collective, Why
+from paceline.simulator.engines.sampling import Sampled, samples
 from paceline.simulator.engines.virtual.node import VirtualNode
+from paceline.simulator.network.mean_cost import message_cost
 from paceline.simulator.scenario.cluster import Recovery
 
 Team = list[int] | None
@@ -113,11 +116,18 @@ def rules(run: Any) -> list[Rule]:
     least, found = kept(settings, run.workers), list[Rule]()
     if members is not None:
         found.append(Leaving(members))
+    cluster = run.scenario.cluster
+    if samples(run.program, cluster.sampling):
+        found.append(Sampled(cluster, cluster.sampling, run.seed, partial(_away, run)))
     if settings.policy == "quorum":
         found.append(Quorum(least, settings.grace))
     elif settings.backups:
         found.append(Backup(least))
     return found
+
+
+def _away(run: Any, rank: int, time: float) -> bool:
+    return bool(run.calendars) and run.calendars[rank].next(time)[0] <= time
 
 
 class Presence:
@@ -152,6 +162,7 @@ class Presence:
             back == inf
             or why is not None
             or self._least > 1
+            or run.recovery.sampled is not None  # a round without anyone is one without effect
             or any(run.calendars[each.rank].next(crash)[0] > crash for each in up)
         )
 
@@ -162,11 +173,10 @@ class Presence:
         for rank, outages in enumerate(run.outages[: run.workers]):
             if outages.down_since is not None and rank not in arrivals:
                 noticed = max(noticed, outages.down_since + self._timeout * outages.abrupt)
-        while team and run.calendars:
-            begins = max(noticed, *(arrivals[rank] for rank in team))
-            downs = ((run.calendars[rank].next(arrivals[rank])[0], rank) for rank in team)
-            crash, rank = min((each for each in downs if self.skips(*each[::-1])), default=(inf, 0))
-            if crash >= begins:
+        calendars = run.calendars
+        downs = ((calendars[rank].next(arrivals[rank])[0], rank) for rank in calendars and team)
+        for crash, rank in sorted(each for each in downs if self.skips(*each[::-1])):
+            if crash >= max(noticed, *(arrivals[rank] for rank in team)):
                 break
             team.remove(rank)
             noticed = max(noticed, crash + self._timeout)
@@ -216,17 +226,21 @@ class Presence:
 
 class Participation:
     """Who takes part in the collectives of one run. `dropped`: contributions that were left out;
-    `kept`: workers that a mean waits for; `abandons_phases`: whether those who are late for one
-    drop all that they have done for it, not just their last step.
+    `kept`: workers that a mean waits for; `sampled`: the rule that selects clients, if any;
+    `abandons_phases`: whether those who are late for one drop all that they have done for it, not
+    just their last step.
     """
 
     def __init__(self, run: Any) -> None:
         settings = run.scenario.recovery
         self._run, self.presence, self.rules = run, Presence(run, settings), rules(run)
-        self.kept = kept(settings, run.workers)
-        self.abandons_phases = settings.policy == "quorum"
+        chosen = (rule for rule in self.rules if isinstance(rule, Sampled))
+        self.sampled = next(chosen, None)
+        self.kept = self.sampled.wanted if self.sampled else kept(settings, run.workers)
+        self.abandons_phases = settings.policy == "quorum" or self.sampled is not None
         self.dropped = 0
         self._most_restarts = 0, ""  # of one collective, and its name
+        self._downloads: dict[int, float] = {}
 
     def team(self, collective: Collective) -> Team:
         """Return the workers that a collective takes; set when it begins, and who came last."""
@@ -351,3 +365,18 @@ class Participation:
     def sits_out(self, rank: int, index: int, at: float) -> Why | None:
         """Return why a worker takes no part in its next collective, by the rules; None: it does."""
         return next((each.why for each in self.rules if each.sits_out(rank, index, at)), None)
+
+    def download(self, rank: int) -> float:
+        """Return the seconds that a client needs to get the model, once it is selected again.
+
+        From the server, where means go through one, else as those who join a cluster get it.
+        """
+        if rank not in self._downloads:
+            served = self._run.scenario.network.collective == "server"
+            sent = self._message_cost(self._run.workers if served else int(rank == 0), rank)
+            self._downloads[rank] = sent.transmission + sent.latency
+        return self._downloads[rank]
+
+    @cached_property
+    def _message_cost(self) -> Any:
+        return message_cost(self._run.scenario)

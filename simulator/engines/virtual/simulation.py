@@ -39,8 +39,10 @@ from paceline.simulator.cluster.prices import worker_prices
 from paceline.simulator.cluster.workers import shares_devices
 from paceline.simulator.engines import payloads
 from paceline.simulator.engines.collective import ABSENT, Collective, GradientPiece
-from paceline.simulator.engines.observer import Observer
+from paceline.simulator.engines.node import compare
+from paceline.simulator.engines.observer import Observer, RoundObserver
 from paceline.simulator.engines.overheads import EffectCosts
+from paceline.simulator.engines.sampling import Parked, parks
 from paceline.simulator.engines.tolerances import deadline
 from paceline.simulator.engines.virtual import checkpoints
 from paceline.simulator.engines.virtual.agenda import LAST, Agenda
@@ -52,6 +54,7 @@ from paceline.simulator.errors import DeadlockError
 from paceline.simulator.objectives import build
 from paceline.simulator.programs import Program
 from paceline.simulator.programs.effects import ANY, Payload
+from paceline.simulator.programs.pieces.schedule import paced
 from paceline.simulator.results.run import Spans
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
@@ -75,9 +78,9 @@ class Simulation:
         "_last_completion", "_stalled_since", "agenda", "answer", "availability", "background",
         "calendars", "deadline", "events", "guard", "host", "in_flight", "inbox_bytes", "label",
         "lines", "meter", "nodes", "objective", "observer", "open_collectives", "outages",
-        "over", "program", "ready", "recovery", "scenario", "seed", "sent", "spans", "staleness",
-        "stall", "traffic", "transport", "undelivered", "unfinished", "whole_bytes", "work_left",
-        "workers",
+        "over", "parked", "program", "ready", "recovery", "scenario", "seed", "sent", "spans",
+        "staleness", "stall", "traffic", "transport", "undelivered", "unfinished", "whole_bytes",
+        "work_left", "workers",
     )  # fmt: skip
 
     def __init__(  # noqa: PLR0913, PLR0917 - what is run, and beside what
@@ -113,16 +116,23 @@ class Simulation:
         self.work_left = self.over = False
         self.deadline: float = deadline(scenario) if host is None else host.deadline
         self.open_collectives: dict[int, Collective] = {}
+        rule, given = self.recovery.sampled, algorithm.parameters
+        parking = rule is not None and parks(program, given, self.objective.start)
+        self.parked = Parked(self, rule) if rule is not None and parking else None
         self.guard = payloads.Guard()
         self.unfinished: list[str] = []
         self.stall = ""
         self._stalled_since = self._last_completion = 0.0
 
         totals, completed = self.traffic.totals, self._completion_time
-        self.observer = Observer(
+        by_rounds = paced(algorithm.parameters) and program.server is None
+        self.observer: Observer = (RoundObserver if by_rounds else Observer)(
             program, scenario, self.objective, totals, self.deadline, completed, self._discount()
         )
         self.nodes = [self.make(rank) for rank in range(self.workers + bool(program.server))]
+        if self.parked is not None:
+            self.observer.look_no_finer(algorithm.parameters["tau"](1) if "tau" in given else 1)
+        compare(self.nodes, scenario, self.objective, algorithm.parameters)
         watched = self.nodes[self.workers :] or self.nodes[:]
         costs = EffectCosts(scenario)
         for node, durations in zip(self.nodes, self._durations(), strict=False):
@@ -212,8 +222,10 @@ class Simulation:
         if not (self.has_pending() or self.observer.complete or self.work_left):
             self.report_stall(self._deadlocked())
         end = self.end
+        behind = set() if self.parked is None else self.parked.ranks
         for node in self.nodes:
-            node.finish(min(node.now, end) if self._completed else end)
+            early = self._completed and node.rank not in behind
+            node.finish(min(node.now, end) if early else end)
         return self
 
     def has_pending(self) -> bool:
@@ -394,8 +406,10 @@ class Simulation:
     def _begin(self, collective: Collective) -> None:
         """Carry out a collective that all workers have joined."""
         del self.open_collectives[collective.index]
-        some = None if collective.kind == "gather" else 1  # the payloads of a mean are alike
-        self.transport.carry(collective, [self.meter(each) for each in collective.payloads[:some]])
+        some = collective.payloads
+        if collective.kind == "mean":  # the payloads of all who brought one are alike
+            some = [some[collective.last[0]]]
+        self.transport.carry(collective, [self.meter(each) for each in some])
 
     def complete(
         self,
@@ -408,11 +422,16 @@ class Simulation:
         if team is not None:
             self.recovery.settle(collective, team)
         collective.done = done
+        waiting = collective.waiting
+        if self.recovery.sampled is not None:
+            self.recovery.sampled.chosen(collective.index + 1, done)
+        if self.parked is not None:
+            waiting = self.parked.release(collective, done)
         collective.payloads.clear()
         if collective.ahead is None:
-            release(done, collective.waiting)
+            release(done, waiting)
         else:
-            for node in collective.waiting:
+            for node in waiting:
                 release(collective.reaches(node.rank), [node])
         for rank, step, following, value in collective.followers:
             there = collective.reaches(rank)

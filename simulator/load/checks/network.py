@@ -32,7 +32,7 @@ def network_problems(scenario: Scenario, programs: Mapping[str, Program]) -> Ite
 
 def _settings(scenario: Scenario) -> Iterator[Problem]:
     network = scenario.network
-    given = COLLECTIVES[network.collective].messages is None
+    given = network.collective == "given"
     if given and network.duration is None:
         yield Problem(
             ("network", "collective"),

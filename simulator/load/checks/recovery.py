@@ -50,6 +50,12 @@ def _policy(scenario: Scenario, recovery: Recovery, used: set[str]) -> Iterator[
         )
     if policy in ("restart", "quorum") and recovery.backup:
         yield "backup", f'not with policy = "{policy}"; remove one of them'
+    if scenario.cluster.sampling is not None and (recovery.backups or policy == "quorum"):
+        yield (
+            "backup" if recovery.backups else "policy",
+            "leaves out the slowest beside cluster.sampling, which does so itself; write its over "
+            "and deadline, and remove it",
+        )
     if policy == "restart" and recovery.checkpoint is None:
         yield (
             "policy",

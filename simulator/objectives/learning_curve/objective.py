@@ -232,7 +232,9 @@ def expect(
     """
     spec = scenario.objective
     assert isinstance(spec, LearningCurve)
-    known, workers, steps = baseline(spec), scenario.cluster.workers, length(scenario)
+    cluster = scenario.cluster
+    workers = cluster.participants if program.rounds else cluster.workers
+    known, steps = baseline(spec), length(scenario)
     tokens = steps * workers * spec.tokens
     critical = _critical(spec, tokens)
     bare = Expected(

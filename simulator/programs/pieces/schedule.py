@@ -4,8 +4,8 @@ A plain number is a constant schedule.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable
-from math import pi, sin
+from collections.abc import Callable, Mapping
+from math import inf, pi, sin
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -13,11 +13,16 @@ from pydantic import (
     BeforeValidator,
     Field,
     InstanceOf,
+    TypeAdapter,
     WithJsonSchema,
     model_validator,
 )
 
-from paceline.simulator.programs.pieces.piece import Kinds, Number, piece
+from paceline.simulator.inputs.units import Seconds
+from paceline.simulator.programs.effects import Node
+from paceline.simulator.programs.pieces.piece import Kinds, Number, TomlSchema, piece
+
+ROUNDED = 1e-9  # by which sums of times may be off
 
 
 def _ascending(at: tuple[int, ...]) -> tuple[int, ...]:
@@ -203,6 +208,63 @@ class Period:
         return max(1, -int(-self.schedule(step) // 1))
 
 
+class OwnPeriod:
+    """A period of each worker's own: `phase` makes it for one local phase.
+
+    Workers then take different numbers of steps between two averages.
+    """
+
+    __slots__ = ()
+
+    def __call__(self, step: int) -> int:
+        """Refuse: it is unknown before the phase begins."""
+        raise NotImplementedError
+
+    def phase(self, me: Node) -> Callable[[int], float]:
+        """Return the period in steps, as a function of the step, of a phase that begins now."""
+        raise NotImplementedError
+
+
+@piece
+class EveryTime(OwnPeriod):
+    """A local phase ends with the first step that ends `every` seconds or more after it began."""
+
+    every: Annotated[Seconds, Field(gt=0, description="time from the start of a phase to its end")]
+
+    def phase(self, me: Node) -> Callable[[int], float]:
+        """Look at the worker's clock after each step."""
+        end = me.clock() + self.every * (1 - ROUNDED)
+        return lambda step: 0 if me.clock() >= end else inf
+
+
+@piece
+class OfSlowest(OwnPeriod):
+    """Equal time per round: the slowest worker takes `slowest` steps, others what fits into that.
+
+    By the expected time of a step, so that a worker with bad luck still makes the others wait.
+    """
+
+    slowest: Annotated[StepCount, Field(description="steps that the slowest worker takes")]
+
+    def phase(self, me: Node) -> Callable[[int], float]:
+        """Return the whole steps that fit."""
+        return FixedPeriod(int(self.slowest * me.pace * (1 + ROUNDED)))
+
+
+OWN_PERIODS = {"every": EveryTime, "slowest": OfSlowest}
+
+
+def paced(parameters: Mapping[str, Any]) -> bool:
+    """Tell whether workers with these parameters have periods of their own."""
+    return any(isinstance(each, OwnPeriod) for each in parameters.values())
+
+
+def _period(value: Any) -> Any:
+    """Read a period of a worker's own; return any other value as it is."""
+    kinds = [kind for key, kind in OWN_PERIODS.items() if isinstance(value, dict) and key in value]
+    return TypeAdapter(kinds[0]).validate_python(value) if kinds else value
+
+
 def _schedule(value: Any) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return ConstantSchedule(value)
@@ -250,6 +312,10 @@ Rate = Annotated[
     BeforeValidator(_rate),
     WithJsonSchema({"anyOf": [_NUMBER, _TABLE], "description": "a learning rate, or its schedule"}),
 ]
+_OWN = [TypeAdapter(kind).json_schema(schema_generator=TomlSchema) for kind in OWN_PERIODS.values()]
 PeriodOfSteps = Annotated[
-    Callable[[int], int], whole(Period, "communication period", "step"), WHOLE
+    Callable[[int], int],
+    whole(Period, "communication period", "step"),
+    BeforeValidator(_period),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, *SCHEDULES.schemas, *_OWN]}),
 ]

@@ -13,6 +13,7 @@ from paceline.simulator.programs.effects import Vector
 from paceline.simulator.programs.pieces.piece import Kinds, Number, piece
 
 State = Any
+TINY = 1e-30  # keeps 0 / 0 out of a sign
 Share = Annotated[Number, Field(ge=0, lt=1, description="share of the buffer that is kept")]
 
 
@@ -103,8 +104,81 @@ class AdamW:
         return direction, (first, second, steps)
 
 
+@piece
+class FedAdam:
+    """A server's adaptive step (Reddi et al., arXiv 2003.00295, algorithm 2).
+
+    The direction is m / (sqrt(v) + epsilon), m being the first moment, without correction of bias.
+    """
+
+    beta1: Annotated[Share, Field(description="share of the first moment that is kept")] = 0.9
+    beta2: Annotated[Share, Field(description="share of the second moment that is kept")] = 0.99
+    epsilon: Annotated[Number, Field(gt=0, description="tau of the paper: added to the root")] = (
+        1e-3
+    )
+    kind: Literal["fedadam"] = "fedadam"
+
+    def init(self, x: Vector) -> State:
+        """The first moment zero, the second the square of `epsilon`, as the paper starts them."""
+        return 0.0 * x, 0.0 * x + self.epsilon**2
+
+    def update(self, gradient: Vector, state: State, x: Vector) -> tuple[Vector, State]:
+        """The first moment, by the root of the second."""
+        first = self.beta1 * state[0] + (1 - self.beta1) * gradient
+        second = self.second(state[1], gradient * gradient)
+        return first / (second**0.5 + self.epsilon), (first, second)
+
+    def second(self, before: Vector, square: Vector) -> Vector:
+        """Return the next second moment: an exponential mean."""
+        return self.beta2 * before + (1 - self.beta2) * square
+
+
+@piece
+class FedYogi(FedAdam):
+    """As FedAdam, but the second moment moves by no more than the gradient's square."""
+
+    kind: Literal["fedyogi"] = "fedyogi"  # type: ignore[assignment]
+
+    def second(self, before: Vector, square: Vector) -> Vector:
+        """Return the next second moment, without a sign function: |v - g^2| is a root here."""
+        away = before - square
+        return before - (1 - self.beta2) * square * (away / ((away * away) ** 0.5 + TINY))
+
+
+@piece
+class FedAdagrad(FedAdam):
+    """As FedAdam, but the second moment is the sum of all squares."""
+
+    kind: Literal["fedadagrad"] = "fedadagrad"  # type: ignore[assignment]
+
+    def second(self, before: Vector, square: Vector) -> Vector:
+        """Return the next second moment."""
+        return before + square
+
+
+@piece
+class Proximal:
+    """FedProx's term mu/2 |x - anchor|^2, beside another transform (Li et al., arXiv 1812.06127).
+
+    The anchor is where the state was made: programs make it anew for each round.
+    """
+
+    mu: float
+    inner: Any
+
+    def init(self, x: Vector) -> State:
+        """The anchor, and the inner state."""
+        return x, self.inner.init(x)
+
+    def update(self, gradient: Vector, state: State, x: Vector) -> tuple[Vector, State]:
+        """The inner direction of the gradient with the pull back to the anchor."""
+        anchor, own = state
+        direction, own = self.inner.update(gradient + self.mu * (x - anchor), own, x)
+        return direction, (anchor, own)
+
+
 _FRACTION = {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
-TRANSFORMS = Kinds(Identity, Momentum, Nesterov, AdamW)
+TRANSFORMS = Kinds(Identity, Momentum, Nesterov, AdamW, FedAdam, FedYogi, FedAdagrad)
 
 
 def _transform(value: Any) -> Any:

@@ -1,0 +1,123 @@
+"""Sampling of clients: whom each round selects, and whose results its mean takes.
+
+Rounds follow Bonawitz et al., "Towards Federated Learning at Scale", MLSys 2019 (arXiv 1902.01046,
+section 2.2): more clients are selected than wanted, the mean takes the first that report, and a
+deadline ends the wait for the others.
+"""
+
+from collections.abc import Callable, Mapping
+from itertools import islice
+from math import ceil, inf
+from typing import Any
+
+from paceline.simulator.distributions.random_streams import Purpose, generator
+from paceline.simulator.engines.collective import Collective, Why
+from paceline.simulator.programs import Program
+from paceline.simulator.programs.pieces.schedule import FixedPeriod
+from paceline.simulator.scenario.cluster import Cluster, Sampling
+
+
+def samples(program: Program, sampling: Sampling | None) -> bool:
+    """Tell whether a program's rounds select clients."""
+    return sampling is not None and program.rounds
+
+
+class Sampled:
+    """The rule by which rounds leave out clients; `wanted`: how many results a mean takes.
+
+    A round is one collective. Its draw depends on the seed and its number alone; by availability it
+    passes over those who are away when the round begins. `away`: tells that of a client.
+    """
+
+    why = Why.UNSELECTED
+
+    def __init__(
+        self, cluster: Cluster, settings: Sampling, seed: int, away: Callable[[int, float], bool]
+    ) -> None:
+        self._workers, self._seed, self._away = cluster.workers, seed, away
+        self.wanted, workers = cluster.participants, cluster.workers
+        self._asked = min(workers, ceil(self.wanted * settings.over - 1e-9))
+        self._present = settings.by == "availability"
+        self._patience = inf if settings.deadline is None else settings.deadline
+        self._chosen: dict[int, frozenset[int]] = {}
+        self._began = 0.0
+
+    def chosen(self, index: int, at: float) -> frozenset[int]:
+        """Return the clients of a round, drawn when it is first asked, as the last one ends."""
+        if index not in self._chosen:
+            order = generator(self._seed, Purpose.SAMPLING, index).permutation(self._workers)
+            ranks = (int(rank) for rank in order)
+            if self._present:
+                ranks = (rank for rank in ranks if not self._away(rank, at))
+            self._chosen[index] = frozenset(islice(ranks, self._asked))
+            self._chosen.pop(index - 2, None)
+            self._began = at
+        return self._chosen[index]
+
+    def sits_out(self, rank: int, index: int, at: float) -> bool:
+        """Whether a client is not selected in a round."""
+        return rank not in self.chosen(index, at)
+
+    def narrow(self, team: list[int], arrivals: Mapping[int, float], begins: float) -> float:
+        """Keep the first results that are wanted, as far as they come before the deadline.
+
+        One at least: with none there in time, the mean waits for the first.
+        """
+        first = sorted(team, key=lambda rank: (arrivals[rank], rank))[: self.wanted]
+        enough, due = len(first) == self.wanted, self._began + self._patience
+        kept = [rank for rank in first if arrivals[rank] <= due] or first[:1]
+        team[:] = sorted(kept)
+        if len(kept) < len(first):
+            return due
+        return 0.0 if enough else min(begins, due)
+
+
+class Parked:
+    """Clients that wait to be selected, and take part in nothing until then: they cost no time.
+
+    In a run without vectors and with a fixed period all rounds are alike to a program, so that one
+    which has missed some is where it would be after each. `_going`: who joins the next collective.
+    """
+
+    def __init__(self, run: Any, rule: Sampled) -> None:
+        self._run, self._rule = run, rule
+        self._going = set(range(run.workers))
+        self._parked: dict[int, Any] = {}
+
+    @property
+    def ranks(self) -> set[int]:
+        """Ranks of those that are parked."""
+        return set(self._parked)
+
+    def release(self, collective: Collective, done: float) -> list[Any]:
+        """Return the nodes to resume at `done`, when a collective ends; park the others.
+
+        The last one to join never waits, and goes on by itself.
+        """
+        run, index, rule = self._run, collective.index, self._rule
+        following = rule.chosen(index + 1, done)
+        going = self._going.difference(node.rank for node in collective.waiting)
+        step = max(collective.joined)
+        released = []
+        for node in collective.waiting:
+            if node.rank in following:
+                released.append(node)
+            else:
+                node.park(collective)
+                self._parked[node.rank] = node
+        for node in [self._parked.pop(rank) for rank in following if rank in self._parked]:
+            node.skip_to(collective, step)
+            released.append(node)
+        self._going = going.union(node.rank for node in released)
+        coming = Collective(index + 1, collective.kind, run.workers, run.guard)
+        coming.missing = len(self._going)
+        coming.payloads = [collective.payloads[collective.last[0]]] * run.workers  # left out
+        run.open_collectives[index + 1] = coming
+        run.observer.watch(len(self._going))
+        return released
+
+
+def parks(program: Program, parameters: Mapping[str, Any], start: Any) -> bool:
+    """Tell whether a run's clients may be parked."""
+    fixed = all(isinstance(each, FixedPeriod) for key, each in parameters.items() if key == "tau")
+    return program.family == "blocking" and isinstance(start, complex) and fixed

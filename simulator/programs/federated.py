@@ -1,0 +1,121 @@
+"""Federated learning: clients train on data of their own, and a round combines their models."""
+
+from typing import Annotated, Literal
+
+from paceline.simulator.programs.codecs.codec import Raw
+from paceline.simulator.programs.effects import Node, Payload, Vector
+from paceline.simulator.programs.local import (
+    Codec,
+    LearningRate,
+    LocalMomentum,
+    OuterRate,
+    OuterTransform,
+    Tau,
+    descend,
+    rounds,
+)
+from paceline.simulator.programs.pieces.transform import Identity, Proximal, Transform
+from paceline.simulator.programs.program import Program, doc
+
+Mu = Annotated[
+    float, doc("FedProx's pull towards the model with which the round began; 0 is none", ge=0)
+]
+
+
+def proximal(mu: float, momentum: LocalMomentum) -> Transform:
+    """Return the transform of local steps with FedProx's term; at 0 there is none."""
+    return Proximal(mu, momentum) if mu else momentum
+
+
+async def fedavg(
+    me: Node,
+    *,
+    lr: LearningRate,
+    momentum: LocalMomentum = Identity(),
+    mu: Mu = 0.0,
+    tau: Tau,
+    outer: OuterTransform = Identity(),
+    outer_lr: OuterRate = 1.0,
+    codec: Codec = Raw(),
+) -> None:
+    """FedAvg: tau local steps, then the mean of the displacements, weighted by samples."""
+    inner = proximal(mu, momentum)
+    await rounds(
+        me, lr, inner, tau, outer, outer_lr, codec,
+        restart=lambda x, state: inner.init(x), samples=me.samples,
+    )  # fmt: skip
+
+
+async def report(
+    me: Node,
+    *,
+    lr: LearningRate,
+    momentum: LocalMomentum = Identity(),
+    mu: Mu = 0.0,
+    tau: Tau,
+    codec: Codec = Raw(),
+) -> None:
+    """Train for tau local steps; send the displacement, and go on from the server's answer."""
+    channel, inner = codec.open(me), proximal(mu, momentum)
+    x, k, weight = me.start, 0, me.samples
+    while True:
+        anchor, before = x, k
+        x, _, k = await descend(me, x, inner.init(x), k + 1, lr, inner, tau)
+        away, steps = anchor - x, float(k - before)
+        own = (away, steps) if weight is None else (weight * away, steps, weight)
+        x = await channel.request(me.server, own)
+
+
+async def fedbuff_server(
+    me: Node,
+    *,
+    buffer: Annotated[int, doc("displacements per update (K)", ge=1)],
+    staleness: Annotated[
+        Literal["root", "none"],
+        doc("weight of one s updates late: 1 / sqrt(1 + s), or 1 for all"),
+    ] = "root",
+    outer: OuterTransform = Identity(),
+    outer_lr: OuterRate = 1.0,
+    codec: Codec = Raw(),
+) -> None:
+    """FedBuff: an update for every K displacements that have come, however late."""
+    channel = codec.open(me)
+    x = me.start
+    v, updates, held, waiting = outer.init(x), 0, list[tuple[int, Payload]](), list[int]()
+    had = [0] * me.workers  # the update that each client trains from
+    while True:
+        client, (away, steps, *weight) = await channel.receive()
+        me.count(int(steps))
+        late = (1 + updates - had[client]) ** -0.5 if staleness == "root" else 1.0
+        held.append((client, (late * away, *weight)))
+        waiting.append(client)
+        due = len(held) >= min(buffer, me.workers)
+        if due:
+            me.work(me.apply_seconds)
+            step, v = outer.update(_mean(held), v, x)
+            x = x - outer_lr * step
+            held, updates = [], updates + 1
+            me.mark(x)
+        for each in [each for each in waiting if had[each] < updates]:
+            waiting.remove(each)  # training again from the same model would say nothing new
+            had[each] = updates
+            me.send(each, x)
+
+
+def _mean(held: list[tuple[int, Payload]]) -> Vector:
+    """Return the mean of displacements by their weights, added in order of rank."""
+    first, *others = [own for _, own in sorted(held, key=lambda each: each[0])]
+    for each in others:
+        first = tuple(total + part for total, part in zip(first, each, strict=True))
+    total, *weight = (each / len(held) for each in first)
+    return total / weight[0] if weight else total
+
+
+PROGRAMS = (
+    Program(
+        "fedavg", fedavg, "McMahan et al., arXiv 1602.05629, algorithm 1", linear=True, rounds=True
+    ),
+    Program(
+        "fedbuff", report, "Nguyen et al., arXiv 2106.06639, algorithm 1", server=fedbuff_server
+    ),
+)

@@ -1,0 +1,148 @@
+"""Sampling of clients, the federated programs, and periods of each worker's own."""
+
+import numpy as np
+import pytest
+
+from paceline.simulator.engines.dispatch import run_seeds
+from paceline.simulator.engines.virtual import simulation
+from paceline.simulator.errors import InputError
+from paceline.simulator.objectives.build import build
+from tests.helpers.worlds import DIGITS, EXPONENTIAL, FREE, QUADRATIC, RING, play, scenario
+
+PLAIN = {"tau": 3, "momentum": 0.9}
+UNEVEN = DIGITS | {"partition": {"dirichlet": 0.3}}
+
+
+def run(algorithm, engine="virtual", **tables):
+    world = scenario(algorithm, **tables)
+    return run_seeds(world, world.algorithm[0], [1], engine=engine)[0]
+
+
+def last(algorithm, **tables):
+    marks = play("virtual", scenario(algorithm, steps=12, **tables), seed=1).marks
+    return marks[-1][-1]
+
+
+@pytest.mark.parametrize("objective", [QUADRATIC, DIGITS], ids=lambda table: table["kind"])
+def test_fedavg_with_all_clients_is_local_sgd(objective):
+    tables = {"objective": objective, "compute": EXPONENTIAL, "network": RING}
+    local, fed = (run({"name": name, **PLAIN}, **tables) for name in ("local-sgd", "fedavg"))
+    assert local.curve == fed.curve or np.array_equal(
+        [*local.curve.values()], [*fed.curve.values()], equal_nan=True
+    )
+
+
+@pytest.mark.parametrize("objective", [QUADRATIC, UNEVEN], ids=["even", "uneven"])
+@pytest.mark.parametrize("compute", ["1 s", EXPONENTIAL], ids=["alike", "random"])
+def test_fedbuff_that_waits_for_all_is_fedavg(objective, compute):
+    tables = {"objective": objective, "workers": 4, "compute": compute}
+    outer = {"outer": "fedadam", "outer_lr": 0.1, "mu": 0.1}
+    ours = last({"name": "fedbuff", "buffer": 4, **PLAIN, **outer}, **tables)
+    assert np.array_equal(ours, last({"name": "fedavg", **PLAIN, **outer}, **tables))
+
+
+def test_a_proximal_term_of_nothing_changes_nothing():
+    none, zero, some = (
+        last({"name": "fedavg", **PLAIN, **mu}, objective=DIGITS)
+        for mu in ({}, {"mu": 0.0}, {"mu": 0.5})
+    )
+    assert np.array_equal(none, zero)
+    assert not np.array_equal(none, some)
+
+
+def test_uneven_shards_weigh_by_their_samples():
+    world = scenario({"name": "fedavg", "tau": 1}, objective=UNEVEN, workers=4, steps=1)
+    goal = build(world, world.algorithm[0], 1)
+    sizes = np.array([len(share) for share in goal.shares])
+    assert sizes.min() < sizes.max()
+    gradients = [goal.source(rank).gradient(goal.start) for rank in range(4)]
+    expected = goal.start - 0.1 * (sizes @ np.array(gradients)) / sizes.sum()
+    for interpreter in ("virtual", "lockstep"):
+        found = play(interpreter, world, seed=1).marks[0][-1]
+        assert np.allclose(found, expected, rtol=1e-12)
+    algorithm = {"name": "fedavg", "tau": 3}
+    runs = [run(algorithm, engine, objective=UNEVEN) for engine in ("virtual", "batched")]
+    assert runs[0].curve["loss"] == runs[1].curve["loss"]
+    assert runs[1].engine == "batched"
+
+
+# Sampling
+
+
+@pytest.mark.parametrize(("wanted", "selected"), [(1, 4), (3, 9), (5, 5)])
+def test_a_round_lasts_as_long_as_the_last_wanted_of_those_selected(wanted, selected):
+    """The k-th smallest of n exponential times: the sum of 1 / (n - i) over i < k."""
+    sampling = {"clients": wanted, "over": selected / wanted}
+    steps = 4000
+    found = run(
+        {"name": "ssgd"}, workers=20, compute=EXPONENTIAL, network=FREE, steps=steps,
+        cluster={"sampling": sampling},
+    )  # fmt: skip
+    expected = sum(1 / (selected - each) for each in range(wanted))
+    deviation = sum(1 / (selected - each) ** 2 for each in range(wanted)) ** 0.5
+    assert found.duration / steps == pytest.approx(expected, abs=4 * deviation / steps**0.5)
+
+
+TROUBLED = {
+    "all are there": {},
+    "some crash": {"failures": {"between": "30 s", "repair": "9 s"}},
+    "some are away": {
+        "membership": {
+            "present": {"dist": "exponential", "mean": "90 s"},
+            "absent": {"dist": "exponential", "mean": "30 s"},
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("where", TROUBLED)
+@pytest.mark.parametrize("name", ["fedavg", "diloco"])
+def test_clients_that_are_parked_change_no_number(where, name, monkeypatch):
+    """Which `parks` allows in runs without vectors; with them no client is parked."""
+    sampling = {"clients": 6, "over": 1.5, "deadline": "12 s", "by": "availability"}
+    tables = {
+        "cluster": {"sampling": sampling, **TROUBLED[where]}, "workers": 30, "network": RING,
+        "compute": EXPONENTIAL, "steps": None, "recovery": {"policy": "shrink"},
+        "run": {"duration": "300 s", "evaluate_every": 5},
+    }  # fmt: skip
+    algorithm = {"name": name, "tau": 5}
+    parked = run(algorithm, **tables)
+    monkeypatch.setattr(simulation, "parks", lambda *_: False)
+    other = run(algorithm, **tables)
+    assert parked.curve["step"] == other.curve["step"]
+    assert parked.curve["time"] == pytest.approx(other.curve["time"], rel=1e-9)
+    assert parked.links == other.links
+    for kind, seconds in parked.workers.items():
+        assert seconds == pytest.approx(other.workers[kind], abs=1e-6), kind
+    spent = np.sum([*parked.workers.values()], axis=0)
+    assert spent == pytest.approx(np.full(30, 300.0), rel=1e-9)
+
+
+def test_sampling_says_whom_it_does_not_concern():
+    found = run({"name": "asgd"}, cluster={"sampling": {"share": 0.5}})
+    assert any("cluster.sampling has no effect on asgd" in note for note in found.notes)
+    with pytest.raises(InputError, match="one of the two"):
+        scenario({"name": "ssgd"}, cluster={"sampling": {"share": 0.5, "clients": 2}})
+
+
+# Periods of each worker's own
+
+FAST = {"group": [{"name": "fast", "workers": 2, "compute": "0.3 s"}]}
+
+
+@pytest.mark.parametrize("tau", [{"every": "3 s"}, {"slowest": 3}], ids=str)
+@pytest.mark.parametrize("name", ["local-sgd", "fedavg", "diloco", "delayed-diloco"])
+def test_equal_time_per_round(name, tau):
+    """Of four workers two take 0.3 s a step, and ten steps in the time of three of the others."""
+    found = run({"name": name, "tau": tau}, cluster=FAST, objective=QUADRATIC, steps=50)
+    assert found.curve["tau"][1:] == [6.5] * 5
+    assert found.curve["step"] == [0, 6.5, 13, 19.5, 26, 32.5]
+    assert found.curve["time"] == pytest.approx([0, 3, 6, 9, 12, 15])
+
+
+def test_a_period_by_time_is_one_of_steps_where_all_are_as_fast():
+    tables = {"objective": QUADRATIC, "steps": 12}
+    timed, counted = (
+        run({"name": "local-sgd", "tau": tau}, **tables) for tau in ({"every": "3 s"}, 3)
+    )
+    assert timed.curve["loss"] == counted.curve["loss"][::3]
