@@ -267,7 +267,8 @@ def test_crashes_and_checkpoints_are_counted_in_words() -> None:
     sentence = found.algorithms[0]["bottleneck"]
     assert re.search(r"goes to failures: .*, down or saving checkpoints \d+ %; 1 crash", sentence)
     lost = {"crashes": 1.0, "recovery_seconds": None, "dropped": 0, "server_down_seconds": 9.0}
-    line = usage.of_failures("asgd", lost, {"lost": 0.0, "down": -1e-17})
+    spent = {"breakdown": {"lost": 0.0, "down": -1e-17}, "goodput": {"mean": 1.0}}
+    line = usage.of_failures({"label": "asgd", "failures": lost, **spent})
     assert line == "asgd: 1 crash; lost 0 %, down 0 % of the time; goodput 100 %; " + (
         "the server down for 9.00 s."
     )
@@ -374,7 +375,10 @@ def test_lost_time_is_in_the_table_and_in_a_line_of_its_own() -> None:
     assert row["failures"]["goodput"] == pytest.approx(
         np.mean([run.failures["goodput"] for run in found.runs if run.failures])
     )
-    good = 1 - row["breakdown"]["lost"] - row["breakdown"]["down"]
+    good = row["goodput"]["mean"]
+    shares = [run.seconds["compute"] / sum(run.seconds.values()) for run in found.runs]
+    assert good == pytest.approx(np.mean(shares))
+    assert sum(row["goodput"]["lost"].values()) == pytest.approx(1 - good)
     assert f"; goodput {100 * good:.0f} %; " in line
     quiet = result(world(SSGD))
     assert quiet.failures == []
