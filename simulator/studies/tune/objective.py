@@ -151,7 +151,7 @@ class TuningObjective:
     def says(self) -> str:
         """The name of the value, for tables and axes."""
         if self.name == GOODPUT:
-            return "share of worker-time without use"
+            return "time without use"
         if self.target is None:
             return "time per step" if self.cap else f"loss {self.within}"
         return f"{'time' if self.name == 'time-to-loss' else 'cost'} to loss {self.target:g}"
@@ -159,7 +159,7 @@ class TuningObjective:
     def sentence(self, value: float) -> str:
         """Return a value in words."""
         if self.name == GOODPUT:
-            return f"goodput {100 * (1 - value):.1f} %"
+            return f"{self.show(value)} of the workers' time without use"
         if self.target is None:
             pace = f"{human(value)} per step"
             return pace if self.cap else f"loss {number(value)} {self.within}"
@@ -168,8 +168,8 @@ class TuningObjective:
 
     @property
     def unit(self) -> str:
-        """The unit of a value: "s", or for money its currency, or "" for a loss."""
-        kinds = {"time-to-loss": "s", PACE: "s", "cost-to-loss": self.currency}
+        """The unit of a value: "s", "%", or for money its currency, or "" for a loss."""
+        kinds = {"time-to-loss": "s", PACE: "s", GOODPUT: "%", "cost-to-loss": self.currency}
         return kinds.get(self.name, "")
 
     @property
