@@ -93,7 +93,7 @@ class TuningObjective:
             gap = beyond(run, scenario.algorithm[0].parameters.get("tau"), self.cap)
             value = seconds_per_step(run) if gap <= 1 and not run.stall else math.inf
         elif self.name == GOODPUT:
-            value = math.inf if run.stall else 1 - goodput(run)
+            value = math.inf if run.stall else 100 * (1 - goodput(run))
         elif self.target is None:
             assert self.deadline is not None
             curve, budget = run.curve, math.inf if self.budget is None else self.budget
@@ -159,7 +159,7 @@ class TuningObjective:
     def sentence(self, value: float) -> str:
         """Return a value in words."""
         if self.name == GOODPUT:
-            return f"{self.show(value)} of the workers' time without use"
+            return f"{self.show(value)} of the workers' time"
         if self.target is None:
             pace = f"{human(value)} per step"
             return pace if self.cap else f"loss {number(value)} {self.within}"
@@ -168,8 +168,8 @@ class TuningObjective:
 
     @property
     def unit(self) -> str:
-        """The unit of a value: "s", "%", or for money its currency, or "" for a loss."""
-        kinds = {"time-to-loss": "s", PACE: "s", GOODPUT: "%", "cost-to-loss": self.currency}
+        """The unit of a value: "s", "% lost", or for money its currency, or "" for a loss."""
+        kinds = {"time-to-loss": "s", PACE: "s", GOODPUT: "% lost", "cost-to-loss": self.currency}
         return kinds.get(self.name, "")
 
     @property
