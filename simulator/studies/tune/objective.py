@@ -121,7 +121,7 @@ class TuningObjective:
             value = run.curve["loss"][-1] if run.steps >= self.steps else math.inf
             value = math.inf if diverged(run) else value
         elif self.name == GOODPUT:
-            value = math.inf if run.stall else 1 - goodput(run)
+            value = math.inf if run.stall else 100 * (1 - goodput(run))
         elif self.target is None:
             assert self.deadline is not None
             curve, budget = run.curve, math.inf if self.budget is None else self.budget
@@ -192,7 +192,7 @@ class TuningObjective:
     def says(self) -> str:
         """The name of the value, for tables and axes."""
         if self.name == GOODPUT:
-            return "share of worker-time without use"
+            return "time without use"
         if self.target is None:
             return "time per step" if self.cap else f"loss {self.within}"
         return f"{'time' if self.name == 'time-to-loss' else 'cost'} to loss {self.target:g}"
@@ -200,7 +200,7 @@ class TuningObjective:
     def sentence(self, value: float) -> str:
         """Return a value in words."""
         if self.name == GOODPUT:
-            return f"goodput {100 * (1 - value):.1f} %"
+            return f"{self.show(value)} of the workers' time"
         if self.target is None:
             pace = f"{human(value)} per step"
             return pace if self.cap else f"loss {number(value)} {self.within}"
@@ -209,8 +209,8 @@ class TuningObjective:
 
     @property
     def unit(self) -> str:
-        """The unit of a value: "s", or for money its currency, or "" for a loss."""
-        kinds = {"time-to-loss": "s", PACE: "s", "cost-to-loss": self.currency}
+        """The unit of a value: "s", "% lost", or for money its currency, or "" for a loss."""
+        kinds = {"time-to-loss": "s", PACE: "s", GOODPUT: "% lost", "cost-to-loss": self.currency}
         return kinds.get(self.name, "")
 
     @property
