@@ -276,9 +276,9 @@ class Participation:
         assert team is not None
         collective.restarts += 1
         name = f"{collective.kind} {collective.index}"
-        if collective.restarts > self._most_restarts[0]:
-            self._most_restarts = collective.restarts, name
         at = self.presence.restart(team, begins, crashed)
+        if crashed[2] in team and collective.restarts > self._most_restarts[0]:
+            self._most_restarts = collective.restarts, name
         if at == inf:
             self._run.unfinished.append(
                 f"{name} waits for {self._run.name_of(crashed[2])}, "
