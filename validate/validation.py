@@ -235,6 +235,9 @@ def _save(
 ) -> tuple[Result, dict[str, Any]]:
     """Write the measured run directory; return its result, and by label the evidence."""
     scenario = job.scenario
+    of = [each.account for run in runs for each in run.records if each.account is not None]
+    by = {each.machine["collectives"] for each in of if "collectives" in each.machine}
+    about = about | ({"collectives": "; ".join(sorted(by))} if by else {})
     groups: dict[str, list[MeasuredRun]] = {}
     for each in runs:
         groups.setdefault(each.run.label, []).append(each)

@@ -183,7 +183,7 @@ def _is_measured(scenario: Scenario, folder: Path, seed: int, machine: dict[str,
     labels = {each.label for each in scenario.algorithm}
     same = store.dump(there.table) == store.dump(scenario.nominal.table)
     whole = labels <= there.runs.keys() and there.seeds == [seed]
-    return same and whole and there.summary.get("machine") == machine
+    return same and whole and machine.items() <= there.summary.get("machine", {}).items()
 
 
 def _is_evidence(folder: Path) -> bool:

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from paceline.simulator.engines import payloads
 from paceline.simulator.programs.effects import Encoded, Payload
+from paceline.validate.host.device import fetch, host, put
 
 PARTS = 3  # of a number: 3 x 24 bits hold the 53 of a double
 BYTE = 8  # bits
@@ -84,7 +85,7 @@ def _strip(payload: Payload, packed: Packed) -> Any:
 def _strip_entry(entry: Tensor, bits: int, packed: Packed) -> Any:
     if entry.dtype != torch.int8 or bits == BYTE:
         return _strip(entry, packed)
-    codes = entry.cpu().numpy().view(np.uint8).reshape(-1, 1)
+    codes = host(entry).numpy().view(np.uint8).reshape(-1, 1)
     low = np.unpackbits(codes, axis=1)[:, BYTE - bits :]
     packed.tensors.append(torch.from_numpy(np.packbits(low)))
     return Slot("levels", len(packed.tensors) - 1, bits, tuple(entry.shape))
@@ -93,10 +94,10 @@ def _strip_entry(entry: Tensor, bits: int, packed: Packed) -> Any:
 def _widen(levels: Slot, squeezed: Tensor) -> Tensor:
     """Undo `_strip_entry`; the highest of the bits is the sign."""
     entries = prod(levels.shape)
-    low = np.unpackbits(squeezed.cpu().numpy(), count=entries * levels.bits)
+    low = np.unpackbits(host(squeezed).numpy(), count=entries * levels.bits)
     codes = np.packbits(low.reshape(entries, levels.bits), axis=1).view(np.int8)
     wide = codes.reshape(levels.shape) >> (BYTE - levels.bits)
-    return torch.from_numpy(wide).to(squeezed.device)
+    return put(torch.from_numpy(wide), squeezed.device)
 
 
 def put_together(packed: Packed) -> Payload:
@@ -152,7 +153,7 @@ def write_numbers(
 
 def read_numbers(buffer: Tensor, ranks: int, whole: int) -> list[list[float]]:
     """Read the numbers of each rank, `whole` ones first, from the sum of all ranks' buffers."""
-    parts = buffer.to("cpu", torch.float64).reshape(ranks, -1).tolist()
+    parts = host(buffer).to(torch.float64).reshape(ranks, -1).tolist()
     return [
         own[:whole] + [sum(own[at : at + PARTS]) for at in range(whole, len(own), PARTS)]
         for own in parts
@@ -178,7 +179,8 @@ def read_head(data: Tensor) -> Head:
 
 def body(packed: Packed) -> Tensor:
     """Encode numbers and tensors as a tensor of bytes on the host."""
-    tensors = [each.detach().cpu().contiguous() for each in (*packed.tensors, *packed.places)]
+    coming = [fetch(each) for each in (*packed.tensors, *packed.places)]
+    tensors = [each().contiguous() for each in coming]
     lengths = [float(length) for each in tensors for length in each.shape]
     plain = torch.tensor([*packed.numbers, *lengths], dtype=torch.float64)
     return torch.cat([each.reshape(-1).view(torch.uint8) for each in (plain, *tensors)])
@@ -196,7 +198,7 @@ def read(head: Head, body: Tensor, device: torch.device) -> Packed:
         flat = tensor.view(-1).view(torch.uint8)
         flat.copy_(body[start : start + len(flat)])
         start += len(flat)
-        found.append(tensor.to(device))
+        found.append(put(tensor, device))
     return Packed(skeleton, found[:count], found[count:], plain[:numbers])
 
 
