@@ -3,7 +3,7 @@
 A CPU has done its work when a call returns. A GPU works through queues, its streams, while the host
 goes on; work of two streams has no order unless an event gives it one. Three kinds of streams are
 used here: the default one, on which all threads of a process do a program's arithmetic; `branch`,
-for a backward pass that runs beside it; and `copies`, so that a transfer to the host delays neither.
+for a backward pass that runs beside it; and one of copies to the host, which thus delay neither.
 
 A host waits for *blocking* events, at which its thread sleeps (cudaEventBlockingSync); a plain read
 of a tensor spins on a core, which costs the run its place as evidence. So whatever is read has been

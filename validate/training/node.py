@@ -204,8 +204,7 @@ class RealNode(SeededNode):
             return 0.0, torch.zeros_like(x)
         loss, gradient = self._learner.tensors(x)
         self._learned(self)
-        self._device.finish()
-        value = float(loss)
+        value = float(devices.host(loss))  # which comes after the gradient
         self._clock.sleep_until(begins + duration)
         self._note(events.STEP, begins, self.now, nan, self._due(begins, duration))
         return value, gradient

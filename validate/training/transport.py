@@ -6,7 +6,7 @@ GPU, or for the result that it is computed from) is queued on one thread, and so
 until the queue is empty: one thread keeps the order, and the program never blocks in a start.
 
 gloo works on the host's memory: buffers of a GPU are copied there first (`Staged`). NCCL takes
-tensors where they are (`Native`); its collectives wait for the stream on which their buffer is made,
+tensors where they are (`Native`); its collectives follow the stream on which their buffer is made,
 and the host sleeps until they have ended, as a time read earlier would not be theirs.
 """
 
