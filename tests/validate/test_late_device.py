@@ -140,6 +140,7 @@ MUTANTS = [
     (HERE, "Accelerator.finish", "self.mark().synchronize()", "self.mark()"),
     (HERE, "Accelerator.then", "event.synchronize()", "pass"),
     (HERE, "Accelerator._beside", "self._branch.wait_event(begin)", "pass"),
+
     (HERE, "Accelerator.adopt", "tensor.record_stream(", "id("),
     (HERE, "Accelerator.fetch", "self._copies.wait_event(self.mark())", "pass"),
     (HERE, "Accelerator.fetch", "tensor.record_stream(self._copies)", "pass"),
@@ -373,29 +374,31 @@ OWN["first-mean"] = Program("first-mean", first_mean, "ours")
 
 def test_a_first_pieces_mean_is_there_before_the_backward_pass(monkeypatch, tmp_path):
     """A backward pass has a stream of its own, lest all that is communicated wait for its end."""
-    gates, left, landed = defaultdict(threading.Event), [], late.Device.land
+    met, issued, left = defaultdict(threading.Event), defaultdict(list), []
+    landed = late.Device.land
 
     def then(device, call):
-        event, own = device.mark(), gates[device]
-        gates[device] = own.next = threading.Event()  # each piece after the mean of the last
+        """Complete the first piece once both are issued, the other after the mean of the first."""
+        issued[device].append((device.mark(), call))
+        if len(issued[device]) < 2:
+            return None
+        (first, done), (second, all_done) = issued.pop(device)
 
-        def wait():
-            if hasattr(own, "follows"):
-                assert own.wait(10)
-            event.synchronize()
-            call()
+        def complete():
+            met[device].clear()
+            first.synchronize()
+            done()
+            assert met[device].wait(10)
+            second.synchronize()
+            all_done()
 
-        own.next.follows = own
-        return device._completion.submit(wait)
+        return device._completion.submit(complete)
 
     def land(device, works):
         landed(device, works)
         if device._branch.queue:
             left.append(len(device._branch.queue) - device._branch.done)
-            gate = gates[device]
-            while gate is not None:
-                gate.set()
-                gate = getattr(gate, "follows", None)
+            met[device].set()
 
     monkeypatch.setattr(late.Device, "then", then)
     monkeypatch.setattr(late.Device, "land", land)

@@ -50,9 +50,10 @@ class Device:
     def finish(self) -> None:
         """Wait until all work issued so far by this thread is done."""
 
-    def then(self, call: Callable[[], object]) -> None:
+    def then(self, call: Callable[[], object]) -> Future[Any] | None:
         """Call a function once the work issued so far is done: here or on a thread, in order."""
         call()
+        return None
 
     def branch(self, begin: Any) -> AbstractContextManager[None]:
         """Return a context whose work runs beside the program's, from the event `begin` on."""
@@ -226,7 +227,8 @@ def device_types() -> tuple[str, ...]:
 
 def in_use() -> str:
     """Name the GPU that this process uses; empty if it uses none."""
-    return torch.cuda.get_device_name() if torch.cuda.is_initialized() else ""
+    api: Any = torch.cuda
+    return str(api.get_device_name()) if api.is_initialized() else ""
 
 
 def hardware() -> dict[str, Any]:
@@ -243,8 +245,8 @@ def hardware() -> dict[str, Any]:
         direct = sum(torch.cuda.can_device_access_peer(i, j) for i, j in pairs)
         found["peers"] = f"{direct} of {len(pairs)}"
     if dist.is_nccl_available():
-        version: Any = torch.cuda.nccl.version()
-        found["nccl"] = ".".join(map(str, version))
+        api: Any = torch.cuda.nccl
+        found["nccl"] = ".".join(map(str, api.version()))
     with suppress(OSError, IndexError):  # NVRM version: NVIDIA UNIX x86_64 Kernel Module  VERSION
         found["driver"] = DRIVER.read_text().split("Module", 1)[1].split()[0]
     return found

@@ -244,9 +244,8 @@ class RealNode(SeededNode):
                 with self._device.branch(ready):
                     learner.backward(x, sizes, freed)
                     self._learned(self)
-                for each in waits:
-                    if each is not None:
-                        each.result()
+                for wait in filter(None, waits):
+                    wait.result()
             except BaseException as error:
                 for each in handles:
                     if not each.computed.done():

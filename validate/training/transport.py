@@ -43,7 +43,7 @@ class Pending:
         self,
         works: "Works | Future[Works]",
         result: Make,
-        land: Callable[[Works], object] = lambda works: [work.wait() for work in works],
+        land: Callable[[Works], None] | None = None,
     ) -> None:
         self._works, self._result, self._land = works, result, land
 
@@ -58,8 +58,14 @@ class Pending:
     def wait(self) -> Tensor:
         """Return the result when it is there. Raises RuntimeError if a peer is gone or too late."""
         works = self._works.result() if isinstance(self._works, Future) else self._works
-        self._land(works)
+        (self._land or finish)(works)
         return self._result()
+
+
+def finish(works: Works) -> None:
+    """Wait for works of gloo, on the host's memory."""
+    for work in works:
+        work.wait()
 
 
 class DeviceGroup:
@@ -134,8 +140,7 @@ class DeviceGroup:
         return result
 
     def _land(self, works: Works) -> None:
-        for work in works:
-            work.wait()
+        finish(works)
 
     def close(self) -> None:
         """End the thread after its queue, and the group."""
