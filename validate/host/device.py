@@ -11,6 +11,7 @@ waited for. Numbers are float32's own: TF32, whose rounding a prediction knows n
 """
 
 import os
+import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -250,6 +251,19 @@ def hardware() -> dict[str, Any]:
     with suppress(OSError, IndexError):  # NVRM version: NVIDIA UNIX x86_64 Kernel Module  VERSION
         found["driver"] = DRIVER.read_text().split("Module", 1)[1].split()[0]
     return found
+
+
+def used_by_others() -> float:
+    """Return the share of time for which any GPU computes now, none of it for this program.
+
+    As nvidia-smi says, over its last sample of up to a second; 0 if there is none.
+    """
+    ask = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
+    try:
+        said = subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True).stdout
+        return max((float(each) / 100 for each in said.split()), default=0.0)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return 0.0
 
 
 def find_device(name: str) -> str:

@@ -187,9 +187,9 @@ def _is_measured(scenario: Scenario, folder: Path, seed: int, machine: dict[str,
 
 
 def _is_evidence(folder: Path) -> bool:
-    """Whether all of a folder's runs count."""
+    """Whether all of a folder's runs count, undisturbed."""
     evidence = store.read(folder / "measured")["summary"].get("evidence") or {}
-    return all(each["admitted"] for each in evidence.values())
+    return all(each["admitted"] and not each.get("disturbed") for each in evidence.values())
 
 
 def _predict(
