@@ -363,7 +363,7 @@ def test_what_others_disturbed_has_a_wider_interval_and_one_sentence(world, edit
             bool(one["within_noise"])
             or other["measured_ci95"][0] <= one["predicted"] <= other["measured_ci95"][1]
         )
-    assert [row for row in after[2:]] == before[2:]
+    assert after[2:] == before[2:]
     assert beside.sentence.startswith("Others used up to 10% of the machine during 2 algorithms'")
     assert beside.sentence.count("Others used") == 1
 

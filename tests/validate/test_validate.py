@@ -224,13 +224,6 @@ def test_a_device_that_is_not_there():
         find_device("tpu")
 
 
-@pytest.mark.gpu
-def test_several_workers_on_one_gpu(tmp_path):
-    result = validate(parse(WORLD), out=tmp_path, device="cuda")
-    for predicted, measured in zip(result.predicted.runs[:2], result.measured.runs, strict=False):
-        assert measured.curve["loss"] == pytest.approx(predicted.curve["loss"], rel=1e-2)
-
-
 async def crossed(me, *, lr: Annotated[float, "learning rate"] = 0.1):
     """Worker 0 starts its two averages in another order."""
     g = await me.gradient(me.start)

@@ -13,6 +13,7 @@ waited for. Numbers are float32's own: TF32, whose rounding a prediction knows n
 import os
 import subprocess
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -253,17 +254,32 @@ def hardware() -> dict[str, Any]:
     return found
 
 
-def used_by_others() -> float:
-    """Return the share of time for which any GPU computes now, none of it for this program.
-
-    As nvidia-smi says, over its last sample of up to a second; 0 if there is none.
-    """
-    ask = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
+def _ask(what: str) -> list[list[str]]:
+    """Return what nvidia-smi answers, a row for each GPU or process; nothing if it does not."""
+    ask = ["nvidia-smi", f"--query-{what}", "--format=csv,noheader,nounits"]
     try:
         said = subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True).stdout
-        return max((float(each) / 100 for each in said.split()), default=0.0)
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return 0.0
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [[each.strip() for each in line.split(",")] for line in said.splitlines()]
+
+
+def used_by_others() -> float:
+    """Return the share of its last second or so that the busiest GPU computed, not for us."""
+    shares = [float(used) for (used,) in _ask("gpu=utilization.gpu") if used.isdecimal()]
+    return max(shares, default=0.0) / 100
+
+
+def states() -> list[str]:
+    """Say of each GPU of this machine what memory is free, how fast it is clocked, who uses it."""
+    keys = "uuid,memory.free,memory.total,clocks.sm,clocks.max.sm,power.limit,persistence_mode"
+    every = _ask("compute-apps=gpu_uuid,pid")
+    others = Counter(gpu for gpu, process in every if process != str(os.getpid()))
+    return [
+        f"{free} of {total} MiB free; {now} of at most {most} MHz; power limit {power} W; "
+        f"persistence {kept.lower()}; {others[uuid]} processes of others"
+        for uuid, free, total, now, most, power, kept in _ask(f"gpu={keys}")
+    ]
 
 
 def find_device(name: str) -> str:

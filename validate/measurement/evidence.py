@@ -28,10 +28,10 @@ def evidence(
     """Return the machine's load during the runs of one algorithm, and whether they count.
 
     `own_cpu`, `foreign_cpu`: shares of the cores; `late`: share of collectives and messages that
-    took longer than emulated; `observing`:
-    share of the time that snapshots took; `sent_bytes`: in all, by the interfaces of network
-    namespaces; `foreign_gpu`: share of the GPUs' time that others used before or after; `disturbed`:
-    the share by which times may be too long; `admitted`, and if not the `reasons`.
+    took longer than emulated; `observing`: share of the time that snapshots took; `sent_bytes`: in
+    all, by the interfaces of network namespaces; `foreign_gpu`: share of the GPUs' time that others
+    used before or after; `disturbed`: by what share times may be too long; `admitted`, and if not
+    the `reasons`.
     """
     each = [_of_run(run) for run in runs]
     found = {key: max(one[key] for one in each) for key in each[0]}
