@@ -1,6 +1,8 @@
 """What the late device cannot stand in for: names, numbers, NCCL's group; with a fake CUDA."""
 
 import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +12,7 @@ torch = pytest.importorskip("torch")
 from paceline.simulator.errors import InputError
 from paceline.validate.host import device as devices
 from paceline.validate.host import machine
-from paceline.validate.launch import worker
+from paceline.validate.launch import launch, worker
 from paceline.validate.torch_objective import determinism
 from tests.helpers.worlds import scenario
 
@@ -140,3 +142,23 @@ class Fork:
 
     def __exit__(self, *_):
         return None
+
+
+HANGS = """
+import threading, types
+from paceline.validate.training import transport
+
+device = types.SimpleNamespace(land=lambda works: threading.Event().wait())
+group = types.SimpleNamespace(size=lambda: 2)
+transport.Native(group, device, 0.2)._land([])
+"""
+
+
+def test_a_wait_that_nothing_can_interrupt_has_a_time_limit():
+    """The words are those by which `launch` looks for the process that hangs."""
+    done = subprocess.run(
+        [sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == "RuntimeError: Timed out waiting 0.2 s for a collective\n"
+    assert launch.ERROR.match(done.stderr)

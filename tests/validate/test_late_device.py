@@ -127,7 +127,7 @@ def ends_as_simulated(case, folder, native=True, every=1):
     assert "codec" in case or not clocked, clocked  # codecs look at what they keep
 
 
-@pytest.mark.parametrize(("case", "native"), chosen())
+@pytest.mark.parametrize(("case", "native"), [*chosen()])
 def test_programs_end_with_the_simulated_parameters(case, native, tmp_path):
     ends_as_simulated(case, tmp_path, native)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from paceline.simulator.results.statistics import human
 from paceline.validate.comparison.quantities import PACE, TARGET, median
 from paceline.validate.comparison.statistics import ComparisonStatistics
+from paceline.validate.host import machine
 
 # tables that labels already distinguish, or that only predictions contain
 UNCOMPARED = ("title", "algorithm", "tune", "theory", "overhead", "calibration")
@@ -96,6 +97,8 @@ def notes(result: ComparisonStatistics) -> list[str]:
     """Return what was left out and why, in sentences."""
     said = [*_differences(result), *_odd(result)]
     files = [*result.predicted.notes, *result.measured.notes]
+    if "gpu" in (about := result.measured.summary.get("machine") or {}):
+        files.append(f"{result.basis} on: {machine.describe(about)}")
     if result.basis != "measured":
         files.append(f"{result.measured.path}: a simulation, given as measured (--as-measured)")
     return [*files, *map(result.marked, said)]

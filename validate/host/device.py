@@ -93,7 +93,7 @@ class Accelerator(Device):
 
     def __init__(self, where: torch.device) -> None:
         super().__init__(where)
-        self._api: Any = torch.get_device_module(where)
+        self._api = _module(where)
         self._copies, self._branch = self._api.Stream(where), self._api.Stream(where)
         self._landing = threading.local()
         self._completion = ThreadPoolExecutor(1, thread_name_prefix="completion")
@@ -185,6 +185,11 @@ class Accelerator(Device):
         return "nccl" if dist.is_nccl_available() else ""
 
 
+def _module(where: torch.device | str) -> Any:
+    """Return the module of torch for a type of device: torch.cuda."""
+    return getattr(torch, torch.device(where).type)
+
+
 @cache
 def of(where: torch.device) -> Device:
     """Return the one `Device` of this process for a torch device."""
@@ -213,12 +218,12 @@ def place(local: int, device: str) -> Device:
     """
     if device == "cpu":
         return of(torch.device("cpu"))
-    return of(torch.device(device, local % torch.get_device_module(device).device_count()))
+    return of(torch.device(device, local % _module(device).device_count()))
 
 
 def generators(where: torch.device) -> tuple[torch.Generator, ...]:
     """Return the generators of random numbers of a device, by index."""
-    found: tuple[torch.Generator, ...] = torch.get_device_module(where).default_generators
+    found: tuple[torch.Generator, ...] = _module(where).default_generators
     return found
 
 
@@ -306,7 +311,7 @@ def numbered_device(name: str) -> torch.device:
         if device.type not in there:
             raise RuntimeError
         if device.type != "cpu":
-            api = torch.get_device_module(device)
+            api = _module(device)
             api.get_device_properties(device)
             if device.index is None:
                 device = torch.device(device.type, api.current_device())

@@ -147,8 +147,8 @@ def _settings(device: str, found: dict[str, Any], others: float) -> Iterator[Fin
     room = evidence.OWN * cores
     yield Finding(
         'compute = "stretched"',
-        f"a step lasts at least {human(evidence.SHORTEST)}, and with 8 workers {8 / room:.3g} times "
-        f"a gradient's CPU time: together they may use {evidence.OWN:.0%} of the cores",
+        f"a step lasts at least {human(evidence.SHORTEST)}, and with 8 workers {8 / room:.3g} "
+        f"times a gradient's CPU time: together they may use {evidence.OWN:.0%} of the cores",
     )
     yield Finding('compute = "real"', f"as fast as they are; more than {cores} share the cores")
     yield Finding('network = "emulated"', "works: delays are added to collectives and messages")
@@ -168,7 +168,7 @@ def _settings(device: str, found: dict[str, Any], others: float) -> Iterator[Fin
 
 def _smoke(device: str, gpus: int, progress: Progress | None) -> Iterator[Finding]:
     """Train for some seconds in each way that processes can be laid out here."""
-    ways = [("2 processes on the CPU", 2, None)]
+    ways: list[tuple[str, int, str | None]] = [("2 processes on the CPU", 2, None)]
     if device != "cpu":
         first = os.environ.get(VISIBLE, "0").split(",")[0]
         ways = [("2 processes on one GPU", 2, first)]
