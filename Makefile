@@ -36,8 +36,8 @@ test-all: test test-long   ## all of these
 test-slow: .venv/dev       ## what takes minutes
 	$(BIN)/python -m pytest -m slow
 
-test-gpu: .venv/dev        ## what needs a CUDA device
-	$(BIN)/python -m pytest -m gpu
+test-gpu: .venv/dev        ## what needs GPUs: one that ranks share, then one for each; says which parts ran
+	$(BIN)/python -m pytest -m gpu -rsp
 
 explore-properties: .venv/dev ## the property tests, with new random inputs: what they find is a defect
 	$(BIN)/python -m pytest $(PARALLEL) -m "hypothesis and $(LEFT_OUT)" --hypothesis-profile explore

@@ -504,6 +504,37 @@ def _probe(  # noqa: PLR0913, PLR0917 - what may be measured
     _answer(as_json, lambda: profile.tables, lambda: [*summary(profile), said], notes)
 
 
+@app.command("doctor")
+def _doctor(
+    device: str = DEVICE,
+    smoke: bool = typer.Option(
+        True, "--smoke/--no-smoke", help="Train for some seconds, to see it work."
+    ),
+    out: Path | None = typer.Option(
+        None, metavar="FILE.json", help="Report to write.", callback=_possible
+    ),
+    overwrite: bool = OVERWRITE,
+    as_json: bool = AS_JSON,
+) -> None:
+    """Say what is here, and what `validate` would do with it.
+
+    Then trains for some seconds: means, gathers, HPSGD's questions, process groups made anew. The
+    report, to be attached to a question, names no user, host or path.
+    """
+    module = _torch("paceline.validate.probe.doctor")
+    from paceline.simulator.results import store
+    from paceline.simulator.results.ownership import free_file
+
+    where = out and free_file(out, None, given=True, overwrite=overwrite)
+    with _progress("smoke test", "parts, left") as progress:
+        found = module.diagnose(device=device, smoke=smoke, progress=progress)
+    if where:
+        store.write(where, store.dump(found.json()))
+    tables = _torch("paceline.validate.probe.terminal").diagnosis
+    said = [f"{FILES}{where}"] if where else []
+    _answer(as_json, found.json, lambda: [*tables(found), found.sentence, *said])
+
+
 @app.command("calibrate")
 def _calibrate(  # noqa: PLR0913, PLR0917 - the contract's options
     runs: list[Path] = typer.Argument(

@@ -26,7 +26,7 @@ from paceline.validate import checks
 from paceline.validate.comparison import quantities
 from paceline.validate.comparison.compare import Comparison, ComparisonDirectory, compare
 from paceline.validate.host import machine
-from paceline.validate.host.device import find_device
+from paceline.validate.host.device import find_device, used_by_others
 from paceline.validate.launch import launch
 from paceline.validate.launch.job import READING
 from paceline.validate.measurement import evidence
@@ -115,6 +115,7 @@ def validate(  # noqa: PLR0913 - the options of the command
         directory = whole.measured
         job = _job(scenario, numbers, device, programs, directory.scratch, joins)
         about = machine.hardware(device)
+        busy = used_by_others() if device != "cpu" else 0.0
         todo = job.tasks
         try:
             if joins:
@@ -123,9 +124,11 @@ def validate(  # noqa: PLR0913 - the options of the command
                 launch.run(replace(job, tasks=todo), progress)
         except RunError:
             if found := _measured(job):
-                _save(job, found, directory, about)
+                _save(job, found, directory, about, busy)
             raise
-        measured, judged = _save(job, _measured(job), directory, about)
+        if device != "cpu":
+            busy = max(busy, used_by_others())  # when the processes have ended
+        measured, judged = _save(job, _measured(job), directory, about, busy)
         if joins:
             predicted = predict()
         comparison = compare(whole.path / "predicted", directory.path)
@@ -228,14 +231,21 @@ def _measured(job: Job) -> list[MeasuredRun]:
 
 
 def _save(
-    job: Job, runs: Sequence[MeasuredRun], directory: store.Directory, about: dict[str, Any]
+    job: Job,
+    runs: Sequence[MeasuredRun],
+    directory: store.Directory,
+    about: dict[str, Any],
+    busy: float,
 ) -> tuple[Result, dict[str, Any]]:
     """Write the measured run directory; return its result, and by label the evidence."""
     scenario = job.scenario
+    of = [each.account for run in runs for each in run.records if each.account is not None]
+    by = {each.machine["collectives"] for each in of if "collectives" in each.machine}
+    about = about | ({"collectives": "; ".join(sorted(by))} if by else {})
     groups: dict[str, list[MeasuredRun]] = {}
     for each in runs:
         groups.setdefault(each.run.label, []).append(each)
-    judged = {label: evidence.evidence(each, scenario) for label, each in groups.items()}
+    judged = {label: evidence.evidence(each, scenario, busy) for label, each in groups.items()}
     there = tuple(each for each in scenario.algorithm if each.label in groups)
     for each in runs:
         if each.run.seed != runs[0].run.seed:

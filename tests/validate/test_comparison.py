@@ -340,6 +340,46 @@ def test_the_excess_is_reported_beside_the_error(world, edited):
     assert f"errs by {100 * wanted:.0f} %" in own.sentence
 
 
+def test_what_others_disturbed_has_a_wider_interval_and_one_sentence(world, edited):
+    def disturb(summary):
+        for label, share in zip(
+            [r["label"] for r in summary["algorithms"]], (0.05, 0.1), strict=False
+        ):
+            summary["evidence"][label]["disturbed"] = share
+
+    def change(summary):
+        evidence()(summary)
+        disturb(summary)
+
+    plain = compare(world(), real := world(*SLOWER))
+    beside = compare(world(), edited(real, change))
+    before, after = (list(each.of("seconds_per_step").values()) for each in (plain, beside))
+    for share, one, other in zip((0.05, 0.1), before, after, strict=False):
+        low = (one["measured_ci95"] or [one["measured"]])[0]
+        assert other["measured_ci95"][0] == pytest.approx((1 - share) * low)
+        assert other["error"] == one["error"]
+        assert other["error_span"][1] == pytest.approx((1 + one["error"]) / (1 - share) - 1)
+        assert other["within_noise"] == (
+            bool(one["within_noise"])
+            or other["measured_ci95"][0] <= one["predicted"] <= other["measured_ci95"][1]
+        )
+    assert after[2:] == before[2:]
+    assert beside.sentence.startswith("Others used up to 10% of the machine during 2 algorithms'")
+    assert beside.sentence.count("Others used") == 1
+
+
+def test_reasons_that_differ_in_percentages_are_one_note(world, edited):
+    real = world(*SLOWER)
+    said = evidence(
+        ssgd="others used 17% of the CPU (at most 15%)",
+        asgd="others used 31% of the CPU (at most 15%)",
+    )
+    notes = [each for each in compare(world(), edited(real, said)).notes if "not counted" in each]
+    (note,) = notes
+    assert note.endswith(": not counted: others used 31% of the CPU (at most 15%)")
+    assert note.startswith("ssgd, asgd")
+
+
 def test_what_is_no_evidence_is_left_out(world, edited):
     real = world(*SLOWER)
     marked = edited(real, evidence(ssgd="own CPU use 55 %"))
@@ -430,9 +470,9 @@ def test_the_command_prints_tables_or_json_and_writes_only_when_told(
     status, out, err = run(capsys, "compare", one, other)
     assert status == 0
     assert max(map(len, out.splitlines())) <= 80
-    assert "not counted: own" in out
+    assert "not counted" in out
     assert "explained by" in out
-    assert "not counted" in err
+    assert err.count("not counted: own CPU use 55 %") == 1
     assert {*tmp_path.rglob("*")} == before
     for folder in ("a", "b"):
         status, out, err = run(capsys, "compare", one, other, "--json", "--out", folder)

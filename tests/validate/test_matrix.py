@@ -166,3 +166,13 @@ def test_every_kind_of_communication_over_links_of_the_kernel(tmp_path):
     assert rows
     assert not [row for row, cell in zip(rows, filter(itemgetter("counted"), cells), strict=True)
                 if abs(cell[PACE]["error"]) > 0.03]  # fmt: skip
+
+
+def test_on_a_gpu_as_much_is_planned_as_fits_into_40_minutes():
+    """Real runs, and half as long to predict; the first conditions, and fewer than all."""
+    names = conditions.chosen(None)
+    planned = matrix._planned(names)
+    kept = [each for each in CONDITIONS if each.name in planned]
+    assert 1.5 * matrix._cost(kept, repeats=False)[1] <= 40
+    assert [each.name for each in CONDITIONS][: len(planned)] == planned
+    assert 6 <= len(planned) < len(CONDITIONS)

@@ -654,6 +654,7 @@ def test_a_part_depends_on_the_files_of_its_data(tmp_path, monkeypatch):
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
 @pytest.mark.parametrize("model", ["mlp", "cnn", "normalised", "dropped"])
 def test_a_gpu_computes_the_same_gradients(model):
     here, there = make(model=model), make(model=model, device="cuda")

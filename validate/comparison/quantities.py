@@ -81,6 +81,23 @@ def _row(
     }
 
 
+def widened(row: Row, disturbed: float) -> Row:
+    """Widen the interval of a measured time, which may be too long by the share `disturbed`.
+
+    `error_span`: the errors that undisturbed times could have shown.
+    """
+    if not disturbed or row["quantity"] not in (PACE, TARGET) or row["error"] is None:
+        return row
+    low, high = row["measured_ci95"] or [row["measured"]] * 2
+    low *= 1 - disturbed
+    inside = low <= row["predicted"] <= high
+    return row | {
+        "measured_ci95": [low, high],
+        "within_noise": inside or row["within_noise"],
+        "error_span": [row["error"], (1 + row["error"]) / (1 - disturbed) - 1],
+    }
+
+
 def _plain(label: str, quantity: str, predicted: float | None, measured: float | None) -> Row:
     """Return the row of two numbers without noise, whose error is their difference."""
     return {

@@ -1,10 +1,12 @@
 """Sentences about a comparison: its summary, and notes on what was left out."""
 
+import re
 from collections.abc import Iterator
 
 from paceline.simulator.results.statistics import human
 from paceline.validate.comparison.quantities import PACE, TARGET, median
 from paceline.validate.comparison.statistics import ComparisonStatistics
+from paceline.validate.host import machine
 
 # tables that labels already distinguish, or that only predictions contain
 UNCOMPARED = ("title", "algorithm", "tune", "theory", "overhead", "calibration")
@@ -16,8 +18,19 @@ def summary(result: ComparisonStatistics) -> str:
         return result.marked(
             f"No {result.basis} run counts as evidence, so errors are not reported."
         )
-    said = [_pace(result), _excess(result), _covered(result), *_ranks(result)]
+    said = [_disturbed(result), _pace(result), _excess(result), _covered(result), *_ranks(result)]
     return " ".join([*map(result.marked, filter(None, said)), result.overall["sentence"]])
+
+
+def _disturbed(result: ComparisonStatistics) -> str:
+    shares = result.disturbed.values()
+    if not shares:
+        return ""
+    runs = "all" if len(shares) == len(result.counted) else f"{len(shares)} algorithms'"
+    return (
+        f"Others used up to {max(shares):.0%} of the machine during {runs} runs, which may be that "
+        "much too long: their intervals are wider by it, and errors in brackets are within them."
+    )
 
 
 def _pace(result: ComparisonStatistics) -> str:
@@ -84,17 +97,28 @@ def notes(result: ComparisonStatistics) -> list[str]:
     """Return what was left out and why, in sentences."""
     said = [*_differences(result), *_odd(result)]
     files = [*result.predicted.notes, *result.measured.notes]
+    if "gpu" in (about := result.measured.summary.get("machine") or {}):
+        files.append(f"{result.basis} on: {machine.describe(about)}")
     if result.basis != "measured":
         files.append(f"{result.measured.path}: a simulation, given as measured (--as-measured)")
     return [*files, *map(result.marked, said)]
 
 
 def _odd(result: ComparisonStatistics) -> Iterator[str]:
+    alike: dict[str, list[str]] = {}
     for label, why in result.not_counted.items():
-        yield f"{label}: not counted: {', '.join(why)}"
+        alike.setdefault(re.sub(r"[\d.]+ ?%", "%", ", ".join(why)), []).append(label)
+    for labels in alike.values():  # which differ in percentages at most
+        worst = max((", ".join(result.not_counted[label]) for label in labels), key=_first_number)
+        yield f"{', '.join(labels)}: not counted: {worst}"
     for label, row in result.of(TARGET, counted=False).items():
         if (row["predicted"] is None) != (row["measured"] is None):
             yield f"{label}: time to loss {result.target:g}: {row['note']}"
+
+
+def _first_number(text: str) -> float:
+    found = re.search(r"[\d.]+", text)
+    return float(found[0].rstrip(".") or 0) if found else 0.0
 
 
 def _differences(result: ComparisonStatistics) -> Iterator[str]:

@@ -50,6 +50,13 @@ class ComparisonStatistics:
         found = {label: evidence.get(label, {"admitted": True}) for label in self.labels}
         return {label: each["reasons"] for label, each in found.items() if not each["admitted"]}
 
+    @cached_property
+    def disturbed(self) -> dict[str, float]:
+        """Return, by label, the share of the machine that others used, where runs count with it."""
+        found = self.measured.summary.get("evidence") or {}
+        shares = {label: found.get(label, {}).get("disturbed", 0.0) for label in self.counted}
+        return {label: share for label, share in shares.items() if share}
+
     @property
     def counted(self) -> list[str]:
         """Return the labels whose measured runs are evidence."""
@@ -60,7 +67,7 @@ class ComparisonStatistics:
         """Return one row per algorithm and quantity; `error` is None if it cannot be computed."""
         return [
             {
-                **row,
+                **quantities.widened(row, self.disturbed.get(label, 0.0)),
                 "counted": label not in self.not_counted,
                 **quantities.expected(row, self.predicted.rows[label].get("interval90")),
             }

@@ -89,8 +89,7 @@ def _spent(result: ComparisonStatistics) -> Table:
 
 
 def _name(result: ComparisonStatistics, label: str) -> str:
-    why = result.not_counted.get(label)
-    return f"{label}\nnot counted: {', '.join(why)}" if why else label
+    return f"{label}\nnot counted" if label in result.not_counted else label
 
 
 def _style(row: Row) -> str | None:

@@ -1,15 +1,290 @@
-"""Devices to compute on: from the names that options and scenarios use to those of this machine."""
+"""Devices to compute on: all that concerns streams, events, pinned memory and native collectives.
+
+A CPU has done its work when a call returns. A GPU works through queues, its streams, while the host
+goes on; work of two streams has no order unless an event gives it one. Three kinds of streams are
+used here: the default one, on which all threads of a process do a program's arithmetic; `branch`,
+for a backward pass that runs beside it; and one of copies to the host, which thus delay neither.
+
+A host waits for *blocking* events, at which its thread sleeps (cudaEventBlockingSync); a plain read
+of a tensor spins on a core, which costs the run its place as evidence. So whatever is read has been
+waited for. Numbers are float32's own: TF32, whose rounding a prediction knows nothing of, is off.
+"""
+
+import os
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch import Tensor
 
 from paceline.simulator.errors import InputError
 
 DEVICES = ("auto", "cpu", "cuda")  # values of --device
+DRIVER = Path("/proc/driver/nvidia/version")
+NCCL = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
+"""Environment in which NCCL's watchdog ends no process that waits for a dead or slow peer: that
+would hide the culprit, which the launcher names (PyTorch's documentation, "ProcessGroupNCCL
+Environment Variables"). `transport.Native` keeps the time limit."""
+
+
+class Device:
+    """A device that has done its work when a call returns: a CPU. `where`: its name for torch."""
+
+    def __init__(self, where: torch.device) -> None:
+        self.where = where
+
+    def use(self) -> None:
+        """Make this the process's device."""
+
+    def mark(self) -> Any:
+        """Return an event that has passed once all work issued so far by this thread is done."""
+        return None
+
+    def finish(self) -> None:
+        """Wait until all work issued so far by this thread is done."""
+
+    def then(self, call: Callable[[], object]) -> Future[Any] | None:
+        """Call a function once the work issued so far is done: here or on a thread, in order."""
+        call()
+        return None
+
+    def branch(self, begin: Any) -> AbstractContextManager[None]:
+        """Return a context whose work runs beside the program's, from the event `begin` on."""
+        return nullcontext()
+
+    def adopt(self, tensor: Tensor) -> Tensor:
+        """Return a finished tensor of a branch; its memory stays until this thread's work is."""
+        return tensor
+
+    def fetch(self, tensor: Tensor) -> Callable[[], Tensor]:
+        """Begin to copy a tensor to the host; the function returned waits for the copy."""
+        return tensor.detach
+
+    def land(self, works: Sequence[Any]) -> None:
+        """Wait until collectives of a native group have ended. Raises RuntimeError."""
+        for work in works:
+            work.wait()
+
+    def identity(self) -> str:
+        """Return what tells this device from others of its machine, the same in every process."""
+        return ""
+
+    def group(self, store: Any, rank: int, size: int, timeout: float) -> Any:
+        """Return a native process group, whose collectives take tensors where they are."""
+        raise NotImplementedError
+
+    @property
+    def native(self) -> str:
+        """Name the library of native groups; empty if there is none."""
+        return ""
+
+
+class Accelerator(Device):
+    """A GPU, or anything else whose module of torch has streams and events as torch.cuda does."""
+
+    def __init__(self, where: torch.device) -> None:
+        super().__init__(where)
+        self._api = _module(where)
+        self._copies, self._branch = self._api.Stream(where), self._api.Stream(where)
+        self._landing = threading.local()
+        self._completion = ThreadPoolExecutor(1, thread_name_prefix="completion")
+
+    def use(self) -> None:
+        """Make this the process's device, for float32 and repeatable choices of algorithms."""
+        self._api.set_device(self.where)
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+
+    def mark(self) -> Any:
+        """Record a blocking event."""
+        return self._api.current_stream(self.where).record_event(self._api.Event(blocking=True))
+
+    def finish(self) -> None:
+        """Sleep until this thread's stream has got here."""
+        self.mark().synchronize()
+
+    def then(self, call: Callable[[], object]) -> Future[Any]:
+        """Call a function on a thread of its own, so that this one can go on issuing work."""
+        event = self.mark()
+
+        def wait() -> None:
+            event.synchronize()
+            call()
+
+        return self._completion.submit(wait)
+
+    @contextmanager
+    def _beside(self, begin: Any) -> Any:
+        with self._api.stream(self._branch):
+            self._branch.wait_event(begin)
+            yield
+
+    def branch(self, begin: Any) -> AbstractContextManager[None]:
+        """Compute on a stream of its own, lest the program's collectives wait for all of it."""
+        return self._beside(begin)
+
+    def adopt(self, tensor: Tensor) -> Tensor:
+        """Keep the branch's memory until this stream has passed: its allocator knows one stream."""
+        tensor.record_stream(self._api.current_stream(self.where))
+        return tensor
+
+    def fetch(self, tensor: Tensor) -> Callable[[], Tensor]:
+        """Copy to pinned memory on a stream of its own."""
+        host = self._pinned(tensor)
+        self._copies.wait_event(self.mark())
+        with self._api.stream(self._copies):
+            host.copy_(tensor.detach(), non_blocking=True)
+            arrived = self.mark()
+        tensor.record_stream(self._copies)
+
+        def wait() -> Tensor:
+            arrived.synchronize()
+            return host
+
+        return wait
+
+    def _pinned(self, like: Tensor) -> Tensor:
+        return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
+
+    def land(self, works: Sequence[Any]) -> None:
+        """Block the host: wait() of a native group holds up a stream only, here one of its own."""
+        if not hasattr(self._landing, "stream"):
+            self._landing.stream = self._api.Stream(self.where)
+        with self._api.stream(self._landing.stream):
+            super().land(works)
+            self.finish()
+
+    def identity(self) -> str:
+        """Return the GPU's UUID, or its place on the PCI bus."""
+        about = self._api.get_device_properties(self.where)
+        known = [getattr(about, key, "") for key in ("uuid", "pci_domain_id", "pci_bus_id")]
+        if any(map(str, known)):
+            return "-".join(map(str, known))
+        return f"{os.environ.get('CUDA_VISIBLE_DEVICES', '')} {self.where}"
+
+    def group(self, store: Any, rank: int, size: int, timeout: float) -> Any:
+        """Return an NCCL group of processes, each of which has a GPU of its own."""
+        os.environ.update({key: os.environ.get(key, value) for key, value in NCCL.items()})
+        kind: Any = dist.ProcessGroupNCCL
+        options = kind.Options()
+        options._timeout = timedelta(seconds=timeout)
+        return kind(store, rank, size, options)
+
+    @property
+    def native(self) -> str:
+        """Return "nccl" if this torch has it."""
+        return "nccl" if dist.is_nccl_available() else ""
+
+
+def _module(where: torch.device | str) -> Any:
+    """Return the module of torch for a type of device: torch.cuda."""
+    return getattr(torch, torch.device(where).type)
+
+
+@cache
+def of(where: torch.device) -> Device:
+    """Return the one `Device` of this process for a torch device."""
+    return (Device if where.type == "cpu" else Accelerator)(where)
+
+
+def fetch(tensor: Tensor) -> Callable[[], Tensor]:
+    """Begin to copy a tensor to the host; the function returned waits for the copy."""
+    return of(tensor.device).fetch(tensor)
+
+
+def host(tensor: Tensor) -> Tensor:
+    """Return a tensor on the host, once it is computed."""
+    return fetch(tensor)()
+
+
+def put(tensor: Tensor, where: torch.device) -> Tensor:
+    """Bring a tensor of the host to a device; pageable memory is read before this returns."""
+    return tensor.to(where, non_blocking=True)
+
+
+def place(local: int, device: str) -> Device:
+    """Return the device of the process with this number on its machine.
+
+    Workers come first, so a server shares a worker's GPU only if there is no other.
+    """
+    if device == "cpu":
+        return of(torch.device("cpu"))
+    return of(torch.device(device, local % _module(device).device_count()))
+
+
+def generators(where: torch.device) -> tuple[torch.Generator, ...]:
+    """Return the generators of random numbers of a device, by index."""
+    found: tuple[torch.Generator, ...] = _module(where).default_generators
+    return found
 
 
 def device_types() -> tuple[str, ...]:
     """Return the types of device that torch can use here, the preferred one last."""
     return ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+
+
+def in_use() -> str:
+    """Name the GPU that this process uses; empty if it uses none."""
+    api: Any = torch.cuda
+    return str(api.get_device_name()) if api.is_initialized() else ""
+
+
+def hardware() -> dict[str, Any]:
+    """Return the GPUs, their driver, libraries and topology.
+
+    `peers`: pairs of GPUs that read each other's memory directly.
+    """
+    count = torch.cuda.device_count()
+    found: dict[str, Any] = {
+        "gpu": torch.cuda.get_device_name(), "gpus": count, "cuda": torch.version.cuda,
+    }  # fmt: skip
+    pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
+    if pairs:
+        direct = sum(torch.cuda.can_device_access_peer(i, j) for i, j in pairs)
+        found["peers"] = f"{direct} of {len(pairs)}"
+    if dist.is_nccl_available():
+        api: Any = torch.cuda.nccl
+        found["nccl"] = ".".join(map(str, api.version()))
+    with suppress(OSError, IndexError):  # NVRM version: NVIDIA UNIX x86_64 Kernel Module  VERSION
+        found["driver"] = DRIVER.read_text().split("Module", 1)[1].split()[0]
+    return found
+
+
+def _ask(what: str) -> list[list[str]]:
+    """Return what nvidia-smi answers, a row for each GPU or process; nothing if it does not."""
+    ask = ["nvidia-smi", f"--query-{what}", "--format=csv,noheader,nounits"]
+    try:
+        said = subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [[each.strip() for each in line.split(",")] for line in said.splitlines()]
+
+
+def used_by_others() -> float:
+    """Return the share of its last second or so that the busiest GPU computed, not for us."""
+    shares = [float(used) for (used,) in _ask("gpu=utilization.gpu") if used.isdecimal()]
+    return max(shares, default=0.0) / 100
+
+
+def states() -> list[str]:
+    """Say of each GPU of this machine what memory is free, how fast it is clocked, who uses it."""
+    keys = "uuid,memory.free,memory.total,clocks.sm,clocks.max.sm,power.limit,persistence_mode"
+    every = _ask("compute-apps=gpu_uuid,pid")
+    others = Counter(gpu for gpu, process in every if process != str(os.getpid()))
+    return [
+        f"{free} of {total} MiB free; {now} of at most {most} MHz; power limit {power} W; "
+        f"persistence {kept.lower()}; {others[uuid]} processes of others"
+        for uuid, free, total, now, most, power, kept in _ask(f"gpu={keys}")
+    ]
 
 
 def find_device(name: str) -> str:
@@ -35,10 +310,11 @@ def numbered_device(name: str) -> torch.device:
         device = torch.device(name)
         if device.type not in there:
             raise RuntimeError
-        if device.type == "cuda":
-            torch.cuda.get_device_properties(device)
+        if device.type != "cpu":
+            api = _module(device)
+            api.get_device_properties(device)
             if device.index is None:
-                device = torch.device("cuda", torch.cuda.current_device())
+                device = torch.device(device.type, api.current_device())
     except (RuntimeError, AssertionError):
         unseen = "" if "cuda" in there else " (torch sees no GPU here)"
         raise LookupError(f"not found; write one of: {', '.join(there)}{unseen}") from None

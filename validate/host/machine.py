@@ -48,9 +48,9 @@ def hardware(device: str) -> dict[str, Any]:
         "torch": str(torch.__version__),
     }
     if device.startswith("cuda"):
-        found["gpu"] = torch.cuda.get_device_name()
-        found["gpus"] = torch.cuda.device_count()
-        found["cuda"] = torch.version.cuda
+        from paceline.validate.host import device as devices  # noqa: PLC0415 - imports torch
+
+        found |= devices.hardware()
     return found
 
 
@@ -62,6 +62,10 @@ def describe(found: Mapping[str, Any]) -> str:
     whole = [", ".join(parts)]
     if "gpu" in found:
         whole.append(f"{found['gpus']} x {found['gpu']}" if "gpus" in found else str(found["gpu"]))
+    names = {"driver": "driver", "nccl": "NCCL", "peers": "pairs with peer access:"}
+    whole += [f"{name} {found[key]}" for key, name in names.items() if key in found]
+    if "collectives" in found:
+        whole.append(f"collectives by {found['collectives']}")
     return "; ".join(filter(None, whole))
 
 

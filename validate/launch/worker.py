@@ -7,13 +7,14 @@ from math import inf
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from paceline.simulator.cluster.workers import mean_compute
 from paceline.simulator.errors import InputError
 from paceline.simulator.objectives import build, softmax
 from paceline.simulator.scenario.tables import Softmax, Torch
 from paceline.simulator.studies import processes
+from paceline.validate.host import device as devices
+from paceline.validate.host import machine
 from paceline.validate.launch.job import read_job
 from paceline.validate.torch_objective import data
 from paceline.validate.training import clock, learner, rendezvous, task
@@ -56,7 +57,7 @@ def work(job: Job) -> Any:
     torch.set_num_threads(1)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = rendezvous.open_store(rank, size, job.scenario.validation.timeout)
-    place = _place(job, rank, size, store)
+    place = _place(job, rank, store)
     job = _on(job, place.device)
     if job.scenario.validation.compute == "stretched":
         _require_stretchable_steps(job, place, size)
@@ -72,16 +73,21 @@ def work(job: Job) -> Any:
     return store
 
 
-def _place(job: Job, rank: int, size: int, store: object) -> Place:
-    """Return this rank's place: its device, and whether each worker has a GPU of its own."""
-    if job.device != "cuda":
-        return Place(rank, store, torch.device("cpu"))
-    local = int(os.environ.get("LOCAL_RANK", rank))
-    beside = int(os.environ.get("LOCAL_WORLD_SIZE", size))
-    gpus = torch.cuda.device_count()
-    device = torch.device("cuda", local % gpus)
-    torch.cuda.set_device(device)
-    return Place(rank, store, device, nccl=beside <= gpus and dist.is_nccl_available())
+def _place(job: Job, rank: int, store: Any) -> Place:
+    """Return this rank's place: its device, and whether each worker has one of its own.
+
+    Whatever else there is: a server, or numbers by which each rank sees its own GPU as the first.
+    """
+    device = devices.place(int(os.environ.get("LOCAL_RANK", rank)), job.device)
+    device.use()
+    if device.where.type == "cpu":
+        return Place(rank, store, device.where)
+    seat = f"{machine.boot_id()} {device.identity()}"
+    store.set(f"seat {rank}", seat)
+    workers = job.scenario.cluster.workers
+    seats = [store.get(f"seat {each}") for each in range(workers)]
+    native = device.native != "" and len(set(seats)) == workers
+    return Place(rank, store, device.where, native, seat)
 
 
 def _on(job: Job, device: torch.device) -> Job:

@@ -38,6 +38,7 @@ CALIBRATION_SEED, INDEPENDENT_SEED = 100, 1000  # distinct from the conditions' 
 SEEDS = 4  # independent seeds that a prediction averages
 EQUAL = 3  # equal runs, and runs with different seeds, to measure noise
 START = 10.0  # seconds to start the processes of a run
+PLANNED = 26.0  # minutes of real runs on a GPU, which with the predictions are under 40
 ROUNDS = 2  # attempts at a condition whose runs other processes have disturbed
 
 Say = Callable[[str], None]
@@ -62,6 +63,8 @@ def matrix(  # noqa: PLR0913 - the options of the command
     names = conditions.chosen(only)
     work = _Work(Path(out), find_device(device), progress, say or (lambda _: None))
     found = Matrix(machine.hardware(work.device), store.versions("torch"))
+    if only is None and work.device != "cpu":
+        names = _planned(names)
     chosen = [each for each in CONDITIONS if each.name in names]
     work.say(_estimate(chosen, REPEATS in names, Path(out)))
     for condition in chosen:
@@ -77,19 +80,33 @@ def matrix(  # noqa: PLR0913 - the options of the command
     return found
 
 
+def _planned(names: Sequence[str]) -> list[str]:
+    """Return the first conditions that one GPU, lent by the hour, does in `PLANNED` minutes."""
+    kept: list[Condition] = []
+    for each in CONDITIONS:
+        if each.name in names and _cost([*kept, each], repeats=False)[1] <= PLANNED:
+            kept.append(each)
+    return [each.name for each in kept]
+
+
 def _estimate(chosen: Sequence[Condition], repeats: bool, out: Path) -> str:
     """Say how many runs there are, and estimate how long they take."""
+    runs, minutes = _cost(chosen, repeats)
+    return (
+        f"{runs} real runs, at most {minutes:.0f} min, and half as long to predict; what {out} has "
+        "is not measured again. Leave the machine alone meanwhile"
+    )
+
+
+def _cost(chosen: Sequence[Condition], repeats: bool) -> tuple[int, float]:
+    """Return the number of real runs, and the minutes that they take at most."""
     groups = {condition.group for condition in chosen}
     runs = sum(len(condition.scenario().algorithm) for condition in chosen)
     runs += len(groups) * len(conditions.ALGORITHMS["calibrated"])
     runs += 2 * EQUAL * len(conditions.ALGORITHMS["repeated"]) * repeats
     longest = Condition("", ()).scenario().run.duration or 0.0
     starts = len(chosen) + len(groups) + (EQUAL + 1) * repeats
-    minutes = (runs * longest + starts * START) / 60
-    return (
-        f"{runs} real runs, at most {minutes:.0f} min, and half as long to predict; what {out} has "
-        "is not measured again. Leave the machine alone meanwhile"
-    )
+    return runs, (runs * longest + starts * START) / 60
 
 
 @dataclass
@@ -184,12 +201,13 @@ def _is_measured(scenario: Scenario, folder: Path, seed: int, machine: dict[str,
     labels = {each.label for each in scenario.algorithm}
     same = store.dump(there.table) == store.dump(scenario.nominal.table)
     whole = labels <= there.runs.keys() and there.seeds == [seed]
-    return same and whole and there.summary.get("machine") == machine
+    return same and whole and machine.items() <= there.summary.get("machine", {}).items()
 
 
 def _is_evidence(folder: Path) -> bool:
+    """Whether all of a folder's runs count, undisturbed."""
     evidence = store.read(folder / "measured")["summary"].get("evidence") or {}
-    return all(each["admitted"] for each in evidence.values())
+    return all(each["admitted"] and not each.get("disturbed") for each in evidence.values())
 
 
 def _predict(

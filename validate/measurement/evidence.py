@@ -1,7 +1,8 @@
 """Evidence: whether a real run counts; on a busy machine it says nothing about a cluster.
 
 The limits come from runs with known delays: below them seconds per step repeat within 1 %; with a
-run's own CPU use above 50 %, errors reach 31 %.
+run's own CPU use above 50 %, errors reach 31 %. Where others used a little of the machine, a run
+counts with a wider interval: cores or GPUs that a scheduler shares evenly gave it that much less.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,22 +16,29 @@ from paceline.validate.training.events import STEP
 from paceline.validate.training.records import Account
 
 OWN, FOREIGN = 0.40, 0.03  # shares of the machine's cores
+DISTURBED = 0.15  # share that others may use at most, of cores or GPUs, for a run to count at all
 SHORTEST = 0.010  # seconds of a mean step
 OBSERVING = 0.03  # share of the time that snapshots took
 LATE = 0.05  # share of collectives and messages that really took longer than emulated
 
 
-def evidence(runs: Sequence[MeasuredRun], scenario: Scenario) -> dict[str, Any]:
+def evidence(
+    runs: Sequence[MeasuredRun], scenario: Scenario, foreign_gpu: float = 0.0
+) -> dict[str, Any]:
     """Return the machine's load during the runs of one algorithm, and whether they count.
 
     `own_cpu`, `foreign_cpu`: shares of the cores; `late`: share of collectives and messages that
-    took longer than emulated; `observing`:
-    share of the time that snapshots took; `sent_bytes`: in all, by the interfaces of network
-    namespaces; `admitted`, and if not the `reasons`.
+    took longer than emulated; `observing`: share of the time that snapshots took; `sent_bytes`: in
+    all, by the interfaces of network namespaces; `foreign_gpu`: share of the GPUs' time that others
+    used before or after; `disturbed`: by what share times may be too long; `admitted`, and if not
+    the `reasons`.
     """
     each = [_of_run(run) for run in runs]
     found = {key: max(one[key] for one in each) for key in each[0]}
     found["step"] = min(one["step"] for one in each)
+    found["foreign_gpu"] = foreign_gpu
+    others = max(found["foreign_cpu"], foreign_gpu)
+    found["disturbed"] = others if others > FOREIGN else 0.0
     reasons = [*_reasons(found, scenario)]
     if not all(run.whole for run in runs):
         reasons.append("cut short")
@@ -39,8 +47,9 @@ def evidence(runs: Sequence[MeasuredRun], scenario: Scenario) -> dict[str, Any]:
 
 def _reasons(found: dict[str, float], scenario: Scenario) -> Iterator[str]:
     settings = scenario.validation
-    if found["foreign_cpu"] > FOREIGN:
-        yield f"others used {found['foreign_cpu']:.0%} of the CPU (at most {FOREIGN:.0%})"
+    for name, share in (("CPU", found["foreign_cpu"]), ("GPUs", found["foreign_gpu"])):
+        if share > DISTURBED:
+            yield f"others used {share:.0%} of the {name} (at most {DISTURBED:.0%})"
     if settings.compute == "stretched":
         if found["own_cpu"] > OWN:
             yield f"own CPU use {found['own_cpu']:.0%} (at most {OWN:.0%})"

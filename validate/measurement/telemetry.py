@@ -136,6 +136,8 @@ def _environment() -> dict[str, Any]:
     }
     if (torch := sys.modules.get("torch")) is not None:
         versions["torch"] = str(torch.__version__)
-        if torch.cuda.is_initialized():
-            hardware["gpu"] = torch.cuda.get_device_name()
+        from paceline.validate.host import device  # noqa: PLC0415 - torch is already there
+
+        if name := device.in_use():
+            hardware["gpu"] = name
     return {"versions": versions, "hardware": hardware}

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from paceline.simulator.distributions.random_streams import Purpose, generator
+from paceline.validate.host.device import put
 from paceline.validate.torch_objective.data import Data
 
 CHUNK = 1000  # samples evaluated at a time
@@ -86,4 +87,4 @@ class DeviceData:
         return (x[rows].to(self._dtype) - self._centre) / self._spread, y[rows]
 
     def _put(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self._device)
+        return put(torch.from_numpy(array), self._device)

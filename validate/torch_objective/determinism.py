@@ -5,18 +5,21 @@ from contextlib import contextmanager
 
 import torch
 
+from paceline.validate.host.device import generators
+
 CPU = torch.device("cpu")
 
 
 @contextmanager
 def seeded(key: int, device: torch.device = CPU) -> Iterator[None]:
     """Seed torch's random numbers on the CPU and on `device` with `key`."""
-    devices = [device.index] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
+    devices = [] if device.type == "cpu" else [device.index]
+    kind = "cuda" if device.type == "cpu" else device.type
+    with torch.random.fork_rng(devices=devices, device_type=kind):
         # not torch.manual_seed, which seeds every device
         torch.default_generator.manual_seed(key)
         for index in devices:
-            torch.cuda.default_generators[index].manual_seed(key)
+            generators(device)[index].manual_seed(key)
         yield
 
 

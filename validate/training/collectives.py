@@ -18,6 +18,7 @@ from torch import Tensor
 
 from paceline.simulator.errors import ProgramError
 from paceline.simulator.programs.effects import Encoded, Payload
+from paceline.validate.host.device import host
 from paceline.validate.training import packing
 from paceline.validate.training.clock import Clock
 from paceline.validate.training.emulated_network import RealNetwork
@@ -203,7 +204,8 @@ class Collectives:
         buffer = torch.cat(parts)
         own = self._own(handle)  # last, as it holds the time of issue
         whole, numbers = own[:WHOLE], [*own[WHOLE:], *packed.numbers]
-        buffer[:length] = packing.write_numbers(whole, numbers, self._rank, self._ranks, buffer)
+        written = packing.write_numbers(whole, numbers, self._rank, self._ranks, buffer)
+        buffer[:length].copy_(written, non_blocking=True)
         return buffer
 
     def _length(self, packed: Packed) -> int:
@@ -258,7 +260,7 @@ class Collectives:
             joined = self._agree(handle, by_rank)
             sizes = [self._meter(packing.put_together(handle.packed))]
         else:
-            rows = handle.pending[0].wait().cpu()
+            rows = host(handle.pending[0].wait())
             by_rank = rows[:, : 8 * (OWN + 1)].contiguous().view(torch.float64).tolist()
             joined = self._agree(handle, by_rank)  # first, as it checks that all heads are alike
             handle.result = self._gathered(handle, rows, by_rank)

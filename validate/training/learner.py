@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from paceline.simulator.objectives.objective import Objective
+from paceline.validate.host.device import host, put
 
 Freed = Callable[[int, Tensor], None]
 
@@ -36,8 +37,8 @@ class OnHost:
 
     def tensors(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return what the simulator computes, to the last bit."""
-        loss, gradient = self._source.loss_and_gradient(x.cpu().numpy())
-        return torch.tensor(loss), torch.from_numpy(gradient).to(x.device)
+        loss, gradient = self._source.loss_and_gradient(host(x).numpy())
+        return torch.tensor(loss), put(torch.from_numpy(gradient), x.device)
 
     def backward(self, x: Tensor, sizes: Sequence[int], freed: Freed) -> None:
         """Compute the gradient, then free all pieces at once."""
@@ -67,7 +68,7 @@ def start(objective: Objective, parameters: int, device: torch.device) -> Tensor
     """Return the initial parameters; in time-only runs, zeros of the size of the model."""
     if isinstance(objective.start, complex):
         return torch.zeros(parameters, dtype=torch.float32, device=device)
-    return torch.from_numpy(np.array(objective.start)).to(device)
+    return put(torch.from_numpy(np.array(objective.start)), device)
 
 
 def learner(objective: Objective, rank: int) -> Learner:

@@ -32,6 +32,7 @@ from paceline.simulator.errors import ProgramError
 from paceline.simulator.programs.effects import ANY, Handle, Payload, Pieces, Vector
 from paceline.simulator.results.run import Cause, Kind, Spans
 from paceline.simulator.scenario.scenario import Scenario
+from paceline.validate.host import device as devices
 from paceline.validate.training import events
 from paceline.validate.training.clock import Clock
 from paceline.validate.training.collectives import Collectives
@@ -105,6 +106,7 @@ class RealNode(SeededNode):
         self._meter, self._network = meter, network
         self._collectives, self._mailbox, self._learner = collectives, mailbox, learner
         self._see, self._learned, self._spans = see, learned, spans
+        self._device = devices.of(start.device)
         self._backward = ThreadPoolExecutor(1, thread_name_prefix="backward")
         self._durations: Iterator[float] | None = None
         self.step = self.updates = self._met_at = 0
@@ -202,7 +204,7 @@ class RealNode(SeededNode):
             return 0.0, torch.zeros_like(x)
         loss, gradient = self._learner.tensors(x)
         self._learned(self)
-        value = float(loss)  # which waits for a GPU
+        value = float(devices.host(loss))  # which comes after the gradient
         self._clock.sleep_until(begins + duration)
         self._note(events.STEP, begins, self.now, nan, self._due(begins, duration))
         return value, gradient
@@ -221,9 +223,7 @@ class RealNode(SeededNode):
         handles = [PieceUnderWay(begins + duration * part) for part in parts]
         sizes = [each.numel() for each in self.cut(x, pieces)]
 
-        def freed(number: int, piece: Tensor) -> None:
-            if piece.is_cuda:
-                torch.cuda.current_stream(piece.device).synchronize()  # for the clock's sake
+        def computed(number: int, piece: Tensor) -> None:
             if number == len(done) - 1:
                 end = max(self.now, begins + duration)
                 self._note(events.STEP, begins, end, nan, self._due(begins, duration))
@@ -232,10 +232,20 @@ class RealNode(SeededNode):
             if self._mailbox is not None:
                 self._mailbox.wake()
 
+        def freed(number: int, piece: Tensor) -> None:
+            # the backward pass goes on to issue work meanwhile
+            waits.append(self._device.then(lambda: computed(number, piece)))
+
+        waits: list[Future[Any] | None] = []
+        ready = self._device.mark()
+
         def compute() -> None:
             try:
-                learner.backward(x, sizes, freed)
-                self._learned(self)
+                with self._device.branch(ready):
+                    learner.backward(x, sizes, freed)
+                    self._learned(self)
+                for wait in filter(None, waits):
+                    wait.result()
             except BaseException as error:
                 for each in handles:
                     if not each.computed.done():
@@ -282,7 +292,7 @@ class RealNode(SeededNode):
         """Wait until a result has arrived, and is due."""
         begin = self.now
         if isinstance(handle, PieceUnderWay):
-            piece = handle.computed.result()
+            piece = self._device.adopt(handle.computed.result())
             self._clock.sleep_until(handle.due)
             return piece
         team = self._team()

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from paceline.simulator.engines import payloads
 from paceline.simulator.programs.effects import Encoded, Payload
+from paceline.validate.host.device import fetch, host, put
 
 PARTS = 3  # of a number: 3 x 24 bits hold the 53 of a double
 BYTE = 8  # bits
@@ -87,7 +88,7 @@ def _strip_entry(entry: Tensor, bits: int, packed: Packed) -> Any:
     width = entry.element_size()
     if entry.is_floating_point() or bits == BYTE * width:
         return _strip(entry, packed)
-    codes = entry.cpu().numpy().astype(f">i{width}").view(np.uint8).reshape(-1, width)
+    codes = host(entry).numpy().astype(f">i{width}").view(np.uint8).reshape(-1, width)
     low = np.unpackbits(codes, axis=1)[:, -bits:]
     packed.tensors.append(torch.from_numpy(np.packbits(low)))
     return Slot("levels", len(packed.tensors) - 1, bits, tuple(entry.shape), width)
@@ -96,12 +97,12 @@ def _strip_entry(entry: Tensor, bits: int, packed: Packed) -> Any:
 def _widen(levels: Slot, squeezed: Tensor) -> Tensor:
     """Undo `_strip_entry`; the highest of the bits is the sign."""
     entries, width = prod(levels.shape), levels.width
-    low = np.unpackbits(squeezed.cpu().numpy(), count=entries * levels.bits)
+    low = np.unpackbits(host(squeezed).numpy(), count=entries * levels.bits)
     high = np.zeros((entries, BYTE * width), np.uint8)
     high[:, : levels.bits] = low.reshape(entries, levels.bits)
     codes = np.packbits(high, axis=1).view(f">i{width}").astype(f"=i{width}")
     wide = codes.reshape(levels.shape) >> (BYTE * width - levels.bits)
-    return torch.from_numpy(wide).to(squeezed.device)
+    return put(torch.from_numpy(wide), squeezed.device)
 
 
 def put_together(packed: Packed) -> Payload:
@@ -157,7 +158,7 @@ def write_numbers(
 
 def read_numbers(buffer: Tensor, ranks: int, whole: int) -> list[list[float]]:
     """Read the numbers of each rank, `whole` ones first, from the sum of all ranks' buffers."""
-    parts = buffer.to("cpu", torch.float64).reshape(ranks, -1).tolist()
+    parts = host(buffer).to(torch.float64).reshape(ranks, -1).tolist()
     return [
         own[:whole] + [sum(own[at : at + PARTS]) for at in range(whole, len(own), PARTS)]
         for own in parts
@@ -183,7 +184,8 @@ def read_head(data: Tensor) -> Head:
 
 def body(packed: Packed) -> Tensor:
     """Encode numbers and tensors as a tensor of bytes on the host."""
-    tensors = [each.detach().cpu().contiguous() for each in (*packed.tensors, *packed.places)]
+    coming = [fetch(each) for each in (*packed.tensors, *packed.places)]
+    tensors = [each().contiguous() for each in coming]
     lengths = [float(length) for each in tensors for length in each.shape]
     plain = torch.tensor([*packed.numbers, *lengths], dtype=torch.float64)
     return torch.cat([each.reshape(-1).view(torch.uint8) for each in (plain, *tensors)])
@@ -201,7 +203,7 @@ def read(head: Head, body: Tensor, device: torch.device) -> Packed:
         flat = tensor.view(-1).view(torch.uint8)
         flat.copy_(body[start : start + len(flat)])
         start += len(flat)
-        found.append(tensor.to(device))
+        found.append(put(tensor, device))
     return Packed(skeleton, found[:count], found[count:], plain[:numbers])
 
 

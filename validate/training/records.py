@@ -9,7 +9,7 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from paceline.simulator.errors import RunError
 from paceline.simulator.inputs import untrusted
 from paceline.simulator.results import store
 from paceline.simulator.results.run import ARROW, SPAN
+from paceline.validate.host.device import fetch
 from paceline.validate.training.events import EVENT
 
 COLUMNS = ("step", "time", "period", "updates", "bytes", "charged")
@@ -103,7 +104,7 @@ class Recorder:
         begin = time.monotonic()
         if self._failure is not None:
             raise self._failure
-        self._queue.put(((step, *row), x, buffers))
+        self._queue.put(((step, *row), fetch(x), fetch(buffers)))
         self._taken += 1
         if self._adaptive and self._taken > 2 * POINTS:
             self._every *= 2
@@ -122,10 +123,13 @@ class Recorder:
                 self._failure = error
             self.observing += time.thread_time() - begin
 
-    def _keep(self, row: Sequence[float], x: Tensor, buffers: Tensor) -> None:
+    def _keep(
+        self, row: Sequence[float], fetched: Callable[[], Tensor], beside: Callable[[], Tensor]
+    ) -> None:
+        x, buffers = fetched(), beside()
         self._file.write(np.array(row, dtype="<f8").tobytes())
         for each in (x, buffers):
-            self._file.write(each.detach().to(x.dtype).cpu().numpy().tobytes())
+            self._file.write(each.detach().to(x.dtype).numpy().tobytes())
         self._file.flush()
         if not bool(x.isfinite().all()):
             raise RunError(

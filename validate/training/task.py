@@ -20,6 +20,7 @@ from paceline.simulator.objectives import build
 from paceline.simulator.programs import Program
 from paceline.simulator.results.run import Spans
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from paceline.validate.host import device as devices
 from paceline.validate.host import machine
 from paceline.validate.training import learner, rendezvous, transport
 from paceline.validate.training.clock import Clock
@@ -34,7 +35,8 @@ from paceline.validate.training.transport import DeviceGroup
 HEADSTART = 0.05  # seconds from agreeing on the start to the start
 COUNTING = 0.02  # seconds between updates of the workers' common step count
 REHEARSALS = 3  # collectives of each kind in the warm-up
-GATHERED = 2**14  # parameters that these gather, at most
+GATHERED = 2**14  # parameters that these gather by gloo, at most
+LADDER = 4  # ratio of sizes that are rehearsed
 VECTORS = 2  # in the longest message
 
 
@@ -60,12 +62,17 @@ class Job:
 
 @dataclass(frozen=True)
 class Place:
-    """Identity of one process of a run: its rank, store and device."""
+    """Identity of one process of a run: its rank, store and device.
+
+    `native`: whether each worker has a device of its own, whose library does the collectives;
+    `identity`: of the device, on all machines.
+    """
 
     rank: int
     store: Any
     device: torch.device
-    nccl: bool = False
+    native: bool = False
+    identity: str = ""
 
 
 def run(task: TrainingTask, job: Job, place: Place) -> None:
@@ -93,6 +100,7 @@ class TaskProcess:
         goal = self._goal = build.build(scenario, task.algorithm, task.seed)
         self._start = learner.start(goal, scenario.model.parameters, place.device)
         network = EmulatedNetwork if scenario.validation.network == "emulated" else RealNetwork
+        self._groups: list[Any] = []
         self._network = network(scenario, task.seed, self.rank)
         self._meter = TensorMeter(scenario.model.bytes, self._start.numel())
         own = learner.learner(goal, self.rank) if self.rank < self.workers else None
@@ -138,17 +146,21 @@ class TaskProcess:
     def _team(self) -> DeviceGroup:
         """The workers' process group."""
         place, timeout = self._place, self._scenario.validation.timeout
-        if place.nccl:
+        device = devices.of(place.device)
+        if place.native:
             store = rendezvous.sub_store(place.store, "team")
-            group = transport.nccl(store, self.rank, self.workers, timeout)
-            return DeviceGroup(group, place.device)
+            group = device.group(store, self.rank, self.workers, timeout)
+            return transport.Native(group, device, timeout)
         group = self._gloo("team", self.workers, timeout)
-        kind = transport.Staged if self._start.is_cuda else DeviceGroup
-        return kind(group, place.device)
+        kind = DeviceGroup if place.device.type == "cpu" else transport.Staged
+        return kind(group, device)
 
     def _gloo(self, name: str, size: int, timeout: float) -> Any:
         store = rendezvous.sub_store(self._place.store, name)
-        return transport.gloo(store, self.rank, size, timeout)
+        group = transport.gloo(store, self.rank, size, timeout)
+        if name != "team":
+            self._groups.append(group)
+        return group
 
     def _collect(self, group: DeviceGroup) -> Collectives:
         flags = self._gloo("flags", self.workers, self._scenario.validation.timeout)
@@ -196,6 +208,9 @@ class TaskProcess:
         with self._counter.counting() if self._limits.pooled else nullcontext():
             self.node.execute(coroutine)
             account = _account(self.node, used)
+            if self._place.device.type != "cpu":
+                by = "NCCL" if self._place.native else "gloo, through the host's memory"
+                account.machine |= {"device": self._place.identity, "collectives": by}
             self.node.end()
         if self._collectives is not None:
             account.collectives = self._collectives.settled
@@ -210,6 +225,8 @@ class TaskProcess:
         rendezvous.meet(store, "end", self.size, patient=True)
         if self._group is not None:
             self._group.close()
+        for each in self._groups:
+            transport.shut(each)
         self._recorder.close(account)
 
     def _rehearse(self) -> None:
@@ -219,9 +236,25 @@ class TaskProcess:
         own = learner.learner(self._goal, self.rank)  # the run repeats these mini-batches
         for _ in range(self._scenario.validation.warm_up):
             own.tensors(self._start)
-        for _ in range(REHEARSALS):
-            self._group.total(lambda: torch.zeros_like(self._start)).wait()
-            self._group.gather(lambda: torch.zeros_like(self._start[:GATHERED])).wait()
+        for size, dtype in self._sizes_and_dtypes():
+            some = torch.zeros(size, dtype=dtype, device=self._place.device)
+            copied, read = some.clone, some.view(torch.uint8).clone
+            for _ in range(REHEARSALS):
+                self._group.total(copied).wait()
+                if size <= GATHERED or self._place.native:
+                    self._group.gather(read).wait()
+
+    def _sizes_and_dtypes(self) -> list[tuple[int, torch.dtype]]:
+        """Return what to rehearse: with NCCL, which prepares each kind of collective on first use.
+
+        Its choices depend on dtype and size, here those of payloads from a number to the model.
+        """
+        length, own = self._start.numel(), self._start.dtype
+        if not self._place.native:
+            return [(size, own) for size in sorted({length, min(length, GATHERED)})]
+        ladder = {min(length, LADDER**k) for k in range(length.bit_length())}
+        dtypes = {own, torch.float16, torch.float64}
+        return [(size, dtype) for size in sorted(ladder) for dtype in sorted(dtypes, key=str)]
 
     def _agree_on_start(self) -> float:
         """Return when all begin, by this process's monotonic clock."""

@@ -5,15 +5,19 @@ them by order alone; any number can be under way. A collective that must wait (f
 GPU, or for the result that it is computed from) is queued on one thread, and so is every later one
 until the queue is empty: one thread keeps the order, and the program never blocks in a start.
 
-gloo works on the host's memory: buffers of a GPU are copied there on a CUDA stream of their own,
-and their collective starts once the copy is complete (`Staged`). NCCL takes tensors where they are.
+gloo works on the host's memory: buffers of a GPU are copied there first (`Staged`). NCCL takes
+tensors where they are (`Native`); its collectives follow the stream on which their buffer is made,
+and the host sleeps until they have ended, as a time read earlier would not be theirs.
 """
 
 import os
+import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +25,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from paceline.validate.host.device import Device, fetch, host, put
+
 THREADS = 16  # of gloo: collectives of one group that run at once; the rest queue
 TASKS = Path("/proc/self/task")
+GUARDED = 0.1  # of the time limit, between looks at waits that cannot be interrupted
 FOREVER = 1e7  # seconds: a quiet peer has not failed, and a dead process ends the run anyway
 
 Make = Callable[[], Tensor]
@@ -32,8 +39,13 @@ Works = list[Any]
 class Pending:
     """A collective under way: its works, or a future of them, and a function for its result."""
 
-    def __init__(self, works: "Works | Future[Works]", result: Make) -> None:
-        self._works, self._result = works, result
+    def __init__(
+        self,
+        works: "Works | Future[Works]",
+        result: Make,
+        land: Callable[[Works], None] | None = None,
+    ) -> None:
+        self._works, self._result, self._land = works, result, land
 
     def done(self) -> bool:
         """Whether it is finished here."""
@@ -46,18 +58,23 @@ class Pending:
     def wait(self) -> Tensor:
         """Return the result when it is there. Raises RuntimeError if a peer is gone or too late."""
         works = self._works.result() if isinstance(self._works, Future) else self._works
-        for work in works:
-            work.wait()
+        (self._land or finish)(works)
         return self._result()
 
 
+def finish(works: Works) -> None:
+    """Wait for works of gloo, on the host's memory."""
+    for work in works:
+        work.wait()
+
+
 class DeviceGroup:
-    """Collectives of a process group that takes tensors of its own device, as NCCL those of a GPU.
+    """Collectives of a process group that takes tensors of the device: of gloo, on a CPU.
 
     `device`: where buffers are brought to, and results are.
     """
 
-    def __init__(self, group: Any, device: torch.device) -> None:
+    def __init__(self, group: Any, device: Device) -> None:
         self._group, self._size, self._device = group, group.size(), device
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="starter")
         self._last: Future[Works] | None = None
@@ -92,7 +109,8 @@ class DeviceGroup:
             found.append(self._bring(buffer()))
             return begin(found[0], found)
 
-        return Pending(self._in_order(start, after), lambda: self._land(join(found)))
+        works = self._in_order(start, after)
+        return Pending(works, lambda: self._result(join(found)), self._land)
 
     def _in_order(
         self, start: Callable[[], Works], after: Callable[[], object] | None
@@ -116,22 +134,53 @@ class DeviceGroup:
         return buffer, after
 
     def _bring(self, buffer: Tensor) -> Tensor:
-        return buffer.to(self._device)
+        return put(buffer, self._device.where)
 
-    def _land(self, result: Tensor) -> Tensor:
+    def _result(self, result: Tensor) -> Tensor:
         return result
 
+    def _land(self, works: Works) -> None:
+        finish(works)
+
     def close(self) -> None:
-        """End the thread after its queue."""
+        """End the thread after its queue, and the group."""
         self._thread.shutdown()
+        shut(self._group)
+
+
+class Native(DeviceGroup):
+    """Collectives of NCCL, each within `timeout` seconds of a wait for it, or the process ends."""
+
+    def __init__(self, group: Any, device: Device, timeout: float) -> None:
+        super().__init__(group, device)
+        self._timeout, self._waits = timeout, dict[int, float]()
+        self._closed = threading.Event()
+        threading.Thread(target=self._guard, daemon=True).start()
+
+    def _land(self, works: Works) -> None:
+        self._waits[threading.get_ident()] = time.monotonic()
+        try:
+            self._device.land(works)
+        finally:
+            del self._waits[threading.get_ident()]
+
+    def _guard(self) -> None:
+        """End the process if a wait, which nothing can interrupt, takes too long."""
+        while not self._closed.wait(GUARDED * self._timeout):
+            since = min(list(self._waits.values()), default=inf)
+            if time.monotonic() - since > self._timeout:
+                said = f"RuntimeError: Timed out waiting {self._timeout:g} s for a collective\n"
+                os.write(2, said.encode())  # what `launch` looks for in a log
+                os._exit(1)
+
+    def close(self) -> None:
+        """End the guard, too."""
+        self._closed.set()
+        super().close()
 
 
 class Staged(DeviceGroup):
     """Collectives of gloo on buffers of a GPU, which travel through the host's memory."""
-
-    def __init__(self, group: Any, device: torch.device) -> None:
-        super().__init__(group, device)
-        self._copies: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def _ready(
         self, buffer: Make, after: Callable[[], object] | None
@@ -140,21 +189,16 @@ class Staged(DeviceGroup):
         if after is not None:
             return buffer, after
         made = buffer()
-        if not made.is_cuda:
+        if made.device.type == "cpu":
             return lambda: made, None
-        host = torch.empty(made.shape, dtype=made.dtype, pin_memory=True)
-        self._copies.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._copies):
-            host.copy_(made, non_blocking=True)
-            made.record_stream(self._copies)
-            arrived = self._copies.record_event()
-        return lambda: host, arrived.synchronize
+        arrived = fetch(made)
+        return arrived, arrived
 
     def _bring(self, buffer: Tensor) -> Tensor:
-        return buffer.cpu()
+        return host(buffer)
 
-    def _land(self, result: Tensor) -> Tensor:
-        return result.to(self._device)
+    def _result(self, result: Tensor) -> Tensor:
+        return put(result, self._device.where)
 
 
 def tell(group: Any, numbers: Sequence[float]) -> Pending:
@@ -190,12 +234,10 @@ def _device(kind: Any) -> Any:
     return kind.create_default_device()
 
 
-def nccl(store: Any, rank: int, size: int, timeout: float) -> Any:
-    """Return an NCCL group of processes, each of which has a GPU of its own."""
-    kind: Any = dist.ProcessGroupNCCL
-    options = kind.Options()
-    options._timeout = timedelta(seconds=timeout)
-    return kind(store, rank, size, options)
+def shut(group: Any) -> None:
+    """Shut a process group down, once all ranks have left its last collective."""
+    if hasattr(group, "shutdown"):  # since torch 2.7 by this name
+        group.shutdown()
 
 
 def deprioritise_socket_threads() -> None:

@@ -1,0 +1,524 @@
+"""A late device: tensors of the CPU behind streams that do their work as late as the rules allow.
+
+It stands in for torch.cuda under `host.device.Accelerator`, whose own lines thus run. An operation
+is only put into the queue of the current stream; it is done when a host waits for it, and then only
+what must precede it. Until then its result is NaN. So whatever happens to be done in time on a GPU,
+without having been waited for, is not done here. Each thread belongs to a rank, with streams of its
+own, as each process has.
+
+A native group's collectives run on a stream of the group, in order; `wait()` makes the current
+stream wait, not the host. Where ranks start different ones, or one does not come, that is an error
+here after `PATIENCE`, which names them; on a GPU it hangs.
+
+`RULES` cites what is imitated; each has a test in tests/validate/test_late_device.py.
+"""
+
+import itertools
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch.utils import backend_registration
+from torch.utils._pytree import tree_flatten, tree_map
+
+from paceline.validate.host import device as devices
+
+RULES = {
+    "order": "PyTorch, CUDA semantics, Streams: a stream's operations run in the order of issue, "
+    "those of different streams in any",
+    "wait": "torch.distributed, Synchronous and asynchronous collective operations: wait() of a "
+    "CUDA collective blocks the current stream, not the host",
+    "communicator": "NCCL user guide, Communicators: every rank must issue the same calls of a "
+    "communicator in the same order; else they hang",
+    "pinned": "torch.Tensor.copy_: with non_blocking the host does not wait for pinned memory",
+    "pageable": "CUDA driver API, API synchronisation behaviour: copies from pageable memory have "
+    "been staged when they return",
+    "memory": "torch.Tensor.record_stream: memory is reused at once by the stream that it was "
+    "allocated on, whatever other streams still do with it",
+    "backward": "CUDA semantics, Stream semantics of backward passes: each operation runs on the "
+    "stream of its forward operation; here backward() is to be called on that one",
+    "read": "torch.cuda.set_sync_debug_mode: item(), cpu() and nonzero() synchronise the stream",
+}
+PATIENCE = 5.0  # seconds
+LOOK = 0.01  # seconds between looks at the ranks
+LOCK = threading.Condition(threading.RLock())
+ATEN: Any = torch.ops.aten
+READ = {ATEN._local_scalar_dense.default}
+SIZED_BY_VALUES = {ATEN.nonzero.default, ATEN.masked_select.default, ATEN.equal.default}
+LOCAL = threading.local()
+
+
+class Stream:
+    """A queue; `done` of its entries, of which the first has number 0, have been done."""
+
+    def __init__(self, where: Any = None) -> None:
+        self.home = home()
+        self.queue: list[Any] = []
+        self.done = 0
+
+    def add(self, entry: Any) -> int:
+        self.queue.append(entry)
+        return len(self.queue)
+
+    def run(self, upto: int) -> None:
+        """Do the entries before number `upto`, and what they wait for."""
+        with LOCK:
+            while self.done < upto:
+                entry, number = self.queue[self.done], self.done
+                if isinstance(entry, Event):
+                    entry.pass_by()
+                elif isinstance(entry, Collective):
+                    entry.run()
+                if self.done == number:  # nobody else has done it meanwhile
+                    self.queue[number] = None
+                    self.done += 1
+                    if callable(entry):
+                        entry()
+
+    def wait_event(self, event: "Event") -> None:
+        self.add(event.copy())
+
+    def record_event(self, event: "Event") -> "Event":
+        event.stream, event.number = self, len(self.queue)
+        return event
+
+    def __enter__(self) -> None:
+        LOCAL.stacks = [*getattr(LOCAL, "stacks", ()), self]
+
+    def __exit__(self, *_: object) -> None:
+        LOCAL.stacks = LOCAL.stacks[:-1]
+
+
+class Event:
+    """A point of a stream. Blocking ones alone let a waiting host sleep."""
+
+    def __init__(self, blocking: bool = False) -> None:
+        self.stream: Stream | None = None
+        self.number, self.blocking = 0, blocking
+
+    def copy(self) -> "Event":
+        found = Event(self.blocking)
+        found.stream, found.number = self.stream, self.number
+        return found
+
+    def pass_by(self) -> None:
+        if self.stream is not None:
+            self.stream.run(self.number)
+
+    def synchronize(self) -> None:
+        assert self.blocking, "a host spins"
+        self.pass_by()
+
+
+class Home:
+    """What a process has: streams, and counts of `spins` (reads that nothing had waited for)."""
+
+    def __init__(self) -> None:
+        self.spins: list[str] = []
+        self.device: devices.Accelerator | None = None
+        self.backward: Stream | None = None
+
+    def start(self) -> None:
+        LOCAL.home = self
+        self.default = Stream()
+        self.device = Device(torch.device("late:0"))
+
+
+def home() -> Home:
+    return LOCAL.home
+
+
+def current() -> Stream:
+    """Return the current stream, within a backward pass that of the forward one."""
+    if stacks := getattr(LOCAL, "stacks", ()):
+        return stacks[-1]
+    return (home().backward if engine_thread() else None) or home().default
+
+
+def engine_thread() -> bool:
+    return isinstance(threading.current_thread(), threading._DummyThread)
+
+
+class Device(devices.Accelerator):
+    """The product's own device, with pinned memory that cannot be read too early unnoticed."""
+
+    def _pinned(self, like: torch.Tensor) -> torch.Tensor:
+        return poisoned(torch.empty(like.shape, dtype=like.dtype))
+
+    @property
+    def native(self) -> str:
+        return "late"
+
+    def group(self, store: Any, rank: int, size: int, timeout: float) -> Any:
+        return Group(rank, size, store)
+
+
+class Raw:
+    """Memory of a stream. `uses`: last entry of each other stream that uses it."""
+
+    def __init__(self, memory: torch.Tensor) -> None:
+        self.stream = current()
+        self.uses, self.recorded = dict[Stream, int](), set[Stream]()
+        about = memory, self.stream, self.uses, self.recorded
+        weakref.finalize(self, reuse, *about).atexit = False
+
+
+def reuse(memory: torch.Tensor, stream: Stream, uses: Any, recorded: Any) -> None:
+    """Let another tensor of the stream have memory that is freed while others still use it."""
+    with LOCK:
+        late = [each for each, until in uses.items() if each.done < until and each not in recorded]
+        if late:
+            stream.run(len(stream.queue))
+            poisoned(memory)
+
+
+def poisoned(memory: torch.Tensor) -> torch.Tensor:
+    flat = memory.view(-1) if memory.is_contiguous() else memory
+    return flat.fill_(float("nan") if memory.is_floating_point() else 77).view(memory.shape)
+
+
+class Late(torch.Tensor):
+    """A tensor whose entries are there once its stream has been run."""
+
+    raw: torch.Tensor
+    owner: Raw
+    home: Home
+
+    @staticmethod
+    def __new__(cls, raw: torch.Tensor, owner: Raw | None = None) -> "Late":
+        found = torch.Tensor._make_wrapper_subclass(
+            cls, raw.shape, strides=raw.stride(), storage_offset=raw.storage_offset(),
+            dtype=raw.dtype, device="late:0",
+        )  # fmt: skip
+        found.raw, found.owner, found.home = raw, owner or Raw(raw), home()
+        return found
+
+    @property
+    def data(self) -> Any:
+        return torch.Tensor.data.__get__(self)
+
+    @data.setter
+    def data(self, other: "Late") -> None:
+        torch.Tensor.data.__set__(self, other)
+        self.raw, self.owner = other.raw, other.owner
+
+    def record_stream(self, stream: Stream) -> None:
+        self.owner.recorded.add(stream)
+
+    def data_ptr(self) -> int:
+        return self.raw.data_ptr()
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        mine = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, Late)]
+        if engine_thread():
+            LOCAL.home = mine[0].home
+        assert all(each.home is home() for each in mine), "a tensor of another process"
+        with LOCK:
+            return dispatch(func, args, kwargs, mine)
+
+
+def dispatch(func: Any, args: Any, kwargs: dict[str, Any], mine: list[Late]) -> Any:
+    where = kwargs.pop("device", None)
+    if func is ATEN._to_copy.default and where is not None and torch.device(where).type == "cpu":
+        return read(func, mine[0]).clone().to(kwargs.get("dtype") or mine[0].dtype)
+    if func in READ or func in SIZED_BY_VALUES:
+        for each in mine:
+            read(func, each)
+        found = func(*plain(args), **plain(kwargs))
+        return wrapped(found)
+    if func is ATEN.copy_.default and not isinstance(args[0], Late):  # to the host
+        return to_host(func, *args)
+    if func is ATEN.copy_.default and not isinstance(args[1], Late):  # from pageable memory
+        if not (args[2] if len(args) > 2 else False):
+            spin(func)
+        args = (args[0], args[1].clone(), *args[2:])
+    if func.is_view or func is ATEN.detach.default:
+        owner = mine[0].owner
+        found = func(*plain(args), **plain(kwargs))
+        return wrapped(found, owner)
+    if func._schema.is_mutable:
+        later(func, args, kwargs)
+        return args[0]
+    shapes = func(*meta(args), **meta(kwargs))
+    out = tree_map(room, shapes)
+    later(func, args, kwargs, out)
+    return wrapped(out)
+
+
+def later(func: Any, args: Any, kwargs: Any, out: Any = None) -> None:
+    """Queue an operation; its closure keeps memory, and not the tensors, which may be freed."""
+    for each in tree_flatten((args, kwargs))[0]:
+        use(each)
+    args, kwargs = plain(args), plain(kwargs)
+
+    def work() -> None:
+        with torch.no_grad():
+            found = func(*args, **kwargs)
+            if out is not None:
+                for to, each in zip(tree_flatten(out)[0], tree_flatten(found)[0], strict=True):
+                    to.copy_(each)
+
+    current().add(work)
+
+
+def use(tensor: Any) -> None:
+    """Note that the next entry of the current stream uses a tensor."""
+    stream = current()
+    if isinstance(tensor, Late) and tensor.owner.stream is not stream:
+        tensor.owner.uses[stream] = len(stream.queue) + 1
+
+
+def read(func: Any, tensor: Late) -> torch.Tensor:
+    """Return memory as a host reads it: after its thread has spun until the stream is there."""
+    spin(func)
+    return tensor.raw
+
+
+def spin(func: Any) -> None:
+    stream = current()
+    if stream.done < len(stream.queue):
+        where = [each for each in traceback.extract_stack() if "/validate/" in each.filename]
+        home().spins.append(f"{func} {where[-1:]}")
+        stream.run(len(stream.queue))
+
+
+def to_host(func: Any, memory: torch.Tensor, source: Late, non_blocking: bool = False) -> Any:
+    raw = source.raw
+    if not non_blocking:
+        spin(func)
+    if non_blocking:
+        use(source)
+        current().add(lambda: memory.copy_(raw))
+    else:
+        memory.copy_(raw)
+    return memory
+
+
+def plain(tree: Any) -> Any:
+    return tree_map(lambda each: each.raw if isinstance(each, Late) else each, tree)
+
+
+def meta(tree: Any) -> Any:
+    def shape(each: Any) -> Any:
+        if isinstance(each, torch.Tensor):
+            raw = each.raw if isinstance(each, Late) else each
+            return raw.to("meta")
+        return each
+
+    return tree_map(shape, tree)
+
+
+def room(shape: Any) -> Any:
+    if not isinstance(shape, torch.Tensor):
+        return shape
+    return poisoned(torch.empty_strided(shape.shape, shape.stride(), dtype=shape.dtype))
+
+
+def wrapped(tree: Any, owner: Raw | None = None) -> Any:
+    return tree_map(lambda raw: Late(raw, owner) if isinstance(raw, torch.Tensor) else raw, tree)
+
+
+class Collective:
+    """One rank's part of a collective: `what` is done by all of them, in one order."""
+
+    def __init__(self, group: "Group", number: int, what: str, give: Any, take: Any) -> None:
+        self.group, self.number, self.what, self.give, self.take = group, number, what, give, take
+        self.over = False
+
+    def run(self) -> None:
+        parts, size = self.group.parts(self.number), self.group.size()
+        end = time.monotonic() + PATIENCE
+        while not self.over:
+            if len(parts) < size:
+                LOCK.wait(max(0.0, end - time.monotonic()))
+                missing = sorted({*range(size)} - {*parts})
+                if len(parts) < size and time.monotonic() >= end:
+                    raise RuntimeError(f"ranks {missing} never start {self.number}: {self.what}")
+                continue
+            if len({each.what for each in parts.values()}) > 1:
+                raise RuntimeError(
+                    f"collective {self.number} differs: "
+                    + ", ".join(f"rank {rank}: {each.what}" for rank, each in sorted(parts.items()))
+                )
+            for each in parts.values():
+                each.group.stream.run(each.number * 2 + 1)  # up to it, and not it itself
+            if not self.over:
+                gave = [parts[rank].give for rank in range(size)]
+                for each in parts.values():
+                    each.over = True
+                found = [torch.stack(gave).sum(dim=0)] if "sum" in self.what else gave
+                for each in parts.values():
+                    for to, value in zip(each.take, [one.clone() for one in found], strict=True):
+                        to.copy_(value)
+
+
+class Work:
+    def __init__(self, stream: Stream, number: int, keep: Any) -> None:
+        self.stream, self.number, self.keep = stream, number, keep
+
+    def is_completed(self) -> bool:
+        """A look lets a moment pass, in which one more operation may be done."""
+        with LOCK:
+            if self.stream.done < self.number and ready(self.stream):
+                self.stream.run(self.stream.done + 1)
+            return self.stream.done >= self.number
+
+    def wait(self) -> None:
+        with LOCK:
+            event = self.stream.record_event(Event())
+            event.number = self.number
+            current().wait_event(event)
+
+
+def ready(stream: Stream) -> bool:
+    entry = stream.queue[stream.done]
+    return not isinstance(entry, Collective) or (
+        entry.over or len(entry.group.parts(entry.number)) == entry.group.size()
+    )
+
+
+HUBS: dict[bytes, dict[int, dict[int, Collective]]] = {}
+NUMBERS = itertools.count()
+
+
+class Group:
+    """A communicator of threads; its collectives are entries 1, 3, 5, ... of its own stream."""
+
+    def __init__(self, rank: int, size: int, store: Any) -> None:
+        self._rank, self._size, self.count = rank, size, 0
+        self.stream = Stream()
+        if rank == 0:
+            store.set("hub", str(next(NUMBERS)))
+        self.hub = HUBS.setdefault(store.get("hub"), {})
+
+    def size(self) -> int:
+        return self._size
+
+    def parts(self, number: int) -> dict[int, Collective]:
+        return self.hub.setdefault(number, {})
+
+    def allreduce(self, tensors: list[Late]) -> Work:
+        (mine,) = tensors
+        about = f"sum of {mine.numel()} {mine.dtype}"
+        return self._start(about, mine.raw, [mine.raw], tensors)
+
+    def allgather(self, found: list[list[Late]], tensors: list[Late]) -> Work:
+        (mine,), (rows,) = tensors, found
+        about = f"gather of {mine.numel()} {mine.dtype}"
+        return self._start(about, mine.raw, [each.raw for each in rows], (found, tensors))
+
+    def _start(self, what: str, give: torch.Tensor, take: list[torch.Tensor], keep: Any) -> Work:
+        with LOCK:
+            assert all(each.device.type == "late" for each in tree_flatten(keep)[0])
+            part = Collective(self, self.count, what, give, take)
+            self.count += 1
+            self.stream.wait_event(current().record_event(Event()))
+            number = self.stream.add(part)
+            self.parts(part.number)[self._rank] = part
+            LOCK.notify_all()
+            return Work(self.stream, number, keep)
+
+    def shutdown(self) -> None:
+        assert self.stream.done == len(self.stream.queue), "a collective is under way"
+
+
+API = SimpleNamespace(
+    Stream=Stream,
+    Event=Event,
+    current_stream=lambda where=None: current(),
+    stream=lambda stream: stream,
+    set_device=lambda where: None,
+    device_count=lambda: 1,
+    current_device=lambda: 0,
+    is_available=lambda: True,
+    is_initialized=lambda: True,
+    _is_in_bad_fork=lambda: False,
+    manual_seed_all=lambda seed: None,
+    get_device_properties=lambda where: SimpleNamespace(uuid=id(home())),
+)
+LIBRARY: list[Any] = []  # kept, as its operators last as long as it does
+
+
+def register() -> None:
+    """Make torch know the device type "late": once in a process, and for good."""
+    if LIBRARY:
+        return
+    backend_registration._setup_privateuseone_for_python_backend("late", API)
+    library = torch.library.Library("aten", "IMPL")
+    LIBRARY.append(library)
+
+    def empty(size: Any, *, dtype: Any = None, **_: Any) -> Late:
+        return Late(poisoned(torch.empty(size, dtype=dtype)))
+
+    def empty_strided(size: Any, stride: Any, *, dtype: Any = None, **_: Any) -> Late:
+        return Late(poisoned(torch.empty_strided(size, stride, dtype=dtype)))
+
+    library.impl("empty.memory_format", empty, "PrivateUse1")
+    library.impl("empty_strided", empty_strided, "PrivateUse1")
+
+
+@contextmanager
+def device(monkeypatch: Any) -> Iterator[None]:
+    """Let threads started from here belong to the rank of the thread that starts them."""
+    register()
+    started, run = threading.Thread.start, torch.autograd.backward
+    found = devices.of
+
+    def start(thread: threading.Thread) -> None:
+        mine, inner = getattr(LOCAL, "home", None), thread.run
+
+        def within() -> None:
+            LOCAL.home = mine
+            inner()
+
+        if mine is not None:
+            thread.run = within  # type: ignore[method-assign]
+        started(thread)
+
+    def backward(*args: Any, **kwargs: Any) -> None:
+        if hasattr(LOCAL, "home"):
+            for root in tree_flatten(args[0])[0]:
+                assert root.owner.stream is current(), "its forward pass is on another stream"
+            home().backward = current()
+        run(*args, **kwargs)
+
+    def of(where: torch.device) -> devices.Device:
+        return home().device if where.type == "late" else found(where)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(torch.autograd, "backward", backward)
+    monkeypatch.setattr(devices, "of", of)
+    monkeypatch.setattr(devices, "device_types", lambda: ("cpu", "late"))
+    yield
+
+
+def ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
+    """Do work on a thread of each rank; return the results, or raise the first error."""
+    found: list[Any] = [None] * count
+
+    def one(rank: int) -> None:
+        try:
+            Home().start()
+            found[rank] = work(rank)
+        except BaseException as error:
+            found[rank] = error
+
+    threads = [threading.Thread(target=one, args=(rank,), daemon=True) for rank in range(count)]
+    for each in threads:
+        each.start()
+    while any(each.is_alive() for each in threads):
+        if errors := [each for each in found if isinstance(each, BaseException)]:
+            raise errors[0]  # the others may wait for this rank for ever
+        for each in threads:
+            each.join(LOOK)
+    if errors := [each for each in found if isinstance(each, BaseException)]:
+        raise errors[0]
+    return found

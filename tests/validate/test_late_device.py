@@ -1,0 +1,433 @@
+"""Programs on a device that does its work late: what is read has been waited for."""
+
+import ast
+import importlib
+import inspect
+import threading
+from collections import defaultdict
+from itertools import count
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torch.utils.backend_registration")
+if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend"):
+    pytest.skip("this torch has no devices written in Python", allow_module_level=True)
+
+from paceline.simulator.engines.lockstep import run as lockstep
+from paceline.simulator.errors import ProgramError, RunError
+from paceline.simulator.objectives import build
+from paceline.simulator.programs import Program
+from paceline.validate.host import device as devices
+from paceline.validate.measurement import measure
+from paceline.validate.training import task as tasks
+from paceline.validate.training.task import Job, Place, TrainingTask
+from tests.helpers import late
+from tests.helpers.worlds import scenario
+from tests.validate.test_real_runs import HALVES, RELATIVE, SEED, simulated, tables
+
+late.register()  # before anything runs a backward pass, whose threads it is to have
+STEPS, WORKERS = 6, 2
+OBJECTIVE = {"kind": "torch", "model": "mlp", "data": "digits", "batch": 4, "dtype": "float64"}
+
+
+@pytest.fixture(autouse=True)
+def _device(monkeypatch):
+    lock, made = threading.Lock(), build.build
+
+    def one_at_a_time(*args):
+        with lock:  # in a process of its own it need not share torch's random numbers
+            return made(*args)
+
+    monkeypatch.setattr(build, "build", one_at_a_time)
+    monkeypatch.setattr(tasks, "HEADSTART", 0.0)
+    monkeypatch.setattr(tasks, "REHEARSALS", 1)
+    monkeypatch.setenv("PACELINE_STORE", "here")
+    with late.device(monkeypatch):
+        yield
+
+
+async def late_step(me, *, lr: Annotated[float, "learning rate"] = 0.1):
+    """Drop a gradient whose step may still be under way beside the next backward pass."""
+    x, g = me.start, None
+    for _ in count():
+        (piece,) = await me.start_backward(x, 1)
+        if g is not None:
+            x = x - lr * g
+            g = None
+        g = await me.wait(piece)
+        me.mark(x)
+
+
+OWN = {"late-step": Program("late-step", late_step, "ours")}
+
+
+def world(cases, every=1):
+    return scenario(
+        *cases,
+        workers=WORKERS,
+        compute="5 ms",
+        steps=STEPS,
+        objective=OBJECTIVE,
+        validation={"compute": "real", "network": "real", "timeout": "20 s"},
+        run={"evaluate_every": every},
+        programs=OWN,
+    )
+
+
+def train(made, algorithm, folder, native):
+    """Do a task with a thread for each node; return it, and what hosts spun for."""
+    goal = made.objective.model_copy(update={"device": "late:0"})
+    job = Job(made.model_copy(update={"objective": goal}), (), folder, "late", OWN)
+    one = TrainingTask(algorithm, SEED, folder)
+    store = torch.distributed.HashStore()
+
+    def work(rank):
+        tasks.run(one, job, Place(rank, store, torch.device("late:0"), native))
+        return late.home().spins
+
+    return one, late.ranks(WORKERS + 1, work)
+
+
+QUICK = {"ssgd-bucketed", "hpsgd", "asgd"}
+
+
+def chosen():
+    """Every program with and without a native group; every variant and codec natively."""
+    last = tables(2, "float64")
+    every = [case for case in tables(4, "float64") if case.get("graph") is None]
+    pairs = [(case, way) for case in last for way in (True, False)] + [
+        (case, True) for case in every
+    ]
+    for number, (case, native) in enumerate(pairs):
+        marks = () if case["name"] in QUICK and number < 2 * len(last) else pytest.mark.long
+        name = f"{case['label']}, {'native' if native else 'through the host'}"
+        yield pytest.param(case, native, marks=marks, id=f"{number} {name}")
+
+
+def ends_as_simulated(case, folder, native=True, every=1):
+    """Run a case; raise AssertionError where parameters differ, or a host spins."""
+    made = world([case], every)
+    one, spins = train(made, made.algorithm[0], folder, native)
+    measured = measure.measure(one, made, OWN)
+    assert measured.whole
+    if case["name"] in OWN:
+        goal = build.build(made, one.algorithm, SEED)
+        expected = lockstep.run(OWN[case["name"]], one.algorithm, made, goal, SEED)
+    else:
+        expected = simulated(one, made, measured)
+    finals = [each.rows["x"][-1] for each in measured.records if len(each.rows)]
+    for ours, theirs in zip(expected[-len(finals) :], finals, strict=True):
+        error = np.linalg.norm(theirs - ours) / np.linalg.norm(ours)
+        assert error <= (HALVES if case.get("codec") == "fp16" else RELATIVE["float64"])
+    clocked = [each for rank in spins for each in rank if "objective.py" not in each]
+    assert "codec" in case or not clocked, clocked  # codecs look at what they keep
+
+
+@pytest.mark.parametrize(("case", "native"), [*chosen()])
+def test_programs_end_with_the_simulated_parameters(case, native, tmp_path):
+    ends_as_simulated(case, tmp_path, native)
+
+
+# Mutants: each takes one synchronisation away
+
+HERE = "paceline.validate.host.device"
+NODE = "paceline.validate.training.node"
+MUTANTS = [
+    (HERE, "Accelerator.finish", "self.mark().synchronize()", "self.mark()"),
+    (HERE, "Accelerator.then", "event.synchronize()", "pass"),
+    (HERE, "Accelerator._beside", "self._branch.wait_event(begin)", "pass"),
+
+    (HERE, "Accelerator.adopt", "tensor.record_stream(", "id("),
+    (HERE, "Accelerator.fetch", "self._copies.wait_event(self.mark())", "pass"),
+    (HERE, "Accelerator.fetch", "tensor.record_stream(self._copies)", "pass"),
+    (HERE, "Accelerator.fetch", "arrived.synchronize()", "pass"),
+    (HERE, "Accelerator.land", "super().land(works)", "super()"),
+    (HERE, "Accelerator.land", "self.finish()", "pass"),
+    (HERE, "Accelerator.mark", "Event(blocking=True)", "Event()"),
+    (NODE, "RealNode.loss_and_gradient", "devices.host(loss)", "loss"),
+    (NODE, "RealNode.wait", "self._device.adopt(", "("),
+    (NODE, "RealNode.start_backward", "ready = self._device.mark()", "ready = late.Event()"),
+    ("paceline.validate.training.transport", "Native._land", "self._device.land(works)",
+     "[work.wait() for work in works]"),
+    ("paceline.validate.training.records", "Recorder.see", "fetch(x)", "x.cpu"),
+    ("paceline.validate.training.packing", "read_numbers", "host(buffer).to(", 'buffer.to("cpu", '),
+]  # fmt: skip
+TELLING = [
+    {"name": "ssgd-bucketed", "buckets": 3, "label": "bucketed"},
+    {"name": "asgd", "label": "asgd"},
+    {"name": "dts", "delay": 2, "momentum": 0.9, "label": "dts"},
+    {"name": "ad-psgd", "graph": "complete", "label": "ad-psgd"},
+    {"name": "late-step", "label": "late-step"},
+]
+
+
+def mutate(monkeypatch, module, name, old, new):
+    """Give a function the code that it has with one line changed."""
+    found = importlib.import_module(module)
+    source = inspect.getsource(found)
+    outer, _, inner = name.rpartition(".")
+    begin = source.index(f"class {outer}") if outer else 0
+    begin = source.index(f"def {inner}(", begin)
+    at = source.index(old, begin)
+    assert "\n    def " not in source[begin + 4 : at], "not in that function"
+    changed = {"__name__": module, "late": late}
+    exec(compile(source[:at] + new + source[at + len(old) :], found.__file__, "exec"), changed)
+    both = [vars(found), changed]
+    if outer:
+        both = [vars(each[outer]) for each in both]
+    function, other = (inspect.unwrap(each[inner]) for each in both)
+    monkeypatch.setitem(vars(found), "late", late)
+    monkeypatch.setattr(function, "__code__", other.__code__)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", TELLING, ids=lambda case: case["label"])
+def test_with_all_synchronisations_nothing_fails(case, tmp_path):
+    ends_as_simulated(case, tmp_path, every=STEPS)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant[1]}: {mutant[2]}")
+def test_without_any_one_synchronisation_something_fails(mutant, tmp_path, monkeypatch):
+    monkeypatch.setattr(late, "PATIENCE", 1.0)
+    mutate(monkeypatch, *mutant)
+    survived = []
+    for number, case in enumerate(TELLING):
+        try:
+            ends_as_simulated(case, tmp_path / f"{number}", every=STEPS)
+        except (AssertionError, RuntimeError, ProgramError, RunError):
+            return
+        survived.append(case["label"])
+    pytest.fail(f"survives {', '.join(survived)}")
+
+
+# The rules of the late device
+
+
+def alone(work):
+    """Do work as the only rank."""
+    return late.ranks(1, lambda rank: work(late.home().device))[0]
+
+
+def both(work):
+    """Do work as each of two ranks of a native group."""
+    store = torch.distributed.HashStore()
+
+    def one(rank):
+        device = late.home().device
+        return work(device, rank, device.group(store, rank, 2, 1.0))
+
+    return late.ranks(2, one)
+
+
+def numbers(*values):
+    """Return a tensor that is there, on the late device."""
+    found = torch.tensor(values).to("late:0")
+    late.home().device.finish()
+    return found
+
+
+def is_nan(tensor):
+    """Look at memory as it is now, which no host can."""
+    return bool(tensor.raw.isnan().any())
+
+
+def order():
+    def work(device):
+        x = numbers(1.0)
+        y = x + 1
+        z = y * 2
+        event = device.mark()
+        w = z + 1
+        assert is_nan(z)
+        event.synchronize()
+        assert (z.raw.item(), y.raw.item(), is_nan(w)) == (4.0, 2.0, True)
+        with device._api.stream(late.Stream()):
+            v = w + 1  # which nothing makes wait for w
+            device.finish()
+        assert is_nan(v)
+
+    alone(work)
+
+
+def wait():
+    def work(device, rank, group):
+        total = numbers(1.0 + rank)
+        (doing,) = [group.allreduce([total])]
+        doing.wait()
+        after = total * 1
+        before = total.raw.item()
+        device.finish()
+        return before, after.raw.item()
+
+    found = both(work)
+    assert [after for _, after in found] == [3.0, 3.0]
+    assert found[0][0] == 1.0 or found[1][0] == 2.0  # the first of them to look
+
+
+def communicator():
+    def different(device, rank, group):
+        tensors = [numbers(1.0), numbers(1.0, 2.0)]
+        works = [group.allreduce([each]) for each in (tensors[::-1] if rank else tensors)]
+        device.land(works)
+
+    def missing(device, rank, group):
+        if not rank:
+            device.land([group.allreduce([numbers(1.0)])])
+
+    with pytest.raises(RuntimeError, match=r"0 differs: rank 0: sum of 1 .*, rank 1: sum of 2 "):
+        both(different)
+    with pytest.raises(RuntimeError, match=r"ranks \[1\] never start 0: sum of 1"):
+        both(missing)
+
+
+def pinned():
+    def work(device):
+        host = device._pinned(torch.empty(1))
+        host.copy_(numbers(1.0), non_blocking=True)
+        assert host.isnan()
+        device.finish()
+        assert host.item() == 1.0
+
+    alone(work)
+
+
+def pageable():
+    def work(device):
+        host = torch.ones(1)
+        there = devices.put(host, device.where)
+        host.zero_()
+        assert is_nan(there)
+        device.finish()
+        assert there.raw.item() == 1.0
+
+    alone(work)
+
+
+def memory():
+    def work(device):
+        for kept in (False, True):
+            x = numbers(1.0)
+            with device._api.stream(late.Stream()):
+                y = x + 1
+                if kept:
+                    x.record_stream(late.current())
+                del x
+                device.finish()
+            assert is_nan(y) != kept
+
+    alone(work)
+
+
+def backward():
+    def work(device):
+        x = numbers(2.0).requires_grad_()
+        with device.branch(device.mark()):
+            y = (x * x).sum()
+            y.backward()
+            z = x.detach().clone().requires_grad_() * 1.0
+        with pytest.raises(AssertionError, match="another stream"):
+            z.backward()
+        assert is_nan(x.grad)
+        device.finish()
+        assert is_nan(x.grad)  # this stream does not wait for it
+        device._branch.run(len(device._branch.queue))
+        assert x.grad.raw.item() == 4.0
+
+    alone(work)
+
+
+def read():
+    def work(device):
+        x = numbers(1.0) + 1
+        assert x.item() == 2.0
+        assert len(late.home().spins) == 1
+        x = numbers(1.0) + 1
+        assert device.fetch(x)().item() == 2.0
+        assert len(late.home().spins) == 1
+
+    alone(work)
+
+
+@pytest.mark.parametrize("rule", late.RULES)
+def test_the_late_device_has_the_rules_that_are_documented(rule, monkeypatch):
+    monkeypatch.setattr(late, "PATIENCE", 0.2)
+    globals()[rule]()
+
+
+async def first_mean(me, *, lr: Annotated[float, "learning rate"] = 0.1):
+    """Wait for the mean of the first piece before the other is there."""
+    x = me.start
+    for _ in count():
+        pieces = await me.start_backward(x, [330, 2080])
+        means = [await me.mean(await me.wait(each)) for each in pieces]
+        x = x - lr * me.join(means)
+        me.mark(x)
+
+
+OWN["first-mean"] = Program("first-mean", first_mean, "ours")
+
+
+def left_of_the_backward_pass(monkeypatch, folder):
+    """Return how many of its operations are not done when the first piece's mean has landed."""
+    met, issued, left = defaultdict(threading.Event), defaultdict(list), []
+    landed = late.Device.land
+
+    def then(device, call):
+        """Complete the first piece once both are issued, the other after the mean of the first."""
+        issued[device].append((device.mark(), call))
+        if len(issued[device]) < 2:
+            return None
+        (first, done), (second, all_done) = issued.pop(device)
+
+        def complete():
+            met[device].clear()
+            first.synchronize()
+            done()
+            assert met[device].wait(10)
+            second.synchronize()
+            all_done()
+
+        return device._completion.submit(complete)
+
+    def land(device, works):
+        landed(device, works)
+        if device._branch.queue:
+            left.append(len(device._branch.queue) - device._branch.done)
+            met[device].set()
+
+    monkeypatch.setattr(late.Device, "then", then)
+    monkeypatch.setattr(late.Device, "land", land)
+    ends_as_simulated({"name": "first-mean", "label": "first"}, folder)
+    return left[0]
+
+
+@pytest.mark.parametrize(("mutant", "early"), [(None, True), ("nullcontext()", False)])
+def test_a_first_pieces_mean_is_there_before_the_backward_pass(
+    mutant, early, monkeypatch, tmp_path
+):
+    """A backward pass has a stream of its own, lest all that is communicated wait for its end."""
+    if mutant:
+        mutate(monkeypatch, HERE, "Accelerator._beside", "self._api.stream(self._branch)", mutant)
+    assert (left_of_the_backward_pass(monkeypatch, tmp_path) > 1) == early
+
+
+def test_only_the_seam_knows_of_streams_and_backends():
+    """What `host.device` does not know has not run on the late device either."""
+    words = (
+        "cuda",
+        "get_device_module",
+        "record_stream",
+        "is_cuda",
+        "pin_memory",
+        "ProcessGroupNCCL",
+    )
+    root = Path(devices.__file__).parents[1]
+    for path in root.rglob("*.py"):
+        tree = ast.parse(path.read_text("utf-8"))
+        used = {each.attr for each in ast.walk(tree) if isinstance(each, ast.Attribute)}
+        assert path.name == "device.py" or not used & {*words}, path

@@ -1,0 +1,252 @@
+"""`paceline doctor`: what is here, what `validate` would do with it, and a smoke test of it.
+
+The report is made to be attached to a question: it names no user, host or path.
+"""
+
+import getpass
+import os
+import re
+import resource
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+from paceline.simulator.errors import InputError, RunError
+from paceline.simulator.load.load import parse
+from paceline.simulator.results.statistics import human
+from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.studies import processes
+from paceline.simulator.studies.execution import Progress
+from paceline.simulator.studies.simulate import simulate
+from paceline.validate.host import device as devices
+from paceline.validate.host import machine, namespaces
+from paceline.validate.launch import launch
+from paceline.validate.measurement import evidence, measure
+from paceline.validate.training.task import Job, TrainingTask
+
+LISTENED = 1.0  # seconds, for what others use of the cores
+STEPS = 20  # of each part of the smoke test
+EQUAL = 1e-3  # relative difference of losses, simulated and real, in float32
+FILES, SHARED = 1024, 2**30  # open files, and bytes of shared memory, below which NCCL can fail
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+PARTS = [
+    {"name": "ssgd", "label": "mean"},
+    {"name": "ssgd", "codec": {"kind": "top-k", "ratio": 0.1}, "label": "gather"},
+    {"name": "hpsgd", "label": "question"},
+    {"name": "ssgd", "label": "groups made again"},
+]
+UNTIMED = "question"  # what it answers depends on time, and so do its losses
+PRIVATE = re.compile(r"(?<![\w/])/[\w.+~-]+(/[\w.+~-]+)*/?")  # a path
+
+
+class Finding(NamedTuple):
+    """One line of the report. `good`: whether nothing is to be done about it."""
+
+    what: str
+    found: str
+    good: bool = True
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What the doctor found: the machine, the settings of `validate` on it, and the smoke test."""
+
+    device: str
+    machine: list[Finding]
+    settings: list[Finding]
+    smoke: list[Finding]
+
+    def json(self) -> dict[str, Any]:
+        """Return the document of `paceline doctor --json`, which is that of its report, too."""
+        lines = asdict(self)
+        return {
+            key: value if isinstance(value, str) else [Finding(*each)._asdict() for each in value]
+            for key, value in lines.items()
+        } | {"sentence": self.sentence}
+
+    @property
+    def sentence(self) -> str:
+        """Say whether real runs work here, and what to see to."""
+        failed = [each.what for each in self.smoke if not each.good]
+        if failed:
+            return f"Real runs do not work here yet: {', '.join(failed)} failed."
+        wrong = [each.what for each in (*self.machine, *self.settings) if not each.good]
+        start = "Real runs work here." if self.smoke else "Nothing was run."
+        return f"{start} Look at what is marked: {', '.join(wrong)}." if wrong else start
+
+
+def diagnose(
+    *, device: str = "auto", smoke: bool = True, progress: Progress | None = None
+) -> Diagnosis:
+    """Look at this machine, and train on it for some seconds unless `smoke` is false.
+
+    Raises InputError for a device that is not here.
+    """
+    device = devices.find_device(device)
+    found = machine.hardware(device)
+    others = _others()
+    settings = [*_settings(device, found, others)]
+    ran = [*_smoke(device, found.get("gpus", 0), progress)] if smoke else []
+    lines = ([*_here(device, found, others)], settings, ran)
+    return Diagnosis(device, *([_anonymous(each) for each in part] for part in lines))
+
+
+def _others() -> float:
+    """Return the share of the cores that is in use while this process only waits."""
+    begin, used = time.monotonic(), machine.machine_cpu_seconds()
+    time.sleep(LISTENED)
+    spent = machine.machine_cpu_seconds() - used
+    return min(1.0, spent / (time.monotonic() - begin) / processes.cores())
+
+
+def _here(device: str, found: dict[str, Any], others: float) -> Iterator[Finding]:
+    memory = psutil.virtual_memory()
+    yield Finding("processor", f"{found['processor']}, {found['cores']} cores")
+    yield Finding("memory", f"{_size(memory.total)}, {_size(memory.available)} free")
+    yield Finding("system", f"{found['system']}; torch {found['torch']}")
+    yield Finding("used by others", f"{others:.0%} of the cores")
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = files >= FILES
+    yield Finding("open files", f"{files:,}" + ("" if enough else "; ulimit -n 4096"), enough)
+    with suppress(OSError):
+        shared = shutil.disk_usage("/dev/shm").total
+        least = device == "cpu" or shared >= SHARED
+        hint = "" if least else "; in a container, start it with --shm-size=8g"
+        yield Finding("shared memory", f"{_size(shared)}{hint}", least)
+    if device == "cpu":
+        yield Finding("GPUs", "torch sees none" if "cuda" not in devices.device_types() else "left")
+        return
+    yield Finding("GPUs", machine.describe({k: found[k] for k in found.keys() - {"processor"}}))
+    yield from (Finding(f"GPU {k}", said) for k, said in enumerate(devices.states()))
+    busy = devices.used_by_others()
+    yield Finding("GPUs used by others", f"{busy:.0%} of the time", busy <= evidence.FOREIGN)
+    yield Finding(VISIBLE, "set" if VISIBLE in os.environ else "not set")
+
+
+def _settings(device: str, found: dict[str, Any], others: float) -> Iterator[Finding]:
+    """Say what each setting of `validate` does here, and why."""
+    cores, gpus = processes.cores(), found.get("gpus", 0)
+    if device == "cpu":
+        why = "torch sees no GPU" if gpus == 0 else "as you said"
+        yield Finding("--device auto", f"cpu: {why}; collectives by gloo")
+    else:
+        yield Finding("--device auto", f"cuda: torch sees {gpus} x {found['gpu']}")
+        native = "nccl" in found
+        by = "NCCL" if native else "gloo, as this torch has no NCCL"
+        yield Finding(f"up to {gpus} workers", f"a GPU for each; collectives by {by}", native)
+        yield Finding("more workers", "share GPUs; collectives by gloo, through the host's memory")
+        yield Finding("a server", f"has a GPU to itself with up to {gpus - 1} workers, else shares")
+    room = evidence.OWN * cores
+    yield Finding(
+        'compute = "stretched"',
+        f"a step lasts at least {human(evidence.SHORTEST)}, and with 8 workers {8 / room:.3g} "
+        f"times a gradient's CPU time: together they may use {evidence.OWN:.0%} of the cores",
+    )
+    yield Finding('compute = "real"', f"as fast as they are; more than {cores} share the cores")
+    yield Finding('network = "emulated"', "works: delays are added to collectives and messages")
+    missing = namespaces.available()
+    yield Finding('network = "kernel"', f"refused: {missing}" if missing else "works", not missing)
+    between = "this machine's own; under a launcher, whatever is between the machines"
+    yield Finding('network = "real"', between)
+    limit = evidence.DISTURBED
+    if others <= evidence.FOREIGN:
+        said, good = "a run now would count", True
+    elif others <= limit:
+        said, good = f"a run now would count with intervals {others:.0%} wider", True
+    else:
+        said, good = f"a run now would not count: others use over {limit:.0%} of the cores", False
+    yield Finding("evidence", said, good)
+
+
+def _smoke(device: str, gpus: int, progress: Progress | None) -> Iterator[Finding]:
+    """Train for some seconds in each way that processes can be laid out here."""
+    ways: list[tuple[str, int, str | None]] = [("2 processes on the CPU", 2, None)]
+    if device != "cpu":
+        first = os.environ.get(VISIBLE, "0").split(",")[0]
+        ways = [("2 processes on one GPU", 2, first)]
+        ways += [(f"{gpus} processes, a GPU each", gpus, None)] * (gpus > 1)
+    for number, (name, workers, visible) in enumerate(ways):
+        if progress:
+            progress(number, len(ways))
+        with tempfile.TemporaryDirectory(prefix="paceline-") as folder, _seeing(visible):
+            for each in _train(workers, device, Path(folder)):
+                yield each._replace(what=f"{each.what}, {name}")
+
+
+@contextmanager
+def _seeing(visible: str | None) -> Iterator[None]:
+    before = os.environ.get(VISIBLE)
+    if visible is not None:
+        os.environ[VISIBLE] = visible
+    try:
+        yield
+    finally:
+        if visible is not None:
+            os.environ.pop(VISIBLE)
+            os.environ.update({VISIBLE: before} if before is not None else {})
+
+
+def _train(workers: int, device: str, folder: Path) -> Iterator[Finding]:
+    """Run the parts of the test one after the other; losses must be those that are simulated."""
+    scenario = _scenario(workers)
+    tasks = tuple(
+        TrainingTask(each, 0, folder / str(number))
+        for number, each in enumerate(scenario.algorithm)
+    )
+    wrong = ""
+    try:
+        launch.run(Job(scenario, tasks, folder, device))
+    except (InputError, RunError) as error:
+        wrong = str(error)
+    expected = simulate(scenario, seeds=1).runs
+    for task, run in zip(tasks, expected, strict=True):
+        label = task.algorithm.label
+        measured = measure.measure(task, scenario)
+        if measured is None or not measured.whole:
+            yield Finding(label, wrong or "did not end", good=False)
+            return  # whatever comes after has not been run
+        losses = [each.curve["loss"][-1] for each in (measured.run, run)]
+        apart = abs(losses[0] / losses[1] - 1)
+        pace = human(measured.run.duration / measured.run.steps)
+        if label != UNTIMED and not apart <= EQUAL:
+            yield Finding(label, f"losses are {apart:.1%} off the simulated ones", good=False)
+        else:
+            yield Finding(label, f"works; {pace} per step")
+
+
+def _scenario(workers: int) -> Scenario:
+    table = {
+        "title": "smoke test",
+        "model": {"parameters": 2410},
+        "objective": {"kind": "torch", "model": "mlp", "data": "digits", "batch": 8},
+        "optimizer": {"lr": 0.1},
+        "cluster": {"workers": workers, "compute": "5 ms"},
+        "network": {"latency": "0 s"},
+        "run": {"steps": STEPS, "evaluate_every": STEPS},
+        "validation": {"compute": "real", "network": "real", "timeout": "20 s"},
+        "algorithm": PARTS,
+    }
+    return parse(table, file="doctor")
+
+
+def _size(number: float) -> str:
+    return f"{number / 2**30:.3g} GiB"
+
+
+def _anonymous(finding: Finding) -> Finding:
+    """Replace names of users and hosts, and paths."""
+    text = PRIVATE.sub("PATH", finding.found)
+    names = {socket.gethostname(): "HOST", socket.gethostname().split(".")[0]: "HOST"}
+    with suppress(OSError, KeyError, ImportError):
+        names[getpass.getuser()] = "USER"
+    for name, instead in names.items():
+        text = re.sub(rf"\b{re.escape(name)}\b", instead, text) if len(name) > 1 else text
+    return finding._replace(found=text)
