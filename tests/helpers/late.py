@@ -151,10 +151,6 @@ class Device(devices.Accelerator):
     def _pinned(self, like: torch.Tensor) -> torch.Tensor:
         return poisoned(torch.empty(like.shape, dtype=like.dtype))
 
-    @property
-    def native(self) -> str:
-        return "late"
-
     def group(self, store: Any, rank: int, size: int, timeout: float) -> Any:
         return Group(rank, size, store)
 

@@ -15,7 +15,7 @@ from paceline.validate.comparison.quantities import PACE, TARGET
 from paceline.validate.matrix import conditions, statistics
 from paceline.validate.matrix.cells import regret
 from paceline.validate.matrix.conditions import CONDITIONS
-from paceline.validate.matrix.matrix import matrix
+from paceline.validate.matrix.matrix import _cost, _planned, matrix
 from paceline.validate.matrix.page import write
 from paceline.validate.matrix.results import Matrix
 
@@ -171,8 +171,8 @@ def test_every_kind_of_communication_over_links_of_the_kernel(tmp_path):
 def test_on_a_gpu_as_much_is_planned_as_fits_into_40_minutes():
     """Real runs, and half as long to predict; the first conditions, and fewer than all."""
     names = conditions.chosen(None)
-    planned = matrix._planned(names)
+    planned = _planned(names)
     kept = [each for each in CONDITIONS if each.name in planned]
-    assert 1.5 * matrix._cost(kept, repeats=False)[1] <= 40
+    assert 1.5 * _cost(kept, repeats=False)[1] <= 40
     assert [each.name for each in CONDITIONS][: len(planned)] == planned
     assert 6 <= len(planned) < len(CONDITIONS)

@@ -109,16 +109,12 @@ def _odd(result: ComparisonStatistics) -> Iterator[str]:
     for label, why in result.not_counted.items():
         alike.setdefault(re.sub(r"[\d.]+ ?%", "%", ", ".join(why)), []).append(label)
     for labels in alike.values():  # which differ in percentages at most
-        worst = max((", ".join(result.not_counted[label]) for label in labels), key=_first_number)
+        texts = [", ".join(result.not_counted[label]) for label in labels]
+        worst = max(texts, key=lambda text: [*map(float, re.findall(r"\d+", text))])
         yield f"{', '.join(labels)}: not counted: {worst}"
     for label, row in result.of(TARGET, counted=False).items():
         if (row["predicted"] is None) != (row["measured"] is None):
             yield f"{label}: time to loss {result.target:g}: {row['note']}"
-
-
-def _first_number(text: str) -> float:
-    found = re.search(r"[\d.]+", text)
-    return float(found[0].rstrip(".") or 0) if found else 0.0
 
 
 def _differences(result: ComparisonStatistics) -> Iterator[str]:

@@ -49,9 +49,6 @@ class Device:
         """Return an event that has passed once all work issued so far by this thread is done."""
         return None
 
-    def finish(self) -> None:
-        """Wait until all work issued so far by this thread is done."""
-
     def then(self, call: Callable[[], object]) -> Future[Any] | None:
         """Call a function once the work issued so far is done: here or on a thread, in order."""
         call()
@@ -82,10 +79,8 @@ class Device:
         """Return a native process group, whose collectives take tensors where they are."""
         raise NotImplementedError
 
-    @property
-    def native(self) -> str:
-        """Name the library of native groups; empty if there is none."""
-        return ""
+    native = False
+    """Whether it has a library of such collectives."""
 
 
 class Accelerator(Device):
@@ -97,6 +92,7 @@ class Accelerator(Device):
         self._copies, self._branch = self._api.Stream(where), self._api.Stream(where)
         self._landing = threading.local()
         self._completion = ThreadPoolExecutor(1, thread_name_prefix="completion")
+        self.native = dist.is_nccl_available()
 
     def use(self) -> None:
         """Make this the process's device, for float32 and repeatable choices of algorithms."""
@@ -109,7 +105,7 @@ class Accelerator(Device):
         return self._api.current_stream(self.where).record_event(self._api.Event(blocking=True))
 
     def finish(self) -> None:
-        """Sleep until this thread's stream has got here."""
+        """Sleep until all work issued so far by this thread is done."""
         self.mark().synchronize()
 
     def then(self, call: Callable[[], object]) -> Future[Any]:
@@ -178,11 +174,6 @@ class Accelerator(Device):
         options = kind.Options()
         options._timeout = timedelta(seconds=timeout)
         return kind(store, rank, size, options)
-
-    @property
-    def native(self) -> str:
-        """Return "nccl" if this torch has it."""
-        return "nccl" if dist.is_nccl_available() else ""
 
 
 def _module(where: torch.device | str) -> Any:

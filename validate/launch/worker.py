@@ -86,7 +86,7 @@ def _place(job: Job, rank: int, store: Any) -> Place:
     store.set(f"seat {rank}", seat)
     workers = job.scenario.cluster.workers
     seats = [store.get(f"seat {each}") for each in range(workers)]
-    native = device.native != "" and len(set(seats)) == workers
+    native = device.native and len(set(seats)) == workers
     return Place(rank, store, device.where, native, seat)
 
 

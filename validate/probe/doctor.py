@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,11 +66,9 @@ class Diagnosis:
 
     def json(self) -> dict[str, Any]:
         """Return the document of `paceline doctor --json`, which is that of its report, too."""
-        lines = asdict(self)
-        return {
-            key: value if isinstance(value, str) else [Finding(*each)._asdict() for each in value]
-            for key, value in lines.items()
-        } | {"sentence": self.sentence}
+        parts = {"machine": self.machine, "settings": self.settings, "smoke": self.smoke}
+        lines = {name: [each._asdict() for each in part] for name, part in parts.items()}
+        return {"device": self.device, **lines, "sentence": self.sentence}
 
     @property
     def sentence(self) -> str:
