@@ -589,6 +589,8 @@ def _fit_loss(  # noqa: PLR0913, PLR0917 - what a log cannot say
     noise_scale: list[float] = typer.Option(
         [], min=1, help="Critical batch (tokens); twice: least and largest."
     ),
+    warmup: float = typer.Option(0.0, min=0, help="Steps of the runs' warm-up; fits omit them."),
+    lr: float | None = typer.Option(None, min=0, help="SGD's rate, if programs keep their own."),
     column: list[str] = typer.Option(
         [], metavar="QUANTITY=NAME", help="Column of tokens, step, loss or run."
     ),
@@ -613,8 +615,8 @@ def _fit_loss(  # noqa: PLR0913, PLR0917 - what a log cannot say
     _torch("paceline.validate.calibration.profile").require_writable(out)
     module = _torch("paceline.validate.logs.loss")
     columns = dict(each.partition("=")[::2] for each in column)
-    given = module.Given(tokens, workers, tau, algorithm, parameters, noise_scale, columns)
-    result = module.fit([baseline, *local], given, kind, base, out.stem)
+    given = tokens, workers, tau, algorithm, parameters, noise_scale, warmup, lr, columns
+    result = module.fit([baseline, *local], module.Given(*given), kind, base, out.stem)
     where = result.profile.write(out, overwrite=overwrite)
     document = {"profile": result.profile.tables, "sentences": result.sentences}
     notes = result.profile.tables["calibration"]["notes"]

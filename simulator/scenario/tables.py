@@ -296,6 +296,10 @@ class CurveOfFile(Section):
     tokens: Positive | None = Field(
         default=None, description="tokens per worker and step of that run; left out: as here"
     )
+    warmup: NonNegative = Field(default=0, description="steps of its warm-up, left out of the fit")
+    lr: Positive | None = Field(
+        default=None, description="its rate of SGD, beside which programs keep theirs; else tuned"
+    )
     columns: dict[Literal["tokens", "step", "loss", "run"], Name] = Field(
         default={}, description="columns of the log by quantity, where their names do not say it"
     )
@@ -303,6 +307,9 @@ class CurveOfFile(Section):
 
 def _curve(value: Any) -> str:
     return "a file" if "file" in (value if isinstance(value, dict) else vars(value)) else "a law"
+
+
+Log = Annotated[float, Field(ge=-10, le=10)]
 
 
 class LocalRun(Section):
@@ -314,10 +321,20 @@ class LocalRun(Section):
     parameters: Positive | None = Field(
         default=None, description="parameters of the model trained; left out: as in [model]"
     )
-    log_ratio: Annotated[float, Field(ge=-10, le=10)] = Field(
-        description="log of its loss over data-parallel training's on as many tokens"
+    log_ratio: Log | None = Field(
+        default=None, description="log of its loss over data-parallel training's on as many tokens"
     )
+    log_steps: Log | None = Field(
+        default=None, description="in its place: log of its steps after the warm-up over those to "
+        "as low a loss of data-parallel training with as many workers",
+    )  # fmt: skip
     sd: NonNegative = Field(description="standard deviation of that")
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.log_ratio is None) == (self.log_steps is None):
+            raise ValueError("write either log_ratio or log_steps")
+        return self
 
 
 def _span(value: tuple[float, float]) -> tuple[float, float]:

@@ -14,12 +14,13 @@ from paceline.validate.calibration import error_model
 from tests.helpers.worlds import DIGITS, scenario
 
 
-def log(path, scale=1.0, steps=400, seed=0, workers=1):
+def log(path, steps=400, seed=0, workers=1, slower=1.0, warmup=0):
     rng = np.random.default_rng(seed)
     lines = ["step,loss"]
     for step in range(4, steps + 1, 4):
-        loss = 1.7 + 20.0 * (step * workers * 512 + 2e3) ** -0.25
-        lines.append(f"{step},{scale * loss * np.exp(0.003 * rng.standard_normal()):.6f}")
+        done = step if step < warmup else warmup + (step - warmup) / slower
+        loss = 1.7 + 20.0 * (done * workers * 512 + 2e3) ** -0.25
+        lines.append(f"{step},{loss * np.exp(0.003 * rng.standard_normal()):.6f}")
     path.write_text("\n".join(lines) + "\n")
     return str(path)
 
@@ -35,7 +36,7 @@ def _here(tmp_path, monkeypatch):
 
 def test_a_baseline_and_a_local_run_make_an_objective(tmp_path, capsys):
     base = log(tmp_path / "base.csv", workers=4)
-    local = log(tmp_path / "local.csv", 1.02, steps=100, seed=1, workers=4)
+    local = log(tmp_path / "local.csv", steps=100, seed=1, workers=4, slower=4.0)
     options = ["--tokens", "512", "--workers", "4", "--tau", "8", "--parameters", "1e9"]
     assert run(["fit-loss", base, local, *options, "-o", "loss.toml"]) == 0
     said = capsys.readouterr().out
@@ -49,9 +50,32 @@ def test_a_baseline_and_a_local_run_make_an_objective(tmp_path, capsys):
     assert objective["curve"] == {"file": "loss.csv", "workers": 4}
     (own,) = objective["own"]
     assert (own["algorithm"], own["workers"], own["tau"]) == ("diloco", 4, 8)
-    assert own["log_ratio"] == pytest.approx(np.log(1.02), abs=4 * own["sd"])
-    assert 0 < own["sd"] < 0.01
+    assert own["log_steps"] == pytest.approx(np.log(4), abs=own["sd"])
+    assert 0.2 < own["sd"] < 0.3
     assert (tmp_path / "loss.csv").read_text().startswith("run,tokens,loss\n")
+
+
+def test_a_factor_of_steps_after_the_warm_up_carries_to_the_end(tmp_path):
+    """Of a run of a fifth: in the file, and in what a scenario with it predicts."""
+    base = log(tmp_path / "base.csv", workers=4, warmup=40)
+    local = log(tmp_path / "local.csv", steps=120, seed=1, workers=4, slower=1.6, warmup=40)
+    options = ["--tokens", "512", "--workers", "4", "--tau", "8", "--algorithm", "local-sgd"]
+    assert run(["fit-loss", base, local, *options, "--warmup", "40", "-o", "loss.toml"]) == 0
+    objective = tomllib.loads((tmp_path / "loss.toml").read_text())["objective"]
+    assert objective["curve"]["warmup"] == 40
+    (own,) = objective["own"]
+    assert own["log_steps"] == pytest.approx(np.log(1.6), abs=0.1)
+    objective["curve"]["file"] = str(tmp_path / "loss.csv")
+    ends = [
+        paceline.simulate(scenario({"name": "local-sgd", "tau": 8}, objective=each, steps=400))
+        .algorithms[0]["loss"]["last"]
+        for each in (objective, objective | {"own": [own | {"sd": 1e-3}]})
+    ]  # fmt: skip
+    truth = 1.7 + 20.0 * ((40 + 360 / 1.6) * 4 * 512 + 2e3) ** -0.25
+    assert ends == pytest.approx([truth] * 2, rel=0.01)
+    for wrong in ({"log_ratio": 0.1}, {"log_steps": None}):
+        with pytest.raises(paceline.InputError, match="either log_ratio or log_steps"):
+            scenario({"name": "ssgd"}, objective=objective | {"own": [own | wrong]})
 
 
 def test_nothing_is_overwritten_unasked(tmp_path, capsys):

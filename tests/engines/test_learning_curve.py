@@ -274,6 +274,51 @@ def test_the_interval_of_a_pick_holds_the_draws_of_the_model():
     assert low < known[0] < known[1] < high
 
 
+def logged(folder, **curve):
+    """An objective from the log of a power law, of four workers."""
+    steps = np.arange(20, 2001, 20)
+    rows = (f"{each},{1.7 + 20 * (each * 2048.0 + 2e3) ** -0.25}" for each in steps)
+    (folder / "base.csv").write_text("\n".join(["step,loss", *rows]) + "\n")
+    curve = {"file": str(folder / "base.csv"), "workers": 4, **curve}
+    return {"curve": curve, "tokens": 512, "noise_scale": [1e3, 4e3]}
+
+
+def test_sgd_keeps_its_rate_beside_the_baseline_s_and_adamw_is_tuned(tmp_path):
+    """At one rate, gradients of four asynchronous workers go four times as far as their mean."""
+
+    def last(steps, momentum=0.0, **curve):
+        case = {"name": "asgd", "momentum": momentum, "lr": 0.1}
+        world = scenario(case, steps=steps, **logged(tmp_path, **curve))
+        return simulate(world, seeds=1).algorithms[0]["loss"]["last"]
+
+    assert last(200, lr=0.1) == pytest.approx(last(800), rel=0.01)
+    assert last(200, lr=0.4) == pytest.approx(last(200), rel=0.01)
+    adamw = {"kind": "adamw", "beta2": 0.99}
+    assert last(200, adamw, lr=0.1) == last(200, adamw)
+
+
+@pytest.mark.parametrize("warmup", [0, 100])
+def test_a_factor_of_steps_has_draws_of_loss_and_of_steps_that_agree(warmup, tmp_path):
+    """By each draw, the loss after its own steps is the one that was to be reached."""
+    own = {"algorithm": "local-sgd", "workers": 4, "tau": 8, "log_steps": 0.5, "sd": 0.2}
+    objective = logged(tmp_path, warmup=warmup)
+    world = scenario({"name": "local-sgd", "tau": 8}, steps=2000, own=[own], **objective)
+    known = expect(world, world.algorithm[0], catalogue()["local-sgd"])
+
+    def losses(step):
+        loss = known.parallel(step) * known.ratio(step)
+        return loss * np.array([known.factors(each)[n, 0] for n, each in enumerate(step)])
+
+    for step, gain in ((2000.0, 1.0), (800.0, 1.0), (1500.0, 0.97)):
+        stretches = known.stretches(step, gain)
+        wanted = gain * float(known.parallel(step) * known.ratio(step))
+        assert losses(step * stretches) == pytest.approx(wanted, rel=2e-3)
+        assert np.log(stretches).std() == pytest.approx(0.2, rel=0.3)
+    slow = warmup + (800 - warmup) * math.exp(-0.5)  # the ratio at any step is that of the factor
+    behind = known.curve.loss(known.curve.at(slow)) / known.curve.loss(known.curve.at(800))
+    assert float(known.ratio(800.0)) == pytest.approx(behind, rel=0.02)
+
+
 def test_prices_to_a_target_have_the_interval_of_the_loss():
     world = scenario({"name": "diloco", "tau": 30}, steps=4000, run={"target_loss": 4.5}.items())
     priced = parse({**world.table, "cost": {"node_hour": 2.0}})

@@ -26,6 +26,10 @@ KINDS = ("learning-curve", "quadratic")
 PREDICTED = ("none", "bound", "quadratic", "learning-curve")
 TOGETHER = ("ssgd", "ssgd-bucketed", "psgd")
 LATE, PARTS = 1 / 3, 6  # the last part of a run is compared; of it, parts say how sure the mean is
+LEAST = 1e-3  # tokens or samples, of a critical batch
+DRIFT = 0.2
+"""Standard deviation, as a log, by which a factor of steps seen after a fifth of a run differs from
+that at its end: of 27 runs of a small GPT (docs/validation/learning-curves.md)."""
 HEAD = (
     'The loss of a training run. A scenario takes it in by extends = "THIS FILE"; what the',
     "scenario says itself counts more.",
@@ -42,6 +46,8 @@ class Given:
     algorithm: Sequence[str] = ("diloco",)
     parameters: float | None = None
     noise_scale: Sequence[float] = ()
+    warmup: float = 0.0
+    lr: float | None = None
     columns: dict[str, str] = field(default_factory=dict)
 
 
@@ -58,10 +64,10 @@ class Trained:
     run: np.ndarray
     batch: float
 
-    def fit(self) -> Curve:
-        """Fit a curve. Raises InputError."""
+    def fit(self, warmup: float) -> Curve:
+        """Fit a curve from the end of the warm-up on. Raises InputError."""
         try:
-            return curve.fit(self.tokens, self.loss, self.run, batch=self.batch)
+            return curve.fit(self.tokens, self.loss, self.run, batch=self.batch, warmup=warmup)
         except ValueError as error:
             raise InputError(f"{self.name}: {error}") from None
 
@@ -117,7 +123,7 @@ def _curve(
 ) -> tuple[dict[str, Any], list[str], list[str]]:
     """Return the objective's table, what was found, and notes."""
     first, *others = runs
-    fitted, end = first.fit(), float(first.tokens.max())
+    fitted, end = first.fit(given.warmup), float(first.tokens.max())
     low, high = fitted.interval90(end)
     said = [
         f"Baseline {first.name}: loss = {fitted.floor:.4g} + {fitted.scale:.4g} (tokens + "
@@ -125,33 +131,39 @@ def _curve(
         f"{end:.3g} tokens, where it is {float(fitted.loss(end)):.4g} (90 %: {low:.4g} to "
         f"{high:.4g}); beyond, the interval widens."
     ]
-    table = {
+    optional = {"warmup": _whole(given.warmup), "lr": given.lr}
+    table: dict[str, Any] = {
         "kind": "learning-curve",
         "tokens": _whole(first.batch / first.workers),
-        "curve": {"file": f"{stem}.csv", "workers": first.workers},
+        "curve": {"file": f"{stem}.csv", "workers": first.workers}
+        | {key: value for key, value in optional.items() if value},
     }
     critical, notes = batch.published(end), []
     together = [each for each in others if each.tau == 1]
     if given.noise_scale or together:
         critical = _critical(fitted, first, together, given)
-        table["noise_scale"] = [*map(_whole, (max(critical.low, 1.0), critical.high))]
+        table["noise_scale"] = [_whole(max(each, LEAST)) for each in (critical.low, critical.high)]
         said.append(f"Critical batch: {critical.low:.3g} to {critical.high:.3g} tokens (90 %), "
                     f"{critical.basis}.")  # fmt: skip
     else:
-        notes.append("one batch size does not show the critical batch: a published law's is taken")
+        notes.append(f"one batch size does not show the critical batch: taken {critical.basis}")
     own = []
     for each in (each for each in others if each.tau > 1):
-        ratio, sd = _ratio(fitted, each, critical)
+        log, sd = _behind(fitted, first, each, critical)
         own.append({"algorithm": each.program, "workers": each.workers, "tau": each.tau,
-                    "log_ratio": ratio, "sd": sd})  # fmt: skip
-        said.append(
-            f"{each.name} ({each.program}, {each.workers} workers, tau {each.tau}): loss "
-            f"{math.expm1(ratio):+.2%} ± {sd:.2%} against the baseline on as many tokens, measured."
-        )
+                    "log_steps": log, "sd": sd})  # fmt: skip
         if given.parameters:
             own[-1]["parameters"] = _whole(given.parameters)
+        low, high = (math.exp(log + side * evidence.Z90 * sd) for side in (-1, 1))
+        said.append(
+            f"{each.name} ({each.program}, {each.workers} workers, tau {each.tau}): takes "
+            f"{math.exp(log):.2f} times the steps of data-parallel training (90 %: {low:.2f} to "
+            f"{high:.2f}), measured over {each.tokens.max() / each.batch:.0f} steps."
+        )
+        if given.parameters:
             place = each.program, each.workers, each.tau, given.parameters
-            found = evidence.penalty(*place, own=[evidence.OwnRun(*place, ratio, sd)])
+            shown = fitted.ratio(log, sd, end / fitted.batch)
+            found = evidence.penalty(*place, own=[evidence.OwnRun(*place, *shown)])
             said.append(f"With published runs: {found.sentence if found else 'none'}.")
     return table | ({"own": own} if own else {}), said, notes
 
@@ -166,41 +178,44 @@ def _critical(fitted: Curve, first: Trained, together: Sequence[Trained], given:
     if given.noise_scale:
         return batch.given((given.noise_scale[0], given.noise_scale[-1]))
     try:
-        return batch.fitted(fitted, together[0].fit())
+        return batch.fitted(fitted, together[0].fit(given.warmup))
     except ValueError as error:
         raise InputError(f"{first.name}, {together[0].name}: {error}") from None
 
 
-def _ratio(fitted: Curve, local: Trained, critical: Critical) -> tuple[float, float]:
-    """Return the log of a local run's loss over data-parallel's on as many tokens, and its sd.
+def _behind(
+    fitted: Curve, first: Trained, local: Trained, critical: Critical
+) -> tuple[float, float]:
+    """Return the log of a local run's steps over data-parallel's to as low a loss, and its sd.
 
-    Data-parallel's is the baseline's, at the run's own batch by the critical batch.
+    Both count from the end of the warm-up: a ratio of losses would grow with the run. Data-parallel
+    has the baseline's own losses, so that what the fit misses of both cancels, and is as far as the
+    critical batch says.
     """
-
-    def compared(critical: float, mine: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the baseline's tokens in the late part of the run, and the log ratios there."""
-        factor = batch.progress(local.batch, fitted.batch, critical) * fitted.batch / local.batch
-        tokens, loss = local.tokens[mine] * factor, local.loss[mine]
-        within = tokens <= fitted.fitted[1] * 1.001
-        late = within & (tokens >= (1 - LATE) * tokens[within].max(initial=0.0))
-        if np.count_nonzero(late) < 2:
-            raise InputError(
-                f"{local.name}: fewer than two losses where the baseline has some; log more often, "
-                "or give a longer baseline"
-            )
-        return tokens[late], np.log(loss[late]) - np.log(fitted.loss(tokens[late]))
-
-    every = np.ones(len(local.loss), bool)
-    late, logs = compared(critical.value, every)
-    seeds = [local.run == one for one in np.unique(local.run)]
-    parts = [compared(critical.value, each)[1] for each in seeds]
+    steps = local.tokens / local.batch - fitted.warmup
+    ends = [batch.progress(local.batch, fitted.batch, each)
+            for each in (critical.value, critical.low, critical.high)]  # fmt: skip
+    tokens = fitted.at(local.tokens / local.batch, ends[0])
+    within = (steps > 0) & (tokens <= fitted.fitted[1] * 1.001)
+    late = within & (steps >= (1 - LATE) * steps[within].max(initial=0.0))
+    if not late.any():
+        raise InputError(
+            f"{local.name}: no losses after the warm-up where the baseline has some; log more "
+            "often, or give a longer baseline"
+        )
+    base = [np.interp(tokens[late], first.tokens[first.run == each], first.loss[first.run == each])
+            for each in np.unique(first.run)]  # fmt: skip
+    logs = np.log(local.loss[late]) - np.log(np.mean(base, axis=0))
+    parts = [logs[local.run[late] == each].mean() for each in np.unique(local.run[late])]
     if len(parts) == 1:
-        parts = np.array_split(logs, min(PARTS, len(logs)))
-    noise = np.std([each.mean() for each in parts], ddof=1) / math.sqrt(len(parts))
-    drawn = np.log(fitted.drawn(late)).mean(axis=1).std()
-    ends = [compared(each, every)[1].mean() for each in (critical.low, critical.high)]
-    of_batch = abs(ends[1] - ends[0]) / (2 * evidence.Z90)
-    return float(logs.mean()), max(math.hypot(noise, drawn, of_batch), 1e-4)
+        parts = [each.mean() for each in np.array_split(logs, min(PARTS, len(logs)))]
+    noise = np.std(parts, ddof=1) / math.sqrt(len(parts)) if len(parts) > 1 else 0.0
+    found, noisy = (
+        math.log(ends[0] * steps[late].sum() / fitted.steps_to(wanted)[0].sum())
+        for wanted in fitted.loss(tokens[late]) * np.exp(logs.mean() + np.array([[0.0], [noise]]))
+    )
+    of_batch = abs(math.log(ends[2] / ends[1])) / (2 * evidence.Z90)
+    return found, math.hypot(noisy - found, of_batch, DRIFT)
 
 
 def _runs(paths: Sequence[Path], given: Given) -> list[Trained]:

@@ -14,6 +14,10 @@ import numpy as np
 from paceline.simulator.objectives.learning_curve.curve import Curve
 
 SPREAD = 2.0  # factor either way: the published laws' definitions and models differ that much
+SEEN, BEYOND = 1e9, 3.0
+"""Least tokens, about, of the runs that the law was fitted to, and a further factor for each time
+that there are ten times fewer: at 8e5 tokens it was 35 times too high
+(docs/validation/learning-curves.md)."""
 LEVELS = 8  # of loss, at which two runs are compared
 LARGEST = 1e18  # tokens: no limit
 
@@ -42,15 +46,18 @@ def published(tokens: float) -> Critical:
     (arXiv 2505.13738) find the exponent 0.462. Neither depends on the size of the model.
     """
     value = 5 * 22.91 * (tokens / 1e6) ** 0.47 * 512
-    said = "by the law of arXiv 2410.21676, known within a factor of two"
-    return Critical(value, value / SPREAD, value * SPREAD, said)
+    spread = SPREAD * BEYOND ** max(math.log10(SEEN / tokens), 0.0)
+    within = "two" if spread == SPREAD else f"{spread:.2g} with so few tokens"
+    said = f"by the law of arXiv 2410.21676, known within a factor of {within}"
+    return Critical(value, value / spread, value * spread, said)
 
 
 def fitted(first: Curve, second: Curve) -> Critical:
     """Return the critical batch by which two runs of different batch agree.
 
-    Where both reach a loss, their steps relate as 1 + critical / batch. Raises ValueError for runs
-    of one batch, or without a loss that both reach.
+    Where both reach a loss, their steps after the warm-up relate as 1 + critical / batch. The
+    interval holds the levels of loss, at which no one number fits, as well as the curves' draws.
+    Raises ValueError for runs of one batch, or without a loss that both reach.
     """
     pair = sorted((first, second), key=lambda each: each.batch)
     small, large = (each.batch for each in pair)
@@ -60,13 +67,10 @@ def fitted(first: Curve, second: Curve) -> Critical:
                  for n, end in enumerate((min, max)))  # fmt: skip
     if not low < high:
         raise ValueError("the two runs reach no loss in common; train the shorter one on")
-    levels, steps = np.linspace(low, high, LEVELS + 1)[:-1], []
-    for each in pair:
-        best = [each.floor, each.scale, each.exponent, each.shift]
-        floor, scale, exponent, shift = np.vstack([best, each.draws]).T[:, :, None]
-        above = np.maximum(levels - floor, 1e-12) / scale
-        steps.append(np.maximum(above ** (-1 / exponent) - shift, 1.0) / each.batch)
-    ratio = np.maximum(np.median(steps[0] / steps[1], axis=1), 1.0)
+    levels = np.linspace(low, high, LEVELS + 1)[:-1]
+    steps = [each.steps_to(levels) for each in pair]
+    ratio = np.maximum(steps[0] / steps[1], 1.0)
+    ratio = np.append(np.median(ratio[0]), ratio[1:])
     below = np.maximum(1 / small - ratio / large, 1 / LARGEST)
     value, *drawn = np.minimum((ratio - 1) / below, LARGEST).tolist()
     low, high = np.quantile(drawn, (0.05, 0.95)).tolist()

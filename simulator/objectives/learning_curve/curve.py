@@ -6,7 +6,7 @@ loss(tokens) = floor + scale (tokens + shift)^-exponent, with the uncertainty of
 import csv
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,8 @@ class Curve:
 
     `batch`: tokens of a step, of all its workers. `fitted`: tokens from the first to the last point
     that was seen. `draws`: rows of (floor, scale, exponent, shift), uncertain together. `basis`:
-    where it comes from, in words.
+    where it comes from, in words. `warmup`: steps over which the learning rate rose: from then on
+    batches and programs differ by a factor of steps; `lr`: that rate, beside which SGD's have own.
     """
 
     floor: float
@@ -60,6 +61,8 @@ class Curve:
     fitted: tuple[float, float]
     draws: np.ndarray
     basis: str = ""
+    warmup: float = 0.0
+    lr: float | None = None
 
     def loss(self, tokens: Any) -> Any:
         """Return the expected loss after so many tokens."""
@@ -82,6 +85,37 @@ class Curve:
             return math.inf
         logs = -math.log((loss - self.floor) / self.scale) / self.exponent
         return max(math.exp(logs) - self.shift, 0.0) if logs < 700 else math.inf
+
+    def at(self, step: Any, progress: Any = 1.0) -> Any:
+        """Return its tokens when it is as far as a run that goes `progress` of its steps in one.
+
+        Over the warm-up all go alike, by their small rate.
+        """
+        warm = np.minimum(step, self.warmup)
+        return warm * self.batch + (step - warm) * self.batch * progress
+
+    def even(self, tokens: Any, progress: Any = 1.0) -> Any:
+        """Return what goes by steps as tokens would without a warm-up: the inverse of `at`."""
+        return tokens + (progress - 1) * np.minimum(tokens, self.warmup * self.batch)
+
+    def behind(self, log_steps: Any, step: Any, progress: float = 1.0) -> Any:
+        """Return the log ratio of the loss of a run that takes so many times the steps."""
+        slow = self.at(step, progress * np.exp(-log_steps))
+        return np.log(self.loss(slow) / self.loss(self.at(step, progress)))
+
+    def ratio(self, log: float, sd: float, step: float, progress: Any = 1.0) -> tuple[float, float]:
+        """Return the same and its standard deviation, by the log of the steps and its own."""
+        low, found, high = self.behind(log + sd * np.arange(-1, 2), step, progress).tolist()
+        return found, (high - low) / 2
+
+    def steps_to(self, loss: Any) -> np.ndarray:
+        """Return steps after the warm-up by the curve, then by each draw: (1 + draws, losses)."""
+        best = [self.floor, self.scale, self.exponent, self.shift]
+        floor, scale, exponent, shift = np.vstack([best, self.draws]).T[:, :, None]
+        above = np.maximum(np.atleast_1d(loss) - floor, 1e-12) / scale
+        tokens = above ** (-1 / exponent) - shift - self.warmup * self.batch
+        found: np.ndarray = np.clip(tokens, 1.0, LARGEST) / self.batch
+        return found
 
 
 def from_law(table: Mapping[str, Any], batch: float) -> Curve:
@@ -113,13 +147,16 @@ def from_file(path: Path | str, table: Mapping[str, Any]) -> Curve:
 
     `table`: `tokens` for each worker and step, and `workers`, which give the tokens of a step and,
     where the log has steps alone, the tokens; `columns`: names of columns by quantity (tokens,
-    step, loss, run). Raises InputError, which names file, line, column and remedy.
+    step, loss, run); `warmup`: steps that the fit leaves out. Raises InputError, which names file,
+    line, column and remedy.
     """
     tokens, loss, run, batch = points(path, table)
+    warmup = float(table.get("warmup") or 0)
     try:
-        return fit(tokens, loss, run, batch=batch, basis=f"fitted to {path}")
+        found = fit(tokens, loss, run, batch=batch, basis=f"fitted to {path}", warmup=warmup)
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
+    return replace(found, lr=table.get("lr"))
 
 
 def points(
@@ -196,14 +233,17 @@ def _quantity(name: str) -> tuple[str, int] | None:
     return (kind, 0) if kind else None
 
 
-def fit(
-    tokens: np.ndarray, loss: np.ndarray, run: np.ndarray, *, batch: float, basis: str = ""
-) -> Curve:
+def fit(  # noqa: PLR0913
+    tokens: np.ndarray, loss: np.ndarray, run: np.ndarray, *, batch: float, basis: str = "",
+    warmup: float = 0.0,
+) -> Curve:  # fmt: skip
     """Fit floor and power law, and draw all four numbers by a bootstrap of blocks and runs.
 
-    `run`: number of each point's run. Raises ValueError for a curve that is too short, or does not
-    fall.
+    `run`: number of each point's run; points before the end of `warmup` (steps) are left out.
+    Raises ValueError for a curve that is too short, or does not fall.
     """
+    if warmup:
+        tokens, loss, run = (each[tokens >= warmup * batch] for each in (tokens, loss, run))
     if (count := len(np.unique(tokens))) < FEWEST:
         raise ValueError(f"{count} points; a fit takes {FEWEST} or more, so log more often")
     parts = np.array_split(loss[np.argsort(tokens, kind="stable")], 4)
@@ -236,7 +276,7 @@ def fit(
     rows[:, 3] *= top
     floor, scale, exponent, shift = rows[0].tolist()
     seen = float(tokens.min()), float(tokens.max())
-    return Curve(floor, scale, exponent, shift, batch, seen, rows[1:], basis)
+    return Curve(floor, scale, exponent, shift, batch, seen, rows[1:], basis, warmup)
 
 
 def _binned(tokens: np.ndarray, loss: np.ndarray) -> np.ndarray:

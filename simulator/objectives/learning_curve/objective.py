@@ -33,11 +33,12 @@ from paceline.simulator.objectives.learning_curve.surrogate import (
 from paceline.simulator.programs import Program
 from paceline.simulator.programs.effects import Vector
 from paceline.simulator.programs.pieces.schedule import FixedPeriod
+from paceline.simulator.programs.pieces.transform import AdamW
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.scenario.tables import CurveOfFile, LearningCurve
 
 MECHANISM = Path(__file__).with_name("mechanism.toml")
-AGREED = 20  # rounds after which a critical batch and the tokens up to a loss agree
+AGREED = 20  # rounds after which what depends on the steps, and these on it, agree
 ROUNDS = 4.0  # over which a penalty sets in
 SHARPEST = 0.1
 """Curvature times rate of the sharpest modes that count at tuned rates: a program that is not
@@ -59,7 +60,8 @@ class Expected:
     evidence says it, with its `sd`; `basis`: "measured", "published", "mechanism" or
     "extrapolated", and `sentence` says of what; `direct`: whether nothing is left to the mechanism;
     `period`: local steps between agreements; `tokens`: of one worker's step; `steps`: of the run;
-    `parts`: of the error whose deviation is `sd`; `why`: what makes the basis "extrapolated".
+    `parts`: of the error whose deviation is `sd`; `why`: what makes the basis "extrapolated";
+    `log_steps`: that of the factor of steps as which the ratio grows along the run, if it does.
     """
 
     curve: Curve
@@ -75,6 +77,7 @@ class Expected:
     steps: float
     parts: evidence.Parts = field(default_factory=dict)
     why: tuple[str, ...] = ()
+    log_steps: float | None = None
     kind: ClassVar[str] = "learning-curve"
     dimension: ClassVar[None] = None
 
@@ -93,17 +96,28 @@ class Expected:
 
         `averaged`: gradients per step (default: those of all workers); `critical`: batch.
         """
+        return self.curve.at(step, self.progress(averaged, critical))
+
+    def progress(self, averaged: float | None = None, critical: Any = None) -> Any:
+        """Return the progress of a step, in steps of the baseline."""
         own = self.tokens * (self.workers if averaged is None else averaged)
         critical = self.critical.value if critical is None else critical
-        return step * self.curve.batch * batch.progress(own, self.curve.batch, critical)
+        return batch.progress(own, self.curve.batch, critical)
 
     def ratio(self, step: Any) -> Any:
         """Return the ratio that evidence adds to the loss: it sets in over the first rounds."""
         return np.exp(self.log_ratio * self.ramp(step))
 
     def ramp(self, step: Any) -> Any:
-        """Return the share of the penalty that has set in."""
-        return -np.expm1(-step / (ROUNDS * self.period))
+        """Return the share of the penalty that has set in; by steps: 1 at the end of the run."""
+        if self.log_steps is None:
+            return -np.expm1(-step / (ROUNDS * self.period))
+        found, end = (
+            np.expm1(-each / (ROUNDS * self.period))
+            * self.curve.behind(self.log_steps, each, self.progress())
+            for each in (step, self.steps)
+        )
+        return found / end
 
     def parallel(self, step: Any) -> Any:
         """Return the loss of data-parallel training after so many steps."""
@@ -127,11 +141,17 @@ class Expected:
         So do tokens, time and price up to there, which go by steps; infinite: never.
         """
         floor, scale, exponent, shift = self.curve.draws.T
-        error = evidence.errors(self.parts) * self.ramp(step)
-        with np.errstate(divide="ignore"):
-            above = np.maximum(gain * self.parallel(step) * np.exp(-error) - floor, 0.0) / scale
-            seen = np.maximum(above ** (-1 / exponent) - shift, 0.0)
-        found: np.ndarray = seen / self.seen(step, critical=self._criticals()[:, 0])
+        drawn, start = evidence.errors(self.parts), self.ramp(step)
+        progress = self.progress(critical=self._criticals()[:, 0])
+        here = self.curve.even(self.curve.at(step, progress), progress)
+        ramp, found = start, np.ones(len(drawn))
+        for _ in range(1 if self.log_steps is None else AGREED):  # a ratio that grows does so on
+            error = drawn * ramp + self.log_ratio * (ramp - start)
+            with np.errstate(divide="ignore"):
+                above = np.maximum(gain * self.parallel(step) * np.exp(-error) - floor, 0.0) / scale
+                seen = np.maximum(above ** (-1 / exponent) - shift, 0.0)
+            found = self.curve.even(seen, progress) / here
+            ramp = self.ramp(np.minimum(step * found, curve.LARGEST))
         return found
 
     def worth(self, step: float, share: float) -> float:
@@ -194,23 +214,42 @@ def goal(expected: Expected, gains: Gains, algorithm: Algorithm) -> Goal:
     the baseline's curve, whatever the learning rate of the real optimizer.
     """
     known, end = expected.curve, max(expected.steps, 1.0)
-    each = float(expected.seen(1.0, gains.averaged))
+    each = known.batch * float(expected.progress(gains.averaged))
+
+    def loss(step: Any) -> Any:
+        warm = np.minimum(step, known.warmup)
+        return known.loss(warm * known.batch + (step - warm) * each)
 
     def excess(step: Any) -> Any:
-        return known.loss(step * each) - known.floor
+        return loss(step) - known.floor
 
     slope = float(excess(end) - excess(end * 1.01)) / (0.01 * end)
     noise = expected.critical.value / (gains.averaged * expected.tokens) * slope
-    noise = min(noise, LOUDEST * float(known.loss(end * each)))
+    noise = min(noise, LOUDEST * float(loss(end)))
+    own = _speed(known, algorithm)
+    speed = 1.0 if own is None else own * gains.signal
     found = shape(
         excess,
         known.floor,
         noise,
         copies=_copies(algorithm),
-        limit=min(SETTLED * gains.limit, FASTEST),
+        limit=min(SETTLED * gains.limit / speed, FASTEST),
         slow=min(1.0, gains.limit / SHARPEST),
     )
-    return Goal(expected, found, gains.averaged, 1 / gains.signal)
+    return Goal(expected, found, gains.averaged, speed / gains.signal)
+
+
+def _speed(known: Curve, algorithm: Algorithm) -> float | None:
+    """Return SGD's own rate, times its step's length without gain, over the baseline's.
+
+    None: the rate is tuned.
+    """
+    given = algorithm.parameters
+    local: Any = given.get("inner", given.get("momentum"))
+    if known.lr is None or "lr" not in given or isinstance(local, AdamW):
+        return None
+    highest = max(map(given["lr"], range(0, 10**4, 10)))
+    return float(highest / known.lr * (1 - getattr(local, "mu", 0.0)))
 
 
 def _copies(algorithm: Algorithm) -> int:
@@ -240,9 +279,9 @@ def expect(
     bare = Expected(
         known, critical, 0.0, 0.0, "mechanism", "", False, 1.0, spec.tokens, workers, steps
     )
-    cost = _cost(scenario, algorithm, program, tokens)
+    cost = _cost(scenario, algorithm, program, bare)
     if cost is None:
-        cost = _mechanism(scenario, algorithm, program, apart or 1.0)
+        cost = _mechanism(scenario, algorithm, program, apart or 1.0, bare)
         found = replace(bare, period=max(apart or 1.0, 1.0))
     else:
         found = replace(bare, direct=True, period=max(_period(algorithm, program) or 1.0, 1.0))
@@ -252,9 +291,10 @@ def expect(
         far = "extrapolated" if far in ("published", "measured") else far
         why = (*why, f"more than the {known.fitted[1]:.3g} tokens that the curve was fitted to")
     sentence = f"loss: {said}; critical batch: {critical.basis}; {cost.sentence}"
+    grows = [each.log_steps for each in spec.own if each.log_steps and steps > known.warmup]
     return replace(
-        found, log_ratio=cost.log_ratio, sd=cost.sd, basis=far, sentence=sentence,
-        parts=cost.parts, why=why,
+        found, log_ratio=cost.log_ratio, sd=cost.sd, basis=far, sentence=sentence, parts=cost.parts,
+        why=why, log_steps=grows[0] if grows and "measured" in spec.penalty else None,
     )  # fmt: skip
 
 
@@ -284,7 +324,8 @@ def _to_target(spec: LearningCurve, workers: int, target: float) -> float:
     seen = tokens = known.tokens_to(target)
     for _ in range(AGREED) if math.isfinite(seen) else ():
         critical = _critical(spec, tokens)
-        tokens = seen / (known.batch * batch.progress(step, known.batch, critical.value)) * step
+        progress = batch.progress(step, known.batch, critical.value)
+        tokens = known.even(seen, progress) / (known.batch * progress) * step
     return max(tokens / step, 1.0)
 
 
@@ -315,7 +356,7 @@ def _period(algorithm: Algorithm, program: Program) -> float | None:
 
 
 def _cost(
-    scenario: Scenario, algorithm: Algorithm, program: Program, tokens: float
+    scenario: Scenario, algorithm: Algorithm, program: Program, known: Expected
 ) -> evidence.Penalty | None:
     """Return what evidence says of an algorithm; None where there is none, or it has a codec."""
     spec, given = scenario.objective, algorithm.parameters
@@ -328,34 +369,38 @@ def _cost(
         return evidence.Penalty(0.0, 0.0, basis, f"{algorithm.name} is data-parallel", {})
     if program.overlaps and algorithm.name not in evidence.ALIKE:
         return None  # late means cost more than local steps alone
-    own = _own(scenario)
+    own = _own(scenario, known)
     shared = {each.program for each in own} & {*evidence.ALIKE, algorithm.name}
-    if period > 1 and "published" not in spec.penalty and not shared:
+    public = "published" in spec.penalty and _speed(known.curve, algorithm) is None
+    if period > 1 and not public and not shared:
         return None
     return evidence.penalty(
         algorithm.name,
         scenario.cluster.workers,
         period,
         size(scenario),
-        tokens=tokens,
+        tokens=known.steps * known.workers * known.tokens,
         outer_lr=given.get("outer_lr"),
         outer_momentum=given.get("outer_momentum", 0.0),
         own=own,
     )
 
 
-def _own(scenario: Scenario) -> list[evidence.OwnRun]:
-    """Return the user's own runs with local steps, as far as they are to count."""
-    spec = scenario.objective
+def _own(scenario: Scenario, known: Expected) -> list[evidence.OwnRun]:
+    """Return the user's own runs with local steps, as far as they are to count.
+
+    A factor of steps becomes what it is in loss at the end of this run, `known`.
+    """
+    spec, found = scenario.objective, []
     assert isinstance(spec, LearningCurve)
-    return [
-        evidence.OwnRun(
-            each.algorithm, each.workers, each.tau, each.parameters or scenario.model.parameters,
-            each.log_ratio, each.sd,
-        )
-        for each in spec.own
-        if "measured" in spec.penalty
-    ]  # fmt: skip
+    for each in spec.own if "measured" in spec.penalty else ():
+        shown = each.log_ratio or 0.0, each.sd
+        if each.log_steps is not None:
+            at = known.steps, known.progress(each.workers)
+            shown = known.curve.ratio(each.log_steps, each.sd, *at)
+        place = each.workers, each.tau, each.parameters or scenario.model.parameters
+        found.append(evidence.OwnRun(each.algorithm, *place, *shown))
+    return found
 
 
 def size(scenario: Scenario) -> float:
@@ -365,7 +410,7 @@ def size(scenario: Scenario) -> float:
 
 
 def _mechanism(
-    scenario: Scenario, algorithm: Algorithm, program: Program, apart: float
+    scenario: Scenario, algorithm: Algorithm, program: Program, apart: float, known: Expected
 ) -> evidence.Penalty:
     """Return what is added to the mechanism's loss: what local steps cost the best program."""
     table, workers = mechanism(), scenario.cluster.workers
@@ -375,14 +420,17 @@ def _mechanism(
     place = workers, apart, size(scenario)
     if apart <= 1 or workers == 1:
         return evidence.Penalty(0.0, sd, "mechanism", said, {(algorithm.name, place): sd})
-    own = [replace(each, program="diloco") for each in _own(scenario)]
-    found = evidence.penalty("diloco", workers, apart, size(scenario), own=own)
-    assert found is not None
+    tuned = _speed(known.curve, algorithm) is None  # as published runs are
+    like = "diloco" if tuned else "local-sgd"
+    own = [replace(each, program=like) for each in _own(scenario, known)]
+    found = evidence.penalty(like, workers, apart, size(scenario), own=own)
+    here: evidence.Parts = {(algorithm.name, place): math.hypot(sd, table["local"])}
+    if found is None:
+        return evidence.Penalty(0.0, math.hypot(sd, table["local"]), "mechanism", said, here)
     added, whose = max(found.log_ratio, 0.0), "your own" if own else "published"
     said += f"; {math.expm1(added):+.2%} for {apart:.3g} steps apart, as {whose} runs with as many"
-    here = {(algorithm.name, place): math.hypot(sd, table["local"])}
     whole = math.hypot(sd, table["local"], found.sd)
-    return evidence.Penalty(added, whole, "mechanism", said, here | dict(found.parts))
+    return evidence.Penalty(added, whole, "mechanism", said, {**here, **found.parts})
 
 
 @cache
