@@ -2,12 +2,13 @@
 
 import argparse
 
-from tests.evidence import cells
+from tests.evidence import cells, small
 
 parser = argparse.ArgumentParser(prog="python -m tests.evidence", description=__doc__)
 parser.add_argument("what", nargs="?", choices=("train", "score"), default="train")
 if parser.parse_args().what == "train":
     cells.train()
+    small.train()
 else:
     from tests.evidence import score
 

@@ -18,8 +18,10 @@ from paceline.validate.torch_objective.data import load_named
 CURVES = Path(__file__).parent.parent.parent / "docs/validation/evidence/gpt.csv"
 HEAD = ("program", "workers", "seed", "step", "seconds", "loss")
 STEPS, EVERY = 400, 20
+WARMED = 40  # steps of the warm-up
 TEXT = "python-text: 4,000,001 characters, Python 3.11.7, ba12bdfbe7f0938a"
 GPT = {"kind": "torch", "model": "gpt", "data": "python-text", "batch": 8}
+LARGE = 32  # samples of a worker's step, where its own noise is a quarter
 PARAMETERS = 112_384
 ADAMW = {"kind": "adamw", "beta2": 0.99, "weight_decay": 0.1}
 
@@ -32,9 +34,10 @@ class Cell(NamedTuple):
     seed: int = 0
 
 
-def rate(peak: float) -> dict[str, Any]:
+def rate(peak: float, times: int = 1) -> dict[str, Any]:
     """Constant after a warm-up over the first tenth, so that 20 % of a run is any run's 20 %."""
-    return {"schedule": "warmup-cosine", "peak": peak, "end": peak, "warmup": 40, "steps": STEPS}
+    steps = {"warmup": times * WARMED, "steps": times * STEPS}
+    return {"schedule": "warmup-cosine", "peak": peak, "end": peak, **steps}
 
 
 def cosine(algorithm: dict[str, Any]) -> dict[str, Any]:
@@ -62,6 +65,12 @@ CAUSES: dict[str, dict[str, Any]] = {
     **{f"{name} cosine": cosine(PROGRAMS[name]) for name in ("ssgd", "local 8", "diloco 8")},
     "ssgd momentum": {"name": "ssgd", "momentum": 0.9, "lr": rate(0.1)},
     "local 8 momentum": {**PROGRAMS["local 8"], "inner": 0.9, "lr": rate(0.1)},
+    "asgd no delay": {**PROGRAMS["asgd"], "name": "ssgd", "lr": rate(5e-4, 4)},  # of one worker
+    "asgd rate 0.00025": {**PROGRAMS["asgd"], "lr": rate(2.5e-4)},
+    "asgd no momentum": {**PROGRAMS["asgd"], "momentum": {**ADAMW, "beta1": 0.0}, "lr": rate(5e-4)},
+    "local 1": diloco(1, outer_lr=1.0, outer_momentum=0.0),
+    **{f"ssgd rate {each:g}": {**PROGRAMS["ssgd"], "lr": rate(each)} for each in (1e-3, 4e-3)},
+    **{f"{name} batch {LARGE}": PROGRAMS[name] for name in ("ssgd", "local 2")},
 }
 
 
@@ -84,10 +93,13 @@ def cells() -> Iterator[Cell]:
             yield Cell(name, 4)
     yield from (Cell(name, 4) for name in CAUSES)
     yield from (Cell("ssgd", workers) for workers in (8, 2))
+    yield Cell("asgd", 8)
     yield from (Cell("ssgd", workers, seed) for seed in (1, 2) for workers in (1, 4))
     for workers in (2, 8):
         yield from (
-            Cell(name, workers) for name in PROGRAMS if name not in ("ssgd", "local-sgd 32")
+            Cell(name, workers)
+            for name in PROGRAMS
+            if name not in ("ssgd", "local-sgd 32") and (name, workers) != ("asgd", 8)
         )
     yield from (Cell("ssgd", workers, seed) for seed in (1, 2) for workers in (2, 8))
 
@@ -127,12 +139,20 @@ def known() -> dict[Cell, np.ndarray]:
     return {cell: np.array(rows) for cell, rows in found.items()}
 
 
-def trained(cell: Cell, scenario: Scenario) -> np.ndarray:
+def trained(cell: Cell) -> np.ndarray:
     """Run a cell on one core; return its curve: columns step, seconds, loss."""
+    batch = {"batch": LARGE} if cell.program.endswith(f"batch {LARGE}") else {}
+    scenario, times = world(cell.program, cell.workers, GPT | batch), 1
+    if cell.program == "asgd no delay":
+        times, run = cell.workers, scenario.run
+        cluster = scenario.cluster.model_copy(update={"workers": 1})
+        run = run.model_copy(update={"steps": times * STEPS, "evaluate_every": times * EVERY})
+        scenario = scenario.model_copy(update={"cluster": cluster, "run": run})
     (curve,) = (
         paceline.simulate(scenario, seed=cell.seed, seeds=1, engine="virtual").curves().values()
     )
-    return np.column_stack([np.ravel(curve[key]) for key in ("step", "time", "loss")])
+    steps = np.ravel(curve["step"]) / times
+    return np.column_stack([steps, *(np.ravel(curve[key]) for key in ("time", "loss"))])
 
 
 def train() -> None:
@@ -141,7 +161,7 @@ def train() -> None:
     if have and text != TEXT:
         raise SystemExit(f"{text}: not the text of {CURVES}; remove that file to train all anew")
     for cell in (each for each in cells() if each not in have):
-        curve = trained(cell, world(cell.program, cell.workers))
+        curve = trained(cell)
         new = not CURVES.exists()
         with CURVES.open("a", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
