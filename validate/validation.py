@@ -115,7 +115,7 @@ def validate(  # noqa: PLR0913 - the options of the command
         directory = whole.measured
         job = _job(scenario, numbers, device, programs, directory.scratch, joins)
         about = machine.hardware(device)
-        busy = used_by_others() if device != "cpu" else 0.0
+        busy = (device != "cpu" and used_by_others()) or 0.0
         todo = job.tasks
         try:
             if joins:
@@ -127,7 +127,7 @@ def validate(  # noqa: PLR0913 - the options of the command
                 _save(job, found, directory, about, busy)
             raise
         if device != "cpu":
-            busy = max(busy, used_by_others())  # when the processes have ended
+            busy = max(busy, used_by_others() or 0.0)  # when the processes have ended
         measured, judged = _save(job, _measured(job), directory, about, busy)
         if joins:
             predicted = predict()

@@ -57,9 +57,10 @@ def test_the_table_is_what_the_scenarios_give(name, label, cells):
     assert seconds[0] <= published <= seconds[1]
 
 
-def test_there_is_a_row_for_every_fleet():
+def test_there_is_a_row_for_every_published_fleet():
     folder = Path(paceline.__file__).parents[1] / "scenarios" / "fleets"
-    assert {name for name, *_ in rows()} == {f"fleets/{each.stem}" for each in folder.glob("*")}
+    published = {f"fleets/{each.stem}" for each in folder.glob("*")} - {"fleets/phones"}
+    assert {name for name, *_ in rows()} == published
     assert len(rows()) == 5
 
 

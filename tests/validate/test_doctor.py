@@ -74,7 +74,7 @@ def test_a_part_that_fails_is_named_and_ends_the_test(monkeypatch, tmp_path):
 def test_gpus_that_others_use(monkeypatch):
     answers = {
         "--query-gpu=utilization.gpu": "3\n47\n",
-        "--query-compute-apps=gpu_uuid,pid": "GPU-b, 17\nGPU-b, 18\n",
+        "--query-compute-apps=gpu_uuid": "GPU-b\nGPU-b\n",
     }
 
     def asked(command, **_):
@@ -84,13 +84,13 @@ def test_gpus_that_others_use(monkeypatch):
     assert devices.used_by_others() == 0.47
     first, second = devices.states()
     assert first.startswith("70000 of 81559 MiB free; 1200 of at most 1980 MHz; power limit 700.00")
-    assert first.endswith("persistence enabled; 0 processes of others")
-    assert second.endswith("2 processes of others")
+    assert first.endswith("persistence enabled; 0 processes compute on it")
+    assert second.endswith("2 processes compute on it")
 
 
 def test_without_nvidia_smi_nothing_is_claimed(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    assert devices.used_by_others() == 0.0
+    assert devices.used_by_others() is None
     assert devices.states() == []
 
 

@@ -260,20 +260,22 @@ def _ask(what: str) -> list[list[str]]:
     return [[each.strip() for each in line.split(",")] for line in said.splitlines()]
 
 
-def used_by_others() -> float:
-    """Return the share of its last second or so that the busiest GPU computed, not for us."""
+def used_by_others() -> float | None:
+    """Return the share of its last second or so that the busiest GPU computed; None: unknown.
+
+    While nothing of ours runs, that is for others.
+    """
     shares = [float(used) for (used,) in _ask("gpu=utilization.gpu") if used.isdecimal()]
-    return max(shares, default=0.0) / 100
+    return max(shares) / 100 if shares else None
 
 
 def states() -> list[str]:
     """Say of each GPU of this machine what memory is free, how fast it is clocked, who uses it."""
     keys = "uuid,memory.free,memory.total,clocks.sm,clocks.max.sm,power.limit,persistence_mode"
-    every = _ask("compute-apps=gpu_uuid,pid")
-    others = Counter(gpu for gpu, process in every if process != str(os.getpid()))
+    computing = Counter(gpu for (gpu,) in _ask("compute-apps=gpu_uuid"))
     return [
         f"{free} of {total} MiB free; {now} of at most {most} MHz; power limit {power} W; "
-        f"persistence {kept.lower()}; {others[uuid]} processes of others"
+        f"persistence {kept.lower()}; {computing[uuid]} processes compute on it"
         for uuid, free, total, now, most, power, kept in _ask(f"gpu={keys}")
     ]
 

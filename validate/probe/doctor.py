@@ -91,7 +91,8 @@ def diagnose(
     device = devices.find_device(device)
     found = machine.hardware(device)
     others = _others()
-    settings = [*_settings(device, found, others)]
+    busy = (device != "cpu" and devices.used_by_others()) or 0.0
+    settings = [*_settings(device, found, max(others, busy))]
     ran = [*_smoke(device, found.get("gpus", 0), progress)] if smoke else []
     lines = ([*_here(device, found, others)], settings, ran)
     return Diagnosis(device, *([_anonymous(each) for each in part] for part in lines))
@@ -125,7 +126,8 @@ def _here(device: str, found: dict[str, Any], others: float) -> Iterator[Finding
     yield Finding("GPUs", machine.describe({k: found[k] for k in found.keys() - {"processor"}}))
     yield from (Finding(f"GPU {k}", said) for k, said in enumerate(devices.states()))
     busy = devices.used_by_others()
-    yield Finding("GPUs used by others", f"{busy:.0%} of the time", busy <= evidence.FOREIGN)
+    share = "unknown" if busy is None else f"{busy:.0%} of the time"
+    yield Finding("GPUs used by others", share, (busy or 0.0) <= evidence.FOREIGN)
     yield Finding(VISIBLE, "set" if VISIBLE in os.environ else "not set")
 
 
@@ -133,8 +135,9 @@ def _settings(device: str, found: dict[str, Any], others: float) -> Iterator[Fin
     """Say what each setting of `validate` does here, and why."""
     cores, gpus = processes.cores(), found.get("gpus", 0)
     if device == "cpu":
-        why = "torch sees no GPU" if gpus == 0 else "as you said"
-        yield Finding("--device auto", f"cpu: {why}; collectives by gloo")
+        asked = "cuda" in devices.device_types()
+        way = "as you said" if asked else "torch sees no GPU"
+        yield Finding(f"--device {'cpu' if asked else 'auto'}", f"cpu: {way}; collectives by gloo")
     else:
         yield Finding("--device auto", f"cuda: torch sees {gpus} x {found['gpu']}")
         native = "nccl" in found
@@ -160,7 +163,7 @@ def _settings(device: str, found: dict[str, Any], others: float) -> Iterator[Fin
     elif others <= limit:
         said, good = f"a run now would count with intervals {others:.0%} wider", True
     else:
-        said, good = f"a run now would not count: others use over {limit:.0%} of the cores", False
+        said, good = f"a run now would not count: others use over {limit:.0%} of the time", False
     yield Finding("evidence", said, good)
 
 
