@@ -673,7 +673,7 @@ WRONG = {
     ),
     "time-out of those who wait": (
         (REGION, crash("worker = 0", 'timeout = "1 s"')),
-        ['recovery.timeout = "1 s"', "contradicts waiting", '"shrink" or "restart"'],
+        ['recovery.timeout = "1 s"', "has no effect", '"shrink" or "restart"'],
     ),
     "backup beside waiting": (
         (REGION, crash("worker = 0", "backup = 1")),

@@ -1,6 +1,7 @@
 """Check the settings about crashes, slow workers and devices, alone and with each algorithm."""
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from paceline.simulator.cluster.failures import any_in
 from paceline.simulator.cluster.workers import devices, shares_devices
@@ -15,6 +16,12 @@ def recovery_problems(scenario: Scenario, programs: Mapping[str, Program]) -> It
     """Yield the problems of [recovery], of algorithms' own, [[cluster.crash]] and failures."""
     yield from _crashes(scenario, programs)
     yield from _membership(scenario)
+    cluster = scenario.cluster
+    if cluster.sampling and (cluster.sampling.clients or 0) > cluster.workers:
+        yield Problem(
+            ("cluster", "sampling", "clients"),
+            f"more than the {cluster.workers} workers; write {cluster.workers} or less",
+        )
     seen: dict[KeyPath, Recovery] = {}
     for index, algorithm in enumerate(scenario.algorithm):
         own = algorithm.table.get("recovery")
@@ -26,13 +33,18 @@ def recovery_problems(scenario: Scenario, programs: Mapping[str, Program]) -> It
     if not scenario.algorithm:
         seen[("recovery",)] = scenario.recovery
     for path, recovery in seen.items():
-        table = path[:-1] if path[0] == "algorithm" and not _is_table(scenario, path) else path
+        own = _own(scenario, path)
         for key, what in _policy(scenario, recovery, used if path == ("recovery",) else set()):
-            yield Problem((*path, key) if table == path else path, what)
+            if key in own:
+                yield Problem((*path, key), what)
+            elif path == ("recovery",) or key in ("policy", "backup"):  # others are inherited
+                yield Problem(path if path[0] == "algorithm" else (*path, key), what)
 
 
-def _is_table(scenario: Scenario, path: KeyPath) -> bool:
-    return isinstance(scenario.algorithm[int(path[1])].table["recovery"], dict)
+def _own(scenario: Scenario, path: KeyPath) -> Mapping[str, Any]:
+    """Return the keys of an algorithm's own recovery; none where it is a policy alone."""
+    own = scenario.algorithm[int(path[1])].table["recovery"] if path[0] == "algorithm" else {}
+    return own if isinstance(own, dict) else {}
 
 
 def _policy(scenario: Scenario, recovery: Recovery, used: set[str]) -> Iterator[tuple[str, str]]:
@@ -67,7 +79,8 @@ def _policy(scenario: Scenario, recovery: Recovery, used: set[str]) -> Iterator[
     if policy == "wait" and recovery.timeout and used <= {"wait"}:
         yield (
             "timeout",
-            'contradicts waiting; write recovery.policy = "shrink" or "restart", or remove it',
+            'has no effect with policy = "wait"; write recovery.policy = "shrink" or "restart", or '
+            "remove it",
         )
     if policy != "quorum" and "quorum" not in used:
         for key in sorted({"quorum", "grace"} & recovery.model_fields_set):
@@ -101,8 +114,8 @@ def _membership(scenario: Scenario) -> Iterator[Problem]:
     if cluster.elastic and any(restarts):
         yield Problem(
             ("cluster", "membership"),
-            'no restart waits for workers that come and go; write recovery.policy = "shrink", or '
-            "remove it",
+            'not with policy = "restart"; write failures = { between = "6 h", repair = "20 min" } '
+            'in its place, or recovery.policy = "shrink"',
         )
 
 
