@@ -185,6 +185,8 @@ NAMING = {
     "folder": ('kind = "quadratic"\ndimension = 10',
                'kind = "torch"\nmodel = "mlp"\ndata = "mnist"\nfolder = ".."'),
     "extends": ('title = "A test"', 'extends = "../secret.csv"'),
+    "membership": ('workers = 4', 'workers = 4\nmembership = "../secret.csv"'),
+    "trace": ('workers = 4', 'workers = 4\nmembership = { file = "../secret.csv" }'),
     "profile of a worker": ('workers = 4', 'workers = 4\nprofile = { file = "../secret.csv" }'),
     "job": ('[[algorithm]]\nname = "ssgd"',
             '[[job]]\nfile = "../secret.csv"\n[[algorithm]]\nname = "ssgd"'),
@@ -208,7 +210,7 @@ def test_every_module_that_opens_a_scenarios_files_is_known():
     }
     formats = {"scenario/formats/region_table.py", "scenario/formats/simgrid_xml.py"}
     times = {"distributions/time_profile.py", "distributions/empirical.py"}
-    assert found == formats | times | {"scenario/tables.py"}
+    assert found == formats | times | {"scenario/tables.py", "scenario/cluster.py"}
 
 
 PROFILE = '[calibration]\nsd = {}\n[cluster]\ncompute = { dist = "empirical", file = "%s" }\n'

@@ -115,8 +115,9 @@ def _here(device: str, found: dict[str, Any], others: float) -> Iterator[Finding
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = files >= FILES
     yield Finding("open files", f"{files:,}" + ("" if enough else "; ulimit -n 4096"), enough)
-    with suppress(OSError):
-        shared = shutil.disk_usage("/dev/shm").total
+    mounts = (each.mountpoint for each in psutil.disk_partitions(all=True))
+    with suppress(OSError, StopIteration):
+        shared = shutil.disk_usage(next(each for each in mounts if each.endswith("/shm"))).total
         least = device == "cpu" or shared >= SHARED
         hint = "" if least else "; in a container, start it with --shm-size=8g"
         yield Finding("shared memory", f"{_size(shared)}{hint}", least)
