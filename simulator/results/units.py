@@ -40,9 +40,11 @@ def used(scenario: Scenario, run: Run, time: float) -> dict[str, float]:
     Of `UNITS` those that are set; `RATES` are of the whole run.
     """
     cost, many, found = scenario.cost, prices.devices(scenario), dict[str, float]()
+    tokens = getattr(scenario.objective, "tokens", None) or cost.tokens
+    if not tokens and not cost.priced:
+        return found
     own = next(each for each in scenario.algorithm if each.label == run.label)
     paid = {key: float(np.interp(time, run.curve["time"], run.paid[key])) for key in run.paid}
-    tokens = getattr(scenario.objective, "tokens", None) or cost.tokens
     if tokens:
         tokens *= scenario.participants(own)
         found["tokens_per_second"] = tokens * run.steps / run.duration if run.duration else inf
@@ -50,8 +52,7 @@ def used(scenario: Scenario, run: Run, time: float) -> dict[str, float]:
             each = cost.flops_per_token or FLOPS_PER_PARAMETER * scenario.model.parameters
             found["mfu"] = found["tokens_per_second"] * each / (many * cost.flops)
         found["tokens"] = tokens * at(run, time, "step")
-    if tokens or cost.priced:
-        found["days"] = time / SECONDS_PER_DAY
+    found["days"] = time / SECONDS_PER_DAY
     if cost.node_hour is not None or cost.device_hour is not None:
         found["device_hours"] = paid.get("device_seconds", many * time) / prices.SECONDS_PER_HOUR
     if cost.priced:
