@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from paceline.simulator.cluster import membership
 from paceline.simulator.scenario.scenario import Scenario
 
 SECONDS_PER_HOUR, BYTES_PER_GB = 3600.0, 1e9
@@ -9,18 +10,30 @@ SECONDS_PER_HOUR, BYTES_PER_GB = 3600.0, 1e9
 
 def devices(scenario: Scenario) -> int:
     """Return how many devices the workers have: an island several, any other worker one."""
-    more = (group.workers * (group.devices - 1) for group in scenario.cluster.group)
-    return scenario.cluster.workers + sum(more)
+    return int(worker_devices(scenario).sum())
+
+
+def worker_devices(scenario: Scenario) -> np.ndarray:
+    """Return the devices of each worker, in rank order."""
+    groups, found = scenario.cluster.group, np.ones(scenario.cluster.workers)
+    sizes = [size for group in groups for size in [group.devices] * group.workers]
+    found[: len(sizes)] = sizes
+    return found
 
 
 def worker_prices(scenario: Scenario) -> np.ndarray:
     """Return the price of each worker for a second, in rank order."""
-    cluster, cost = scenario.cluster, scenario.cost
-    each = np.ones(cluster.workers)
-    sizes = [size for group in cluster.group for size in [group.devices] * group.workers]
-    each[: len(sizes)] = sizes
+    cost, each = scenario.cost, worker_devices(scenario)
     hours: np.ndarray = (cost.node_hour or 0.0) + each * (cost.device_hour or 0.0)
     return hours / SECONDS_PER_HOUR
+
+
+def least_per_second(scenario: Scenario) -> float:
+    """Return a lower bound on the price of a second: workers cost nothing while they are absent."""
+    if not scenario.cluster.elastic:
+        return price_per_second(scenario, served=False)
+    stays = [each is None for each in membership.settings(scenario)]
+    return float(worker_prices(scenario)[stays].sum())
 
 
 def price_per_second(scenario: Scenario, *, served: bool) -> float:

@@ -62,10 +62,9 @@ def normalised(
         + repr(program).encode()
     ).hexdigest()
     if key not in _goals:
-        gains, cluster = _probed(scenario, algorithm, program, expected, run), scenario.cluster
-        if program.rounds:  # a probe samples no clients
-            part = cluster.participants / cluster.workers
-            gains = replace(gains, averaged=gains.averaged * part)
+        gains = _probed(scenario, algorithm, program, expected, run)
+        part = scenario.participants(algorithm) / scenario.cluster.workers
+        gains = replace(gains, averaged=gains.averaged * part)  # a probe samples no clients
         found = goal(expect(scenario, algorithm, program, gains.apart), gains, algorithm)
         if coded(algorithm):
             found = found.limited(_settled(scenario, _at(algorithm, found.rate), found, run))
@@ -111,7 +110,7 @@ def _probed(
 
     Without codec, failures and other jobs: what they cost must not be made up for.
     """
-    workers, most = scenario.cluster.workers, int(min(length(scenario), NEVER))
+    workers, most = scenario.cluster.workers, int(min(length(scenario, algorithm), NEVER))
     plain = _at(algorithm, 1.0, **({"codec": Raw()} if coded(algorithm) else {}))
     steps = max(FEWEST, min(1024, GRADIENTS // workers))
     meets = program.averages and not (program.server or program.gossips)

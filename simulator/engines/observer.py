@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from paceline.simulator.cluster.prices import BYTES_PER_GB, price_per_second
+from paceline.simulator.cluster.prices import BYTES_PER_GB, devices, price_per_second
 from paceline.simulator.engines import payloads
 from paceline.simulator.objectives.evaluation import Evaluation
 from paceline.simulator.objectives.objective import Objective
 from paceline.simulator.programs.effects import Vector
 from paceline.simulator.programs.program import Program
-from paceline.simulator.results.run import COLUMNS, ROUNDING
+from paceline.simulator.results.run import COLUMNS, PAID, ROUNDING
 from paceline.simulator.scenario.scenario import Scenario
 
 NEVER = sys.maxsize  # a step, or a count, that no run reaches
@@ -35,6 +35,9 @@ def evaluation_interval(scenario: Scenario) -> tuple[int, bool]:
 
 Bytes = tuple[float, float]
 """Bytes over all links, and over those charged as egress."""
+
+Discount = Callable[[float], tuple[float, float]]
+"""Money and device-seconds that absent workers have saved up to a time (s)."""
 
 
 View = tuple[int, float, float, int, Vector | None]
@@ -55,11 +58,11 @@ class Observer:
 
     If the workers never average, it evaluates the first node's parameters instead. A point's time
     is `completion_time` of the nodes' clocks, `totals` the bytes sent up to it; there are no points
-    after `deadline`; `discount`: what absent workers save up to a time. Nodes that are down mark
-    None, and are left out. `limit`: the step at which a node stops (`NEVER` where the run
-    ends by time); `first`: that of its first mark to show. A server counts the gradients that it
-    has received, and pooled workers those of all: `_scale` steps per local step. `by_rounds`: nodes
-    show it only marks that follow an average.
+    after `deadline`; `discount`: what absent workers save, without which nothing is kept in `paid`
+    (see `Run`). Nodes that are down mark None, and are left out. `limit`: the step at which a node
+    stops (`NEVER` where the run ends by time); `first`: that of its first mark to show. A server
+    counts the gradients that it has received, and pooled workers those of all: `_scale` steps per
+    local step. `by_rounds`: nodes show it only marks that follow an average.
     """
 
     by_rounds = False
@@ -72,10 +75,13 @@ class Observer:
         totals: Callable[[], Bytes],
         deadline: float,
         completion_time: Callable[[Sequence[float]], float] = max,
-        discount: Callable[[float], float] = lambda time: 0.0,
+        discount: Discount | None = None,
     ) -> None:
         workers, served = scenario.cluster.workers, program.server is not None
-        self._completion_time, self._discount = completion_time, discount
+        self._completion_time = completion_time
+        self._discount = discount or (lambda time: (0.0, 0.0))
+        self.paid: dict[str, list[float]] = {name: [] for name in PAID} if discount else {}
+        self._devices = devices(scenario)
         self._watched, self._together = 1 if served else workers, served or program.pooled
         self._scale = workers if self._together else 1
         self.limit = self._scale * scenario.run.steps if scenario.run.steps else NEVER
@@ -173,15 +179,19 @@ class Observer:
     def add(self, time: float, step: float, seen: Evaluation, period: float, sent: Bytes) -> None:
         """Add a point to the curve: what was `seen` there, and the bytes `sent` so far."""
         moved, charged = sent
-        cost = time * self._node_second - self._discount(time) + charged * self._egress_byte
+        saved, unused = self._discount(time)
+        cost = time * self._node_second - saved + charged * self._egress_byte
         row = (time, step, *seen, period, moved, cost)
         for name, value in zip(COLUMNS, row, strict=True):
             self.curve[name].append(value)
+        paid = (charged, time * self._devices - unused)
+        for column, value in zip(self.paid.values(), paid, strict=False):
+            column.append(value)
 
     def thin(self) -> None:
         """Drop every second point, and evaluate half as often."""
         self.every *= 2
-        for column in self.curve.values():
+        for column in (*self.curve.values(), *self.paid.values()):
             del column[1::2]
 
 

@@ -14,6 +14,7 @@ from paceline.simulator.scenario.scenario import Algorithm
 TIMES = ("compute", "wait", "communicate", "stalled", "lost", "down", "absent")
 """Uses of a worker's time; the last four where nodes can crash, are left out, or come and go."""
 COLUMNS = ("time", "step", "loss", "accuracy", "tau", "bytes", "cost")
+PAID = ("egress_bytes", "device_seconds")
 STALENESS = {  # units that staleness is counted in
     "updates": "updates the server made since it sent the parameters",
     "steps": "local steps computed since the mean was started",
@@ -158,7 +159,8 @@ class Run:
     the server at once. `handed_over`: the reason why another engine than the one asked for ran it.
     `failures`, where nodes can crash: `crashes` (number), `recovery_seconds` (mean time until a
     crashed worker, or all, were where they had been), `lost_seconds` and `down_seconds` (of all
-    workers), `goodput` (share of the workers' time that is neither), `dropped` (contributions to
+    workers), `goodput` (share of the workers' time that is neither lost nor down; that of the time
+    in which they computed what was used is `statistics.goodput`), `dropped` (contributions to
     means that were left out), `stall` (description of a deadlock; None without). `lines`, where
     transfers share them: of each `line` its full `bandwidth` (bytes/s; None: no limit), the `bytes`
     that it has carried, its `utilisation` (share of what it could have carried; None where every
@@ -170,6 +172,8 @@ class Run:
     sent. `jobs`: of each other `job` on the network, by number, its `algorithm`, `steps` and
     `seconds_per_step` meanwhile. `stall`: description of a deadlock; empty without one.
     `bound`: whether the workers never meet, so that it bounds other algorithms and is never picked.
+    `paid`, where workers come and go and their time has a price: for each name of `PAID` a list, as
+    in `curve`, of what had been paid for.
     """
 
     label: str
@@ -197,6 +201,7 @@ class Run:
     jobs: list[dict[str, Any]] = field(default_factory=list)
     stall: str = ""
     bound: bool = False
+    paid: dict[str, list[float]] = field(default_factory=dict)
 
     @classmethod
     def of(

@@ -41,23 +41,26 @@ def used(scenario: Scenario, run: Run, time: float) -> dict[str, float]:
     """
     cost, many, found = scenario.cost, prices.devices(scenario), dict[str, float]()
     tokens = getattr(scenario.objective, "tokens", None) or cost.tokens
+    if not tokens and not cost.priced:
+        return found
+    own = next(each for each in scenario.algorithm if each.label == run.label)
+    paid = {key: float(np.interp(time, run.curve["time"], run.paid[key])) for key in run.paid}
     if tokens:
-        tokens *= scenario.cluster.workers
+        tokens *= scenario.participants(own)
         found["tokens_per_second"] = tokens * run.steps / run.duration if run.duration else inf
         if cost.flops:
             each = cost.flops_per_token or FLOPS_PER_PARAMETER * scenario.model.parameters
             found["mfu"] = found["tokens_per_second"] * each / (many * cost.flops)
         found["tokens"] = tokens * at(run, time, "step")
-    if tokens or cost.priced:
-        found["days"] = time / SECONDS_PER_DAY
+    found["days"] = time / SECONDS_PER_DAY
     if cost.node_hour is not None or cost.device_hour is not None:
-        found["device_hours"] = many * time / prices.SECONDS_PER_HOUR
+        found["device_hours"] = paid.get("device_seconds", many * time) / prices.SECONDS_PER_HOUR
     if cost.priced:
         found["cost"] = at(run, time, "cost")
-    if cost.egress_per_gb:  # the rest of the price
-        served = next(each.served for each in scenario.algorithm if each.label == run.label)
-        rest = max(found["cost"] - prices.price_per_second(scenario, served=served) * time, 0.0)
-        found["egress_bytes"] = rest / cost.egress_per_gb * prices.BYTES_PER_GB
+    if cost.egress_per_gb:  # the rest of the price, where all pay for all of the time
+        nodes = prices.price_per_second(scenario, served=own.served) * time
+        rest = max(found["cost"] - nodes, 0.0) / cost.egress_per_gb * prices.BYTES_PER_GB
+        found["egress_bytes"] = paid.get("egress_bytes", rest)
     return found | (dict.fromkeys(found.keys() - {*RATES}, inf) if time == inf else {})
 
 

@@ -76,7 +76,8 @@ class Algorithm(Section):
     `parameters`: typed keyword arguments for the program; `table`: the table as the user wrote it;
     `written`: its parameters with those of [optimizer], as written; `notes`: effects of other
     tables; `bound`: whether its workers never meet, so that it is shown but never picked;
-    `served`: whether a server is part of it; `recovers`: the policies that its program supports;
+    `served`: whether a server is part of it; `samples`: whether its rounds can sample clients;
+    `recovers`: the policies that its program supports;
     `recovery`: its own, None where [recovery] holds.
     """
 
@@ -88,6 +89,7 @@ class Algorithm(Section):
     notes: tuple[str, ...] = ()
     bound: bool = False
     served: bool = False
+    samples: bool = False
     recovers: tuple[str, ...] = ()
     recovery: Annotated[Recovery | None, BeforeValidator(_policy)] = None
 
@@ -160,6 +162,7 @@ def _algorithm(value: Any, info: ValidationInfo) -> Any:
         "written": written,
         "bound": programs[name].bound,
         "served": programs[name].server is not None,
+        "samples": programs[name].rounds,
         "notes": _unsampled(programs[name], info.data.get("cluster")),
         "recovers": programs[name].recovers,
         "recovery": value.get("recovery"),
@@ -322,6 +325,10 @@ class Scenario(Section):
         """Return the scenario with the recovery that holds for an algorithm."""
         own = algorithm.recovery
         return self if own is None else self.model_copy(update={"recovery": own})
+
+    def participants(self, algorithm: Algorithm) -> int:
+        """Return the workers whose gradients a mean takes: fewer where clients are sampled."""
+        return self.cluster.participants if algorithm.samples else self.cluster.workers
 
     @property
     def costs(self) -> Overhead:

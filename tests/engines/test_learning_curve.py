@@ -451,3 +451,31 @@ def test_what_is_wrong_is_named(objective, said):
         scenario({"name": "ssgd"}, **objective)
     for each in said:
         assert each in str(error.value)
+
+
+def test_a_sample_of_the_clients_has_its_own_tokens_penalty_and_end():
+    """One in ten of 40 workers is as 4 of 4; programs that cannot sample take all of them."""
+    both = [{"name": "fedavg", "tau": 20}, {"name": "dts", "delay": 0}]
+    run, tuned = {"target_loss": 6.0}, {"fedavg": {"tau": [20]}, "dts": {"delay": [0]}}
+    sampled = dict(scenario(*both, workers=40, run=run).table)
+    sampled["cluster"] = {**sampled["cluster"], "compute": "1 s", "sampling": {"share": 0.1}}
+    few, one = scenario(both[0], run=run), parse(sampled)
+    four, tenth, all_of_them = (
+        expect(world, world.algorithm[index], catalogue()[world.algorithm[index].name])
+        for world, index in ((few, 0), (one, 0), (one, 1))
+    )
+    assert (tenth.steps, tenth.log_ratio, tenth.sd) == (four.steps, four.log_ratio, four.sd)
+    assert all_of_them.steps < tenth.steps
+    sampled["cost"] = {"flops": "1 TFLOP/s", "flops_per_token": 1e3}
+    rows = simulate(parse(sampled)).algorithms
+    for row, workers in zip(rows, (4, 40), strict=True):
+        used = row["used"]["tokens"]["mean"]
+        assert used == pytest.approx(workers * 65536 * row["steps"])
+        assert row["tokens_per_second"] == pytest.approx(used / row["duration"])
+        assert row["mfu"] == pytest.approx(row["tokens_per_second"] * 1e3 / 40e12)
+    table = {key: each for key, each in sampled.items() if key != "algorithm"}
+    result = tune(parse(table | {"run": {"steps": 400, "seeds": 1}, "tune": tuned}),
+                  objective="loss-at-tokens")  # fmt: skip
+    assert result.objective.tokens == 400 * 4 * 65536
+    for row in result.rows(result.ranked):
+        assert row["used"]["tokens"]["mean"] == pytest.approx(result.objective.tokens)

@@ -1,6 +1,6 @@
 """Workers that come and go, quorums, and recovery by algorithm: closed forms and conservation."""
 
-from math import comb, exp
+from math import comb, exp, inf
 from typing import Any
 
 import numpy as np
@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.simulator.cluster.membership import Members
+from paceline.simulator.cluster.prices import least_per_second
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
-from paceline.simulator.results import statistics
+from paceline.simulator.results import statistics, store, units
 from paceline.simulator.results.run import Run
+from paceline.simulator.studies.tune.objective import Score, tuning_objective
 from paceline.simulator.studies.tune.tune import tune
 from tests.helpers.programs import called, cases
 from tests.helpers.worlds import FREE, QUADRATIC, RING, TIME_ONLY, scenario, simulate
@@ -239,10 +241,38 @@ def test_absent_workers_cost_nothing_and_crashed_ones_do() -> None:
     groups = [{"name": "there", "workers": 3}, {"name": "away", "workers": 1, "membership": away}]
     world = scenario({"name": "ssgd"}, steps=6, cost=cost, cluster={"group": groups})
     assert simulate(world).curve["cost"][-1] == pytest.approx(4 * 6 - 4)
+    assert least_per_second(world) == 3  # of those who never leave
+    for spec, second in ((away, 0.0), (None, 4.0)):
+        table = elastic(spec, cost=cost).table | {"objective": QUADRATIC}
+        table["run"] = {"steps": 20, "target_loss": 0.2}
+        aim = tuning_objective(parse(table), "cost-to-loss")
+        assert aim.second == second
+        cut = Score(inf, 0.5, 10.0)
+        assert (aim.at_least(cut), aim.horizon(8.0)) == ((40.0, 2.0) if second else (0.0, inf))
     crash = [{"worker": 3, "at": "2 s", "lasts": "4 s"}]
     world = scenario({"name": "ssgd"}, steps=6, cost=cost, cluster={"crash": crash},
                      recovery={"policy": "shrink"})  # fmt: skip
     assert simulate(world).curve["cost"][-1] == pytest.approx(4 * 6)
+
+
+def test_egress_and_device_hours_are_what_was_charged() -> None:
+    """A day of which two of four workers are there for the first half, and no more."""
+    halves = {"name": "half", "workers": 2, "region": "b", "devices": 8,
+              "inner": {"bandwidth": "100 Gbit/s"},
+              "membership": {"present": "10 s", "absent": "1000 s"}}  # fmt: skip
+    groups = [{"name": "all", "workers": 2, "region": "a"}, halves]
+    cost = {"node_hour": 36.0, "device_hour": 3.6, "egress_per_gb": 5.0}
+    world = scenario({"name": "ssgd"}, steps=20, cost=cost, cluster={"group": groups}, network=RING,
+                     recovery={"policy": "shrink"})  # fmt: skip
+    run = store.decode(store.encode(simulate(world)))
+    used, end = units.used(world, run, run.duration), run.duration
+    between = sum(size for link, size in run.links.items() if len({*link.split("->")}) == 2)
+    assert used["egress_bytes"] == pytest.approx(between)
+    assert used["egress_bytes"] > 0
+    devices = 2 * end + 16 * 10
+    assert used["device_hours"] == pytest.approx(devices / 3600)
+    price = (2 * end + 2 * 10) * 0.01 + devices * 0.001 + between * 5e-9
+    assert used["cost"] == pytest.approx(price)
 
 
 spans = st.floats(0.3, 8.0).map(lambda seconds: f"{seconds} s")

@@ -64,6 +64,7 @@ def run(
         phases=simulation.traffic.phases(),
         jobs=accounts.jobs(simulation),
         stall=simulation.stall,
+        paid=simulation.observer.paid,
     )
 
 

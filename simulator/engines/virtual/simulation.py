@@ -30,17 +30,18 @@ from itertools import chain, repeat
 from math import inf
 from typing import Any, Self
 
+import numpy as np
 import simpy
 from simpy.core import StopSimulation
 
 from paceline.simulator.cluster import speed, workers
 from paceline.simulator.cluster.failures import Calendar, troubled
-from paceline.simulator.cluster.prices import worker_prices
+from paceline.simulator.cluster.prices import worker_devices, worker_prices
 from paceline.simulator.cluster.workers import shares_devices
 from paceline.simulator.engines import payloads
 from paceline.simulator.engines.collective import ABSENT, Collective, GradientPiece
 from paceline.simulator.engines.node import compare
-from paceline.simulator.engines.observer import Observer, RoundObserver
+from paceline.simulator.engines.observer import Discount, Observer, RoundObserver
 from paceline.simulator.engines.overheads import EffectCosts
 from paceline.simulator.engines.sampling import Parked, parks
 from paceline.simulator.engines.tolerances import deadline
@@ -179,18 +180,19 @@ class Simulation:
             self.outages.append(node.outages)
         return workers.compute_times(self.scenario, self.seed)
 
-    def _discount(self) -> Callable[[float], float]:
-        """Return the function of a time (s) that says what workers saved by being away up to it."""
-        members, prices = self.availability.members, worker_prices(self.scenario)
-        if members is None or not prices.any():
-            return lambda time: 0.0
-        saved, last = 0.0, 0.0
+    def _discount(self) -> Discount | None:
+        """Return what absent workers save; None where none is ever absent, or time has no price."""
+        members, cost = self.availability.members, self.scenario.cost
+        if members is None or (cost.node_hour is None and cost.device_hour is None):
+            return None
+        each = np.stack([worker_prices(self.scenario), worker_devices(self.scenario)], axis=1)
+        saved, last = np.zeros(2), 0.0
 
-        def discount(time: float) -> float:
+        def discount(time: float) -> tuple[float, float]:
             nonlocal saved, last
-            saved += float(members.away(last, time) @ prices)
+            saved = saved + members.away(last, time) @ each
             last = time
-            return saved
+            return float(saved[0]), float(saved[1])
 
         return discount
 

@@ -271,9 +271,8 @@ def expect(
     """
     spec = scenario.objective
     assert isinstance(spec, LearningCurve)
-    cluster = scenario.cluster
-    workers = cluster.participants if program.rounds else cluster.workers
-    known, steps = baseline(spec), length(scenario)
+    workers = scenario.participants(algorithm)
+    known, steps = baseline(spec), length(scenario, algorithm)
     tokens = steps * workers * spec.tokens
     critical = _critical(spec, tokens)
     bare = Expected(
@@ -298,8 +297,8 @@ def expect(
     )  # fmt: skip
 
 
-def length(scenario: Scenario) -> float:
-    """Return the local steps of a run; an upper bound where it ends by its duration.
+def length(scenario: Scenario, algorithm: Algorithm) -> float:
+    """Return the local steps of an algorithm's run; an upper bound where it ends by its duration.
 
     With a target, those to it data-parallel, if fewer: a run is planned to end there, and neither a
     cap nor where a search cuts it changes what its tokens are worth.
@@ -307,7 +306,7 @@ def length(scenario: Scenario) -> float:
     run, spec = scenario.run, scenario.objective
     enough = math.inf
     if run.target_loss is not None and isinstance(spec, LearningCurve):
-        enough = _to_target(spec, scenario.cluster.workers, run.target_loss)
+        enough = _to_target(spec, scenario.participants(algorithm), run.target_loss)
     if enough < math.inf:
         return float(min(run.steps or math.inf, enough))
     if run.duration is None:
@@ -376,7 +375,7 @@ def _cost(
         return None
     return evidence.penalty(
         algorithm.name,
-        scenario.cluster.workers,
+        known.workers,
         period,
         size(scenario),
         tokens=known.steps * known.workers * known.tokens,
@@ -413,7 +412,7 @@ def _mechanism(
     scenario: Scenario, algorithm: Algorithm, program: Program, apart: float, known: Expected
 ) -> evidence.Penalty:
     """Return what is added to the mechanism's loss: what local steps cost the best program."""
-    table, workers = mechanism(), scenario.cluster.workers
+    table, workers = mechanism(), known.workers
     said = f"{algorithm.name} by the mechanism (its error {table['source']})"
     late = program.family != "blocking" and workers > 1
     sd = math.hypot(table["sd"], table["late"] if late else 0.0)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.simulator.cluster.prices import price_per_second
+from paceline.simulator.cluster.prices import least_per_second
 from paceline.simulator.errors import InputError
 from paceline.simulator.objectives.learning_curve.objective import Expected
 from paceline.simulator.results import units
@@ -88,10 +88,11 @@ class Score(NamedTuple):
 class TuningObjective:
     """The quantity to minimise: time or cost to `target`, a loss, or seconds per step.
 
-    The loss is that at `deadline` (seconds) or, if sooner, once `budget` is spent, or that after
-    `steps`, which are so many `tokens`; seconds per step are those of runs that keep the `cap`.
-    `currency`: of prices; `second`: lower bound on the cost of a second of a run, in the unit of
-    the value; `heavy`: the value depends on times without a finite variance.
+    The loss is that at `deadline` (seconds) or, if sooner, once `budget` is spent, or that after so
+    many `tokens`: after `steps`, or fewer of all workers where others sample clients. Seconds per
+    step are those of runs that keep the `cap`. `currency`: of prices; `second`: lower bound on the
+    cost of a second of a run, in the unit of the value; `heavy`: the value depends on times
+    without a finite variance.
     """
 
     name: str
@@ -118,8 +119,14 @@ class TuningObjective:
             gap = beyond(run, scenario.algorithm[0].parameters.get("tau"), self.cap)
             value = seconds_per_step(run) if gap <= 1 and not run.stall else math.inf
         elif self.steps:
-            value = run.curve["loss"][-1] if run.steps >= self.steps else math.inf
-            value = math.inf if diverged(run) else value
+            share = scenario.cluster.participants / scenario.participants(scenario.algorithm[0])
+            value = math.inf
+            if run.steps >= self.steps and not diverged(run):
+                steps = share * self.steps if share < 1 else run.steps
+                time, value = (
+                    float(np.interp(steps, run.curve["step"], run.curve[key]))
+                    for key in ("time", "loss")
+                )
         elif self.name == GOODPUT:
             value = math.inf if run.stall else 100 * (1 - goodput(run))
         elif self.target is None:
@@ -268,7 +275,7 @@ def tuning_objective(scenario: Scenario, name: str | None) -> TuningObjective:
     ):  # fmt: skip
         if name in names and not value:
             raise InputError(f"{file}: {key}: missing, and {name} is about it; write {remedy}")
-    heavy, second = scenario.heavy_tailed, price_per_second(scenario, served=False)
+    heavy, second = scenario.heavy_tailed, least_per_second(scenario)
     plain = TuningObjective(name, currency=cost.currency or "")
     if name == GOODPUT:
         return plain
@@ -282,7 +289,7 @@ def tuning_objective(scenario: Scenario, name: str | None) -> TuningObjective:
                 "one worker's step"
             )
         steps = run.steps or 0
-        return replace(plain, steps=steps, tokens=each * scenario.cluster.workers * steps)
+        return replace(plain, steps=steps, tokens=each * scenario.cluster.participants * steps)
     if name == "loss-at-deadline":
         return replace(plain, deadline=run.duration)
     if name == "loss-at-budget":
