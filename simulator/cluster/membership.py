@@ -21,7 +21,7 @@ from paceline.simulator.scenario.scenario import Scenario
 
 Transfer = Callable[[int], tuple[float, float]]
 """Seconds that the model holds the source's link, and its latency, by the rank that joins."""
-TRIES = 1000  # to join, in a row, after which a worker is gone for good
+TRIES = 200  # to join, in a row, after which a worker is gone for good
 
 
 class Absence(NamedTuple):
