@@ -35,9 +35,14 @@ def _problems(scenario: Scenario, launched: bool) -> Iterator[tuple[str, str]]:
             "the kernel's links have a latency and a bandwidth; write those, or "
             'validation.network = "emulated"',
         )
-    if troubled(scenario):
+    general = "cluster" if troubled(scenario) else ""
+    for where in dict.fromkeys(
+        general or f"algorithm[{index}].recovery"
+        for index, algorithm in enumerate(scenario.algorithm)
+        if troubled(scenario.under(algorithm))
+    ):
         yield (
-            "cluster",
+            where,
             "crashes, absences and workers that means leave out are only simulated; remove them",
         )
     for algorithm in scenario.algorithm:

@@ -1,7 +1,8 @@
 """Compute when workers are members: by a law, a calendar of the day, or a trace.
 
 A worker that joins gets the model: a message from the server, or from another worker, over whose
-link all who join meanwhile share alike (`Members`). It is absent until it has that.
+link all who join meanwhile share alike (`Members`). It is absent until it has that; if it leaves
+before, it begins anew when it is back.
 """
 
 from bisect import bisect_right
@@ -13,13 +14,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paceline.simulator.cluster.failures import Calendar, Down
+from paceline.simulator.cluster.failures import Calendar, Down, merged
 from paceline.simulator.distributions.random_streams import Purpose, generator
 from paceline.simulator.scenario.cluster import DAY, Membership
 from paceline.simulator.scenario.scenario import Scenario
 
 Transfer = Callable[[int], tuple[float, float]]
 """Seconds that the model holds the source's link, and its latency, by the rank that joins."""
+TRIES = 200  # to join, in a row, after which a worker is gone for good
 
 
 class Absence(NamedTuple):
@@ -29,6 +31,10 @@ class Absence(NamedTuple):
     back: float
     ready: float
     joined: float
+
+
+Agenda = list[tuple[float, int, Absence, float]]
+"""A heap of transfers: time, rank, absence, and seconds until it has the model after that."""
 
 
 def settings(scenario: Scenario) -> list[Membership | None]:
@@ -54,7 +60,11 @@ def _absences(spec: Membership | None, seed: int, rank: int) -> Iterator[Down]:
             yield left, time
     windows: Iterator[Down] = iter(spec.trace.get(rank, [(0.0, inf)]))
     if spec.windows:
-        windows = ((day * DAY + a, day * DAY + b) for day in count(-1) for a, b in spec.windows)
+        parts = (part for a, b in spec.windows for part in ((a, min(b, DAY)), (0.0, b - DAY)))
+        hours = merged((a, b) for a, b in parts if a < b)
+        if hours == [(0.0, DAY)]:
+            return
+        windows = ((day * DAY + a, day * DAY + b) for day in count() for a, b in hours)
     end = 0.0
     for start, until in windows:
         if start > end:
@@ -68,7 +78,7 @@ class Members:
     """When the workers of one run are absent; made on demand, in order of who is back first.
 
     Joining workers share the source's link alike (processor sharing): n of them take n times as
-    long. `restart`: seconds from a worker's return until it asks for the model.
+    long. One that leaves cancels its own, so that it has one at most.
     """
 
     def __init__(self, scenario: Scenario, seed: int, transfer: Transfer) -> None:
@@ -80,8 +90,11 @@ class Members:
         self._gone = [inf] * len(specs)  # when each leaves for good
         self._known: list[list[Absence]] = [[] for _ in specs]
         self._pending = [0] * len(specs)  # absences of each that are on their way to `_known`
-        self._under_way: list[list[float]] = []  # transfers: seconds left, then what is known of it
-        self._clock = 0.0
+        self._tries = [0] * len(specs)  # to join, in a row, that it left in
+        self._joining: dict[int, Absence] = {}  # by rank, as if it got the model when it leaves
+        self._ends: Agenda = []  # of the same, by what each will then have had of the link (s)
+        self._cuts: Agenda = []  # of the same, by when each leaves
+        self._clock = self._served = 0.0  # `_served`: what each has had since one was alone (s)
         for rank in range(len(specs)):
             self._announce(rank)
         ranks = range(len(specs))
@@ -123,39 +136,65 @@ class Members:
         if self._gone[rank] < inf:
             yield Absence(self._gone[rank], inf, inf, inf)
 
-    def _announce(self, rank: int) -> None:
+    def _announce(self, rank: int) -> float:
+        """Schedule a worker's next absence; return when it leaves (s)."""
         left, back = next(self._coming[rank], (inf, inf))
         if back < inf:
             heappush(self._next, (back, rank, left))
             self._pending[rank] += 1
         else:
             self._gone[rank] = left
+        return left
 
     def _advance(self) -> None:
         """Advance to the next worker that asks for the model, or to the last that gets it."""
         until = self._next[0][0] + self._restart if self._next else inf
-        while self._under_way:
-            first = min(self._under_way)
-            end = self._clock + first[0] * len(self._under_way)
-            if end > until:
+        while self._joining:
+            served, leaves = self._first(self._ends), self._first(self._cuts)
+            end = self._clock + (served - self._served) * len(self._joining)
+            if min(end, leaves) > until:
                 break
-            self._pass(end)
-            self._under_way.remove(first)
-            _, rank, left, back, latency = first
-            absence = Absence(left, back, back + self._restart, end + latency)
-            self._known[int(rank)].append(absence)
-            self._pending[int(rank)] -= 1
-        if self._next:
-            self._pass(until)
-            back, rank, left = heappop(self._next)
-            holds, latency = self._transfer(rank)
-            self._under_way.append([holds, rank, left, back, latency])
-            self._announce(rank)
+            self._pass(min(end, leaves))
+            if end <= leaves:
+                self._served = served
+            _, rank, absence, latency = heappop(self._ends if end <= leaves else self._cuts)
+            del self._joining[rank]
+            self._know(rank, absence, self._clock + latency)
+        if not self._next:
+            return
+        self._pass(until)
+        back, rank, left = heappop(self._next)
+        if self._tries[rank] == TRIES:
+            self._gone[rank], self._pending[rank] = left, 0
+            return
+        leaves = self._announce(rank)
+        absence = Absence(left, back, min(until, leaves), leaves)
+        if leaves <= until:
+            self._know(rank, absence, leaves)
+            return
+        self._joining[rank] = absence
+        holds, latency = self._transfer(rank)
+        heappush(self._ends, (self._served + holds, rank, absence, latency))
+        heappush(self._cuts, (leaves, rank, absence, inf))
+
+    def _know(self, rank: int, absence: Absence, joined: float) -> None:
+        """Note when a worker has the model, or leaves before it does."""
+        self._tries[rank] = self._tries[rank] + 1 if joined >= absence.joined else 0
+        self._known[rank].append(absence._replace(joined=min(joined, absence.joined)))
+        self._pending[rank] -= 1
+
+    def _first(self, agenda: Agenda) -> float:
+        """Return the first time in an agenda of transfers, of those still under way."""
+        while self._joining.get(agenda[0][1]) is not agenda[0][2]:
+            heappop(agenda)
+        return agenda[0][0]
 
     def _pass(self, time: float) -> None:
         """Let the transfers under way progress, each at an equal share of the link."""
-        for each in self._under_way:
-            each[0] -= (time - self._clock) / len(self._under_way)
+        if self._joining:
+            self._served += (time - self._clock) / len(self._joining)
+        else:
+            self._served, self._ends, self._cuts = 0.0, [], []
         self._clock = time
 
     def away(self, start: float, end: float) -> np.ndarray:

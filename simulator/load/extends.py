@@ -8,7 +8,7 @@ from typing import Any
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import paths
-from paceline.simulator.inputs.messages import TAGS, get
+from paceline.simulator.inputs.messages import TAGS, get, holds
 from paceline.simulator.load.toml_file import read
 
 ASIDE = ("probe",)
@@ -46,8 +46,7 @@ def extended(
     if not allow_paths and (wrong := paths.refusals(profile, str(path), path.parent)):
         raise InputError("\n".join(wrong.values()))
     for key, file_name in paths.named(profile):
-        if key[-1] == "file":
-            get(profile, key[:-1])["file"] = str((path.parent / file_name).absolute())
+        get(profile, key[:-1])[key[-1]] = str((path.parent / file_name).absolute())
     own = {key: each for key, each in table.items() if key != "extends"}
     whole = _merged(profile, own)
     calibration = whole.get("calibration")
@@ -65,14 +64,17 @@ def extended(
 
 def demand_headers_once(table: dict[str, Any], profile: dict[str, Any], file: str) -> None:
     """Refuse TCP's headers on top of a bandwidth at which a profile's payloads travelled."""
-    network, own = (each.get("network") or {} for each in (table, profile))
-    effective = not any("transmission_factor" in each for each in profile.get("overhead", ()))
-    inherited = "bandwidth" in own and network.get("bandwidth") == own["bandwidth"]
-    known = profile.get("calibration", {}).get("transport", "ideal")
-    if inherited and effective and network.get("transport") == "tcp" and known != "tcp":
+    of_table, own = (get(each, ("network", "bandwidth")) for each in (table, profile))
+    costs = get(profile, ("overhead",))  # of any type: what is wrong is for the validation to say
+    effective = not isinstance(costs, list) or not any(
+        holds(each, "transmission_factor") for each in costs
+    )
+    known = get(profile, ("calibration", "transport"))
+    tcp = get(table, ("network", "transport")) == "tcp" != known
+    if own is not None and own == of_table and effective and tcp:
         raise InputError(
             f'{file}: network.transport = "tcp": the profile\'s network.bandwidth = '
-            f"{own['bandwidth']!r} is the speed of payloads, from which headers are taken already; "
+            f"{own!r} is the speed of payloads, from which headers are taken already; "
             "remove network.transport, or write the link's own bandwidth"
         )
 

@@ -64,6 +64,26 @@ def message_cost(scenario: Scenario) -> Callable[[int, int], CollectiveCost]:
     return on_graph
 
 
+def download_cost(scenario: Scenario, served: bool) -> Callable[[int], tuple[float, float]]:
+    """Return a function that gives what getting the whole model takes, expected, by rank: seconds
+    that it holds the source's link, and seconds of latency.
+
+    The server sends it, also through its network card, where it has the model (`served`) or makes
+    the means; else worker 0 does, which itself gets it from worker 1.
+    """
+    workers, cost = scenario.cluster.workers, message_cost(scenario)
+    server = served or scenario.network.collective == "server"
+    passing = scenario.model.bytes / ((server and scenario.server.bandwidth) or inf)
+
+    def of(rank: int) -> tuple[float, float]:
+        if workers == 1 and not server:
+            return 0.0, 0.0
+        sent = cost(workers if server else int(rank == 0), rank)
+        return max(sent.transmission, passing), sent.latency
+
+    return of
+
+
 def hop_latency(scenario: Scenario) -> float:
     """Return the expected seconds of latency between the first two workers."""
     if scenario.network.closed_form or scenario.cluster.workers == 1:

@@ -152,9 +152,11 @@ _CLOCK = re.compile(r"([01]?\d|2[0-4]):([0-5]\d)")
 
 def _time_of_day(text: str) -> float:
     """Read "22:00" as seconds since midnight."""
-    if not (found := _CLOCK.fullmatch(text.strip())) or text.strip() > "24:00":
+    found = _CLOCK.fullmatch(text.strip())
+    seconds = 3600.0 * int(found[1]) + 60.0 * int(found[2]) if found else inf
+    if seconds > DAY:
         raise ValueError(f'{text!r} is no time of day; write one such as "22:00"')
-    return 3600.0 * int(found[1]) + 60.0 * int(found[2])
+    return seconds
 
 
 def _rank(text: str) -> float:

@@ -12,6 +12,7 @@ from paceline.simulator.cluster.membership import Members
 from paceline.simulator.cluster.prices import least_per_second
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
+from paceline.simulator.network.mean_cost import download_cost
 from paceline.simulator.results import statistics, store, units
 from paceline.simulator.results.run import Run
 from paceline.simulator.studies.tune.objective import Score, tuning_objective
@@ -71,11 +72,11 @@ def test_who_joins_pays_for_the_model_and_for_starting() -> None:
 
 
 class Storm:
-    """Three workers that are back at 10, 10 and 11 s; the model takes 2 s of the link, 0.5 on."""
+    """Three workers that are back at 29, 29 and 30 s; the model takes 2 s of the link, 0.5 on."""
 
     def __init__(self) -> None:
-        text = {"present": "1 s", "absent": "9 s"}
-        late = {"present": "1 s", "absent": "10 s"}
+        text = {"present": "20 s", "absent": "9 s"}
+        late = {"present": "20 s", "absent": "10 s"}
         groups = [{"name": "a", "workers": 2, "membership": text},
                   {"name": "b", "workers": 1, "membership": late}]  # fmt: skip
         world = scenario({"name": "ssgd"}, cluster={"group": groups})
@@ -83,12 +84,50 @@ class Storm:
 
 
 def test_those_who_join_at_once_share_the_source_s_link() -> None:
-    """Two share from 10 s: 1.5 s of work are left of each at 11 s, when the third joins them."""
+    """Two share from 29 s: 1.5 s of work are left of each at 30 s, when the third joins them."""
     members = Storm().members
     joined = [next(members.of(rank)).joined for rank in range(3)]
     first, second, third = joined
-    assert first == second == pytest.approx(11 + 3 * 1.5 + 0.5)
-    assert third == pytest.approx(11 + 3 * 1.5 + 0.5 + 0.5)
+    assert first == second == pytest.approx(30 + 3 * 1.5 + 0.5)
+    assert third == pytest.approx(30 + 3 * 1.5 + 0.5 + 0.5)
+
+
+def test_who_leaves_again_cancels_its_download() -> None:
+    """There for 1 s of 2, alone or as one of 64: 0.8 s of the link suffice for one; none joins."""
+
+    def absences(workers: int) -> list[Any]:
+        spec = {"present": "1 s", "absent": "1 s"}
+        world = scenario({"name": "ssgd"}, workers=workers, cluster={"membership": spec})
+        members = Members(world, 0, lambda rank: (0.8, 0.1))
+        assert len(members._joining) <= workers
+        return members.calendars[0].during(0.0, 6.0)
+
+    assert np.allclose(absences(1), [(1, 2.9), (3, 4.9), (5, 6)])
+    assert absences(64) == [(1, 6)]
+    late = {"name": "ssgd"}, {"membership": {"present": "5 s", "absent": "2 s"}}
+    storm = Members(scenario(late[0], workers=2, cluster=late[1]), 0, lambda rank: (2.0, 0.5))
+    assert [a.joined for a, _ in zip(storm.of(0), range(2), strict=False)] == [11.5, 18.5]
+
+
+@pytest.mark.parametrize(
+    "daily",
+    ["00:00-24:00", "9:00-9:00", ["06:00-18:00", "18:00-06:00"], ["3:00-24:00", "0:00-9:00"]],
+)
+def test_a_calendar_of_the_whole_day_has_no_absence(daily: Any) -> None:
+    (calendar, *_) = Members(elastic({"daily": daily}), 0, lambda rank: (1.0, 0.0)).calendars
+    assert calendar.during(0.0, 1e6) == []
+
+
+@pytest.mark.parametrize("collective", ["ring", "server"])
+def test_joining_and_being_selected_again_cost_the_same(collective: str) -> None:
+    """Through the server's card of 0.5 Mbit/s, 64 ms and 20 of latency; without server 52 ms."""
+    network = RING | {"collective": collective}
+    world = {"network": network, "server": {"bandwidth": "0.5 Mbit/s"}}
+    spec, case = {"present": "2.5 s", "absent": "4 s"}, {"name": "local-sgd", "tau": 100}
+    result = one_that_leaves(spec, case, steps=8, **world)
+    cost = download_cost(scenario({"name": "ssgd"}, **world), False)
+    assert sum(cost(3)) == pytest.approx(0.084 if collective == "server" else 0.052)
+    assert result.workers["communicate"][3] == pytest.approx(sum(cost(3)))
 
 
 def test_a_server_gets_nothing_from_the_absent_and_gives_them_its_parameters() -> None:
@@ -224,6 +263,7 @@ def test_a_trace_and_a_calendar_say_who_is_there(tmp_path: Any) -> None:
     [
         ({"present": "1 h"}, "neither one law"),
         ({"daily": "22-6"}, "time of day"),
+        ({"daily": "9:00-24:30"}, "time of day"),
         ({"daily": "22:00-06:00", "file": "x.csv"}, "neither one law"),
         ({"present": "0 s", "absent": "1 h"}, "takes no time"),
         ("missing.csv", "missing.csv"),

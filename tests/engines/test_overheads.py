@@ -166,6 +166,30 @@ def test_a_profile_holds_where_the_scenario_says_nothing(tmp_path):
     assert set(made.calibration.sd) == {"overhead.0.issue"}  # its own compute is as it says
 
 
+def test_every_file_of_a_profile_is_looked_up_beside_it(tmp_path):
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "trace.csv").write_text("worker,start,end\n3,1 s,2 s\n")
+    text = '[calibration]\n[cluster]\ncompute = "1 s"\nmembership = "trace.csv"\n'
+    made = parse(profile(tmp_path, text, "below/p.toml"), folder=tmp_path)
+    assert made.cluster.membership.trace == {3: [(1.0, 2.0)]}
+
+
+@pytest.mark.parametrize(
+    ("text", "own", "said"),
+    [
+        ("overhead = 5", {}, "overhead = 5: not a list"),
+        ("overhead = [5]", {}, r"overhead\[0\] = 5: not a table"),
+        ("calibration = [1]", {}, "calibration = .1.: a list where one table"),
+        ("overhead = []\nnetwork = 3", {"network": "tcp"}, 'network = "tcp": not a table'),
+    ],
+)
+def test_wrong_types_are_left_to_the_validation(tmp_path, text, own, said):
+    tcp = {"network": {"transport": "tcp"}} | own
+    table = MINE | {"cluster": {"workers": 4, "compute": "1 s"}} | tcp
+    with pytest.raises(InputError, match=said):
+        parse(profile(tmp_path, text) | table, folder=tmp_path)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -13,10 +13,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import paceline
-from paceline.simulator.errors import RunError
+from paceline.simulator.errors import InputError, RunError
 from paceline.simulator.load.load import parse
 from paceline.simulator.programs import catalogue
 from paceline.simulator.results import store, timeline
+from paceline.validate.checks import require_runnable
 from paceline.validate.host.device import find_device
 from paceline.validate.launch import launch
 from paceline.validate.measurement import evidence, measure
@@ -286,3 +287,13 @@ def test_a_worker_of_a_server_that_hangs_is_named(name, tmp_path):
     with pytest.raises(RunError, match=r"^worker 1 hangs \(silent\) during stuck") as caught:
         launch.run(Job(made, (task,), tmp_path, "cpu", programs))
     assert "in stuck" in str(caught.value)
+
+
+@pytest.mark.parametrize("recovery", ["quorum", {"policy": "backup", "backup": 1}])
+def test_an_algorithm_s_own_quorum_is_refused_by_its_name(recovery):
+    own = [{"name": "ssgd"}, {"name": "local-sgd", "tau": 5, "recovery": recovery}]
+    require_runnable(parse(WORLD), launched=False)
+    with pytest.raises(InputError) as error:
+        require_runnable(parse(WORLD | {"algorithm": own}), launched=False)
+    (line,) = str(error.value).splitlines()
+    assert "algorithm[1].recovery: " in line

@@ -23,7 +23,7 @@ from paceline.simulator.engines.virtual.agenda import LAST
 from paceline.simulator.engines.virtual.availability import Availability
 from paceline.simulator.engines.virtual.node import VirtualNode
 from paceline.simulator.engines.virtual.outages import Outages
-from paceline.simulator.network.mean_cost import message_cost
+from paceline.simulator.network.mean_cost import download_cost
 from paceline.simulator.programs import Program
 from paceline.simulator.results.run import SPAN, Kind
 from paceline.simulator.scenario.scenario import Scenario
@@ -212,7 +212,9 @@ class Checkpoints(Availability):
 
 def availability(program: Program, scenario: Scenario, seed: int) -> Availability:
     """Return the availability of the nodes in one run of a program."""
-    members = _members(program, scenario, seed) if scenario.cluster.elastic else None
+    members = None
+    if scenario.cluster.elastic:
+        members = Members(scenario, seed, download_cost(scenario, program.server is not None))
     crashes = []
     if failures.any_in(scenario):
         crashes = failures.calendars(scenario, seed, members.beside if members else None)
@@ -221,20 +223,3 @@ def availability(program: Program, scenario: Scenario, seed: int) -> Availabilit
     if crashes and scenario.recovery.checkpoint is not None:
         return Checkpoints(crashes, scenario, 1 if program.server else scenario.cluster.workers)
     return Availability(crashes, members)
-
-
-def _members(program: Program, scenario: Scenario, seed: int) -> Members:
-    """Return when workers are members; one that joins gets the model from the server, or from
-    worker 0, which itself gets it from worker 1.
-    """
-    workers, cost = scenario.cluster.workers, message_cost(scenario)
-
-    def transfer(rank: int) -> tuple[float, float]:
-        source = workers if program.server else int(rank == 0)
-        if workers == 1 and not program.server:
-            return 0.0, 0.0
-        sent = cost(source, rank)
-        card = scenario.server.bandwidth if program.server else None
-        return max(sent.transmission, scenario.model.bytes / (card or inf)), sent.latency
-
-    return Members(scenario, seed, transfer)

@@ -12,7 +12,7 @@ those lose who are left out (`settle`). Two things decide:
 After a change run tests/engines/test_crashes.py, test_membership.py and test_flows.py.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from math import ceil, inf
 from typing import Any, Protocol
@@ -22,7 +22,7 @@ from paceline.simulator.cluster.membership import Members
 from paceline.simulator.engines.collective import Collective, Why
 from paceline.simulator.engines.sampling import Sampled, samples
 from paceline.simulator.engines.virtual.node import VirtualNode
-from paceline.simulator.network.mean_cost import message_cost
+from paceline.simulator.network.mean_cost import download_cost
 from paceline.simulator.scenario.cluster import Recovery
 
 Team = list[int] | None
@@ -367,16 +367,11 @@ class Participation:
         return next((each.why for each in self.rules if each.sits_out(rank, index, at)), None)
 
     def download(self, rank: int) -> float:
-        """Return the seconds that a client needs to get the model, once it is selected again.
-
-        From the server, where means go through one, else as those who join a cluster get it.
-        """
+        """Return the seconds that a client needs to get the model, once it is selected again."""
         if rank not in self._downloads:
-            served = self._run.scenario.network.collective == "server"
-            sent = self._message_cost(self._run.workers if served else int(rank == 0), rank)
-            self._downloads[rank] = sent.transmission + sent.latency
+            self._downloads[rank] = sum(self._download_cost(rank))
         return self._downloads[rank]
 
     @cached_property
-    def _message_cost(self) -> Any:
-        return message_cost(self._run.scenario)
+    def _download_cost(self) -> Callable[[int], tuple[float, float]]:
+        return download_cost(self._run.scenario, self._run.program.server is not None)
