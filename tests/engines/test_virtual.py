@@ -1,5 +1,6 @@
 """Simulated time: against theory, against models of the same cluster written here, and by hand."""
 
+import gc
 import heapq
 import tracemalloc
 from itertools import islice, pairwise, repeat
@@ -519,12 +520,15 @@ def test_waiting_for_the_server_and_for_the_way_there_by_hand():
 
 
 def peak(world):
+    gc.collect()
+    gc.disable()  # what a collection looks at differs from run to run
     tracemalloc.start()
     try:
         simulate(world)
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+        gc.enable()
 
 
 TIMED = [row for row in ROWS if row.name != "adacomm"]  # which needs a loss
@@ -542,7 +546,7 @@ def test_memory_does_not_grow_with_the_steps(row):
         )  # fmt: skip
 
     simulate(world(1000))  # imports and caches
-    assert peak(world(6000)) < peak(world(1000)) + 4 * 5000
+    assert peak(world(8000)) < peak(world(3000)) + 4 * 5000  # blocks of numbers have grown by then
 
 
 def test_curves_keep_a_few_hundred_points():

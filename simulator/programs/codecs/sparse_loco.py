@@ -3,6 +3,7 @@
 from math import ceil, log2
 from typing import Annotated, Any, ClassVar, Literal, Self
 
+import numpy as np
 from array_api_compat import array_namespace, device
 from pydantic import Field, model_validator
 
@@ -67,7 +68,8 @@ class SparseLoCo(MessageCodec):
     def _places(self, order: Vector) -> Any:
         """Return places in the vector of entries at places `order` in their chunks."""
         xp = array_namespace(order)
-        return order + xp.arange(len(order), device=device(order)) // self.top * self.chunk
+        chunks = np.arange(len(order)) // self.top
+        return order + xp.asarray(chunks * self.chunk, device=device(order))
 
     def add(self, total: Vector, data: Data, places: Any) -> Vector:
         """Add the values of the entries sent; the others are zero."""
