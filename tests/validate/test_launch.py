@@ -172,7 +172,7 @@ def test_a_server_without_work_waits_as_long_as_it_takes(folder):
     ("change", "said"),
     [
         ("network.model=flows", 'network.model = "flows": only delays in closed form'),
-        ("cluster.failures={ between = '1 s', repair = '1 s' }", "crashes and backup workers"),
+        ("cluster.failures={ between = '1 s', repair = '1 s' }", "crashes, absences and workers"),
         ("validation.network=kernel", "the kernel's links have a latency and a bandwidth"),
     ],
 )
