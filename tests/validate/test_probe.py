@@ -281,7 +281,8 @@ def test_a_probe_of_two_workers(tmp_path, capsys):
         assert len(each["bytes"]) == len(each["times"])
         assert all(0 < to_si(time, "time") < 5 for time in each["times"])
     kinds = [each["kind"] for each in found["codec"]]
-    assert kinds == 2 * ["top-k", "random-k", "dgc", "qsgd", "fp16", "power-sgd"]
+    codecs = ["top-k", "random-k", "dgc", "qsgd", "fp16", "power-sgd", "sparse-loco"]
+    assert kinds == 2 * codecs
     (team,) = found["team"]
     assert 0 <= team["hidden"] <= 1
     assert team["sustained"] == sorted(team["sustained"])
