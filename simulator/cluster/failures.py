@@ -115,12 +115,8 @@ def calendars(scenario: Scenario, seed: int, beside: Beside | None = None) -> li
     A node is down until it is repaired and has reloaded what it needs (`Recovery.restarting`).
     """
     cluster, reload = scenario.cluster, scenario.recovery.restarting
-    settings = [
-        group.failures or cluster.failures for group in cluster.group for _ in range(group.workers)
-    ]
-    settings += [cluster.failures] * (cluster.workers - len(settings))
     found = []
-    for rank, failures in enumerate([*settings, scenario.server.failures]):
+    for rank, failures in enumerate([*cluster.of_workers("failures"), scenario.server.failures]):
         given = sorted(
             (crash.at, inf if crash.lasts is None else crash.at + crash.lasts)
             for crash in cluster.crash

@@ -37,17 +37,6 @@ Agenda = list[tuple[float, int, Absence, float]]
 """A heap of transfers: time, rank, absence, and seconds until it has the model after that."""
 
 
-def settings(scenario: Scenario) -> list[Membership | None]:
-    """Return the membership of each worker, in rank order; None: always a member."""
-    cluster = scenario.cluster
-    found = [
-        group.membership or cluster.membership
-        for group in cluster.group
-        for _ in range(group.workers)
-    ]
-    return found + [cluster.membership] * (cluster.workers - len(found))
-
-
 def _absences(spec: Membership | None, seed: int, rank: int) -> Iterator[Down]:
     """Yield when a worker is absent, in order, not counting what joining takes."""
     if spec is None:
@@ -83,7 +72,7 @@ class Members:
 
     def __init__(self, scenario: Scenario, seed: int, transfer: Transfer) -> None:
         self._restart, self._transfer = scenario.recovery.restarting, transfer
-        specs = settings(scenario)
+        specs: list[Membership | None] = scenario.cluster.of_workers("membership")
         self.notice = [0.0 if spec is None else spec.notice for spec in specs]
         self._coming = [_absences(spec, seed, rank) for rank, spec in enumerate(specs)]
         self._next: list[tuple[float, int, float]] = []  # back, rank, left

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from paceline.simulator.cluster import membership
 from paceline.simulator.scenario.scenario import Scenario
 
 SECONDS_PER_HOUR, BYTES_PER_GB = 3600.0, 1e9
@@ -32,7 +31,7 @@ def least_per_second(scenario: Scenario) -> float:
     """Return a lower bound on the price of a second: workers cost nothing while they are absent."""
     if not scenario.cluster.elastic:
         return price_per_second(scenario, served=False)
-    stays = [each is None for each in membership.settings(scenario)]
+    stays = [each is None for each in scenario.cluster.of_workers("membership")]
     return float(worker_prices(scenario)[stays].sum())
 
 

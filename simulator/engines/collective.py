@@ -1,6 +1,6 @@
 """A collective in progress: which workers have joined it, which wait, and its result."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -21,6 +21,11 @@ class Why(StrEnum):
     ABSENT = "absent"
     UNSELECTED = "not selected"
     LATE = "too late"
+
+
+def earliest(team: Collection[int], arrivals: Mapping[int, float], most: int) -> list[int]:
+    """Return the first of a team to arrive, `most` at most; of equal times, the lower ranks."""
+    return sorted(team, key=lambda rank: (arrivals[rank], rank))[:most]
 
 
 class Collective:

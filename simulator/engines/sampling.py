@@ -11,7 +11,7 @@ from math import ceil, inf
 from typing import Any
 
 from paceline.simulator.distributions.random_streams import Purpose, generator
-from paceline.simulator.engines.collective import Collective, Why
+from paceline.simulator.engines.collective import Collective, Why, earliest
 from paceline.simulator.programs import Program
 from paceline.simulator.programs.pieces.schedule import FixedPeriod
 from paceline.simulator.scenario.cluster import Cluster, Sampling
@@ -63,7 +63,7 @@ class Sampled:
 
         One at least: with none there in time, the mean waits for the first.
         """
-        first = sorted(team, key=lambda rank: (arrivals[rank], rank))[: self.wanted]
+        first = earliest(team, arrivals, self.wanted)
         enough, due = len(first) == self.wanted, self._began + self._patience
         kept = [rank for rank in first if arrivals[rank] <= due] or first[:1]
         team[:] = sorted(kept)

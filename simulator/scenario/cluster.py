@@ -338,6 +338,12 @@ class Cluster(_Nodes):
     crash: Many[Crash] = Field(default=(), description="crashes at given times")
     sampling: Sampling | None = Field(default=None, description="clients that each round selects")
 
+    def of_workers(self, key: str) -> list[Any]:
+        """Return the key's value of each worker, in rank order: its group's, or the cluster's."""
+        own = getattr(self, key)
+        found = [getattr(each, key) or own for each in self.group for _ in range(each.workers)]
+        return found + [own] * (self.workers - len(found))
+
     def fails(self, server: Any) -> bool:
         """Tell whether workers, or the server of a [server] table, can crash."""
         settings = [self.failures, server and server.failures]

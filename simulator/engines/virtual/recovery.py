@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from paceline.simulator.cluster.failures import PATIENCE, Down, merged
 from paceline.simulator.cluster.membership import Members
-from paceline.simulator.engines.collective import Collective, Why
+from paceline.simulator.engines.collective import Collective, Why, earliest
 from paceline.simulator.engines.sampling import Sampled, samples
 from paceline.simulator.engines.virtual.node import VirtualNode
 from paceline.simulator.network.mean_cost import download_cost
@@ -42,15 +42,17 @@ class Rule(Protocol):
         """Whether a worker that begins, at `at` seconds, to compute for its `index`-th collective
         takes no part in that one: it then computes nothing, joins at once, and loses nothing.
         """
+        return False
 
     def narrow(self, team: list[int], arrivals: Mapping[int, float], begins: float) -> float:
         """Remove workers from a team, given when each arrived (s); return when it begins at best.
 
         `begins`: the same so far. The collective never begins before all of its team are there.
         """
+        return begins
 
 
-class Backup:
+class Backup(Rule):
     """Leaves out all but the first `kept` to arrive."""
 
     why = Why.LATE
@@ -58,13 +60,9 @@ class Backup:
     def __init__(self, kept: int) -> None:
         self._kept = kept
 
-    def sits_out(self, rank: int, index: int, at: float) -> bool:
-        """Return False."""
-        return False
-
     def narrow(self, team: list[int], arrivals: Mapping[int, float], begins: float) -> float:
         """Keep the first to arrive."""
-        team[:] = sorted(sorted(team, key=lambda rank: (arrivals[rank], rank))[: self._kept])
+        team[:] = sorted(earliest(team, arrivals, self._kept))
         return begins
 
 
@@ -85,7 +83,7 @@ class Quorum(Backup):
         return last if late else min(begins, last)
 
 
-class Leaving:
+class Leaving(Rule):
     """Lets workers leave that have notice that they will have to, or are absent."""
 
     why = Why.ABSENT
@@ -96,10 +94,6 @@ class Leaving:
     def sits_out(self, rank: int, index: int, at: float) -> bool:
         """Whether it leaves now, rather than begin what it may not have time to finish."""
         return self._members.leaves(rank, at)
-
-    def narrow(self, team: list[int], arrivals: Mapping[int, float], begins: float) -> float:
-        """Leave out none: `Presence` knows who is there."""
-        return begins
 
 
 def kept(settings: Recovery, workers: int) -> int:

@@ -68,9 +68,7 @@ class NicLines(NamedTuple):
 
 def nics(scenario: Scenario) -> list[float | None]:
     """Return each worker's network-card bandwidth in bytes/s, None where the cluster has none."""
-    cluster = scenario.cluster
-    found = [group.nic or cluster.nic for group in cluster.group for _ in range(group.workers)]
-    return found + [cluster.nic] * (cluster.workers - len(found))
+    return scenario.cluster.of_workers("nic")
 
 
 class Lines(Protocol):
