@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from itertools import pairwise
 from math import exp, inf, isfinite, log, nan
 from pathlib import Path
@@ -123,14 +123,16 @@ class Scale:
 
     def text(self, x: float) -> str:
         """Return a value as `--set` takes it."""
-        number = f"{x:.0f}" if self.whole else f"{x:.6g}"
-        return f"{number} {self.unit}".strip()
+        return f"{x:.0f}" if self.whole else f"{x:.6g} {self.unit}".strip()
 
     @cached_property
     def first(self) -> list[float]:
         """The values that are tried first, from low to high."""
-        found = [float(x) for x in np.geomspace(self.low, self.high, TRIED)]
-        return sorted({float(round(x)) for x in found}) if self.whole else found
+        return sorted({self.snapped(x) for x in np.geomspace(self.low, self.high, TRIED)})
+
+    def snapped(self, x: float) -> float:
+        """Return the value that `text` says, so that values of one text are simulated once."""
+        return float(self.text(x).partition(" ")[0])
 
     def edge(self, beyond: Callable[[float], float], low: float, high: float) -> float:
         """Return the first or last value between two at which `beyond` is zero or above.
@@ -148,7 +150,7 @@ class Scale:
         step = CLOSE if rises else 1 / CLOSE
         while beyond(found) < 0:
             found *= step
-        return float(found)
+        return self.snapped(found)
 
 
 def scale(table: Mapping[str, Any], key: str, between: str | None) -> Scale:
@@ -232,9 +234,10 @@ class SolveResult:
             which = "every" if found.holds == "always" else "no"
             return f"{self.condition.text} at {which} {self.key} from {low} to {high}{unit}"
         ends = [None if each is None else say(each) for each in found.interval]
-        known = f"{ends[0] or f'below {low}'} to {ends[1] or f'above {high}'}{unit}"
-        place = f"{self.key} = {say(found.value)}{unit} (95 %: {known})"
-        return f"{self.condition.text} {found.holds} {place}"
+        place = f"{self.condition.text} {found.holds} {self.key} = {say(found.value)}{unit}"
+        if ends[0] == ends[1]:
+            return place
+        return f"{place} ({ends[0] or f'below {low}'} to {ends[1] or f'above {high}'}{unit})"
 
     def json(self) -> dict[str, Any]:
         """Return the document of `paceline solve --json`; values in `unit`."""
@@ -277,15 +280,16 @@ def solve(  # noqa: PLR0913 - the options of the command
     base = scenario if isinstance(scenario, Scenario) else load(scenario, programs=programs)
     asked, tried = parsed(condition), scale(base.table, vary, between)
     indices = _chosen(base, asked)
-    most = len(indices) * (TRIED + 3 * STEPS)  # of the number, and the ends of its interval
+    count, most = 0, len(indices) * (TRIED + 2 * STEPS)  # a root, and the two ends near it
     how: dict[str, Any] = {"seeds": seeds, "seed": seed, "engine": engine}
     own = settings("solve", base, programs, vary=vary, condition=condition, between=between, **how)
     how |= {"jobs": jobs, "dask": dask, "programs": programs, "force": force}
     with opened(out, overwrite, store.SolveDirectory, own) as directory:
 
-        @cache
-        def numbers(x: float, index: int) -> Reading:
+        def numbers(index: int, x: float) -> Reading:
             """Simulate one algorithm at one value."""
+            nonlocal count
+            count += 1
             there = parse(
                 base.table,
                 file=base.file,
@@ -296,16 +300,13 @@ def solve(  # noqa: PLR0913 - the options of the command
             one = there.model_copy(update={"algorithm": there.algorithm[index : index + 1]})
             found = _reading(simulate(one, kept=directory, **how), asked)
             if progress:
-                progress(min(most, numbers.cache_info().misses), most)
+                progress(min(most, count), most)
             return found
 
         solutions = [
-            _solution(
-                base.algorithm[index].label, vary, asked, tried, partial(numbers, index=index)
-            )
+            _solution(base.algorithm[index].label, vary, asked, tried, partial(numbers, index))
             for index in indices
         ]
-        count = numbers.cache_info().misses
         result = SolveResult(base, vary, asked, tried, solutions, count)
         if directory:
             directory.finish({}, result.json())
@@ -375,7 +376,8 @@ def _solution(
     label: str, key: str, asked: Condition, tried: Scale, numbers: Callable[[float], Reading]
 ) -> Solution:
     """Solve for one algorithm. Raises InputError where the number moves both ways."""
-    found = [numbers(x) for x in tried.first]
+    known = {x: numbers(x) for x in tried.first}
+    found = [*known.values()]
     turns = len({sign for a, b in pairwise(found) if (sign := _moves(a, b))})
     if turns > 1 or sum(asked.met(a[0]) != asked.met(b[0]) for a, b in pairwise(found)) > 1:
         points = zip(tried.first, found, strict=True)
@@ -387,12 +389,18 @@ def _solution(
 
     def edge(end: int) -> float | None:
         """Return where the number (0), or an end of its interval, begins or ends to do."""
-        met = [asked.met(each[end]) for each in found]
+
+        def beyond(x: float) -> float:
+            x = tried.snapped(x)
+            if x not in known:
+                known[x] = numbers(x)
+            return asked.beyond(known[x][end])
+
+        places = sorted(known)  # the next root is near the last one
+        met = [beyond(x) >= 0 for x in places]
         if met[0] == met[-1]:
             return None
-        place = met.index(not met[0])
-        ends = tried.first[place - 1 : place + 1]
-        return tried.edge(lambda x: asked.beyond(numbers(x)[end]), *ends)
+        return tried.edge(beyond, *places[(at := met.index(not met[0])) - 1 : at + 1])
 
     value, first = edge(0), asked.met(found[0][0])
     if value is None:
@@ -400,7 +408,7 @@ def _solution(
     others = [edge(1), edge(2)]
     low = next((x for x in others if x is not None and x <= value), None)
     high = next((x for x in others if x is not None and x >= value), None)
-    return Solution(label, "up to" if first else "from", value, (low, high), numbers(value)[0])
+    return Solution(label, "up to" if first else "from", value, (low, high), known[value][0])
 
 
 def _moves(before: Reading, after: Reading) -> int:
