@@ -46,6 +46,7 @@ from paceline.simulator.reports.page.page import report as report
 from paceline.simulator.scenario.scenario import Scenario as Scenario
 from paceline.simulator.studies.papers.reproduce import reproduce as reproduce
 from paceline.simulator.studies.simulate import simulate as simulate
+from paceline.simulator.studies.solve import solve as solve
 from paceline.simulator.studies.sweep.sweep import sweep as sweep
 from paceline.simulator.studies.tune.result import TuneResult as TuneResult
 from paceline.simulator.studies.tune.tune import tune as tune

@@ -218,6 +218,41 @@ def _sweep(
     _answer(as_json, result.json, lambda: [terminal.sweep(result), *said], result.notes)
 
 
+@_study_command("solve", "figure")
+def _solve(
+    scenario: str = SCENARIO,
+    vary: str = typer.Option(
+        ..., "--vary", metavar="TABLE.KEY", help="The key to solve for, named as for --set."
+    ),
+    condition: str = typer.Option(
+        ...,
+        "--for",
+        metavar="'NUMBER >= VALUE'",
+        help="What must hold (>= or <=): a number of simulate --json, such as utilisation, "
+        "seconds_per_step or breakdown.wait, and a value with its unit.",
+    ),
+    between: str | None = typer.Option(
+        None,
+        metavar="LOW,HIGH",
+        help="The range to search; default: a thousandth to a thousand times the scenario's value.",
+    ),
+    as_json: bool = AS_JSON,
+    **given: Any,
+) -> None:
+    """Find the value of a key that a condition needs, such as a bandwidth.
+
+    Refuses to answer where the number does not move one way with the key. Results go to --out
+    (default: runs/NAME-solve); an interrupted command resumes when it is repeated.
+    """
+    from paceline.simulator.studies.solve import solve
+
+    bar = ("solving", "evaluations, at most")
+    with _study(scenario, "-solve", *bar, figure=FIGURES, **given) as (loaded, how):
+        result = solve(loaded, vary, condition, between=between, **how)
+    said = [f"{result.evaluations} simulations.", f"{FILES}{how['out']}"]
+    _answer(as_json, result.json, lambda: [*result.sentences, *said])
+
+
 @app.command("theory")
 def _theory(  # noqa: PLR0913, PLR0917 - the contract's options
     scenario: str = SCENARIO,

@@ -266,6 +266,12 @@ class KeptRuns(Directory):
     whole, names, parts, lasting = "claims.json", ("claims.json",), ".runs", True
 
 
+class SolveDirectory(Directory):
+    """A directory of `paceline solve`: runs until it is whole, then solve.json."""
+
+    whole, names = "solve.json", ("solve.json",)
+
+
 class RecordDirectory(Directory):
     """A directory that a command is writing; its records stay, for later and larger commands.
 

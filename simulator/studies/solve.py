@@ -1,0 +1,416 @@
+"""`paceline solve`: the value of a key from which, or up to which, a number meets a condition.
+
+The range is first tried at a few values, a constant ratio apart. Where the number moves one way
+there, so that the condition begins or ends once, Brent's method finds where; else no single value
+answers, and none is given. The number's own interval, at the same seeds, is followed in the same
+way: where its ends meet the condition are the ends of the answer's interval.
+"""
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
+from itertools import pairwise
+from math import exp, inf, isfinite, log, nan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.inputs import messages, units
+from paceline.simulator.load.load import Programs, load, parse
+from paceline.simulator.load.overrides import override
+from paceline.simulator.results import intervals, statistics, store
+from paceline.simulator.results.ownership import Destination
+from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.studies.execution import Progress, opened
+from paceline.simulator.studies.result import Result
+from paceline.simulator.studies.simulate import simulate
+from paceline.simulator.studies.sweep.points import value
+from paceline.simulator.studies.task import settings
+
+TRIED = 7  # values of the range that are tried first
+RANGE = 1000.0  # factor below and above the scenario's own value
+CLOSE = 1.005  # ratio of two values that are not told apart
+STEPS = 5  # simulations that a root takes, about
+SHORT = {
+    "utilisation": "breakdown.compute",
+    "waiting": "breakdown.wait",
+    "communicating": "breakdown.communicate",
+    "final_loss": "loss.last",
+    "final_accuracy": "accuracy.last",
+    "time_to_target_s": "time_to_target",
+    "total_cost": "cost",
+}
+"""Short names of numbers, beside their own paths in a row of `algorithms`."""
+Reading = tuple[float, float, float]
+"""A number, and the ends of its interval; nan where it has no value."""
+_CONDITION = re.compile(r"\s*(\S.*?)\s*(>=|<=)\s*(\S.*?)\s*")
+_ALGORITHM = re.compile(r"algorithms?(?:\[(\d+)\]|\.(.+?))\.([a-z_0-9.]+)")
+_QUANTITY = re.compile(r"\s*([\d._eE+-]+?)\s*([A-Za-zµμ%][^\d]*)?\s*")
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A number of `simulate --json`, as in `number >= bound` (or <=), `bound` in SI units.
+
+    `only`: the algorithm that the number's path names, by index or label; None: each one.
+    """
+
+    text: str
+    number: str
+    most: bool
+    bound: float
+    only: str | None = None
+
+    def met(self, found: float) -> bool:
+        """Whether a number meets the condition; nan, such as a loss never reached, does not."""
+        return found <= self.bound if self.most else found >= self.bound
+
+    def beyond(self, found: float) -> float:
+        """Return by how much a number meets the condition, below zero if it does not.
+
+        A logarithm of their ratio if both are positive, so that times and rates are nearly straight
+        lines of the logarithm of what is varied.
+        """
+        if not isfinite(found):
+            return 1.0 if self.met(found) else -1.0
+        above = log(found / self.bound) if min(found, self.bound) > 0 else found - self.bound
+        return -above if self.most else above
+
+
+def parsed(text: str) -> Condition:
+    """Parse "seconds_per_step <= 300 ms". Raises InputError."""
+    remedy = 'write one such as "utilisation >= 0.9" or "seconds_per_step <= 300 ms"'
+    if (parts := _CONDITION.fullmatch(text)) is None:
+        raise InputError(f"--for {text}: not NUMBER >= VALUE or NUMBER <= VALUE; {remedy}")
+    number, sign, written = parts.groups()
+    found = _ALGORITHM.fullmatch(number)
+    only = found and (found[1] or found[2])
+    path = found[3] if found else number
+    return Condition(text.strip(), SHORT.get(path, path), sign == "<=", _bound(written, text), only)
+
+
+def _bound(written: str, text: str) -> float:
+    """Return a bound in SI units. Raises InputError."""
+    with suppress(ValueError):
+        share = written.endswith("%")
+        return float(written.rstrip("% ")) / (100 if share else 1)
+    for dimension in units.DIMENSIONS:
+        with suppress(ValueError):
+            return units.to_si(written, dimension)
+    raise InputError(
+        f"--for {text}: {written} is neither a number nor a quantity; write one such as 0.9, 90 % "
+        "or 300 ms"
+    )
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The values of a key that are tried: numbers from `low` to `high` of one `unit` ("" if none).
+
+    `whole`: only whole numbers are possible.
+    """
+
+    low: float
+    high: float
+    unit: str
+    whole: bool
+
+    def text(self, x: float) -> str:
+        """Return a value as `--set` takes it."""
+        return f"{x:.0f}" if self.whole else f"{x:.6g} {self.unit}".strip()
+
+    @cached_property
+    def first(self) -> list[float]:
+        """The values that are tried first, from low to high."""
+        return sorted({self.snapped(x) for x in np.geomspace(self.low, self.high, TRIED)})
+
+    def snapped(self, x: float) -> float:
+        """Return the value that `text` says, so that values of one text are simulated once."""
+        return float(self.text(x).partition(" ")[0])
+
+    def edge(self, beyond: Callable[[float], float], low: float, high: float) -> float:
+        """Return the first or last value between two at which `beyond` is zero or above.
+
+        It is so at one of the two alone.
+        """
+        rises = beyond(high) >= 0
+        if self.whole:
+            between = range(int(low) + 1, int(high))
+            count = bisect_left(between, True, key=lambda x: (beyond(float(x)) >= 0) == rises)
+            return low + count + rises
+        from scipy.optimize import brentq  # noqa: PLC0415 - slow to import
+
+        found = exp(brentq(lambda x: beyond(exp(x)), log(low), log(high), xtol=log(CLOSE)))
+        step = CLOSE if rises else 1 / CLOSE
+        while beyond(found) < 0:
+            found *= step
+        return self.snapped(found)
+
+
+def scale(table: Mapping[str, Any], key: str, between: str | None) -> Scale:
+    """Return the scale of a key, from "LOW,HIGH" or else around the scenario's own value.
+
+    Raises InputError.
+    """
+    where = f"--between {between}" if between else f"--vary {key}"
+    remedy = "name a range, such as --between '10 Mbit/s,100 Gbit/s'"
+    if between:
+        texts = [each.strip() for each in between.split(",")]
+        if len(texts) != 2:
+            raise InputError(f"{where}: not LOW,HIGH; {remedy}")
+    else:
+        own = _own(table, key)
+        if isinstance(own, dict | list) or own is None or isinstance(own, bool):
+            missing = "the scenario has none" if own is None else "not a number in the scenario"
+            raise InputError(f"{where}: {missing}; {remedy}")
+        texts = [str(own)]
+    parts = [_QUANTITY.fullmatch(each) for each in texts]
+    try:
+        numbers = [float((each and each[1]) or "none") for each in parts]
+    except ValueError:
+        raise InputError(f"{where}: not a number with its unit; {remedy}") from None
+    unit, *others = [((each and each[2]) or "").strip() for each in parts]
+    whole = not unit and all(isinstance(value(each), int) for each in texts)
+    if any(each != unit for each in others):
+        raise InputError(f"{where}: two units; write both ends in one")
+    if not between:
+        numbers = [max(1.0, numbers[0] / RANGE) if whole else numbers[0] / RANGE, *numbers]
+        numbers[-1] *= RANGE
+    if not 0 < numbers[0] < numbers[-1] or not isfinite(numbers[-1]):
+        raise InputError(f"{where}: not from a lower to a higher value above zero; {remedy}")
+    return Scale(numbers[0], numbers[-1], unit, whole)
+
+
+def _own(table: Mapping[str, Any], key: str) -> Any:
+    """Return the scenario's own value of a key as `--set` names it; None where it has none."""
+    return messages.get(table, override(deepcopy(dict(table)), f"{key}=0"))
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What one algorithm needs.
+
+    `holds`: "from" or "up to" the `value`, or "always" or "never" within the range, without one;
+    `interval`: where the interval of the number, `number` at the value, begins and ends to meet
+    the condition; None beyond the range.
+    """
+
+    label: str
+    holds: str
+    value: float | None = None
+    interval: tuple[float | None, float | None] = (None, None)
+    number: float | None = None
+
+
+@dataclass(frozen=True)
+class SolveResult:
+    """The solutions of a condition, one for each algorithm; `scale` has the unit of their values.
+
+    `evaluations`: simulations of one algorithm that the answers took.
+    """
+
+    scenario: Scenario
+    key: str
+    condition: Condition
+    scale: Scale
+    solutions: list[Solution]
+    evaluations: int
+
+    @property
+    def sentences(self) -> list[str]:
+        """A sentence for each algorithm."""
+        return [f"{each.label}: {self._said(each)}." for each in self.solutions]
+
+    def _said(self, found: Solution) -> str:
+        say, unit = statistics.number, f" {self.scale.unit}".rstrip()
+        low, high = say(self.scale.low), say(self.scale.high)
+        if found.value is None:
+            which = "every" if found.holds == "always" else "no"
+            return f"{self.condition.text} at {which} {self.key} from {low} to {high}{unit}"
+        ends = [None if each is None else say(each) for each in found.interval]
+        place = f"{self.condition.text} {found.holds} {self.key} = {say(found.value)}{unit}"
+        if ends[0] == ends[1]:
+            return place
+        return f"{place} ({ends[0] or f'below {low}'} to {ends[1] or f'above {high}'}{unit})"
+
+    def json(self) -> dict[str, Any]:
+        """Return the document of `paceline solve --json`; values in `unit`."""
+        return {
+            "scenario": {"title": self.scenario.title, "file": self.scenario.file},
+            "vary": self.key,
+            "for": self.condition.text,
+            "unit": self.scale.unit,
+            "range": [self.scale.low, self.scale.high],
+            "evaluations": self.evaluations,
+            "solutions": [asdict(each) for each in self.solutions],
+        }
+
+
+def solve(  # noqa: PLR0913 - the options of the command
+    scenario: Scenario | str | Path,
+    vary: str,
+    condition: str,
+    *,
+    between: str | None = None,
+    seeds: int | None = None,
+    seed: int = 0,
+    engine: str = "auto",
+    jobs: int = 1,
+    dask: str | None = None,
+    out: str | Path | Destination | None = None,
+    overwrite: bool = False,
+    programs: Programs = None,
+    progress: Progress | None = None,
+    force: bool = False,
+) -> SolveResult:
+    """Find from which, or up to which, value of the key `vary` a number meets a condition.
+
+    `condition`: "NUMBER >= VALUE" or "NUMBER <= VALUE", the number one of `simulate --json`, by its
+    path or a short name; `between`: "LOW,HIGH", by default a thousandth to a thousand times the
+    scenario's own value. The other options are `simulate`'s; with `out`, finished runs are kept
+    there until all are. Raises InputError, also where the number does not move one way with the
+    key, so that no single value answers.
+    """
+    base = scenario if isinstance(scenario, Scenario) else load(scenario, programs=programs)
+    asked, tried = parsed(condition), scale(base.table, vary, between)
+    indices = _chosen(base, asked)
+    count, most = 0, len(indices) * (TRIED + 2 * STEPS)  # a root, and the two ends near it
+    how: dict[str, Any] = {"seeds": seeds, "seed": seed, "engine": engine}
+    own = settings("solve", base, programs, vary=vary, condition=condition, between=between, **how)
+    how |= {"jobs": jobs, "dask": dask, "programs": programs, "force": force}
+    with opened(out, overwrite, store.SolveDirectory, own) as directory:
+
+        def numbers(index: int, x: float) -> Reading:
+            """Simulate one algorithm at one value."""
+            nonlocal count
+            count += 1
+            there = parse(
+                base.table,
+                file=base.file,
+                folder=Path(base.file).parent,
+                overrides=[f"{vary}={tried.text(x)}"],
+                programs=programs,
+            )
+            one = there.model_copy(update={"algorithm": there.algorithm[index : index + 1]})
+            found = _reading(simulate(one, kept=directory, **how), asked)
+            if progress:
+                progress(min(most, count), most)
+            return found
+
+        solutions = [
+            _solution(base.algorithm[index].label, vary, asked, tried, partial(numbers, index))
+            for index in indices
+        ]
+        result = SolveResult(base, vary, asked, tried, solutions, count)
+        if directory:
+            directory.finish({}, result.json())
+    return result
+
+
+def _chosen(scenario: Scenario, asked: Condition) -> list[int]:
+    """Return the indices of the algorithms that are asked about. Raises InputError."""
+    labels = [each.label for each in scenario.algorithm]
+    names = [each.name for each in scenario.algorithm]
+    found = [
+        index
+        for index, each in enumerate(zip(labels, names, strict=True))
+        if asked.only is None or asked.only in (*each, str(index))
+    ]
+    if not found:
+        near = messages.nearest(asked.only or "", labels, "labels")
+        raise InputError(f"--for {asked.text}: no algorithm {asked.only}; {near}")
+    return found
+
+
+def _reading(result: Result, asked: Condition) -> Reading:
+    """Read the number of a result of one algorithm, and the ends of its interval over seeds."""
+    found, ends = _found(result.algorithms[0], asked), None
+    if isinstance(found, Mapping):
+        of = "median" if found.get("estimate") == intervals.MEDIAN else "mean"
+        ends, found = found.get("interval90") or found.get("interval"), found[of]
+    elif found is not None and len(result.seeds) > 1:
+        alone = [
+            replace(result, seeds=[run.seed], runs=[run], replicates=[]) for run in result.runs
+        ]
+        values = [_found(each.algorithms[0], asked) for each in alone]
+        ends = intervals.estimate([nan if each is None else each for each in values]).interval
+    number = nan if found is None else float(found)
+    low, high = (number, number) if ends is None else ends
+    return number, number if low is None else low, inf if high is None else high
+
+
+def _found(row: Mapping[str, Any], asked: Condition) -> Any:
+    """Return the number, or the estimate, at a path of a row; None where it has no value.
+
+    Raises InputError where the row has no such number.
+    """
+    here: Any = row
+    for part in asked.number.split("."):
+        if here is None:
+            return None
+        if not isinstance(here, Mapping) or part not in here:
+            known = [*SHORT, *(key for key, each in row.items() if each and _numeric(each))]
+            near = messages.nearest(asked.number, known, "numbers")
+            raise InputError(f"--for {asked.text}: no number {asked.number}; {near}")
+        here = here[part]
+    if not _numeric(here):
+        within = ", ".join(f"{asked.number}.{key}" for key in here) if here else "another"
+        raise InputError(f"--for {asked.text}: {asked.number} is no number; name one: {within}")
+    return here
+
+
+def _numeric(entry: Any) -> bool:
+    """Whether an entry of a row is a number, absent, or an estimate of one."""
+    if isinstance(entry, Mapping):
+        return "mean" in entry
+    return entry is None or (isinstance(entry, int | float) and not isinstance(entry, bool))
+
+
+def _solution(
+    label: str, key: str, asked: Condition, tried: Scale, numbers: Callable[[float], Reading]
+) -> Solution:
+    """Solve for one algorithm. Raises InputError where the number moves both ways."""
+    known = {x: numbers(x) for x in tried.first}
+    found = [*known.values()]
+    turns = len({sign for a, b in pairwise(found) if (sign := _moves(a, b))})
+    if turns > 1 or sum(asked.met(a[0]) != asked.met(b[0]) for a, b in pairwise(found)) > 1:
+        points = zip(tried.first, found, strict=True)
+        said = ", ".join(f"{statistics.number(each[0])} at {tried.text(x)}" for x, each in points)
+        raise InputError(
+            f"--for {asked.text}: {asked.number} of {label} does not move one way with {key}: "
+            f"{said}; narrow the range with --between, or see it whole by `paceline sweep`"
+        )
+
+    def edge(end: int) -> float | None:
+        """Return where the number (0), or an end of its interval, begins or ends to do."""
+
+        def beyond(x: float) -> float:
+            x = tried.snapped(x)
+            if x not in known:
+                known[x] = numbers(x)
+            return asked.beyond(known[x][end])
+
+        places = sorted(known)  # the next root is near the last one
+        met = [beyond(x) >= 0 for x in places]
+        if met[0] == met[-1]:
+            return None
+        return tried.edge(beyond, *places[(at := met.index(not met[0])) - 1 : at + 1])
+
+    value, first = edge(0), asked.met(found[0][0])
+    if value is None:
+        return Solution(label, "always" if first else "never")
+    others = [edge(1), edge(2)]
+    low = next((x for x in others if x is not None and x <= value), None)
+    high = next((x for x in others if x is not None and x >= value), None)
+    return Solution(label, "up to" if first else "from", value, (low, high), known[value][0])
+
+
+def _moves(before: Reading, after: Reading) -> int:
+    """Return 1 or -1 if a number rises or falls by more than its interval, else 0."""
+    return (after[1] > before[2]) - (after[2] < before[1])

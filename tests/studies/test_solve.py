@@ -1,0 +1,129 @@
+"""`paceline solve`: closed forms met, ranges, refusals, resuming."""
+
+import json
+
+import pytest
+
+from paceline import InputError, solve
+from paceline.command_line import run as command
+from paceline.simulator.load.load import parse
+
+MODEL = 1e6  # parameters
+TABLE = {
+    "model": {"parameters": int(MODEL)},
+    "objective": {"kind": "none"},
+    "optimizer": {"lr": 0.1},
+    "cluster": {"workers": 4, "compute": "100 ms"},
+    "network": {"latency": "10 ms", "bandwidth": "100 Mbit/s"},
+    "run": {"steps": 64, "seeds": 3},
+    "algorithm": [{"name": "ssgd"}, {"name": "local-sgd", "tau": 8}],
+}
+
+
+def mean(bandwidth, workers=4):
+    """Seconds of a ring: 2 (M - 1) hops of a latency and a share of the model (bits/s)."""
+    return 2 * (workers - 1) * (0.01 + 32 * MODEL / workers / bandwidth)
+
+
+def world(**tables):
+    return parse(TABLE | tables)
+
+
+def test_the_bandwidth_of_a_closed_form():
+    found = solve(world(), "network.bandwidth", "seconds_per_step <= 300 ms")
+    assert found.scale.unit == "Mbit/s"
+    for solution, tau in zip(found.solutions, (1, 8), strict=True):
+        assert solution.holds == "from"
+        seconds = 0.1 + mean(solution.value * 1e6) / tau
+        assert 0.3 * 0.99 < seconds <= 0.3
+        assert solution.number == pytest.approx(seconds, rel=1e-5)
+
+
+def test_a_share_and_its_complement_meet():
+    rises = solve(world(), "network.bandwidth", "utilisation >= 90 %")
+    falls = solve(world(), "network.bandwidth", "breakdown.communicate <= 0.1")
+    for one, other in zip(rises.solutions, falls.solutions, strict=True):
+        assert one.holds == other.holds
+        assert one.value is None or one.value == pytest.approx(other.value, rel=0.01)
+    assert [each.holds for each in rises.solutions] == ["never", "from"]
+
+
+def test_whole_numbers_up_to_the_last():
+    bound = 0.1 + mean(100e6, 11)
+    found = solve(world(), "cluster.workers", f"algorithm.ssgd.seconds_per_step <= {bound + 1e-6}",
+                  between="2,64")  # fmt: skip
+    (solution,) = found.solutions
+    assert (solution.holds, solution.value) == ("up to", 11)
+
+
+def test_an_interval_holds_the_answer_that_many_seeds_give():
+    random = {"workers": 4, "compute": {"dist": "exponential", "mean": "100 ms"}}
+    found = solve(
+        world(cluster=random), "network.bandwidth", "algorithms[0].seconds_per_step <= 0.4"
+    )
+    many = solve(
+        world(cluster=random),
+        "network.bandwidth",
+        "algorithms[0].seconds_per_step <= 0.4",
+        seeds=60,
+    )
+    low, high = found.solutions[0].interval
+    assert low < many.solutions[0].value < high
+    narrow = many.solutions[0].interval
+    assert narrow[1] / narrow[0] < high / low
+
+
+@pytest.mark.parametrize(("asked", "holds"), [("<= 1 h", "always"), ("<= 1 ms", "never")])
+def test_everywhere_and_nowhere(asked, holds):
+    found = solve(world(), "network.bandwidth", f"seconds_per_step {asked}")
+    assert {each.holds for each in found.solutions} == {holds}
+    assert all(each.value is None for each in found.solutions)
+
+
+def test_no_single_answer_is_refused():
+    """With more workers the bound's noise falls and its communication grows: an optimum between."""
+    objective = {"kind": "bound", "initial_gap": 10.0, "smoothness": 1.0, "gradient_variance": 5.0}
+    bound = world(objective=objective, run={"duration": "2 min", "seeds": 1})
+    with pytest.raises(InputError, match=r"does not move one way with algorithm\.local-sgd\.tau"):
+        solve(bound, "algorithm.local-sgd.tau", "algorithm[1].loss.last <= 1", between="1,1000")
+
+
+@pytest.mark.parametrize(
+    ("vary", "asked", "between", "said"),
+    [
+        ("network.bandwidth", "seconds_per_step = 3", None, "not NUMBER >= VALUE"),
+        ("network.bandwidth", "seconds_per_stp <= 3", None, "did you mean `seconds_per_step`"),
+        ("network.bandwidth", "links >= 3", None, "is no number"),
+        ("network.bandwidth", "loss.last <= 3 parsecs", None, "neither a number nor a quantity"),
+        ("network.bandwidth", "algorithm.sgd.loss.last <= 3", None, "no algorithm sgd"),
+        ("network.bandwidth", "seconds_per_step <= 1", "1 Mbit/s", "not LOW,HIGH"),
+        ("network.bandwidth", "seconds_per_step <= 1", "1 Mbit/s,1 Gbit/s", "two units"),
+        ("network.jitter", "seconds_per_step <= 1", None, "the scenario has none"),
+        ("network.bandwith", "seconds_per_step <= 1", "1 Mbit/s,2 Mbit/s", "network.bandwith"),
+        ("cluster", "seconds_per_step <= 1", None, "not a number in the scenario"),
+    ],
+)
+def test_refusals_name_what_is_wrong(vary, asked, between, said):
+    with pytest.raises(InputError, match=said):
+        solve(world(), vary, asked, between=between)
+
+
+def test_the_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text = "\n".join(
+        [
+            'objective = { kind = "none" }', "model.parameters = 1_000_000", "optimizer.lr = 0.1",
+            'cluster = { workers = 4, compute = "100 ms" }', "run = { steps = 64, seeds = 2 }",
+            'network = { latency = "10 ms", bandwidth = "100 Mbit/s" }',
+            'algorithm = [{ name = "ssgd" }]',
+        ]
+    )  # fmt: skip
+    (tmp_path / "my.toml").write_text(text)
+    asked = ["solve", "my.toml", "--vary", "network.bandwidth", "--for", "seconds_per_step <= 0.3"]
+    assert command([*asked, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    kept = json.loads((tmp_path / "runs/my-solve/solve.json").read_text())
+    assert kept["solutions"] == shown["solutions"]
+    assert shown["solutions"][0]["holds"] == "from"
+    assert command([*asked[:-1], "seconds_per_step <= 0.4", "--out", "runs/my-solve"]) == 2
+    assert "--overwrite" in capsys.readouterr().err
