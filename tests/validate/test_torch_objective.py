@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import sys
+import threading
 from types import ModuleType
 
 import numpy as np
@@ -31,6 +32,7 @@ from torch.nn import functional
 
 from paceline.validate.torch_objective import data, models
 from paceline.validate.torch_objective.batches import Epochs
+from paceline.validate.torch_objective.determinism import seeded
 from paceline.validate.torch_objective.flat import Flat
 
 MLP = {"kind": "torch", "model": "mlp", "data": "digits", "batch": 8, "dtype": "float64"}
@@ -290,6 +292,26 @@ def test_torchs_own_settings_stay_as_they_are(model):
     goal.evaluate(goal.start, 0)
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.get_num_threads() == threads
+
+
+def test_threads_draw_their_own_random_numbers():
+    """Those that seed the generator, which a process has once, come one after the other."""
+    inside, leave = threading.Event(), threading.Event()
+
+    def other():
+        with seeded(2):
+            inside.set()
+            leave.wait()
+
+    with seeded(1):
+        alone = torch.rand(3)
+    beside = threading.Thread(target=other, daemon=True)
+    with seeded(1):
+        beside.start()
+        assert not inside.wait(0.2)  # it gets in at once where nothing holds it
+        assert torch.equal(torch.rand(3), alone)
+    leave.set()
+    beside.join()
 
 
 def test_what_dropout_drops_is_keyed_by_seed_worker_and_step():

@@ -1,5 +1,6 @@
 """Determinism: seeds and threads of torch within a context, restored afterwards."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -8,14 +9,15 @@ import torch
 from paceline.validate.host.device import generators
 
 CPU = torch.device("cpu")
+SEEDED = threading.RLock()  # of the process's random numbers, which all its threads share
 
 
 @contextmanager
 def seeded(key: int, device: torch.device = CPU) -> Iterator[None]:
-    """Seed torch's random numbers on the CPU and on `device` with `key`."""
+    """Seed torch's random numbers on the CPU and on `device` with `key`; one thread at a time."""
     devices = [] if device.type == "cpu" else [device.index]
     kind = "cuda" if device.type == "cpu" else device.type
-    with torch.random.fork_rng(devices=devices, device_type=kind):
+    with SEEDED, torch.random.fork_rng(devices=devices, device_type=kind):
         # not torch.manual_seed, which seeds every device
         torch.default_generator.manual_seed(key)
         for index in devices:
