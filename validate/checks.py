@@ -35,11 +35,14 @@ def _problems(scenario: Scenario, launched: bool) -> Iterator[tuple[str, str]]:
             "the kernel's links have a latency and a bandwidth; write those, or "
             'validation.network = "emulated"',
         )
-    general = "cluster" if troubled(scenario) else ""
+    yield from _sampling(scenario)
+    selected = scenario.cluster.model_copy(update={"sampling": None})
+    every = scenario.model_copy(update={"cluster": selected})
+    general = "cluster" if troubled(every) else ""
     for where in dict.fromkeys(
         general or f"algorithm[{index}].recovery"
         for index, algorithm in enumerate(scenario.algorithm)
-        if troubled(scenario.under(algorithm))
+        if troubled(every.under(algorithm))
     ):
         yield (
             where,
@@ -70,5 +73,23 @@ def _problems(scenario: Scenario, launched: bool) -> Iterator[tuple[str, str]]:
         yield (
             "network.jitter",
             "the kernel's links delay all packets alike; remove it, or write "
+            'validation.network = "emulated"',
+        )
+
+
+def _sampling(scenario: Scenario) -> Iterator[tuple[str, str]]:
+    selects = scenario.cluster.sampling
+    if selects is None or not any(each.samples for each in scenario.algorithm):
+        return
+    if selects.over > 1 or selects.deadline is not None:
+        yield (
+            "cluster.sampling",
+            "a real client is not stopped amid a step, as over and deadline stop those that are "
+            "late; remove over and deadline",
+        )
+    if scenario.validation.network != "emulated":
+        yield (
+            "cluster.sampling",
+            "real links carry each mean among all workers, not among those selected; write "
             'validation.network = "emulated"',
         )

@@ -34,7 +34,7 @@ class Sampled:
     def __init__(
         self, cluster: Cluster, settings: Sampling, seed: int, away: Callable[[int, float], bool]
     ) -> None:
-        self._workers, self._seed, self._away = cluster.workers, seed, away
+        self.workers, self._seed, self._away = cluster.workers, seed, away
         self.wanted, workers = cluster.participants, cluster.workers
         self._asked = min(workers, ceil(self.wanted * settings.over - 1e-9))
         self._present = settings.by == "availability"
@@ -45,7 +45,7 @@ class Sampled:
     def chosen(self, index: int, at: float) -> frozenset[int]:
         """Return the clients of a round, drawn when it is first asked, as the last one ends."""
         if index not in self._chosen:
-            order = generator(self._seed, Purpose.SAMPLING, index).permutation(self._workers)
+            order = generator(self._seed, Purpose.SAMPLING, index).permutation(self.workers)
             ranks = (int(rank) for rank in order)
             if self._present:
                 ranks = (rank for rank in ranks if not self._away(rank, at))

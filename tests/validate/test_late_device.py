@@ -36,13 +36,6 @@ OBJECTIVE = {"kind": "torch", "model": "mlp", "data": "digits", "batch": 4, "dty
 
 @pytest.fixture(autouse=True)
 def _device(monkeypatch):
-    lock, made = threading.Lock(), build.build
-
-    def one_at_a_time(*args):
-        with lock:  # in a process of its own it need not share torch's random numbers
-            return made(*args)
-
-    monkeypatch.setattr(build, "build", one_at_a_time)
     monkeypatch.setattr(tasks, "HEADSTART", 0.0)
     monkeypatch.setattr(tasks, "REHEARSALS", 1)
     monkeypatch.setenv("PACELINE_STORE", "here")
@@ -104,8 +97,6 @@ def chosen():
     ]
     for number, (case, native) in enumerate(pairs):
         marks = () if case["name"] in QUICK and number < 2 * len(last) else pytest.mark.long
-        if case.get("graph") is not None:  # ends apart from its replay now and then, under load
-            marks = pytest.mark.slow
         name = f"{case['label']}, {'native' if native else 'through the host'}"
         yield pytest.param(case, native, marks=marks, id=f"{number} {name}")
 

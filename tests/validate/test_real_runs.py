@@ -6,13 +6,16 @@ import pytest
 pytest.importorskip("torch")
 
 from paceline.simulator.engines.lockstep import replay, run
+from paceline.simulator.errors import InputError
 from paceline.simulator.objectives import build
 from paceline.simulator.programs import catalogue
+from paceline.validate import checks
 from paceline.validate.launch import launch
 from paceline.validate.measurement import measure
+from paceline.validate.training import events
 from paceline.validate.training.task import Job, TrainingTask
 from tests.helpers.programs import ROWS, TOP_K, called, cases
-from tests.helpers.worlds import scenario
+from tests.helpers.worlds import play, scenario, simulate
 
 SEED, STEPS = 3, 12
 TIMELESS = {row.name for row in ROWS if row.timeless}
@@ -96,3 +99,58 @@ def simulated(task, made, measured):
         else:
             found = replay.run(program, task.algorithm, made, goal, SEED, measured.replay_logs)
     return found if program.averages else found[:1]
+
+
+SAMPLED = [
+    {"name": "fedavg", "tau": 3, "momentum": 0.9, "mu": 0.1, "outer": "fedadam", "outer_lr": 0.1},
+    {"name": "ssgd"},
+    {"name": "ssgd", "codec": TOP_K},
+    {"name": "diloco", "tau": 4, "lr": 0.01},
+]
+
+
+@pytest.mark.long
+def test_the_clients_of_a_real_round_are_those_of_the_simulator(tmp_path):
+    """Parameters, bytes and time that pass follow from whom each round selects."""
+    made = scenario(
+        *({**case, "label": f"{number}"} for number, case in enumerate(SAMPLED)),
+        compute="20 ms",
+        steps=STEPS,
+        objective={"kind": "softmax", "data": "digits", "batch": 8, "partition": {"dirichlet": 1}},
+        network={"collective": "ring", "latency": "10 ms", "bandwidth": "100 Mbit/s"},
+        cluster={"sampling": {"clients": 2}},
+        run={"evaluate_every": 1},
+    )
+    tasks = [TrainingTask(each, SEED, tmp_path / each.label) for each in made.algorithm]
+    checks.require_runnable(made, launched=False)
+    launch.run(Job(made, tuple(tasks), tmp_path, "cpu"))
+    for index, task in enumerate(tasks):
+        measured = measure.measure(task, made)
+        expected = play("virtual", made, index, SEED).marks
+        for ours, record in zip(expected, measured.records, strict=True):
+            assert np.allclose(ours[-1], record.rows["x"][-1], rtol=1e-9, atol=1e-12)
+        predicted, run = simulate(made, index, SEED), measured.run
+        assert run.links == predicted.links
+        assert run.curve["loss"] == pytest.approx(predicted.curve["loss"], rel=1e-9)
+        assert run.duration >= predicted.duration - 1e-6
+        idle = np.array(run.workers["absent"]) > 0
+        assert idle.tolist() == (np.array(predicted.workers["absent"]) > 0).tolist()
+        assert idle.any()
+        assert (measured.events["kind"] == events.STEP).sum() == 2 * STEPS  # the others rest
+
+
+@pytest.mark.parametrize(
+    ("tables", "said"),
+    [
+        ({"cluster": {"sampling": {"clients": 2, "over": 1.5}}}, "remove over and deadline"),
+        ({"cluster": {"sampling": {"clients": 2, "deadline": "1 s"}}}, "remove over and deadline"),
+        (
+            {"cluster": {"sampling": {"clients": 2}}, "validation": {"network": "real"}},
+            'write validation.network = "emulated"',
+        ),
+    ],
+)
+def test_what_real_rounds_cannot_do_is_refused(tables, said):
+    with pytest.raises(InputError, match=said):
+        checks.require_runnable(scenario({"name": "fedavg", "tau": 2}, **tables), launched=False)
+    checks.require_runnable(scenario({"name": "asgd"}, **tables), launched=False)

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import inf
+from math import inf, isnan
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from paceline.simulator.objectives import build
 from paceline.simulator.objectives.evaluation import Evaluation
 from paceline.simulator.objectives.objective import Objective
 from paceline.simulator.programs import Program
-from paceline.simulator.results.run import Run
+from paceline.simulator.results.run import TIMES, Run
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.validate.torch_objective import curvature
 from paceline.validate.torch_objective.curvature import Snapshot
@@ -67,9 +67,11 @@ def measure(task: TrainingTask, scenario: Scenario, programs: Any = None) -> Mea
     curve = _curve(points, goal, scenario, program)
     accounts = [each.account for each in kept]
     whole = None not in accounts
+    spent = [account.seconds for account in filter(None, accounts[:workers])]
     seconds = {
-        kind: [account.seconds[kind] for account in filter(None, accounts[:workers])]
-        for kind in ("compute", "wait", "communicate")
+        kind: [each.get(kind, 0.0) for each in spent]
+        for kind in TIMES
+        if kind in ("compute", "wait", "communicate") or any(kind in each for each in spent)
     }
     staleness: Counter[int] = Counter()
     links: Counter[str] = Counter()
@@ -117,7 +119,10 @@ def _unit(program: Program) -> str:
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """All nodes at the same step: the rows of those watched; `beside`: of others with buffers."""
+    """All nodes at the same step: the rows of those watched; `beside`: of others with buffers.
+
+    A node that the round did not select has no time, and does not count.
+    """
 
     step: float
     time: float
@@ -127,7 +132,8 @@ class CurvePoint:
     @property
     def x(self) -> np.ndarray:
         """Return the mean of the watched nodes' parameters."""
-        found: np.ndarray = payloads.mean([np.array(row["x"]) for row in self.rows])
+        there = (row for row in self.rows if not isnan(row["time"]))
+        found: np.ndarray = payloads.mean([np.array(row["x"]) for row in there])
         return found
 
 
@@ -146,7 +152,7 @@ def _points(program: Program, kept: Sequence[Record], scenario: Scenario) -> lis
     for step in common:
         if step % every == 0 or step == last or program.server:
             same = [each[step] for each in rows]
-            time = float(max(row["time"] for row in same))
+            time = float(np.nanmax([row["time"] for row in same]))
             points.append(CurvePoint(step / scale, time, same, _beside(kept, watched, time)))
     return points
 

@@ -17,12 +17,14 @@ import torch
 from torch import Tensor
 
 from paceline.simulator.errors import ProgramError
+from paceline.simulator.network.closed_form import Team
 from paceline.simulator.programs.effects import Encoded, Payload
 from paceline.validate.host.device import host
 from paceline.validate.training import packing
 from paceline.validate.training.clock import Clock
 from paceline.validate.training.emulated_network import RealNetwork
 from paceline.validate.training.packing import EXACT, PARTS, PLACES, Packed, TensorMeter
+from paceline.validate.training.selection import Selection
 from paceline.validate.training.transport import DeviceGroup, Pending, tell
 
 # Numbers added before those of a payload: line of the program, hash, whether the time of issue is
@@ -45,7 +47,7 @@ class RealCollective:
 
     `step`: the worker's at the start; `last`: rank that joined last, and when; `begins`, `done`
     (seconds) and `size` (bytes of a payload): known once settled; `chained`: another collective
-    averages what is computed from its result.
+    averages what is computed from its result; `team`: workers whose payloads count, None: all.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class RealCollective:
     ) -> None:
         self.number, self.kind, self.step, self.first = number, kind, step, first
         self.chained = self.settled = False
+        self.team: Team = None
         self.begins = self.done = inf
         self.last = 0, -inf
         self.size = nan
@@ -99,11 +102,12 @@ class Collectives:
         clock: Clock,
         device: torch.device,
         deadline: float,
+        selection: Selection,
     ) -> None:
         self._transport, self._flags = transport, flags
         self._network, self._meter = network, meter
         self._rank, self._ranks, self._clock, self._device = rank, ranks, clock, device
-        self._deadline = deadline
+        self._deadline, self.selection = deadline, selection
         self._unsettled: deque[RealCollective] = deque()
         self.started = self.settled = 0
         self.ending = False  # whether any rank's clock was past the end of the run
@@ -111,7 +115,7 @@ class Collectives:
     def mean(self, payload: Payload, step: int) -> RealCollective:
         """Start an average."""
         handle = self._next("mean", step)
-        self._network.starts("mean", self._meter(payload))
+        self._network.starts("mean", self._meter(payload), handle.team)
         self._start_mean(handle, lambda: payload)
         return handle
 
@@ -128,7 +132,7 @@ class Collectives:
         """Start gathering. Ranks exchange lengths first, unless codecs say how long they can be."""
         handle = self._next("gather", step)
         body = packing.body(handle.hold(payload))
-        self._network.starts("gather", self._meter(payload))
+        self._network.starts("gather", self._meter(payload), handle.team)
         own = [*self._own(handle), float(len(body))]
         start = torch.tensor(own, dtype=torch.float64).view(torch.uint8)
         room = _room(payload)
@@ -163,6 +167,7 @@ class Collectives:
 
     def _next(self, kind: str, step: int, first: RealCollective | None = None) -> RealCollective:
         handle = RealCollective(self.started, kind, step, first)
+        handle.team = self.selection.team(self.started)
         self.started += 1
         self._unsettled.append(handle)
         return handle
@@ -197,6 +202,8 @@ class Collectives:
     def _buffer(self, handle: RealCollective, dtype: torch.dtype, first: bool) -> Tensor:
         packed = handle.packed
         parts = [each.detach().reshape(-1) for each in packed.tensors if each.dtype == dtype]
+        if self.selection.leaves_out(handle.team):
+            parts = [*map(torch.zeros_like, parts)]
         if not first:
             return torch.cat(parts)
         length = self._length(packed)
@@ -226,6 +233,7 @@ class Collectives:
     def _land(self, handle: RealCollective) -> Landed:
         found, m = [each.wait() for each in handle.pending], self._ranks
         packed = handle.packed  # known by now, also for chained collectives
+        team = handle.team or range(m)
         totals = dict(zip(_dtypes(packed), found, strict=True))
         offsets = dict.fromkeys(totals, 0)
         first = next(iter(totals))
@@ -235,8 +243,9 @@ class Collectives:
         for one in packed.tensors:
             start = offsets[one.dtype]
             offsets[one.dtype] = end = start + one.numel()
-            tensors.append(totals[one.dtype][start:end].div_(m).reshape(one.shape))
-        own = [sum(column) / m for column in zip(*by_rank, strict=True)][OWN:]
+            tensors.append(totals[one.dtype][start:end].div_(len(team)).reshape(one.shape))
+        columns = zip(*(by_rank[rank] for rank in team), strict=True)
+        own = [sum(column) / len(team) for column in columns][OWN:]
         return packing.put_together(Packed(packed.skeleton, tensors, packed.places, own)), by_rank
 
     def land(self, handle: RealCollective | None = None) -> None:
@@ -263,15 +272,18 @@ class Collectives:
             rows = host(handle.pending[0].wait())
             by_rank = rows[:, : 8 * (OWN + 1)].contiguous().view(torch.float64).tolist()
             joined = self._agree(handle, by_rank)  # first, as it checks that all heads are alike
-            handle.result = self._gathered(handle, rows, by_rank)
-            sizes = [self._meter(each) for each in handle.result]
+            every = self._gathered(handle, rows, by_rank)
+            handle.result = tuple(every[rank] for rank in handle.team or range(len(every)))
+            sizes = [self._meter(each) for each in every]
         handle.check()
         if handle.first is not None:
             joined = max(joined, handle.first.done)
-            self._network.starts("mean", sizes[0])
+            self._network.starts("mean", sizes[0], handle.team)
         size, largest = sum(sizes) / len(sizes), max(sizes) if len(sizes) > 1 else None
         handle.size = size
-        handle.begins, handle.done = self._network.collective(handle.kind, size, largest, joined)
+        handle.begins, handle.done = self._network.collective(
+            handle.kind, size, largest, joined, handle.team
+        )
         handle.settled = True
         self.settled += 1
 
@@ -289,13 +301,14 @@ class Collectives:
                     f"{handle.line} of its program, worker {rank} another one, at line {line:.0f}: "
                     "all workers must start the same ones in one order"
                 )
-        at, rank = max((issued, rank) for rank, (_, _, _, issued, *_) in enumerate(by_rank))
+        team = handle.team or range(len(by_rank))
+        at, rank = max((by_rank[rank][WHOLE], rank) for rank in team)
         handle.last = rank, at
         return at
 
     def _gathered(
         self, handle: RealCollective, rows: Tensor, by_rank: list[list[float]]
-    ) -> Payload:
+    ) -> tuple[Payload, ...]:
         head, start = packing.head(handle.packed), 8 * (OWN + 1)
         ends = (start + int(own[OWN]) for own in by_rank)
         bodies = (row[start:end] for row, end in zip(rows, ends, strict=True))

@@ -7,7 +7,7 @@ issue, so that all agree without further messages.
 
 from math import nan
 
-from paceline.simulator.network.closed_form import ClosedForm, Nic, Traffic
+from paceline.simulator.network.closed_form import ClosedForm, Nic, Team, Traffic
 from paceline.simulator.scenario.scenario import Scenario
 
 
@@ -24,18 +24,19 @@ class RealNetwork:
         self._rank = rank
 
     def collective(
-        self, kind: str, size: float, largest: float | None, joined: float
+        self, kind: str, size: float, largest: float | None, joined: float, team: Team = None
     ) -> tuple[float, float]:
         """Return when the next collective begins and is due, given when the last rank `joined`.
 
-        `size`: mean bytes of the payloads; `largest`: bytes of the largest, if they differ.
+        `size`: mean bytes of the payloads; `largest`: bytes of the largest, if they differ; `team`:
+        the workers that take part, in rank order; None: all.
         """
         return joined, joined
 
-    def starts(self, kind: str, size: float) -> None:
+    def starts(self, kind: str, size: float, team: Team = None) -> None:
         """Count a collective of payloads of `size` bytes; rank 0 does so for all."""
         if self._rank == 0:
-            self.traffic.count(kind, size)
+            self.traffic.count(kind, size, team)
 
     def sends(self, to: int, size: float, now: float) -> tuple[float, float]:
         """Return when a message of `size` bytes leaves, and its transit time (nan: unknown)."""
@@ -68,12 +69,12 @@ class EmulatedNetwork(RealNetwork):
         self._card_out = Nic(card) if card else None
 
     def collective(
-        self, kind: str, size: float, largest: float | None, joined: float
+        self, kind: str, size: float, largest: float | None, joined: float, team: Team = None
     ) -> tuple[float, float]:
         """Begin when the links are free; due after the scenario's time."""
         begins = max(joined, self._links_free)
-        transmission, latency = self.traffic.cost(kind, largest or size)
-        transmission += self.traffic.waking(kind, largest or size, begins, self._links_free)
+        transmission, latency = self.traffic.cost(kind, largest or size, team)
+        transmission += self.traffic.waking(kind, largest or size, begins, self._links_free, team)
         self._links_free = begins + transmission
         return begins, self._links_free + latency
 

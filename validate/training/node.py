@@ -75,8 +75,9 @@ class RealNode(SeededNode):
     """One process as its program sees it.
 
     `step`: gradients computed (by the server: received); `updates`: marks; `waited` and
-    `communicated`: seconds of waiting for other nodes, and for the network; `outcomes`: results
-    that depended on time, in order; `events`: rows of `training.events.EVENT`.
+    `communicated`: seconds of waiting for other nodes, and for the network; `absent`: of rounds
+    that did not select it, `resting` while the current one does not; `outcomes`: results that
+    depended on time, in order; `events`: rows of `training.events.EVENT`.
     """
 
     def __init__(  # noqa: PLR0913 - what a node is made of
@@ -111,7 +112,7 @@ class RealNode(SeededNode):
         self._durations: Iterator[float] | None = None
         self.step = self.updates = self._met_at = 0
         self.period = nan
-        self.waited = self.communicated = self._since = 0.0
+        self.waited = self.communicated = self.absent = self._since = 0.0
         self.outcomes: list[Any] = []
         self.staleness: Counter[int] = Counter()
         self.events: list[tuple[Any, ...]] = []
@@ -122,6 +123,7 @@ class RealNode(SeededNode):
         self._heard: int | None = None  # messages received since the current gradient began
         self._stopped = False
         self._coasting = False  # past the end, only to complete collectives
+        self.resting = False
 
     @property
     def now(self) -> float:
@@ -164,8 +166,23 @@ class RealNode(SeededNode):
         if self._stopped or self.step >= limits.step or past or self._has_enough():
             raise RunOver
         self.step += 1
+        if self._rests():
+            return begins, 0.0
+        begins = self.now
         duration = 0.0 if self._durations is None else next(self._durations)
         return begins, duration
+
+    def _rests(self) -> bool:
+        """Whether the next collective leaves this worker out; else see that it has the model."""
+        team, rested = self._collectives, self.resting
+        if team is None:
+            return False
+        selection, begin = team.selection, self.now
+        self.resting = selection.leaves_out(selection.team(team.started))
+        if rested and not self.resting:
+            self._clock.sleep_until(begin + selection.download)
+            self._account_idle(begin, begin)
+        return self.resting
 
     def _note(  # noqa: PLR0913, PLR0917 - a row
         self, kind: int, start: float, end: float, joined: float, due: float, size: float = nan
@@ -200,7 +217,7 @@ class RealNode(SeededNode):
         """Compute a loss and a real gradient, stretched to their drawn duration."""
         begins, duration = self._begin()
         assert self._learner is not None
-        if self._coasting:
+        if self._coasting or self.resting:
             return 0.0, torch.zeros_like(x)
         loss, gradient = self._learner.tensors(x)
         self._learned(self)
@@ -307,7 +324,9 @@ class RealNode(SeededNode):
             self.late += 1
         self._clock.sleep_until(handle.done)
         self._note(events.WAIT, begin, self.now, handle.begins, handle.done, handle.size)
-        if not there or begin < handle.done:
+        if self.resting:
+            self._sit_out(begin)
+        elif not there or begin < handle.done:
             self._spans.met(handle.last, self.rank, begin)
             self._account_idle(begin, handle.begins)
         if not handle.chained:
@@ -461,6 +480,14 @@ class RealNode(SeededNode):
         self.waited += joined - begin
         self.communicated += now - joined
         self._show(begin, joined, now)
+
+    def _sit_out(self, begin: float) -> None:
+        """Account for a round since `begin` that goes on without this worker."""
+        now = self.now
+        self.absent += now - begin
+        self._show(begin, begin, begin)
+        self._spans.add(self.rank, int(Kind.DOWN), begin, now, now, now, self.step)
+        self._since = now
 
     def _show(self, begin: float, joined: float, now: float) -> None:
         """Add spans to the timeline since the last one."""

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from math import inf
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from paceline.validate.training.messages import SKELETON, START, Mailbox
 from paceline.validate.training.node import Limits, RealNode
 from paceline.validate.training.packing import TensorMeter
 from paceline.validate.training.records import Account, Recorder
+from paceline.validate.training.selection import Selection
 from paceline.validate.training.transport import DeviceGroup
 
 HEADSTART = 0.05  # seconds from agreeing on the start to the start
@@ -167,6 +168,7 @@ class TaskProcess:
         return Collectives(
             group, flags, self._network, self._meter, self.rank, self.workers, self._clock,
             self._place.device, self._limits.deadline,
+            Selection(self._program, self._scenario, self._task.seed, self.rank),
         )  # fmt: skip
 
     def _open_mailbox(self) -> Mailbox:
@@ -186,7 +188,8 @@ class TaskProcess:
         self._counter.count = node.step
         step = node.updates if self._program.pooled else node.step
         if self._recorder.due(step):
-            row = node.now, node.period, node.updates, *self._network.totals()
+            now = nan if node.resting else node.now
+            row = now, node.period, node.updates, *self._network.totals()
             shown = x if self._learns else self._nothing
             self._recorder.see(step, row, shown, self._buffers())
 
@@ -305,9 +308,11 @@ def _interval(program: Program, scenario: Scenario, rank: int) -> tuple[int, boo
 
 def _account(node: RealNode, used: machine.ResourceUse) -> Account:
     duration, waited, talked = node.now, node.waited, node.communicated
+    sampled = {"absent": node.absent} if node.absent else {}
+    computed = duration - waited - talked - node.absent
     return Account(
         duration=duration,
-        seconds={"compute": duration - waited - talked, "wait": waited, "communicate": talked},
+        seconds={"compute": computed, "wait": waited, "communicate": talked, **sampled},
         outcomes=node.outcomes,
         gradients=node.step if node.rank < node.workers else 0,
         marks=node.updates,
