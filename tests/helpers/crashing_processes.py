@@ -6,10 +6,13 @@ A coordinator starts each round and says, once enough workers are ready, whose m
 (`shrink`: of all that are alive; `quorum`: of so many, and those that come within a grace). It
 learns of a death only as a real one would: the connection breaks. The team of a round averages over
 gloo; when the team changes, a new generation of the process group meets in the store under a prefix
-of its own. Workers that were not in the team, late or restarted, get the parameters of one that
-was. Another thread kills and restarts workers by a calendar that nothing else reads.
+of its own. Workers that were late get the steps that they missed. A restarted one first gets the
+parameters, over a link of so many bytes per second that all who join meanwhile share, and then the
+steps that were taken since. After each round all of a team must have the same parameters, to the
+last bit. Another thread kills and restarts workers by a calendar that nothing else reads.
 """
 
+import hashlib
 import json
 import multiprocessing
 import os
@@ -31,12 +34,17 @@ from paceline.simulator.objectives import build
 from tests.helpers.worlds import scenario
 
 TIMEOUT = timedelta(seconds=20)
+PARTS = 50  # of the parameters, on their way to who joins
 processes = multiprocessing.get_context("fork")
 
 
 def objective(settings):
     world = scenario(settings["algorithm"], **settings["world"])
     return build.build(world, world.algorithm[0], 0)
+
+
+def digest(x):
+    return hashlib.sha256(x).hexdigest()
 
 
 def work(rank, settings, address, port):
@@ -47,13 +55,20 @@ def work(rank, settings, address, port):
     store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=TIMEOUT)
     talk = connection.Client(address)
     talk.send((rank, "hello", None))
-    generation, step = None, x
+    generation, step, parts = None, x, []
     while True:
         what, given = talk.recv()
         if what == "stop":
             os._exit(0)
+        elif what == "part":
+            parts.append(given)
+        elif what == "whole":
+            x = np.concatenate(parts)
+            talk.send((rank, "joined", given))
         elif what == "begin":
-            x = x if given is None else given
+            for missed in given:
+                x = x - missed
+            before = x
             step = source.gradient(x)
             if not talk.poll(settings["seconds"][rank]):  # else the round goes on without it
                 talk.send((rank, "ready", None))
@@ -70,8 +85,9 @@ def work(rank, settings, address, port):
                     generation = team
                 total = torch.from_numpy(np.array(step))
                 dist.all_reduce(total)
-                x = x - lr * total.numpy() / len(team)
-                talk.send((rank, "done", x))
+                taken = lr * total.numpy() / len(team)
+                x = before - taken  # a mean that only some have had is taken anew
+                talk.send((rank, "done", (digest(x), taken if rank == team[0] else None)))
             except RuntimeError:  # a peer died in it
                 generation = None
                 talk.send((rank, "failed", None))
@@ -80,10 +96,14 @@ def work(rank, settings, address, port):
 class Coordinator:
     """Starts rounds, and decides whose contributions each takes."""
 
+    began = None  # when the first round did
+
     def __init__(self, settings, listener):
         self.settings, self.listener = settings, listener
         self.talks, self.members, self.ready = {}, set(), set()
-        self.answers, self.generation, self.x = {}, 0, None
+        self.answers, self.generation, self.x = {}, 0, objective(settings).start
+        self.steps, self.has = [], {}  # taken so far, and how many of them each who is up has
+        self.joining, self.joins, self.startups = 0, [], []
 
     def hear(self, timeout):
         """Take what workers say, or that they are gone, within a time."""
@@ -91,30 +111,54 @@ class Coordinator:
         for each in connection.wait([door, *self.talks.values()], timeout):
             if each is door:
                 talk = self.listener.accept()
-                self.talks[talk.recv()[0]] = talk
+                rank = talk.recv()[0]
+                self.talks[rank] = talk
+                if self.began is None:
+                    self.has[rank] = 0
+                    self.startups.append(time.monotonic() - started[rank])
+                else:
+                    given = rank, talk, self.x, len(self.steps)
+                    threading.Thread(target=self.hand_over, args=given, daemon=True).start()
                 continue
             try:
                 rank, what, value = each.recv()
             except (EOFError, ConnectionError):
                 (rank,) = [rank for rank, talk in self.talks.items() if talk is each]
                 del self.talks[rank]
+                self.has.pop(rank, None)
                 self.ready.discard(rank)
                 self.answers.pop(rank, None)
                 continue
-            if what == "ready":
+            if what == "joined":
+                self.has[rank] = value
+            elif what == "ready":
                 self.ready.add(rank)
             else:
                 self.answers[rank] = what, value
+
+    def hand_over(self, rank, talk, x, taken):
+        """Send the parameters to a worker that joins; those of before `taken` steps more."""
+        began = due = time.monotonic()
+        self.joining += 1
+        with suppress(OSError):  # it is killed again
+            for part in np.array_split(x, PARTS):
+                due += self.joining * part.nbytes / self.settings["bytes_per_second"]
+                time.sleep(max(0.0, due - time.monotonic()))
+                talk.send(("part", part))
+            talk.send(("whole", taken))
+            self.joins.append((rank, began - self.began, time.monotonic() - began))
+        self.joining -= 1
 
     def tell(self, rank, *message):
         with suppress(KeyError, OSError):  # `hear` will notice
             self.talks[rank].send(message)
 
     def round(self):
-        fresh, self.ready, self.answers = self.members, set(), {}
-        self.members = set(self.talks)
+        self.ready, self.answers = set(), {}
+        self.members = {*self.has}
         for rank in self.members:
-            self.tell(rank, "begin", None if rank in fresh else self.x)
+            self.tell(rank, "begin", self.steps[self.has[rank] :])
+            self.has[rank] = len(self.steps)
         team = self.team()
         while True:
             self.generation += 1
@@ -127,9 +171,11 @@ class Coordinator:
             done = [rank for rank in team if self.answers[rank][0] == "done"]
             if len(done) == len(team) > 0:
                 self.members = set(team)
-                found = [self.answers[rank][1] for rank in team]
-                assert all((each == found[0]).all() for each in found)
-                self.x = found[0]
+                found, taken = zip(*(self.answers[rank][1] for rank in team), strict=True)
+                self.x = self.x - taken[0]
+                self.steps.append(taken[0])
+                assert set(found) == {digest(self.x)}
+                self.has.update(dict.fromkeys(team, len(self.steps)))
                 return
 
     def team(self):
@@ -143,7 +189,7 @@ class Coordinator:
             enough = len(self.ready) >= max(quorum, 1)
             if enough and (self.ready >= expected or (left is not None and left <= 0)):
                 return sorted(self.ready)
-            if quorum and len(self.talks) >= quorum > len(self.ready) and self.ready >= expected:
+            if quorum and len(self.has) >= quorum > len(self.ready) and self.ready >= expected:
                 return sorted(self.ready)  # enough are up: those that are back count at once
             self.hear(left)
 
@@ -160,7 +206,7 @@ def disturb(settings, start, began):
             os.kill(running[rank].pid, signal.SIGKILL)
 
 
-running = {}
+running, started = {}, {}
 
 
 def main(path):
@@ -173,6 +219,7 @@ def main(path):
         def start(rank):
             arguments = rank, settings, address, store.port
             running[rank] = processes.Process(target=work, args=arguments, daemon=True)
+            started[rank] = time.monotonic()
             running[rank].start()
 
         workers = len(settings["seconds"])
@@ -180,8 +227,7 @@ def main(path):
             start(rank)
         while len(coordinator.talks) < workers:
             coordinator.hear(None)
-        coordinator.members = set(coordinator.talks)
-        began = time.monotonic()
+        began = coordinator.began = time.monotonic()
         threading.Thread(target=disturb, args=(settings, start, began), daemon=True).start()
         ends = []
         for _ in range(settings["steps"]):
@@ -191,7 +237,9 @@ def main(path):
         for rank in list(coordinator.talks):
             coordinator.tell(rank, "stop", None)
         loss = objective(settings).evaluate(coordinator.x, settings["steps"])[0]
-        print(json.dumps({"ends": ends, "loss": float(loss), "there": there}), flush=True)
+        found = {"ends": ends, "loss": float(loss), "there": there, "joins": coordinator.joins}
+        found["startup"] = sum(coordinator.startups) / workers
+        print(json.dumps(found), flush=True)
     os._exit(0)
 
 

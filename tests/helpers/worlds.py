@@ -37,6 +37,7 @@ def scenario(
     network: dict[str, Any] = FREE,
     lr: Any = 0.1,
     programs: Mapping[str, Program] | None = None,
+    folder: Path = Path(),
     **tables: Any,
 ) -> Scenario:
     """Parse a scenario; `tables` add to the ones that the other arguments make."""
@@ -51,7 +52,7 @@ def scenario(
     }
     for name, table in tables.items():
         made[name] = made.get(name, {}) | table if isinstance(table, dict) else table
-    return parse(made, file="test", folder=Path(), programs=programs)
+    return parse(made, file="test", folder=folder, programs=programs)
 
 
 def simulate(world: Scenario, index: int = 0, seed: int = 0, **options: Any) -> Run:
