@@ -3,6 +3,7 @@
 import ctypes
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from statistics import median
@@ -15,14 +16,22 @@ HOLDS = 0.03  # relative excess of the median step up to which a duration counts
 
 
 class Clock:
-    """Seconds since `origin`, a time of this machine's monotonic clock."""
+    """Seconds since an origin, a time of this machine's monotonic clock.
+
+    `begun`: set once that is the run's; messages of other nodes may come before.
+    """
 
     def __init__(self) -> None:
-        self.origin = time.monotonic()
+        self._origin, self.begun = time.monotonic(), threading.Event()
+
+    def begin(self, origin: float) -> None:
+        """Count from the start of the run."""
+        self._origin = origin
+        self.begun.set()
 
     def now(self) -> float:
         """Return seconds since the origin."""
-        return time.monotonic() - self.origin
+        return time.monotonic() - self._origin
 
     def sleep_until(self, at: float) -> None:
         """Sleep until `at` seconds since the origin; return at once if that has passed."""

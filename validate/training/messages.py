@@ -137,6 +137,7 @@ class Mailbox:
             except Exception as error:  # raised where a message is awaited
                 self.failure = error
                 break
+            self._clock.begun.wait()  # else its time would be wrong, and later ones overtake it
             with self._changed:
                 if isnan(transit):
                     transit = max(0.0, self._clock.now() - sent)

@@ -205,7 +205,7 @@ class TaskProcess:
         assert function is not None
         coroutine = program.start(function, self.node, self._task.algorithm.parameters)
         self._rehearse()
-        self._clock.origin = self._agree_on_start()
+        self._clock.begin(self._agree_on_start())
         self._clock.sleep_until(0.0)
         used = machine.ResourceUse()
         with self._counter.counting() if self._limits.pooled else nullcontext():
