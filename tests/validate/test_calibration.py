@@ -271,7 +271,12 @@ TRIES = 3  # others' work on this machine may spoil one
 
 @pytest.mark.alone
 def test_a_real_run_is_told_by_its_profile(tmp_path):
-    """Fitted to events, not durations; and the overheads explain most of the error."""
+    """Fitted to events, not durations; and the overheads explain most of the error.
+
+    Others' work makes steps uneven, of both workers at once, which the profile draws apart. Up to
+    their standard deviation, which the profile has from the same run, that may be unexplained: the
+    most it adds to the mean of the later of two (0.58 of it), and what 36 steps leave to chance.
+    """
     table = {
         "model": {"parameters": 2410},
         "objective": {"kind": "torch", "model": "mlp", "data": "digits", "batch": 8},
@@ -286,10 +291,13 @@ def test_a_real_run_is_told_by_its_profile(tmp_path):
         nominal = validate(parse(table), out=folder)
         found = calibrate([folder])
         assert len(found.checks) == 2
+        (overhead,) = found.profile.overheads
+        uneven = overhead.step.variance**0.5
         shares = {}  # of what the real system adds, that its profile does not explain
         for check in found.checks:
             bare = quantities.pace(nominal.predicted.groups[check.label][0])
-            shares[check.label] = abs(check.predicted - check.measured) / (check.measured - bare)
+            missed = max(0.0, abs(check.predicted - check.measured) - uneven)
+            shares[check.label] = missed / (check.measured - bare)
         if all(0 <= share < 0.5 for share in shares.values()):
             break
     else:
