@@ -315,7 +315,9 @@ def test_a_real_run_is_told_by_its_profile(tmp_path):
     made = parse(other, folder=tmp_path)
     (row,) = predict(made).algorithms
     low, high = row["interval90"]["seconds_per_step"]
-    assert 0.025 < low < row["seconds_per_step"]["mean"] < high
+    assert low < row["seconds_per_step"]["mean"] < high
+    unlike = found.profile.tables["calibration"]["run_to_run"]  # the more, the wider the interval
+    assert 0.025 < min(row["seconds_per_step"]["mean"], low * np.exp(3 * unlike))
     assert row["loss"]["last"] < row["loss"]["first"]
 
 
