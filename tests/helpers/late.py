@@ -117,10 +117,13 @@ class Event:
 
 
 class Home:
-    """What a process has: streams, and counts of `spins` (reads that nothing had waited for)."""
+    """What a process has: streams, `spins` (reads that nothing had waited for), and what it asked
+    of native groups: while it rehearsed, and then.
+    """
 
     def __init__(self) -> None:
         self.spins: list[str] = []
+        self.rehearsed, self.asked = set[str](), set[str]()
         self.device: devices.Accelerator | None = None
         self.backward: Stream | None = None
 
@@ -414,6 +417,7 @@ class Group:
     def _start(self, what: str, give: torch.Tensor, take: list[torch.Tensor], keep: Any) -> Work:
         with LOCK:
             assert all(each.device.type == "late" for each in tree_flatten(keep)[0])
+            home().asked.add(what)
             part = Collective(self, self.count, what, give, take)
             self.count += 1
             self.stream.wait_event(current().record_event(Event()))

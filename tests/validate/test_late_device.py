@@ -19,6 +19,7 @@ if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_pytho
 
 from paceline.simulator.engines.lockstep import run as lockstep
 from paceline.simulator.errors import ProgramError, RunError
+from paceline.simulator.load.load import known_programs
 from paceline.simulator.objectives import build
 from paceline.simulator.programs import Program
 from paceline.validate.host import device as devices
@@ -45,6 +46,14 @@ def _device(monkeypatch):
     monkeypatch.setattr(build, "build", one_at_a_time)
     monkeypatch.setattr(tasks, "HEADSTART", 0.0)
     monkeypatch.setattr(tasks, "REHEARSALS", 1)
+    monkeypatch.setattr(tasks, "LEARNING", float("inf"))  # up to the last of few steps
+    begin = tasks.TaskProcess._agree_on_start
+
+    def rehearsed(process):
+        late.home().rehearsed, late.home().asked = late.home().asked, set()
+        return begin(process)
+
+    monkeypatch.setattr(tasks.TaskProcess, "_agree_on_start", rehearsed)
     monkeypatch.setenv("PACELINE_STORE", "here")
     with late.device(monkeypatch):
         yield
@@ -79,7 +88,7 @@ def world(cases, every=1):
 
 
 def train(made, algorithm, folder, native):
-    """Do a task with a thread for each node; return it, and what hosts spun for."""
+    """Do a task with a thread for each node; return it, and what each of them did."""
     goal = made.objective.model_copy(update={"device": "late:0"})
     job = Job(made.model_copy(update={"objective": goal}), (), folder, "late", OWN)
     one = TrainingTask(algorithm, SEED, folder)
@@ -87,7 +96,7 @@ def train(made, algorithm, folder, native):
 
     def work(rank):
         tasks.run(one, job, Place(rank, store, torch.device("late:0"), native))
-        return late.home().spins
+        return late.home()
 
     return one, late.ranks(WORKERS + 1, work)
 
@@ -111,9 +120,9 @@ def chosen():
 
 
 def ends_as_simulated(case, folder, native=True, every=1):
-    """Run a case; raise AssertionError where parameters differ, or a host spins."""
+    """Run a case; raise AssertionError where parameters differ, a host spins, or was unprepared."""
     made = world([case], every)
-    one, spins = train(made, made.algorithm[0], folder, native)
+    one, homes = train(made, made.algorithm[0], folder, native)
     measured = measure.measure(one, made, OWN)
     assert measured.whole
     if case["name"] in OWN:
@@ -125,8 +134,12 @@ def ends_as_simulated(case, folder, native=True, every=1):
     for ours, theirs in zip(expected[-len(finals) :], finals, strict=True):
         error = np.linalg.norm(theirs - ours) / np.linalg.norm(ours)
         assert error <= (HALVES if case.get("codec") == "fp16" else RELATIVE["float64"])
-    clocked = [each for rank in spins for each in rank if "objective.py" not in each]
+    clocked = [each for home in homes for each in home.spins if "objective.py" not in each]
     assert "codec" in case or not clocked, clocked  # codecs look at what they keep
+    family = known_programs(OWN)[case["name"]].family if case["name"] != "psgd" else "never"
+    for home in homes[:WORKERS]:
+        assert home.asked <= home.rehearsed
+        assert bool(home.asked) == (native and family in {"blocking", "overlapped"})
 
 
 @pytest.mark.parametrize(("case", "native"), [*chosen()])
@@ -402,6 +415,8 @@ def left_of_the_backward_pass(monkeypatch, folder):
             left.append(len(device._branch.queue) - device._branch.done)
             met[device].set()
 
+    sums = [("total", size, "float64") for size in (342, 2092)]  # nothing lands while it learns
+    monkeypatch.setattr(tasks.TaskProcess, "_learn", lambda process, own: sums)
     monkeypatch.setattr(late.Device, "then", then)
     monkeypatch.setattr(late.Device, "land", land)
     ends_as_simulated({"name": "first-mean", "label": "first"}, folder)
