@@ -25,6 +25,7 @@ from paceline.simulator.programs import Program
 from paceline.validate.host import device as devices
 from paceline.validate.measurement import measure
 from paceline.validate.training import task as tasks
+from paceline.validate.training.events import LAUNCH, STEP
 from paceline.validate.training.task import Job, Place, TrainingTask
 from tests.helpers import late
 from tests.helpers.worlds import scenario
@@ -137,7 +138,9 @@ def ends_as_simulated(case, folder, native=True, every=1):
     clocked = [each for home in homes for each in home.spins if "objective.py" not in each]
     assert "codec" in case or not clocked, clocked  # codecs look at what they keep
     family = known_programs(OWN)[case["name"]].family if case["name"] != "psgd" else "never"
-    for home in homes[:WORKERS]:
+    for home, own in zip(homes[:WORKERS], measured.records, strict=False):
+        steps = [own.events[own.events["kind"] == kind] for kind in (STEP, LAUNCH)]
+        assert len(steps[0]) == len(steps[1]) > 0
         assert home.asked <= home.rehearsed
         assert bool(home.asked) == (native and family in {"blocking", "overlapped"})
 
@@ -282,6 +285,20 @@ def wait():
     found = both(work)
     assert [after for _, after in found] == [3.0, 3.0]
     assert found[0][0] == 1.0 or found[1][0] == 2.0  # the first of them to look
+
+
+def completed():
+    def work(device, rank, group):
+        total = numbers(1.0 + rank)
+        once = total * 1
+        doing = group.allreduce([once])
+        if not rank:
+            while not doing.is_completed():
+                pass
+            assert once.raw.item() == 3.0
+        device.land([doing])
+
+    both(work)
 
 
 def communicator():
