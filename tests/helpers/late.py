@@ -42,9 +42,9 @@ RULES = {
     "pinned": 'torch.Tensor.copy_ and CUDA, "API synchronization behavior": with non_blocking, '
     "between pinned memory and the device, the host does not wait",
     "pageable": 'not promised by CUDA for asynchronous copies (the driver "may synchronize with '
-    'the stream and stage the copy"; synchronous ones return once it is staged): PyTorch relies on it; '
-    'its tutorial "A guide on good usage of non_blocking and pin_memory()" warns of changes to the '
-    "source for pinned memory alone (pytorch/tutorials 3261)",
+    'the stream and stage the copy"; synchronous ones return once it is staged), but PyTorch '
+    'relies on it: its tutorial "A guide on good usage of non_blocking and pin_memory()" warns of '
+    "changes to the source for pinned memory alone (pytorch/tutorials 3261)",
     "memory": "torch.Tensor.record_stream: the allocator knows only the stream that a tensor was "
     "allocated on, and may reuse its memory whatever other streams still do with it",
     "backward": 'CUDA semantics, "Stream semantics of backward passes": each operation runs on the '

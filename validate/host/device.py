@@ -275,9 +275,13 @@ def states() -> list[str]:
     computing = Counter(gpu for (gpu,) in _ask("compute-apps=gpu_uuid"))
     return [
         f"{free} of {total} MiB free; {now} of at most {most} MHz; power limit {power} W; "
-        f"persistence {kept.lower()}; {computing[uuid]} processes compute on it"
+        f"persistence {kept.lower()}; {_processes(computing[uuid])} on it"
         for uuid, free, total, now, most, power, kept in _ask(f"gpu={keys}")
     ]
+
+
+def _processes(count: int) -> str:
+    return "1 process computes" if count == 1 else f"{count or 'no'} processes compute"
 
 
 def find_device(name: str) -> str:
