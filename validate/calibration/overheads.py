@@ -15,17 +15,7 @@ import numpy as np
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.network.collectives import COLLECTIVES
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.validate.training.events import (
-    AGREE,
-    COLLECT,
-    INSIDE,
-    ISSUE,
-    SEND,
-    SERVE,
-    STEP,
-    TAKE,
-    WAIT,
-)  # fmt: skip
+from paceline.validate.training.events import AGREE, COLLECT, ISSUE, SEND, SERVE, STEP, TAKE, WAIT
 
 WARM_UP = 0.1  # share of the steps that come first and are left out
 AT_ONCE = 1e-4  # seconds: a wait that takes no longer found its result ready
@@ -151,7 +141,7 @@ class _Node:
         self.is_real = run.scenario.validation.network != "emulated"
         self.serves = bool((events["kind"] == SERVE).any())
         inside = events[events["kind"] == COLLECT]
-        apart = np.sort(events[~np.isin(events["kind"], INSIDE)], order="start")
+        apart = np.sort(events[events["kind"] < COLLECT], order="start")  # the rest are parts
         lasted = apart["end"] - apart["start"]
         gaps = np.diff(apart["start"], prepend=np.nan)
         gaps[1:] -= lasted[:-1]

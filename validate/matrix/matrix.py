@@ -85,19 +85,22 @@ def plan(only: Sequence[str] | None = None, device: str = "auto") -> tuple[list[
     On a GPU, lent by the hour, the first ones that take `PLANNED` minutes, unless `only` says
     which. Raises InputError.
     """
-    names, which = conditions.chosen(only), ""
+    names, which = conditions.chosen(only), "Conditions"
     if find_device(device) != "cpu" and only is None:
         kept: list[Condition] = []
         for each in CONDITIONS:
             if _cost([*kept, each], repeats=False)[1] <= PLANNED:
                 kept.append(each)
         names = [each.name for each in kept]
-        which = f", of {len(CONDITIONS)}: as many as a GPU does in 40 min; --only chooses others"
+        which = (
+            f"{len(kept)} of {len(CONDITIONS)} conditions, as many as a GPU does in 40 min (--only "
+            "chooses others)"
+        )
     chosen = [each for each in CONDITIONS if each.name in names]
     runs, minutes = _cost(chosen, REPEATS in names)
     return names, (
-        f"Conditions: {', '.join(names)}{which}. {runs} real runs take at most {minutes:.0f} min, "
-        f"predictions half as long: {PREDICTED * minutes:.0f} min in all."
+        f"{which}: {', '.join(names)}. {runs} real runs take at most {minutes:.0f} min, predictions "
+        f"half as long: {PREDICTED * minutes:.0f} min in all."
     )
 
 

@@ -13,16 +13,7 @@ import numpy as np
 
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.validate.measurement.measure import MeasuredRun
-from paceline.validate.training.events import (
-    AGREE,
-    COLLECT,
-    ISSUE,
-    LAUNCH,
-    SEND,
-    STEP,
-    TAKE,
-    WAIT,
-)  # fmt: skip
+from paceline.validate.training.events import PARTS, STEP
 from paceline.validate.training.records import Account
 
 OWN, FOREIGN = 0.40, 0.03  # shares of the machine's cores
@@ -30,11 +21,6 @@ DISTURBED = 0.15  # share that others may use at most, of cores or GPUs, for a r
 SHORTEST = 0.010  # seconds of a mean step
 OBSERVING = 0.03  # share of the time that snapshots took
 LATE = 0.05  # share of collectives and messages that really took longer than emulated
-PARTS = {
-    "launch": (ISSUE, LAUNCH, SEND), "copy": (COLLECT,), "compute": (STEP,),
-    "collective": (WAIT, AGREE, TAKE),
-}  # fmt: skip
-"""Events that each part of a step consists of; of those under way at once the first one counts."""
 
 
 def evidence(

@@ -124,16 +124,11 @@ class TaskProcess:
         self._mailbox = self._open_mailbox() if program.server or program.gossips else None
         self._spans = Spans(scenario.run.timeline_spans)
         self.node = self._node(
-            clock=self._clock,
-            limits=self._limits,
-            network=self._network,
-            collectives=self._collectives,
-            mailbox=self._mailbox,
-            learner=own,
-            spans=self._spans,
+            clock=self._clock, limits=self._limits, network=self._network,
+            collectives=self._collectives, mailbox=self._mailbox, learner=own, spans=self._spans,
             see=self._see if watched else self._count,
             learned=self._see_buffers if buffered else lambda node: None,
-        )
+        )  # fmt: skip
         if own is not None and scenario.validation.compute == "stretched":
             clocks: list[Any] = [self.node] * self.workers
             self.node.stretch(speed.compute_times(scenario, task.seed, clocks)[self.rank])
@@ -262,19 +257,22 @@ class TaskProcess:
             return clock.now() > (LEARNING if echo.asked else patience)
 
         network = RealNetwork(self._scenario, self._task.seed, self.rank)
+        alone = Alone(
+            echo,
+            echo,
+            network,
+            self._meter,
+            self.rank,
+            self.workers,
+            clock,
+            self._place.device,
+            inf,
+        )
         node = self._node(
-            clock=clock,
-            limits=Limits(self._limits.step, pooled=True, enough=enough),
-            network=network,
-            collectives=Alone(
-                echo, echo, network, self._meter, self.rank, self.workers, clock,
-                self._place.device, inf,
-            ),
-            mailbox=None,
+            clock=clock, limits=Limits(self._limits.step, pooled=True, enough=enough),
+            network=network, collectives=alone, mailbox=None, spans=Spans(0),
             learner=OneGradient(own.tensors(self._start)),
-            spans=Spans(0),
-            see=lambda node, x: None,
-            learned=lambda node: None,
+            see=lambda node, x: None, learned=lambda node: None,
         )  # fmt: skip
         with suppress(Exception):  # the run fails, too, and has records to show for it
             node.execute(self._begin(node))
