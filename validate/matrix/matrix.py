@@ -99,8 +99,8 @@ def plan(only: Sequence[str] | None = None, device: str = "auto") -> tuple[list[
     chosen = [each for each in CONDITIONS if each.name in names]
     runs, minutes = _cost(chosen, REPEATS in names)
     return names, (
-        f"{which}: {', '.join(names)}. {runs} real runs take at most {minutes:.0f} min, predictions "
-        f"half as long: {PREDICTED * minutes:.0f} min in all."
+        f"{which}: {', '.join(names)}. {runs} real runs take at most {minutes:.0f} min, "
+        f"predictions half as long: {PREDICTED * minutes:.0f} min in all."
     )
 
 
