@@ -80,7 +80,7 @@ def test_the_doctor_of_two_gpus(cuda, monkeypatch):  # noqa: PLR0915
 
     monkeypatch.setenv(doctor.VISIBLE, "1,0")
     monkeypatch.setattr(devices.subprocess, "run", asked)
-    monkeypatch.setattr(doctor, "LISTENED", 0.01)
+    monkeypatch.setattr(doctor.namespaces, "available", lambda: "")
     monkeypatch.setattr(doctor, "_others", lambda: 0.0)
     monkeypatch.setattr(doctor, "_train", train)
     monkeypatch.setattr(doctor.resource, "getrlimit", lambda which: (512, 512))

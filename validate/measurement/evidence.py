@@ -5,7 +5,6 @@ run's own CPU use above 50 %, errors reach 31 %. Where others used a little of t
 counts with a wider interval: cores or GPUs that a scheduler shares evenly gave it that much less.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -50,7 +49,7 @@ def parts(runs: Sequence[MeasuredRun]) -> dict[str, float]:
     """Return the shares of the workers' time that they launch work, copy results, compute, and wait
     for collectives or messages; "rest": the program's own time, and the framework's.
     """
-    seconds, whole = Counter[str](), 0.0
+    seconds, whole = dict.fromkeys((*PARTS, "rest"), 0.0), 0.0
     for each in (record for run in runs for record in run.records):
         kinds = each.events["kind"]
         if each.account is None or STEP not in kinds:
@@ -63,7 +62,7 @@ def parts(runs: Sequence[MeasuredRun]) -> dict[str, float]:
             before = covered
         whole += each.account.duration
         seconds["rest"] += each.account.duration - before
-    return {part: spent / whole for part, spent in seconds.items()}
+    return {part: spent / whole for part, spent in seconds.items()} if whole else {}
 
 
 def _covered(events: np.ndarray) -> float:

@@ -251,23 +251,17 @@ class TaskProcess:
         Lengths that vary are known as far as the program alone comes in a moment.
         """
         clock, patience = Clock(), self._scenario.validation.timeout / 2
-        echo: Any = Echo(self.workers)
+        echo = Echo(self.workers)
+        group: Any = echo
 
         def enough() -> bool:
             return clock.now() > (LEARNING if echo.asked else patience)
 
         network = RealNetwork(self._scenario, self._task.seed, self.rank)
         alone = Alone(
-            echo,
-            echo,
-            network,
-            self._meter,
-            self.rank,
-            self.workers,
-            clock,
-            self._place.device,
-            inf,
-        )
+            group, group, network, self._meter, self.rank, self.workers, clock,
+            self._place.device, inf,
+        )  # fmt: skip
         node = self._node(
             clock=clock, limits=Limits(self._limits.step, pooled=True, enough=enough),
             network=network, collectives=alone, mailbox=None, spans=Spans(0),
