@@ -336,6 +336,9 @@ def _validate(  # noqa: PLR0913, PLR0917 - the contract's options
     matrix: bool = typer.Option(
         False, "--matrix", help="Check predictions of many algorithms under many conditions."
     ),
+    plan: bool = typer.Option(
+        False, "--plan", help="Only say what --matrix would measure, and how long that takes."
+    ),
     only: str | None = typer.Option(
         None, metavar="NAME,...", help="Run only these conditions of the matrix."
     ),
@@ -359,8 +362,10 @@ def _validate(  # noqa: PLR0913, PLR0917 - the contract's options
     """
     if matrix:
         out = given["out"] or Path("runs/matrix")
-        _matrix(scenario, only, report, device, out, as_json)
+        _matrix(scenario, only, report, device, out, as_json, plan)
         return
+    if plan:
+        raise InputError("validate --plan: of the matrix alone; add --matrix")
     if scenario is None:
         raise InputError("validate: which SCENARIO? or write --matrix")
     from paceline.simulator.reports import terminal
@@ -379,13 +384,23 @@ def _validate(  # noqa: PLR0913, PLR0917 - the contract's options
 
 
 def _matrix(  # noqa: PLR0913, PLR0917 - as the command
-    scenario: str | None, only: str | None, report: Path, device: str, out: Path, as_json: bool
+    scenario: str | None,
+    only: str | None,
+    report: Path,
+    device: str,
+    out: Path,
+    as_json: bool,
+    plan: bool,
 ) -> None:
-    """Run the validation matrix, and print which of its aims were met."""
+    """Run the validation matrix, or say what it would run, and print which of its aims were met."""
     if scenario is not None:
         raise InputError(f"validate --matrix has its own scenarios; leave {scenario} out")
     names = None if only is None else [each.strip() for each in only.split(",")]
     module = _torch("paceline.validate.matrix.matrix")
+    if plan:
+        names, said = module.plan(names, device)
+        _answer(as_json, lambda: {"conditions": names, "sentence": said}, lambda: [said])
+        return
     with _resumable(out), _progress("training", "real runs, left") as progress:
         found = module.matrix(
             out=out, report=report, only=names, device=device, progress=progress, say=_note

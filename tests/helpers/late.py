@@ -30,21 +30,30 @@ from torch.utils._pytree import tree_flatten, tree_map
 from paceline.validate.host import device as devices
 
 RULES = {
-    "order": "PyTorch, CUDA semantics, Streams: a stream's operations run in the order of issue, "
-    "those of different streams in any",
-    "wait": "torch.distributed, Synchronous and asynchronous collective operations: wait() of a "
-    "CUDA collective blocks the current stream, not the host",
-    "communicator": "NCCL user guide, Communicators: every rank must issue the same calls of a "
-    "communicator in the same order; else they hang",
-    "pinned": "torch.Tensor.copy_: with non_blocking the host does not wait for pinned memory",
-    "pageable": "CUDA driver API, API synchronisation behaviour: copies from pageable memory have "
-    "been staged when they return",
-    "memory": "torch.Tensor.record_stream: memory is reused at once by the stream that it was "
-    "allocated on, whatever other streams still do with it",
-    "backward": "CUDA semantics, Stream semantics of backward passes: each operation runs on the "
+    "order": 'PyTorch, CUDA semantics, "CUDA streams": a stream\'s operations run in the order in '
+    "which they are created, those of different streams in any relative order",
+    "wait": 'PyTorch, torch.distributed, "Synchronous and asynchronous collective operations": '
+    "wait() of a CUDA collective blocks the currently active stream, and not the CPU",
+    "completed": "PyTorch's source, ProcessGroupNCCL.cpp, WorkNCCL::isCompleted: the GPU has "
+    "finished (finishedGPUExecutionInternal); its documentation promises less: that it is enqueued",
+    "communicator": 'NCCL user guide, "Collective Operations": called by every rank with the same '
+    "count and datatype, else undefined behaviour, including hangs; in the same order on all GPUs: "
+    "its maintainers in NVIDIA/nccl issue 239, as the guide says so only of several communicators",
+    "pinned": 'torch.Tensor.copy_ and CUDA, "API synchronization behavior": with non_blocking, '
+    "between pinned memory and the device, the host does not wait",
+    "pageable": 'not promised by CUDA for asynchronous copies (the driver "may synchronize with '
+    'the stream and stage the copy"; synchronous ones return once it is staged), but PyTorch '
+    'relies on it: its tutorial "A guide on good usage of non_blocking and pin_memory()" warns of '
+    "changes to the source for pinned memory alone (pytorch/tutorials 3261)",
+    "memory": "torch.Tensor.record_stream: the allocator knows only the stream that a tensor was "
+    "allocated on, and may reuse its memory whatever other streams still do with it",
+    "backward": 'CUDA semantics, "Stream semantics of backward passes": each operation runs on the '
     "stream of its forward operation; here backward() is to be called on that one",
-    "read": "torch.cuda.set_sync_debug_mode: item(), cpu() and nonzero() synchronise the stream",
+    "read": 'CUDA, "API synchronization behavior": a copy to the host without non_blocking returns '
+    "once it is complete; that nonzero() and conditions make one: pytorch/pytorch 62092; item(): "
+    "seen by torch.cuda.set_sync_debug_mode, whose documentation lists no operations",
 }
+"""What is imitated, and where it is said; read there in November 2026."""
 PATIENCE = 5.0  # seconds
 LOOK = 0.01  # seconds between looks at the ranks
 LOCK = threading.Condition(threading.RLock())
@@ -117,10 +126,13 @@ class Event:
 
 
 class Home:
-    """What a process has: streams, and counts of `spins` (reads that nothing had waited for)."""
+    """What a process has: streams, `spins` (reads that nothing had waited for), and what it asked
+    of native groups: while it rehearsed, and then.
+    """
 
     def __init__(self) -> None:
         self.spins: list[str] = []
+        self.rehearsed, self.asked = set[str](), set[str]()
         self.device: devices.Accelerator | None = None
         self.backward: Stream | None = None
 
@@ -414,6 +426,7 @@ class Group:
     def _start(self, what: str, give: torch.Tensor, take: list[torch.Tensor], keep: Any) -> Work:
         with LOCK:
             assert all(each.device.type == "late" for each in tree_flatten(keep)[0])
+            home().asked.add(what)
             part = Collective(self, self.count, what, give, take)
             self.count += 1
             self.stream.wait_event(current().record_event(Event()))

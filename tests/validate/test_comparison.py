@@ -368,6 +368,30 @@ def test_what_others_disturbed_has_a_wider_interval_and_one_sentence(world, edit
     assert beside.sentence.count("Others used") == 1
 
 
+def test_short_steps_are_said_to_consist_of_parts(world, edited):
+    parts = {"launch": 0.1, "copy": 0.05, "compute": 0.5, "collective": 0.3, "rest": 0.05}
+
+    def change(summary):
+        evidence()(summary)
+        for each in summary["evidence"].values():
+            each["parts"] = parts
+
+    def said(real, name):
+        notes = compare(world(), edited(real, change, name)).notes
+        return [each for each in notes if "per step" in each]
+
+    assert not said(world(), "slow")  # whose steps take 100 ms
+    fast = ('network.latency="0 ms"', 'cluster.compute.shift="2 ms"', 'cluster.compute.mean="3 ms"')
+    short = world(*fast)
+    assert any(
+        each.startswith("ssgd: of ") and each.endswith(
+            " per step, 50% computing, 10% launching work, 5% copying results, 30% waiting for "
+            "collectives or messages, 5% the program's own"
+        )
+        for each in said(short, "short")
+    )  # fmt: skip
+
+
 def test_reasons_that_differ_in_percentages_are_one_note(world, edited):
     real = world(*SLOWER)
     said = evidence(

@@ -84,7 +84,7 @@ def test_gpus_that_others_use(monkeypatch):
     assert devices.used_by_others() == 0.47
     first, second = devices.states()
     assert first.startswith("70000 of 81559 MiB free; 1200 of at most 1980 MHz; power limit 700.00")
-    assert first.endswith("persistence enabled; 0 processes compute on it")
+    assert first.endswith("persistence enabled; no processes compute on it")
     assert second.endswith("2 processes compute on it")
 
 

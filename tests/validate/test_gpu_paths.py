@@ -13,10 +13,18 @@ from paceline.simulator.errors import InputError
 from paceline.validate.host import device as devices
 from paceline.validate.host import machine
 from paceline.validate.launch import launch, worker
+from paceline.validate.probe import doctor, terminal
+from paceline.validate.probe.doctor import Finding
 from paceline.validate.torch_objective import determinism
 from tests.helpers.worlds import scenario
 
 GPU = "NVIDIA H100 80GB HBM3"
+SMI = {
+    "gpu=utilization.gpu": "1\n2\n",
+    "compute-apps=gpu_uuid": "GPU-1\n",
+    "gpu=uuid": "GPU-0, 81000, 81559, 345, 1980, 700.00, Enabled\n"
+    "GPU-1, 70000, 81559, 1200, 1980, 700.00, Disabled\n",
+}
 NVRM = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n"
 
 
@@ -56,6 +64,66 @@ def test_the_gpus_and_their_libraries_are_described(cuda):
     }  # fmt: skip
     assert f"2 x {GPU}; driver 550.54.15; NCCL 2.27.5" in machine.describe(found)
     assert devices.in_use() == GPU
+
+
+def test_the_doctor_of_two_gpus(cuda, monkeypatch):  # noqa: PLR0915
+    """The whole report, line by line; what it trains is trained by tests on real GPUs."""
+    seen = []
+
+    def asked(command, **_):
+        (said,) = [said for what, said in SMI.items() if command[1].startswith(f"--query-{what}")]
+        return subprocess.CompletedProcess(command, 0, said)
+
+    def train(workers, device, folder):
+        seen.append((workers, device, os.environ.get(doctor.VISIBLE)))
+        yield Finding("mean", "works; 1 ms per step")
+
+    monkeypatch.setenv(doctor.VISIBLE, "1,0")
+    monkeypatch.setattr(devices.subprocess, "run", asked)
+    monkeypatch.setattr(doctor.namespaces, "available", lambda: "")
+    monkeypatch.setattr(doctor, "_others", lambda: 0.0)
+    monkeypatch.setattr(doctor, "_train", train)
+    monkeypatch.setattr(doctor.resource, "getrlimit", lambda which: (512, 512))
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: SimpleNamespace(total=2**26))
+    steps = []
+    found = doctor.diagnose(device="cuda", progress=lambda *at: steps.append(at))
+    assert seen == [(2, "cuda", "1"), (2, "cuda", "1,0")]
+    assert os.environ[doctor.VISIBLE] == "1,0"
+    assert steps == [(0, 2), (1, 2)]
+    lines = {each.what: (each.found, each.good) for each in found.machine}
+    about, _ = lines.pop("GPUs")
+    assert f"2 x {GPU}; driver 550.54.15; NCCL 2.27.5" in about
+    assert lines["open files"] == ("512; ulimit -n 4096", False)
+    if "shared memory" in lines:
+        hint = "0.0625 GiB; in a container, start it with --shm-size=8g"
+        assert lines["shared memory"] == (hint, False)
+    state = "{} of 81559 MiB free; {} of at most 1980 MHz; power limit 700.00 W; persistence {}; "
+    none, one = "no processes compute on it", "1 process computes on it"
+    assert lines["GPU 0"] == (state.format(81000, 345, "enabled") + none, True)
+    assert lines["GPU 1"] == (state.format(70000, 1200, "disabled") + one, True)
+    assert lines["GPUs used by others"] == ("2% of the time", True)
+    assert lines[doctor.VISIBLE] == ("set", True)
+    settings = {each.what: each.found for each in found.settings}
+    assert settings["--device auto"] == f"cuda: torch sees 2 x {GPU}"
+    assert settings["up to 2 workers"] == "a GPU for each; collectives by NCCL"
+    assert settings["evidence"] == "a run now would count"
+    smoke = ["mean, 2 processes on one GPU", "mean, 2 processes, a GPU each"]
+    assert [each.what for each in found.smoke] == smoke
+    assert len(terminal.diagnosis(found)) == 3
+    assert found.sentence.startswith("Real runs work here. See to what is marked: open files")
+    monkeypatch.setattr(devices, "_ask", lambda what: [])
+    unknown = doctor.diagnose(device="cuda", smoke=False)
+    assert ("GPUs used by others", "unknown", True) in unknown.machine
+    monkeypatch.setattr(devices, "used_by_others", lambda: 0.2)
+    busy = doctor.diagnose(device="cuda", smoke=False)
+    assert ("GPUs used by others", "20% of the time", False) in busy.machine
+    (last,) = (each for each in busy.settings if each.what == "evidence")
+    assert last == ("evidence", "a run now would not count: others use 20%, over 15%", False)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
+    without = {each.what: each for each in doctor.diagnose(device="cuda", smoke=False).settings}
+    assert without["up to 2 workers"].found.endswith("gloo, as this torch has no NCCL")
+    left = {each.what: each.found for each in doctor.diagnose(device="cpu", smoke=False).machine}
+    assert left["GPUs"] == "not used, as you said"
 
 
 def test_names_of_devices(cuda):

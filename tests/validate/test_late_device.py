@@ -19,11 +19,13 @@ if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_pytho
 
 from paceline.simulator.engines.lockstep import run as lockstep
 from paceline.simulator.errors import ProgramError, RunError
+from paceline.simulator.load.load import known_programs
 from paceline.simulator.objectives import build
 from paceline.simulator.programs import Program
 from paceline.validate.host import device as devices
 from paceline.validate.measurement import measure
 from paceline.validate.training import task as tasks
+from paceline.validate.training.events import LAUNCH, STEP
 from paceline.validate.training.task import Job, Place, TrainingTask
 from tests.helpers import late
 from tests.helpers.worlds import scenario
@@ -38,6 +40,14 @@ OBJECTIVE = {"kind": "torch", "model": "mlp", "data": "digits", "batch": 4, "dty
 def _device(monkeypatch):
     monkeypatch.setattr(tasks, "HEADSTART", 0.0)
     monkeypatch.setattr(tasks, "REHEARSALS", 1)
+    monkeypatch.setattr(tasks, "LEARNING", float("inf"))  # up to the last of few steps
+    begin = tasks.TaskProcess._agree_on_start
+
+    def rehearsed(process):
+        late.home().rehearsed, late.home().asked = late.home().asked, set()
+        return begin(process)
+
+    monkeypatch.setattr(tasks.TaskProcess, "_agree_on_start", rehearsed)
     monkeypatch.setenv("PACELINE_STORE", "here")
     with late.device(monkeypatch):
         yield
@@ -72,7 +82,7 @@ def world(cases, every=1):
 
 
 def train(made, algorithm, folder, native):
-    """Do a task with a thread for each node; return it, and what hosts spun for."""
+    """Do a task with a thread for each node; return it, and what each of them did."""
     goal = made.objective.model_copy(update={"device": "late:0"})
     job = Job(made.model_copy(update={"objective": goal}), (), folder, "late", OWN)
     one = TrainingTask(algorithm, SEED, folder)
@@ -80,7 +90,7 @@ def train(made, algorithm, folder, native):
 
     def work(rank):
         tasks.run(one, job, Place(rank, store, torch.device("late:0"), native))
-        return late.home().spins
+        return late.home()
 
     return one, late.ranks(WORKERS + 1, work)
 
@@ -104,7 +114,7 @@ def chosen():
 def ends_as_simulated(case, folder, native=True, every=1):
     """Run a case; raise AssertionError where parameters differ, or a host spins."""
     made = world([case], every)
-    one, spins = train(made, made.algorithm[0], folder, native)
+    one, homes = train(made, made.algorithm[0], folder, native)
     measured = measure.measure(one, made, OWN)
     assert measured.whole
     if case["name"] in OWN:
@@ -116,13 +126,22 @@ def ends_as_simulated(case, folder, native=True, every=1):
     for ours, theirs in zip(expected[-len(finals) :], finals, strict=True):
         error = np.linalg.norm(theirs - ours) / np.linalg.norm(ours)
         assert error <= (HALVES if case.get("codec") == "fp16" else RELATIVE["float64"])
-    clocked = [each for rank in spins for each in rank if "objective.py" not in each]
+    clocked = [each for home in homes for each in home.spins if "objective.py" not in each]
     assert "codec" in case or not clocked, clocked  # codecs look at what they keep
+    return homes, measured.records
 
 
 @pytest.mark.parametrize(("case", "native"), [*chosen()])
 def test_programs_end_with_the_simulated_parameters(case, native, tmp_path):
-    ends_as_simulated(case, tmp_path, native)
+    """And they have rehearsed whatever they ask of a native group, of that size and dtype."""
+    homes, records = ends_as_simulated(case, tmp_path, native)
+    program = known_programs(OWN)[case["name"]]
+    meets = native and program.family in {"blocking", "overlapped"} and not program.bound
+    for home, own in zip(homes[:WORKERS], records, strict=False):
+        steps, launched = (np.sum(own.events["kind"] == kind) for kind in (STEP, LAUNCH))
+        assert steps == launched > 0
+        assert home.asked <= home.rehearsed
+        assert bool(home.asked) == (meets and case["name"] != "adacomm")  # too long a period
 
 
 # Mutants: each takes one synchronisation away
@@ -262,6 +281,20 @@ def wait():
     assert found[0][0] == 1.0 or found[1][0] == 2.0  # the first of them to look
 
 
+def completed():
+    def work(device, rank, group):
+        total = numbers(1.0 + rank)
+        once = total * 1
+        doing = group.allreduce([once])
+        if not rank:
+            while not doing.is_completed():
+                pass
+            assert once.raw.item() == 3.0
+        device.land([doing])
+
+    both(work)
+
+
 def communicator():
     def different(device, rank, group):
         tensors = [numbers(1.0), numbers(1.0, 2.0)]
@@ -393,6 +426,8 @@ def left_of_the_backward_pass(monkeypatch, folder):
             left.append(len(device._branch.queue) - device._branch.done)
             met[device].set()
 
+    sums = [("total", size, "float64") for size in (342, 2092)]  # nothing lands while it learns
+    monkeypatch.setattr(tasks.TaskProcess, "_learn", lambda process, own: sums)
     monkeypatch.setattr(late.Device, "then", then)
     monkeypatch.setattr(late.Device, "land", land)
     ends_as_simulated({"name": "first-mean", "label": "first"}, folder)

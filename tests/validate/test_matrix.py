@@ -12,10 +12,11 @@ pytest.importorskip("torch")
 from paceline import InputError, load
 from paceline.command_line import run
 from paceline.validate.comparison.quantities import PACE, TARGET
+from paceline.validate.host import device as devices
 from paceline.validate.matrix import conditions, statistics
 from paceline.validate.matrix.cells import regret
 from paceline.validate.matrix.conditions import CONDITIONS
-from paceline.validate.matrix.matrix import _cost, _planned, matrix
+from paceline.validate.matrix.matrix import _cost, matrix, plan
 from paceline.validate.matrix.page import write
 from paceline.validate.matrix.results import Matrix
 
@@ -168,11 +169,20 @@ def test_every_kind_of_communication_over_links_of_the_kernel(tmp_path):
                 if abs(cell[PACE]["error"]) > 0.03]  # fmt: skip
 
 
-def test_on_a_gpu_as_much_is_planned_as_fits_into_40_minutes():
-    """Real runs, and half as long to predict; the first conditions, and fewer than all."""
-    names = conditions.chosen(None)
-    planned = _planned(names)
+def test_on_a_gpu_as_much_is_planned_as_fits_into_40_minutes(monkeypatch, capsys):
+    """Real runs, probes, and half as long to predict; the first conditions, and fewer than all."""
+    monkeypatch.setattr(devices, "device_types", lambda: ("cpu", "cuda"))
+    planned, said = plan(device="cuda")
     kept = [each for each in CONDITIONS if each.name in planned]
-    assert 1.5 * _cost(kept, repeats=False)[1] <= 40
+    runs, minutes = _cost(kept, repeats=False)
+    assert f" {runs} real runs take at most {minutes:.0f} min" in said
+    assert said.startswith(
+        f"{len(kept)} of {len(CONDITIONS)} conditions, as many as a GPU does in 40 min"
+    )
+    assert 1.5 * minutes <= 40
     assert [each.name for each in CONDITIONS][: len(planned)] == planned
     assert 6 <= len(planned) < len(CONDITIONS)
+    assert plan(["kernel"], "cuda")[0] == ["kernel"]
+    assert run(["validate", "--matrix", "--plan", "--device", "cuda"]) == 0
+    assert " ".join(capsys.readouterr().out.split()) == said
+    assert run(["validate", "quick", "--plan"]) == 2

@@ -141,7 +141,7 @@ class _Node:
         self.is_real = run.scenario.validation.network != "emulated"
         self.serves = bool((events["kind"] == SERVE).any())
         inside = events[events["kind"] == COLLECT]
-        apart = np.sort(events[events["kind"] != COLLECT], order="start")
+        apart = np.sort(events[events["kind"] < COLLECT], order="start")  # the rest are parts
         lasted = apart["end"] - apart["start"]
         gaps = np.diff(apart["start"], prepend=np.nan)
         gaps[1:] -= lasted[:-1]

@@ -8,6 +8,11 @@ from paceline.validate.comparison.quantities import PACE, TARGET, median
 from paceline.validate.comparison.statistics import ComparisonStatistics
 from paceline.validate.host import machine
 
+SHORT = 0.020  # seconds per step, below which a note says what they consist of
+PARTS = {
+    "compute": "computing", "launch": "launching work", "copy": "copying results",
+    "collective": "waiting for collectives or messages", "rest": "the program's own",
+}  # fmt: skip
 # tables that labels already distinguish, or that only predictions contain
 UNCOMPARED = ("title", "algorithm", "tune", "theory", "overhead", "calibration")
 
@@ -95,13 +100,23 @@ def _ranks(result: ComparisonStatistics) -> list[str]:
 
 def notes(result: ComparisonStatistics) -> list[str]:
     """Return what was left out and why, in sentences."""
-    said = [*_differences(result), *_odd(result)]
+    said = [*_differences(result), *_odd(result), *_short(result)]
     files = [*result.predicted.notes, *result.measured.notes]
     if "gpu" in (about := result.measured.summary.get("machine") or {}):
         files.append(f"{result.basis} on: {machine.describe(about)}")
     if result.basis != "measured":
         files.append(f"{result.measured.path}: a simulation, given as measured (--as-measured)")
     return [*files, *map(result.marked, said)]
+
+
+def _short(result: ComparisonStatistics) -> Iterator[str]:
+    """Say of short steps what they consist of: there, overheads are no small share."""
+    found = result.measured.summary.get("evidence") or {}
+    for label, row in result.of(PACE, counted=False).items():
+        parts = found.get(label, {}).get("parts")
+        if parts and row["measured"] is not None and row["measured"] < SHORT:
+            shares = ", ".join(f"{parts[k]:.0%} {text}" for k, text in PARTS.items())
+            yield f"{label}: of {human(row['measured'])} per step, {shares}"
 
 
 def _odd(result: ComparisonStatistics) -> Iterator[str]:

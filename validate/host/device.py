@@ -79,8 +79,8 @@ class Device:
         """Return a native process group, whose collectives take tensors where they are."""
         raise NotImplementedError
 
-    native = False
-    """Whether it has a library of such collectives."""
+    native, queues = False, False
+    """Whether it has a library of such collectives; whether calls only put work into a queue."""
 
 
 class Accelerator(Device):
@@ -92,7 +92,7 @@ class Accelerator(Device):
         self._copies, self._branch = self._api.Stream(where), self._api.Stream(where)
         self._landing = threading.local()
         self._completion = ThreadPoolExecutor(1, thread_name_prefix="completion")
-        self.native = dist.is_nccl_available()
+        self.native, self.queues = dist.is_nccl_available(), True
 
     def use(self) -> None:
         """Make this the process's device, for float32 and repeatable choices of algorithms."""
@@ -275,9 +275,13 @@ def states() -> list[str]:
     computing = Counter(gpu for (gpu,) in _ask("compute-apps=gpu_uuid"))
     return [
         f"{free} of {total} MiB free; {now} of at most {most} MHz; power limit {power} W; "
-        f"persistence {kept.lower()}; {computing[uuid]} processes compute on it"
+        f"persistence {kept.lower()}; {_processes(computing[uuid])} on it"
         for uuid, free, total, now, most, power, kept in _ask(f"gpu={keys}")
     ]
+
+
+def _processes(count: int) -> str:
+    return "1 process computes" if count == 1 else f"{count or 'no'} processes compute"
 
 
 def find_device(name: str) -> str:

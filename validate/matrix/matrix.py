@@ -38,7 +38,9 @@ CALIBRATION_SEED, INDEPENDENT_SEED = 100, 1000  # distinct from the conditions' 
 SEEDS = 4  # independent seeds that a prediction averages
 EQUAL = 3  # equal runs, and runs with different seeds, to measure noise
 START = 10.0  # seconds to start the processes of a run
-PLANNED = 26.0  # minutes of real runs on a GPU, which with the predictions are under 40
+PREDICTED = 1.5  # times as long as real runs: with their predictions
+PLANNED = 40 / PREDICTED  # minutes of real runs on a GPU
+PROBING = 60.0  # seconds to probe a kind of network
 ROUNDS = 2  # attempts at a condition whose runs other processes have disturbed
 
 Say = Callable[[str], None]
@@ -60,14 +62,11 @@ def matrix(  # noqa: PLR0913 - the options of the command
     runs, `say` each activity. A condition that cannot be run here is reported and left out. Raises
     InputError.
     """
-    names = conditions.chosen(only)
+    names, said = plan(only, device)
     work = _Work(Path(out), find_device(device), progress, say or (lambda _: None))
     found = Matrix(machine.hardware(work.device), store.versions("torch"))
-    if only is None and work.device != "cpu":
-        names = _planned(names)
-    chosen = [each for each in CONDITIONS if each.name in names]
-    work.say(_estimate(chosen, REPEATS in names, Path(out)))
-    for condition in chosen:
+    work.say(f"{said} What {out} has is not measured again. Leave the machine alone meanwhile")
+    for condition in (each for each in CONDITIONS if each.name in names):
         try:
             found.cells += work.cells(condition)
         except (InputError, RunError) as error:  # one that cannot be run does not end the others
@@ -80,21 +79,28 @@ def matrix(  # noqa: PLR0913 - the options of the command
     return found
 
 
-def _planned(names: Sequence[str]) -> list[str]:
-    """Return the first conditions that one GPU, lent by the hour, does in `PLANNED` minutes."""
-    kept: list[Condition] = []
-    for each in CONDITIONS:
-        if each.name in names and _cost([*kept, each], repeats=False)[1] <= PLANNED:
-            kept.append(each)
-    return [each.name for each in kept]
+def plan(only: Sequence[str] | None = None, device: str = "auto") -> tuple[list[str], str]:
+    """Return the conditions that `matrix` measures, and say how many runs that is, and how long.
 
-
-def _estimate(chosen: Sequence[Condition], repeats: bool, out: Path) -> str:
-    """Say how many runs there are, and estimate how long they take."""
-    runs, minutes = _cost(chosen, repeats)
-    return (
-        f"{runs} real runs, at most {minutes:.0f} min, and half as long to predict; what {out} has "
-        "is not measured again. Leave the machine alone meanwhile"
+    On a GPU, lent by the hour, the first ones that take `PLANNED` minutes, unless `only` says
+    which. Raises InputError.
+    """
+    names, which = conditions.chosen(only), "Conditions"
+    if find_device(device) != "cpu" and only is None:
+        kept: list[Condition] = []
+        for each in CONDITIONS:
+            if _cost([*kept, each], repeats=False)[1] <= PLANNED:
+                kept.append(each)
+        names = [each.name for each in kept]
+        which = (
+            f"{len(kept)} of {len(CONDITIONS)} conditions, as many as a GPU does in 40 min (--only "
+            "chooses others)"
+        )
+    chosen = [each for each in CONDITIONS if each.name in names]
+    runs, minutes = _cost(chosen, REPEATS in names)
+    return names, (
+        f"{which}: {', '.join(names)}. {runs} real runs take at most {minutes:.0f} min, "
+        f"predictions half as long: {PREDICTED * minutes:.0f} min in all."
     )
 
 
@@ -106,7 +112,8 @@ def _cost(chosen: Sequence[Condition], repeats: bool) -> tuple[int, float]:
     runs += 2 * EQUAL * len(conditions.ALGORITHMS["repeated"]) * repeats
     longest = Condition("", ()).scenario().run.duration or 0.0
     starts = len(chosen) + len(groups) + (EQUAL + 1) * repeats
-    return runs, (runs * longest + starts * START) / 60
+    probes = len({network == "emulated" for _, network in groups})
+    return runs, (runs * longest + starts * START + probes * PROBING) / 60
 
 
 @dataclass

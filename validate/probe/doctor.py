@@ -78,7 +78,7 @@ class Diagnosis:
             return f"Real runs do not work here yet: {', '.join(failed)} failed."
         wrong = [each.what for each in (*self.machine, *self.settings) if not each.good]
         start = "Real runs work here." if self.smoke else "Nothing was run."
-        return f"{start} Look at what is marked: {', '.join(wrong)}." if wrong else start
+        return f"{start} See to what is marked: {', '.join(wrong)}." if wrong else start
 
 
 def diagnose(
@@ -122,7 +122,8 @@ def _here(device: str, found: dict[str, Any], others: float) -> Iterator[Finding
         hint = "" if least else "; in a container, start it with --shm-size=8g"
         yield Finding("shared memory", f"{_size(shared)}{hint}", least)
     if device == "cpu":
-        yield Finding("GPUs", "torch sees none" if "cuda" not in devices.device_types() else "left")
+        unused = "cuda" in devices.device_types()
+        yield Finding("GPUs", "not used, as you said" if unused else "torch sees none")
         return
     yield Finding("GPUs", machine.describe({k: found[k] for k in found.keys() - {"processor"}}))
     yield from (Finding(f"GPU {k}", said) for k, said in enumerate(devices.states()))
@@ -149,14 +150,15 @@ def _settings(device: str, found: dict[str, Any], others: float) -> Iterator[Fin
     room = evidence.OWN * cores
     yield Finding(
         'compute = "stretched"',
-        f"a step lasts at least {human(evidence.SHORTEST)}, and with 8 workers {8 / room:.3g} "
-        f"times a gradient's CPU time: together they may use {evidence.OWN:.0%} of the cores",
+        f"steps last at least {human(evidence.SHORTEST)} and, with 8 workers, {8 / room:.3g} times "
+        f"a gradient's CPU time: all together may use {evidence.OWN:.0%} of the cores",
     )
-    yield Finding('compute = "real"', f"as fast as they are; more than {cores} share the cores")
+    beyond = f"more than {cores} workers share the cores"
+    yield Finding('compute = "real"', f"works: steps take the time they take; {beyond}")
     yield Finding('network = "emulated"', "works: delays are added to collectives and messages")
     missing = namespaces.available()
     yield Finding('network = "kernel"', f"refused: {missing}" if missing else "works", not missing)
-    between = "this machine's own; under a launcher, whatever is between the machines"
+    between = "works: nothing is added to this machine's own delays, or those between machines"
     yield Finding('network = "real"', between)
     limit = evidence.DISTURBED
     if others <= evidence.FOREIGN:
@@ -164,7 +166,7 @@ def _settings(device: str, found: dict[str, Any], others: float) -> Iterator[Fin
     elif others <= limit:
         said, good = f"a run now would count with intervals {others:.0%} wider", True
     else:
-        said, good = f"a run now would not count: others use over {limit:.0%} of the time", False
+        said, good = f"a run now would not count: others use {others:.0%}, over {limit:.0%}", False
     yield Finding("evidence", said, good)
 
 

@@ -15,11 +15,16 @@ import numpy as np
 
 from paceline.simulator.inputs import csv_cells, untrusted
 
-STEP, ISSUE, WAIT, AGREE, SEND, TAKE, SERVE, COLLECT = range(8)
-KINDS = ("step", "issue", "wait", "agree", "send", "take", "serve", "collect")
+STEP, ISSUE, WAIT, AGREE, SEND, TAKE, SERVE, COLLECT, LAUNCH = range(9)
+KINDS = ("step", "issue", "wait", "agree", "send", "take", "serve", "collect", "launch")
 """Computing a gradient; starting a collective; waiting for one; asking whether one is finished;
 sending a message; waiting for one; the server's work; within a wait, collecting a result that has
-arrived."""
+arrived; within a gradient on a GPU, until all its work is in the GPU's queue."""
+PARTS = {
+    "launch": (ISSUE, LAUNCH, SEND), "copy": (COLLECT,), "compute": (STEP,),
+    "collective": (WAIT, AGREE, TAKE),
+}  # fmt: skip
+"""What each part of a step consists of; of events under way at once the first part counts."""
 
 EVENT = np.dtype(
     [

@@ -189,6 +189,11 @@ class RealNode(SeededNode):
     ) -> None:
         self.events.append((self.rank, kind, self.step, start, end, joined, due, size))
 
+    def _launched(self, begins: float) -> None:
+        """Record, on a GPU, that all work of the step that began then is in its queue."""
+        if self._device.queues:
+            self._note(events.LAUNCH, begins, self.now, nan, nan)
+
     def _coast(self, now: float) -> None:
         """Go on without computing, past the end, to a collective that others may wait in."""
         self._coasting = True
@@ -220,6 +225,7 @@ class RealNode(SeededNode):
         if self._coasting or self.resting:
             return 0.0, torch.zeros_like(x)
         loss, gradient = self._learner.tensors(x)
+        self._launched(begins)
         self._learned(self)
         value = float(devices.host(loss))  # which comes after the gradient
         self._clock.sleep_until(begins + duration)
@@ -260,6 +266,7 @@ class RealNode(SeededNode):
             try:
                 with self._device.branch(ready):
                     learner.backward(x, sizes, freed)
+                    self._launched(begins)
                     self._learned(self)
                 for wait in filter(None, waits):
                     wait.result()

@@ -1,9 +1,10 @@
 """One process's part of a real run: one algorithm with one seed."""
 
+import json
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from math import inf, nan
 from pathlib import Path
@@ -30,14 +31,14 @@ from paceline.validate.training.messages import SKELETON, START, Mailbox
 from paceline.validate.training.node import Limits, RealNode
 from paceline.validate.training.packing import TensorMeter
 from paceline.validate.training.records import Account, Recorder
+from paceline.validate.training.rehearsal import Alone, Asked, Echo, OneGradient
 from paceline.validate.training.selection import Selection
 from paceline.validate.training.transport import DeviceGroup
 
 HEADSTART = 0.05  # seconds from agreeing on the start to the start
 COUNTING = 0.02  # seconds between updates of the workers' common step count
-REHEARSALS = 3  # collectives of each kind in the warm-up
-GATHERED = 2**14  # parameters that these gather by gloo, at most
-LADDER = 4  # ratio of sizes that are rehearsed
+REHEARSALS = 3  # of each collective in the warm-up
+LEARNING = 0.5  # seconds, if need be more, for what the run will communicate
 VECTORS = 2  # in the longest message
 
 
@@ -123,26 +124,28 @@ class TaskProcess:
         self._collectives = self._collect(self._group) if self._group else None
         self._mailbox = self._open_mailbox() if program.server or program.gossips else None
         self._spans = Spans(scenario.run.timeline_spans)
-        self.node = RealNode(
-            rank=self.rank,
-            scenario=scenario,
-            seed=task.seed,
-            start=self._start,
-            clock=self._clock,
-            limits=self._limits,
-            meter=self._meter,
-            network=self._network,
-            collectives=self._collectives,
-            mailbox=self._mailbox,
-            learner=own,
-            spans=self._spans,
+        self.node = self._node(
+            clock=self._clock, limits=self._limits, network=self._network,
+            collectives=self._collectives, mailbox=self._mailbox, learner=own, spans=self._spans,
             see=self._see if watched else self._count,
             learned=self._see_buffers if buffered else lambda node: None,
-        )
-        compare([self.node], scenario, goal, task.algorithm.parameters)
+        )  # fmt: skip
         if own is not None and scenario.validation.compute == "stretched":
             clocks: list[Any] = [self.node] * self.workers
             self.node.stretch(speed.compute_times(scenario, task.seed, clocks)[self.rank])
+
+    def _node(self, **parts: Any) -> RealNode:
+        node = RealNode(
+            rank=self.rank, scenario=self._scenario, seed=self._task.seed, start=self._start,
+            meter=self._meter, **parts,
+        )  # fmt: skip
+        compare([node], self._scenario, self._goal, self._task.algorithm.parameters)
+        return node
+
+    def _begin(self, node: RealNode) -> Coroutine[Any, Any, None]:
+        function = self._program.server if self.rank == self.workers else self._program.worker
+        assert function is not None
+        return self._program.start(function, node, self._task.algorithm.parameters)
 
     def _team(self) -> DeviceGroup:
         """The workers' process group."""
@@ -200,10 +203,7 @@ class TaskProcess:
 
     def run(self) -> None:
         """Rehearse, begin with the other nodes, run the program to its end, write the records."""
-        program, store = self._program, self._place.store
-        function = program.server if self.rank == self.workers else program.worker
-        assert function is not None
-        coroutine = program.start(function, self.node, self._task.algorithm.parameters)
+        store, coroutine = self._place.store, self._begin(self.node)
         self._rehearse()
         self._clock.begin(self._agree_on_start())
         self._clock.sleep_until(0.0)
@@ -233,31 +233,48 @@ class TaskProcess:
         self._recorder.close(account)
 
     def _rehearse(self) -> None:
-        """Run uncounted gradients and collectives, as the first ones are slow."""
+        """Run uncounted gradients, and each collective of the run, as the first ones are slow."""
         if self._group is None:
             return
-        own = learner.learner(self._goal, self.rank)  # the run repeats these mini-batches
+        own, store = learner.learner(self._goal, self.rank), self._place.store
         for _ in range(self._scenario.validation.warm_up):
-            own.tensors(self._start)
-        for size, dtype in self._sizes_and_dtypes():
-            some = torch.zeros(size, dtype=dtype, device=self._place.device)
-            copied, read = some.clone, some.view(torch.uint8).clone
+            own.tensors(self._start)  # the run repeats these mini-batches
+        if not self._limits.meets:
+            return  # it sends messages alone, if anything
+        if self.rank == 0:
+            store.set("collectives", json.dumps([*self._learn(own)]))
+        for kind, size, dtype in json.loads(store.get("collectives")):
+            some = torch.zeros(size, dtype=getattr(torch, dtype), device=self._place.device)
             for _ in range(REHEARSALS):
-                self._group.total(copied).wait()
-                if size <= GATHERED or self._place.native:
-                    self._group.gather(read).wait()
+                getattr(self._group, kind)(some.clone).wait()
 
-    def _sizes_and_dtypes(self) -> list[tuple[int, torch.dtype]]:
-        """Return what to rehearse: with NCCL, which prepares each kind of collective on first use.
+    def _learn(self, own: learner.Learner) -> Asked:
+        """Return what the run will communicate: NCCL prepares each size and dtype on first use.
 
-        Its choices depend on dtype and size, here those of payloads from a number to the model.
+        Lengths that vary are known as far as the program alone comes in a moment.
         """
-        length, own = self._start.numel(), self._start.dtype
-        if not self._place.native:
-            return [(size, own) for size in sorted({length, min(length, GATHERED)})]
-        ladder = {min(length, LADDER**k) for k in range(length.bit_length())}
-        dtypes = {own, torch.float16, torch.float64}
-        return [(size, dtype) for size in sorted(ladder) for dtype in sorted(dtypes, key=str)]
+        clock, patience = Clock(), self._scenario.validation.timeout / 2
+        echo = Echo(self.workers)
+        group: Any = echo
+
+        def enough() -> bool:
+            return clock.now() > (LEARNING if echo.asked else patience)
+
+        network = RealNetwork(self._scenario, self._task.seed, self.rank)
+        alone = Alone(
+            group, group, network, self._meter, self.rank, self.workers, clock,
+            self._place.device, inf,
+        )  # fmt: skip
+        node = self._node(
+            clock=clock, limits=Limits(self._limits.step, pooled=True, enough=enough),
+            network=network, collectives=alone, mailbox=None, spans=Spans(0),
+            learner=OneGradient(own.tensors(self._start)),
+            see=lambda node, x: None, learned=lambda node: None,
+        )  # fmt: skip
+        with suppress(Exception):  # the run fails, too, and has records to show for it
+            node.execute(self._begin(node))
+        node.end()
+        return echo.asked
 
     def _agree_on_start(self) -> float:
         """Return when all begin, by this process's monotonic clock."""
