@@ -305,6 +305,7 @@ def worker_time(run: Run) -> dict[str, float]:
         "checkpoints": saved,
         "crashes": spent.get("down", 0.0) - saved,
         "absence": spent.get("absent", 0.0),
+        "unselected": spent.get("unselected", 0.0),
     }
 
 
