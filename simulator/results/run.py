@@ -157,9 +157,10 @@ class Run:
     - "averagings": those with neighbours between reading the parameters of a gradient and applying
       it.
 
-    It is empty where nothing was counted. `rounds`: means that sampled clients, or updates for which
-    a server filled its buffer; each took `round_seconds`. `inbox_bytes`: the most bytes of messages that waited at
-    the server at once. `handed_over`: the reason why another engine than the one asked for ran it.
+    It is empty where nothing was counted. `rounds`: means that sampled clients, or updates for
+    which a server filled its buffer, each of `round_seconds`. `inbox_bytes`: the most bytes of
+    messages that waited at the server at once. `handed_over`: the reason why another engine than
+    the one asked for ran it.
     `failures`, where nodes can crash: `crashes` (number), `recovery_seconds` (mean time until a
     crashed worker, or all, were where they had been), `lost_seconds` and `down_seconds` (of all
     workers), `goodput` (share of the workers' time that is neither lost nor down; that of the time

@@ -141,6 +141,13 @@ class Recovery(Section):
         """The workers that each mean leaves out."""
         return self.backup or int(self.policy == "backup")
 
+    def kept(self, workers: int) -> int:
+        """Return how many of the workers a mean waits for; the others may be left out."""
+        if self.policy == "quorum":
+            quorum = self.quorum
+            return quorum if isinstance(quorum, int) else max(1, ceil(quorum * workers - 1e-9))
+        return max(1, workers - self.backups)
+
     @property
     def restarting(self) -> float:
         """Seconds that a repaired node takes to take part again."""

@@ -29,9 +29,9 @@ def spent(run: Simulation) -> dict[str, list[float]]:
         there = [kind for kind, reason in why.items() if reason is not None]
         if there:
             found |= {kind: [0.0] * run.workers for kind in there}
-            _, *kinds = np.array([each.kinds() for each in outages]).T
-            found["down"] = (np.array(found["down"]) - np.sum(kinds, axis=0)).tolist()
-            for kind, seconds in zip(OUT[1:], kinds, strict=True):
+            found["down"] = [repairs] * run.workers
+            kinds = np.array([each.kinds() for each in outages]).T
+            for kind, seconds in zip(OUT, kinds, strict=True):
                 if kind in found:
                     found[kind] = (np.array(found[kind]) + seconds).tolist()
     return found
@@ -40,7 +40,9 @@ def spent(run: Simulation) -> dict[str, list[float]]:
 def rounds(run: Simulation) -> dict[str, Any]:
     """Return how many rounds have selected clients, and the mean seconds of one, as in `Run`."""
     starts = run.recovery.sampled.starts if run.recovery.sampled is not None else []
-    ends = [end for end in map(run.availability.wall_clock, starts[1:]) if end <= run.ended * ROUNDING]
+    ends = [
+        end for end in map(run.availability.wall_clock, starts[1:]) if end <= run.ended * ROUNDING
+    ]
     return {"rounds": len(ends), "round_seconds": ends[-1] / len(ends)} if ends else {}
 
 
