@@ -5,7 +5,6 @@ from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from math import nan
 from typing import Any
 
 import numpy as np
@@ -195,7 +194,7 @@ class Run:
     notes: list[str] = field(default_factory=list)
     updates: int = 0
     rounds: int = 0
-    round_seconds: float = nan
+    round_seconds: float = 0.0
     staleness: dict[int, int] = field(default_factory=dict)
     staleness_unit: str = ""
     inbox_bytes: float = 0.0

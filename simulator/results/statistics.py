@@ -263,7 +263,8 @@ def summarise(
     """
     curve, per_step = aligned(runs), list(map(seconds_per_step, runs))
     per_update = [ratio(run.duration, run.updates) for run in runs]
-    rounds, per_round = _mean([run.rounds for run in runs]), [run.round_seconds for run in runs]
+    rounds = _mean([run.rounds for run in runs])
+    per_round = [run.round_seconds or math.nan for run in runs]
     inbox = max(run.inbox_bytes for run in runs)
     pooled = np.concatenate([seconds / steps for seconds, steps in map(pace, runs)])
     links = dict.fromkeys(link for run in runs for link in run.links)

@@ -1,6 +1,7 @@
 """The tables of a scenario about its workers: speed, place, and crashes."""
 
 import re
+from bisect import bisect
 from math import ceil, inf
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -93,7 +94,20 @@ class Checkpoint(Section):
     )
 
 
-Quorum = Annotated[int, Strict(), Field(ge=1)] | Annotated[float, Strict(), Field(gt=0, le=1)]
+def _quorum(value: Any) -> Any:
+    whole = type(value) is int and value >= 1
+    if not whole and not (type(value) is float and 0 < value <= 1):
+        raise ValueError(
+            "neither a number of workers nor a share of all; write a whole number such as 3, or a "
+            "share above 0 and up to 1, such as 0.75"
+        )
+    return value
+
+
+Quorum = Annotated[
+    Annotated[int, Strict(), Field(ge=1)] | Annotated[float, Strict(), Field(gt=0, le=1)],
+    BeforeValidator(_quorum),
+]
 
 
 class Recovery(Section):
@@ -176,9 +190,23 @@ def _until(text: str) -> float:
     return csv_columns.seconds(text) if text else inf
 
 
-def _in_order(row: list[float]) -> None:
-    if row[1] >= row[2]:
-        raise ValueError("the end is not after the start; write a later one, or leave it out")
+class _Stays(dict[int, list[tuple[float, float, int]]]):
+    """Start, end and line of each time that a worker is there, in order, by rank."""
+
+    def add(self, row: list[float], line: int) -> None:
+        """Add a row of a trace; raise ValueError where it cannot be. It may touch another."""
+        rank, since, until = row
+        if since >= until:
+            raise ValueError("the end is not after the start; write a later one, or leave it out")
+        known = self.setdefault(int(rank), [])
+        place = bisect(known, (since, until, line))
+        for start, end, other in known[max(0, place - 1) : place + 1]:
+            if start < until and since < end:
+                raise ValueError(
+                    f"worker {rank:.0f} is there already for some of this time, by line {other}; "
+                    "merge the two rows, or let one end before the other starts"
+                )
+        known.insert(place, (since, until, line))
 
 
 class Membership(Section):
@@ -231,17 +259,16 @@ class Membership(Section):
         self._windows = tuple(sorted(self._windows))
         if self.file is not None:
             path = Path((info.context or {}).get("folder", "."), self.file)
-            rows = csv_columns.rows(
+            stays = _Stays()
+            for _ in csv_columns.rows(
                 path,
                 (_rank, csv_columns.seconds, _until),
                 "a worker, and the start and end of a time that it is there",
                 names=("worker", "start", "end"),
-                check=_in_order,
-            )
-            for rank, since, until in rows:
-                self._trace.setdefault(int(rank), []).append((since, until))
-            for spans in self._trace.values():
-                spans.sort()
+                check=stays.add,
+            ):
+                pass
+            self._trace = {rank: [row[:2] for row in rows] for rank, rows in stays.items()}
         return self
 
 

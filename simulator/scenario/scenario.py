@@ -4,7 +4,7 @@ Shapes and single values are checked here; `load.checks` refuses settings that c
 other, and `load.load` reads files.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from functools import cache
 from math import inf
@@ -188,68 +188,49 @@ def _unsampled(program: Program, cluster: Cluster | None) -> tuple[str, ...]:
     return (f"cluster.sampling has no effect on {program.name}, as {why}: all take part",)
 
 
-def _recovering(
-    algorithms: Sequence[Algorithm], tables: Mapping[str, Any]
-) -> tuple[Algorithm, ...]:
-    """Complete the algorithms' own recoveries by [recovery]; note settings without effect.
-
-    A key of [recovery] has none if it has none on any of them.
-    """
-    general, cluster = tables.get("recovery") or Recovery(), tables.get("cluster")
-    if cluster is None:
-        return tuple(algorithms)
-    idle, found = [], []
-    for each in algorithms:
-        own = each.recovery or Recovery()
-        mine = _over(general, own)
-        said = mine.policy if mine.policy not in each.recovers else "backup" * (mine.backup > 0)
-        update: dict[str, Any] = {} if each.recovery is None else {"recovery": mine}
-        why = _idle(mine, each, cluster, tables.get("server") if each.served else None)
-        keys = {"policy": f'recovery "{said or mine.policy}"'}
-        if said and said not in each.recovers:
-            costs = {"reload": mine.reload, "warmup": mine.warmup}
-            update["recovery"] = Recovery().model_copy(update=costs)
-            why |= {"policy": f"{each.name} has no means over all workers"}
-        else:
-            keys |= {key: f"recovery.{key}" for key in own.model_fields_set - {"policy"}}
-        idle.append(why)
-        found.append(each.model_copy(update=update | {"notes": (*each.notes, *_moot(keys, why))}))
-    keys = {key: f"recovery.{key}" for key in general.model_fields_set - {"policy"}}
-    shared = {key: idle[0][key] for key in keys if idle and all(key in why for why in idle)}
-    notes = _moot(keys, shared)
-    return tuple(each.model_copy(update={"notes": (*each.notes, *notes)}) for each in found)
-
-
-def _idle(mine: Recovery, algorithm: Algorithm, cluster: Cluster, server: Any) -> dict[str, str]:
-    """Return the keys of a recovery that can have no effect on an algorithm, and why."""
-    crashes, leaves = cluster.fails(server), cluster.elastic
-    calm = "nothing ever crashes" if leaves else "nothing ever crashes or leaves"
-    others = f'the policy is "{mine.policy}"'
-    found = {} if crashes or leaves else dict.fromkeys(("timeout", "reload", "warmup"), calm)
-    if mine.policy in ("shrink", "restart") and not crashes:
-        found["policy"] = "nothing ever crashes"
-    if mine.policy == "wait" and not leaves:
-        found.setdefault("timeout", others)
-    if mine.policy != "restart" or not crashes:
-        found["checkpoint"] = others if mine.policy != "restart" else calm
-    if mine.policy != "quorum":
-        found |= dict.fromkeys(("quorum", "grace"), others)
-    elif mine.kept(cluster.workers) == cluster.workers:
-        found["grace"] = "the quorum is of all workers"
-        if not (crashes or leaves):
-            found["policy"] = f"it is of all workers, and {calm}"
-    return found
-
-
-def _moot(keys: Mapping[str, str], why: Mapping[str, str]) -> list[str]:
-    """Note, by reason, which of some settings have no effect."""
+def _recovering(algorithm: Algorithm, tables: Mapping[str, Any]) -> Algorithm:
+    """Complete an algorithm's own recovery by [recovery]; note settings without effect."""
+    own, mine = algorithm.recovery, tables.get("recovery") or Recovery()
+    if own is not None:
+        mine = _over(mine, own)
+    said = mine.policy if mine.policy not in algorithm.recovers else "backup" * (mine.backup > 0)
+    update: dict[str, Any] = {} if own is None else {"recovery": mine}
+    if said and said not in algorithm.recovers:
+        costs = {"reload": mine.reload, "warmup": mine.warmup}
+        update["recovery"] = Recovery().model_copy(update=costs)
+        idle = {"policy": f"{algorithm.name} has no means over all workers"}
+    else:
+        idle = _idle(mine, tables, served=algorithm.served)
     reasons: dict[str, list[str]] = {}
-    for key in sorted(keys.keys() & why.keys()):
-        reasons.setdefault(why[key], []).append(keys[key])
-    return [
-        f"{' and '.join(names)} {'has' if len(names) == 1 else 'have'} no effect, as {reason}"
-        for reason, names in reasons.items()
+    for key in [key for key in idle if key == "policy" or key in mine.model_fields_set]:
+        name = f'recovery "{said or mine.policy}"' if key == "policy" else f"recovery.{key}"
+        reasons.setdefault(idle[key], []).append(name)
+    notes = [
+        f"{' and '.join(names)} {'have' if names[1:] else 'has'} no effect, as {why}"
+        for why, names in reasons.items()
     ]
+    return algorithm.model_copy(update=update | {"notes": (*algorithm.notes, *notes)})
+
+
+def _idle(mine: Recovery, tables: Mapping[str, Any], *, served: bool) -> dict[str, str]:
+    """Return the keys of a recovery that can have no effect, each with the reason."""
+    if (cluster := tables.get("cluster")) is None:
+        return {}
+    crashes, calm = cluster.fails(served and tables.get("server")), "nothing ever crashes"
+    sure, other = not (crashes or cluster.elastic), f'the policy is "{mine.policy}"'
+    everyone = mine.policy == "quorum" and mine.kept(cluster.workers) == cluster.workers
+    moot = {
+        "policy": (mine.policy in ("shrink", "restart") and not crashes, calm),
+        "quorum": (mine.policy != "quorum", other),
+        "grace": (mine.policy != "quorum", other),
+        "checkpoint": (mine.policy != "restart", other),
+        "timeout": (mine.policy == "wait" and not cluster.elastic, other),
+    }
+    idle = {key: why for key, (so, why) in moot.items() if so}
+    idle |= {"quorum": "it is of all workers"} if everyone and sure else {}
+    idle |= {"grace": "the quorum is of all workers"} if everyone else {}
+    restarting = ("checkpoint", "timeout", "reload", "warmup")
+    return idle | (dict.fromkeys(restarting, calm) if sure else {})
 
 
 class BackgroundJob(Section):
@@ -323,7 +304,7 @@ class Scenario(Section):
         cls, algorithms: tuple[Algorithm, ...], info: ValidationInfo
     ) -> tuple[Algorithm, ...]:
         """Add what other tables say: recovery, and the size of averages that an hpsgd sets."""
-        algorithms = _recovering(algorithms, info.data)
+        algorithms = tuple(_recovering(each, info.data) for each in algorithms)
         key = "local_sgd_sync_multiplier"
         stated = [each.parameters[key] for each in algorithms if key in each.table]
         if not stated:

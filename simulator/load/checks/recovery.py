@@ -98,8 +98,8 @@ def _membership(scenario: Scenario) -> Iterator[Problem]:
     if cluster.elastic and any(restarts):
         yield Problem(
             ("cluster", "membership"),
-            'not with policy = "restart", by which all repeat the work since a checkpoint, with the '
-            'same workers; write failures = { between = "6 h", repair = "20 min" } in its place, '
+            'not with policy = "restart", by which the same workers repeat all since a checkpoint; '
+            'write failures = { between = "6 h", repair = "20 min" } in its place, '
             'or recovery.policy = "shrink"',
         )
 
