@@ -50,8 +50,8 @@ def rows(
 
     `readers`: one per column, or a single one for any number of columns, the same in every line. A
     first line of plain words (the columns' names) must be `names` where those are given; it, blank
-    lines and # comments are skipped. `check`: raises ValueError for a row, given its line, that cannot be. Raises
-    ValueError, which names file, line and column, for anything else.
+    lines and # comments are skipped. `check`: raises ValueError for a row that cannot be, given
+    its line. Raises ValueError, which names file, line and column, for anything else.
     """
     width = 0 if callable(readers) else len(readers)
     empty = True

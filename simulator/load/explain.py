@@ -25,11 +25,10 @@ def explain(
         kind, value = fault["type"], messages.get(table, path)
         parent = describe(schema, path[:-1], table)
         if kind == "union_tag_not_found":
-            known = [place.get("properties", {}) for place in parent]
-            wrong = [
-                key for key in messages.get(table, path[:-1]) if not any(key in p for p in known)
-            ]
-            if wrong:  # a misspelt key, by which pydantic would have told the members apart
+            known = {key for place in parent for key in place.get("properties", {})}
+            if wrong := [
+                key for key in messages.get(table, path[:-1]) if key not in known
+            ]:  # a misspelt key, by which pydantic would have told the members apart
                 kind, path = messages.UNKNOWN[0], (*path[:-1], wrong[0])
         if kind in messages.UNKNOWN:
             what = unknown(path, parent, schema)

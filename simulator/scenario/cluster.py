@@ -1,7 +1,7 @@
 """The tables of a scenario about its workers: speed, place, and crashes."""
 
 import re
-from bisect import bisect
+from itertools import pairwise
 from math import ceil, inf
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -11,7 +11,6 @@ from pydantic import (
     Discriminator,
     Field,
     PrivateAttr,
-    Strict,
     Tag,
     ValidationInfo,
     model_validator,
@@ -95,18 +94,14 @@ class Checkpoint(Section):
 
 
 def _quorum(value: Any) -> Any:
-    whole = type(value) is int and value >= 1
-    if not whole and not (type(value) is float and 0 < value <= 1):
-        raise ValueError(
-            "neither a number of workers nor a share of all; write a whole number such as 3, or a "
-            "share above 0 and up to 1, such as 0.75"
-        )
-    return value
+    if (type(value) is int and value >= 1) or (type(value) is float and 0 < value <= 1):
+        return value
+    either = "a number of workers, such as 3, or a share of all, such as 0.75 (1.0 at most)"
+    raise ValueError(f"not a quorum; write {either}")
 
 
 Quorum = Annotated[
-    Annotated[int, Strict(), Field(ge=1)] | Annotated[float, Strict(), Field(gt=0, le=1)],
-    BeforeValidator(_quorum),
+    Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, le=1)], BeforeValidator(_quorum)
 ]
 
 
@@ -190,23 +185,10 @@ def _until(text: str) -> float:
     return csv_columns.seconds(text) if text else inf
 
 
-class _Stays(dict[int, list[tuple[float, float, int]]]):
-    """Start, end and line of each time that a worker is there, in order, by rank."""
-
-    def add(self, row: list[float], line: int) -> None:
-        """Add a row of a trace; raise ValueError where it cannot be. It may touch another."""
-        rank, since, until = row
-        if since >= until:
-            raise ValueError("the end is not after the start; write a later one, or leave it out")
-        known = self.setdefault(int(rank), [])
-        place = bisect(known, (since, until, line))
-        for start, end, other in known[max(0, place - 1) : place + 1]:
-            if start < until and since < end:
-                raise ValueError(
-                    f"worker {rank:.0f} is there already for some of this time, by line {other}; "
-                    "merge the two rows, or let one end before the other starts"
-                )
-        known.insert(place, (since, until, line))
+def _in_order(row: list[float], line: int) -> None:
+    if row[1] >= row[2]:
+        raise ValueError("the end is not after the start; write a later one, or leave it out")
+    row.append(line)
 
 
 class Membership(Section):
@@ -259,16 +241,21 @@ class Membership(Section):
         self._windows = tuple(sorted(self._windows))
         if self.file is not None:
             path = Path((info.context or {}).get("folder", "."), self.file)
-            stays = _Stays()
-            for _ in csv_columns.rows(
+            rows = csv_columns.rows(
                 path,
                 (_rank, csv_columns.seconds, _until),
                 "a worker, and the start and end of a time that it is there",
                 names=("worker", "start", "end"),
-                check=stays.add,
-            ):
-                pass
-            self._trace = {rank: [row[:2] for row in rows] for rank, rows in stays.items()}
+                check=_in_order,
+            )
+            for (rank, since, until, line), after in pairwise([*sorted(rows), (-1.0,) * 4]):
+                self._trace.setdefault(int(rank), []).append((since, until))
+                if rank == after[0] and after[1] < until:
+                    first, second = sorted((line, after[3]))
+                    raise ValueError(
+                        f"{path}, lines {first:.0f} and {second:.0f}: worker {rank:.0f} is there "
+                        "twice at once; merge the two, or let one end before the other starts"
+                    )
         return self
 
 
