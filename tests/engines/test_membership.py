@@ -216,7 +216,7 @@ def test_algorithms_recover_by_their_own_policies() -> None:
 
 
 CRASH = {"crash": [{"worker": 1, "at": "2 s", "lasts": "1 s"}]}
-LEAVING = {"membership": {"present": "9 s", "absent": "1 s"}}
+LEAVING = {"membership": {"present": {"dist": "exponential", "mean": "6 s"}, "absent": "1 s"}}
 CALM, NEVER = {}, "as nothing ever crashes"
 
 

@@ -21,7 +21,7 @@ HEAVY = {"dist": "pareto", "minimum": "1 s", "alpha": 2}
 LIGHT = {"dist": "pareto", "minimum": "1 s", "alpha": 2.1}
 
 
-@given(st.lists(st.floats(0, 1), min_size=2, max_size=8), st.floats(0, 1), st.floats(0, 1))
+@given(st.lists(st.floats(1e-6, 1), min_size=2, max_size=8), st.floats(0, 1), st.floats(0, 1))
 def test_an_interval_within_bounds_holds_its_value(values, low, high):
     found = intervals.estimate(values).within(low, high)
     if found.interval is not None:
