@@ -114,7 +114,7 @@ def of_failures(row: Mapping[str, Any]) -> str:
         said += f"; {human(lost['recovery_seconds'])} to recover"
     if lost.get("server_down_seconds"):
         said += f"; the server down for {human(lost['server_down_seconds'])}"
-    if lost["dropped"]:
+    if lost["dropped"] and "unselected" not in shares:
         said += f"; {few(lost['dropped'], 'contribution', 'contributions')} left out"
     return said + "."
 
