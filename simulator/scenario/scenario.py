@@ -206,8 +206,9 @@ def _recovering(algorithm: Algorithm, tables: Mapping[str, Any]) -> Algorithm:
         name = f'recovery "{said or mine.policy}"' if key == "policy" else f"recovery.{key}"
         reasons.setdefault(idle[key], []).append(name)
     notes = [
-        f"{' and '.join(names)} {'have' if names[1:] else 'has'} no effect, as {why}"
-        for why, names in reasons.items()
+        f"{' and '.join(filter(None, (', '.join(first), last)))} "
+        f"{'have' if first else 'has'} no effect, as {why}"
+        for why, (*first, last) in reasons.items()
     ]
     return algorithm.model_copy(update=update | {"notes": (*algorithm.notes, *notes)})
 

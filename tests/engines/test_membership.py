@@ -227,12 +227,12 @@ CALM, NEVER = {}, "as nothing ever crashes"
         ("shrink", {}, LEAVING, [f'recovery "shrink" has no effect, {NEVER}']),
         ("shrink", {"timeout": "1 s", "reload": "1 s"}, CRASH, []),
         ("shrink", {"timeout": "1 s", "reload": "1 s"}, CALM,
-         [f'recovery "shrink" and recovery.timeout and recovery.reload have no effect, {NEVER}']),
+         [f'recovery "shrink", recovery.timeout and recovery.reload have no effect, {NEVER}']),
         (None, {"timeout": "1 s"}, CRASH,
          ['recovery.timeout has no effect, as the policy is "wait"']),
         (None, {"timeout": "1 s"}, LEAVING, []),
         (None, {"quorum": 2, "grace": "1 s", "checkpoint": {"every": 2}}, CRASH,
-         ['recovery.quorum and recovery.grace and recovery.checkpoint have no effect, as the '
+         ['recovery.quorum, recovery.grace and recovery.checkpoint have no effect, as the '
           'policy is "wait"']),
         ({"policy": "quorum", "quorum": 2, "grace": "1 s"}, {}, CALM, []),
         ({"policy": "quorum", "quorum": 1.0, "grace": "1 s"}, {}, CALM,
