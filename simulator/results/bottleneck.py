@@ -99,7 +99,8 @@ def _waiting(
 def _there(run: Run) -> np.ndarray:
     """Return the share of its time in which each worker was there, and selected."""
     out = [run.workers[kind] for kind in ("absent", "unselected") if kind in run.workers]
-    return np.maximum(1 - np.sum(out, axis=0) / (usage.span(run) or 1), 1e-9)
+    there: np.ndarray = np.maximum(1 - np.sum(out, axis=0) / (usage.span(run) or 1), 1e-9)
+    return there
 
 
 def _served(scenario: Scenario, runs: Sequence[Run]) -> list[str]:

@@ -31,7 +31,9 @@ from paceline.simulator.programs.effects import Vector
 from paceline.simulator.results.run import Kind
 
 _DOWN, _STALLED = int(Kind.DOWN), int(Kind.STALLED)
-KINDS = {Why.ABSENT: "absent", Why.UNSELECTED: "unselected"}
+KINDS: dict[Why | None, str] = {
+    None: "down", Why.ABSENT: "absent", Why.UNSELECTED: "unselected"
+}  # fmt: skip
 RECENT_WAITS = 256  # spans of waiting to remember; none before them can lie beyond the end
 
 
@@ -435,11 +437,11 @@ class Outages:
         found, members = np.zeros(len(OUT)), self._run.availability.members
         times = sorted(self._sat_out)
         for start, end in self._booked:
-            why = None
+            why: Why | None = None
             inner = times[bisect_right(times, start) : bisect_left(times, end)]
             for since, until in pairwise((start, *inner, end)):
                 why = self._sat_out.get(since, why)
-                kind = KINDS.get(why, "down")
+                kind = KINDS[why]
                 if members is None:
                     found[OUT.index(kind)] += until - since
                 else:
