@@ -178,7 +178,8 @@ def _simulate(scenario: str = SCENARIO, as_json: bool = AS_JSON, **given: Any) -
         said = [row["bottleneck"] for row in result.algorithms]
         said += [*result.failures, *result.jobs, result.pick["sentence"]]
         used = terminal.in_units(result.algorithms, loaded.run.target_loss)
-        return [terminal.summary(result), *used, *said, f"{FILES}{how['out']}"]
+        spent = terminal.spent(result.algorithms)
+        return [terminal.summary(result), *spent, *used, *said, f"{FILES}{how['out']}"]
 
     _answer(as_json, result.json, parts, result.notes)
 
@@ -378,7 +379,8 @@ def _validate(  # noqa: PLR0913, PLR0917 - the contract's options
 
     def parts() -> list[Any]:
         table = terminal.summary(result.measured)
-        return [table, *_compared(result.comparison), f"{FILES}{how['out']}"]
+        spent = terminal.spent(result.measured.algorithms)
+        return [table, *spent, *_compared(result.comparison), f"{FILES}{how['out']}"]
 
     _answer(as_json, result.json, parts, result.notes)
 

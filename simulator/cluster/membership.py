@@ -21,6 +21,8 @@ from paceline.simulator.scenario.scenario import Scenario
 
 Transfer = Callable[[int], tuple[float, float]]
 """Seconds that the model holds the source's link, and its latency, by the rank that joins."""
+OUT = ("down", "absent", "communicate", "wait", "unselected")
+"""What a worker does in an outage; once it is back it gets the model, and waits for the others."""
 TRIES = 200  # to join, in a row, after which a worker is gone for good
 
 
@@ -198,18 +200,18 @@ class Members:
             ]
         )
 
-    def split(self, rank: int, start: float, end: float, left: bool) -> np.ndarray:
-        """Split an outage into seconds down, absent, getting the model, and waiting after that.
+    def split(self, rank: int, start: float, end: float, kind: str) -> np.ndarray:
+        """Split an outage into its seconds of each kind in `OUT`; until an absence of `kind`.
 
-        `left`: whether it left before the end of its notice.
+        After one it waits, unless it is not selected.
         """
-        parts, since, kind = np.zeros(4), start, int(left)
+        parts, since = dict.fromkeys(OUT, 0.0), start
         for a in takewhile(lambda a: a.left < end, self.of(rank, start)):
-            marks = zip((a.left, a.back, a.ready, a.joined), (kind, 1, 0, 2), strict=True)
-            for mark, what in marks:
+            times, kinds = (a.left, a.back, a.ready, a.joined), (kind, "absent", "down", OUT[2])
+            for mark, what in zip(times, kinds, strict=True):
                 until = min(max(mark, since), end)
                 parts[what] += until - since
                 since = until
-            kind = 3
+            kind = kind if kind == "unselected" else "wait"
         parts[kind] += end - since
-        return parts
+        return np.array([*parts.values()])

@@ -26,7 +26,8 @@ class Sampled:
     """The rule by which rounds leave out clients; `wanted`: how many results a mean takes.
 
     A round is one collective. Its draw depends on the seed and its number alone; by availability it
-    passes over those who are away when the round begins. `away`: tells that of a client.
+    passes over those who are away when the round begins. `away`: tells that of a client; `starts`:
+    when each round began, as the one before ended (seconds).
     """
 
     why = Why.UNSELECTED
@@ -40,7 +41,7 @@ class Sampled:
         self._present = settings.by == "availability"
         self._patience = inf if settings.deadline is None else settings.deadline
         self._chosen: dict[int, frozenset[int]] = {}
-        self._began = 0.0
+        self.starts: list[float] = []
 
     def chosen(self, index: int, at: float) -> frozenset[int]:
         """Return the clients of a round, drawn when it is first asked, as the last one ends."""
@@ -51,7 +52,7 @@ class Sampled:
                 ranks = (rank for rank in ranks if not self._away(rank, at))
             self._chosen[index] = frozenset(islice(ranks, self._asked))
             self._chosen.pop(index - 2, None)
-            self._began = at
+            self.starts.append(at)
         return self._chosen[index]
 
     def sits_out(self, rank: int, index: int, at: float) -> bool:
@@ -64,7 +65,7 @@ class Sampled:
         One at least: with none there in time, the mean waits for the first.
         """
         first = earliest(team, arrivals, self.wanted)
-        enough, due = len(first) == self.wanted, self._began + self._patience
+        enough, due = len(first) == self.wanted, self.starts[-1] + self._patience
         kept = [rank for rank in first if arrivals[rank] <= due] or first[:1]
         team[:] = sorted(kept)
         if len(kept) < len(first):

@@ -44,14 +44,14 @@ def rows(
     readers: Sequence[Reader] | Reader,
     what: str,
     names: Sequence[str] = (),
-    check: Callable[[list[float]], None] = lambda row: None,
+    check: Callable[[list[float], int], None] = lambda row, line: None,
 ) -> Iterator[list[float]]:
     """Yield a file's lines as numbers; `what` names the content of a line ("one time").
 
     `readers`: one per column, or a single one for any number of columns, the same in every line. A
     first line of plain words (the columns' names) must be `names` where those are given; it, blank
-    lines and # comments are skipped. `check`: raises ValueError for a line that cannot be. Raises
-    ValueError, which names file, line and column, for anything else.
+    lines and # comments are skipped. `check`: raises ValueError for a row that cannot be, given
+    its line. Raises ValueError, which names file, line and column, for anything else.
     """
     width = 0 if callable(readers) else len(readers)
     empty = True
@@ -79,7 +79,7 @@ def rows(
                 column = f", column {names[index]}" if names else ""
                 raise ValueError(f"{path}, line {number}{column}: {field!r} is {error}") from None
         try:
-            check(row)
+            check(row, number)
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: {error}") from None
         empty = False

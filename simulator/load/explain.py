@@ -24,6 +24,12 @@ def explain(
         path = locate(fault, table)
         kind, value = fault["type"], messages.get(table, path)
         parent = describe(schema, path[:-1], table)
+        if kind == "union_tag_not_found":
+            known = {key for place in parent for key in place.get("properties", {})}
+            if wrong := [
+                key for key in messages.get(table, path[:-1]) if key not in known
+            ]:  # a misspelt key, by which pydantic would have told the members apart
+                kind, path = messages.UNKNOWN[0], (*path[:-1], wrong[0])
         if kind in messages.UNKNOWN:
             what = unknown(path, parent, schema)
         elif kind in (*messages.MISSING, "union_tag_not_found"):

@@ -78,7 +78,7 @@ async def fedbuff_server(
     outer_lr: OuterRate = 1.0,
     codec: Codec = Raw(),
 ) -> None:
-    """FedBuff: an update for every K displacements that have come, however late."""
+    """FedBuff: the server updates for every K displacements that arrive, however late."""
     channel = codec.open(me)
     x = me.start
     v, updates, held, waiting = outer.init(x), 0, list[tuple[int, Payload]](), list[int]()

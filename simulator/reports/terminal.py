@@ -1,7 +1,7 @@
 """Tables that commands print on a terminal."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ Cell = Callable[[Row], str]
 STYLE: dict[str, Any] = {"box": SIMPLE_HEAD, "show_edge": False, "padding": (0, 1, 0, 0)}
 SWEEP_ROWS = 40  # of a sweep, shown on a terminal
 TUNE_ROWS = 10  # of a search
+FEW = 3  # kinds of time, which fit one column
 
 
 def headed(first: str, *columns: str) -> Table:
@@ -64,14 +65,29 @@ def summary(result: "Result") -> Table:
             columns[heading] = cells.get(column.key) or partial(_mean_of, column)
     if any(row["staleness"] and row["staleness"]["max"] for row in rows):
         columns["stale\nmean/max"] = lambda row: _staleness(row["staleness"])
-    kinds = [kind for kind in TIMES if any(kind in row["breakdown"] for row in rows)]
-    columns[_spent(kinds)] = lambda row: _shares(row["breakdown"].get(kind) for kind in kinds)
+    kinds = _kinds(rows)
+    if len(kinds) <= FEW:
+        columns[_spent(kinds)] = lambda row: _shares(row["breakdown"].get(kind) for kind in kinds)
     table = _table(rows, columns)
     for each in table.columns[1:]:
         each.no_wrap = True
     for line, row in zip(table.rows, rows, strict=True):
         line.style = "bold" if row["label"] == result.pick["label"] else None
     return table
+
+
+def spent(rows: Sequence[Row]) -> list[Table]:
+    """Show the shares of the workers' time in a table of their own, where there are many kinds."""
+
+    def share(kind: str, row: Row) -> str:
+        return _shares([row["breakdown"].get(kind)])
+
+    kinds = {kind.replace("communicate", "comm."): partial(share, kind) for kind in _kinds(rows)}
+    return [_table(rows, {"% of the time": _named, **kinds})] if len(kinds) > FEW else []
+
+
+def _kinds(rows: Sequence[Row]) -> list[str]:
+    return [kind for kind in TIMES if any(kind in row["breakdown"] for row in rows)]
 
 
 def in_units(
@@ -210,10 +226,10 @@ def _value_of(column: ResultColumn, row: Row) -> str:
     return column.show(None if row[column.key] is None else estimate_of(row, column.key).value)
 
 
-def _spent(kinds: Collection[str]) -> str:
-    """The heading of the shares of time."""
-    said = "compute/wait/\ncommunicate" + ("/\nstalled/lost/down" if "lost" in kinds else "")
-    return said + ("/\nabsent %" if "absent" in kinds else " %")
+def _spent(kinds: Sequence[str]) -> str:
+    """Head the shares of time, two kinds to a line."""
+    pairs = ("/".join(kinds[place : place + 2]) for place in range(0, len(kinds), 2))
+    return "/\n".join(pairs) + " %"
 
 
 def _short(key: str, keys: Iterable[str]) -> str:

@@ -83,7 +83,8 @@ def _waiting(
         ends = dict.fromkeys([percent(means.min()), percent(means.max())])
         alike = f"all wait, {' to '.join(ends)} of their time each"
         return [f"{alike}: for whichever is slowest{' or down' if crashed else ''}"]
-    who, ranks = _called(scenario, [-each for each in waits if each.any()])
+    shares = [each / _there(run) for run, each in zip(runs, waits, strict=True) if each.any()]
+    who, ranks = _called(scenario, [-each for each in shares])
     they = f"the others wait for {who}, which itself waits for {percent(lowest)} of the time"
     if len(ranks) > 1:
         they = (
@@ -93,6 +94,13 @@ def _waiting(
         down = sum(run.workers["down"][ranks[0]] for run in runs) / whole
         they += f" and is down for {percent(down)}"
     return [f"{they}; on average a worker waits for {percent(means.mean())}"]
+
+
+def _there(run: Run) -> np.ndarray:
+    """Return the share of its time in which each worker was there, and selected."""
+    out = [run.workers[kind] for kind in ("absent", "unselected") if kind in run.workers]
+    there: np.ndarray = np.maximum(1 - np.sum(out, axis=0) / (usage.span(run) or 1), 1e-9)
+    return there
 
 
 def _served(scenario: Scenario, runs: Sequence[Run]) -> list[str]:

@@ -26,7 +26,8 @@ MEDIAN_PARTS = ("median", "median_low", "median_high", "median_level")  # of a c
 class Conditions:
     """Numbers of the scenario that columns depend on.
 
-    `target`: run.target_loss; `step_alone`: seconds per step of a worker that never waits;
+    `target`: run.target_loss; `step_alone`: seconds per step if all workers computed, never
+    waited, and made as many gradients as a step takes;
     `priced`: whether the scenario has prices.
     """
 
@@ -106,6 +107,22 @@ RESULT_COLUMNS = (
         unit="s",
         of_summary=lambda row: row["seconds_per_step"]["mean"],
         of_run=lambda run, _: statistics.seconds_per_step(run),
+    ),
+    ResultColumn(
+        key="rounds",
+        heading="rounds",
+        words="rounds",
+        unit="#",
+        of_summary=lambda row: row.get("rounds"),
+        of_run=lambda run, _: run.rounds or None,
+    ),
+    ResultColumn(
+        key="seconds_per_round",
+        heading="s/round",
+        words="time per round",
+        unit="s",
+        of_summary=lambda row: (row.get("seconds_per_round") or {}).get("mean"),
+        of_run=lambda run, _: run.round_seconds if run.rounds else None,
     ),
     ResultColumn(
         key="duration_s",

@@ -27,6 +27,7 @@ STUDENT, LOGARITHMS, ORDER = "Student", "logarithms", "order statistics"
 
 Values = Sequence[float] | np.ndarray
 Ends = tuple[float, float]
+OPEN: Ends = -math.inf, math.inf
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,17 @@ class Estimate:
     def certain(self) -> bool:
         """Whether the interval attains `LEVEL`; the median's does from six seeds on."""
         return self.level is not None and self.level >= LEVEL
+
+    def within(self, low: float, high: float) -> "Estimate":
+        """Cut the intervals of a quantity that is never below `low` or above `high`."""
+
+        def cut(ends: Ends | None) -> Ends | None:
+            return ends and (
+                max(ends[0], min(low, self.value)),
+                min(ends[1], max(high, self.value)),
+            )
+
+        return replace(self, interval=cut(self.interval), of_mean=cut(self.of_mean))
 
     def beside_mean(self) -> dict[str, Any]:
         """Return the keys that stand beside "mean": "ci95" is its interval."""
@@ -218,11 +230,7 @@ def signed(values: Values, *, heavy: bool = False, scale: float = 0.0) -> Estima
 
 def share(values: Values) -> Estimate:
     """Estimate the mean of a quantity between 0 and 1."""
-    found = signed(values)
-    if found.interval is None:
-        return found
-    ends = max(found.interval[0], 0.0), min(found.interval[1], 1.0)
-    return replace(found, interval=ends, of_mean=ends)
+    return signed(values).within(0.0, 1.0)
 
 
 def difference(one: Values, other: Values, *, heavy: bool = False) -> Estimate:

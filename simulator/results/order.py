@@ -72,6 +72,7 @@ def order(  # noqa: PLR0913 - what is known of the scores
     best: str | None = None,
     factors: Mapping[str, np.ndarray] = MappingProxyType({}),
     margin: float = MARGIN,
+    limits: intervals.Ends = intervals.OPEN,
 ) -> Order:
     """Return the order of alternatives by their `scores` with the same seeds.
 
@@ -80,6 +81,7 @@ def order(  # noqa: PLR0913 - what is known of the scores
     `heavy`: no variance is known to exist; see `intervals`. `best`: the first, if that is known.
     `factors`: draws of what the scores may be wrong by, joint over alternatives. Others may have
     the first of the seeds alone. `margin`: relative difference up to which they are equivalent.
+    `limits`: no score is beyond them.
     """
     values = {label: _twice(each, exact) for label, each in scores.items()}
     whole = {label: each for label, each in values.items() if np.isfinite(each).all()}
@@ -87,7 +89,10 @@ def order(  # noqa: PLR0913 - what is known of the scores
         return _by_count(values, best)
     full = max(each.size for each in whole.values())
     of = intervals.estimand((x for x in whole.values() if x.size == full), heavy=heavy)
-    found = {label: intervals.estimate(each, heavy=heavy, of=of) for label, each in whole.items()}
+    found = {
+        label: intervals.estimate(each, heavy=heavy, of=of).within(*limits)
+        for label, each in whole.items()
+    }
     best = best or min(found, key=lambda label: found[label].value)
     for label in factors.keys() & found.keys():
         found[label] = intervals.widened(found[label], found[label].value * factors[label])

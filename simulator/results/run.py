@@ -11,8 +11,8 @@ import numpy as np
 
 from paceline.simulator.scenario.scenario import Algorithm
 
-TIMES = ("compute", "wait", "communicate", "stalled", "lost", "down", "absent")
-"""Uses of a worker's time; the last four where nodes can crash, are left out, or come and go."""
+TIMES = ("compute", "wait", "communicate", "stalled", "lost", "down", "absent", "unselected")
+"""Uses of a worker's time; the last five where nodes can crash, are left out, or come and go."""
 COLUMNS = ("time", "step", "loss", "accuracy", "tau", "bytes", "cost")
 PAID = ("egress_bytes", "device_seconds")
 STALENESS = {  # units that staleness is counted in
@@ -141,7 +141,8 @@ class Run:
     no loss or no accuracy the entry is nan. `seconds` is the mean over workers of the time spent in
     each of compute, wait and communicate; where nodes can crash, or slow ones are left out, also in
     stalled (waiting for nodes that are down, or for a collective that a crash began again), lost
-    (computing in vain, and doing again what had been done) and down (or saving checkpoints).
+    (computing in vain, and doing again what had been done) and down (or saving checkpoints); where
+    they come and go absent (not a member), and where clients are sampled unselected.
     `workers` has the same of each worker. `links` maps "from->to" to the bytes sent over it.
 
     `updates` counts the updates of the parameters up to the last evaluation: the server's, those of
@@ -155,8 +156,10 @@ class Run:
     - "averagings": those with neighbours between reading the parameters of a gradient and applying
       it.
 
-    It is empty where nothing was counted. `inbox_bytes`: the most bytes of messages that waited at
-    the server at once. `handed_over`: the reason why another engine than the one asked for ran it.
+    It is empty where nothing was counted. `rounds`: means that sampled clients, or updates for
+    which a server filled its buffer, each of `round_seconds`. `inbox_bytes`: the most bytes of
+    messages that waited at the server at once. `handed_over`: the reason why another engine than
+    the one asked for ran it.
     `failures`, where nodes can crash: `crashes` (number), `recovery_seconds` (mean time until a
     crashed worker, or all, were where they had been), `lost_seconds` and `down_seconds` (of all
     workers), `goodput` (share of the workers' time that is neither lost nor down; that of the time
@@ -190,6 +193,8 @@ class Run:
     spans_truncated: bool = False
     notes: list[str] = field(default_factory=list)
     updates: int = 0
+    rounds: int = 0
+    round_seconds: float = 0.0
     staleness: dict[int, int] = field(default_factory=dict)
     staleness_unit: str = ""
     inbox_bytes: float = 0.0
@@ -218,6 +223,8 @@ class Run:
 
         `staleness` may be in any order and have zeros; `fields` are the other fields of `Run`.
         """
+        if "buffer" in algorithm.parameters and (rounds := fields.get("updates")):
+            fields |= {"rounds": rounds, "round_seconds": curve["time"][-1] / rounds}
         return cls(
             label=algorithm.label,
             name=algorithm.name,

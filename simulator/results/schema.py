@@ -70,6 +70,7 @@ class _Breakdown(TypedDict):
     lost: NotRequired[Number]
     down: NotRequired[Number]
     absent: NotRequired[Number]
+    unselected: NotRequired[Number]
 
 
 class Goodput(Mean):
@@ -99,6 +100,8 @@ class _AlgorithmDocument(InUnits):
     breakdown: _Breakdown
     time_to_target: Mean | None
     goodput: NotRequired[Goodput | None]
+    rounds: NotRequired[Number]
+    seconds_per_round: NotRequired[Mean | None]
     staleness: NotRequired[_Staleness | None]
     network: NotRequired[_NetworkDocument | None]
     links: NotRequired[dict[str, Number]]

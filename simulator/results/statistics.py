@@ -256,12 +256,15 @@ def summarise(
 ) -> dict[str, Any]:
     """Return the summary of one algorithm's runs, one per seed (the contract's names).
 
-    `ideal_rate`: gradients per second of all workers computing alone. `heavy`: some random time
+    `workers`: those whose gradients a step takes. `ideal_rate`: gradients per second of all
+    computing alone. `heavy`: some random time
     has no finite variance, so that medians are estimated of what depends on it. Missing values are
     nan or infinite here; `jsonable` makes them null.
     """
     curve, per_step = aligned(runs), list(map(seconds_per_step, runs))
     per_update = [ratio(run.duration, run.updates) for run in runs]
+    rounds = _mean([run.rounds for run in runs])
+    per_round = [run.round_seconds or math.nan for run in runs]
     inbox = max(run.inbox_bytes for run in runs)
     pooled = np.concatenate([seconds / steps for seconds, steps in map(pace, runs)])
     links = dict.fromkeys(link for run in runs for link in run.links)
@@ -276,6 +279,10 @@ def summarise(
         "seconds_per_update": estimated(per_update, intervals.positive(per_update, heavy=heavy)),
         "steps": _mean([run.steps for run in runs]),
         "updates": _mean([run.updates for run in runs]),
+        "rounds": rounds or None,
+        "seconds_per_round": estimated(per_round, intervals.positive(per_round, heavy=heavy))
+        if rounds
+        else None,
         "duration": _mean([run.duration for run in runs]),
         "loss": _ends(runs, "loss"),
         "diverged": divergence.summary(runs),
@@ -305,6 +312,7 @@ def worker_time(run: Run) -> dict[str, float]:
         "checkpoints": saved,
         "crashes": spent.get("down", 0.0) - saved,
         "absence": spent.get("absent", 0.0),
+        "unselected": spent.get("unselected", 0.0),
     }
 
 

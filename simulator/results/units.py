@@ -6,6 +6,7 @@ What they follow from is in [cost]; an objective may have its own `tokens`.
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import inf, isfinite
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,17 @@ def used(scenario: Scenario, run: Run, time: float) -> dict[str, float]:
     return found | (dict.fromkeys(found.keys() - {*RATES}, inf) if time == inf else {})
 
 
+def most(scenario: Scenario, *, served: bool) -> dict[str, float]:
+    """Return what a run uses at most, where its duration is limited, with a server or without."""
+    time, cost = scenario.run.duration, scenario.cost
+    if time is None:
+        return {}
+    money = prices.price_per_second(scenario, served=served) * time
+    hours = prices.devices(scenario) * time / prices.SECONDS_PER_HOUR
+    found = {"days": time / SECONDS_PER_DAY, "device_hours": hours}
+    return found if cost.egress_per_gb else found | {"cost": money}
+
+
 def summary(
     scenario: Scenario, runs: Sequence[Run], model: LossModel | None = None
 ) -> dict[str, Any]:
@@ -74,7 +86,9 @@ def summary(
     target, heavy = scenario.run.target_loss, scenario.heavy_tailed
     there = [] if target is None else [used(scenario, run, crossing(run, target)) for run in runs]
     whole = [used(scenario, run, run.duration) for run in runs]
-    found = told(whole, scenario.cost.currency, heavy=heavy)
+    own = next(each for each in scenario.algorithm if each.label == runs[0].label)
+    limits = most(scenario, served=own.served)
+    found = told(whole, scenario.cost.currency, heavy=heavy, limits=limits)
     factors = loss_model.to_target(model, runs, target) if model and target is not None else None
     return found | {"to_target": _amounts(there, heavy, factors) if there else None}
 
@@ -85,28 +99,32 @@ def told(
     *,
     heavy: bool,
     factors: np.ndarray | None = None,
+    limits: Used = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return means over seeds of `cost` and `RATES`, and estimates of all `used`; None: not set.
 
-    `factors`: draws of what the amounts used may be wrong by.
+    `factors`: draws of what the amounts used may be wrong by; `limits`: what no seed exceeds.
     """
     means = {
         key: float(np.mean([each[key] for each in seeds])) if key in seeds[0] else None
         for key in (*RATES, "cost")
     }
-    return means | {"currency": currency, "used": _amounts(seeds, heavy, factors)}
+    return means | {"currency": currency, "used": _amounts(seeds, heavy, factors, limits)}
 
 
 def _amounts(
-    seeds: Sequence[Used], heavy: bool, factors: np.ndarray | None = None
+    seeds: Sequence[Used],
+    heavy: bool,
+    factors: np.ndarray | None = None,
+    limits: Used = MappingProxyType({}),
 ) -> dict[str, Any] | None:
     every = {key: [each[key] for each in seeds] for key in seeds[0] if key not in RATES}
 
-    def estimate(values: Sequence[float]) -> intervals.Estimate:
-        found = intervals.positive(values, heavy=heavy)
+    def estimate(key: str) -> intervals.Estimate:
+        found = intervals.positive(every[key], heavy=heavy).within(0.0, limits.get(key, inf))
         return found if factors is None else intervals.widened(found, found.value * factors)
 
-    return {key: estimated(values, estimate(values)) for key, values in every.items()} or None
+    return {key: estimated(values, estimate(key)) for key, values in every.items()} or None
 
 
 def cells(rows: Sequence[Row], target: float | None = None) -> tuple[str, dict[str, Cell]]:

@@ -102,18 +102,19 @@ def of_job(job: dict[str, Any], file: str, label: str) -> str:
 def of_failures(row: Mapping[str, Any]) -> str:
     """Say in one line what crashes and left-out contributions cost."""
     lost, shares = row["failures"], row["breakdown"]
-    vain, down, away = (shares.get(kind) or 0.0 for kind in ("lost", "down", "absent"))
+    vain, down = (shares.get(kind) or 0.0 for kind in ("lost", "down"))
     said = f"{row['label']}: {few(lost['crashes'], 'crash', 'crashes')}; "
     said += f"{few(lost['absences'], 'absence', 'absences')}; " if "absent" in shares else ""
     said += "until it stood still, " if lost.get("stall") else ""
-    said += f"absent {percent(away)}, " if "absent" in shares else ""
+    out = {"unselected": "not selected", "absent": "absent"}
+    said += "".join(f"{words} {percent(shares[k])}, " for k, words in out.items() if k in shares)
     said += f"lost {percent(vain)}, down {percent(down)} of the time; "
     said += f"goodput {percent(row['goodput']['mean'])}"
     if lost["recovery_seconds"] is not None:
         said += f"; {human(lost['recovery_seconds'])} to recover"
     if lost.get("server_down_seconds"):
         said += f"; the server down for {human(lost['server_down_seconds'])}"
-    if lost["dropped"]:
+    if lost["dropped"] and "unselected" not in shares:
         said += f"; {few(lost['dropped'], 'contribution', 'contributions')} left out"
     return said + "."
 

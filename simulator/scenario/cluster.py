@@ -1,6 +1,7 @@
 """The tables of a scenario about its workers: speed, place, and crashes."""
 
 import re
+from itertools import pairwise
 from math import ceil, inf
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -10,7 +11,6 @@ from pydantic import (
     Discriminator,
     Field,
     PrivateAttr,
-    Strict,
     Tag,
     ValidationInfo,
     model_validator,
@@ -93,7 +93,16 @@ class Checkpoint(Section):
     )
 
 
-Quorum = Annotated[int, Strict(), Field(ge=1)] | Annotated[float, Strict(), Field(gt=0, le=1)]
+def _quorum(value: Any) -> Any:
+    if (type(value) is int and value >= 1) or (type(value) is float and 0 < value <= 1):
+        return value
+    either = "a number of workers, such as 3, or a share of all, such as 0.75 (1.0 at most)"
+    raise ValueError(f"not a quorum; write {either}")
+
+
+Quorum = Annotated[
+    Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, le=1)], BeforeValidator(_quorum)
+]
 
 
 class Recovery(Section):
@@ -141,6 +150,13 @@ class Recovery(Section):
         """The workers that each mean leaves out."""
         return self.backup or int(self.policy == "backup")
 
+    def kept(self, workers: int) -> int:
+        """Return how many of the workers a mean waits for; the others may be left out."""
+        if self.policy == "quorum":
+            quorum = self.quorum
+            return quorum if isinstance(quorum, int) else max(1, ceil(quorum * workers - 1e-9))
+        return max(1, workers - self.backups)
+
     @property
     def restarting(self) -> float:
         """Seconds that a repaired node takes to take part again."""
@@ -169,9 +185,10 @@ def _until(text: str) -> float:
     return csv_columns.seconds(text) if text else inf
 
 
-def _in_order(row: list[float]) -> None:
+def _in_order(row: list[float], line: int) -> None:
     if row[1] >= row[2]:
         raise ValueError("the end is not after the start; write a later one, or leave it out")
+    row.append(line)
 
 
 class Membership(Section):
@@ -231,10 +248,14 @@ class Membership(Section):
                 names=("worker", "start", "end"),
                 check=_in_order,
             )
-            for rank, since, until in rows:
+            for (rank, since, until, line), after in pairwise([*sorted(rows), (-1.0,) * 4]):
                 self._trace.setdefault(int(rank), []).append((since, until))
-            for spans in self._trace.values():
-                spans.sort()
+                if rank == after[0] and after[1] < until:
+                    first, second = sorted((line, after[3]))
+                    raise ValueError(
+                        f"{path}, lines {first:.0f} and {second:.0f}: worker {rank:.0f} is there "
+                        "twice at once; merge the two, or let one end before the other starts"
+                    )
         return self
 
 

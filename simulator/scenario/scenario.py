@@ -109,8 +109,9 @@ def refusal(where: tuple[str | int, ...], what: str, value: Any) -> ValidationEr
 def _brief(value: Any) -> str:
     """Write a parameter so that it fits a figure's legend."""
     if isinstance(value, dict):
-        inner = {key: each for key, each in value.items() if key not in ("kind", "schedule")}
-        name = value.get("kind", value.get("schedule", ""))
+        names = ("kind", "schedule", "policy")
+        inner = {key: each for key, each in value.items() if key not in names}
+        name = next((value[key] for key in names if key in value), "")
         return f"{name}({', '.join(f'{key}={_brief(each)}' for key, each in inner.items())})"
     if isinstance(value, list):
         return "/".join(map(_brief, value))
@@ -188,22 +189,49 @@ def _unsampled(program: Program, cluster: Cluster | None) -> tuple[str, ...]:
 
 
 def _recovering(algorithm: Algorithm, tables: Mapping[str, Any]) -> Algorithm:
-    """Complete an algorithm's own recovery by [recovery]; note it where a policy has no effect."""
+    """Complete an algorithm's own recovery by [recovery]; note settings without effect."""
     own, mine = algorithm.recovery, tables.get("recovery") or Recovery()
-    cluster, server = tables.get("cluster"), tables.get("server")
     if own is not None:
         mine = _over(mine, own)
     said = mine.policy if mine.policy not in algorithm.recovers else "backup" * (mine.backup > 0)
     update: dict[str, Any] = {} if own is None else {"recovery": mine}
-    why = "nothing ever crashes"
     if said and said not in algorithm.recovers:
         costs = {"reload": mine.reload, "warmup": mine.warmup}
         update["recovery"] = Recovery().model_copy(update=costs)
-        why = f"{algorithm.name} has no means over all workers"
-    elif mine.policy not in ("shrink", "restart") or not cluster or cluster.fails(server):
-        return algorithm.model_copy(update=update)
-    note = f'recovery "{said or mine.policy}" has no effect, as {why}'
-    return algorithm.model_copy(update=update | {"notes": (*algorithm.notes, note)})
+        idle = {"policy": f"{algorithm.name} has no means over all workers"}
+    else:
+        idle = _idle(mine, tables, served=algorithm.served)
+    reasons: dict[str, list[str]] = {}
+    for key in [key for key in idle if key == "policy" or key in mine.model_fields_set]:
+        name = f'recovery "{said or mine.policy}"' if key == "policy" else f"recovery.{key}"
+        reasons.setdefault(idle[key], []).append(name)
+    notes = [
+        f"{' and '.join(filter(None, (', '.join(first), last)))} "
+        f"{'have' if first else 'has'} no effect, as {why}"
+        for why, (*first, last) in reasons.items()
+    ]
+    return algorithm.model_copy(update=update | {"notes": (*algorithm.notes, *notes)})
+
+
+def _idle(mine: Recovery, tables: Mapping[str, Any], *, served: bool) -> dict[str, str]:
+    """Return the keys of a recovery that can have no effect, each with the reason."""
+    if (cluster := tables.get("cluster")) is None:
+        return {}
+    crashes, calm = cluster.fails(served and tables.get("server")), "nothing ever crashes"
+    sure, other = not (crashes or cluster.elastic), f'the policy is "{mine.policy}"'
+    everyone = mine.policy == "quorum" and mine.kept(cluster.workers) == cluster.workers
+    moot = {
+        "policy": (mine.policy in ("shrink", "restart") and not crashes, calm),
+        "quorum": (mine.policy != "quorum", other),
+        "grace": (mine.policy != "quorum", other),
+        "checkpoint": (mine.policy != "restart", other),
+        "timeout": (mine.policy == "wait" and not cluster.elastic, other),
+    }
+    idle = {key: why for key, (so, why) in moot.items() if so}
+    idle |= {"quorum": "it is of all workers"} if everyone and sure else {}
+    idle |= {"grace": "the quorum is of all workers"} if everyone else {}
+    restarting = ("checkpoint", "timeout", "reload", "warmup")
+    return idle | (dict.fromkeys(restarting, calm) if sure else {})
 
 
 class BackgroundJob(Section):

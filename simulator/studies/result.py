@@ -70,7 +70,7 @@ class Result:
         summary = statistics.summarise(
             runs,
             target=scenario.run.target_loss,
-            workers=scenario.cluster.workers,
+            workers=scenario.participants(algorithm),
             ideal_rate=ideal_rate(scenario),
             heavy=scenario.heavy_tailed,
         )

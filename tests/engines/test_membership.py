@@ -213,8 +213,53 @@ def test_algorithms_recover_by_their_own_policies() -> None:
     ends = [simulate(world, index).duration for index in range(4)]
     assert ends[:3] == pytest.approx([6, 6 + 10 + 0.5, 6 + 10 + 0.5])
     assert "no means over all workers" in world.algorithm[3].notes[0]
-    calm = scenario({"name": "ssgd", "recovery": "shrink"}, recovery={"policy": "restart"})
-    assert calm.algorithm[0].notes == ('recovery "shrink" has no effect, as nothing ever crashes',)
+
+
+CRASH = {"crash": [{"worker": 1, "at": "2 s", "lasts": "1 s"}]}
+LEAVING = {"membership": {"present": {"dist": "exponential", "mean": "6 s"}, "absent": "1 s"}}
+CALM, NEVER = {}, "as nothing ever crashes"
+
+
+@pytest.mark.parametrize(
+    ("own", "general", "cluster", "notes"),
+    [
+        ("shrink", {}, CALM, [f'recovery "shrink" has no effect, {NEVER}']),
+        ("shrink", {}, LEAVING, [f'recovery "shrink" has no effect, {NEVER}']),
+        ("shrink", {"timeout": "1 s", "reload": "1 s"}, CRASH, []),
+        ("shrink", {"timeout": "1 s", "reload": "1 s"}, CALM,
+         [f'recovery "shrink", recovery.timeout and recovery.reload have no effect, {NEVER}']),
+        (None, {"timeout": "1 s"}, CRASH,
+         ['recovery.timeout has no effect, as the policy is "wait"']),
+        (None, {"timeout": "1 s"}, LEAVING, []),
+        (None, {"quorum": 2, "grace": "1 s", "checkpoint": {"every": 2}}, CRASH,
+         ['recovery.quorum, recovery.grace and recovery.checkpoint have no effect, as the '
+          'policy is "wait"']),
+        ({"policy": "quorum", "quorum": 2, "grace": "1 s"}, {}, CALM, []),
+        ({"policy": "quorum", "quorum": 1.0, "grace": "1 s"}, {}, CALM,
+         ["recovery.quorum has no effect, as it is of all workers",
+          "recovery.grace has no effect, as the quorum is of all workers"]),
+        ({"policy": "quorum", "quorum": 4}, {}, CRASH, []),
+        ("backup", {}, CALM, []),
+    ],
+)  # fmt: skip
+def test_a_setting_without_effect_is_a_note(
+    own: Any, general: dict[str, Any], cluster: dict[str, Any], notes: list[str]
+) -> None:
+    """Those without a note change the run, those with one do not."""
+    case: dict[str, Any] = {"name": "local-sgd", "tau": 2}
+    tables = {"compute": {"dist": "exponential", "mean": "1 s"}, "cluster": cluster}
+    mine = case if own is None else case | {"recovery": own}
+    world = scenario(mine, recovery=general, **tables)
+    assert [*world.algorithm[0].notes] == notes
+    changed = simulate(world).curve["time"] != simulate(scenario(case, **tables)).curve["time"]
+    assert changed == (not notes)
+
+
+def test_an_algorithm_that_does_not_restart_ignores_checkpoints() -> None:
+    saved = {"policy": "restart", "checkpoint": {"every": 2, "cost": "1 s"}}
+    case = {"name": "ssgd", "recovery": "shrink"}
+    found = simulate(scenario(case, cluster=CRASH, recovery=saved, steps=6))
+    assert found.duration == simulate(scenario(case, cluster=CRASH, steps=6)).duration == 6
 
 
 @pytest.mark.parametrize(
@@ -226,6 +271,8 @@ def test_algorithms_recover_by_their_own_policies() -> None:
         ("worker,start,end\n0,2 s,1 s\n", ("line 2", "end is not after the start")),
         ("worker,end,start\n0,0 s,1 s\n", ("line 1", "write worker, start, end")),
         ("worker,start,end\n9,0 s,1 s\n", ("worker 9", "0 to 3")),
+        ("2,5 s,9 s\n1,0,9\n#\n2,1 s,6 s\n", ("trace.csv, lines 1 and 4", "merge", "worker 2")),
+        ("2,1 s,\n2,3 s,4 s\n", ("lines 1 and 2", "worker 2")),
     ],
 )  # fmt: skip
 def test_a_trace_is_refused_by_file_line_and_column(
@@ -252,6 +299,8 @@ def test_a_trace_and_a_calendar_say_who_is_there(tmp_path: Any) -> None:
     (tmp_path / "trace.csv").write_text("worker,start,end\n3, 5, 10 s\n2, 2 s,\n")
     result = simulate(elastic("trace.csv", folder=tmp_path))
     assert result.workers["absent"] == [0, 0, 2, 15]
+    (tmp_path / "trace.csv").write_text("3, 7, 10 s\n3, 5, 7\n2, 2 s,\n")  # rows may touch
+    assert simulate(elastic("trace.csv", folder=tmp_path)).workers == result.workers
     world = elastic({"daily": ["22:00-06:00", "12:00-13:00"]})
     (calendar, *_) = Members(world, 0, lambda rank: (0.0, 0.0)).calendars
     hours = [(a / 3600, b / 3600) for a, b in calendar.during(0.0, 86_400.0)]

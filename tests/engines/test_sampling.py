@@ -2,20 +2,33 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.engines.virtual import simulation
 from paceline.simulator.errors import InputError
 from paceline.simulator.objectives.build import build
-from tests.helpers.worlds import DIGITS, EXPONENTIAL, FREE, QUADRATIC, RING, play, scenario
+from paceline.simulator.results import statistics
+from paceline.simulator.studies import simulate as study
+from tests.helpers.worlds import (
+    DIGITS,
+    EXPONENTIAL,
+    FREE,
+    QUADRATIC,
+    RING,
+    TIME_ONLY,
+    play,
+    scenario,
+)
 
 PLAIN = {"tau": 3, "momentum": 0.9}
 UNEVEN = DIGITS | {"partition": {"dirichlet": 0.3}}
 
 
-def run(algorithm, engine="virtual", **tables):
+def run(algorithm, engine="virtual", seed=1, **tables):
     world = scenario(algorithm, **tables)
-    return run_seeds(world, world.algorithm[0], [1], engine=engine)[0]
+    return run_seeds(world, world.algorithm[0], [seed], engine=engine)[0]
 
 
 def last(algorithm, **tables):
@@ -81,6 +94,7 @@ def test_a_round_lasts_as_long_as_the_last_wanted_of_those_selected(wanted, sele
     expected = sum(1 / (selected - each) for each in range(wanted))
     deviation = sum(1 / (selected - each) ** 2 for each in range(wanted)) ** 0.5
     assert found.duration / steps == pytest.approx(expected, abs=4 * deviation / steps**0.5)
+    assert (found.rounds, found.round_seconds) == (steps, pytest.approx(found.duration / steps))
 
 
 TROUBLED = {
@@ -116,6 +130,57 @@ def test_clients_that_are_parked_change_no_number(where, name, monkeypatch):
         assert seconds == pytest.approx(other.workers[kind], abs=1e-6), kind
     spent = np.sum([*parked.workers.values()], axis=0)
     assert spent == pytest.approx(np.full(30, 300.0), rel=1e-9)
+
+
+@pytest.mark.parametrize("objective", [TIME_ONLY, QUADRATIC], ids=["parked", "not parked"])
+def test_clients_that_are_away_are_told_apart_from_those_not_selected(objective):
+    """Worker 3 is away from 3 to 5 and 8 to 10 s; two of those who are there take each step."""
+    away = {"name": "away", "workers": 1, "membership": {"present": "3 s", "absent": "2 s"}}
+    sampling = {"clients": 2, "by": "availability"}
+    cluster = {"sampling": sampling, "group": [{"name": "there", "workers": 3}, away]}
+    found = run({"name": "ssgd"}, cluster=cluster, network=FREE, steps=10, objective=objective)
+    assert found.workers["absent"] == [0, 0, 0, 4]
+    assert sum(found.workers["unselected"]) == 6 * 2 + 4 * 1
+    assert sum(found.workers["compute"] + found.workers["lost"]) == 20
+    kinds = statistics.worker_time(found)
+    assert (kinds["absence"], kinds["unselected"], sum(kinds.values())) == (4, 16, 40)
+    assert (found.rounds, found.round_seconds) == (10, 1)
+
+
+@pytest.mark.long
+@settings(max_examples=60, deadline=None)
+@given(
+    name=st.sampled_from(["ssgd", "fedavg", "diloco"]),
+    where=st.sampled_from([*TROUBLED]),
+    sampling=st.fixed_dictionaries(
+        {"clients": st.integers(1, 6), "over": st.sampled_from([1, 1.5, 3]),
+         "by": st.sampled_from(["uniform", "availability"])},
+        optional={"deadline": st.sampled_from(["1 s", "8 s"])},
+    ),
+    objective=st.sampled_from([TIME_ONLY, QUADRATIC]),
+    seed=st.integers(0, 9),
+)  # fmt: skip
+def test_every_second_of_every_client_is_in_one_kind(name, where, sampling, objective, seed):
+    found = run(
+        {"name": name} | ({} if name == "ssgd" else {"tau": 3}), workers=8, objective=objective,
+        cluster={"sampling": sampling, **TROUBLED[where]}, network=RING, compute=EXPONENTIAL,
+        steps=None, recovery={"policy": "shrink"}, run={"duration": "150 s"}, seed=seed,
+    )  # fmt: skip
+    spent = np.array([*found.workers.values()])
+    assert (spent > -1e-9).all(), found.workers
+    assert spent.sum(axis=0) == pytest.approx(np.full(8, 150.0))
+    assert sum(statistics.worker_time(found).values()) == pytest.approx(8 * 150.0)
+    assert ("absent" in found.seconds) == (where == "some are away")
+    assert found.rounds * found.round_seconds <= 150 * (1 + 1e-9)
+
+
+def test_the_rounds_of_fedbuff_are_the_times_that_its_buffer_was_filled():
+    found = run({"name": "fedbuff", "tau": 2, "buffer": 2}, workers=4, network=FREE, steps=12)
+    assert (found.rounds, found.round_seconds) == (12, 1)
+    world = scenario({"name": "fedavg", "tau": 4}, steps=12, cluster={"sampling": {"clients": 2}})
+    (row,) = study.simulate(world).algorithms
+    assert (row["rounds"], row["seconds_per_round"]["mean"]) == (3, 4)
+    assert row["scalability"] == 0.5  # of the four, two compute
 
 
 def test_sampling_says_whom_it_does_not_concern():

@@ -667,13 +667,9 @@ WRONG = {
         (REGION, crash("worker = 0", 'policy = "restart"')),
         ['recovery.policy = "restart"', "no checkpoint to restart from", "add recovery.checkpoint"],
     ),
-    "checkpoint without restart": (
-        (REGION, crash("worker = 0", "checkpoint = { every = 5 }")),
-        ["recovery.checkpoint = {", "has no effect", 'policy = "restart"'],
-    ),
-    "time-out of those who wait": (
-        (REGION, crash("worker = 0", 'timeout = "1 s"')),
-        ['recovery.timeout = "1 s"', "has no effect", '"shrink" or "restart"'],
+    "quorum that is neither a number nor a share": (
+        (REGION, REGION + '\n[recovery]\npolicy = "quorum"\nquorum = 1.5'),
+        ["recovery.quorum = 1.5", "a number of workers", "a share of all", "0.75"],
     ),
     "backup beside waiting": (
         (REGION, crash("worker = 0", "backup = 1")),

@@ -16,6 +16,7 @@ from paceline.simulator.network import collectives
 from paceline.simulator.network.fabric.fabric import Fabric
 from paceline.simulator.reports import terminal
 from paceline.simulator.results import store, unsaturated, usage
+from paceline.simulator.results.run import TIMES
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies.result import Result
 from paceline.simulator.studies.sweep import table
@@ -368,7 +369,11 @@ def test_lost_time_is_in_the_table_and_in_a_line_of_its_own() -> None:
     found = result(world(SSGD, workers=4, steps=40, **crashing("30 s")), seeds=2)
     row = found.algorithms[0]
     assert set(row["breakdown"]) == {"compute", "wait", "communicate", "stalled", "lost", "down"}
-    assert str(terminal.summary(found).columns[-1].header).endswith("stalled/lost/down %")
+    (shares,) = terminal.spent(found.algorithms)
+    kinds = [str(each.header).replace("comm.", "communicate") for each in shares.columns[1:]]
+    assert kinds == [kind for kind in TIMES if kind in row["breakdown"]]
+    assert [*shares.columns[1].cells] == [f"{100 * row['breakdown']['compute']:.0f}"]
+    assert "compute" not in str(terminal.summary(found).columns[-1].header)
     (line,) = found.failures
     counts = [run.failures["crashes"] for run in found.runs if run.failures]
     assert row["failures"]["crashes"] == np.mean(counts)

@@ -143,3 +143,25 @@ def test_intervals_of_amounts_are_whole_on_a_narrow_terminal():
     Console(width=80, file=shown).print(*terminal.in_units([row], 2.4))
     for whole in ("streaming-diloco", "17.6–59.7", "45541–154445"):
         assert whole in shown.getvalue()
+
+
+def test_no_interval_exceeds_what_a_limited_run_can_use():
+    """Of two seeds whose cost differs: workers come and go, and three for 40 s are 120 s."""
+    law = {"dist": "exponential", "mean": "15 s"}
+    table = world(cost={"node_hour": 3600.0, "device_hour": 0.0})
+    table["cluster"] = {
+        "workers": 3,
+        "compute": "1 s",
+        "membership": {"present": law, "absent": law},
+    }
+    table["run"] = {"duration": "40 s", "seeds": 2}
+    most = {"cost": [120.0, 160.0], "device_hours": [1 / 30] * 2, "days": [40 / 86400] * 2}
+    rows = simulate(parse(table)).algorithms
+    for key, caps in most.items():
+        for row, cap in zip(rows, caps, strict=True):  # asgd's server has a price, too
+            found = row["used"][key]
+            assert found["interval"] is None or 0 <= found["interval"][0] <= found["mean"]
+            assert found["interval"] is None or found["interval"][1] <= cap * (1 + 1e-9)
+    assert rows[0]["used"]["cost"]["interval"][1] == 120  # which two seeds alone would exceed
+    row = sweep(parse(table), {"cluster.workers": [3]}).records()[0]
+    assert row["total_cost_high"] == 120

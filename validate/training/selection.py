@@ -13,12 +13,8 @@ class Selection:
     The others compute nothing, and bring zeros to the round's collective, which do not count.
     """
 
-    def __init__(self, program: Program, scenario: Scenario, seed: int, rank: int) -> None:
-        self._rank, settings, self._rule = rank, scenario.cluster.sampling, None
-        self.download = 0.0
-        if settings is not None and samples(program, settings):
-            self._rule = Sampled(scenario.cluster, settings, seed, lambda rank, at: False)
-            self.download = sum(download_cost(scenario, program.server is not None)(rank))
+    def __init__(self, rank: int, rule: Sampled | None = None, download: float = 0.0) -> None:
+        self._rank, self._rule, self.download = rank, rule, download
 
     def team(self, index: int) -> Team:
         """Return the workers that a collective takes, in rank order; None: all."""
@@ -30,3 +26,12 @@ class Selection:
     def leaves_out(self, team: Team) -> bool:
         """Tell whether this worker is not in a team."""
         return team is not None and self._rank not in team
+
+
+def selection(program: Program, scenario: Scenario, seed: int, rank: int) -> Selection:
+    """Return the selection of a scenario, as worker `rank` needs it."""
+    settings = scenario.cluster.sampling
+    if settings is None or not samples(program, settings):
+        return Selection(rank)
+    rule = Sampled(scenario.cluster, settings, seed, lambda rank, at: False)
+    return Selection(rank, rule, sum(download_cost(scenario, program.server is not None)(rank)))

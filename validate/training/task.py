@@ -32,7 +32,7 @@ from paceline.validate.training.node import Limits, RealNode
 from paceline.validate.training.packing import TensorMeter
 from paceline.validate.training.records import Account, Recorder
 from paceline.validate.training.rehearsal import Alone, Asked, Echo, OneGradient
-from paceline.validate.training.selection import Selection
+from paceline.validate.training.selection import Selection, selection
 from paceline.validate.training.transport import DeviceGroup
 
 HEADSTART = 0.05  # seconds from agreeing on the start to the start
@@ -171,7 +171,7 @@ class TaskProcess:
         return Collectives(
             group, flags, self._network, self._meter, self.rank, self.workers, self._clock,
             self._place.device, self._limits.deadline,
-            Selection(self._program, self._scenario, self._task.seed, self.rank),
+            selection(self._program, self._scenario, self._task.seed, self.rank),
         )  # fmt: skip
 
     def _open_mailbox(self) -> Mailbox:
@@ -263,7 +263,7 @@ class TaskProcess:
         network = RealNetwork(self._scenario, self._task.seed, self.rank)
         alone = Alone(
             group, group, network, self._meter, self.rank, self.workers, clock,
-            self._place.device, inf,
+            self._place.device, inf, Selection(self.rank),
         )  # fmt: skip
         node = self._node(
             clock=clock, limits=Limits(self._limits.step, pooled=True, enough=enough),

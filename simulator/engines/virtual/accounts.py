@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from paceline.simulator.cluster.membership import OUT
 from paceline.simulator.engines.observer import NEVER
-from paceline.simulator.engines.virtual.recovery import Backup
 from paceline.simulator.engines.virtual.simulation import Simulation
-from paceline.simulator.results.run import Spans
+from paceline.simulator.results.run import ROUNDING, Spans
 
 
 def spent(run: Simulation) -> dict[str, list[float]]:
@@ -25,12 +25,25 @@ def spent(run: Simulation) -> dict[str, list[float]]:
         found["stalled"] = [each.stalled for each in outages]
         found["lost"] = [each.lost + again for each in outages]
         found["down"] = [each.down + repairs for each in outages]
-        if any(not isinstance(rule, Backup) for rule in run.recovery.rules):
-            kinds = np.array([each.kinds() for each in outages])
-            for kind, seconds in zip(("absent", "communicate", "wait"), kinds.T[1:], strict=True):
-                found[kind] = (np.array(found.get(kind, 0.0)) + seconds).tolist()
-            found["down"] = (np.array(found["down"]) - kinds[:, 1:].sum(axis=1)).tolist()
+        why = {"absent": run.availability.members, "unselected": run.recovery.sampled}
+        there = [kind for kind, reason in why.items() if reason is not None]
+        if there:
+            found |= {kind: [0.0] * run.workers for kind in there}
+            found["down"] = [repairs] * run.workers
+            kinds = np.array([each.kinds() for each in outages]).T
+            for kind, seconds in zip(OUT, kinds, strict=True):
+                if kind in found:
+                    found[kind] = (np.array(found[kind]) + seconds).tolist()
     return found
+
+
+def rounds(run: Simulation) -> dict[str, Any]:
+    """Return how many rounds have selected clients, and the mean seconds of one, as in `Run`."""
+    starts = run.recovery.sampled.starts if run.recovery.sampled is not None else []
+    ends = [
+        end for end in map(run.availability.wall_clock, starts[1:]) if end <= run.ended * ROUNDING
+    ]
+    return {"rounds": len(ends), "round_seconds": ends[-1] / len(ends)} if ends else {}
 
 
 def _can_fail(run: Simulation) -> bool:

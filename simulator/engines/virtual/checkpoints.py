@@ -220,6 +220,6 @@ def availability(program: Program, scenario: Scenario, seed: int) -> Availabilit
         crashes = failures.calendars(scenario, seed, members.beside if members else None)
     if not program.server:
         crashes = crashes[: scenario.cluster.workers]
-    if crashes and scenario.recovery.checkpoint is not None:
+    if crashes and scenario.recovery.policy == "restart":
         return Checkpoints(crashes, scenario, 1 if program.server else scenario.cluster.workers)
     return Availability(crashes, members)

@@ -14,20 +14,26 @@ After a change run tests/engines/test_crashes.py.
 """
 
 import types
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
+from itertools import pairwise
 from math import inf, nan
 from typing import Any
 
 import numpy as np
 
 from paceline.simulator.cluster.failures import PATIENCE, Calendar, Down
+from paceline.simulator.cluster.membership import OUT
 from paceline.simulator.cluster.speed import Speed
 from paceline.simulator.engines.collective import Collective, GradientPiece, Why
 from paceline.simulator.programs.effects import Vector
 from paceline.simulator.results.run import Kind
 
 _DOWN, _STALLED = int(Kind.DOWN), int(Kind.STALLED)
+KINDS: dict[Why | None, str] = {
+    None: "down", Why.ABSENT: "absent", Why.UNSELECTED: "unselected"
+}  # fmt: skip
 RECENT_WAITS = 256  # spans of waiting to remember; none before them can lie beyond the end
 
 
@@ -60,7 +66,8 @@ class Outages:
         self.abrupt = True
         self._idle: Iterator[float] | None = None  # its compute times, while it is not selected
         self._round = -1  # collectives that it had joined when it last began a step
-        self._sat_out: dict[float, Why] = {}  # why, by the start of an outage that is no crash
+        self._sat_out: dict[float, Why | None] = {}  # why (None: a crash), by when that began
+        self._passed_over = False  # whether it is not selected, in the outage under way
         self.joined_at = self._step_began = self._crashed = 0.0
         self.shared = self.down = 0.0  # down: seconds that it was down, or saved a checkpoint
         self._final_attempt = 0.0  # seconds of its last step since the last crash in it
@@ -133,6 +140,8 @@ class Outages:
             if why and not resumed and self._idle is None and sampled:
                 self._idle = self._node.rest(work)
             if why or resumed or self.calendar.next(now)[0] <= now:
+                if (passed_over := self._unselected()) != self._passed_over:
+                    self._sit_out(now, Why.UNSELECTED if passed_over else why)
                 self._final_attempt = self._seconds_for(now, work)
                 return self._final_attempt
             work = self._rejoin(work)
@@ -154,6 +163,14 @@ class Outages:
             return None
         why: Why | None = recovery.sits_out(node.rank, node.collectives, now)
         return why
+
+    def _unselected(self) -> bool:
+        node, rule = self._node, self._run.recovery.sampled
+        return rule is not None and rule.sits_out(node.rank, node.collectives, node.now)
+
+    def _sit_out(self, at: float, why: Why | None) -> None:
+        """Note why it is out from a time on."""
+        self._sat_out[at], self._passed_over = why, why == Why.UNSELECTED
 
     def _seconds_for(self, start: float, work: float) -> float:
         """Return the seconds that `work` seconds at full speed take from a time on."""
@@ -188,7 +205,7 @@ class Outages:
             self._node.end_busy_span(crash)
             self._lose_unshared(crash, crash - start + unshared)
             if why is not None:
-                self._sat_out[crash] = why
+                self._sit_out(crash, Why.UNSELECTED if not abrupt and self._unselected() else why)
             if run.recovery.presence.goes_on_without(self._node, crash, back, why):
                 self._go_down(since, crash, why, abrupt)
                 if not abrupt and run.recovery.sampled is not None:
@@ -318,6 +335,7 @@ class Outages:
     def _go_down(self, since: float, crash: float, why: Why | None, abrupt: bool) -> None:
         """Go on without weight from `crash` on; `since`: when it went down, maybe long before."""
         self.down_since, self.why, self.abrupt = crash, why, abrupt
+        self._passed_over = self._sat_out.get(crash) == Why.UNSELECTED
         self._crashed = since
         self._own_source = self._node.replace_source(_zero_gradient, _zero_loss_and_gradient)
 
@@ -325,7 +343,8 @@ class Outages:
         """Sit out as a client that is not selected, from now on."""
         if self.down_since is None:
             self._go_down(self._node.now, self._node.now, Why.UNSELECTED, False)
-            self._sat_out[self._node.now] = Why.UNSELECTED
+        if not self._passed_over:
+            self._sit_out(self._node.now, Why.UNSELECTED)
         if self._idle is None:
             self._idle = self._node.rest()
 
@@ -414,17 +433,19 @@ class Outages:
         node.now = node.busy_since = until
 
     def kinds(self) -> np.ndarray:
-        """Return the seconds of its outages: down, absent, getting the model, waiting after that.
-
-        While it is not selected it is absent, too.
-        """
-        found, members = np.zeros(4), self._run.availability.members
+        """Return the seconds of its outages: `membership.OUT`."""
+        found, members = np.zeros(len(OUT)), self._run.availability.members
+        times = sorted(self._sat_out)
         for start, end in self._booked:
-            why = self._sat_out.get(start)
-            if members is None:
-                found[int(why is not None)] += end - start
-            else:
-                found += members.split(self._node.rank, start, end, left=why is not None)
+            why: Why | None = None
+            inner = times[bisect_right(times, start) : bisect_left(times, end)]
+            for since, until in pairwise((start, *inner, end)):
+                why = self._sat_out.get(since, why)
+                kind = KINDS[why]
+                if members is None:
+                    found[OUT.index(kind)] += until - since
+                else:
+                    found += members.split(self._node.rank, since, until, kind)
         return found
 
     def was_down(self, since: float) -> bool:

@@ -14,7 +14,7 @@ After a change run tests/engines/test_crashes.py, test_membership.py and test_fl
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
-from math import ceil, inf
+from math import inf
 from typing import Any, Protocol
 
 from paceline.simulator.cluster.failures import PATIENCE, Down, merged
@@ -96,18 +96,10 @@ class Leaving(Rule):
         return self._members.leaves(rank, at)
 
 
-def kept(settings: Recovery, workers: int) -> int:
-    """Return how many workers a mean waits for; the others may be left out."""
-    if settings.policy == "quorum":
-        quorum = settings.quorum
-        return quorum if isinstance(quorum, int) else max(1, ceil(quorum * workers - 1e-9))
-    return max(1, workers - settings.backups)
-
-
 def rules(run: Any) -> list[Rule]:
     """Return the rules of a run, in the order in which they apply."""
     settings, members = run.scenario.recovery, run.availability.members
-    least, found = kept(settings, run.workers), list[Rule]()
+    least, found = settings.kept(run.workers), list[Rule]()
     if members is not None:
         found.append(Leaving(members))
     cluster = run.scenario.cluster
@@ -135,7 +127,7 @@ class Presence:
         self._run, self._timeout = run, settings.timeout
         self.means = "shrink" in run.program.recovers
         self.waits = not self.means or settings.policy in ("wait", "restart")
-        self._least = kept(settings, run.workers) if settings.policy == "quorum" else 1
+        self._least = settings.kept(run.workers) if settings.policy == "quorum" else 1
 
     def skips(self, rank: int, crash: float) -> bool:
         """Whether the others go on without a worker that is down at a time."""
@@ -230,7 +222,7 @@ class Participation:
         self._run, self.presence, self.rules = run, Presence(run, settings), rules(run)
         chosen = (rule for rule in self.rules if isinstance(rule, Sampled))
         self.sampled = next(chosen, None)
-        self.kept = self.sampled.wanted if self.sampled else kept(settings, run.workers)
+        self.kept = self.sampled.wanted if self.sampled else settings.kept(run.workers)
         self.abandons_phases = settings.policy == "quorum" or self.sampled is not None
         self.dropped = 0
         self._most_restarts = 0, ""  # of one collective, and its name

@@ -29,12 +29,11 @@ def recovery_problems(scenario: Scenario, programs: Mapping[str, Program]) -> It
         if own is None and algorithm.recovery is not None:
             continue  # it has no effect on this one: a note says so
         seen[path] = scenario.under(algorithm).recovery
-    used: set[str] = {each.policy for each in seen.values()}
     if not scenario.algorithm:
         seen[("recovery",)] = scenario.recovery
     for path, recovery in seen.items():
         own = _own(scenario, path)
-        for key, what in _policy(scenario, recovery, used if path == ("recovery",) else set()):
+        for key, what in _policy(scenario, recovery):
             if key in own:
                 yield Problem((*path, key), what)
             elif path == ("recovery",) or key in ("policy", "backup"):  # others are inherited
@@ -47,14 +46,10 @@ def _own(scenario: Scenario, path: KeyPath) -> Mapping[str, Any]:
     return own if isinstance(own, dict) else {}
 
 
-def _policy(scenario: Scenario, recovery: Recovery, used: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield the keys of one recovery that contradict its policy, unless an algorithm's uses them.
-
-    `used`: the policies of all algorithms.
-    """
+def _policy(scenario: Scenario, recovery: Recovery) -> Iterator[tuple[str, str]]:
+    """Yield the keys of one recovery that contradict its policy; those without effect are noted."""
     workers, policy = scenario.cluster.workers, recovery.policy
-    crashes, restarts = any_in(scenario), "restart" in used | {policy}
-    if policy == "wait" and recovery.backup and crashes:
+    if policy == "wait" and recovery.backup and any_in(scenario):
         yield (
             "backup",
             "a mean that leaves out the slowest does not wait for a crashed worker; write "
@@ -74,17 +69,6 @@ def _policy(scenario: Scenario, recovery: Recovery, used: set[str]) -> Iterator[
             "there is no checkpoint to restart from; add "
             'recovery.checkpoint = { every = 100, cost = "5 s" }, in steps',
         )
-    if recovery.checkpoint is not None and not restarts:
-        yield "checkpoint", 'has no effect; write recovery.policy = "restart", or remove it'
-    if policy == "wait" and recovery.timeout and used <= {"wait"}:
-        yield (
-            "timeout",
-            'has no effect with policy = "wait"; write recovery.policy = "shrink" or "restart", or '
-            "remove it",
-        )
-    if policy != "quorum" and "quorum" not in used:
-        for key in sorted({"quorum", "grace"} & recovery.model_fields_set):
-            yield key, 'has no effect; write policy = "quorum", or remove it'
     if policy == "quorum" and isinstance(recovery.quorum, int) and recovery.quorum > workers:
         yield "quorum", f"more than all {workers} workers; write {workers} or less"
     if recovery.backups >= workers:
@@ -114,8 +98,9 @@ def _membership(scenario: Scenario) -> Iterator[Problem]:
     if cluster.elastic and any(restarts):
         yield Problem(
             ("cluster", "membership"),
-            'not with policy = "restart"; write failures = { between = "6 h", repair = "20 min" } '
-            'in its place, or recovery.policy = "shrink"',
+            'not with policy = "restart", by which the same workers repeat all since a checkpoint; '
+            'write failures = { between = "6 h", repair = "20 min" } in its place, '
+            'or recovery.policy = "shrink"',
         )
 
 

@@ -12,7 +12,7 @@ from paceline.simulator.results.statistics import human, said, time_unit
 
 HATCHES = {
     "compute": "", "wait": ".", "communicate": "/", "serve": "x", "stalled": "-", "lost": "+",
-    "down": "\\",
+    "down": "\\", "absent": "", "unselected": "|",
 }  # fmt: skip
 COLOURS = {part: f"--part-{part}" for part in (*PARTS, "serve")}
 ROUNDS = 24  # spans of each worker in a timeline, about

@@ -24,6 +24,8 @@ PARTS = {  # colour of a bar, and of the text on it
     "stalled": ("#882255", "white"),
     "lost": ("#D55E00", "white"),
     "down": ("#444444", "white"),
+    "absent": ("#BBBBBB", "black"),
+    "unselected": ("#E3E3E3", "black"),
 }
 
 

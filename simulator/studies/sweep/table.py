@@ -1,6 +1,7 @@
 """The table of a sweep: a row for each point and algorithm, and one for each of their runs."""
 
 import json
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -93,7 +94,8 @@ def measured(scenario: Scenario, runs: Sequence[Run]) -> Record:
 
     The means are those of `paceline simulate`; missing values are None.
     """
-    ideal, workers = ideal_rate(scenario), scenario.cluster.workers
+    algorithm = next(each for each in scenario.algorithm if each.label == runs[0].label)
+    ideal, workers = ideal_rate(scenario), scenario.participants(algorithm)
     given = Conditions(
         target=scenario.run.target_loss,
         step_alone=workers / ideal if ideal else 0,
@@ -112,6 +114,9 @@ def measured(scenario: Scenario, runs: Sequence[Run]) -> Record:
         over_seeds = None if None in values else column.estimate(values, heavy)
         if name == "seconds_per_step":  # of one seed, too
             over_seeds = statistics.mean_pace(runs, heavy)
+        if name == "total_cost" and over_seeds:
+            limits = units.most(scenario, served=algorithm.served)
+            over_seeds = over_seeds.within(0.0, limits.get("cost", math.inf))
         row |= estimate_columns(name, over_seeds)
         if name == "time_to_target_s":
             reached = summary["time_to_target"]

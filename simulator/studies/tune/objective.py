@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ import numpy as np
 from paceline.simulator.cluster.prices import least_per_second
 from paceline.simulator.errors import InputError
 from paceline.simulator.objectives.learning_curve.objective import Expected
-from paceline.simulator.results import units
+from paceline.simulator.results import intervals, units
 from paceline.simulator.results.divergence import diverged
 from paceline.simulator.results.loss_model import of_loss, to_target, worth
 from paceline.simulator.results.order import MARGIN
@@ -92,7 +92,7 @@ class TuningObjective:
     many `tokens`: after `steps`, or fewer of all workers where others sample clients. Seconds per
     step are those of runs that keep the `cap`. `currency`: of prices; `second`: lower bound on the
     cost of a second of a run, in the unit of the value; `heavy`: the value depends on times
-    without a finite variance.
+    without a finite variance; `most`: what a run uses at most (`units.most`).
     """
 
     name: str
@@ -105,6 +105,7 @@ class TuningObjective:
     currency: str = ""
     steps: int | None = None
     tokens: float = 0.0
+    most: Mapping[str, float] = field(default_factory=dict)
 
     def score(self, run: Run, scenario: Scenario, model: Expected | None = None) -> Score:
         """Score a finished run of `scenario`, whose loss is that of `model` under a learning curve.
@@ -183,6 +184,11 @@ class TuningObjective:
     def of_loss(self) -> bool:
         """Whether the value has to do with a loss."""
         return self.name not in (PACE, GOODPUT)
+
+    @property
+    def limits(self) -> intervals.Ends:
+        """The least and the largest value that a run can have."""
+        return (0.0, 100.0) if self.name == GOODPUT else intervals.OPEN
 
     @property
     def within(self) -> str:
@@ -276,7 +282,8 @@ def tuning_objective(scenario: Scenario, name: str | None) -> TuningObjective:
         if name in names and not value:
             raise InputError(f"{file}: {key}: missing, and {name} is about it; write {remedy}")
     heavy, second = scenario.heavy_tailed, least_per_second(scenario)
-    plain = TuningObjective(name, currency=cost.currency or "")
+    most = units.most(scenario, served=True)
+    plain = TuningObjective(name, currency=cost.currency or "", most=most)
     if name == GOODPUT:
         return plain
     if name == PACE:

@@ -70,8 +70,10 @@ def _order(contenders: Sequence[Contender], objective: TuningObjective, best: st
     }
     known = {each.candidate.label: each.factors for each in contenders if each.factors is not None}
     margin = min((each.model.margin for each in contenders if each.model), default=MARGIN)
-    heavy = objective.heavy
-    return order(scores, bounds, heavy=heavy, best=best, factors=known, margin=margin)
+    heavy, limits = objective.heavy, objective.limits
+    return order(
+        scores, bounds, heavy=heavy, best=best, factors=known, margin=margin, limits=limits
+    )
 
 
 def ranking(contenders: Sequence[Contender], best: str) -> list[Contender]:
@@ -85,7 +87,7 @@ def ranking(contenders: Sequence[Contender], best: str) -> list[Contender]:
 def row(contender: Contender, best: Contender, objective: TuningObjective) -> Row:
     """Return a configuration's row of the JSON; `at_least` bounds a value that was cut."""
     values = [score.value for score in contender.scores]
-    found = intervals.estimate(values, heavy=objective.heavy)
+    found = intervals.estimate(values, heavy=objective.heavy).within(*objective.limits)
     if not contender.all_reached:  # then there is no mean, and a median would flatter
         found = intervals.Estimate(math.inf, intervals.MEAN, None, None, intervals.NEVER)
     paired = intervals.signed(behind(contender, best), heavy=objective.heavy)
@@ -114,6 +116,7 @@ def row(contender: Contender, best: Contender, objective: TuningObjective) -> Ro
         **units.told(
             used, objective.currency, heavy=objective.heavy,
             factors=factors if objective.target else None,
+            limits={} if objective.target else objective.most,
         ),
         "basis": contender.model and contender.model.basis,
     }  # fmt: skip
