@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from paceline.simulator.cluster.failures import Calendar, Down, merged
+from paceline.simulator.distributions.distribution import Distribution
 from paceline.simulator.distributions.random_streams import Purpose, generator
 from paceline.simulator.scenario.cluster import DAY, Membership
 from paceline.simulator.scenario.scenario import Scenario
@@ -42,11 +43,23 @@ def _absences(spec: Membership | None, seed: int, rank: int) -> Iterator[Down]:
     if spec is None:
         return
     if spec.present is not None and spec.absent is not None:
-        rng, time = generator(seed, Purpose.MEMBERSHIP, rank), 0.0
+        rng, present, absent = generator(seed, Purpose.MEMBERSHIP, rank), spec.present, spec.absent
+
+        def draw(law: Distribution) -> float:
+            return float(law.sample(rng, 1)[0])
+
+        if spec.start == "present":
+            left = draw(present)
+            back = left + draw(absent)
+        elif rng.random() * (present.expectation + absent.expectation) < present.expectation:
+            left = float(present.residual(rng.random()))
+            back = left + draw(absent)
+        else:
+            left, back = 0.0, float(absent.residual(rng.random()))
         while True:
-            left = time + float(spec.present.sample(rng, 1)[0])
-            time = left + float(spec.absent.sample(rng, 1)[0])
-            yield left, time
+            yield left, back
+            left = back + draw(present)
+            back = left + draw(absent)
     windows: Iterator[Down] = iter(spec.trace.get(rank, [(0.0, inf)]))
     if spec.windows:
         parts = (part for a, b in spec.windows for part in ((a, min(b, DAY)), (0.0, b - DAY)))

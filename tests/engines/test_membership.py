@@ -177,6 +177,40 @@ def test_goodput_of_alternating_renewal_is_the_closed_form(policy: str) -> None:
     assert found == pytest.approx(theory, abs=0.01)
 
 
+LAWS = [
+    ("3 s", "1 s"),
+    ({"dist": "uniform", "low": "1 s", "high": "5 s"}, "1 s"),
+    ({"dist": "lognormal", "mean": "3 s", "sd": "3 s"}, {"dist": "exponential", "mean": "1 s"}),
+]
+
+
+@pytest.mark.parametrize("laws", LAWS, ids=["constant", "uniform", "lognormal"])
+def test_a_stationary_start_has_the_same_availability_at_all_times(laws: Any) -> None:
+    """Of 4000 workers 3 / (3 + 1) are there: sd 0.7 %."""
+    spec = {"present": laws[0], "absent": laws[1], "start": "stationary"}
+    world = scenario({"name": "ssgd"}, workers=4000, cluster={"membership": spec})
+    members = Members(world, 0, lambda rank: (0.0, 0.0))
+    for time in (1e-9, 0.3, 0.99, 2.0, 3.7, 11.1):
+        there = [not members.absent(rank, time) for rank in range(4000)]
+        assert np.mean(there) == pytest.approx(0.75, abs=0.028), time
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("policy", "least"), [("shrink", 1), ("quorum", 4)])
+def test_goodput_of_a_stationary_start_is_the_closed_form_from_the_first_second(
+    policy: str, least: int
+) -> None:
+    """In 40 s of cycles of 1000 s; all there at first would give nearly 1."""
+    spec = {"present": "800 s", "absent": "200 s", "start": "stationary"}
+    own = {"name": "ssgd", "recovery": {"policy": policy} | ({"quorum": 4} if least > 1 else {})}
+    world = scenario(own, workers=6, compute="1 s", steps=None, run={"duration": "40 s"},
+                     cluster={"membership": spec})  # fmt: skip
+    found = [statistics.goodput(simulate(world, seed=seed)) for seed in range(400)]
+    law = [comb(6, n) * 0.8**n * 0.2 ** (6 - n) for n in range(7)]
+    theory = sum(n * p for n, p in enumerate(law) if n >= least) / 6
+    assert np.mean(found) == pytest.approx(theory, abs=3 * np.std(found) / 20)
+
+
 def test_a_quorum_goes_on_after_its_grace() -> None:
     """Steps of 1, 1, 1.2 and 3 s: two have come at 1 s, a third within 300 ms, the fourth not."""
     groups = [{"name": "b", "workers": 1, "compute": "1.2 s"},
@@ -266,6 +300,15 @@ def test_a_trace_and_a_calendar_say_who_is_there(tmp_path: Any) -> None:
         ({"daily": "9:00-24:30"}, "time of day"),
         ({"daily": "22:00-06:00", "file": "x.csv"}, "neither one law"),
         ({"present": "0 s", "absent": "1 h"}, "takes no time"),
+        ({"daily": "22:00-06:00", "start": "stationary"}, "for a law"),
+        (
+            {
+                "present": {"dist": "pareto", "minimum": "1 s", "alpha": 1},
+                "absent": "1 h",
+                "start": "stationary",
+            },
+            "finite mean",
+        ),
         ("missing.csv", "missing.csv"),
     ],
 )
