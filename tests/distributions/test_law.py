@@ -3,6 +3,7 @@
 import math
 import pickle
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -107,7 +108,7 @@ def test_the_residual_time_has_the_equilibrium_law(law):
     """Its CDF is the integral of sf over the expectation."""
     for u in (0.05, 0.5, 0.9, 0.999):
         edges = [0.0, *(t for t in law.knots if t < law.residual(u)), float(law.residual(u))]
-        parts = zip(edges, edges[1:], strict=False)
+        parts = pairwise(edges)
         below = sum(integrate.quad(lambda t: float(law.sf(t)), a, b)[0] for a, b in parts)
         assert below / law.expectation == pytest.approx(u, abs=1e-6)
 
