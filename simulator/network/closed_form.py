@@ -432,6 +432,10 @@ class Traffic:
             self._messages[source, to] = self._make_route(link, size, self._seed, key)
         return self._messages[source, to]
 
+    def add_message(self, source: int, to: int, size: int) -> None:
+        """Count the bytes of a message whose time is known."""
+        self.route(source, to).bytes += size
+
     def links(self) -> dict[str, float]:
         """Return the bytes so far over each link, by "from->to"."""
         total: defaultdict[str, float] = defaultdict(int)

@@ -71,6 +71,32 @@ def test_who_joins_pays_for_the_model_and_for_starting() -> None:
     assert result.workers["communicate"][3] == pytest.approx(0.052)
 
 
+@pytest.mark.parametrize("model", ["closed-form", "flows"])
+@pytest.mark.parametrize(
+    ("present", "absent", "end", "bytes_"),
+    [("2.5 s", "4 s", 6.0, 0), ("2.5 s", "4 s", 13.0, 4000), ("2.5 s", "4 s", 14.0, 8000),
+     ("8 ms", "4 s", 5.0, 1000)],
+)  # fmt: skip
+def test_the_bytes_of_joining_are_counted_and_charged(
+    present: str, absent: str, end: float, bytes_: int, model: str
+) -> None:
+    """Back at 6.5 s and at 13 s; the model takes 32 ms. There for 8 ms, it gets a quarter."""
+    spec = {"present": present, "absent": absent}
+    groups = [{"name": "there", "workers": 3, "region": "a"},
+              {"name": "away", "workers": 1, "region": "b", "membership": spec}]  # fmt: skip
+    own: dict[str, Any] = {
+        "steps": None, "run": {"duration": f"{end} s"}, "network": RING | {"model": model},
+        "cluster": {"group": groups}, "cost": {"egress_per_gb": 5.0},
+    }  # fmt: skip
+    world = scenario({"name": "local-sgd", "tau": 1000}, **own)
+    run = simulate(world)
+    assert run.links.get("a->b", 0) == run.curve["bytes"][-1] == bytes_
+    assert units.used(world, run, end)["egress_bytes"] == pytest.approx(bytes_)
+    served = simulate(scenario({"name": "asgd"}, **own, server={"region": "a"}))
+    gradients = served.links["b->a"]  # each is answered, but for the last one that is under way
+    assert served.links["a->b"] - gradients in {bytes_, bytes_ - 4000}
+
+
 class Storm:
     """Three workers that are back at 29, 29 and 30 s; the model takes 2 s of the link, 0.5 on."""
 

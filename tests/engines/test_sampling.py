@@ -1,8 +1,11 @@
 """Sampling of clients, the federated programs, and periods of each worker's own."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
+from paceline.simulator.distributions.random_streams import Purpose, generator
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.engines.virtual import simulation
 from paceline.simulator.errors import InputError
@@ -156,6 +159,17 @@ def test_a_client_of_fedbuff_that_leaves_frees_its_place(by):
     busy = sum(found.workers["compute"]) / found.duration
     assert (busy > 1.2) == (by == "availability"), busy
     assert np.sum([*found.workers.values()], axis=0) == pytest.approx(np.full(30, 3000.0))
+
+
+def test_clients_that_are_selected_again_get_the_model_over_a_link_that_counts():
+    """Server means of 2 of 6: 4000 bytes up and down each, and for each one that sat out before."""
+    found = run(
+        {"name": "fedavg", "tau": 1}, workers=6, steps=50, cluster={"sampling": {"clients": 2}},
+        network=RING | {"collective": "server"},
+    )  # fmt: skip
+    draws = [set(generator(1, Purpose.SAMPLING, n).permutation(6)[:2]) for n in range(50)]
+    again = sum(len(new - old) for old, new in pairwise(draws))
+    assert found.curve["bytes"][-1] == 4000 * (50 * 2 * 2 + again)
 
 
 def test_sampling_says_whom_it_does_not_concern():

@@ -22,7 +22,7 @@ from paceline.simulator.cluster.membership import Members
 from paceline.simulator.engines.collective import Collective, Why, earliest
 from paceline.simulator.engines.sampling import Sampled, samples
 from paceline.simulator.engines.virtual.node import VirtualNode
-from paceline.simulator.network.mean_cost import download_cost
+from paceline.simulator.network.mean_cost import download_cost, download_source
 from paceline.simulator.scenario.cluster import Recovery
 
 Team = list[int] | None
@@ -364,7 +364,25 @@ class Participation:
         """Return the seconds that a client needs to get the model, once it is selected again."""
         if rank not in self._downloads:
             self._downloads[rank] = sum(self._download_cost(rank))
+        if self._run.nodes[rank].now <= self._run.deadline:
+            self._count_download(rank)
         return self._downloads[rank]
+
+    def count_downloads(self, until: float) -> None:
+        """Count the bytes of the model that workers have got which joined up to a time (s)."""
+        members, until = self._run.availability.members, min(until, self._run.deadline)
+        if members is not None and until < inf:
+            for rank, share in members.sent(until):
+                self._count_download(rank, share)
+
+    def _count_download(self, rank: int, share: float = 1.0) -> None:
+        run, source = self._run, self._download_source(rank)
+        if source is not None:
+            run.traffic.add_message(source, rank, round(share * run.whole_bytes))
+
+    @cached_property
+    def _download_source(self) -> Callable[[int], int | None]:
+        return download_source(self._run.scenario, self._run.program.server is not None)
 
     @cached_property
     def _download_cost(self) -> Callable[[int], tuple[float, float]]:
