@@ -93,7 +93,7 @@ def test_the_bytes_of_joining_are_counted_and_charged(
     assert run.links.get("a->b", 0) == run.curve["bytes"][-1] == bytes_
     assert units.used(world, run, end)["egress_bytes"] == pytest.approx(bytes_)
     served = simulate(scenario({"name": "asgd"}, **own, server={"region": "a"}))
-    gradients = served.links.get("b->a", 0)  # each is answered, but for the last one that is under way
+    gradients = served.links.get("b->a", 0)  # each is answered, the last one maybe after the end
     assert served.links["a->b"] - gradients in {bytes_, bytes_ - 4000}
 
 
