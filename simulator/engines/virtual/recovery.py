@@ -104,10 +104,9 @@ def kept(settings: Recovery, workers: int) -> int:
     return max(1, workers - settings.backups)
 
 
-def rules(run: Any) -> list[Rule]:
-    """Return the rules of a run, in the order in which they apply."""
-    settings, members = run.scenario.recovery, run.availability.members
-    least, found = kept(settings, run.workers), list[Rule]()
+def rules(run: Any, least: int) -> list[Rule]:
+    """Return the rules of a run, in the order in which they apply; `least`: its `kept`."""
+    settings, members, found = run.scenario.recovery, run.availability.members, list[Rule]()
     if members is not None:
         found.append(Leaving(members))
     cluster = run.scenario.cluster
@@ -131,11 +130,11 @@ class Presence:
     without some of them; `_least`: workers that must be there.
     """
 
-    def __init__(self, run: Any, settings: Recovery) -> None:
+    def __init__(self, run: Any, settings: Recovery, least: int) -> None:
         self._run, self._timeout = run, settings.timeout
         self.means = "shrink" in run.program.recovers
         self.waits = not self.means or settings.policy in ("wait", "restart")
-        self._least = kept(settings, run.workers) if settings.policy == "quorum" else 1
+        self._least = least if settings.policy == "quorum" else 1
 
     def skips(self, rank: int, crash: float) -> bool:
         """Whether the others go on without a worker that is down at a time."""
@@ -227,10 +226,11 @@ class Participation:
 
     def __init__(self, run: Any) -> None:
         settings = run.scenario.recovery
-        self._run, self.presence, self.rules = run, Presence(run, settings), rules(run)
-        chosen = (rule for rule in self.rules if isinstance(rule, Sampled))
-        self.sampled = next(chosen, None)
-        self.kept = self.sampled.wanted if self.sampled else kept(settings, run.workers)
+        least = kept(settings, run.workers)
+        self._run, self.presence = run, Presence(run, settings, least)
+        self.rules = rules(run, least)
+        self.sampled = next((rule for rule in self.rules if isinstance(rule, Sampled)), None)
+        self.kept = self.sampled.wanted if self.sampled else least
         self.abandons_phases = settings.policy == "quorum" or self.sampled is not None
         self.dropped = 0
         self._most_restarts = 0, ""  # of one collective, and its name
