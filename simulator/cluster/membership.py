@@ -6,6 +6,7 @@ before, it begins anew when it is back.
 """
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush, merge
 from itertools import count, takewhile
@@ -15,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from paceline.simulator.cluster.failures import Calendar, Down, merged
+from paceline.simulator.distributions.distribution import Distribution
 from paceline.simulator.distributions.random_streams import Purpose, generator
 from paceline.simulator.scenario.cluster import DAY, Membership
 from paceline.simulator.scenario.scenario import Scenario
@@ -44,11 +46,23 @@ def _absences(spec: Membership | None, seed: int, rank: int) -> Iterator[Down]:
     if spec is None:
         return
     if spec.present is not None and spec.absent is not None:
-        rng, time = generator(seed, Purpose.MEMBERSHIP, rank), 0.0
+        rng, present, absent = generator(seed, Purpose.MEMBERSHIP, rank), spec.present, spec.absent
+
+        def draw(law: Distribution) -> float:
+            return float(law.sample(rng, 1)[0])
+
+        if spec.start == "present":
+            left = draw(present)
+            back = left + draw(absent)
+        elif rng.random() * (present.expectation + absent.expectation) < present.expectation:
+            left = float(present.residual(rng.random()))
+            back = left + draw(absent)
+        else:
+            left, back = 0.0, float(absent.residual(rng.random()))
         while True:
-            left = time + float(spec.present.sample(rng, 1)[0])
-            time = left + float(spec.absent.sample(rng, 1)[0])
-            yield left, time
+            yield left, back
+            left = back + draw(present)
+            back = left + draw(absent)
     windows: Iterator[Down] = iter(spec.trace.get(rank, [(0.0, inf)]))
     if spec.windows:
         parts = (part for a, b in spec.windows for part in ((a, min(b, DAY)), (0.0, b - DAY)))
@@ -83,6 +97,8 @@ class Members:
         self._pending = [0] * len(specs)  # absences of each that are on their way to `_known`
         self._tries = [0] * len(specs)  # to join, in a row, that it left in
         self._joining: dict[int, Absence] = {}  # by rank, as if it got the model when it leaves
+        self._needs: dict[int, tuple[float, float]] = {}  # of each: in `_ends`, and seconds in all
+        self._sent = deque[tuple[float, int, float]]()  # ends of transfers: s, rank, share done
         self._ends: Agenda = []  # of the same, by what each will then have had of the link (s)
         self._cuts: Agenda = []  # of the same, by when each leaves
         self._clock = self._served = 0.0  # `_served`: what each has had since one was alone (s)
@@ -150,6 +166,9 @@ class Members:
                 self._served = served
             _, rank, absence, latency = heappop(self._ends if end <= leaves else self._cuts)
             del self._joining[rank]
+            needs, holds = self._needs.pop(rank)
+            missing = (needs - self._served) / holds if end > leaves else 0.0
+            self._sent.append((self._clock, rank, 1 - missing))
             self._know(rank, absence, self._clock + latency)
         if not self._next:
             return
@@ -165,6 +184,7 @@ class Members:
             return
         self._joining[rank] = absence
         holds, latency = self._transfer(rank)
+        self._needs[rank] = self._served + holds, holds
         heappush(self._ends, (self._served + holds, rank, absence, latency))
         heappush(self._cuts, (leaves, rank, absence, inf))
 
@@ -187,6 +207,17 @@ class Members:
         else:
             self._served, self._ends, self._cuts = 0.0, [], []
         self._clock = time
+
+    def sent(self, until: float) -> Iterator[tuple[int, float]]:
+        """Yield the transfers that have ended since last asked, up to a time (s): rank and share.
+
+        The share of the model that was sent is below 1 where the worker left before the end.
+        """
+        while self._clock <= until and (self._next or self._joining):
+            self._advance()
+        while self._sent and self._sent[0][0] <= until:
+            _, rank, share = self._sent.popleft()
+            yield rank, share
 
     def away(self, start: float, end: float) -> np.ndarray:
         """Return the seconds of a span in which each worker was away, not counting its joining."""

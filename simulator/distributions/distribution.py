@@ -8,6 +8,7 @@ blocks of any size gives the same numbers: `sample(rng, a)` then `sample(rng, b)
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
@@ -89,6 +90,14 @@ class Distribution(BaseModel, ABC):
             raise ValueError("a probability lies in [0, 1]")
         return self._quantile(q)
 
+    def residual(self, u: ArrayLike) -> Array:
+        """Return the rest of the time that is under way at any moment, by `u` uniform on (0, 1).
+
+        Its density is sf(t) / expectation, the equilibrium law of renewal theory (Cox, *Renewal
+        Theory*, 1962, section 5.3); the expectation must be finite and above 0.
+        """
+        return np.interp(u, *_equilibrium(self))
+
     def closed_sum(self, n: int) -> "tuple[float, Distribution | None] | None":
         """Return the sum of `n` independent times as fixed seconds and a law, if in closed form.
 
@@ -116,6 +125,19 @@ class Distribution(BaseModel, ABC):
     def from_uniform(self, u: Array) -> Array:
         """Turn numbers uniform on (0, 1), shape (n,), into as many draws (seconds)."""
         return self._quantile(u)
+
+
+@lru_cache(maxsize=64)
+def _equilibrium(law: Distribution) -> tuple[Array, Array]:
+    """Return the CDF of a law's residual time at so many times that it is linear in between."""
+    mean = law.expectation
+    rare = np.geomspace(1e-12, 1e12, 8192) * mean
+    ends = np.unique([0.0, *law.knots, *law.quantile(np.arange(1, 4096) / 4096), *rare])
+    nodes, weights = np.polynomial.legendre.leggauss(4)
+    width = np.diff(ends)
+    inside = ends[:-1, None] + width[:, None] * (nodes + 1) / 2
+    found = np.concatenate([[0.0], np.cumsum(law.sf(inside) @ weights * width / 2)])
+    return found / found[-1], ends
 
 
 def invert(cdf: Callable[[Array], Array], q: Array, low: Array, high: Array) -> Array:

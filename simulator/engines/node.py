@@ -22,6 +22,7 @@ from paceline.simulator.scenario.scenario import Scenario
 def introduce(node: Node, scenario: Scenario, start: Vector) -> None:
     """Tell a node what it may know of its scenario."""
     node.workers = node.server = scenario.cluster.workers
+    node.participants = scenario.cluster.participants
     node.samples, node.pace = None, 1.0
     node.start, node.apply_seconds = start, scenario.server.apply
     node.parameters = scenario.model.parameters

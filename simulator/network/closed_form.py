@@ -331,6 +331,7 @@ class Traffic:
         self._starts: dict[tuple[str, float, Team], tuple[list[float], float]] = {}
         self._volumes: dict[tuple[str, Team], tuple[float, float]] = {}
         self._messages: dict[tuple[int, int], MessageRoute] = {}
+        self._added: defaultdict[str, int] = defaultdict(int)  # bytes of others, by link
 
     def _plan(self, key: str, team: Team = None) -> CollectivePlan:
         if (key, team) not in self._plans:
@@ -432,15 +433,24 @@ class Traffic:
             self._messages[source, to] = self._make_route(link, size, self._seed, key)
         return self._messages[source, to]
 
+    def add_message(self, source: int, to: int, size: int) -> None:
+        """Count the bytes of a message whose time is known."""
+        self._added[self.network.message_link(source, to).name] += size
+
     def links(self) -> dict[str, float]:
         """Return the bytes so far over each link, by "from->to"."""
         total: defaultdict[str, float] = defaultdict(int)
         for (kind, team), payload in self._payloads.items():
             for name, volume in self._plan(kind, team).moved.items():
                 total[name] += volume * payload
-        for route in self._messages.values():
-            total[route.link.name] += route.bytes
+        for size, name in self._sent():
+            total[name] += size
         return {name: float(total[name]) for name in sorted(total)}
+
+    def _sent(self) -> list[tuple[int, str]]:
+        """Return the bytes of messages so far and the name of their link."""
+        routes = [(route.bytes, route.link.name) for route in self._messages.values()]
+        return routes + [(size, name) for name, size in self._added.items()]
 
     def phases(self) -> dict[str, dict[str, float]]:
         """Return nothing: the stages of a collective are not told apart."""
@@ -456,7 +466,7 @@ class Traffic:
             each, egress = self.volumes(kind, team)
             moved += payload * each
             charged += payload * egress
-        sent = [(route.bytes, route.link.name) for route in self._messages.values()]
+        sent = self._sent()
         own = sum(size for size, _ in sent)
         paid = sum(size for size, name in sent if name in self.network.charged)
         return float(round(moved) + own), charged + paid

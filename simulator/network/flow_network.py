@@ -153,12 +153,16 @@ class FlowNetwork:
 
     def send(self, at: float, source: int, to: int, size: float) -> int:
         """Start a message; return its ticket."""
-        self._sent[source, to] += round(size)
+        self.add_message(source, to, round(size))
         path = self.path((source, to))
         if (source, to) not in self._latencies:
             self._latencies[source, to] = self._message_latencies(source, to)
         held = size * self._overhead.message_factor
         return self.fabric.send(at, path, held, next(self._latencies[source, to]))
+
+    def add_message(self, source: int, to: int, size: int) -> None:
+        """Count the bytes of a message."""
+        self._sent[source, to] += size
 
     def _message_latencies(self, source: int, to: int) -> Iterator[float]:
         """Yield the latency of each message from one node to another, in seconds."""

@@ -64,22 +64,34 @@ def message_cost(scenario: Scenario) -> Callable[[int, int], CollectiveCost]:
     return on_graph
 
 
+def download_source(scenario: Scenario, served: bool) -> Callable[[int], int | None]:
+    """Return a function that gives who sends the whole model to a worker, by rank; None: no one.
+
+    The server does, where it has the model (`served`) or makes the means; else worker 0, which
+    itself gets it from worker 1.
+    """
+    workers = scenario.cluster.workers
+    if served or scenario.network.collective == "server":
+        return lambda rank: workers
+    return lambda rank: int(rank == 0) if workers > 1 else None
+
+
 def download_cost(scenario: Scenario, served: bool) -> Callable[[int], tuple[float, float]]:
     """Return a function that gives what getting the whole model takes, expected, by rank: seconds
-    that it holds the source's link, and seconds of latency.
+    that it holds the link of its `download_source`, and seconds of latency.
 
-    The server sends it, also through its network card, where it has the model (`served`) or makes
-    the means; else worker 0 does, which itself gets it from worker 1.
+    A server sends it through its network card, too.
     """
     workers, cost = scenario.cluster.workers, message_cost(scenario)
-    server = served or scenario.network.collective == "server"
-    passing = scenario.model.bytes / ((server and scenario.server.bandwidth) or inf)
+    source = download_source(scenario, served)
+    passing = scenario.model.bytes / (scenario.server.bandwidth or inf)
 
     def of(rank: int) -> tuple[float, float]:
-        if workers == 1 and not server:
+        sender = source(rank)
+        if sender is None:
             return 0.0, 0.0
-        sent = cost(workers if server else int(rank == 0), rank)
-        return max(sent.transmission, passing), sent.latency
+        sent = cost(sender, rank)
+        return max(sent.transmission, passing if sender == workers else 0.0), sent.latency
 
     return of
 

@@ -35,11 +35,11 @@ async def learner(
     channels = [codec.open(me) for _ in range(fragments)]
     x = anchor = me.start
     u, told, merged, sent = inner.init(x), 0, [0] * fragments, dict[int, int]()
+    came = dict[int, Any]()  # merged fragments that have come, some before they are due
 
-    def take_in(answer: Any) -> None:
+    def take_in(f: int, shared: Any) -> None:
         nonlocal x, anchor
-        _, (shared, number) = answer
-        f, own, common = int(number), list(me.cut(x, fragments)), list(me.cut(anchor, fragments))
+        own, common = list(me.cut(x, fragments)), list(me.cut(anchor, fragments))
         own[f], common[f] = shared + alpha * (own[f] - shared), shared
         x, anchor, merged[f] = me.join(own), me.join(common), k
         del sent[f]
@@ -52,11 +52,15 @@ async def learner(
                 part = me.cut(anchor - x, fragments)[f]
                 channels[f].send(me.server, (part, float(f), float(k - merged[f]), float(k - told)))
                 sent[f] = told = k
-        while any(since <= k - overlap for since in sent.values()):
+        due = [f for f, since in sent.items() if since <= k - overlap]
+        while any(f not in came for f in due):
             answer = await me.receive_before(me.timer(0.0), me.server)
             if answer is None:
                 break
-            take_in(answer)
+            _, (shared, number) = answer
+            came[int(number)] = shared
+        for f in (f for f in due if f in came):
+            take_in(f, came.pop(f))
 
 
 async def syncer(

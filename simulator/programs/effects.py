@@ -60,15 +60,17 @@ class Node(ABC):
     one update on the server), `parameters` and `bytes_per_parameter` (of the model that travels;
     `start` may be a smaller stand-in for it). `samples`: of this worker's data, over the mean of
     all workers; None where all have as many. `pace`: how many steps it takes, by its expected step
-    time, while the slowest worker takes one.
+    time, while the slowest worker takes one. `participants`: how many of the workers
+    [cluster.sampling] wants; without that, all.
     """
 
     __slots__ = (
-        "apply_seconds", "bytes_per_parameter", "pace", "parameters", "rank", "samples", "server",
-        "start", "workers",
+        "apply_seconds", "bytes_per_parameter", "pace", "parameters", "participants", "rank",
+        "samples", "server", "start", "workers",
     )  # fmt: skip
     rank: int
     workers: int
+    participants: int
     server: int
     start: Vector
     apply_seconds: float
@@ -181,6 +183,10 @@ class Node(ABC):
     def mean(self, value: Payload) -> Awaitable[Any]:
         """Average `value` over all workers and wait for the result."""
         return self.wait(self.start_mean(value))
+
+    def away(self, rank: int) -> bool:
+        """Tell whether a client is away now, where [cluster.sampling] is by availability."""
+        return False
 
     def leap(self, transform: Any) -> Any:
         """Return an effect that takes local steps by `transform` at once, as `descend` one by one.

@@ -1,6 +1,8 @@
 """Federated learning: clients train on data of their own, and a round combines their models."""
 
-from typing import Annotated, Literal
+from collections.abc import Collection, Sequence
+from itertools import islice
+from typing import Annotated, Any, Literal
 
 from paceline.simulator.programs.codecs.codec import Raw
 from paceline.simulator.programs.effects import Node, Payload, Vector
@@ -46,6 +48,25 @@ async def fedavg(
     )  # fmt: skip
 
 
+def chosen(me: Node, rng: Any, idle: Sequence[int], busy: Collection[int]) -> Sequence[int]:
+    """Return whom to let train, of those idle: all, or as many as [cluster.sampling] allows.
+
+    A client that went away while it trains frees its place, and does not lose its work.
+    """
+    if rng is None:
+        return idle
+    free = me.participants - sum(not me.away(each) for each in busy)
+    order = (idle[index] for index in rng.permutation(len(idle)))
+    there = [*islice((each for each in order if not me.away(each)), max(free, 0))]
+    return there or ([] if busy else idle[:1])  # one at least, so that the run goes on
+
+
+def first(me: Node) -> tuple[Any, Sequence[int]]:
+    """Return the random numbers that choose clients, or None, and those who train first."""
+    rng = me.generator(shared=True) if me.participants < me.workers else None
+    return rng, chosen(me, rng, range(me.workers), ())
+
+
 async def report(
     me: Node,
     *,
@@ -56,8 +77,11 @@ async def report(
     codec: Codec = Raw(),
 ) -> None:
     """Train for tau local steps; send the displacement, and go on from the server's answer."""
+    sampled, early = first(me)
     channel, inner = codec.open(me), proximal(mu, momentum)
     x, k, weight = me.start, 0, me.samples
+    if sampled is not None and me.rank not in early:
+        _, x = await me.receive(me.server)
     while True:
         anchor, before = x, k
         x, _, k = await descend(me, x, inner.init(x), k + 1, lr, inner, tau)
@@ -79,16 +103,18 @@ async def fedbuff_server(
     codec: Codec = Raw(),
 ) -> None:
     """FedBuff: the server updates for every K displacements that arrive, however late."""
-    channel = codec.open(me)
-    x = me.start
-    v, updates, held, waiting = outer.init(x), 0, list[tuple[int, Payload]](), list[int]()
-    had = [0] * me.workers  # the update that each client trains from
+    rng, early = first(me)
+    channel, x, busy = codec.open(me), me.start, {*early}
+    v, updates, held = outer.init(x), 0, list[tuple[int, Payload]]()
+    idle = [rank for rank in range(me.workers) if rank not in busy]
+    had = [0 if rank in busy else -1 for rank in range(me.workers)]  # the update trained from
     while True:
         client, (away, steps, *weight) = await channel.receive()
         me.count(int(steps))
         late = (1 + updates - had[client]) ** -0.5 if staleness == "root" else 1.0
         held.append((client, (late * away, *weight)))
-        waiting.append(client)
+        idle.append(client)
+        busy.discard(client)
         due = len(held) >= min(buffer, me.workers)
         if due:
             me.work(me.apply_seconds)
@@ -96,8 +122,10 @@ async def fedbuff_server(
             x = x - outer_lr * step
             held, updates = [], updates + 1
             me.mark(x)
-        for each in [each for each in waiting if had[each] < updates]:
-            waiting.remove(each)  # training again from the same model would say nothing new
+        fresh = [each for each in idle if had[each] < updates]  # others would say nothing new
+        for each in chosen(me, rng, fresh, busy):
+            idle.remove(each)
+            busy.add(each)
             had[each] = updates
             me.send(each, x)
 
@@ -116,6 +144,10 @@ PROGRAMS = (
         "fedavg", fedavg, "McMahan et al., arXiv 1602.05629, algorithm 1", linear=True, rounds=True
     ),
     Program(
-        "fedbuff", report, "Nguyen et al., arXiv 2106.06639, algorithm 1", server=fedbuff_server
+        "fedbuff",
+        report,
+        "Nguyen et al., arXiv 2106.06639, algorithm 1",
+        server=fedbuff_server,
+        selects=True,
     ),
 )

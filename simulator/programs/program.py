@@ -47,6 +47,7 @@ class Program:
       its models does not depend on how often they average.
     - `sends_gradients`: what it averages are gradients, not displacements of local steps.
     - `rounds`: after each mean all workers have the same model, so that clients can be sampled.
+    - `selects`: its server chooses who trains, so that it limits how many do at once.
     - `local_momentum`: the parameter that [optimizer].momentum is for.
     - `refuses`: parameters that it lacks though a user may expect them, and the reason.
     """
@@ -64,6 +65,7 @@ class Program:
     pooled: bool = False
     sends_gradients: bool = False
     rounds: bool = False
+    selects: bool = False
     local_momentum: str = "momentum"
     refuses: Mapping[str, str] = field(default_factory=dict, hash=False)
 

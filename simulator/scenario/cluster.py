@@ -196,6 +196,11 @@ class Membership(Section):
 
     present: Law | None = Field(default=None, description="time from joining to leaving")
     absent: Law | None = Field(default=None, description="time from leaving to coming back")
+    start: Literal["present", "stationary"] = Field(
+        default="present",
+        description="who is there when the run begins, under a law: all, or those who are at any "
+        "moment of a process that has long been going on",
+    )
     daily: Annotated[Many[str], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)] = (
         Field(default=(), description='times of day when they are there, such as "22:00-06:00"')
     )
@@ -232,6 +237,11 @@ class Membership(Section):
             )
         if any(law is not None and not law.expectation for law in (self.present, self.absent)):
             raise ValueError("takes no time; write times above 0 to be present and absent")
+        if self.start == "stationary" and not laws:
+            raise ValueError('start = "stationary" is for a law; remove it, the times say it all')
+        both = [law.expectation for law in (self.present, self.absent) if law is not None]
+        if self.start == "stationary" and inf in both:
+            raise ValueError('start = "stationary" needs times with a finite mean')
         for text in self.daily:
             start, dash, end = text.partition("-")
             if not dash:

@@ -182,7 +182,7 @@ def _over(general: Recovery, own: Recovery) -> Recovery:
 
 def _unsampled(program: Program, cluster: Cluster | None) -> tuple[str, ...]:
     """Note that all workers take part in a program's means though clients are to be sampled."""
-    if cluster is None or cluster.sampling is None or program.rounds:
+    if cluster is None or cluster.sampling is None or program.rounds or program.selects:
         return ()
     why = "its workers do not all go on from one mean"
     return (f"cluster.sampling has no effect on {program.name}, as {why}: all take part",)

@@ -3,6 +3,7 @@
 import math
 import pickle
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -101,6 +102,15 @@ def test_expectation_and_variance_are_integrals_of_the_survival_function(law):
         second += integrate.quad(lambda t: 2 * t * float(law.sf(t)), a, b)[0]
     assert law.expectation == pytest.approx(first, rel=1e-6)
     assert law.variance == pytest.approx(second - first**2, rel=1e-4, abs=1e-9)
+
+
+def test_the_residual_time_has_the_equilibrium_law(law):
+    """Its CDF is the integral of sf over the expectation."""
+    for u in (0.05, 0.5, 0.9, 0.999):
+        edges = [0.0, *(t for t in law.knots if t < law.residual(u)), float(law.residual(u))]
+        parts = pairwise(edges)
+        below = sum(integrate.quad(lambda t: float(law.sf(t)), a, b)[0] for a, b in parts)
+        assert below / law.expectation == pytest.approx(u, abs=1e-6)
 
 
 @pytest.mark.parametrize("cuts", [(1, 2, 3), (256, 256, 256), (0, 1000, 7)])

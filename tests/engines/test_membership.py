@@ -71,6 +71,32 @@ def test_who_joins_pays_for_the_model_and_for_starting() -> None:
     assert result.workers["communicate"][3] == pytest.approx(0.052)
 
 
+@pytest.mark.parametrize("model", ["closed-form", "flows"])
+@pytest.mark.parametrize(
+    ("present", "absent", "end", "bytes_"),
+    [("2.5 s", "4 s", 6.0, 0), ("2.5 s", "4 s", 13.0, 4000), ("2.5 s", "4 s", 14.0, 8000),
+     ("8 ms", "4 s", 5.0, 1000)],
+)  # fmt: skip
+def test_the_bytes_of_joining_are_counted_and_charged(
+    present: str, absent: str, end: float, bytes_: int, model: str
+) -> None:
+    """Back at 6.5 s and at 13 s; the model takes 32 ms. There for 8 ms, it gets a quarter."""
+    spec = {"present": present, "absent": absent}
+    groups = [{"name": "there", "workers": 3, "region": "a"},
+              {"name": "away", "workers": 1, "region": "b", "membership": spec}]  # fmt: skip
+    own: dict[str, Any] = {
+        "steps": None, "run": {"duration": f"{end} s"}, "network": RING | {"model": model},
+        "cluster": {"group": groups}, "cost": {"egress_per_gb": 5.0},
+    }  # fmt: skip
+    world = scenario({"name": "local-sgd", "tau": 1000}, **own)
+    run = simulate(world)
+    assert run.links.get("a->b", 0) == run.curve["bytes"][-1] == bytes_
+    assert units.used(world, run, end)["egress_bytes"] == pytest.approx(bytes_)
+    served = simulate(scenario({"name": "asgd"}, **own, server={"region": "a"}))
+    gradients = served.links.get("b->a", 0)  # each is answered, the last one maybe after the end
+    assert served.links["a->b"] - gradients in {bytes_, bytes_ - 4000}
+
+
 class Storm:
     """Three workers that are back at 29, 29 and 30 s; the model takes 2 s of the link, 0.5 on."""
 
@@ -175,6 +201,40 @@ def test_goodput_of_alternating_renewal_is_the_closed_form(policy: str) -> None:
     found = statistics.goodput(simulate(world))
     assert found == pytest.approx(ideal, abs=0.002)
     assert found == pytest.approx(theory, abs=0.01)
+
+
+LAWS = [
+    ("3 s", "1 s"),
+    ({"dist": "uniform", "low": "1 s", "high": "5 s"}, "1 s"),
+    ({"dist": "lognormal", "mean": "3 s", "sd": "3 s"}, {"dist": "exponential", "mean": "1 s"}),
+]
+
+
+@pytest.mark.parametrize("laws", LAWS, ids=["constant", "uniform", "lognormal"])
+def test_a_stationary_start_has_the_same_availability_at_all_times(laws: Any) -> None:
+    """Of 4000 workers 3 / (3 + 1) are there: sd 0.7 %."""
+    spec = {"present": laws[0], "absent": laws[1], "start": "stationary"}
+    world = scenario({"name": "ssgd"}, workers=4000, cluster={"membership": spec})
+    members = Members(world, 0, lambda rank: (0.0, 0.0))
+    for time in (1e-9, 0.3, 0.99, 2.0, 3.7, 11.1):
+        there = [not members.absent(rank, time) for rank in range(4000)]
+        assert np.mean(there) == pytest.approx(0.75, abs=0.028), time
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("policy", "least"), [("shrink", 1), ("quorum", 4)])
+def test_goodput_of_a_stationary_start_is_the_closed_form_from_the_first_second(
+    policy: str, least: int
+) -> None:
+    """In 40 s of cycles of 1000 s; all there at first would give nearly 1."""
+    spec = {"present": "800 s", "absent": "200 s", "start": "stationary"}
+    own = {"name": "ssgd", "recovery": {"policy": policy} | ({"quorum": 4} if least > 1 else {})}
+    world = scenario(own, workers=6, compute="1 s", steps=None, run={"duration": "40 s"},
+                     cluster={"membership": spec})  # fmt: skip
+    found = [statistics.goodput(simulate(world, seed=seed)) for seed in range(400)]
+    law = [comb(6, n) * 0.8**n * 0.2 ** (6 - n) for n in range(7)]
+    theory = sum(n * p for n, p in enumerate(law) if n >= least) / 6
+    assert np.mean(found) == pytest.approx(theory, abs=3 * np.std(found) / 20)
 
 
 def test_a_quorum_goes_on_after_its_grace() -> None:
@@ -315,6 +375,15 @@ def test_a_trace_and_a_calendar_say_who_is_there(tmp_path: Any) -> None:
         ({"daily": "9:00-24:30"}, "time of day"),
         ({"daily": "22:00-06:00", "file": "x.csv"}, "neither one law"),
         ({"present": "0 s", "absent": "1 h"}, "takes no time"),
+        ({"daily": "22:00-06:00", "start": "stationary"}, "for a law"),
+        (
+            {
+                "present": {"dist": "pareto", "minimum": "1 s", "alpha": 1},
+                "absent": "1 h",
+                "start": "stationary",
+            },
+            "finite mean",
+        ),
         ("missing.csv", "missing.csv"),
     ],
 )

@@ -1,10 +1,13 @@
 """Sampling of clients, the federated programs, and periods of each worker's own."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline.simulator.distributions.random_streams import Purpose, generator
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.engines.virtual import simulation
 from paceline.simulator.errors import InputError
@@ -181,6 +184,57 @@ def test_the_rounds_of_fedbuff_are_the_times_that_its_buffer_was_filled():
     (row,) = study.simulate(world).algorithms
     assert (row["rounds"], row["seconds_per_round"]["mean"]) == (3, 4)
     assert row["scalability"] == 0.5  # of the four, two compute
+
+
+@pytest.mark.parametrize("buffer", [1, 5, 30])
+def test_fedbuff_keeps_as_many_clients_at_work_as_are_sampled(buffer):
+    """Ten of forty train at any time: ten steps a second, each a fortieth of a step of all."""
+    steps = 500
+    found = run(
+        {"name": "fedbuff", "tau": 1, "buffer": buffer}, workers=40, compute=EXPONENTIAL,
+        network=FREE | {"bandwidth": "1 Tbit/s"}, steps=steps,
+        cluster={"sampling": {"clients": 10}},
+    )  # fmt: skip
+    assert not any("sampling" in note for note in found.notes)
+    assert sum(found.workers["compute"]) == pytest.approx(10 * found.duration)
+    assert found.duration == pytest.approx(steps * 40 / 10, rel=4 / (steps * 40) ** 0.5)
+    each = np.array(found.workers["compute"]) / found.duration
+    assert each == pytest.approx(np.full(40, 0.25), abs=0.06)  # all have their turns
+
+
+def test_fedbuff_with_places_for_all_is_fedbuff():
+    algorithm = {"name": "fedbuff", "tau": 2, "buffer": 3}
+    tables = {"objective": QUADRATIC, "compute": EXPONENTIAL, "workers": 5, "network": RING}
+    sampled = run(algorithm, cluster={"sampling": {"share": 1.0}}, **tables)
+    assert sampled.curve == run(algorithm, **tables).curve
+
+
+@pytest.mark.parametrize("by", ["uniform", "availability"])
+def test_a_client_of_fedbuff_that_leaves_frees_its_place(by):
+    """Two places, seven of thirty clients there on average; who leaves is away for 100 s."""
+    membership = {"present": {"dist": "exponential", "mean": "30 s"}, "absent": "100 s"}
+    found = run(
+        {"name": "fedbuff", "tau": 4, "buffer": 1}, workers=30, network=FREE, steps=None,
+        run={"duration": "3000 s"},
+        cluster={
+            "sampling": {"clients": 2, "by": by},
+            "membership": membership | {"start": "stationary"},
+        },
+    )  # fmt: skip
+    busy = sum(found.workers["compute"]) / found.duration
+    assert (busy > 1.2) == (by == "availability"), busy
+    assert np.sum([*found.workers.values()], axis=0) == pytest.approx(np.full(30, 3000.0))
+
+
+def test_clients_that_are_selected_again_get_the_model_over_a_link_that_counts():
+    """Server means of 2 of 6: 4000 bytes up and down each, and for each one that sat out before."""
+    found = run(
+        {"name": "fedavg", "tau": 1}, workers=6, steps=50, cluster={"sampling": {"clients": 2}},
+        network=RING | {"collective": "server"},
+    )  # fmt: skip
+    draws = [set(generator(1, Purpose.SAMPLING, n).permutation(6)[:2]) for n in range(50)]
+    again = sum(len(new - old) for old, new in pairwise(draws))
+    assert found.curve["bytes"][-1] == 4000 * (50 * 2 * 2 + again)
 
 
 def test_sampling_says_whom_it_does_not_concern():

@@ -6,6 +6,7 @@ import pytest
 from paceline.simulator.errors import InputError
 from paceline.simulator.programs import Program, catalogue, decoupled
 from paceline.simulator.programs.effects import ANY
+from paceline.simulator.programs.pieces.transform import Identity
 from tests.engines.test_learning_curve import ran as learning
 from tests.helpers.worlds import QUADRATIC, RING, TIME_ONLY, play, scenario, simulate
 
@@ -97,6 +98,39 @@ def test_what_misses_a_merge_is_in_the_next_and_all_together_do_not_wait():
     )  # fmt: skip
     assert [time for time, _ in late.marks] == [1.1 + 0.25, 1.6 + 0.25]
     np.testing.assert_allclose(late.marks[1][1], -2 / 3 * one)
+
+
+class Learner(Syncer):
+    """A learner's node: steps of 1 s with gradients of zero; what it trained at, step by step."""
+
+    def __init__(self, *messages):
+        super().__init__(*messages)
+        self.trained_at = []
+
+    async def gradient(self, x):
+        self.trained_at.append(x)
+        if len(self.trained_at) > 9:
+            raise EOFError
+        self.now += 1.0
+        return 0.0 * x
+
+    async def receive_before(self, done, source=ANY):
+        return await self.receive() if self.messages and self.messages[0][0] <= done else None
+
+
+def test_a_learner_takes_in_the_fragment_that_is_due_whichever_comes_first():
+    """Fragment 0, the last entries, goes at step 2, 1 at step 4, to be taken in 3 steps later.
+
+    The merge of 1 is there first, at 4.1 s, but due at step 7; that of 0 is due at 5, there at 5.5.
+    """
+    one = np.ones(2)
+    me = Learner((4.1, 3, (one, 1.0)), (5.5, 3, (2 * one, 0.0)))
+    with pytest.raises(EOFError):
+        decoupled.learner(
+            me, lr=lambda k: 0.1, inner=Identity(), tau=4, fragments=2, overlap=3, alpha=0.0
+        ).send(None)
+    seen = [tuple(x[::2]) for x in me.trained_at]
+    assert seen == [(0, 0)] * 6 + [(0, 2)] + [(1, 2)] * 3
 
 
 def test_a_quorum_of_all_at_equal_speeds_is_streaming_diloco():

@@ -463,6 +463,13 @@ class VirtualNode(EngineNode):
         compute = self._gradient  # CPython 3.11 looks a slot up faster than it calls it
         return compute(x)
 
+    def away(self, rank: int) -> bool:
+        """Whether a client is away, where clients are chosen by availability."""
+        run = self._run
+        settings = run.scenario.cluster.sampling
+        chosen = settings is not None and settings.by == "availability" and run.calendars
+        return bool(chosen) and run.calendars[rank].next(self.now)[0] <= self.now
+
     def leap(self, transform: Any) -> Any:
         """Return an effect that takes a phase's steps at once, where clients may be parked."""
         return None if self._run.parked is None else self._leap

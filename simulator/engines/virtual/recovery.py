@@ -22,7 +22,7 @@ from paceline.simulator.cluster.membership import Members
 from paceline.simulator.engines.collective import Collective, Why, earliest
 from paceline.simulator.engines.sampling import Sampled, samples
 from paceline.simulator.engines.virtual.node import VirtualNode
-from paceline.simulator.network.mean_cost import download_cost
+from paceline.simulator.network.mean_cost import download_cost, download_source
 from paceline.simulator.scenario.cluster import Recovery
 
 Team = list[int] | None
@@ -96,10 +96,9 @@ class Leaving(Rule):
         return self._members.leaves(rank, at)
 
 
-def rules(run: Any) -> list[Rule]:
-    """Return the rules of a run, in the order in which they apply."""
-    settings, members = run.scenario.recovery, run.availability.members
-    least, found = settings.kept(run.workers), list[Rule]()
+def rules(run: Any, least: int) -> list[Rule]:
+    """Return the rules of a run, in the order in which they apply; `least`: whom a mean waits for."""
+    settings, members, found = run.scenario.recovery, run.availability.members, list[Rule]()
     if members is not None:
         found.append(Leaving(members))
     cluster = run.scenario.cluster
@@ -123,11 +122,11 @@ class Presence:
     without some of them; `_least`: workers that must be there.
     """
 
-    def __init__(self, run: Any, settings: Recovery) -> None:
+    def __init__(self, run: Any, settings: Recovery, least: int) -> None:
         self._run, self._timeout = run, settings.timeout
         self.means = "shrink" in run.program.recovers
         self.waits = not self.means or settings.policy in ("wait", "restart")
-        self._least = settings.kept(run.workers) if settings.policy == "quorum" else 1
+        self._least = least if settings.policy == "quorum" else 1
 
     def skips(self, rank: int, crash: float) -> bool:
         """Whether the others go on without a worker that is down at a time."""
@@ -219,10 +218,11 @@ class Participation:
 
     def __init__(self, run: Any) -> None:
         settings = run.scenario.recovery
-        self._run, self.presence, self.rules = run, Presence(run, settings), rules(run)
-        chosen = (rule for rule in self.rules if isinstance(rule, Sampled))
-        self.sampled = next(chosen, None)
-        self.kept = self.sampled.wanted if self.sampled else settings.kept(run.workers)
+        least = settings.kept(run.workers)
+        self._run, self.presence = run, Presence(run, settings, least)
+        self.rules = rules(run, least)
+        self.sampled = next((rule for rule in self.rules if isinstance(rule, Sampled)), None)
+        self.kept = self.sampled.wanted if self.sampled else least
         self.abandons_phases = settings.policy == "quorum" or self.sampled is not None
         self.dropped = 0
         self._most_restarts = 0, ""  # of one collective, and its name
@@ -356,7 +356,25 @@ class Participation:
         """Return the seconds that a client needs to get the model, once it is selected again."""
         if rank not in self._downloads:
             self._downloads[rank] = sum(self._download_cost(rank))
+        if self._run.nodes[rank].now <= self._run.deadline:
+            self._count_download(rank)
         return self._downloads[rank]
+
+    def count_downloads(self, until: float) -> None:
+        """Count the bytes of the model that workers have got which joined up to a time (s)."""
+        members, until = self._run.availability.members, min(until, self._run.deadline)
+        if members is not None and until < inf:
+            for rank, share in members.sent(until):
+                self._count_download(rank, share)
+
+    def _count_download(self, rank: int, share: float = 1.0) -> None:
+        run, source = self._run, self._download_source(rank)
+        if source is not None:
+            run.traffic.add_message(source, rank, round(share * run.whole_bytes))
+
+    @cached_property
+    def _download_source(self) -> Callable[[int], int | None]:
+        return download_source(self._run.scenario, self._run.program.server is not None)
 
     @cached_property
     def _download_cost(self) -> Callable[[int], tuple[float, float]]:

@@ -199,10 +199,12 @@ class Simulation:
     def _completion_time(self, times: Sequence[float]) -> float:
         """Return the wall-clock time at which as many workers as means wait for reached a step.
 
-        It never decreases from step to step, even if the slowest worker has gone down since.
+        It never decreases from step to step, even if the slowest worker has gone down since. The
+        bytes up to then count what workers have got that joined.
         """
         kept = self.recovery.kept
         self._last_completion = max(self._last_completion, sorted(times)[:kept][-1])
+        self.recovery.count_downloads(self._last_completion)
         return self.availability.wall_clock(self._last_completion)
 
     def run(self) -> Self:
@@ -228,6 +230,7 @@ class Simulation:
         for node in self.nodes:
             early = self._completed and node.rank not in behind
             node.finish(min(node.now, end) if early else end)
+        self.recovery.count_downloads(end)
         return self
 
     def has_pending(self) -> bool:
