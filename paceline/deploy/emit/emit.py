@@ -74,8 +74,8 @@ def _values(pick: Pick, optimizers: Mapping[str, str], version: str) -> dict[str
         outer = Nesterov(known["outer_momentum"])
     constant = rate.schedule == "constant"
     return own | {
-        "label": visible(pick.algorithm.label),
-        "title": visible(pick.scenario.title or pick.scenario.file),
+        "label": _comment(pick.algorithm.label),
+        "title": _comment(pick.scenario.title or pick.scenario.file),
         "program": pick.algorithm.name,
         "version": version,
         "workers": pick.scenario.cluster.workers,
@@ -93,6 +93,11 @@ def _constructor(
     """Return the call that makes a transform's optimizer; empty where there is none."""
     found = optimizers.get(kind(transform), "")
     return found.format(of=of, lr=lr, **_numbers(transform))
+
+
+def _comment(text: str) -> str:
+    """Return text that stays on its line, so that none of it becomes code."""
+    return visible(" ".join(text.split()))
 
 
 def _numbers(piece: Any) -> dict[str, Any]:

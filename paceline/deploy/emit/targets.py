@@ -75,13 +75,11 @@ KEPT = "the state of the local optimizer lives on when models are averaged, Pace
 LOCAL = ("identity", "momentum", "nesterov", "adamw")
 LOOP = _kinds(*LOCAL, why="is no local optimizer there")
 RATES = ("constant", "steps", "piecewise", "linear", "warmup-cosine")
-RATE = Only(
-    lambda value, _: getattr(value, "schedule", "") in RATES, "is no schedule of Paceline's"
-)
+RATE = Only(lambda value, _: getattr(value, "schedule", "") in RATES, "is no known schedule")
 DDP_RAW = _kinds(
     "raw",
-    why="hooks of DistributedDataParallel round before they divide, warm up, or keep no residual "
-    "(torch 2.13, ddp_comm_hooks/default_hooks.py:42, powerSGD_hook.py:415)",
+    why="DistributedDataParallel's fp16 divides before it adds up, and its PowerSGD starts late; it "
+    "has no others (torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py:71)",
 )
 DDP = {"lr": RATE, "momentum": LOOP, "codec": DDP_RAW}
 BUCKETED = DDP | {
@@ -138,7 +136,7 @@ ACCELERATE = Target(
         },
     },
     differs={
-        "adacomm": "its LocalSGD takes its period once, when it is made (accelerate/local_sgd.py:84)",
+        "adacomm": "its LocalSGD takes its period once, at first (accelerate/local_sgd.py:86)",
         "fedavg": "its means do not weigh workers by their samples (accelerate/local_sgd.py:107)",
         "psgd": "its LocalSGD averages at the end (accelerate/local_sgd.py:51)",
         "blocking": ACCELERATE_MEAN,
@@ -149,8 +147,8 @@ ACCELERATE = Target(
 )
 
 FP8 = (
-    "it compresses to fp8 only, with Triton, and adds up after another rounding (torchft/manager.py:"
-    "458, collectives.py)"
+    "it compresses to fp8 only, with Triton, and rounds again after adding up "
+    "(torchft/manager.py:458, collectives.py:383)"
 )
 FT_RAW = _kinds("raw", why=FP8)
 ONE_IN_FLIGHT = (
@@ -207,18 +205,17 @@ TORCHFT = Target(
         "blocking": "it has LocalSGD and DiLoCo (torchft/local_sgd.py:45, 563), no other rule",
         "overlapped": "a mean must be applied before its fragment's next one starts (torchft/"
         "local_sgd.py:629), here one is applied a round late",
-        "decoupled-diloco": "its means wait for all workers of the quorum (torchft/local_sgd.py:764)",
+        "decoupled-diloco": "its means wait for all workers of a quorum (torchft/local_sgd.py:764)",
         "server": "its parameter server is a demonstration without updates (torchft/"
         "parameter_server.py)",
         "gossip": "its means are over all workers (torchft/manager.py:468)",
     },
 )
 
-FIXED = "its outer optimizer is fixed: SGD, lr 0.7, Nesterov momentum 0.9 (torchft/manager.py:204)"
-TITAN_ADAM = _kinds(
-    "adamw",
-    why="its optimizers are Adam, AdamW and DistMuon (components/optimizer/optimizer.py:144)",
-)
+TITAN_FT = "torchtitan/experiments/torchft"
+TITAN_OPTIMIZERS = "torchtitan/components/optimizer/optimizer.py:144"
+FIXED = f"its outer optimizer is SGD, lr 0.7, Nesterov's momentum 0.9 ({TITAN_FT}/manager.py:204)"
+TITAN_ADAM = _kinds("adamw", why=f"its optimizers are Adam, AdamW, DistMuon ({TITAN_OPTIMIZERS})")
 TITAN_DILOCO = {
     "lr": Only(lambda value, _: value.schedule == "constant", "its schedules are others"),
     "inner": TITAN_ADAM,
@@ -236,28 +233,26 @@ TORCHTITAN = Target(
         | {
             "overlap": _is(
                 0,
-                "its fragments start so many steps earlier than Paceline's (torchft/local_sgd.py:"
-                "759), and its trainer enters DiLoCo before the first step (torchft/trainer.py:529)",
+                "its fragments start so many steps before Paceline's (torchft/local_sgd.py:759), "
+                f"as it enters DiLoCo before the first step ({TITAN_FT}/trainer.py:529)",
             )
         },
     },
     differs={
-        "ssgd": "it divides by the tokens of all workers (torchft/trainer.py:410), which is the mean "
-        "of gradients only where workers have equally many",
-        "local-sgd": f"{KEPT} (torchft/local_sgd.py:149), and all its optimizers have one (optimizer.py:144)",
-        "adacomm": "sync_steps is set once (torchft/config/job_config.py:20)",
-        "blocking": "it has DiLoCo and LocalSGD of torchft (torchft/manager.py:193, 218), no other rule",
-        "overlapped": "a mean must be applied in the round that starts it (torchft/local_sgd.py:629)",
+        "ssgd": "it divides by the tokens of all workers: the mean of gradients only where workers "
+        f"have equally many ({TITAN_FT}/trainer.py:413)",
+        "local-sgd": f"{KEPT} (torchft/local_sgd.py:137), and all its optimizers have one "
+        f"({TITAN_OPTIMIZERS})",
+        "adacomm": f"sync_steps is set once ({TITAN_FT}/config/job_config.py:20)",
+        "blocking": f"it has DiLoCo and LocalSGD, no other rule ({TITAN_FT}/manager.py:193)",
+        "overlapped": "a mean is applied in the round that starts it (torchft/local_sgd.py:629)",
         "server": "it has no parameter server",
         "gossip": "its means are over all replicas (torchft/local_sgd.py:168)",
     },
 )
 
-FLEET = (
-    "fleet's LocalSGD needs static graphs of the old representation and a GPU (paddle/distributed/"
-    "fleet/meta_optimizers/common.py:200)"
-)
-PADDLE_MEAN = "it has no outer optimizer (localsgd_optimizer.py:186 takes the plain mean)"
+PADDLE_LOCAL = "paddle/distributed/fleet/meta_optimizers/localsgd_optimizer.py"
+PADDLE_MEAN = f"LocalSGD takes the plain mean ({PADDLE_LOCAL}:186)"
 PADDLEPADDLE = Target(
     version="paddlepaddle 3.3.1",
     files={"train_paddle.py": "paddle.py.j2"},
@@ -274,16 +269,13 @@ PADDLEPADDLE = Target(
         | {"codec": _kinds("raw", why="all_reduce sends values as they are")},
     },
     differs={
-        "adacomm": "AdaptiveLocalSGD takes ceil(sqrt(tau0 F lr0 / (F0 lr))) at every average, at "
-        "most 16 (paddle/distributed/fleet/meta_optimizers/localsgd_optimizer.py:462, 472); AdaComm "
-        "ceil(tau0 sqrt(...)) at every interval of time",
-        "fedavg": "LocalSGD divides by the number of workers (localsgd_optimizer.py:186), whatever "
-        "their samples",
+        "adacomm": "at each average AdaptiveLocalSGD takes ceil(sqrt(tau0 F lr0 / (F0 lr))), up to "
+        f"16 ({PADDLE_LOCAL}:462, 472); AdaComm ceil(tau0 sqrt(...)) at every interval of time",
+        "fedavg": f"LocalSGD divides by the number of workers ({PADDLE_LOCAL}:186)",
         "psgd": "DataParallel and LocalSGD both average",
-        "blocking": f"it has LocalSGD and AdaptiveLocalSGD, no other rule; {FLEET}",
-        "overlapped": "LocalSGD waits for every mean (localsgd_optimizer.py:170)",
-        "server": "its asynchronous parameter server has update rules of its own (paddle/distributed/"
-        "ps/the_one_ps.py)",
+        "blocking": f"it has LocalSGD and AdaptiveLocalSGD, no other rule ({PADDLE_LOCAL}:28, 213)",
+        "overlapped": f"LocalSGD waits for every mean ({PADDLE_LOCAL}:171)",
+        "server": "its parameter server has update rules of its own (paddle/distributed/ps)",
         "gossip": "its means are over all workers",
     },
 )
@@ -337,8 +329,9 @@ RATE_CODE = {
     "steps": "{start} * {factor} ** bisect_left({at}, step)",
     "piecewise": "{values}[bisect_left({at}, step)]",
     "linear": "{end} if step >= {steps} else {start} + ({end} - {start}) * step / {steps}",
-    "warmup-cosine": "(\n        {end}\n        if step >= {steps}\n        else {start} + ({peak} - "
-    "{start}) * step / {warmup}\n        if step < {warmup}\n        else {peak} - ({peak} - {end}) "
-    "* sin(pi / 2 * (step - {warmup}) / ({steps} - {warmup})) ** 2\n    )",
+    "warmup-cosine": "(\n        {end}\n        if step >= {steps}\n"
+    "        else {start} + ({peak} - {start}) * step / {warmup}\n        if step < {warmup}\n"
+    "        else {peak} - ({peak} - {end}) * "
+    "sin(pi / 2 * (step - {warmup}) / ({steps} - {warmup})) ** 2\n    )",
 }
 """The expression of each schedule, as `pieces/schedule.py` has it."""
