@@ -14,6 +14,7 @@ from paceline.simulator.inputs.messages import nearest
 from paceline.simulator.programs.pieces.schedule import FixedPeriod
 from paceline.simulator.programs.pieces.transform import Nesterov
 from paceline.simulator.results import store
+from paceline.simulator.results.ownership import free_file
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Emitted:
         with store.writing(folder, "choose another --out"):
             for test in (True, False):  # all are free before the first is written
                 for name, text in self.files.items():
-                    write = store.ownership.free_file if test else store.write_free
+                    write = free_file if test else store.write_free
                     write(folder / name, text.encode(), given=True, overwrite=overwrite)
 
 

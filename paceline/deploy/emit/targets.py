@@ -38,7 +38,7 @@ class Target:
     version: str
     files: Mapping[str, str]
     optimizers: Mapping[str, str]
-    programs: Mapping[str, Mapping[str, Only]]
+    programs: Mapping[str, dict[str, Only]]
     differs: Mapping[str, str] = field(default_factory=dict)
 
     def problems(self, pick: Pick) -> Iterator[str]:
@@ -78,8 +78,8 @@ RATES = ("constant", "steps", "piecewise", "linear", "warmup-cosine")
 RATE = Only(lambda value, _: getattr(value, "schedule", "") in RATES, "is no known schedule")
 DDP_RAW = _kinds(
     "raw",
-    why="DistributedDataParallel's fp16 divides before it adds up, and its PowerSGD starts late; it "
-    "has no others (torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py:71)",
+    why="DistributedDataParallel's fp16 divides before it adds up, its PowerSGD starts late, and "
+    "it has no others (torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py:71)",
 )
 DDP = {"lr": RATE, "momentum": LOOP, "codec": DDP_RAW}
 BUCKETED = DDP | {
@@ -89,6 +89,17 @@ BUCKETED = DDP | {
         "DistributedDataParallel cuts by bytes (bucket_cap_mb); give [model] its tensors",
     ),
 }
+
+
+def _rounds(codec: str, **own: Only) -> dict[str, Only]:
+    """Return the parameters of local steps between averages; `codec`: why there is none."""
+    return {"lr": RATE, "momentum": LOOP, "tau": NUMBER, "codec": _kinds("raw", why=codec), **own}
+
+
+def _plain(why: str) -> dict[str, Only]:
+    """Return the parameters of an outer step that is none but the mean."""
+    return {"outer": _kinds("identity", why=why), "outer_lr": _is(1.0, why)}
+
 
 TORCH = {
     "identity": "torch.optim.SGD({of}, lr={lr})",
@@ -119,21 +130,8 @@ ACCELERATE = Target(
     programs={
         "ssgd": DDP,
         "ssgd-bucketed": BUCKETED,
-        "local-sgd": {
-            "lr": RATE,
-            "momentum": LOOP,
-            "tau": NUMBER,
-            "outer": _kinds("identity", why=ACCELERATE_MEAN),
-            "outer_lr": _is(1.0, ACCELERATE_MEAN),
-            "codec": _kinds("raw", why=ACCELERATE_MEAN),
-        },
-        "post-local-sgd": {
-            "lr": RATE,
-            "momentum": LOOP,
-            "switch_step": ANY,
-            "tau": NUMBER,
-            "codec": _kinds("raw", why=ACCELERATE_MEAN),
-        },
+        "local-sgd": _rounds(ACCELERATE_MEAN, **_plain(ACCELERATE_MEAN)),
+        "post-local-sgd": _rounds(ACCELERATE_MEAN, switch_step=ANY),
     },
     differs={
         "adacomm": "its LocalSGD takes its period once, at first (accelerate/local_sgd.py:86)",
@@ -161,21 +159,10 @@ TORCHFT = Target(
     optimizers=TORCH,
     programs={
         "ssgd": DDP | {"codec": FT_RAW},
-        "local-sgd": {
-            "lr": RATE,
-            "momentum": LOOP,
-            "tau": NUMBER,
-            "outer": _kinds(*LOCAL, why="is no outer optimizer of torch"),
-            "outer_lr": ANY,
-            "codec": FT_RAW,
-        },
-        "post-local-sgd": {
-            "lr": RATE,
-            "momentum": LOOP,
-            "switch_step": ANY,
-            "tau": NUMBER,
-            "codec": FT_RAW,
-        },
+        "local-sgd": _rounds(
+            FP8, outer=_kinds(*LOCAL, why="is no outer optimizer of torch"), outer_lr=ANY
+        ),
+        "post-local-sgd": _rounds(FP8, switch_step=ANY),
         "diloco": {"lr": RATE, "inner": LOOP, "tau": NUMBER, **OUTER},
         "streaming-diloco": {
             "lr": RATE,
@@ -252,21 +239,16 @@ TORCHTITAN = Target(
 )
 
 PADDLE_LOCAL = "paddle/distributed/fleet/meta_optimizers/localsgd_optimizer.py"
+PADDLE_RAW = "DataParallel and all_reduce send values as they are"
 PADDLE_MEAN = f"LocalSGD takes the plain mean ({PADDLE_LOCAL}:186)"
 PADDLEPADDLE = Target(
     version="paddlepaddle 3.3.1",
     files={"train_paddle.py": "paddle.py.j2"},
     optimizers=PADDLE,
     programs={
-        "ssgd": DDP | {"codec": _kinds("raw", why="DataParallel sends gradients as they are")},
-        "local-sgd": ACCELERATE.programs["local-sgd"]
-        | {
-            "outer": _kinds("identity", why=PADDLE_MEAN),
-            "outer_lr": _is(1.0, PADDLE_MEAN),
-            "codec": _kinds("raw", why="all_reduce sends values as they are"),
-        },
-        "post-local-sgd": ACCELERATE.programs["post-local-sgd"]
-        | {"codec": _kinds("raw", why="all_reduce sends values as they are")},
+        "ssgd": DDP | {"codec": _kinds("raw", why=PADDLE_RAW)},
+        "local-sgd": _rounds(PADDLE_RAW, **_plain(PADDLE_MEAN)),
+        "post-local-sgd": _rounds(PADDLE_RAW, switch_step=ANY),
     },
     differs={
         "adacomm": "at each average AdaptiveLocalSGD takes ceil(sqrt(tau0 F lr0 / (F0 lr))), up to "
@@ -288,14 +270,9 @@ FLOWER_SERVER = Only(
     lambda value, _: kind(value) in ("identity", "momentum"),
     f"FedAvgM has no Nesterov (flwr/serverapp/strategy/fedavgm.py:179); {FEDOPT}",
 )
-FLOWER_LOCAL = {
-    "lr": RATE,
-    "momentum": LOOP,
-    "tau": NUMBER,
-    "outer": FLOWER_SERVER,
-    "outer_lr": ANY,
-    "codec": _kinds("raw", why="arrays travel whole (flwr/serverapp/strategy/fedavg.py:183)"),
-}
+FLOWER_LOCAL = _rounds(
+    "arrays travel whole (flwr/serverapp/strategy/fedavg.py:183)", outer=FLOWER_SERVER, outer_lr=ANY
+)
 FLOWER = Target(
     version="flwr 1.42.0",
     files={"flower_app.py": "flower_app.py.j2", "pyproject.toml": "flower.toml.j2"},
