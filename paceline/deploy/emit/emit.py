@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.deploy.emit.picked import Pick
-from paceline.deploy.emit.targets import RATE_CODE, TARGETS, kind
+from paceline.deploy.emit.targets import OPTIMIZERS, RATES, TARGETS, kind, problems
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs.escaping import visible
 from paceline.simulator.inputs.messages import nearest
@@ -28,7 +28,7 @@ class Emitted:
 
     def json(self) -> dict[str, Any]:
         """Return the document of `paceline emit --json`."""
-        known = {"target": self.target, "version": TARGETS[self.target].version}
+        known = {"target": self.target, "version": TARGETS[self.target]["version"]}
         return {**known, "algorithm": self.label, "files": dict(self.files), "notes": self.notes}
 
     def save(self, folder: Path, overwrite: bool) -> None:
@@ -45,16 +45,13 @@ def emit(target: str, pick: Pick) -> Emitted:
     if target not in TARGETS:
         raise InputError(f"emit {target}: unknown; {nearest(target, TARGETS, 'write one of')}")
     framework, label = TARGETS[target], pick.algorithm.label
-    if problems := list(framework.problems(pick)):
-        others = [name for name, each in TARGETS.items() if not list(each.problems(pick))]
+    if found := list(problems(target, pick)):
+        others = [each for each in TARGETS if not list(problems(each, pick))]
         remedy = f"choose {' or '.join(others)}" if others else "no target of emit runs it"
-        raise InputError(
-            f"emit {target}: {label}: differs from {framework.version}:\n"
-            + "".join(f"  {each}\n" for each in problems)
-            + f"  {remedy}"
-        )
-    values = _values(pick, framework.optimizers, framework.version)
-    rendered = {name: _render(file, values) for name, file in framework.files.items()}
+        lines = [f"emit {target}: {label}: differs from {framework['version']}:", *found, remedy]
+        raise InputError("\n  ".join(lines))
+    values = _values(pick, OPTIMIZERS[framework["optimizers"]], framework["version"])
+    rendered = {name: _render(file, values) for name, file in framework["files"].items()}
     notes = list(pick.notes)
     if values.get("fragments", 1) > 1:
         notes.append("fragments hold whole tensors; Paceline's are equal to one number")
@@ -79,9 +76,10 @@ def _values(pick: Pick, optimizers: Mapping[str, str], version: str) -> dict[str
         "title": _comment(pick.scenario.title or pick.scenario.file),
         "program": pick.algorithm.name,
         "version": version,
+        "rounds": (pick.scenario.run.steps or 0) // own.get("tau", 1) or 100,
         "workers": pick.scenario.cluster.workers,
         "optimizer": _constructor(optimizers, inner, rate.value if constant else "rate(1)"),
-        "rate": "" if constant else RATE_CODE[rate.schedule].format(**_numbers(rate)),
+        "rate": "" if constant else RATES[rate.schedule].format(**_numbers(rate)),
         "stateful": kind(inner) != "identity",
         "outer_mu": getattr(outer, "mu", 0.0),
         "outer": _constructor(optimizers, outer, known.get("outer_lr", 1.0), "parameters"),

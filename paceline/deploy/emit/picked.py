@@ -50,7 +50,7 @@ def _of_run(folder: Path, label: str | None, overrides: Sequence[str], allow_pat
     table = dict(about["table"])
     if found.tune:
         rows = {row["label"]: row for row in found.tune["ranking"]}
-        if chosen not in rows:
+        if not isinstance(rows.get(chosen, {}).get("parameters"), dict):
             raise InputError(f"{folder}: {chosen} was not tried; tune.json has what was")
         table["algorithm"] = [_table(rows[chosen])]
     file = str(about["file"])

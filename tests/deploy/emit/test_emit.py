@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from paceline.command_line import run
 from paceline.deploy.emit.emit import emit
 from paceline.deploy.emit.picked import Pick, find
-from paceline.deploy.emit.targets import PADDLE, RATE_CODE, TARGETS, TITAN, TORCH
+from paceline.deploy.emit.targets import OPTIMIZERS, PROGRAMS, RATES, REFUSED, TARGETS
 from paceline.simulator.errors import InputError
 from paceline.simulator.programs import catalogue
 from paceline.simulator.programs.pieces.schedule import SCHEDULES
@@ -36,11 +36,13 @@ def pick(table, **tables):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", catalogue())
 def test_each_program_is_run_with_all_its_parameters_or_refused_with_a_reason(target, name):
-    known, program = TARGETS[target], catalogue()[name]
-    if name in known.programs:
-        assert {*known.programs[name]} == {*program.parameters.model_fields}
+    known, differs, program = PROGRAMS[target], TARGETS[target]["differs"], catalogue()[name]
+    if name in known:
+        assert {*known[name]} == {*program.parameters.model_fields}
+        limited = {key for key, fits in known[name].items() if fits.__name__ != "_any"}
+        assert limited <= REFUSED.keys() | TARGETS[target]["refused"].keys()
     else:
-        assert len(known.differs.get(name) or known.differs[program.family]) > 20
+        assert len(differs.get(name) or differs[program.family]) > 20
 
 
 @pytest.mark.parametrize(
@@ -120,13 +122,13 @@ def test_the_emitted_rate_is_the_schedule(table):
     schedule = SCHEDULES.read(table)
     names = {}
     exec("from bisect import bisect_left\nfrom math import pi, sin", names)
-    code = RATE_CODE[schedule.schedule].format(**asdict(schedule))
+    code = RATES[schedule.schedule].format(**asdict(schedule))
     assert [eval(code, names, {"step": k}) for k in range(1, 120)] == list(
         map(schedule, range(1, 120))
     )
 
 
-@pytest.mark.parametrize("kind", TORCH)
+@pytest.mark.parametrize("kind", OPTIMIZERS["torch"])
 def test_torchs_optimizers_step_as_our_transforms(kind):
     import torch
 
@@ -135,7 +137,7 @@ def test_torchs_optimizers_step_as_our_transforms(kind):
     transform = TRANSFORMS.read({"kind": kind, **table, **(adamw if kind == "adamw" else {})})
     x, parameter = np.ones(3), torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
     optimizer = eval(
-        TORCH[kind].format(of="[parameter]", lr=0.1, **asdict(transform)),
+        OPTIMIZERS["torch"][kind].format(of="[parameter]", lr=0.1, **asdict(transform)),
         {"torch": torch, "parameter": parameter},
     )
     state = transform.init(x)
@@ -146,8 +148,7 @@ def test_torchs_optimizers_step_as_our_transforms(kind):
         parameter.grad = torch.tensor(gradient)
         optimizer.step()
     np.testing.assert_allclose(parameter.detach().numpy(), x, rtol=1e-12)
-    assert kind in PADDLE
-    assert {*TITAN} <= {*TORCH}
+    assert kind in OPTIMIZERS["paddle"]
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -254,8 +255,7 @@ def test_wrong_input_is_refused(folder, arguments, said, capsys, monkeypatch):
 CITED = {
     f"{path}:{line}"
     for target in TARGETS.values()
-    for why in [*target.differs.values()]
-    + [only.why for rules in target.programs.values() for only in rules.values()]
+    for why in [*target["differs"].values(), *target["refused"].values()]
     for path, line in re.findall(r"((?:\w+/)+\w+\.py):(\d+)", why)
 }
 
