@@ -15,6 +15,7 @@ from paceline.simulator.programs.pieces.schedule import FixedPeriod
 from paceline.simulator.programs.pieces.transform import Nesterov
 from paceline.simulator.results import store
 from paceline.simulator.results.ownership import free_file
+from paceline.simulator.scenario.tables import LearningCurve, NoObjective
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,9 @@ def emit(target: str, pick: Pick) -> Emitted:
     notes = list(pick.notes)
     if values.get("fragments", 1) > 1:
         notes.append("fragments hold whole tensors; Paceline's are equal to one number")
+    rateless = isinstance(pick.scenario.objective, NoObjective | LearningCurve)
+    if rateless and "lr" not in pick.algorithm.written:
+        notes.append("the scenario sets no learning rate: write yours in place of 1.0")
     return Emitted(target, label, rendered, tuple(notes))
 
 
@@ -81,6 +85,7 @@ def _values(pick: Pick, optimizers: Mapping[str, str], version: str) -> dict[str
         "optimizer": _constructor(optimizers, inner, rate.value if constant else "rate(1)"),
         "rate": "" if constant else RATES[rate.schedule].format(**_numbers(rate)),
         "stateful": kind(inner) != "identity",
+        "outer_kind": kind(outer),
         "outer_mu": getattr(outer, "mu", 0.0),
         "outer": _constructor(optimizers, outer, known.get("outer_lr", 1.0), "parameters"),
     }

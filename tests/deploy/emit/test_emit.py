@@ -17,6 +17,7 @@ from paceline.deploy.emit.emit import emit
 from paceline.deploy.emit.picked import Pick, find
 from paceline.deploy.emit.targets import OPTIMIZERS, PROGRAMS, RATES, REFUSED, TARGETS
 from paceline.simulator.errors import InputError
+from paceline.simulator.load.load import parse
 from paceline.simulator.programs import catalogue
 from paceline.simulator.programs.pieces.schedule import SCHEDULES
 from paceline.simulator.programs.pieces.transform import TRANSFORMS
@@ -29,7 +30,7 @@ OWN = {"schedule": "piecewise", "values": [1, 8], "at": [50]}
 
 
 def pick(table, **tables):
-    world = scenario(table, workers=2, objective=DIGITS, **tables)
+    world = scenario(table, workers=2, **{"objective": DIGITS, **tables})
     return Pick(world, world.algorithm[0])
 
 
@@ -86,6 +87,21 @@ def test_means_without_all_workers_are_refused():
         emit("accelerate", pick(LOCAL, recovery={"policy": "backup", "backup": 1}))
     with pytest.raises(InputError, match=r"cluster\.sampling"):
         emit("flower", pick(LOCAL, cluster={"sampling": {"clients": 1}}))
+
+
+@pytest.mark.parametrize("outer", [0.5, {"kind": "nesterov", "mu": 0.5}, "adamw"])
+def test_an_outer_optimizer_is_never_dropped(outer):
+    (code,) = emit("torchft", pick(LOCAL | {"outer": outer})).files.values()
+    assert "averaging = DiLoCo(" in code
+    (plain,) = emit("torchft", pick(LOCAL)).files.values()
+    assert "averaging = LocalSGD(" in plain
+
+
+def test_a_rate_that_no_scenario_sets_is_said():
+    table = pick(LOCAL).scenario.table | {"objective": {"kind": "none"}}
+    world = parse({key: each for key, each in table.items() if key != "optimizer"})
+    assert "write yours" in emit("torchft", Pick(world, world.algorithm[0])).notes[0]
+    assert not emit("torchft", pick(LOCAL)).notes
 
 
 positive = st.floats(1e-4, 1.0)

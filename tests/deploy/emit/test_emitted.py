@@ -33,6 +33,7 @@ CASES = [
     ("torchft", SSGD),
     ("torchft", LOCAL),
     ("torchft", LOCAL | {"outer": NESTEROV, "outer_lr": 0.5, "lr": 0.05}),
+    ("torchft", LOCAL | {"outer": ADAMW, "lr": 0.02}),
     ("torchft", POST),
     ("torchft", DILOCO | {"outer_lr": 0.5, "outer_momentum": 0.8}),
     ("torchft", STREAMING | {"overlap": 0, "alpha": 0.0}),
