@@ -9,9 +9,9 @@ LOCKED := $(PIP) --require-hashes
 PINNED_TORCH := $(shell grep ^torch== constraints.txt)
 PARALLEL := -n 2 --dist worksteal
 QUICK := not long and not browser
-LEFT_OUT := not slow and not gpu and not alone
+LEFT_OUT := not slow and not gpu and not alone and not frameworks
 
-.PHONY: demo docs site test test-long test-all test-slow test-gpu explore-properties bench compat audit reliability mutants soak lint lock clean
+.PHONY: demo docs site test test-long test-all test-slow test-gpu test-frameworks explore-properties bench compat audit reliability mutants soak lint lock clean
 
 demo: .venv/core           ## simulate a real scenario; show its curves and its pick
 	$(BIN)/paceline simulate scenarios/quickstart.toml --jobs 2
@@ -38,6 +38,9 @@ test-slow: .venv/dev       ## what takes minutes
 
 test-gpu: .venv/dev        ## what needs GPUs: one that ranks share, then one for each; says which parts ran
 	$(BIN)/python -m pytest -m gpu -rsp
+
+test-frameworks: .venv/dev ## emitted code, in those of accelerate, torchft, ... that are installed
+	$(BIN)/python -m pytest -m frameworks -rs
 
 explore-properties: .venv/dev ## the property tests, with new random inputs: what they find is a defect
 	$(BIN)/python -m pytest $(PARALLEL) -m "hypothesis and $(LEFT_OUT)" --hypothesis-profile explore

@@ -718,6 +718,43 @@ def _compared(result: Any) -> list[Any]:
     return [*comparison(result), *said, result.sentence]
 
 
+@app.command("emit")
+def _emit(  # noqa: PLR0913, PLR0917 - a pick, and where it goes
+    target: str = typer.Argument(metavar="torchft|torchtitan|accelerate|paddle|flower"),
+    pick: Path = typer.Argument(
+        metavar="PICK", help="A directory of simulate, tune or validate; or a scenario."
+    ),
+    label: str | None = typer.Option(
+        None,
+        "--algorithm",
+        metavar="LABEL",
+        help="The scenario's algorithm to run, by its label; or another one of the directory.",
+    ),
+    overrides: list[str] | None = OVERRIDES,
+    allow_paths: bool = ALLOW_PATHS,
+    out: Path | None = typer.Option(
+        None, "-o", "--out", metavar="DIR", help="Directory to write to.", callback=_possible
+    ),
+    overwrite: bool = OVERWRITE,
+    as_json: bool = AS_JSON,
+) -> None:
+    """Write the code that runs a pick in another framework.
+
+    Prints configuration and code, or writes them to --out. Where the framework would train
+    otherwise than Paceline predicts, says what differs and where its source shows that.
+    """
+    from paceline.deploy.emit.emit import emit
+    from paceline.deploy.emit.picked import find
+
+    found = emit(target, find(pick, label, overrides or (), allow_paths))
+    if out:
+        found.save(out, overwrite)
+    code = [f"{FILES}{out}"] if out else list(found.files.values())
+    _answer(as_json, found.json, lambda: [], found.notes)
+    if not as_json:
+        typer.echo("\n".join(code).rstrip())
+
+
 @app.command("report")
 def _report(
     runs: list[Path] = typer.Argument(

@@ -19,6 +19,7 @@ VALIDATE = sorted((ROOT / "validate").rglob("*.py"))
 EFFECTS = ROOT / "simulator" / "programs" / "effects.py"
 PROGRAMS = sorted({*(ROOT / "simulator" / "programs").glob("*.py")} - {EFFECTS})
 FABRIC = sorted((ROOT / "simulator" / "network" / "fabric").glob("*.py"))
+EMIT = sorted((ROOT / "paceline" / "deploy" / "emit").rglob("*.py"))
 PIECES = sorted((ROOT / "simulator" / "programs" / "pieces").glob("*.py"))
 
 ORDER = {
@@ -40,7 +41,8 @@ def rank(package):
 
 def module(path):
     """Name of a file's module without `paceline.`: simulator.load.load."""
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    return name.removeprefix("paceline.").removesuffix(".__init__")
 
 
 def edges(paths):
@@ -133,14 +135,21 @@ def test_the_order_names_the_rooms_that_there_are(package):
 
 
 def test_files_import_each_other_without_a_circle():
-    known = edges([*SIMULATOR, *VALIDATE])
+    known = edges([*SIMULATOR, *VALIDATE, *EMIT])
     try:
         TopologicalSorter(known).prepare()
     except CycleError as error:
         pytest.fail(f"a circle: {error.args[1]}")
 
 
-@pytest.mark.parametrize("path", [*SIMULATOR, *VALIDATE], ids=called)
+@pytest.mark.parametrize("path", EMIT, ids=called)
+def test_code_is_emitted_without_any_framework(path):
+    assert EMIT
+    frameworks = ("accelerate", "flwr", "paddle", "torch", "torchft", "torchtitan")
+    assert not below(imports(path), *frameworks, "paceline.validate", "tests")
+
+
+@pytest.mark.parametrize("path", [*SIMULATOR, *VALIDATE, *EMIT], ids=called)
 def test_a_folder_says_what_lives_in_it(path):
     """The first words of a folder: what it is, what may be imported of it, what is forbidden."""
     if path.name == "__init__.py":
@@ -193,7 +202,7 @@ def test_pieces_never_await(path):
     assert not [n for n in ast.walk(tree) if isinstance(n, ast.Await | ast.AsyncFunctionDef)]
 
 
-@pytest.mark.parametrize("path", [*SIMULATOR, *VALIDATE], ids=called)
+@pytest.mark.parametrize("path", [*SIMULATOR, *VALIDATE, *EMIT], ids=called)
 def test_nothing_below_the_front_door_prints(path):
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Call):

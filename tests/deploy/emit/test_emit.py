@@ -1,0 +1,288 @@
+"""What `paceline emit` writes, and what it refuses."""
+
+import ast
+import importlib.util
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.command_line import run
+from paceline.deploy.emit.emit import emit
+from paceline.deploy.emit.picked import Pick, find
+from paceline.deploy.emit.targets import OPTIMIZERS, PROGRAMS, RATES, REFUSED, TARGETS
+from paceline.simulator.errors import InputError
+from paceline.simulator.load.load import parse
+from paceline.simulator.programs import catalogue
+from paceline.simulator.programs.pieces.schedule import SCHEDULES
+from paceline.simulator.programs.pieces.transform import TRANSFORMS
+from tests.helpers.worlds import DIGITS, scenario
+
+DILOCO = {"name": "diloco", "tau": 10}
+STREAMING = {"name": "streaming-diloco", "tau": 20, "fragments": 2, "overlap": 1}
+LOCAL = {"name": "local-sgd", "tau": 4}
+OWN = {"schedule": "piecewise", "values": [1, 8], "at": [50]}
+
+
+def pick(table, **tables):
+    world = scenario(table, workers=2, **{"objective": DIGITS, **tables})
+    return Pick(world, world.algorithm[0])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", catalogue())
+def test_each_program_is_run_with_all_its_parameters_or_refused_with_a_reason(target, name):
+    known, differs, program = PROGRAMS[target], TARGETS[target]["differs"], catalogue()[name]
+    if name in known:
+        assert {*known[name]} == {*program.parameters.model_fields}
+        limited = {key for key, fits in known[name].items() if fits.__name__ != "_any"}
+        assert limited <= REFUSED.keys() | TARGETS[target]["refused"].keys()
+    else:
+        assert len(differs.get(name) or differs[program.family]) > 20
+
+
+@pytest.mark.parametrize(
+    ("target", "table", "said"),
+    [
+        ("accelerate", DILOCO, "accelerate/local_sgd.py:107"),
+        ("accelerate", LOCAL | {"outer": 0.5, "codec": "fp16"}, "outer = 0.5"),
+        ("accelerate", LOCAL | {"outer": 0.5, "codec": "fp16"}, "codec = fp16"),
+        ("accelerate", LOCAL | {"tau": OWN}, "tau = "),
+        ("accelerate", LOCAL | {"tau": {"every": "3 s"}}, "one number"),
+        ("accelerate", LOCAL | {"momentum": "fedadam"}, "momentum = fedadam"),
+        ("accelerate", {"name": "ssgd", "codec": {"kind": "powersgd", "rank": 1}}, "codec"),
+        ("accelerate", {"name": "ssgd-bucketed"}, "buckets"),
+        ("accelerate", {"name": "fedavg", "tau": 2}, "choose flower"),
+        ("torchft", DILOCO | {"codec": "fp16"}, "torchft/manager.py:458"),
+        ("torchft", DILOCO | {"codec": "fp16"}, "no target of emit runs it"),
+        ("torchft", STREAMING | {"overlap": 10}, "one fragment only is in flight"),
+        ("torchft", STREAMING | {"fragments": 3, "overlap": 0}, "fragments = 3"),
+        ("torchft", {"name": "ssgd-bucketed"}, "its overlap does not overlap"),
+        ("torchft", {"name": "delayed-diloco", "tau": 4}, "torchft/local_sgd.py:629"),
+        ("torchtitan", DILOCO | {"outer_lr": 0.5, "outer_momentum": 0.8}, "outer_lr = 0.5"),
+        ("torchtitan", DILOCO | {"outer_lr": 0.5, "outer_momentum": 0.8}, "outer_momentum = 0.8"),
+        ("torchtitan", DILOCO | {"inner": 0.9}, "inner = 0.9"),
+        ("torchtitan", STREAMING, "overlap = 1"),
+        ("torchtitan", LOCAL, "torchft/local_sgd.py"),
+        ("paddle", {"name": "adacomm", "tau0": 4, "interval": "2 s"}, "AdaptiveLocalSGD"),
+        ("paddle", LOCAL | {"outer_lr": 0.5}, "outer_lr = 0.5"),
+        ("flower", LOCAL | {"outer": "fedadam"}, "flwr/serverapp/strategy/fedadam.py:153"),
+        ("flower", LOCAL | {"outer": {"kind": "nesterov", "mu": 0.9}}, "no Nesterov"),
+        ("flower", {"name": "fedbuff", "tau": 2, "buffer": 2}, "it has no FedBuff"),
+        ("flower", DILOCO, "begins each round anew"),
+    ],
+)  # fmt: skip
+def test_what_differs_is_refused_by_name_with_the_source(target, table, said):
+    with pytest.raises(InputError, match=re.escape(said)):
+        emit(target, pick(table))
+
+
+def test_means_without_all_workers_are_refused():
+    with pytest.raises(InputError, match=r"recovery\.policy"):
+        emit("accelerate", pick(LOCAL, recovery={"policy": "backup", "backup": 1}))
+    with pytest.raises(InputError, match=r"cluster\.sampling"):
+        emit("flower", pick(LOCAL, cluster={"sampling": {"clients": 1}}))
+
+
+@pytest.mark.parametrize("outer", [0.5, {"kind": "nesterov", "mu": 0.5}, "adamw"])
+def test_an_outer_optimizer_is_never_dropped(outer):
+    (code,) = emit("torchft", pick(LOCAL | {"outer": outer})).files.values()
+    assert "averaging = DiLoCo(" in code
+    (plain,) = emit("torchft", pick(LOCAL)).files.values()
+    assert "averaging = LocalSGD(" in plain
+
+
+def test_a_rate_that_no_scenario_sets_is_said():
+    table = pick(LOCAL).scenario.table | {"objective": {"kind": "none"}}
+    world = parse({key: each for key, each in table.items() if key != "optimizer"})
+    assert "write yours" in emit("torchft", Pick(world, world.algorithm[0])).notes[0]
+    assert not emit("torchft", pick(LOCAL)).notes
+
+
+positive = st.floats(1e-4, 1.0)
+steps = st.lists(st.integers(1, 90), min_size=1, max_size=4, unique=True).map(sorted)
+
+
+@given(
+    st.one_of(
+        st.builds(dict, schedule=st.just("constant"), value=positive),
+        st.builds(dict, schedule=st.just("steps"), start=positive, factor=positive, at=steps),
+        steps.flatmap(
+            lambda at: st.builds(
+                dict,
+                schedule=st.just("piecewise"),
+                values=st.lists(positive, min_size=len(at) + 1, max_size=len(at) + 1),
+                at=st.just(at),
+            )
+        ),
+        st.builds(
+            dict, schedule=st.just("linear"), start=positive, end=positive, steps=st.integers(1, 99)
+        ),
+        st.builds(
+            dict,
+            schedule=st.just("warmup-cosine"),
+            peak=st.just(1.0),
+            start=positive,
+            end=positive,
+            warmup=st.integers(0, 9),
+            steps=st.integers(10, 99),
+        ),
+    )
+)
+def test_the_emitted_rate_is_the_schedule(table):
+    schedule = SCHEDULES.read(table)
+    names = {}
+    exec("from bisect import bisect_left\nfrom math import pi, sin", names)
+    code = RATES[schedule.schedule].format(**asdict(schedule))
+    assert [eval(code, names, {"step": k}) for k in range(1, 120)] == list(
+        map(schedule, range(1, 120))
+    )
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS["torch"])
+def test_torchs_optimizers_step_as_our_transforms(kind):
+    import torch
+
+    table = {"momentum": {"mu": 0.9}, "nesterov": {"mu": 0.8}}.get(kind, {})
+    adamw = {"beta1": 0.8, "beta2": 0.9, "epsilon": 1e-3, "weight_decay": 0.2}
+    transform = TRANSFORMS.read({"kind": kind, **table, **(adamw if kind == "adamw" else {})})
+    x, parameter = np.ones(3), torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
+    optimizer = eval(
+        OPTIMIZERS["torch"][kind].format(of="[parameter]", lr=0.1, **asdict(transform)),
+        {"torch": torch, "parameter": parameter},
+    )
+    state = transform.init(x)
+    for step in range(5):
+        gradient = np.random.default_rng(step).normal(size=3)
+        direction, state = transform.update(gradient, state, x)
+        x = x - 0.1 * direction
+        parameter.grad = torch.tensor(gradient)
+        optimizer.step()
+    np.testing.assert_allclose(parameter.detach().numpy(), x, rtol=1e-12)
+    assert kind in OPTIMIZERS["paddle"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_label_cannot_become_code(target):
+    table = {"torchtitan": DILOCO | {"lr": 0.1}}.get(target, LOCAL)
+    evil = pick(table | {"label": '"""; import os #'})
+    evil.scenario._file = "a\nimport os\rimport os"  # as a file may be called
+    plain, odd = emit(target, pick(table)), emit(target, evil)
+    for name, text in plain.files.items():
+        if name.endswith(".py"):
+            assert ast.dump(ast.parse(odd.files[name])) == ast.dump(ast.parse(text))
+
+
+WORLD = """
+[model]
+parameters = 650
+[objective]
+kind = "softmax"
+data = "digits"
+[cluster]
+workers = 2
+compute = "10 ms"
+[network]
+latency = "1 ms"
+bandwidth = "1 Gbit/s"
+[run]
+steps = 40
+target_loss = 2.0
+[optimizer]
+lr = 0.5
+[[algorithm]]
+name = "local-sgd"
+tau = 4
+[[algorithm]]
+name = "asgd"
+[tune]
+local-sgd = { tau = [4, 8], lr = [0.5, 1.0] }
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("emit")
+    (made / "world.toml").write_text(WORLD)
+    return made
+
+
+def test_a_pick_is_that_of_a_scenario_or_a_run_directory(folder, capsys, monkeypatch):
+    monkeypatch.chdir(folder)
+    assert run(["simulate", "world.toml", "--out", "runs/sim", "--figure", "svg"]) == 0
+    assert run(["tune", "world.toml", "--out", "runs/tune", "--figure", "svg", "--jobs", "1"]) == 0
+    for place, document in (("runs/sim", "run.json"), ("runs/tune", "tune.json")):
+        known = json.loads(Path(place, document).read_text())
+        label = (known.get("summary") or known)["pick"]["label"]
+        found = find(Path(place), None)
+        assert found.algorithm.label == label
+        assert found.scenario.cluster.workers == 2
+        assert find(Path(place), "local-sgd tau=4" + " lr=0.5" * ("tune" in place)).algorithm
+    capsys.readouterr()
+    assert run(["emit", "accelerate", "runs/tune", "--algorithm", "local-sgd tau=8 lr=1.0"]) == 0
+    code = capsys.readouterr().out
+    assert "SWITCH, TAU = 0, 8" in code
+    assert "lr=1.0" in code
+    ast.parse(code)
+    assert run(["emit", "accelerate", "runs/tune", "--algorithm", "local-sgd tau=9"]) == 2
+    assert "was not tried" in capsys.readouterr().err
+
+
+def test_the_command_never_overwrites_unasked(folder, capsys, monkeypatch):
+    monkeypatch.chdir(folder)
+    own = ["emit", "flower", "world.toml", "--algorithm", "local-sgd tau=4"]
+    assert run([*own, "-o", "out"]) == 0
+    assert {each.name for each in Path("out").iterdir()} == {"flower_app.py", "pyproject.toml"}
+    assert run([*own, "-o", "out"]) == 0  # the very same is there
+    Path("out/flower_app.py").unlink()
+    Path("out/pyproject.toml").write_text("mine")
+    assert run([*own, "-o", "out"]) == 2
+    assert "pyproject.toml: holds something else" in capsys.readouterr().err
+    assert not Path("out/flower_app.py").exists()  # all or nothing
+    assert run([*own, "-o", "out", "--overwrite", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["files"]["pyproject.toml"] == Path("out/pyproject.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["tensorflow", "world.toml", "--algorithm", "asgd"],
+            "emit tensorflow: unknown; write one of: torchft",
+        ),
+        (["accelerate", "world.toml"], "which algorithm?; write --algorithm with one of"),
+        (["accelerate", "world.toml", "--algorithm", "x"], "no algorithm 'x'"),
+        (["accelerate", "world.toml", "--algorithm", "asgd"], "it has no parameter server"),
+        (["accelerate", "nowhere"], "nowhere"),
+    ],
+)
+def test_wrong_input_is_refused(folder, arguments, said, capsys, monkeypatch):
+    monkeypatch.chdir(folder)
+    assert run(["emit", *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+CITED = {
+    f"{path}:{line}"
+    for target in TARGETS.values()
+    for why in [*target["differs"].values(), *target["refused"].values()]
+    for path, line in re.findall(r"((?:\w+/)+\w+\.py):(\d+)", why)
+}
+
+
+@pytest.mark.frameworks
+@pytest.mark.parametrize("cited", sorted(CITED))
+def test_a_cited_line_is_there(cited):
+    path, line = cited.split(":")
+    package = path.partition("/")[0]
+    assert package in ("accelerate", "flwr", "paddle", "torch", "torchft", "torchtitan")
+    if (found := importlib.util.find_spec(package)) is None:
+        pytest.skip(f"{package} is not installed")
+    text = Path(found.submodule_search_locations[0]).parent.joinpath(path).read_text()
+    assert text.splitlines()[int(line) - 1].strip()

@@ -1,0 +1,102 @@
+"""Emitted code, run in its framework for 100 steps, gives the parameters of our own engine."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paceline.deploy.emit.emit import emit
+from paceline.deploy.emit.picked import Pick
+from paceline.simulator.engines.lockstep import run as lockstep
+from paceline.simulator.programs import catalogue
+from tests.deploy.emit import worker
+from tests.helpers.worlds import scenario
+
+NEEDS = {"flower": ["flwr"], "torchtitan": ["torchtitan", "torchft"]}
+COSINE = {"schedule": "warmup-cosine", "peak": 0.2, "warmup": 10, "steps": 90, "end": 0.01}
+STEPS = {"schedule": "steps", "start": 0.2, "factor": 0.5, "at": [30, 60]}
+ADAMW = {"kind": "adamw", "beta2": 0.99, "epsilon": 1e-6, "weight_decay": 0.1}
+NESTEROV = {"kind": "nesterov", "mu": 0.8}
+SSGD = {"name": "ssgd", "momentum": NESTEROV, "lr": STEPS}
+LOCAL = {"name": "local-sgd", "tau": 10, "momentum": 0.9, "lr": COSINE}
+POST = {"name": "post-local-sgd", "switch_step": 20, "tau": 8, "momentum": 0.9}
+DILOCO = {"name": "diloco", "tau": 10, "lr": 0.02, "inner": ADAMW}
+STREAMING = {"name": "streaming-diloco", "tau": 20, "lr": 0.02, "fragments": 2}
+CASES = [
+    ("accelerate", SSGD),
+    ("accelerate", LOCAL),
+    ("accelerate", LOCAL | {"momentum": ADAMW, "lr": 0.02}),
+    ("accelerate", POST),
+    ("torchft", SSGD),
+    ("torchft", LOCAL),
+    ("torchft", LOCAL | {"outer": NESTEROV, "outer_lr": 0.5, "lr": 0.05}),
+    ("torchft", LOCAL | {"outer": ADAMW, "lr": 0.02}),
+    ("torchft", POST),
+    ("torchft", DILOCO | {"outer_lr": 0.5, "outer_momentum": 0.8}),
+    ("torchft", STREAMING | {"overlap": 0, "alpha": 0.0}),
+    ("torchft", STREAMING | {"overlap": 3}),
+    ("torchft", STREAMING | {"overlap": 9, "alpha": 0.3}),
+    ("torchtitan", DILOCO),
+    ("torchtitan", STREAMING | {"overlap": 0, "alpha": 0.25}),
+    ("paddle", SSGD),
+    ("paddle", LOCAL),
+    ("paddle", LOCAL | {"momentum": ADAMW, "lr": 0.02}),
+    ("paddle", POST),
+    ("flower", LOCAL),
+    ("flower", LOCAL | {"outer": 0.5, "outer_lr": 0.5, "lr": 0.05}),
+    ("flower", {"name": "fedavg", "tau": 5, "mu": 0.3, "momentum": 0.5}),
+    ("flower", {"name": "fedavg", "tau": 5, "mu": 0.3, "outer": 0.5, "lr": COSINE}),
+]
+
+
+class Source:
+    """The gradients of one worker's batches."""
+
+    def __init__(self, rank):
+        self.rank, self.step = rank, 0
+
+    def gradient(self, x):
+        self.step += 1
+        return worker.gradient(x, self.rank, self.step)
+
+
+class Net:
+    """The network of `worker`, as an objective."""
+
+    notes = ()
+    sizes = worker.SAMPLES
+
+    def __init__(self):
+        self.start = worker.start()
+        self.dimension = len(self.start)
+
+    def source(self, rank):
+        return Source(rank)
+
+
+def picked(table):
+    world = scenario(table, workers=worker.WORKERS, steps=worker.STEPS)
+    return Pick(world, world.algorithm[0])
+
+
+@pytest.mark.frameworks
+@pytest.mark.parametrize(("target", "table"), CASES, ids=lambda each: str(each)[:60])
+def test_emitted_code_trains_as_our_engine(target, table, tmp_path):
+    for package in NEEDS.get(target, [target]):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    pick = picked(table)
+    emit(target, pick).save(tmp_path, overwrite=False)
+    command = [sys.executable, str(Path(worker.__file__)), target, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    program = catalogue()[table["name"]]
+    expected = lockstep.run(program, pick.algorithm, pick.scenario, Net(), 0)
+    assert np.abs(expected[0] - worker.start()).max() > 0.1  # it has moved
+    for rank in range(worker.WORKERS):
+        found = np.load(tmp_path / f"{rank}.npy")
+        # Paddle keeps rates and momenta in float32
+        np.testing.assert_allclose(found, expected[rank], atol=1e-6 if target == "paddle" else 1e-9)
