@@ -97,7 +97,7 @@ class Leaving(Rule):
 
 
 def rules(run: Any, least: int) -> list[Rule]:
-    """Return the rules of a run, in the order in which they apply; `least`: whom a mean waits for."""
+    """Return the rules of a run, in their order; `least`: how many workers a mean waits for."""
     settings, members, found = run.scenario.recovery, run.availability.members, list[Rule]()
     if members is not None:
         found.append(Leaving(members))
