@@ -48,6 +48,7 @@ class Program:
     - `sends_gradients`: what it averages are gradients, not displacements of local steps.
     - `rounds`: after each mean all workers have the same model, so that clients can be sampled.
     - `local_momentum`: the parameter that [optimizer].momentum is for.
+    - `needs_sgd`: why its local steps must be those of SGD, if no other parameter says so.
     - `refuses`: parameters that it lacks though a user may expect them, and the reason.
     """
 
@@ -65,6 +66,7 @@ class Program:
     sends_gradients: bool = False
     rounds: bool = False
     local_momentum: str = "momentum"
+    needs_sgd: str = ""
     refuses: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property

@@ -30,6 +30,7 @@ from paceline.validate.training.transport import DeviceGroup, Pending, tell
 OWN, WHOLE = 4, 3
 BENEATH = (
     "paceline.validate.",
+    "paceline.deploy.",
     "paceline.simulator.programs.effects",
     "paceline.simulator.programs.codecs.",
 )  # packages whose frames lie between a program and this file

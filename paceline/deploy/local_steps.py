@@ -1,0 +1,118 @@
+"""The user's optimizer in the place of a program's local transform, and its learning rate."""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from torch.optim import SGD
+
+from paceline.deploy.live import LiveParameters
+from paceline.simulator.errors import InputError, ProgramError
+
+ODD = "nesterov", "dampening", "maximize"
+ALIKE = "lr", "momentum", "weight_decay"
+
+
+class Moved:
+    """The step from `base` to `to`, as a program's direction of descent, its rate included.
+
+    `base` minus the step is `to` exactly, without any arithmetic.
+    """
+
+    def __init__(self, base: Tensor, to: Tensor) -> None:
+        self._base, self._to = base, to
+
+    def __rmul__(self, rate: float) -> "Moved":
+        return self
+
+    def __rsub__(self, other: Tensor) -> Tensor:
+        return self._to if other is self._base else other - self._step()
+
+    def __radd__(self, other: Tensor) -> Tensor:
+        return other + self._step()
+
+    def _step(self) -> Tensor:
+        if self._base is self._to:
+            raise ProgramError("a program asks for a step whose beginning it has given away")
+        return self._base - self._to
+
+
+class UserRate:
+    """The learning rate that the user's optimizer has when a program first asks for a step's.
+
+    That of the first parameter group; earlier steps keep what they had.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
+        self.steps, self.rates = list[int](), list[float]()  # steps at which the rate changed
+        self.last = 0
+
+    def __call__(self, step: int) -> float:
+        """Return the rate of `step`."""
+        if step > self.last:
+            self.last = step
+            rate = float(self._optimizer.param_groups[0]["lr"])
+            if not self.rates or rate != self.rates[-1]:
+                self.steps.append(step)
+                self.rates.append(rate)
+        return self.rates[max(bisect_right(self.steps, step) - 1, 0)]
+
+    def forget(self, before: int) -> None:
+        """Drop the rates of steps that no program asks for any more."""
+        first = max(bisect_right(self.steps, before) - 1, 0)
+        del self.steps[:first], self.rates[:first]
+
+
+class UserSteps:
+    """The user's optimizer as a transform (`pieces.transform`): its state is its own.
+
+    `init` after the first step clears that state, as programs do that begin each round afresh.
+    `keeps`: a program uses a step twice, so that the parameters before it must stay.
+    `apply` makes the step: the optimizer's, or that of a gradient scaler.
+    """
+
+    def __init__(self, live: LiveParameters, optimizer: Any, *, keeps: bool) -> None:
+        self._live, self._optimizer, self._keeps = live, optimizer, keeps
+        self.apply: Callable[[], object] = optimizer.step
+        self.begun = False
+
+    def init(self, x: Tensor) -> None:
+        """Clear the optimizer's state, once it has taken steps."""
+        if self.begun:
+            self._optimizer.state.clear()
+
+    def update(self, gradient: Any, state: None, x: Tensor) -> tuple[Moved, None]:
+        """Let the optimizer step from `x` along a gradient; return the step."""
+        to = self._live.copy(x) if self._keeps else self._live.take(x)
+        if gradient is not None:
+            self._live.write(gradient)
+        self.begun = True
+        self.apply()
+        return Moved(x, to), None
+
+
+def plain_sgd(optimizer: Any, program: str, why: str, *, strict: bool) -> tuple[float, float]:
+    """Return the momentum and weight decay of an optimizer that must be SGD.
+
+    `strict`: with momentum and weight decay alone, alike for all parameters. Raises InputError.
+    """
+    bare = optimizer
+    while not isinstance(bare, SGD) and hasattr(bare, "optimizer"):
+        bare = bare.optimizer  # wrapped, as by accelerate
+    if not isinstance(bare, SGD):
+        raise InputError(
+            f"optimizer: {type(bare).__name__} cannot run {program}: {why}; use torch.optim.SGD, "
+            "or a program that takes any optimizer (docs/how-to/deploy.md)"
+        )
+    groups = bare.param_groups
+    odd = [f"with {key}" for key in ODD if any(each.get(key) for each in groups)]
+    if len({tuple(each[key] for key in ALIKE) for each in groups}) > 1:
+        odd.append("whose parameter groups differ")
+    if strict and odd:
+        raise InputError(
+            f"optimizer: SGD {odd[0]} cannot run {program}: {why}; use torch.optim.SGD with lr, "
+            "momentum and weight_decay alone, the same for all parameters"
+        )
+    return float(groups[0]["momentum"]), float(groups[0]["weight_decay"])
