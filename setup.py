@@ -6,7 +6,7 @@ FOLDERS = ("simulator", "validate", "scenarios")
 
 setup(
     packages=[
-        "paceline",
+        *find_namespace_packages(include=["paceline", "paceline.*"]),
         *(
             f"paceline.{package}"
             for folder in FOLDERS

@@ -17,12 +17,13 @@ from torch import Tensor
 
 from paceline.deploy.checkpoint import Freezer
 from paceline.deploy.live import LiveParameters
-from paceline.deploy.local_steps import UserRate, UserSteps
+from paceline.deploy.local_steps import Reached, Shift, UserRate, UserSteps
 from paceline.deploy.transport import Transport
 from paceline.simulator.engines import payloads
 from paceline.simulator.engines.node import SeededNode
 from paceline.simulator.errors import ProgramError
 from paceline.simulator.programs.effects import ANY, Handle, Payload, Pieces, Vector
+from paceline.simulator.programs.pieces.transform import Proximal
 from paceline.validate.training.collectives import RealCollective
 from paceline.validate.training.messages import Mailbox
 
@@ -41,15 +42,11 @@ class Period:
     """A communication period that may be changed while it is used: from the next phase on."""
 
     def __init__(self, period: Any) -> None:
-        self._now = self.next = period
-
-    def begin(self) -> None:
-        """Begin a phase."""
-        self._now = self.next
+        self.now = self.next = period
 
     def __call__(self, step: int) -> float:
         """Return the period at a step."""
-        return float(self._now(step))
+        return float(self.now(step))
 
 
 class AttachedNode(SeededNode):
@@ -57,7 +54,8 @@ class AttachedNode(SeededNode):
 
     `step`: gradients that the loop has computed; `loss`: of the last one; `waited`: seconds of
     waiting in all. `local`: the user's optimizer as the program's transform, None where the program
-    makes the step itself, with `decay` as weight decay.
+    makes the step itself, with `decay` as weight decay. `plain`: a phase's displacement is of no
+    other use than to be averaged, and be taken from where the phase began.
     """
 
     def __init__(
@@ -68,6 +66,7 @@ class AttachedNode(SeededNode):
         local: UserSteps | None,
         rate: UserRate,
         decay: float,
+        period: Period | None,
     ) -> None:
         self.rank, self.workers = transport.rank, transport.workers
         self.server, self.apply_seconds = self.workers, 0.0
@@ -79,8 +78,9 @@ class AttachedNode(SeededNode):
         self._local, self._decay = local, decay
         self.step, self.waited, self.origin = 0, 0.0, time.monotonic()
         self.loss: Any = None
-        self.period: Period | None = None
+        self.plain, self.period = False, period
         self.channels: list[Any] = []
+        self._bases: dict[RealCollective, Tensor] = {}  # of shifts whose mean is under way
         self._made: list[np.random.Generator] = []
         self._phase: tuple[int, int] | None = None  # the local phase's next step, and steps done
         self._names: tuple[str, ...] = ()
@@ -112,14 +112,16 @@ class AttachedNode(SeededNode):
 
     def leap(self, transform: Any) -> Any:
         """Return the effect that takes a local phase in place, by the user's optimizer."""
-        return self._leap if transform is self._local else None
+        inner = transform.inner if isinstance(transform, Proximal) else transform
+        return self._leap if inner is self._local else None
 
     async def _leap(  # noqa: PLR0913, PLR0917 - as `descend`
-        self, x: Vector, state: Any, k: int, lr: Any, transform: UserSteps, tau: Any
+        self, x: Vector, state: Any, k: int, lr: Any, transform: Any, tau: Any
     ) -> tuple[Vector, Any, int]:
-        done = 0
-        if isinstance(tau, Period):
-            tau.begin()
+        done, local = 0, self._local
+        assert local is not None
+        if self.period is not None:
+            self.period.now = self.period.next
         vector = self.live.copy(x)
         if self._saved is not None:
             k, done = self._saved["phase"]
@@ -129,11 +131,14 @@ class AttachedNode(SeededNode):
             await GRADIENT
             self._phase = None
             lr(k)  # so that it is known later
-            transform.begun = True
-            transform.apply()
+            if isinstance(transform, Proximal):
+                self.live.write(self.live.gradient() + transform.mu * (vector - state[0]))
+            local.begun = True
+            local.apply()
             done += 1
             if done >= tau(k):
-                return self.live.give(), state, k
+                x = self.live.give()
+                return x.as_subclass(Reached) if self.plain else x, state, k
             k += 1
 
     def cut(self, vector: Vector, pieces: Pieces) -> Sequence[Vector]:
@@ -148,6 +153,10 @@ class AttachedNode(SeededNode):
 
     def start_mean(self, value: Payload) -> Handle:
         """Start an all-reduce."""
+        if isinstance(value, Shift):
+            handle = self.transport.collectives.mean(value.to, self.step)
+            self._bases[handle] = value.base
+            return handle
         return self.transport.collectives.mean(value, self.step)
 
     def start_gather(self, value: Payload) -> Handle:
@@ -160,7 +169,10 @@ class AttachedNode(SeededNode):
 
     async def wait(self, handle: Handle) -> Any:
         """Wait until a result has arrived."""
-        return self.land(handle) if isinstance(handle, RealCollective) else handle
+        if not isinstance(handle, RealCollective):
+            return handle  # a piece of a gradient
+        found, base = self.land(handle), self._bases.pop(handle, None)
+        return found if base is None else Shift(base, found)
 
     def land(self, handle: RealCollective) -> Any:
         """Wait until a collective has arrived; return its result."""
@@ -239,7 +251,7 @@ class AttachedNode(SeededNode):
         From here on the initial parameters are of use for their length, type and device alone.
         """
         self._frame, self._names = sys._getframe(1), tuple(state)
-        self.start = self.start.new_zeros(1).expand(len(self.start))
+        self.start = self.live.start = self.start.new_zeros(1).expand(len(self.start))
         saved = self._saved
         if saved is None:
             return tuple(state.values())

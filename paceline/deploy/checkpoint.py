@@ -14,7 +14,9 @@ from paceline.validate.training.collectives import RealCollective
 
 KIND = "paceline"  # key that marks a container of ours
 RECORDS: dict[str, Any] = {each.__name__: each for each in (Encoded, UnderWay, PowerMatrix)}
-CONTAINERS = {"deque": deque, "dict": dict, "Counter": Counter}
+CONTAINERS: dict[str, Any] = {
+    "deque": deque, "dict": dict, "Counter": lambda pairs: Counter(dict(pairs)),
+}  # fmt: skip
 
 
 class Freezer(NamedTuple):

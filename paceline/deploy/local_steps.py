@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import SGD
 
@@ -14,28 +15,56 @@ ODD = "nesterov", "dampening", "maximize"
 ALIKE = "lr", "momentum", "weight_decay"
 
 
-class Moved:
-    """The step from `base` to `to`, as a program's direction of descent, its rate included.
-
-    `base` minus the step is `to` exactly, without any arithmetic.
-    """
+class Shift:
+    """The vector `base - to`, computed only where it is needed: `base` minus it is `to` exactly."""
 
     def __init__(self, base: Tensor, to: Tensor) -> None:
-        self._base, self._to = base, to
+        self.base, self.to = base, to
+
+    @property
+    def vector(self) -> Tensor:
+        """The vector itself."""
+        if self.base is self.to:
+            raise ProgramError("a program asks for a step whose beginning it has given away")
+        return self.base - self.to
+
+    def __rmul__(self, rate: float) -> Any:
+        return self if rate == 1.0 else rate * self.vector
+
+    def __mul__(self, other: "Shift") -> Tensor:
+        return self.vector * other.vector
+
+    def __rsub__(self, other: Tensor) -> Tensor:
+        return self.to if other is self.base else other - self.vector
+
+    def __add__(self, other: Tensor) -> Tensor:
+        return self.vector + other
+
+    def __radd__(self, other: Tensor) -> Tensor:
+        return other + self.vector
+
+    def __truediv__(self, number: float) -> Tensor:
+        return self.vector / number
+
+
+class Moved(Shift):
+    """A step of the user's optimizer as a direction of descent, which has its rate in it."""
 
     def __rmul__(self, rate: float) -> "Moved":
         return self
 
-    def __rsub__(self, other: Tensor) -> Tensor:
-        return self._to if other is self._base else other - self._step()
 
-    def __radd__(self, other: Tensor) -> Tensor:
-        return other + self._step()
+class Reached(Tensor):
+    """The parameters at the end of a local phase: another vector minus them is a `Shift`.
 
-    def _step(self) -> Tensor:
-        if self._base is self._to:
-            raise ProgramError("a program asks for a step whose beginning it has given away")
-        return self._base - self._to
+    So that the mean of displacements from one anchor is taken as that of the parameters, which is
+    how torch's PeriodicModelAverager rounds it.
+    """
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    def __rsub__(self, other: Any) -> Any:
+        return Shift(other, self.as_subclass(Tensor))
 
 
 class UserRate:

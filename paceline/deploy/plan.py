@@ -94,24 +94,20 @@ def _named(plan: Any) -> dict[str, Any]:
 
 def refusal(program: Program, table: Mapping[str, Any]) -> str:
     """Return why a program, with the parameters of a table, cannot be attached; "" if it can."""
-    if program.server is not None:
-        return "it has a server, a process that answers at any time and has no training loop"
-    if program.bound:
-        return BOUND
-    if program.pooled:
-        return (
-            "its workers answer each other while they compute, but the process is busy in the "
-            "user's code then; take d-psgd, or local-sgd"
-        )
-    if "overlap" in program.parameters.model_fields and program.sends_gradients:
-        if table.get("overlap", True):
-            return (
-                "it averages buckets during the backward pass, which the user's code may not have "
-                "finished (accumulation, clipping); wrap the model in DistributedDataParallel, "
-                "which is this program, or write overlap = false"
-            )
-    if table.get("gate_lr_until_tau_is_1"):
-        return "the learning rate is the user's to hold; leave out gate_lr_until_tau_is_1"
-    if isinstance(table.get("tau"), Mapping) and "slowest" in table["tau"]:
-        return "it needs each worker's expected speed; write tau in steps, or { every = ... }"
-    return ""
+    tau = table.get("tau")
+    backward = program.sends_gradients and "buckets" in program.parameters.model_fields
+    reasons = {
+        "it has a server, a process that answers at any time and has no training loop":
+            program.server is not None,
+        BOUND: program.bound,
+        "its workers answer each other while they compute, but the process is busy in the user's "
+        "code then; take d-psgd, or local-sgd": program.pooled,
+        "it averages buckets during the backward pass, which the user's code may not have finished "
+        "(accumulation, clipping); wrap the model in DistributedDataParallel, which is this "
+        "program, or write overlap = false": backward and table.get("overlap", True),
+        "the learning rate is the user's to hold; leave out gate_lr_until_tau_is_1":
+            table.get("gate_lr_until_tau_is_1"),
+        "it needs each worker's expected speed; write tau in steps, or { every = ... }":
+            isinstance(tau, Mapping) and "slowest" in tau,
+    }  # fmt: skip
+    return next((reason for reason, holds in reasons.items() if holds), "")

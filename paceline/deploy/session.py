@@ -16,6 +16,7 @@ from paceline.deploy.live import LiveParameters
 from paceline.deploy.local_steps import UserRate, UserSteps, plain_sgd
 from paceline.deploy.transport import Transport, place
 from paceline.simulator.errors import InputError, ProgramError
+from paceline.simulator.programs.codecs.codec import Raw
 from paceline.simulator.programs.pieces.schedule import FixedPeriod, OwnPeriod
 
 RECORDS = 4096  # steps whose telemetry is kept
@@ -92,13 +93,12 @@ class Session:
     def _open(self) -> None:
         """Connect to the other processes; begin the program anew."""
         program = self.plan.program
-        self._transport = Transport(
-            self._place, self._live.start, program.gossips,
-            self._timeout,
-        )  # fmt: skip
+        self._transport = Transport(self._place, self._live.start, program.gossips, self._timeout)
         self._node = AttachedNode(
-            self._live, self._transport, self._seed, self._local, self._rate, self._decay
+            self._live, self._transport, self._seed, self._local, self._rate, self._decay,
+            self._period,
         )
+        self._node.plain = program.rounds and self.plan.parameters.get("codec") == Raw()
         if self._local is not None:
             self._local.begun = False
         parameters = dict(self._parameters)
@@ -139,6 +139,8 @@ class Session:
             self._local.apply = partial(scaler.step, self._optimizer)
         elif self._local is not None:
             self._local.apply = self._optimizer.step
+        else:
+            self._optimizer._opt_called = True  # it never steps, and schedules would warn of that
         self._begin()
         node.loss = loss.detach() if isinstance(loss, Tensor) else loss
         waited, moved = node.waited, self._transport.network.bytes

@@ -262,7 +262,8 @@ class Collectives:
             sizes = [self._meter(packing.put_together(handle.packed))]
         else:
             rows = host(handle.pending[0].wait())
-            by_rank = rows[:, : 8 * (OWN + 1)].contiguous().view(torch.float64).tolist()
+            numbers = rows[:, : 8 * (OWN + 1)].reshape(-1).view(torch.float64)
+            by_rank = numbers.reshape(len(rows), -1).tolist()
             joined = self._agree(handle, by_rank)  # first, as it checks that all heads are alike
             handle.result = self._gathered(handle, rows, by_rank)
             sizes = [self._meter(each) for each in handle.result]
