@@ -33,7 +33,11 @@ ORDER = {
         live checkpoint | local_steps | transport plan | attached | session""",
 }
 FILES = {"simulator": SIMULATOR, "validate": VALIDATE, "deploy": DEPLOY}
-MOST = {"simulator": 14, "validate": 12, "deploy": 8}  # entries of a folder that a newcomer can take in
+MOST = {
+    "simulator": 14,
+    "validate": 12,
+    "deploy": 8,
+}  # entries of a folder that a newcomer can take in
 
 
 def rank(package):

@@ -58,7 +58,7 @@ class AttachedNode(SeededNode):
     other use than to be averaged, and be taken from where the phase began.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - what a node is made of
         self,
         live: LiveParameters,
         transport: Transport,
@@ -215,7 +215,7 @@ class AttachedNode(SeededNode):
         self.send(to, value)
         return (await self.receive(to))[1]
 
-    def _refuse(self, *_: Any) -> Any:
+    def _refuse(self, *_: Any, **__: Any) -> Any:
         raise ProgramError(
             "the program reacts to messages while a gradient is computed, which belongs to the "
             "user's loop here"

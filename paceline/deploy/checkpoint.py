@@ -30,10 +30,10 @@ class Freezer(NamedTuple):
     generators: list[np.random.Generator]
     land: Callable[[RealCollective], Any]
 
-    def freeze(self, value: Any) -> Any:
+    def freeze(self, value: Any) -> Any:  # noqa: PLR0911 - one per kind
         """Return a value as plain containers."""
         if value is self.live:
-            return {KIND: "live"}
+            return {KIND: "live", "is": None}
         if isinstance(value, RealCollective):
             return {KIND: "collective", "of": value.kind, "is": self.freeze(self.land(value))}
         if isinstance(value, np.random.Generator):
@@ -58,13 +58,13 @@ class Freezer(NamedTuple):
             return value
         return {KIND: "object", "is": self.freeze(vars(value))}
 
-    def thaw(self, value: Any, like: Any = None) -> Any:
+    def thaw(self, value: Any, like: Any = None) -> Any:  # noqa: PLR0911 - one per kind
         """Undo `freeze`; `like`: what a new program has in that place."""
         if isinstance(value, list | tuple):
             return type(value)(self.thaw(each) for each in value)
         if not isinstance(value, dict):
             return value.to(self.live.device) if isinstance(value, Tensor) else value
-        kind, found = value[KIND], value.get("is")
+        kind, found = value[KIND], value["is"]
         if kind == "live":
             return self.live
         if kind == "collective":

@@ -25,6 +25,10 @@ class LiveParameters(Flat):
         self.at = self.start
         self.vector: Tensor | None = None
 
+    def begin(self) -> None:
+        """Go to the start."""
+        super().go_to(self.start)
+
     def go_to(self, x: Tensor) -> None:
         """Make the parameters views of `x`, unless they are."""
         if x is not self.at:

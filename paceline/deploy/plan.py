@@ -13,6 +13,7 @@ from paceline.simulator.programs.program import BOUND
 from paceline.simulator.results import store
 
 Source = str | PathLike[str] | Mapping[str, Any]
+LARGEST = 10**7  # entries of a scenario's quadratic
 WORLD = {"optimizer": {"lr": 1.0}, "network": {"latency": "0 s"}, "run": {"steps": 1}}
 """Tables of a scenario that an [[algorithm]] table needs around it to be checked as one."""
 
@@ -62,14 +63,14 @@ def read(plan: Source, parameters: Mapping[str, Any], workers: int, entries: int
     `entries`: of the vector that is trained. Raises InputError, which says why, for what cannot be
     attached to a training loop.
     """
-    table = (dict(plan) if isinstance(plan, Mapping) else _named(plan)) | parameters
-    table = {key: each for key, each in table.items() if key not in ("label", "recovery")}
+    given = plan if isinstance(plan, Mapping) else _named(plan)
+    table = {key: given[key] for key in given if key not in ("label", "recovery")} | {**parameters}
     program = catalogue().get(str(table.get("name")))
     if program is not None and (why := refusal(program, table)):
         raise InputError(f"plan: {program.name} cannot be attached to a training loop: {why}")
     scenario = parse(WORLD | {
         "model": {"parameters": entries},
-        "objective": {"kind": "quadratic", "dimension": entries},
+        "objective": {"kind": "quadratic", "dimension": min(entries, LARGEST)},
         "cluster": {"workers": workers, "compute": "1 s"},
         "algorithm": [table],
     }, file="plan")  # fmt: skip

@@ -40,7 +40,7 @@ class StepRecord(NamedTuple):
 class Session:
     """One process's part of a program; `telemetry`: the last steps' records, oldest first."""
 
-    def __init__(  # noqa: PLR0913 - what `deploy` takes
+    def __init__(  # noqa: PLR0913, PLR0917 - what `deploy` takes
         self,
         model: nn.Module,
         optimizer: Any,
@@ -64,8 +64,7 @@ class Session:
         self._closed = False
         self._open()
         self._transport.broadcast([live.start, *model.buffers()])
-        live.at = None
-        live.go_to(live.start)
+        live.begin()
 
     def _replace_local(self) -> UserSteps | None:
         """Put the user's optimizer in the place of the program's; return it as a transform."""
@@ -73,13 +72,14 @@ class Session:
         name, key = plan.program.name, plan.program.local_momentum
         if "lr" in parameters:
             parameters["lr"] = self._rate
-        local = plan.local and UserSteps(self._live, optimizer, keeps=plan.keeps)
-        if local:
+        local = None
+        if plan.local is not None:
+            local = UserSteps(self._live, optimizer, keeps=plan.keeps)
             parameters[plan.local] = local
         if not plan.sgd:
-            return local or None
+            return local
         momentum, decay = plain_sgd(optimizer, name, plan.sgd, strict=plan.strict)
-        if not local:
+        if local is None:
             self._decay = decay
             if key in parameters:
                 parameters[key], momentum = momentum, 0.0
@@ -88,14 +88,19 @@ class Session:
                 f"optimizer: {name} has no place for momentum {momentum:g} ({plan.sgd}); use "
                 "torch.optim.SGD without momentum"
             )
-        return local or None
+        return local
 
     def _open(self) -> None:
         """Connect to the other processes; begin the program anew."""
         program = self.plan.program
         self._transport = Transport(self._place, self._live.start, program.gossips, self._timeout)
         self._node = AttachedNode(
-            self._live, self._transport, self._seed, self._local, self._rate, self._decay,
+            self._live,
+            self._transport,
+            self._seed,
+            self._local,
+            self._rate,
+            self._decay,
             self._period,
         )
         self._node.plain = program.rounds and self.plan.parameters.get("codec") == Raw()

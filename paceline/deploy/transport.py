@@ -59,7 +59,10 @@ class Transport:
         self, where: tuple[Any, int, int], start: Tensor, gossips: bool, timeout: float
     ) -> None:
         store, self.rank, self.workers = where
-        self._store, self.timeout = rendezvous.sub_store(store, f"paceline {next(_numbers)}"), timeout
+        self._store, self.timeout = (
+            rendezvous.sub_store(store, f"paceline {next(_numbers)}"),
+            timeout,
+        )
         self._groups: list[Any] = []
         self.network = OpenNetwork()
         self.meter = TensorMeter(start.nbytes, start.numel())

@@ -153,18 +153,17 @@ def _process(rank, work, size, folder, arguments):
     dist.destroy_process_group()
 
 
-def every_program(rank, lesson, kills):
+def every_program(rank, lesson, kills, some, early):
     """Run every program, and those that are killed at a step."""
     start, inputs, labels = torch.load(lesson)
     batches = list(zip(inputs[rank], labels[rank], strict=True))
     return {
         "attached": {label: attached(label, start, batches) for label in ALL},
+        "early": {label: attached(label, start, batches[:early]) for label in some},
         "averager": averager(start, batches, 4),
         "parallel": parallel(start, batches),
         "plain": attached_plain(start, batches),
-        "killed": {
-            (label, at): killed(label, start, batches[:KILLED], at) for label, at in kills
-        },
+        "killed": {(label, at): killed(label, start, batches[:KILLED], at) for label, at in kills},
         "whole": {label: attached(label, start, batches[:KILLED]) for label, _ in kills},
     }
 

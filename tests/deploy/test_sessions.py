@@ -147,7 +147,8 @@ def test_every_program_is_attached_or_says_why_not():
     refused = set()
     for name, program in catalogue().items():
         required = {
-            key: 4 for key, each in program.parameters.model_fields.items()
+            key: 4
+            for key, each in program.parameters.model_fields.items()
             if each.is_required() and key != "lr"
         }
         net = Net()
