@@ -39,14 +39,19 @@ GRADIENT = Gradient()
 
 
 class Period:
-    """A communication period that may be changed while it is used: from the next phase on."""
+    """A communication period that may be changed while it is used: from the next phase on.
 
-    def __init__(self, period: Any) -> None:
-        self.now = self.next = period
+    `now` and `next`: of this local phase and the next one, in steps; None is as planned.
+    """
+
+    def __init__(self, planned: Any) -> None:
+        self._planned = planned
+        self.now: int | None = None
+        self.next: int | None = None
 
     def __call__(self, step: int) -> float:
         """Return the period at a step."""
-        return float(self.now(step))
+        return float(self._planned(step)) if self.now is None else self.now
 
 
 class AttachedNode(SeededNode):
@@ -85,6 +90,7 @@ class AttachedNode(SeededNode):
         self._phase: tuple[int, int] | None = None  # the local phase's next step, and steps done
         self._names: tuple[str, ...] = ()
         self._frame: Any = None
+        self._hidden = False  # whether gradients are computed where the state is not all there is
         self._saved: dict[str, Any] | None = None
 
     # Computing
@@ -113,7 +119,10 @@ class AttachedNode(SeededNode):
     def leap(self, transform: Any) -> Any:
         """Return the effect that takes a local phase in place, by the user's optimizer."""
         inner = transform.inner if isinstance(transform, Proximal) else transform
-        return self._leap if inner is self._local else None
+        if inner is self._local:
+            return self._leap
+        self._hidden = True
+        return None
 
     async def _leap(  # noqa: PLR0913, PLR0917 - as `descend`
         self, x: Vector, state: Any, k: int, lr: Any, transform: Any, tau: Any
@@ -126,6 +135,8 @@ class AttachedNode(SeededNode):
         if self._saved is not None:
             k, done = self._saved["phase"]
             vector.copy_(self._saved["x"])
+            if self.period is not None:
+                self.period.now, self.period.next = self._saved["period"]
         while True:
             self._phase = k, done
             await GRADIENT
@@ -268,9 +279,10 @@ class AttachedNode(SeededNode):
 
     def state(self) -> dict[str, Any]:
         """Return the state of a suspended program. Completes collectives under way."""
-        if self._frame is None:
+        if self._frame is None or self._hidden:
             raise ProgramError(
-                "the program's state is unknown: it has to call `me.resumed` before its loop "
+                "the program's state is unknown: it has to call `me.resumed` before its loop, and "
+                "to compute gradients there, or in `descend` with the transform of its parameters "
                 "(docs/how-to/add-an-algorithm.md)"
             )
         freeze, variables = self._freezer(self.live.at).freeze, self._frame.f_locals
@@ -278,6 +290,7 @@ class AttachedNode(SeededNode):
         return {
             "x": self.live.at,
             "phase": self._phase,
+            "period": None if self.period is None else (self.period.now, self.period.next),
             "loop": {name: freeze(variables[name]) for name in self._names},
             "channels": [
                 freeze({key: each for key, each in vars(channel).items() if key not in ours})

@@ -97,7 +97,8 @@ class UserRate:
 class UserSteps:
     """The user's optimizer as a transform (`pieces.transform`): its state is its own.
 
-    `init` after the first step clears that state, as programs do that begin each round afresh.
+    `init` after the first step clears the momentum of SGD, as programs do that begin each round
+    without; what adaptive optimizers know of the gradients' sizes stays.
     `keeps`: a program uses a step twice, so that the parameters before it must stay.
     `apply` makes the step: the optimizer's, or that of a gradient scaler.
     """
@@ -108,9 +109,10 @@ class UserSteps:
         self.begun = False
 
     def init(self, x: Tensor) -> None:
-        """Clear the optimizer's state, once it has taken steps."""
-        if self.begun:
-            self._optimizer.state.clear()
+        """Clear SGD's momentum, once it has taken steps."""
+        if self.begun and isinstance(bare(self._optimizer), SGD):
+            for each in self._optimizer.state.values():
+                each.pop("momentum_buffer", None)
 
     def update(self, gradient: Any, state: None, x: Tensor) -> tuple[Moved, None]:
         """Let the optimizer step from `x` along a gradient; return the step."""
@@ -122,20 +124,25 @@ class UserSteps:
         return Moved(x, to), None
 
 
+def bare(optimizer: Any) -> Any:
+    """Return the optimizer inside of what wraps it, such as accelerate's."""
+    while hasattr(optimizer, "optimizer"):
+        optimizer = optimizer.optimizer
+    return optimizer
+
+
 def plain_sgd(optimizer: Any, program: str, why: str, *, strict: bool) -> tuple[float, float]:
     """Return the momentum and weight decay of an optimizer that must be SGD.
 
     `strict`: with momentum and weight decay alone, alike for all parameters. Raises InputError.
     """
-    bare = optimizer
-    while not isinstance(bare, SGD) and hasattr(bare, "optimizer"):
-        bare = bare.optimizer  # wrapped, as by accelerate
-    if not isinstance(bare, SGD):
+    inside = bare(optimizer)
+    if not isinstance(inside, SGD):
         raise InputError(
-            f"optimizer: {type(bare).__name__} cannot run {program}: {why}; use torch.optim.SGD, "
+            f"optimizer: {type(inside).__name__} cannot run {program}: {why}; use torch.optim.SGD, "
             "or a program that takes any optimizer (docs/how-to/deploy.md)"
         )
-    groups = bare.param_groups
+    groups = inside.param_groups
     odd = [f"with {key}" for key in ODD if any(each.get(key) for each in groups)]
     if len({tuple(each[key] for key in ALIKE) for each in groups}) > 1:
         odd.append("whose parameter groups differ")

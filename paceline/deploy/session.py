@@ -17,7 +17,7 @@ from paceline.deploy.local_steps import UserRate, UserSteps, plain_sgd
 from paceline.deploy.transport import Transport, place
 from paceline.simulator.errors import InputError, ProgramError
 from paceline.simulator.programs.codecs.codec import Raw
-from paceline.simulator.programs.pieces.schedule import FixedPeriod, OwnPeriod
+from paceline.simulator.programs.pieces.schedule import OwnPeriod
 
 RECORDS = 4096  # steps whose telemetry is kept
 VERSION = 1
@@ -165,9 +165,11 @@ class Session:
 
         Every process has to call this between the same two steps, with the same value.
         """
+        if isinstance(tau, bool) or not isinstance(tau, int) or tau < 1:
+            raise InputError(f"tau: {tau!r}; write a whole number of steps, 1 or more")
         if self._period is None:
             raise InputError(f"tau: {self.plan.program.name} has no period that can be changed")
-        self._period.next = FixedPeriod(tau)
+        self._period.next = tau
 
     def share(self, numbers: Sequence[float]) -> list[list[float]]:
         """Return what every process gives to this call, by rank; a decision for all needs it."""

@@ -98,6 +98,18 @@ def test_synchronous_sgd_is_torchs_to_the_last_bit(world):
 
 
 @pytest.mark.long
+def test_three_train_as_torchs_do(tmp_path):
+    draw = torch.Generator().manual_seed(1)
+    start = torch.nn.utils.parameters_to_vector(loops.network().parameters()).detach()
+    inputs = torch.rand(3, 60, 8, 1, 8, 8, generator=draw, dtype=torch.float64)
+    labels = torch.randint(10, (3, 60, 8), generator=draw)
+    torch.save((start, inputs, labels), tmp_path / "lesson")
+    for own in loops.together(loops.beyond, 3, tmp_path, tmp_path / "lesson"):
+        for ours, theirs in own.values():
+            assert torch.linalg.norm(ours - theirs) <= 1e-6 * torch.linalg.norm(theirs)
+
+
+@pytest.mark.long
 def test_a_killed_session_goes_on_as_if_never_stopped(world):
     for own in world[1]:
         for (label, at), parameters in own["killed"].items():
