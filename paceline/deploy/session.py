@@ -50,7 +50,7 @@ class Session:
         timeout: float,
     ) -> None:
         self._model, self._optimizer, self._seed, self._timeout = model, optimizer, seed, timeout
-        self._place = place()
+        self._place, self._own_step = place(), optimizer.step
         self._live = live = LiveParameters(model, optimizer)
         self.plan = plans.read(plan, parameters, self._place[2], live.dimension)
         self._rate = UserRate(optimizer)
@@ -143,7 +143,7 @@ class Session:
                 )
             self._local.apply = partial(scaler.step, self._optimizer)
         elif self._local is not None:
-            self._local.apply = self._optimizer.step
+            self._local.apply = self._own_step
         else:
             self._optimizer._opt_called = True  # it never steps, and schedules would warn of that
         self._begin()
