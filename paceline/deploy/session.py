@@ -165,7 +165,7 @@ class Session:
 
         Every process has to call this between the same two steps, with the same value.
         """
-        if isinstance(tau, bool) or not isinstance(tau, int) or tau < 1:
+        if type(tau) is not int or tau < 1:
             raise InputError(f"tau: {tau!r}; write a whole number of steps, 1 or more")
         if self._period is None:
             raise InputError(f"tau: {self.plan.program.name} has no period that can be changed")
