@@ -60,7 +60,8 @@ class AttachedNode(SeededNode):
     `step`: gradients that the loop has computed; `loss`: of the last one; `waited`: seconds of
     waiting in all. `local`: the user's optimizer as the program's transform, None where the program
     makes the step itself, with `decay` as weight decay. `plain`: a phase's displacement is of no
-    other use than to be averaged, and be taken from where the phase began.
+    other use than to be averaged, and be taken from where the phase began; `unread`: so is a
+    gradient than to be averaged, or to be given to the optimizer, so that None may stand for it.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - what a node is made of
@@ -83,7 +84,8 @@ class AttachedNode(SeededNode):
         self._local, self._decay = local, decay
         self.step, self.waited, self.origin = 0, 0.0, time.monotonic()
         self.loss: Any = None
-        self.plain, self.period = False, period
+        self.plain = self.unread = False
+        self.period = period
         self.channels: list[Any] = []
         self._bases: dict[RealCollective, Tensor] = {}  # of shifts whose mean is under way
         self._made: list[np.random.Generator] = []
@@ -102,6 +104,8 @@ class AttachedNode(SeededNode):
         else:
             self.live.take(x)
         await GRADIENT
+        if self.unread:
+            return None
         g = self.live.gradient()
         return g.add_(x, alpha=self._decay) if self._decay else g
 
@@ -164,6 +168,8 @@ class AttachedNode(SeededNode):
 
     def start_mean(self, value: Payload) -> Handle:
         """Start an all-reduce."""
+        if value is None:
+            value = self.live.gradient()
         if isinstance(value, Shift):
             handle = self.transport.collectives.mean(value.to, self.step)
             self._bases[handle] = value.base

@@ -76,7 +76,10 @@ class LiveParameters(Flat):
 def _demand_plain(model: nn.Module, trained: Iterable[Tensor]) -> None:
     """Raise InputError for a model whose parameters cannot be views of one vector."""
     modules = [*model.modules()]
-    sharded = any("FullyShardedDataParallel" in type(each).__name__ for each in modules)
+    sharded = any(
+        "FullyShardedDataParallel" in {kind.__name__ for kind in type(each).__mro__}
+        for each in modules
+    )
     known = {id(each): each for each in model.parameters() if each.requires_grad}
     if any(isinstance(each, DistributedDataParallel) for each in modules):
         raise InputError(

@@ -35,7 +35,10 @@ class Shift:
         return self.vector * other.vector
 
     def __rsub__(self, other: Tensor) -> Tensor:
-        return self.to if other is self.base else other - self.vector
+        if other is not self.base:
+            return other - self.vector
+        self.base = self.to  # a program that still names this keeps no second vector by it
+        return self.to
 
     def __add__(self, other: Tensor) -> Tensor:
         return self.vector + other
@@ -52,6 +55,9 @@ class Moved(Shift):
 
     def __rmul__(self, rate: float) -> "Moved":
         return self
+
+    def __rsub__(self, other: Tensor) -> Tensor:
+        return self.to if other is self.base else other - self.vector
 
 
 class Reached(Tensor):

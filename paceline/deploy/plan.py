@@ -51,10 +51,14 @@ class Plan:
         return self.local is None or self.sgd != self.program.needs_sgd
 
     @property
+    def known(self) -> bool:
+        """Whether the program is one of ours, of which it is known what it does with a vector."""
+        return self.program.worker.__module__.startswith("paceline.simulator.programs.")
+
+    @property
     def keeps(self) -> bool:
         """Whether the parameters before a step must stay: always, for programs not known."""
-        known = self.program.worker.__module__.startswith("paceline.simulator.programs.")
-        return not known or "compensation" in self.parameters
+        return not self.known or "compensation" in self.parameters
 
 
 def read(plan: Source, parameters: Mapping[str, Any], workers: int, entries: int) -> Plan:

@@ -39,6 +39,7 @@ def seconds(step):
 @pytest.mark.parametrize("plan", [
     {"name": "local-sgd", "tau": 10**6}, {"name": "diloco", "tau": 10**6},
     {"name": "streaming-diloco", "tau": 10**6}, {"name": "cocod-sgd", "tau": 10**6},
+    {"name": "adacomm", "tau0": 10**6},
 ], ids=lambda plan: plan["name"])  # fmt: skip
 def test_a_local_step_costs_below_a_hundredth_of_20_ms(plan):
     """Thirty million parameters in 150 tensors, beside a bare loop on the same ones."""

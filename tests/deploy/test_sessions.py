@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Adam, AdamW, RMSprop
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
@@ -202,10 +203,23 @@ def test_what_would_change_a_programs_meaning_is_refused(plan, optimizer, said):
     assert said in str(caught.value)
 
 
+class FullyShardedDataParallel(nn.Module):
+    """A model that looks like torch's sharded one, which needs a process group."""
+
+
 def test_models_that_are_no_whole_vector_are_refused():
     mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
     with pytest.raises(InputError, match="one dtype on one device"):
         paceline.deploy(mixed, SGD(mixed.parameters(), 0.1), "ssgd")
+    for kind, said in (
+        (DistributedDataParallel, "model.module"),
+        (FullyShardedDataParallel, "FSDP"),
+    ):
+        wrapped = kind.__new__(kind)
+        nn.Module.__init__(wrapped)
+        wrapped.module = Net()
+        with pytest.raises(InputError, match=said):
+            paceline.deploy(wrapped, SGD(parameters(wrapped), 0.1), "ssgd")
     with pytest.raises(InputError, match="not the model's"):
         paceline.deploy(Net(), SGD(Net().first.parameters(), 0.1), "ssgd")
 
