@@ -1,6 +1,8 @@
 """The public names of Paceline: `__init__.py` loads each from its module here at its first use."""
 
 from paceline.command_line import main as main
+from paceline.deploy.session import Session as Session
+from paceline.deploy.session import deploy as deploy
 from paceline.simulator.errors import InputError as InputError
 from paceline.simulator.errors import ProgramError as ProgramError
 from paceline.simulator.errors import RunError as RunError

@@ -16,6 +16,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SIMULATOR = sorted((ROOT / "simulator").rglob("*.py"))
 VALIDATE = sorted((ROOT / "validate").rglob("*.py"))
+DEPLOY = sorted((ROOT / "paceline" / "deploy").rglob("*.py"))
 EFFECTS = ROOT / "simulator" / "programs" / "effects.py"
 PROGRAMS = sorted({*(ROOT / "simulator" / "programs").glob("*.py")} - {EFFECTS})
 FABRIC = sorted((ROOT / "simulator" / "network" / "fabric").glob("*.py"))
@@ -29,8 +30,11 @@ ORDER = {
     "validate": """
         checks host | torch_objective | training | launch | measurement | comparison | validation
         | calibration | logs probe | matrix""",
+    "deploy": """
+        live checkpoint emit steering | local_steps | transport plan | attached | session""",
 }
-MOST = {"simulator": 14, "validate": 12}  # entries of a folder that a newcomer can take in
+FILES = {"simulator": SIMULATOR, "validate": VALIDATE, "deploy": DEPLOY}
+MOST = {"simulator": 14, "validate": 12, "deploy": 9}  # entries that a newcomer can take in
 
 
 def rank(package):
@@ -41,8 +45,13 @@ def rank(package):
 
 def module(path):
     """Name of a file's module without `paceline.`: simulator.load.load."""
-    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    return name.removeprefix("paceline.").removesuffix(".__init__")
+    return ".".join(path.relative_to(root(path)).with_suffix("").parts).removesuffix(".__init__")
+
+
+def root(path):
+    """Folder below which a file's place is its module's name."""
+    front = ROOT / "paceline"
+    return front if path.is_relative_to(front) else ROOT
 
 
 def edges(paths):
@@ -62,7 +71,7 @@ def called(path):
 
 def imports(path):
     """Full names of all that a file imports, wherever in it."""
-    package = ("paceline", *path.relative_to(ROOT).with_suffix("").parts[:-1])
+    package = ("paceline", *path.relative_to(root(path)).with_suffix("").parts[:-1])
     found = set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
@@ -107,13 +116,13 @@ def test_imports_are_seen_wherever_they_hide(tmp_path, monkeypatch):
 def front(path):
     """What a file imports of the front door: names of `paceline` itself, or its command line."""
     ours = below(imports(path), "paceline")
-    return ours - below(ours, "paceline.simulator", "paceline.validate")
+    return ours - below(ours, "paceline.simulator", "paceline.validate", "paceline.deploy")
 
 
 @pytest.mark.parametrize("package", ORDER)
 def test_each_room_imports_only_those_before_it(package):
     place = rank(package)
-    known = edges(SIMULATOR if package == "simulator" else VALIDATE)
+    known = edges(FILES[package])
     for source, targets in known.items():
         if source == package:
             continue
@@ -127,7 +136,7 @@ def test_each_room_imports_only_those_before_it(package):
 def test_the_order_names_the_rooms_that_there_are(package):
     entries = {
         path.stem if path.is_file() else path.name
-        for path in (ROOT / package).iterdir()
+        for path in FILES[package][0].parent.iterdir()
         if path.name not in ("__init__.py", "__pycache__")
     }
     assert entries == {*rank(package)}
@@ -135,7 +144,7 @@ def test_the_order_names_the_rooms_that_there_are(package):
 
 
 def test_files_import_each_other_without_a_circle():
-    known = edges([*SIMULATOR, *VALIDATE, *EMIT])
+    known = edges([*SIMULATOR, *VALIDATE, *DEPLOY])
     try:
         TopologicalSorter(known).prepare()
     except CycleError as error:
@@ -150,6 +159,7 @@ def test_code_is_emitted_without_any_framework(path):
 
 
 @pytest.mark.parametrize("path", [*SIMULATOR, *VALIDATE, *EMIT], ids=called)
+@pytest.mark.parametrize("path", [*SIMULATOR, *VALIDATE, *DEPLOY], ids=called)
 def test_a_folder_says_what_lives_in_it(path):
     """The first words of a folder: what it is, what may be imported of it, what is forbidden."""
     if path.name == "__init__.py":
@@ -165,14 +175,15 @@ def test_the_fabric_knows_nothing_but_itself(path):
 
 
 FORBIDDEN = {
-    "simulator": ("torch", "paceline.validate", "tests"),
-    "validate": ("simpy", "paceline.simulator.engines.virtual", "tests"),
+    "simulator": ("torch", "paceline.validate", "paceline.deploy", "tests"),
+    "validate": ("simpy", "paceline.simulator.engines.virtual", "paceline.deploy", "tests"),
+    "deploy": ("simpy", "paceline.simulator.engines.virtual", "tests"),
 }
 
 
-@pytest.mark.parametrize("path", [*SIMULATOR, *VALIDATE], ids=called)
+@pytest.mark.parametrize("path", [*SIMULATOR, *VALIDATE, *DEPLOY], ids=called)
 def test_the_simulator_knows_no_torch_and_validate_no_simpy(path):
-    assert not below(imports(path), *FORBIDDEN[path.relative_to(ROOT).parts[0]])
+    assert not below(imports(path), *FORBIDDEN[path.relative_to(root(path)).parts[0]])
     assert not front(path)
 
 
@@ -202,7 +213,7 @@ def test_pieces_never_await(path):
     assert not [n for n in ast.walk(tree) if isinstance(n, ast.Await | ast.AsyncFunctionDef)]
 
 
-@pytest.mark.parametrize("path", [*SIMULATOR, *VALIDATE, *EMIT], ids=called)
+@pytest.mark.parametrize("path", [*SIMULATOR, *VALIDATE, *DEPLOY], ids=called)
 def test_nothing_below_the_front_door_prints(path):
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Call):

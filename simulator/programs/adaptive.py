@@ -110,11 +110,12 @@ async def adacomm(
         else PaperRule(tau0, interval, gamma, slack, lr_exponent)
     )
     channel = codec.open(me)
-    x = anchor = me.start
-    u, v = momentum.init(x), block_momentum.init(x)
-    tau, rate = tau0, lr(1)
-    losses: list[float] = []
-    for k in count(1):
+    x, losses = me.start, list[float]()
+    x, anchor, u, v, tau, rate, losses, rule, first = me.resumed(
+        x=x, anchor=x, u=momentum.init(x), v=block_momentum.init(x),
+        tau=tau0, rate=lr(1), losses=losses, rule=rule, k=1,
+    )  # fmt: skip
+    for k in count(first):
         if tau == 1 or not gate_lr_until_tau_is_1:
             rate = lr(k)
         loss, g = await me.loss_and_gradient(x)

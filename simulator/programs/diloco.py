@@ -51,10 +51,12 @@ async def streaming_diloco(
     channels = [codec.open(me) for _ in range(fragments)]
     offsets = [tau * (f + 1) // fragments for f in range(fragments)]
     outer = Nesterov(outer_momentum)
-    x = anchor = me.start
-    u, v = inner.init(x), [outer.init(part) for part in me.cut(x, fragments)]
-    means: dict[int, Any] = {}
-    busy, k = {(offset + late) % tau for offset in offsets for late in (0, overlap)}, 0
+    x = me.start
+    busy = {(offset + late) % tau for offset in offsets for late in (0, overlap)}
+    x, anchor, u, v, means, k = me.resumed(
+        x=x, anchor=x, u=inner.init(x), v=[outer.init(part) for part in me.cut(x, fragments)],
+        means=dict[int, Any](), k=0,
+    )  # fmt: skip
 
     def due(step: int) -> float:
         return 0 if step % tau in busy else inf
@@ -88,9 +90,11 @@ async def late_rounds(
     the mean of the last ones (None in the first round); None means no outer step.
     """
     channel, outer = codec.open(me), Nesterov(outer_momentum)
-    x = anchor = me.start
-    u, v = inner.init(x), outer.init(x)
-    before, mean, k = 0.0 * x, None, 0
+    x = me.start
+    x, u, v, before, mean, k = me.resumed(
+        x=x, u=inner.init(x), v=outer.init(x), before=0.0 * x, mean=None, k=0
+    )
+    anchor = x
     while True:
         x, u, k = await descend(me, x, u, k + 1, lr, inner, tau)
         came = anchor - x

@@ -180,6 +180,15 @@ class Node(ABC):
         A server marks each update before it sends the new parameters, so that their age is known.
         """
 
+    def resumed(self, **state: Any) -> tuple[Any, ...]:
+        """Return the values with which a program's loop begins: these, or those of a checkpoint.
+
+        Called once, right before the loop, with the names of all variables that an iteration leaves
+        to the next, so that a checkpoint can be taken while the loop computes a gradient: before
+        that, an iteration may change none of them, and it must bear to be begun twice.
+        """
+        return tuple(state.values())
+
     def mean(self, value: Payload) -> Awaitable[Any]:
         """Average `value` over all workers and wait for the result."""
         return self.wait(self.start_mean(value))

@@ -47,8 +47,8 @@ async def d_psgd(
     """D-PSGD: average the models of neighbours while computing, then descend."""
     row = graph.weights(me.rank, me.workers)
     x = me.start
-    u = momentum.init(x)
-    for k in count(1):
+    x, u, first = me.resumed(x=x, u=momentum.init(x), k=1)
+    for k in count(first):
         tell(me, x, row)
         direction, u = momentum.update(await me.gradient(x), u, x)
         x = await hear(me, x, row) - lr(k) * direction
@@ -58,9 +58,9 @@ async def d_psgd(
 async def d2(me: Node, *, lr: LearningRate, graph: Neighbours = Ring()) -> None:
     """D^2: D-PSGD that subtracts its last step, so that differing data do no harm."""
     row = graph.weights(me.rank, me.workers)
-    x = before = me.start
-    last = 0.0 * x
-    for k in count(1):
+    x = me.start
+    x, before, last, first = me.resumed(x=x, before=x, last=0.0 * x, k=1)
+    for k in count(first):
         step = lr(k) * await me.gradient(x)
         moved = x + (x - before) - (step - last)
         before, last = x, step

@@ -81,8 +81,8 @@ async def ssgd(
     """Synchronous SGD: average every gradient before every step."""
     channel = codec.open(me)
     x = me.start
-    u = momentum.init(x)
-    for k in count(1):
+    x, u, first = me.resumed(x=x, u=momentum.init(x), k=1)
+    for k in count(first):
         g = await channel.mean(await me.gradient(x))
         direction, u = momentum.update(g, u, x)
         x = x - lr(k) * direction
@@ -102,8 +102,8 @@ async def ssgd_bucketed(
     pieces = range(buckets) if isinstance(buckets, int) else buckets
     channels = [codec.open(me) for _ in pieces]
     x = me.start
-    u = momentum.init(x)
-    for k in count(1):
+    x, u, first = me.resumed(x=x, u=momentum.init(x), k=1)
+    for k in count(first):
         backward = zip(channels, await me.start_backward(x, buckets), strict=True)
         if overlap:
             means = [(each, each.start_mean(await me.wait(piece))) for each, piece in backward]
@@ -134,8 +134,9 @@ async def rounds(
     sends along; None: all count alike.
     """
     channel = codec.open(me)
-    x = anchor = me.start
-    u, v, k = inner.init(x), outer.init(x), 0
+    x = me.start
+    x, u, v, k = me.resumed(x=x, u=inner.init(x), v=outer.init(x), k=0)
+    anchor = x
     while True:
         x, u, k = await descend(me, x, u, k + 1, lr, inner, tau)
         if samples is None:
@@ -179,13 +180,14 @@ async def post_local_sgd(
     """Post-local SGD: exactly synchronous SGD up to a step, then local SGD with period tau."""
     gradients, displacements = codec.open(me), codec.open(me)
     x = me.start
-    u = momentum.init(x)
-    for k in range(1, switch_step + 1):
+    x, u, k = me.resumed(x=x, u=momentum.init(x), k=0)
+    while k < switch_step:
         g = await gradients.mean(await me.gradient(x))
+        k += 1
         direction, u = momentum.update(g, u, x)
         x = x - lr(k) * direction
         me.mark(x)
-    anchor, k = x, switch_step
+    anchor = x
     while True:
         x, u, k = await descend(me, x, u, k + 1, lr, momentum, tau)
         x = anchor = anchor - await displacements.mean(anchor - x)
@@ -206,8 +208,8 @@ async def easgd(
     """EASGD: every tau steps an elastic force draws the workers and their centre together."""
     channel = codec.open(me)
     pull = 0.9 / me.workers if alpha is None else alpha
-    x = centre = me.start
-    u, k = momentum.init(x), 0
+    x = me.start
+    x, centre, u, k = me.resumed(x=x, centre=x, u=momentum.init(x), k=0)
     while True:
         x, u, k = await descend(me, x, u, k + 1, lr, momentum, tau)
         away = x - centre
@@ -228,8 +230,9 @@ async def bmuf(
 ) -> None:
     """BMUF, or SlowMo: local SGD with slow momentum, in units of the gradient, over averages."""
     channel = codec.open(me)
-    x = anchor = me.start
-    u, slow, k = local_momentum.init(x), 0.0 * x, 0
+    x = me.start
+    x, u, slow, k = me.resumed(x=x, u=local_momentum.init(x), slow=0.0 * x, k=0)
+    anchor = x
     while True:
         before = k
         x, u, k = await descend(me, x, u, k + 1, lr, local_momentum, tau)
@@ -258,7 +261,10 @@ PROGRAMS = (
     Program(
         "post-local-sgd", post_local_sgd, "Lin et al., arXiv 1808.07217", linear=True, rounds=True
     ),
-    Program("easgd", easgd, "Zhang et al., arXiv 1412.6651, eq. 5 and 6"),
+    Program(
+        "easgd", easgd, "Zhang et al., arXiv 1412.6651, eq. 5 and 6",
+        needs_sgd="its elastic pull is part of SGD's gradient, which no other rule has scaled",
+    ),
     Program(
         "bmuf", bmuf, "Chen & Huo, ICASSP 2016; Wang et al., arXiv 1910.00643, algorithm 1",
         local_momentum="local_momentum", rounds=True,

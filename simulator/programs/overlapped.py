@@ -39,9 +39,11 @@ async def dts(
     state = me.start, zero  # parameters, and momentum buffer
     if inner is not None:
         rule, state = compensations.Steps(lr, inner), (me.start, inner.init(me.start))
-    own = nothing = zero, zero
-    flying = deque[tuple[int, Any, Any]]()
-    for n in count():
+    nothing = zero, zero
+    state, own, flying, first = me.resumed(
+        state=state, own=nothing, flying=deque[tuple[int, Any, Any]](), n=0
+    )
+    for n in count(first):
         state, own = rule.local(state, own, await me.gradient(state[0]), n)
         due = (n + 1) % period == 0
         if due and not delay:
@@ -66,10 +68,10 @@ async def cocod_sgd(
 ) -> None:
     """CoCoD-SGD: local SGD whose averages arrive one period late; own steps since are kept."""
     channel = codec.open(me)
-    x = snapshot = me.start
-    u = momentum.init(x)
-    mean: Any = None
-    own, k = 0.0 * x, 0
+    x = me.start
+    x, snapshot, u, mean, own, k = me.resumed(
+        x=x, snapshot=x, u=momentum.init(x), mean=None, own=0.0 * x, k=0
+    )
     while True:
         x, u, k = await descend(me, x, u, k + 1, lr, momentum, tau)
         came = snapshot - x
@@ -92,10 +94,10 @@ async def overlap_local_sgd(
 ) -> None:
     """Overlap-Local-SGD: every tau steps pull towards an anchor that was averaged meanwhile."""
     channel = codec.open(me)
-    x = anchor = me.start
-    u, v = momentum.init(x), 0.0 * x
-    mean: Any = None
-    k = 0
+    x = me.start
+    x, anchor, u, v, mean, k = me.resumed(
+        x=x, anchor=x, u=momentum.init(x), v=0.0 * x, mean=None, k=0
+    )
     while True:
         x, u, k = await descend(me, x, u, k + 1, lr, momentum, tau)
         if mean is not None:
@@ -126,11 +128,13 @@ async def hpsgd(
     Published flush: what arrives at an epoch's end is lost, and its last mean is applied twice.
     """
     channel = codec.open(me)
-    x = model = me.start
-    pending = nothing = 0.0 * x
-    mean: Any = None
-    fresh = True  # whether x is the model itself, from which the replica is to begin
-    for k in count(1):
+    x = me.start
+    nothing = 0.0 * x
+    # fresh: whether x is the model itself, from which the replica is to begin
+    x, model, pending, mean, fresh, first = me.resumed(
+        x=x, model=x, pending=nothing, mean=None, fresh=True, k=1
+    )
+    for k in count(first):
         step = lr(k) * await me.gradient(x)
         pending = pending + step
         if epoch and k % epoch == 0:

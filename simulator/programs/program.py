@@ -49,6 +49,7 @@ class Program:
     - `rounds`: after each mean all workers have the same model, so that clients can be sampled.
     - `selects`: its server chooses who trains, so that it limits how many do at once.
     - `local_momentum`: the parameter that [optimizer].momentum is for.
+    - `needs_sgd`: why its local steps must be those of SGD, if no other parameter says so.
     - `refuses`: parameters that it lacks though a user may expect them, and the reason.
     """
 
@@ -67,6 +68,7 @@ class Program:
     rounds: bool = False
     selects: bool = False
     local_momentum: str = "momentum"
+    needs_sgd: str = ""
     refuses: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property

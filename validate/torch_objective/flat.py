@@ -1,6 +1,6 @@
 """A module's parameters and buffers as flat vectors: views, not copies."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -12,18 +12,24 @@ Freed = Callable[[int, Tensor], None]
 
 
 class Flat:
-    """A module whose trainable parameters are made views of one flat vector.
+    """A module whose trainable parameters, or those of them in `among`, are views of one vector.
 
-    `dimension`: entries of all parameters, in the module's order; `start`: what they hold now.
+    `parameters`: in the module's order; `dimension`: entries of all of them; `start`: what they
+    hold now.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, among: Iterable[Tensor] | None = None) -> None:
         self.module = module
-        trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        self._names, self._parameters = list(trained), list(trained.values())
-        self._sizes = [each.numel() for each in self._parameters]
+        wanted = None if among is None else {id(each) for each in among}
+        trained = {
+            name: each
+            for name, each in module.named_parameters()
+            if each.requires_grad and (wanted is None or id(each) in wanted)
+        }
+        self._names, self.parameters = list(trained), list(trained.values())
+        self._sizes = [each.numel() for each in self.parameters]
         self.dimension = sum(self._sizes)
-        self.start = torch.cat([each.detach().reshape(-1) for each in self._parameters])
+        self.start = torch.cat([each.detach().reshape(-1) for each in self.parameters])
 
     def tensor(self, x: Vector) -> Tensor:
         """Return a vector as a tensor on the parameters' device; a CPU array shares its memory."""
@@ -31,26 +37,27 @@ class Flat:
 
     def named(self, x: Tensor) -> dict[str, Tensor]:
         """Return `x` (dimension,) as named parameters for `torch.func.functional_call`."""
-        return dict(zip(self._names, self._views(x), strict=True))
+        return dict(zip(self._names, self.views(x), strict=True))
 
-    def _views(self, vector: Tensor) -> list[Tensor]:
+    def views(self, vector: Tensor) -> list[Tensor]:
+        """Return the part of a vector (dimension,) that belongs to each parameter, in its shape."""
         # split, not slices: its derivative is one concatenation
         parts = vector.split_with_sizes(self._sizes)
-        return [part.view(own.shape) for part, own in zip(parts, self._parameters, strict=True)]
+        return [part.view(own.shape) for part, own in zip(parts, self.parameters, strict=True)]
 
     def go_to(self, x: Tensor) -> None:
         """Make the parameters views of `x`, which training reads and never changes."""
-        for parameter, view in zip(self._parameters, self._views(x), strict=True):
+        for parameter, view in zip(self.parameters, self.views(x), strict=True):
             parameter.data = view
 
     def backward(self, loss: Tensor, gradient: Tensor) -> None:
         """Add the gradient of `loss` to `gradient`, which autograd writes into directly."""
-        for parameter, view in zip(self._parameters, self._views(gradient), strict=True):
+        for parameter, view in zip(self.parameters, self.views(gradient), strict=True):
             parameter.grad = view
         try:
             loss.backward()  # type: ignore[no-untyped-call]
         finally:
-            for parameter in self._parameters:
+            for parameter in self.parameters:
                 parameter.grad = None
 
     def backward_in_pieces(
@@ -87,7 +94,7 @@ class Flat:
             parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                 arrived(places)
             )
-            for parameter, places in zip(self._parameters, inside, strict=True)
+            for parameter, places in zip(self.parameters, inside, strict=True)
         ]
         try:
             self.backward(loss, gradient)

@@ -32,6 +32,7 @@ from paceline.validate.training.transport import DeviceGroup, Pending, tell
 OWN, WHOLE = 4, 3
 BENEATH = (
     "paceline.validate.",
+    "paceline.deploy.",
     "paceline.simulator.programs.effects",
     "paceline.simulator.programs.codecs.",
 )  # packages whose frames lie between a program and this file
@@ -270,7 +271,8 @@ class Collectives:
             sizes = [self._meter(packing.put_together(handle.packed))]
         else:
             rows = host(handle.pending[0].wait())
-            by_rank = rows[:, : 8 * (OWN + 1)].contiguous().view(torch.float64).tolist()
+            numbers = rows[:, : 8 * (OWN + 1)].reshape(-1).view(torch.float64)
+            by_rank = numbers.reshape(len(rows), -1).tolist()
             joined = self._agree(handle, by_rank)  # first, as it checks that all heads are alike
             every = self._gathered(handle, rows, by_rank)
             handle.result = tuple(every[rank] for rank in handle.team or range(len(every)))

@@ -1,0 +1,321 @@
+"""The interpreter `attached`: a program whose gradients are those of the user's training loop.
+
+A program is suspended where it awaits a gradient, and nowhere else: the model's parameters are then
+those at which it wants one, and the loop's next `Session.step` resumes it. Everything else that it
+awaits blocks, as in `validate`, on the same collectives and messages, over a network as it is.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Generator, Sequence
+from math import inf, nan
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paceline.deploy.checkpoint import Freezer
+from paceline.deploy.live import LiveParameters
+from paceline.deploy.local_steps import Reached, Shift, UserRate, UserSteps
+from paceline.deploy.transport import Transport
+from paceline.simulator.engines import payloads
+from paceline.simulator.engines.node import SeededNode
+from paceline.simulator.errors import ProgramError
+from paceline.simulator.programs.effects import ANY, Handle, Payload, Pieces, Vector
+from paceline.simulator.programs.pieces.transform import Proximal
+from paceline.validate.training.collectives import RealCollective
+from paceline.validate.training.messages import Mailbox
+
+
+class Gradient:
+    """Awaited by a program until the user's loop has computed a gradient."""
+
+    def __await__(self) -> Generator["Gradient", None, None]:
+        yield self
+
+
+GRADIENT = Gradient()
+
+
+class Period:
+    """A communication period that may be changed while it is used: from the next phase on.
+
+    `now` and `next`: of this local phase and the next one, in steps; None is as planned.
+    """
+
+    def __init__(self, planned: Any) -> None:
+        self._planned = planned
+        self.now: int | None = None
+        self.next: int | None = None
+
+    def __call__(self, step: int) -> float:
+        """Return the period at a step."""
+        return float(self._planned(step)) if self.now is None else self.now
+
+
+class AttachedNode(SeededNode):
+    """One process of the user's as its program sees it.
+
+    `step`: gradients that the loop has computed; `loss`: of the last one; `waited`: seconds of
+    waiting in all. `local`: the user's optimizer as the program's transform, None where the program
+    makes the step itself, with `decay` as weight decay. `plain`: a phase's displacement is of no
+    other use than to be averaged, and be taken from where the phase began; `unread`: so is a
+    gradient than to be averaged, or to be given to the optimizer, so that None may stand for it.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - what a node is made of
+        self,
+        live: LiveParameters,
+        transport: Transport,
+        seed: int,
+        local: UserSteps | None,
+        rate: UserRate,
+        decay: float,
+        period: Period | None,
+    ) -> None:
+        self.rank, self.workers = transport.rank, transport.workers
+        self.server, self.apply_seconds = self.workers, 0.0
+        self.samples, self.pace = None, 1.0
+        self.parameters, self.bytes_per_parameter = live.dimension, live.start.element_size()
+        self.start = live.start
+        self.seed(seed)
+        self.live, self.transport, self.rate = live, transport, rate
+        self._local, self._decay = local, decay
+        self.step, self.waited, self.origin = 0, 0.0, time.monotonic()
+        self.loss: Any = None
+        self.plain = self.unread = False
+        self.period = period
+        self.channels: list[Any] = []
+        self._bases: dict[RealCollective, Tensor] = {}  # of shifts whose mean is under way
+        self._made: list[np.random.Generator] = []
+        self._phase: tuple[int, int] | None = None  # the local phase's next step, and steps done
+        self._names: tuple[str, ...] = ()
+        self._frame: Any = None
+        self._hidden = False  # whether gradients are computed where the state is not all there is
+        self._saved: dict[str, Any] | None = None
+
+    # Computing
+
+    async def gradient(self, x: Vector) -> Vector:
+        """Have the user's loop compute a gradient at `x`."""
+        if self._local is None:
+            self.live.go_to(x)
+        else:
+            self.live.take(x)
+        await GRADIENT
+        if self.unread:
+            return None
+        g = self.live.gradient()
+        return g.add_(x, alpha=self._decay) if self._decay else g
+
+    async def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
+        """As `gradient`, with the loss that the loop tells."""
+        g = await self.gradient(x)
+        if self.loss is None:
+            raise ProgramError("the program needs the loss: call session.step(loss)")
+        return float(self.loss), g
+
+    async def start_backward(self, x: Vector, pieces: Pieces) -> Sequence[Handle]:
+        """As `gradient`, cut into pieces that are there at once: their own handles."""
+        return self.cut(await self.gradient(x), pieces)
+
+    def leap(self, transform: Any) -> Any:
+        """Return the effect that takes a local phase in place, by the user's optimizer."""
+        inner = transform.inner if isinstance(transform, Proximal) else transform
+        if inner is self._local:
+            return self._leap
+        self._hidden = True
+        return None
+
+    async def _leap(  # noqa: PLR0913, PLR0917 - as `descend`
+        self, x: Vector, state: Any, k: int, lr: Any, transform: Any, tau: Any
+    ) -> tuple[Vector, Any, int]:
+        done, local = 0, self._local
+        assert local is not None
+        if self.period is not None:
+            self.period.now = self.period.next
+        vector = self.live.copy(x)
+        if self._saved is not None:
+            k, done = self._saved["phase"]
+            vector.copy_(self._saved["x"])
+            if self.period is not None:
+                self.period.now, self.period.next = self._saved["period"]
+        while True:
+            self._phase = k, done
+            await GRADIENT
+            self._phase = None
+            lr(k)  # so that it is known later
+            if isinstance(transform, Proximal):
+                self.live.write(self.live.gradient() + transform.mu * (vector - state[0]))
+            local.begun = True
+            local.apply()
+            done += 1
+            if done >= tau(k):
+                x = self.live.give()
+                return x.as_subclass(Reached) if self.plain else x, state, k
+            k += 1
+
+    def cut(self, vector: Vector, pieces: Pieces) -> Sequence[Vector]:
+        """Cut into pieces, nearly equal or by their sizes, the last entries first."""
+        return torch.tensor_split(vector, payloads.splits(pieces, len(vector)))[::-1]
+
+    def join(self, pieces: Sequence[Vector]) -> Vector:
+        """Undo the cut."""
+        return torch.cat(list(pieces)[::-1])
+
+    # Collectives and messages
+
+    def start_mean(self, value: Payload) -> Handle:
+        """Start an all-reduce."""
+        if value is None:
+            value = self.live.gradient()
+        if isinstance(value, Shift):
+            handle = self.transport.collectives.mean(value.to, self.step)
+            self._bases[handle] = value.base
+            return handle
+        return self.transport.collectives.mean(value, self.step)
+
+    def start_gather(self, value: Payload) -> Handle:
+        """Start an all-gather."""
+        return self.transport.collectives.gather(value, self.step)
+
+    def start_mean_after(self, handle: Handle, value: Callable[[Payload], Payload]) -> Handle:
+        """Start an all-reduce on a thread, once the first one is there."""
+        return self.transport.collectives.mean_after(handle, value, self.step)
+
+    async def wait(self, handle: Handle) -> Any:
+        """Wait until a result has arrived."""
+        if not isinstance(handle, RealCollective):
+            return handle  # a piece of a gradient
+        found, base = self.land(handle), self._bases.pop(handle, None)
+        return found if base is None else Shift(base, found)
+
+    def land(self, handle: RealCollective) -> Any:
+        """Wait until a collective has arrived; return its result."""
+        if not handle.settled:
+            begin = time.monotonic()
+            self.transport.collectives.land(handle)
+            self.transport.collectives.settle(handle)
+            self.waited += time.monotonic() - begin
+        return handle.result
+
+    async def finished(self, handle: Handle) -> bool:
+        """Ask whether a mean is finished on all ranks: the sum of one flag of each."""
+        begin, team = time.monotonic(), self.transport.collectives
+        answer = team.answer(team.question(handle, self.step))
+        self.waited += time.monotonic() - begin
+        return answer
+
+    def _mailbox(self) -> Mailbox:
+        if self.transport.mailbox is None:
+            raise ProgramError("the program sends messages without declaring it: Program.gossips")
+        return self.transport.mailbox
+
+    def send(self, to: int, value: Payload) -> None:
+        """Hand a message to gloo, without waiting."""
+        size = self.transport.meter(value)
+        self.transport.network.bytes += size
+        self._mailbox().send(to, value, size, 0.0, nan)  # due when it arrives
+
+    async def receive(self, source: int = ANY) -> tuple[int, Payload]:
+        """Wait for the first message of `source`."""
+        begin = time.monotonic()
+        message = self._mailbox().take(source, inf, lambda: False, self.transport.timeout)
+        self.waited += time.monotonic() - begin
+        if message is None:
+            raise ProgramError(f"worker {source} has ended its training; a message was due from it")
+        return message.sender, message.payload
+
+    async def request(self, to: int, value: Payload) -> Payload:
+        """Send a message, and wait for the answer."""
+        self.send(to, value)
+        return (await self.receive(to))[1]
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise ProgramError(
+            "the program reacts to messages while a gradient is computed, which belongs to the "
+            "user's loop here"
+        )
+
+    receive_before = timer = _refuse
+
+    # Time, and the observer, who is the user
+
+    def work(self, seconds: float) -> None:
+        """Do nothing: what a codec does takes its own time."""
+
+    def clock(self) -> float:
+        """Return seconds since the training began, without those between two sessions."""
+        return time.monotonic() - self.origin
+
+    def mark(self, x: Vector) -> None:
+        """Show nothing."""
+
+    def count(self, gradients: int) -> None:
+        """Count nothing."""
+
+    # State
+
+    def generator(self, *, shared: bool = False) -> np.random.Generator:
+        """Make the program's next generator, whose state belongs to its own."""
+        self._made.append(super().generator(shared=shared))
+        return self._made[-1]
+
+    def resumed(self, **state: Any) -> tuple[Any, ...]:
+        """Return the state of a program's loop, of the checkpoint if there is one.
+
+        From here on the initial parameters are of use for their length, type and device alone.
+        """
+        self._frame, self._names = sys._getframe(1), tuple(state)
+        self.start = self.live.start = self.start.new_zeros(1).expand(len(self.start))
+        saved = self._saved
+        if saved is None:
+            return tuple(state.values())
+        freezer = self._freezer(saved["x"])
+        for made, found in zip(self._made, saved["generators"], strict=True):
+            made.bit_generator.state = freezer.thaw(found)
+        for channel, found in zip(self.channels, saved["channels"], strict=True):
+            vars(channel).update(freezer.thaw(found))
+        found = saved["loop"]
+        return tuple(freezer.thaw(found[name], value) for name, value in state.items())
+
+    def _freezer(self, x: Tensor) -> Freezer:
+        return Freezer(x, self._made, self.land)
+
+    def state(self) -> dict[str, Any]:
+        """Return the state of a suspended program. Completes collectives under way."""
+        if self._frame is None or self._hidden:
+            raise ProgramError(
+                "the program's state is unknown: it has to call `me.resumed` before its loop, and "
+                "to compute gradients there, or in `descend` with the transform of its parameters "
+                "(docs/how-to/add-an-algorithm.md)"
+            )
+        freeze, variables = self._freezer(self.live.at).freeze, self._frame.f_locals
+        ours = "_me", "_codec", "_xp"
+        return {
+            "x": self.live.at,
+            "phase": self._phase,
+            "period": None if self.period is None else (self.period.now, self.period.next),
+            "loop": {name: freeze(variables[name]) for name in self._names},
+            "channels": [
+                freeze({key: each for key, each in vars(channel).items() if key not in ours})
+                for channel in self.channels
+            ],
+            "generators": [freeze(each.bit_generator.state) for each in self._made],
+            "rates": [self.rate.last, self.rate.steps, self.rate.rates],
+            "step": self.step,
+            "clock": self.clock(),
+            "waited": self.waited,
+        }
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Take a state, which a new program is to begin with."""
+        self._saved = saved
+        self.rate.last, self.rate.steps, self.rate.rates = saved["rates"]
+        self.step, self.waited = saved["step"], saved["waited"]
+        self.origin = time.monotonic() - saved["clock"]
+
+    def restored(self) -> None:
+        """Forget the checkpoint, as the new program has begun with it."""
+        self._saved = None

@@ -1,0 +1,82 @@
+"""A program's state as plain containers, numbers and tensors, as `torch.load` reads them."""
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from paceline.simulator.programs.codecs.power import PowerMatrix, UnderWay
+from paceline.simulator.programs.effects import Encoded
+from paceline.validate.training.collectives import RealCollective
+
+KIND = "paceline"  # key that marks a container of ours
+RECORDS: dict[str, Any] = {each.__name__: each for each in (Encoded, UnderWay, PowerMatrix)}
+CONTAINERS: dict[str, Any] = {
+    "deque": deque, "dict": dict, "Counter": lambda pairs: Counter(dict(pairs)),
+}  # fmt: skip
+
+
+class Freezer(NamedTuple):
+    """Turns a program's values into plain ones, and back.
+
+    `live`: the vector that the parameters are views of, which is saved once; `generators`: those
+    that the program has made, in order; `land`: completes a collective under way.
+    """
+
+    live: Tensor
+    generators: list[np.random.Generator]
+    land: Callable[[RealCollective], Any]
+
+    def freeze(self, value: Any) -> Any:  # noqa: PLR0911 - one per kind
+        """Return a value as plain containers."""
+        if value is self.live:
+            return {KIND: "live", "is": None}
+        if isinstance(value, RealCollective):
+            return {KIND: "collective", "of": value.kind, "is": self.freeze(self.land(value))}
+        if isinstance(value, np.random.Generator):
+            return {
+                KIND: "generator",
+                "is": [each is value for each in self.generators].index(True),
+            }
+        if type(value).__name__ in RECORDS:
+            names = getattr(value, "_fields", None) or [each.name for each in fields(value)]
+            found = [self.freeze(getattr(value, name)) for name in names]
+            return {KIND: type(value).__name__, "is": found}
+        if isinstance(value, dict):
+            pairs = [[self.freeze(key), self.freeze(each)] for key, each in value.items()]
+            return {KIND: "Counter" if isinstance(value, Counter) else "dict", "is": pairs}
+        if isinstance(value, deque):
+            return {KIND: "deque", "is": [self.freeze(each) for each in value]}
+        if isinstance(value, list | tuple):
+            return type(value)(self.freeze(each) for each in value)
+        if isinstance(value, np.ndarray | np.generic):
+            return {KIND: "array", "is": value.tolist(), "of": str(value.dtype)}
+        if value is None or isinstance(value, bool | int | float | str | Tensor):
+            return value
+        return {KIND: "object", "is": self.freeze(vars(value))}
+
+    def thaw(self, value: Any, like: Any = None) -> Any:  # noqa: PLR0911 - one per kind
+        """Undo `freeze`; `like`: what a new program has in that place."""
+        if isinstance(value, list | tuple):
+            return type(value)(self.thaw(each) for each in value)
+        if not isinstance(value, dict):
+            return value.to(self.live.device) if isinstance(value, Tensor) else value
+        kind, found = value[KIND], value["is"]
+        if kind == "live":
+            return self.live
+        if kind == "collective":
+            handle = RealCollective(0, value["of"], 0)
+            handle.settled, handle.result = True, self.thaw(found)
+            return handle
+        if kind == "generator":
+            return self.generators[found]
+        if kind == "array":
+            return np.array(found, dtype=value["of"])
+        found = self.thaw(found)
+        if kind == "object":
+            vars(like).update(found)
+            return like
+        return RECORDS[kind](*found) if kind in RECORDS else CONTAINERS[kind](found)

@@ -1,0 +1,105 @@
+"""A user's model as one flat vector, of which its trained parameters are views."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from paceline.simulator.errors import InputError
+from paceline.validate.torch_objective.flat import Flat
+
+
+class LiveParameters(Flat):
+    """The parameters that an optimizer trains, each once, in the model's order.
+
+    `at`: the vector that they are views of. Either a program's own, which nothing may change, or
+    `vector`, which the optimizer changes in place; None once it has been given to the program.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Any) -> None:
+        trained = [each for group in optimizer.param_groups for each in group["params"]]
+        _demand_plain(model, trained)
+        super().__init__(model, trained)
+        self.at = self.start
+        self.vector: Tensor | None = None
+
+    def begin(self) -> None:
+        """Go to the start."""
+        super().go_to(self.start)
+
+    def go_to(self, x: Tensor) -> None:
+        """Make the parameters views of `x`, unless they are."""
+        if x is not self.at:
+            super().go_to(x)
+            self.at = x
+
+    def copy(self, x: Tensor) -> Tensor:
+        """Go to a new copy of `x`, to be changed in place."""
+        self.vector = x.clone()
+        self.go_to(self.vector)
+        return self.vector
+
+    def take(self, x: Tensor) -> Tensor:
+        """Go to `x` on the vector that is changed in place, which the program has no other use of.
+
+        A program that steps one by one drops its last vector as it makes the next.
+        """
+        if self.vector is None:
+            return self.copy(x)
+        if x is not self.vector:
+            self.vector.copy_(x)
+            self.go_to(self.vector)
+        return self.vector
+
+    def give(self) -> Tensor:
+        """Give the vector away: from now on it is the program's, and not changed."""
+        assert self.vector is not None
+        given, self.vector = self.vector, None
+        return given
+
+    def gradient(self) -> Tensor:
+        """Return what backward passes left in the parameters' gradients, as one vector."""
+        found = [
+            torch.zeros_like(each) if each.grad is None else each.grad.to_dense()
+            for each in self.parameters
+        ]
+        return torch.cat([each.reshape(-1) for each in found])
+
+    def write(self, gradient: Tensor) -> None:
+        """Make the parameters' gradients views of a vector."""
+        for parameter, view in zip(self.parameters, self.views(gradient), strict=True):
+            parameter.grad = view
+
+
+def _demand_plain(model: nn.Module, trained: Iterable[Tensor]) -> None:
+    """Raise InputError for a model whose parameters cannot be views of one vector."""
+    modules = [*model.modules()]
+    sharded = any(
+        "FullyShardedDataParallel" in {kind.__name__ for kind in type(each).__mro__}
+        for each in modules
+    )
+    known = {id(each): each for each in model.parameters() if each.requires_grad}
+    if any(isinstance(each, DistributedDataParallel) for each in modules):
+        raise InputError(
+            "model: DistributedDataParallel averages gradients at every backward pass, which is "
+            "the program's part now; give the model inside, `model.module`, and train that"
+        )
+    if sharded or any(hasattr(each, "placements") for each in known.values()):
+        raise InputError(
+            "model: its parameters are sharded (FSDP, DTensor), so that no process has them as one "
+            "vector to average; give a model whose parameters are whole on every process"
+        )
+    if any(each.requires_grad and id(each) not in known for each in trained):
+        raise InputError(
+            "optimizer: it trains parameters that are not the model's; make one module of all that "
+            "is trained, and give that as the model"
+        )
+    alike = {(each.dtype, each.device) for each in trained if each.requires_grad}
+    if len(alike) != 1:
+        said = ", ".join(sorted(f"{dtype} on {where}" for dtype, where in alike)) or "none"
+        raise InputError(
+            f"model: trained parameters are to be of one dtype on one device, not {said}; convert "
+            "them by model.to(...), and use torch.autocast for a lower precision"
+        )

@@ -1,0 +1,160 @@
+"""The user's optimizer in the place of a program's local transform, and its learning rate."""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import SGD
+
+from paceline.deploy.live import LiveParameters
+from paceline.simulator.errors import InputError, ProgramError
+
+ODD = "nesterov", "dampening", "maximize"
+ALIKE = "lr", "momentum", "weight_decay"
+
+
+class Shift:
+    """The vector `base - to`, computed only where it is needed: `base` minus it is `to` exactly."""
+
+    def __init__(self, base: Tensor, to: Tensor) -> None:
+        self.base, self.to = base, to
+
+    @property
+    def vector(self) -> Tensor:
+        """The vector itself."""
+        if self.base is self.to:
+            raise ProgramError("a program asks for a step whose beginning it has given away")
+        return self.base - self.to
+
+    def __rmul__(self, rate: float) -> Any:
+        return self if rate == 1.0 else rate * self.vector
+
+    def __mul__(self, other: "Shift") -> Tensor:
+        return self.vector * other.vector
+
+    def __rsub__(self, other: Tensor) -> Tensor:
+        if other is not self.base:
+            return other - self.vector
+        self.base = self.to  # a program that still names this keeps no second vector by it
+        return self.to
+
+    def __add__(self, other: Tensor) -> Tensor:
+        return self.vector + other
+
+    def __radd__(self, other: Tensor) -> Tensor:
+        return other + self.vector
+
+    def __truediv__(self, number: float) -> Tensor:
+        return self.vector / number
+
+
+class Moved(Shift):
+    """A step of the user's optimizer as a direction of descent, which has its rate in it."""
+
+    def __rmul__(self, rate: float) -> "Moved":
+        return self
+
+    def __rsub__(self, other: Tensor) -> Tensor:
+        return self.to if other is self.base else other - self.vector
+
+
+class Reached(Tensor):
+    """The parameters at the end of a local phase: another vector minus them is a `Shift`.
+
+    So that the mean of displacements from one anchor is taken as that of the parameters, which is
+    how torch's PeriodicModelAverager rounds it.
+    """
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    def __rsub__(self, other: Any) -> Any:
+        return Shift(other, self.as_subclass(Tensor))
+
+
+class UserRate:
+    """The learning rate that the user's optimizer has when a program first asks for a step's.
+
+    That of the first parameter group; earlier steps keep what they had.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
+        self.steps, self.rates = list[int](), list[float]()  # steps at which the rate changed
+        self.last = 0
+
+    def __call__(self, step: int) -> float:
+        """Return the rate of `step`."""
+        if step > self.last:
+            self.last = step
+            rate = float(self._optimizer.param_groups[0]["lr"])
+            if not self.rates or rate != self.rates[-1]:
+                self.steps.append(step)
+                self.rates.append(rate)
+        return self.rates[max(bisect_right(self.steps, step) - 1, 0)]
+
+    def forget(self, before: int) -> None:
+        """Drop the rates of steps that no program asks for any more."""
+        first = max(bisect_right(self.steps, before) - 1, 0)
+        del self.steps[:first], self.rates[:first]
+
+
+class UserSteps:
+    """The user's optimizer as a transform (`pieces.transform`): its state is its own.
+
+    `init` after the first step clears the momentum of SGD, as programs do that begin each round
+    without; what adaptive optimizers know of the gradients' sizes stays.
+    `keeps`: a program uses a step twice, so that the parameters before it must stay.
+    `apply` makes the step: the optimizer's, or that of a gradient scaler.
+    """
+
+    def __init__(self, live: LiveParameters, optimizer: Any, *, keeps: bool) -> None:
+        self._live, self._optimizer, self._keeps = live, optimizer, keeps
+        self.apply: Callable[[], object] = optimizer.step
+        self.begun = False
+
+    def init(self, x: Tensor) -> None:
+        """Clear SGD's momentum, once it has taken steps."""
+        if self.begun and isinstance(bare(self._optimizer), SGD):
+            for each in self._optimizer.state.values():
+                each.pop("momentum_buffer", None)
+
+    def update(self, gradient: Any, state: None, x: Tensor) -> tuple[Moved, None]:
+        """Let the optimizer step from `x` along a gradient; return the step."""
+        to = self._live.copy(x) if self._keeps else self._live.take(x)
+        if gradient is not None:
+            self._live.write(gradient)
+        self.begun = True
+        self.apply()
+        return Moved(x, to), None
+
+
+def bare(optimizer: Any) -> Any:
+    """Return the optimizer inside of what wraps it, such as accelerate's."""
+    while hasattr(optimizer, "optimizer"):
+        optimizer = optimizer.optimizer
+    return optimizer
+
+
+def plain_sgd(optimizer: Any, program: str, why: str, *, strict: bool) -> tuple[float, float]:
+    """Return the momentum and weight decay of an optimizer that must be SGD.
+
+    `strict`: with momentum and weight decay alone, alike for all parameters. Raises InputError.
+    """
+    inside = bare(optimizer)
+    if not isinstance(inside, SGD):
+        raise InputError(
+            f"optimizer: {type(inside).__name__} cannot run {program}: {why}; use torch.optim.SGD, "
+            "or a program that takes any optimizer (docs/how-to/deploy.md)"
+        )
+    groups = inside.param_groups
+    odd = [f"with {key}" for key in ODD if any(each.get(key) for each in groups)]
+    if len({tuple(each[key] for key in ALIKE) for each in groups}) > 1:
+        odd.append("whose parameter groups differ")
+    if strict and odd:
+        raise InputError(
+            f"optimizer: SGD {odd[0]} cannot run {program}: {why}; use torch.optim.SGD with lr, "
+            "momentum and weight_decay alone, the same for all parameters"
+        )
+    return float(groups[0]["momentum"]), float(groups[0]["weight_decay"])

@@ -1,0 +1,118 @@
+"""What to deploy: a program with its parameters, where it is written, and what it refuses."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.load.load import parse
+from paceline.simulator.programs import Program, catalogue
+from paceline.simulator.programs.program import BOUND
+from paceline.simulator.results import store
+
+Source = str | PathLike[str] | Mapping[str, Any]
+LARGEST = 10**7  # entries of a scenario's quadratic
+WORLD = {"optimizer": {"lr": 1.0}, "network": {"latency": "0 s"}, "run": {"steps": 1}}
+"""Tables of a scenario that an [[algorithm]] table needs around it to be checked as one."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A program to deploy; `parameters`: typed, as `Program.parse` returns them.
+
+    `local`: the parameter that is the transform of the local steps, in whose place any optimizer of
+    the user's steps; None where the program computes with gradients, as if they were SGD's.
+    """
+
+    program: Program
+    parameters: dict[str, Any]
+
+    @property
+    def local(self) -> str | None:
+        """Name of the parameter in whose place the user's optimizer steps."""
+        keys = ("inner", self.program.local_momentum)
+        found = (key for key in keys if hasattr(self.parameters.get(key), "update"))
+        return next(found, None)
+
+    @property
+    def sgd(self) -> str:
+        """Why the optimizer must be SGD with momentum; "" if it may be any."""
+        if getattr(self.parameters.get("codec"), "carries_momentum", False):
+            return "its codec's messages include the momentum of SGD"
+        if self.local is None:
+            return "it computes with gradients and their sums, as if each step were SGD's"
+        return self.program.needs_sgd
+
+    @property
+    def strict(self) -> bool:
+        """Whether SGD's steps are computed here or in a codec, so that none of its options hold."""
+        return self.local is None or self.sgd != self.program.needs_sgd
+
+    @property
+    def known(self) -> bool:
+        """Whether the program is one of ours, of which it is known what it does with a vector."""
+        return self.program.worker.__module__.startswith("paceline.simulator.programs.")
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the parameters before a step must stay: always, for programs not known."""
+        return not self.known or "compensation" in self.parameters
+
+
+def read(plan: Source, parameters: Mapping[str, Any], workers: int, entries: int) -> Plan:
+    """Read a plan: a name with `parameters`, an [[algorithm]] table, or a run folder with a pick.
+
+    `entries`: of the vector that is trained. Raises InputError, which says why, for what cannot be
+    attached to a training loop.
+    """
+    given = plan if isinstance(plan, Mapping) else _named(plan)
+    table = {key: given[key] for key in given if key not in ("label", "recovery")} | {**parameters}
+    program = catalogue().get(str(table.get("name")))
+    if program is not None and (why := refusal(program, table)):
+        raise InputError(f"plan: {program.name} cannot be attached to a training loop: {why}")
+    scenario = parse(WORLD | {
+        "model": {"parameters": entries},
+        "objective": {"kind": "quadratic", "dimension": min(entries, LARGEST)},
+        "cluster": {"workers": workers, "compute": "1 s"},
+        "algorithm": [table],
+    }, file="plan")  # fmt: skip
+    assert program is not None
+    return Plan(program, scenario.algorithm[0].parameters)
+
+
+def _named(plan: Any) -> dict[str, Any]:
+    if str(plan) in catalogue():
+        return {"name": str(plan)}
+    folder = Path(plan)
+    tuned = (folder / "tune.json").is_file()
+    document = store.read(folder, "tune.json" if tuned else store.WHOLE)
+    document = document if tuned else document["summary"]
+    label = document["pick"]["label"]
+    rows = document["ranking" if tuned else "algorithms"]
+    for row in rows:
+        if row["label"] == label:
+            return {"name": row["name"], **row["parameters"]}
+    raise InputError(f"{folder}: it picks nothing; give an [[algorithm]] table or a name instead")
+
+
+def refusal(program: Program, table: Mapping[str, Any]) -> str:
+    """Return why a program, with the parameters of a table, cannot be attached; "" if it can."""
+    tau = table.get("tau")
+    backward = program.sends_gradients and "buckets" in program.parameters.model_fields
+    reasons = {
+        "it has a server, a process that answers at any time and has no training loop":
+            program.server is not None,
+        BOUND: program.bound,
+        "its workers answer each other while they compute, but the process is busy in the user's "
+        "code then; take d-psgd, or local-sgd": program.pooled,
+        "it averages buckets during the backward pass, which the user's code may not have finished "
+        "(accumulation, clipping); wrap the model in DistributedDataParallel, which is this "
+        "program, or write overlap = false": backward and table.get("overlap", True),
+        "the learning rate is the user's to hold; leave out gate_lr_until_tau_is_1":
+            table.get("gate_lr_until_tau_is_1"),
+        "it needs each worker's expected speed; write tau in steps, or { every = ... }":
+            isinstance(tau, Mapping) and "slowest" in tau,
+    }  # fmt: skip
+    return next((reason for reason, holds in reasons.items() if holds), "")

@@ -1,0 +1,291 @@
+"""A session: one process's part of a program, driven by the user's training loop."""
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from paceline.deploy import plan as plans
+from paceline.deploy.attached import GRADIENT, AttachedNode, Period
+from paceline.deploy.live import LiveParameters
+from paceline.deploy.local_steps import UserRate, UserSteps, plain_sgd
+from paceline.deploy.transport import Transport, place
+from paceline.simulator.errors import InputError, ProgramError
+from paceline.simulator.programs.codecs.codec import Raw
+from paceline.simulator.programs.pieces.schedule import OwnPeriod
+
+RECORDS = 4096  # steps whose telemetry is kept
+VERSION = 1
+
+
+class StepRecord(NamedTuple):
+    """Telemetry of one step.
+
+    `computing` and `waiting`: seconds outside of waits for other processes, and in them; `bytes`:
+    payloads that this process gave to the network; `loss`: as the loop told it, None if it did not.
+    """
+
+    step: int
+    computing: float
+    waiting: float
+    bytes: float
+    loss: Any
+
+
+class Session:
+    """One process's part of a program; `telemetry`: the last steps' records, oldest first."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - what `deploy` takes
+        self,
+        model: nn.Module,
+        optimizer: Any,
+        plan: plans.Source,
+        parameters: Mapping[str, Any],
+        seed: int,
+        timeout: float,
+    ) -> None:
+        self._model, self._optimizer, self._seed, self._timeout = model, optimizer, seed, timeout
+        self._place, self._own_step = place(), optimizer.step
+        self._live = live = LiveParameters(model, optimizer)
+        self.plan = plans.read(plan, parameters, self._place[2], live.dimension)
+        self._rate = UserRate(optimizer)
+        self._parameters, self._decay = dict(self.plan.parameters), 0.0
+        self._local = self._replace_local()
+        self._period: Period | None = None
+        tau = self._parameters.get("tau")
+        if callable(tau) and not isinstance(tau, OwnPeriod):
+            self._parameters["tau"] = self._period = Period(tau)
+        self.telemetry: deque[StepRecord] = deque(maxlen=RECORDS)
+        self._closed = False
+        self._open()
+        self._transport.broadcast([live.start, *model.buffers()])
+        live.begin()
+
+    def _replace_local(self) -> UserSteps | None:
+        """Put the user's optimizer in the place of the program's; return it as a transform."""
+        plan, parameters, optimizer = self.plan, self._parameters, self._optimizer
+        name, key = plan.program.name, plan.program.local_momentum
+        if "lr" in parameters:
+            parameters["lr"] = self._rate
+        local = None
+        if plan.local is not None:
+            local = UserSteps(self._live, optimizer, keeps=plan.keeps)
+            parameters[plan.local] = local
+        if not plan.sgd:
+            return local
+        momentum, decay = plain_sgd(optimizer, name, plan.sgd, strict=plan.strict)
+        if local is None:
+            self._decay = decay
+            if key in parameters:
+                parameters[key], momentum = momentum, 0.0
+        if momentum and plan.strict:
+            raise InputError(
+                f"optimizer: {name} has no place for momentum {momentum:g} ({plan.sgd}); use "
+                "torch.optim.SGD without momentum"
+            )
+        return local
+
+    def _open(self) -> None:
+        """Connect to the other processes; begin the program anew."""
+        program = self.plan.program
+        self._transport = Transport(self._place, self._live.start, program.gossips, self._timeout)
+        self._node = AttachedNode(
+            self._live,
+            self._transport,
+            self._seed,
+            self._local,
+            self._rate,
+            self._decay,
+            self._period,
+        )
+        raw = self.plan.parameters.get("codec", Raw()) == Raw()
+        self._node.plain = raw and program.rounds and self.plan.known
+        self._node.unread = (
+            raw and self._local is not None and not program.sends_gradients and self.plan.known
+        )
+        if self._local is not None:
+            self._local.begun = False
+        parameters = dict(self._parameters)
+        if "codec" in parameters:
+            parameters["codec"] = Listed(parameters["codec"], self._node)
+        self._coroutine = program.start(program.worker, self._node, parameters)
+        self._begun, self._since = False, time.monotonic()
+
+    def _go_on(self) -> None:
+        """Run the program up to its next gradient."""
+        try:
+            with torch.no_grad():
+                awaited = self._coroutine.send(None)
+        except StopIteration:
+            raise ProgramError("the program has ended, though training goes on") from None
+        if awaited is not GRADIENT:
+            raise ProgramError("a program may await only methods of its node (`me`)")
+
+    def _begin(self) -> None:
+        if not self._begun:
+            self._begun = True
+            self._go_on()
+
+    def step(self, loss: Any = None, scaler: Any = None) -> None:
+        """Take one step of the program, from the gradients that backward passes have left.
+
+        In place of `optimizer.step()`. `loss`: of this step, for programs that follow it, and for
+        the telemetry; `scaler`: the torch.amp.GradScaler that has scaled it, whose `update` stays
+        the loop's.
+        """
+        node = self._node
+        if scaler is not None:
+            if self._local is None:
+                raise InputError(
+                    f"scaler: {self.plan.program.name} reads the gradients itself, so that a "
+                    "GradScaler cannot skip its steps; use torch.bfloat16, which needs none"
+                )
+            self._local.apply = partial(scaler.step, self._optimizer)
+        elif self._local is not None:
+            self._local.apply = self._own_step
+        else:
+            self._optimizer._opt_called = True  # it never steps, and schedules would warn of that
+        self._begin()
+        node.loss = loss.detach() if isinstance(loss, Tensor) else loss
+        waited, moved = node.waited, self._transport.network.bytes
+        node.step += 1
+        self._go_on()
+        now, waiting = time.monotonic(), node.waited - waited
+        self.telemetry.append(
+            StepRecord(
+                node.step, now - self._since - waiting, waiting,
+                self._transport.network.bytes - moved, node.loss,
+            )
+        )  # fmt: skip
+        self._since = now
+
+    def change(self, *, tau: int) -> None:
+        """Change the communication period from the program's next local phase on.
+
+        Every process has to call this between the same two steps, with the same value.
+        """
+        if type(tau) is not int or tau < 1:
+            raise InputError(f"tau: {tau!r}; write a whole number of steps, 1 or more")
+        if self._period is None:
+            raise InputError(f"tau: {self.plan.program.name} has no period that can be changed")
+        self._period.next = tau
+
+    def share(self, numbers: Sequence[float]) -> list[list[float]]:
+        """Return what every process gives to this call, by rank; a decision for all needs it."""
+        found: list[list[float]] = self._transport.tell(numbers).tolist()
+        return found
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Let the model be the mean of all processes' models, buffers included, for a while.
+
+        To evaluate or save what has been trained: between two means the models differ. Every
+        process has to enter it between the same two steps.
+        """
+        live = self._live
+        buffers = [each for each in self._model.buffers() if each.is_floating_point()]
+        own, at = [each.clone() for each in buffers], live.at
+        with torch.no_grad():
+            x, *means = self._transport.mean((at, *own))
+            for each, mean in zip(buffers, means, strict=True):
+                each.copy_(mean)
+        live.go_to(x)
+        try:
+            yield
+        finally:
+            live.go_to(at)
+            with torch.no_grad():
+                for each, before in zip(buffers, own, strict=True):
+                    each.copy_(before)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return this process's state, to be saved beside the model's and the optimizer's.
+
+        Every process has to call this between the same two steps, as means under way are completed
+        first. Tensors are those in use: save or copy them before the next step.
+        """
+        self._begin()
+        name = self.plan.program.name
+        return self._node.state() | {
+            "version": VERSION, "program": name, "rank": self._transport.rank,
+            "workers": self._transport.workers,
+        }  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of the same plan, with as many processes. Raises InputError."""
+        mine = self.plan.program.name, self._transport.rank, self._transport.workers, VERSION
+        theirs = tuple(state.get(key) for key in ("program", "rank", "workers", "version"))
+        if theirs != mine or len(state["x"]) != self._live.dimension:
+            raise InputError(
+                "state: of program {}, rank {} of {} (version {}), not of {}, rank {} of {} "
+                "(version {}); load each process's own state, with the same plan and as many "
+                "processes".format(*theirs, *mine)
+            )
+        if self._begun:
+            self._close()
+            self._open()
+        self._node.restore({**state, "x": state["x"].to(self._live.start.device, copy=True)})
+        self._live.vector = None
+        self._begin()
+        self._node.restored()
+        if self._local is not None:
+            self._local.begun = True
+        self._since = time.monotonic()
+
+    def close(self) -> None:
+        """Complete what is under way, once every process has called this; the model stays."""
+        if not self._closed:
+            self._closed = True
+            self._close()
+
+    def _close(self) -> None:
+        self._coroutine.close()
+        self._transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        if kind is None:  # else others may wait for this process in vain, and need to hear of it
+            self.close()
+
+
+class Listed:
+    """A codec that lists the channels it opens for a node, whose state a checkpoint saves."""
+
+    def __init__(self, codec: Any, node: AttachedNode) -> None:
+        self._codec, self._node = codec, node
+
+    def open(self, me: Any) -> Any:
+        """Open a channel."""
+        channel = self._codec.open(me)
+        if channel is not me:
+            self._node.channels.append(channel)
+        return channel
+
+
+def deploy(  # noqa: PLR0913
+    model: nn.Module,
+    optimizer: Any,
+    plan: plans.Source,
+    adapt: bool = False,
+    *,
+    seed: int = 1,
+    timeout: float = 1800.0,
+    **parameters: Any,
+) -> Session:
+    """Attach a program to a training loop, whose every `optimizer.step()` becomes `session.step()`.
+
+    Every process calls this with its model and optimizer, and goes on from rank 0's model. `plan`:
+    a run folder, of which the pick is taken, an [[algorithm]] table, or a program's name, whose
+    `parameters` follow. `seed`: of the random numbers that codecs and graphs draw. `timeout`:
+    seconds after which a process that does not answer is given up. Raises InputError.
+    """
+    if adapt:
+        raise InputError("adapt: there is no controller yet; leave it out")
+    return Session(model, optimizer, plan, parameters, seed, timeout)

@@ -1,0 +1,127 @@
+"""Connections between the user's processes: those of `validate`, on a network as it is."""
+
+import os
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from paceline.validate.host import device as devices
+from paceline.validate.training import rendezvous, transport
+from paceline.validate.training.clock import Clock
+from paceline.validate.training.collectives import Collectives
+from paceline.validate.training.emulated_network import RealNetwork
+from paceline.validate.training.messages import SKELETON, START, Mailbox
+from paceline.validate.training.packing import TensorMeter
+from paceline.validate.training.transport import DeviceGroup
+
+VECTORS = 2  # in the longest message
+_torch: Any = dist
+_numbers = count()  # of this process's transports: every process opens them in one order
+
+
+class OpenNetwork(RealNetwork):
+    """The network that there is; `bytes`: payloads that this rank has given to it."""
+
+    def __init__(self) -> None:
+        self.bytes = 0.0
+
+    def starts(self, kind: str, size: float) -> None:
+        """Count the payload of a collective."""
+        self.bytes += size
+
+
+def place() -> tuple[Any, int, int]:
+    """Return the store that the user's processes share, this one's rank, and their number.
+
+    torch.distributed is set up by the launcher's environment if it is not yet; a process that no
+    launcher has started is alone.
+    """
+    if not dist.is_initialized():
+        if "WORLD_SIZE" not in os.environ:
+            return _torch.HashStore(), 0, 1
+        dist.init_process_group()
+    store = _torch.distributed_c10d._get_default_store()
+    return store, dist.get_rank(), dist.get_world_size()
+
+
+class Transport:
+    """What one process reaches the others by.
+
+    `start`: a vector as long as those that travel; `gossips`: whether messages are sent; `timeout`:
+    seconds after which a process that does not answer is given up.
+    """
+
+    def __init__(
+        self, where: tuple[Any, int, int], start: Tensor, gossips: bool, timeout: float
+    ) -> None:
+        store, self.rank, self.workers = where
+        self._store, self.timeout = (
+            rendezvous.sub_store(store, f"paceline {next(_numbers)}"),
+            timeout,
+        )
+        self._groups: list[Any] = []
+        self.network = OpenNetwork()
+        self.meter = TensorMeter(start.nbytes, start.numel())
+        device, clock = devices.of(start.device), Clock()
+        if start.device.type == "cuda" and "nccl" in str(
+            dist.get_backend() if self.workers > 1 else ""
+        ):
+            raw = device.group(self._sub("team"), self.rank, self.workers, timeout)
+            self.team: DeviceGroup = transport.Native(raw, device, timeout)
+        else:
+            raw = transport.gloo(self._sub("team"), self.rank, self.workers, timeout)
+            kind = DeviceGroup if start.device.type == "cpu" else transport.Staged
+            self.team = kind(raw, device)
+        self._flags = self._gloo("flags", timeout)
+        self.collectives = Collectives(
+            self.team, self._flags, self.network, self.meter, self.rank,
+            self.workers, clock, start.device, float("inf"),
+        )  # fmt: skip
+        self.mailbox: Mailbox | None = None
+        if gossips:
+            capacity = 8 * START + SKELETON + VECTORS * start.nbytes
+            self.mailbox = Mailbox(
+                self._gloo("post", transport.FOREVER), self.rank,
+                {*range(self.workers)} - {self.rank}, capacity, clock, start.device,
+                self.network.receives,
+            )  # fmt: skip
+
+    def _sub(self, name: str) -> Any:
+        return rendezvous.sub_store(self._store, name)
+
+    def _gloo(self, name: str, timeout: float) -> Any:
+        group = transport.gloo(self._sub(name), self.rank, self.workers, timeout)
+        self._groups.append(group)
+        return group
+
+    def mean(self, value: Any) -> Any:
+        """Average over all ranks, and wait."""
+        handle = self.collectives.mean(value, 0)
+        self.collectives.settle(handle)
+        return handle.result
+
+    def tell(self, numbers: Sequence[float]) -> Tensor:
+        """Give numbers to all ranks; return a row of each."""
+        return transport.tell(self._flags, numbers).wait()
+
+    def broadcast(self, tensors: list[Tensor]) -> None:
+        """Give all ranks the values that rank 0 has."""
+        for each in tensors:
+            own = each.detach().reshape(-1).view(torch.uint8)  # bytes: exact for every dtype
+            total = self.team.total((torch.zeros_like if self.rank else torch.clone)(own).detach)
+            each.data.copy_(total.wait().view(each.dtype).view(each.shape))
+
+    def close(self) -> None:
+        """Complete what was begun, on all ranks, and end."""
+        self.collectives.land()
+        if self.mailbox is not None:
+            self.mailbox.end()
+            self.mailbox.close(self.timeout)
+        rendezvous.meet(self._store, "end", self.workers)
+        self.team.close()
+        for each in self._groups:
+            transport.shut(each)

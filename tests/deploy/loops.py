@@ -1,0 +1,189 @@
+"""Training loops of a user, in processes of their own, with sessions attached to them."""
+
+import io
+import os
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.optim import SGD, AdamW
+
+import paceline
+from tests.helpers.waiting import PATIENCE
+
+LR, MOMENTUM, ADAM = 0.1, 0.9, {"lr": 0.01, "weight_decay": 0.1}
+OPTIMIZERS = {
+    "plain": partial(SGD, lr=LR),
+    "momentum": partial(SGD, lr=LR, momentum=MOMENTUM),
+    "adamw": partial(AdamW, **ADAM),
+}
+ALL = {  # of each label: the program's table, the optimizer, and what stands for it in a scenario
+    "ssgd": ({}, "momentum"),
+    "ssgd dgc": ({"codec": {"kind": "dgc", "ratio": 0.1}}, "plain"),
+    "ssgd-bucketed": ({"overlap": False}, "momentum"),
+    "local-sgd": ({"tau": 4}, "momentum"),
+    "local-sgd power-sgd": ({"tau": 4, "codec": "power-sgd"}, "plain"),
+    "local-sgd top-k": ({"tau": 3, "codec": {"kind": "top-k", "ratio": 0.1}}, "plain"),
+    "local-sgd scheduled": (
+        {"tau": {"schedule": "piecewise", "values": [2, 5], "at": [20]}, "outer": 0.5}, "plain"
+    ),
+    "post-local-sgd": ({"switch_step": 6, "tau": 4}, "momentum"),
+    "adacomm": ({"tau0": 5, "variant": "paddle"}, "momentum"),
+    "dts": ({"delay": 3, "period": 2}, "momentum"),
+    "dts qsgd": ({"delay": 2, "codec": "qsgd"}, "momentum"),
+    "dts inner": ({"delay": 3, "period": 2, "inner": "adamw"}, "adamw"),
+    "hpsgd": ({"epoch": 3}, "plain"),
+    "bmuf": ({"tau": 4}, "momentum"),
+    "easgd": ({"tau": 4}, "momentum"),
+    "overlap-local-sgd": ({"tau": 4}, "momentum"),
+    "cocod-sgd": ({"tau": 4}, "momentum"),
+    "fedavg": ({"tau": 4, "mu": 0.1}, "momentum"),
+    "diloco": ({"tau": 4}, "adamw"),
+    "diloco sparse-loco": ({"tau": 4, "codec": "sparse-loco"}, "adamw"),
+    "streaming-diloco": ({"tau": 8, "overlap": 3}, "adamw"),
+    "delayed-diloco": ({"tau": 4}, "adamw"),
+    "eager-diloco": ({"tau": 4}, "adamw"),
+    "d-psgd": ({}, "momentum"),
+    "d2": ({}, "plain"),
+}  # fmt: skip
+
+
+def table(label):
+    return {"name": label.split()[0], **ALL[label][0]}
+
+
+def network():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).double()
+
+
+class Loop:
+    """A model, its optimizer and its data; `take` runs the loop."""
+
+    def __init__(self, start, optimizer, batches):
+        self.net, self.batches = network(), batches
+        vector_to_parameters(start.clone(), self.net.parameters())
+        self.optimizer = OPTIMIZERS[optimizer](self.net.parameters())
+
+    def take(self, step, steps, model=None):
+        for k in steps:
+            inputs, labels = self.batches[k]
+            self.optimizer.zero_grad()
+            loss = cross_entropy((model or self.net)(inputs), labels)
+            loss.backward()
+            step(loss)
+
+    @property
+    def parameters(self):
+        return parameters_to_vector(self.net.parameters()).detach().clone()
+
+
+def attached(label, start, batches):
+    """Return the parameters at the end."""
+    loop = Loop(start, ALL[label][1], batches)
+    with paceline.deploy(loop.net, loop.optimizer, table(label)) as session:
+        loop.take(session.step, range(len(batches)))
+        return loop.parameters
+
+
+def killed(label, start, batches, at):
+    """As `attached`, but by another session, model and optimizer from step `at` on."""
+    first = Loop(start, ALL[label][1], batches)
+    with paceline.deploy(first.net, first.optimizer, table(label)) as session:
+        first.take(session.step, range(at))
+        file = io.BytesIO()
+        parts = {"model": first.net, "optimizer": first.optimizer, "session": session}
+        torch.save({name: each.state_dict() for name, each in parts.items()}, file)
+    file.seek(0)
+    saved = torch.load(file)
+    second = Loop(torch.zeros_like(start), ALL[label][1], batches)
+    with paceline.deploy(second.net, second.optimizer, table(label)) as session:
+        parts = {"model": second.net, "optimizer": second.optimizer, "session": session}
+        for name, each in parts.items():
+            each.load_state_dict(saved[name])
+        second.take(session.step, range(at, len(batches)))
+        return second.parameters
+
+
+def averager(start, batches, tau):
+    """Torch's own local SGD."""
+    loop = Loop(start, "plain", batches)
+    average = PeriodicModelAverager(tau, warmup_steps=tau - 1)
+
+    def step(loss):
+        loop.optimizer.step()
+        average.average_parameters(loop.net.parameters())
+
+    loop.take(step, range(len(batches)))
+    return loop.parameters
+
+
+def parallel(start, batches):
+    """Torch's own synchronous SGD."""
+    loop = Loop(start, "momentum", batches)
+    model = DistributedDataParallel(loop.net)
+    loop.take(lambda loss: loop.optimizer.step(), range(len(batches)), model)
+    return loop.parameters
+
+
+def together(work, size, folder, *arguments):
+    """Call `work(rank, *arguments)` in `size` processes; return what each of them returns."""
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload([__name__, "torch._dynamo"])
+    mp.start_processes(
+        _process, (work, size, folder, arguments), size, daemon=True, start_method="forkserver"
+    )
+    return [torch.load(folder / f"found {rank}") for rank in range(size)]
+
+
+def _process(rank, work, size, folder, arguments):
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    store, limit = f"file://{(Path(folder) / 'store').absolute()}", timedelta(seconds=PATIENCE)
+    dist.init_process_group("gloo", store, limit, size, rank)
+    torch.save(work(rank, *arguments), Path(folder) / f"found {rank}")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def every_program(rank, lesson, kills, some, early):
+    """Run every program, and those that are killed at a step."""
+    start, inputs, labels = torch.load(lesson)
+    batches = list(zip(inputs[rank], labels[rank], strict=True))
+    return {
+        "attached": {label: attached(label, start, batches) for label in ALL},
+        "early": {label: attached(label, start, batches[:early]) for label in some},
+        "averager": averager(start, batches, 4),
+        "parallel": parallel(start, batches),
+        "plain": attached_plain(start, batches),
+        "killed": {(label, at): killed(label, start, batches[:KILLED], at) for label, at in kills},
+        "whole": {label: attached(label, start, batches[:KILLED]) for label, _ in kills},
+    }
+
+
+KILLED = 32
+
+
+def beyond(rank, lesson):
+    """Return what is ours and what is torch's, on data that all processes share out."""
+    start, inputs, labels = torch.load(lesson)
+    batches = list(zip(inputs[rank], labels[rank], strict=True))
+    return {
+        "local-sgd": (attached_plain(start, batches), averager(start, batches, 4)),
+        "ssgd": (attached("ssgd", start, batches), parallel(start, batches)),
+    }
+
+
+def attached_plain(start, batches):
+    """Local SGD as the averager has it, attached."""
+    loop = Loop(start, "plain", batches)
+    with paceline.deploy(loop.net, loop.optimizer, "local-sgd", tau=4) as session:
+        loop.take(session.step, range(len(batches)))
+        return loop.parameters

@@ -1,0 +1,116 @@
+"""Attached programs train as they do for real, and go on from a checkpoint as if never stopped."""
+
+import random
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from paceline.simulator.objectives import build
+from paceline.validate.launch import launch
+from paceline.validate.launch.worker import Job
+from paceline.validate.training import records
+from paceline.validate.training.task import TrainingTask
+from tests.deploy import loops
+from tests.deploy.loops import ADAM, ALL, KILLED, LR, MOMENTUM
+from tests.helpers.worlds import scenario
+
+SEED, STEPS, EARLY = 1, 200, 4
+TIES = {"ssgd dgc", "local-sgd top-k"}
+"""Programs that send the largest entries: of equal ones, which are common in gradients on the few
+levels of grey of the digits, rounding decides which, and a run goes its own way from the first."""
+MLP = {"kind": "torch", "model": "mlp", "data": "digits", "batch": 8, "dtype": "float64"}
+KILLS = 20
+
+
+def written(label):
+    """A program's table in a scenario, with the optimizer that its loop has."""
+    table, kind = loops.table(label), ALL[label][1]
+    momentum = MOMENTUM if kind == "momentum" else 0.0
+    if kind == "adamw":
+        return table | {"lr": ADAM["lr"], "inner": {"kind": "adamw", "weight_decay": 0.1}}
+    if momentum:
+        table["local_momentum" if table["name"] == "bmuf" else "momentum"] = momentum
+    return table | {"lr": LR}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """Return each program's final parameters by `validate`, and what the loops found, by rank."""
+    made = scenario(
+        *(written(label) | {"label": label} for label in ALL),
+        workers=2,
+        compute="5 ms",
+        steps=STEPS,
+        lr=LR,
+        objective=MLP,
+        validation={"compute": "real", "network": "real"},
+        run={"evaluate_every": EARLY},
+    )
+    folder = tmp_path_factory.mktemp("real")
+    tasks = tuple(
+        TrainingTask(each, SEED, folder / str(i)) for i, each in enumerate(made.algorithm)
+    )
+    launch.run(Job(made, tasks, folder, "cpu"))
+    real = {
+        task.algorithm.label: [records.read(task.folder, rank).rows["x"] for rank in range(2)]
+        for task in tasks
+    }
+    goal = build.build(made, made.algorithm[0], SEED)
+    batches = [
+        [goal.samples.train(source.next_rows()) for _ in range(STEPS)]
+        for source in map(goal.source, range(2))
+    ]
+    inputs, labels = (
+        torch.stack([torch.stack([pair[part] for pair in own]) for own in batches])
+        for part in (0, 1)
+    )
+    folder = tmp_path_factory.mktemp("attached")
+    lesson = folder / "lesson"
+    torch.save((torch.from_numpy(goal.start.copy()), inputs, labels), lesson)
+    draw = random.Random(3)
+    kills = [(label, draw.randrange(1, KILLED)) for label in draw.sample([*ALL], KILLS)]
+    return real, loops.together(loops.every_program, 2, folder, lesson, kills, [*TIES], EARLY)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("label", ALL)
+def test_a_loop_trains_what_a_real_run_trains(world, label):
+    real, found = world
+    kind, row = ("early", 0) if label in TIES else ("attached", -1)
+    for own, rows in zip(found, real[label], strict=True):
+        ours, theirs = own[kind][label].numpy(), rows[row]
+        off = np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
+        assert off <= 1e-8
+
+
+@pytest.mark.long
+def test_local_sgd_is_torchs_to_the_last_bit(world):
+    for own in world[1]:
+        assert torch.equal(own["plain"], own["averager"])
+
+
+@pytest.mark.long
+def test_synchronous_sgd_is_torchs_to_the_last_bit(world):
+    for own in world[1]:
+        assert torch.equal(own["attached"]["ssgd"], own["parallel"])
+
+
+@pytest.mark.long
+def test_three_train_as_torchs_do(tmp_path):
+    draw = torch.Generator().manual_seed(1)
+    start = torch.nn.utils.parameters_to_vector(loops.network().parameters()).detach()
+    inputs = torch.rand(3, 60, 8, 1, 8, 8, generator=draw, dtype=torch.float64)
+    labels = torch.randint(10, (3, 60, 8), generator=draw)
+    torch.save((start, inputs, labels), tmp_path / "lesson")
+    for own in loops.together(loops.beyond, 3, tmp_path, tmp_path / "lesson"):
+        for ours, theirs in own.values():
+            assert torch.linalg.norm(ours - theirs) <= 1e-6 * torch.linalg.norm(theirs)
+
+
+@pytest.mark.long
+def test_a_killed_session_goes_on_as_if_never_stopped(world):
+    for own in world[1]:
+        for (label, at), parameters in own["killed"].items():
+            assert torch.equal(parameters, own["whole"][label]), (label, at)

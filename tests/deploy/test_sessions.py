@@ -1,0 +1,269 @@
+"""A session alone in its process: which optimizers and models it takes, and what it leaves."""
+
+import copy
+import io
+import re
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import SGD, Adam, AdamW, RMSprop
+from torch.optim.lr_scheduler import CosineAnnealingLR
+
+import paceline
+from paceline.deploy import plan as plans
+from paceline.simulator.errors import InputError
+from paceline.simulator.programs import catalogue
+from tests.deploy.loops import ALL, table
+
+
+class Net(nn.Module):
+    """A net with a frozen, a tied, a half-used and a normalising part."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.first, self.frozen = nn.Linear(6, 6), nn.Linear(6, 6).requires_grad_(False)
+        self.tied, self.norm = nn.Linear(6, 6), nn.BatchNorm1d(6)
+        self.tied.weight = self.first.weight
+        self.last = nn.Linear(6, 1)
+        self.double()
+
+    def forward(self, x):
+        return self.last(self.norm(self.tied(self.frozen(self.first(x)).relu())))
+
+
+def groups(net):
+    """Two groups of parameters with rates of their own."""
+    last = [*net.last.parameters()]
+    rest = [each for each in net.parameters() if each.requires_grad and len(each) != 1]
+    return [{"params": rest}, {"params": last, "lr": 0.003, "weight_decay": 0.0}]
+
+
+def train(step, net, optimizer, steps, clip=None, accumulate=1, after=lambda: None):
+    """Train on numbers that depend on the step alone."""
+    for k in steps:
+        optimizer.zero_grad()
+        for part in range(accumulate):
+            draw = torch.Generator().manual_seed(100 * k + part)
+            loss = net(torch.randn(8, 6, generator=draw, dtype=torch.float64)).square().mean()
+            (loss / accumulate).backward()
+        if clip:
+            nn.utils.clip_grad_norm_(net.parameters(), clip)
+        step(loss)
+        after()
+
+
+def state(net):
+    return [each.clone() for each in (*net.parameters(), *net.buffers())]
+
+
+def equal(one, other):
+    return all(torch.equal(*pair) for pair in zip(state(one), state(other), strict=True))
+
+
+MAKERS = {
+    "adamw": partial(AdamW, lr=0.01, weight_decay=0.1),
+    "adam, amsgrad": partial(Adam, lr=0.01, amsgrad=True),
+    "rmsprop": partial(RMSprop, lr=0.01),
+    "nesterov": partial(SGD, lr=0.01, momentum=0.9, nesterov=True),
+}
+
+
+@pytest.mark.parametrize("plan", [
+    {"name": "ssgd"},
+    {"name": "post-local-sgd", "switch_step": 3, "tau": 1},
+    {"name": "post-local-sgd", "switch_step": 2, "tau": 5},
+    {"name": "dts", "inner": "adamw", "delay": 0},
+    {"name": "d-psgd"},
+    {"name": "local-sgd", "tau": 1},
+])  # fmt: skip
+@pytest.mark.parametrize("kind", MAKERS)
+def test_alone_it_is_the_users_own_loop(plan, kind):
+    """With groups, frozen and tied parameters, buffers, clipping, accumulation and a schedule."""
+    if plan["name"] == "local-sgd" and kind == "nesterov":
+        pytest.skip("it clears the momentum of SGD at the end of each round")
+    nets, made = [Net(), Net()], []
+    for net in nets:
+        optimizer = MAKERS[kind](groups(net))
+        schedule = CosineAnnealingLR(optimizer, 20)
+        made.append((optimizer, schedule))
+    (own, own_schedule), (theirs, schedule) = made
+    with paceline.deploy(nets[0], own, plan) as session:
+        args = {"steps": range(12), "clip": 0.1, "accumulate": 2}
+        train(session.step, nets[0], own, after=own_schedule.step, **args)
+    train(lambda loss: theirs.step(), nets[1], theirs, after=schedule.step, **args)
+    exact = plan["name"] in ("ssgd", "post-local-sgd", "local-sgd")
+    for one, other in zip(state(nets[0]), state(nets[1]), strict=True):
+        assert torch.equal(one, other) if exact else torch.allclose(one, other, atol=1e-9)
+
+
+def test_exact_compensation_has_the_users_rate_momentum_and_weight_decay():
+    nets = [Net(), Net()]
+    own, theirs = (
+        SGD([p for p in net.parameters() if p.requires_grad], 0.05, 0.9, weight_decay=0.01)
+        for net in nets
+    )
+    schedules = [CosineAnnealingLR(each, 20) for each in (own, theirs)]
+    with paceline.deploy(nets[0], own, "dts", delay=3, period=2) as session:
+        train(session.step, nets[0], own, range(12), after=schedules[0].step)
+    train(lambda loss: theirs.step(), nets[1], theirs, range(12), after=schedules[1].step)
+    for one, other in zip(state(nets[0]), state(nets[1]), strict=True):
+        assert torch.allclose(one, other, atol=1e-9)
+
+
+def parameters(net):
+    return [each for each in net.parameters() if each.requires_grad]
+
+
+@pytest.mark.parametrize("label", ALL)
+def test_it_goes_on_from_its_state(label):
+    """Thrown back in the same session, from a file that loads without pickles."""
+    make = partial(SGD, lr=0.1) if ALL[label][1] != "adamw" else partial(AdamW, lr=0.01)
+    net = Net()
+    optimizer = make(parameters(net))
+    with paceline.deploy(net, optimizer, table(label)) as session:
+        train(session.step, net, optimizer, range(7))
+        file = io.BytesIO()
+        torch.save([each.state_dict() for each in (net, optimizer, session)], file)
+        train(session.step, net, optimizer, range(7, 20))
+        whole = state(net)
+        file.seek(0)
+        found = torch.load(file, weights_only=True)
+        for each, part in zip((net, optimizer, session), found, strict=True):
+            each.load_state_dict(part)
+        train(session.step, net, optimizer, range(7, 20))
+        assert all(torch.equal(*pair) for pair in zip(whole, state(net), strict=True))
+
+
+SERVED = "has a server"
+SAID = {
+    "ad-psgd": "answer each other while they compute",
+    "psgd": "never meet",
+    "ssgd-bucketed": "overlap = false",
+}
+
+
+def test_every_program_is_attached_or_says_why_not():
+    refused = set()
+    for name, program in catalogue().items():
+        required = {
+            key: 4
+            for key, each in program.parameters.model_fields.items()
+            if each.is_required() and key != "lr"
+        }
+        net = Net()
+        optimizer = SGD(parameters(net), 0.1)
+        if plans.refusal(program, {}):
+            refused.add(name)
+            said = f"plan: {name} cannot be attached to a training loop: .*{SAID.get(name, SERVED)}"
+            with pytest.raises(InputError, match=said):
+                paceline.deploy(net, optimizer, name, **required)
+        else:
+            paceline.deploy(net, optimizer, name, **required).close()
+    assert {*catalogue()} - refused == {label.split()[0] for label in ALL} - {"ssgd-bucketed"}
+
+
+def test_the_manual_says_which_optimizers_keep_a_programs_meaning():
+    page = (Path(__file__).parents[2] / "docs/how-to/deploy.md").read_text("utf-8")
+    rows = re.findall(r"^\| (`[^|]*) \| (any|SGD|refused)", page, re.M)
+    said = {name: kind for names, kind in rows for name in re.findall(r"`([a-z0-9-]+)`", names)}
+    with_inner = next(kind for names, kind in rows if "`inner`" in names)
+    assert with_inner == "any"
+    for label in ALL:
+        name, plan = label.split()[0], plans.read(table(label), {}, 2, 1000)
+        if "dgc" not in label and "inner" not in label:
+            shown = next(
+                kind for names, kind in rows if f"`{name}`" in names and "inner" not in names
+            )
+            assert (shown == "any") == (not plan.sgd), name
+    assert said["psgd"] == said["ad-psgd"] == "refused"
+
+
+@pytest.mark.parametrize(("plan", "optimizer", "said"), [
+    ({"name": "dts", "delay": 2}, partial(AdamW, lr=0.1), "AdamW cannot run dts"),
+    ({"name": "hpsgd"}, partial(SGD, lr=0.1, momentum=0.9), "no place for momentum 0.9"),
+    ({"name": "d2"}, partial(SGD, lr=0.1, momentum=0.9, nesterov=True), "SGD with nesterov"),
+    ({"name": "easgd", "tau": 2}, partial(AdamW, lr=0.1), "elastic pull"),
+    ({"name": "ssgd", "codec": {"kind": "dgc", "ratio": 0.1}}, partial(AdamW, lr=0.1), "momentum"),
+    ({"name": "local-sgd"}, partial(SGD, lr=0.1), "tau"),
+    ({"name": "local-sgd", "tau": 0}, partial(SGD, lr=0.1), "plan: algorithm[0].tau = 0"),
+    ({"name": "lokal-sgd", "tau": 2}, partial(SGD, lr=0.1), "local-sgd"),
+    ("runs/none", partial(SGD, lr=0.1), "runs/none"),
+])  # fmt: skip
+def test_what_would_change_a_programs_meaning_is_refused(plan, optimizer, said):
+    net = Net()
+    with pytest.raises(InputError) as caught:
+        paceline.deploy(net, optimizer(parameters(net)), plan)
+    assert said in str(caught.value)
+
+
+class FullyShardedDataParallel(nn.Module):
+    """A model that looks like torch's sharded one, which needs a process group."""
+
+
+def test_models_that_are_no_whole_vector_are_refused():
+    mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
+    with pytest.raises(InputError, match="one dtype on one device"):
+        paceline.deploy(mixed, SGD(mixed.parameters(), 0.1), "ssgd")
+    for kind, said in (
+        (DistributedDataParallel, "model.module"),
+        (FullyShardedDataParallel, "FSDP"),
+    ):
+        wrapped = kind.__new__(kind)
+        nn.Module.__init__(wrapped)
+        wrapped.module = Net()
+        with pytest.raises(InputError, match=said):
+            paceline.deploy(wrapped, SGD(parameters(wrapped), 0.1), "ssgd")
+    with pytest.raises(InputError, match="not the model's"):
+        paceline.deploy(Net(), SGD(Net().first.parameters(), 0.1), "ssgd")
+
+
+def test_a_pick_of_a_folder_is_deployed(tmp_path):
+    from tests.helpers.worlds import scenario
+
+    made = {"label": "slow", "name": "ssgd"}, {"label": "quick", "name": "local-sgd", "tau": 7}
+    result = paceline.simulate(scenario(*made, network={"latency": "1 s"}), out=tmp_path / "run")
+    assert result.pick["label"] == "quick"
+    net = Net()
+    with paceline.deploy(net, SGD(parameters(net), 0.1), tmp_path / "run") as session:
+        assert session.plan.program.name == "local-sgd"
+        assert session.plan.parameters["tau"](1) == 7
+
+
+def test_the_period_is_changed_from_the_next_phase_on():
+    net = Net()
+    optimizer = SGD(parameters(net), 0.01)
+    with paceline.deploy(net, optimizer, "local-sgd", tau=4) as session:
+        train(session.step, net, optimizer, range(2))
+        session.change(tau=2)
+        train(session.step, net, optimizer, range(2, 8))
+        sent = [each.step for each in session.telemetry if each.bytes]
+        assert sent == [4, 6, 8]
+        session.load_state_dict(session.state_dict())
+        train(session.step, net, optimizer, range(8, 12))
+        assert [each.step for each in session.telemetry if each.bytes] == [4, 6, 8, 10, 12]
+        assert session.share([3.0]) == [[3.0]]
+        with session.averaged():
+            inside = state(net)
+        assert all(torch.equal(*pair) for pair in zip(inside, state(net), strict=True))
+
+
+def test_a_scaler_skips_a_step_whose_gradients_overflow():
+    net = Net()
+    optimizer = AdamW(parameters(net), 0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    before = copy.deepcopy(net)
+    with paceline.deploy(net, optimizer, "local-sgd", tau=2) as session:
+        for value in (float("inf"), 1.0):
+            optimizer.zero_grad()
+            scaler.scale(net(torch.ones(4, 6).double()).mean() * value).backward()
+            session.step(scaler=scaler)
+            scaler.update()
+            assert torch.equal(net.last.weight, before.last.weight) == (value != 1.0)
+        assert scaler.get_scale() == 2.0
