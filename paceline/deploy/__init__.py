@@ -1,0 +1,1 @@
+"""Run a pick in a training loop, watch it and steer it."""
