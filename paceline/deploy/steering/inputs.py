@@ -90,8 +90,8 @@ class Inputs:
     ) -> float:
         """Return expected seconds per step of a program with these settings (theory).
 
-        `size`: bytes of one average; `compute`, `average`: factors of these times. Averages that overlap training follow the closed form of DTS;
-        those that block it AdaComm's Theorem 1.
+        `size`: bytes of one average; `compute`, `average`: factors of these times. Averages that
+        overlap training follow the closed form of DTS; those that block it AdaComm's Theorem 1.
         """
         workers: list[list[Distribution]] = [
             [Gamma(mean=f"{compute * level.mean!r} s", shape=min(1 / level.spread**2, 1e4))]
@@ -106,9 +106,7 @@ class Inputs:
         step = theory.seconds_per_step(workers, 0.0, max(1, tau // parts))
         if not delay:
             return step + took / tau
-        return theory.delayed_seconds_per_step(
-            step, took / parts, 0.0, delay, max(1, tau // parts)
-        )
+        return theory.delayed_seconds_per_step(step, took / parts, 0.0, delay, max(1, tau // parts))
 
     def causes(self) -> list[Cause]:
         """Name the inputs that have left their prediction, the furthest first.
@@ -137,10 +135,8 @@ class Inputs:
         per_byte = (long / m - short / n) / (large - small)
         latency = short / n - per_byte * small
         byte = (self.average - self.latency) / self.whole
-        slow = abs(log(max(per_byte, 1e-18) / max(byte, 1e-18)))
-        late = abs(latency - self.latency) / max(self.average, 1e-12)
-        part = "bandwidth" if slow * (self.average - self.latency) > late * self.average else "latency"
-        return f"the link's {part}: one average takes"
+        later, slower = abs(latency - self.latency), abs(per_byte - byte) * self.whole
+        return f"the link's {'bandwidth' if slower > later else 'latency'}: one average takes"
 
 
 def _cause(name: str, factor: float, error: float) -> Cause:

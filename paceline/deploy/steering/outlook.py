@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from multiprocessing import get_context
 from typing import Any
 
@@ -13,8 +14,11 @@ import numpy as np
 
 from paceline.deploy.steering.inputs import Inputs
 from paceline.deploy.steering.telemetry import Settings, Telemetry
+from paceline.simulator.distributions.parametric import Constant
 from paceline.simulator.engines.dispatch import run_seeds
+from paceline.simulator.network.mean_cost import mean_cost
 from paceline.simulator.programs import catalogue
+from paceline.simulator.scenario.network import Network
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
 SEEDS = 8  # whose mean is a curve
@@ -77,7 +81,12 @@ def simulated(
     goal: Any = scenario.objective
     if noise != 1:
         goal = goal.model_copy(update={"noise": goal.noise * noise})
-    world = scenario.model_copy(update={"run": run, "objective": goal})
+    cost, hops = mean_cost(scenario), max(1, scenario.cluster.workers - 1)
+    took = Constant.model_validate({"value": f"{cost.latency / 2!r} s"})
+    # the loss by steps hardly depends on how the network does it: a star of the same cost
+    rate = 2 * hops * scenario.model.bytes / cost.transmission if cost.transmission else 1e15
+    network = Network(collective="star", latency=took, bandwidth=f"{8 * rate!r} bit/s")  # type: ignore[arg-type]
+    world = scenario.model_copy(update={"run": run, "objective": goal, "network": network})
     runs = run_seeds(world, algorithm, range(SEEDS))
     points = min(len(each.curve["loss"]) for each in runs)
     losses = np.mean([each.curve["loss"][:points] for each in runs], axis=0)
@@ -112,7 +121,7 @@ class Outlook:
         self._curves: dict[tuple[int, float], Curve] = {}
         self._pool: ProcessPoolExecutor | None = None
         self._under_way: tuple[tuple[int, float], Future[tuple[Curve, float]]] | None = None
-        self._stretch: list[tuple[int, float, float, int]] = []  # setting, losses, steps
+        self._stretch: list[tuple[int, int, float]] = []  # setting, steps, loss before them
 
     @property
     def ready(self) -> bool:
@@ -162,11 +171,11 @@ class Outlook:
         curve = self.curve(index)
         if not (math.isfinite(seen) and seen > 0 and curve):
             return False
-        before = seen if math.isnan(self.loss) else self.loss
-        self.loss = seen if before == seen else before ** (1 - FOLLOW) * seen**FOLLOW
-        self._stretch.append((index, before, self.loss, record.steps))
+        if math.isfinite(self.loss):
+            seen = self.loss ** (1 - FOLLOW) * seen**FOLLOW
+        self._stretch.append((index, record.steps, seen))
         fitted = self._refit(record.clock)
-        self.loss = curve.after(self.loss, record.steps)  # where the round led to
+        self.loss = curve.after(seen, record.steps)  # where the round led to
         return fitted
 
     def _refit(self, clock: float) -> bool:
@@ -175,9 +184,10 @@ class Outlook:
         More noise takes more steps near the floor. Half and twice the noise are tried where the
         steps are odd.
         """
-        if len(self._stretch) < 2 or self._stretch[0][1] < math.e * self._stretch[-1][2]:
+        begun, last = self._stretch[0][2], self._stretch[-1][2]
+        if begun < math.e * last:
             return False
-        steps = sum(each[3] for each in self._stretch)
+        steps = sum(each[1] for each in self._stretch[:-1])
         misses = {}
         for factor in (1.0, 2.0, 0.5):
             noise = self.noise * factor
@@ -185,15 +195,14 @@ class Outlook:
             self.learn(clock, needed)
             if any(key not in self._curves for key in needed):
                 return False
-            taken = sum(
-                max(0.0, curve.at(to) - curve.at(since))
-                for index, since, to, _ in self._stretch
-                if math.isfinite((curve := self._curves[index, noise]).at(min(since, to)))
-            )
+            taken = 0.0
+            for (index, _, since), (_, _, to) in pairwise(self._stretch):
+                curve = self._curves[index, noise]
+                taken += min(curve.at(to), self._steps) - min(curve.at(since), self._steps)
             misses[noise] = abs(math.log(max(taken, 1.0) / steps))
             if factor == 1 and misses[noise] < math.log(ODD):
                 break
-        self._stretch = []
+        self._stretch = self._stretch[-1:]
         best = min(misses, key=lambda each: misses[each])
         moved, self.noise = best != self.noise, best
         return moved
@@ -206,7 +215,8 @@ class Outlook:
         `current`: the candidate that the `record` is of; `scale`: as `Inputs.pace` has it.
         """
         curve, here = self.curve(index), self.curve(current)
-        assert curve and here  # noqa: S101 - asked for once ready
+        assert curve is not None
+        assert here is not None  # as `ready` says
         settings = self.candidates[index]
         size = record.bytes
         if here.traffic:

@@ -1,4 +1,4 @@
-"""Policies that choose the settings of the next rounds from telemetry: fixed, adacomm, model."""
+"""Policies that choose the settings of the next rounds from telemetry: adacomm's rule, or a model."""
 
 import math
 import time
@@ -42,14 +42,6 @@ class Policy(Protocol):
 
     def __call__(self, settings: Settings, record: Telemetry) -> Decision | None:
         """Return a change of the present settings after a round; None for none."""
-
-
-class Fixed:
-    """Never changes anything."""
-
-    def __call__(self, settings: Settings, record: Telemetry) -> Decision | None:
-        """Return None."""
-        return None
 
 
 class AdaComm:

@@ -9,81 +9,79 @@ from paceline.deploy.steering.inputs import Z90, Inputs
 from paceline.deploy.steering.telemetry import Settings, Telemetry
 from paceline.simulator.results.statistics import human, number
 
-ROUNDS = 8  # whose mean pace and loss are compared
+ROUNDS = 8  # whose mean loss is compared, and before which nothing is said
+SURE = 3.0  # standard errors: each round is a test, so that one in twenty would soon be wrong
 Pair = tuple[float, float]
 
 
 class Watch:
-    """Compares the last rounds with the prediction.
+    """Compares a run with the prediction of its pick.
 
-    `pace`: the predicted 90 % interval of seconds per step; `loss`: a function of the step that
-    gives that of the loss, None where nothing was predicted. `inputs` name the cause: `shared` ones
-    are fed by the policy. `best` returns the settings that are best now, where that is known.
+    `pace`: the predicted 90 % interval of seconds per step of the program `family` with the
+    settings `pick`; `loss`: that of the loss after a number of steps. `inputs`, from which the pace
+    that the pick would have now follows, are fed here unless they are `shared` with the policy.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what was predicted, and of what
         self,
         pace: Pair,
-        loss: Callable[[int], Pair] | None,
+        loss: Callable[[int], Pair],
         inputs: Inputs,
+        pick: Settings,
+        family: str,
         *,
         shared: bool = False,
-        best: Callable[[], Settings | None] = lambda: None,
     ) -> None:
         self._pace, self._loss, self._inputs = pace, loss, inputs
-        self._shared, self._best = shared, best
-        self._last: Telemetry | None = None
-        self._paces: deque[tuple[float, int]] = deque(maxlen=ROUNDS)
-        self._losses: deque[tuple[float, ...]] = deque(maxlen=ROUNDS)
-        self._said: set[str] = set()
+        self._pick, self._family, self._shared = pick, family, shared
+        self._losses: deque[Pair] = deque(maxlen=ROUNDS)
+        self._rounds, self._said = 0, set[str]()
 
-    def __call__(self, record: Telemetry, settings: Settings) -> list[str]:
-        """Return what a round shows for the first time."""
+    def __call__(self, record: Telemetry, best: Settings | None) -> list[str]:
+        """Return what a round shows for the first time; `best`: the settings that are best now."""
         if not self._shared:
             self._inputs.add(record)
-        last, self._last = self._last, record
-        if last is None:
-            return []
-        self._paces.append((record.clock - last.clock, record.step - last.step))
-        news = [self._news("pace", self._slow()), self._news("loss", self._off(record))]
-        return [each for each in news if each]
+        self._rounds += 1
+        found = {"pace": self._slow(record), "loss": self._off(record)}
+        news = [what for kind, what in found.items() if what and kind not in self._said]
+        self._said |= {kind for kind, what in found.items() if what}
+        chosen = ", ".join(f"{key} = {value}" for key, value in (best or self._pick).items())
+        return [f"{what}; now best: {chosen}" for what in news]
 
-    def _news(self, kind: str, what: str) -> str:
-        if not what or kind in self._said:
+    def _slow(self, record: Telemetry) -> str:
+        """Say that the pace has left its interval, and why; "" if that may be chance."""
+        inputs = self._inputs
+        causes = inputs.causes() if self._rounds >= ROUNDS and inputs.known else []
+        if not causes or "pace" in self._said:
             return ""
-        self._said.add(kind)
-        causes = "; ".join(map(str, self._inputs.causes())) if self._inputs.known else ""
-        if kind == "pace":
-            what += f": {causes}" if causes else ": no single input explains that"
-        best = self._best()
-        return what + (f"; now best: {best}" if best else "")
+        slowest = max(inputs.compute, key=lambda level: level.mean)
 
-    def _slow(self) -> str:
-        """Say that the pace has left its interval; "" if that may be chance."""
-        if len(self._paces) < ROUNDS:
+        def pace(errors: float) -> float:
+            scale = {
+                "compute": math.exp(errors * slowest.error),
+                "average": math.exp(errors * inputs.averages.error),
+            }
+            return inputs.pace(self._family, self._pick, record.bytes, **scale)
+
+        if pace(-SURE) <= self._pace[1] and pace(SURE) >= self._pace[0]:
             return ""
-        each = [seconds / steps for seconds, steps in self._paces]
-        mean = sum(seconds for seconds, _ in self._paces) / sum(n for _, n in self._paces)
-        width = Z90 * stdev(each) / math.sqrt(ROUNDS)
-        low, high = self._pace
-        if mean - width <= high and mean + width >= low:
-            return ""
+        now, *ends, low, high = map(human, (pace(0), pace(-Z90), pace(Z90), *self._pace))
         return (
-            f"a step takes {human(mean)} (90 %: {human(mean - width)} to {human(mean + width)}), "
-            f"outside the predicted {human(low)} to {human(high)}"
+            f"a step of the pick takes {now} (90 %: {ends[0]} to {ends[1]}), outside the predicted "
+            f"{low} to {high}: {'; '.join(map(str, causes))}"
         )
 
     def _off(self, record: Telemetry) -> str:
         """Say that the loss has left its band; "" if that may be chance."""
-        if self._loss is None or not math.isfinite(record.first_loss):
+        if not record.first_loss > 0:
             return ""
-        ends = self._loss(record.step - record.steps)
-        self._losses.append(tuple(math.log(record.first_loss / end) for end in ends))
+        low, high = self._loss(record.step - record.steps)
+        self._losses.append((math.log(record.first_loss / low), math.log(record.first_loss / high)))
         if len(self._losses) < ROUNDS:
             return ""
         above_low, above_high = (fmean(each) for each in zip(*self._losses, strict=True))
-        width = Z90 * stdev(each for _, each in self._losses) / math.sqrt(ROUNDS)
+        width = SURE * stdev(each for _, each in self._losses) / math.sqrt(ROUNDS)
         if above_high - width <= 0 <= above_low + width:
             return ""
-        low, high = (number(end) for end in ends)
-        return f"the loss is {number(record.first_loss)}, outside the predicted {low} to {high}"
+        seen, *ends = map(number, (record.first_loss, low, high))
+        return f"the loss is {seen}, outside the predicted {ends[0]} to {ends[1]}"

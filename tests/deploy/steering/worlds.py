@@ -18,13 +18,13 @@ from tests.deploy.steering.recorder import Recorder
 KINDS = ("none", "step", "drift", "bursts")
 PERIODS = (1, 2, 4, 8, 16, 32, 64)
 TARGET = 0.01
-STEPS = 5000  # of a run at most: the longest period takes 2000
+STEPS = 2400  # of a run at most: the longest period takes 1500
 HORIZON = 400.0  # seconds that schedules cover; runs take 100 to 600
 
 
 def scenario(link, slow, bandwidth, *, programs=None, algorithms=None, **run):
     """Two sites of two workers; `link`, `slow`: profiles of the line between, and of a worker."""
-    line = {"between": ["a", "b"], "latency": "20 ms", "bandwidth": f"{bandwidth} Mbit/s"}
+    line = {"between": ["a", "b"], "latency": "2 ms", "bandwidth": f"{bandwidth} Mbit/s"}
     groups = [
         {"name": "near", "workers": 2, "region": "a"},
         {"name": "far", "workers": 1, "region": "b"},
@@ -41,10 +41,11 @@ def scenario(link, slow, bandwidth, *, programs=None, algorithms=None, **run):
             "cluster": {
                 "workers": 4,
                 "compute": {"dist": "gamma", "mean": "100 ms", "shape": 20.0},
-                "group": groups[:2] + [groups[2] | ({"profile": slow} if slow else {})],
+                "group": [*groups[:2], groups[2] | ({"profile": slow} if slow else {})],
             },
             "network": {
-                "model": "flows", "collective": "ring", "latency": "5 ms", "bandwidth": "1 Gbit/s",
+                "model": "flows", "collective": "ring",
+                "latency": "0.2 ms", "bandwidth": "10 Gbit/s",
                 "link": [line | ({"profile": link} if link else {})],
             },
             "run": {"steps": STEPS, "target_loss": TARGET, "evaluate_every": 8} | run,
@@ -76,11 +77,11 @@ def schedules(count=100):
     for number in range(count):
         rng = np.random.default_rng([26, number])
         kind = KINDS[number % len(KINDS)]
-        bandwidth = round(float(np.exp(rng.uniform(np.log(10), np.log(400)))), 1)
+        bandwidth = round(float(np.exp(rng.uniform(np.log(25), np.log(1600)))), 1)
         link = slow = None
         what = rng.choice(["link", "worker", "both"])
         if kind != "none" and what != "worker":
-            link = changes(kind, rng, 1 / 12, 12 if kind == "step" else 1.0)
+            link = changes(kind, rng, 1 / 15, 15 if kind == "step" else 1.0)
         if kind != "none" and what != "link":
             slow = changes(kind, rng, 1 / 5, 0.5)
         found.append(Schedule(kind, bandwidth, link, slow))
@@ -99,7 +100,6 @@ def changes(kind, rng, low, high):
         end, pieces = rng.uniform(60, HORIZON), 40
         factor = draw() ** (np.arange(pieces) / (pieces - 1))
         return profile(np.arange(pieces) * end / pieces, factor)
-    times, on = [0.0], False
     lengths = rng.exponential([rng.uniform(10, 60), rng.uniform(5, 30)], (200, 2)).ravel() + 1
     times = np.append(0.0, np.cumsum(lengths))
     times = times[times < 4 * HORIZON]
@@ -135,5 +135,5 @@ def model(world, curves=None):
     """Return the policy `model`; `curves`: as simulated before, as they depend on no world."""
     inputs, ahead = outlook(world)
     if curves is not None:
-        ahead._curves = curves  # noqa: SLF001
+        ahead._curves = curves
     return Model(inputs, ahead)
