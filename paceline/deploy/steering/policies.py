@@ -1,4 +1,4 @@
-"""Policies that choose the settings of the next rounds from telemetry: adacomm's rule, or a model."""
+"""Policies that choose the next rounds' settings from telemetry: AdaComm's rule, or a model."""
 
 import math
 import time

@@ -1,11 +1,12 @@
 """Run a hundred changing worlds under each policy and write docs/steering.md.
 
-    python -m tests.deploy.steering [--jobs N]
+    python -m tests.deploy.steering [--jobs N] [--keep FILE]
 
 Exits 1 where the median regret of `model` exceeds 5 %, or any exceeds 20 %.
 """
 
 import argparse
+import json
 import sys
 from multiprocessing import get_context
 from pathlib import Path
@@ -19,21 +20,26 @@ BEGIN, END = "<!-- python -m tests.deploy.steering writes from here -->", "<!-- 
 
 
 def main():
-    """Run, print, write."""
+    """Run what is not kept yet, print, write."""
     parser = argparse.ArgumentParser(prog="python -m tests.deploy.steering")
     parser.add_argument("--jobs", type=int, default=2)
-    jobs = parser.parse_args().jobs
-    numbers = range(len(schedules()))
-    with get_context("spawn").Pool(jobs) as pool:
-        rows = []
-        for found in pool.imap(row, numbers):
-            rows.append(found)
+    parser.add_argument("--keep", type=Path, help="file of finished worlds, to resume from")
+    options = parser.parse_args()
+    kept = options.keep
+    lines = kept.read_text("utf-8").splitlines() if kept and kept.exists() else []
+    rows = {found["number"]: found for found in map(json.loads, lines)}
+    with get_context("spawn").Pool(options.jobs) as pool:
+        for found in pool.imap(row, [n for n in range(len(schedules())) if n not in rows]):
+            rows[found["number"]] = found
             lost = f"{100 * regret(found, 'model'):+.1f} %"
             print(found["number"], found["kind"], lost, flush=True)
+            if kept:
+                with kept.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(found) + "\n")
     before, rest = PAGE.read_text("utf-8").split(BEGIN)
-    after = rest.split(END)[1]
-    PAGE.write_text(f"{before}{BEGIN}\n\n{page(rows)}\n\n{END}{after}", "utf-8")
-    values = [regret(found, "model") for found in rows]
+    ordered = [rows[number] for number in sorted(rows)]
+    PAGE.write_text(f"{before}{BEGIN}\n\n{page(ordered)}\n\n{END}{rest.split(END)[1]}", "utf-8")
+    values = [regret(found, "model") for found in ordered]
     print(f"median {100 * median(values):.1f} %, worst {100 * max(values):.1f} %")
     return int(median(values) > 0.05 or max(values) > 0.2)
 

@@ -18,7 +18,7 @@ from tests.deploy.steering.recorder import Recorder
 KINDS = ("none", "step", "drift", "bursts")
 PERIODS = (1, 2, 4, 8, 16, 32, 64)
 TARGET = 0.01
-STEPS = 2400  # of a run at most: the longest period takes 1500
+STEPS = 2000  # of a run at most: the longest period takes 1400
 HORIZON = 400.0  # seconds that schedules cover; runs take 100 to 600
 
 
