@@ -2,12 +2,13 @@
 
 import math
 import os
+import pickle
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
-from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,31 @@ def simulated(
     return curve, time.process_time() - began
 
 
+def _begun(task: Any) -> "subprocess.Popen[bytes]":
+    """Start simulating in a process of one thread at the lowest priority.
+
+    Not by multiprocessing, which would run the user's script again to find what it needs.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"from {__name__} import _serve; _serve()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"},
+    )
+    assert process.stdin is not None
+    process.stdin.write(pickle.dumps(task))
+    process.stdin.close()
+    process.stdin = None  # so that `communicate` only reads
+    return process
+
+
+def _serve() -> None:
+    """Simulate the task on stdin, and write the curve and all CPU seconds to stdout."""
+    os.nice(19)
+    curve, _ = simulated(*pickle.load(sys.stdin.buffer))
+    sys.stdout.buffer.write(pickle.dumps((curve, time.process_time())))
+
+
 class Outlook:
     """Predicts what is left of a run under each candidate setting.
 
@@ -119,8 +145,7 @@ class Outlook:
         self._algorithms = [configured(algorithm, each) for each in candidates]
         self._family = catalogue()[algorithm.name].family
         self._curves: dict[tuple[int, float], Curve] = {}
-        self._pool: ProcessPoolExecutor | None = None
-        self._under_way: tuple[tuple[int, float], Future[tuple[Curve, float]]] | None = None
+        self._under_way: tuple[tuple[int, float], subprocess.Popen[bytes]] | None = None
         self._stretch: list[tuple[int, int, float]] = []  # setting, steps, loss before them
 
     @property
@@ -139,27 +164,20 @@ class Outlook:
         """
         if wanted is None:
             wanted = [(index, self.noise) for index in range(len(self.candidates))]
-        if self._under_way and self._under_way[1].done():
-            key, future = self._under_way
-            self._keep(key, *future.result())
+        if self._under_way and self._under_way[1].poll() is not None:
+            key, process = self._under_way
+            self._keep(key, *pickle.loads(process.communicate()[0]))
             self._under_way = None
         for key in (each for each in wanted if each not in self._curves):
             task = self._scenario, self._algorithms[key[0]], self._steps, key[1]
             if self._share is None:
                 self._keep(key, *simulated(*task))
             elif not self._under_way and self.affords(clock):
-                context = get_context("spawn")
-                self._pool = self._pool or ProcessPoolExecutor(1, context, os.nice, (19,))
-                self._under_way = key, self._pool.submit(simulated, *task)
+                self._under_way = key, _begun(task)
 
     def affords(self, clock: float) -> bool:
         """Tell whether the CPU time spent so far is within the share."""
         return self._share is None or self.spent <= AT_ONCE + self._share * clock
-
-    def close(self) -> None:
-        """End the process of the simulations."""
-        if self._pool:
-            self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _keep(self, key: tuple[int, float], curve: Curve, cpu: float) -> None:
         self._curves[key] = curve
@@ -167,14 +185,19 @@ class Outlook:
 
     def follow(self, index: int, record: Telemetry) -> bool:
         """Take in a round under candidate `index`; tell whether the noise was fitted anew."""
-        seen = record.first_loss  # of the model that all workers begin with
+        seen, fitted = record.first_loss, False  # of the model that all workers begin with
         curve = self.curve(index)
-        if not (math.isfinite(seen) and seen > 0 and curve):
+        if curve is None:
             return False
-        if math.isfinite(self.loss):
-            seen = self.loss ** (1 - FOLLOW) * seen**FOLLOW
-        self._stretch.append((index, record.steps, seen))
-        fitted = self._refit(record.clock)
+        if math.isnan(self.loss) and not seen > 0:
+            self.loss = curve.after(math.exp(-curve.falls[0]), record.step - record.steps)
+        if not (math.isfinite(seen) and seen > 0):
+            seen = self.loss  # nothing was seen: as the curves say
+        else:
+            if math.isfinite(self.loss):
+                seen = self.loss ** (1 - FOLLOW) * seen**FOLLOW
+            self._stretch.append((index, record.steps, seen))
+            fitted = self._refit(record.clock)
         self.loss = curve.after(seen, record.steps)  # where the round led to
         return fitted
 
@@ -189,7 +212,8 @@ class Outlook:
             return False
         steps = sum(each[1] for each in self._stretch[:-1])
         misses = {}
-        for factor in (1.0, 2.0, 0.5):
+        noisy = hasattr(self._scenario.objective, "noise")  # of a learning curve no factor is known
+        for factor in (1.0, 2.0, 0.5) if noisy else ():
             noise = self.noise * factor
             needed = [(index, noise) for index in sorted({each[0] for each in self._stretch})]
             self.learn(clock, needed)
@@ -203,7 +227,7 @@ class Outlook:
             if factor == 1 and misses[noise] < math.log(ODD):
                 break
         self._stretch = self._stretch[-1:]
-        best = min(misses, key=lambda each: misses[each])
+        best = min(misses, key=lambda each: misses[each], default=self.noise)
         moved, self.noise = best != self.noise, best
         return moved
 

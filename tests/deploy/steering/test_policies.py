@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from paceline.deploy.steering.attach import Steering, controller
@@ -206,3 +207,32 @@ def test_no_simulation_begins_beyond_the_share_of_a_core():
     assert ahead._under_way is None
     assert not ahead.affords(199.0)
     assert ahead.affords(201.0)
+
+
+@pytest.mark.long
+def test_curves_simulated_in_the_background_are_those_simulated_at_once():
+    ahead = outlook(Schedule("none", 100.0, None, None))[1]
+    once = outlook(Schedule("none", 100.0, None, None))[1]
+    ahead._share = 1.0
+    ahead.learn(1e9, [(3, 1.0)])
+    assert ahead.curve(3) is None
+    ahead._under_way[1].wait(120)
+    ahead.learn(1e9, [])
+    once.learn(0.0, [(3, 1.0)])
+    found, expected = ahead.curve(3), once.curve(3)
+    np.testing.assert_array_equal(found.steps, expected.steps)
+    np.testing.assert_array_equal(found.falls, expected.falls)
+    assert ahead.spent > 0
+
+
+def test_without_a_loss_the_curves_say_where_the_run_is():
+    policy = model_of(600.0)
+    logged = []
+    settings = {"tau": 8}
+    for record in rounds(12, average=0.08, loss=math.nan):
+        logged.append(policy(settings, record))
+    for record in rounds(12, average=1.2, loss=math.nan, start=12):
+        if decision := policy(settings, record):
+            settings = decision.now
+            logged.append(decision)
+    assert settings["tau"] > 8
