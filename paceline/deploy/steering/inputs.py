@@ -1,0 +1,144 @@
+"""What a run's pace is made of, fitted to its telemetry: each worker's steps, and the average."""
+
+from dataclasses import dataclass
+from math import exp, log
+
+from paceline.deploy.steering.level import RELEVANT, Level
+from paceline.deploy.steering.telemetry import Settings, Telemetry
+from paceline.simulator import theory
+from paceline.simulator.cluster import workers as cluster
+from paceline.simulator.distributions.distribution import Distribution
+from paceline.simulator.distributions.parametric import Gamma
+from paceline.simulator.network.mean_cost import mean_cost
+from paceline.simulator.scenario.scenario import Scenario
+
+AVERAGE_SPREAD = 0.05  # of one average, before there are any: latency and bandwidth hardly vary
+DISTINCT = 1.2  # factor by which a straggler stands out among the workers
+Z90 = 1.645
+
+
+@dataclass(frozen=True)
+class Cause:
+    """An input that left its prediction: by `factor`, within `interval` (90 %)."""
+
+    name: str
+    factor: float
+    interval: tuple[float, float]
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        low, high = self.interval
+        return f"{self.name} {self.factor:.3g} times as predicted (90 %: {low:.3g} to {high:.3g})"
+
+
+class Inputs:
+    """Seconds per step of each worker and per average: as predicted, and as observed lately."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        laws = cluster.expected_laws(scenario)
+        self.predicted = [sum(law.expectation for law in each) for each in laws]
+        spreads = [sum(law.variance for law in each) ** 0.5 for each in laws]
+        cost = mean_cost(scenario)
+        self.average = cost.transmission + cost.latency
+        self.latency, self.whole = cost.latency, float(scenario.model.bytes)
+        self.compute = [
+            Level(min(1.0, sd / mean if mean else 0.0))
+            for sd, mean in zip(spreads, self.predicted, strict=True)
+        ]
+        self.averages = Level(AVERAGE_SPREAD)
+        self._sizes: dict[float, tuple[float, float]] = {}  # of each size: seconds, and number
+
+    def add(self, record: Telemetry) -> None:
+        """Take in a round."""
+        for level, seconds in zip(self.compute, record.compute, strict=True):
+            level.add(seconds, record.steps)
+        if record.average is None:
+            return
+        if self.averages.add(record.average / self._relative(record.bytes)):
+            self._sizes = {}
+        total, count = self._sizes.get(record.bytes, (0.0, 0.0))
+        self._sizes[record.bytes] = total + record.average, count + 1
+
+    def _relative(self, size: float) -> float:
+        """Return the time of an average of `size` bytes over that of the whole model."""
+        if not self.average or not self.whole:
+            return 1.0
+        own = self.latency + (self.average - self.latency) * size / self.whole
+        return max(own / self.average, 1e-6)
+
+    @property
+    def known(self) -> bool:
+        """Whether each input was observed."""
+        return self.averages.known and all(each.known for each in self.compute)
+
+    def state(self) -> tuple[float, ...]:
+        """Return the logarithm of each input: of each worker, then of the average."""
+        return tuple(log(each.mean) for each in (*self.compute, self.averages))
+
+    def left(self, since: tuple[float, ...]) -> bool:
+        """Tell whether an input has left a former `state` by more than chance."""
+        moved = zip(self.state(), since, (*self.compute, self.averages), strict=True)
+        return any(abs(now - was) > max(RELEVANT, 3 * level.error) for now, was, level in moved)
+
+    def pace(
+        self,
+        family: str,
+        settings: Settings,
+        size: float,
+        compute: float = 1.0,
+        average: float = 1.0,
+    ) -> float:
+        """Return expected seconds per step of a program with these settings (theory).
+
+        `size`: bytes of one average; `compute`, `average`: factors of these times. Averages that
+        overlap training follow the closed form of DTS; those that block it AdaComm's Theorem 1.
+        """
+        workers: list[list[Distribution]] = [
+            [Gamma(mean=f"{compute * level.mean!r} s", shape=min(1 / level.spread**2, 1e4))]
+            for level in self.compute
+        ]
+        tau = int(settings.get("tau", settings.get("period", 1)))
+        took = average * self.averages.mean * self._relative(size)
+        if family != "overlapped":
+            return theory.seconds_per_step(workers, took, tau)
+        parts = int(settings.get("fragments", 1))
+        delay = int(settings.get("delay", settings.get("overlap", tau)))
+        step = theory.seconds_per_step(workers, 0.0, max(1, tau // parts))
+        if not delay:
+            return step + took / tau
+        return theory.delayed_seconds_per_step(step, took / parts, 0.0, delay, max(1, tau // parts))
+
+    def causes(self) -> list[Cause]:
+        """Name the inputs that have left their prediction, the furthest first.
+
+        Workers that are slow among the others are stragglers; a change that most share is one of
+        computing. Latency and bandwidth are told apart only by averages of two sizes.
+        """
+        ratios = [level.mean / was for level, was in zip(self.compute, self.predicted, strict=True)]
+        middle = sorted(ratios)[(len(ratios) - 1) // 2]
+        typical = self.compute[ratios.index(middle)]
+        found = [_cause("computing takes", middle, typical.error)]
+        for rank, (ratio, level) in enumerate(zip(ratios, self.compute, strict=True)):
+            if ratio > DISTINCT * middle:
+                found.append(_cause(f"worker {rank} straggles: its steps take", ratio, level.error))
+        if self.average and self.averages.known:
+            factor = self.averages.mean / self.average
+            found.append(_cause(self._link(factor), factor, self.averages.error))
+        out = [each for each in found if not each.interval[0] <= 1 <= each.interval[1]]
+        return sorted(out, key=lambda each: -abs(log(each.factor)))
+
+    def _link(self, factor: float) -> str:
+        """Say which part of the link has changed, as far as two sizes tell."""
+        if len(self._sizes) < 2:
+            return "the link (latency or bandwidth: averages of one size cannot tell): one takes"
+        (small, (short, n)), *_, (large, (long, m)) = sorted(self._sizes.items())
+        per_byte = (long / m - short / n) / (large - small)
+        latency = short / n - per_byte * small
+        byte = (self.average - self.latency) / self.whole
+        later, slower = abs(latency - self.latency), abs(per_byte - byte) * self.whole
+        return f"the link's {'bandwidth' if slower > later else 'latency'}: one average takes"
+
+
+def _cause(name: str, factor: float, error: float) -> Cause:
+    width = exp(Z90 * error)
+    return Cause(name, factor, (factor / width, factor * width))

@@ -1,0 +1,238 @@
+"""The policy `model` in virtual worlds, the watch, and ranks that agree."""
+
+import math
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from paceline.deploy.steering.attach import Steering, controller
+from paceline.deploy.steering.controller import Controller
+from paceline.deploy.steering.inputs import Inputs
+from paceline.deploy.steering.policies import Decision
+from paceline.deploy.steering.telemetry import Telemetry
+from paceline.deploy.steering.watch import Watch
+from paceline.simulator.errors import InputError
+from paceline.simulator.results.statistics import crossing
+from paceline.simulator.studies.simulate import simulate
+from tests.deploy.steering.worlds import TARGET, Schedule, model, outlook, scenario, steered
+
+SLOWER = {"at": ["0 s", "30 s"], "factor": [1.0, 0.06]}
+_curves: dict[Any, Any] = {}  # the loss over steps is simulated once for all tests
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_an_unchanging_world_is_left_alone_after_the_first_decision(seed):
+    run, controller, _ = steered(Schedule("none", 100.0, None, None), model_of(100.0), seed, tau=64)
+    assert crossing(run, TARGET) < math.inf
+    assert len(controller.log) == 1
+    assert controller.log[0].now["tau"] in {16, 32}
+
+
+def model_of(bandwidth):
+    return model(Schedule("none", bandwidth, None, None), _curves)
+
+
+def test_a_slower_link_is_noticed_explained_and_answered():
+    _, controller, recorder = steered(
+        Schedule("step", 600.0, SLOWER, None), model_of(600.0), 0, tau=8
+    )
+    (decision, *_) = controller.log
+    assert 30 < decision.clock < 45
+    assert decision.now["tau"] > 8
+    assert "the link" in decision.reasons[0]
+    low, high = decision.interval
+    assert 0 < low < decision.gain < high <= 1
+    slow = max(record.average for record in recorder.records)
+    told = float(decision.reasons[0].split(" times")[0].rsplit(" ", 1)[1])
+    assert told == pytest.approx(slow / recorder.records[0].average, rel=0.1)
+
+
+def rounds(count, compute=(0.1,) * 4, average=0.25, loss=1.0, steps=8, start=0):
+    """Make records of rounds that are all alike."""
+    length = steps * max(compute) + average
+    for n in range(start, start + count):
+        yield Telemetry(
+            steps * (n + 1), steps, n * length, tuple(compute), average, 4e6, loss, loss, loss, 0.05
+        )
+
+
+def watch(pace=(0.12, 0.14), loss=(0.9, 1.1)):
+    inputs = Inputs(scenario(None, None, 193.1))
+    return Watch(pace, lambda step: loss, inputs, {"tau": 8}, "blocking"), inputs
+
+
+def test_a_watch_is_silent_while_all_is_as_predicted():
+    one, inputs = watch()
+    assert inputs.average == pytest.approx(0.25, rel=0.01)
+    assert not [news for record in rounds(50) for news in one(record, None)]
+
+
+@pytest.mark.parametrize(
+    ("changed", "cause"),
+    [
+        ({"average": 1.0}, "the link"),
+        ({"compute": (0.2,) * 4}, "computing takes 2.00"),
+        ({"compute": (0.1, 0.1, 0.3, 0.1)}, "worker 2 straggles: its steps take 3.00"),
+    ],
+)
+def test_a_watch_says_once_which_input_changed(changed, cause):
+    one, _ = watch()
+    for record in rounds(20):
+        assert not one(record, None)
+    said = [news for record in rounds(40, **changed, start=20) for news in one(record, {"tau": 16})]
+    assert len(said) == 1
+    assert f": {cause}" in said[0].replace("2 times", "2.00 times").replace("3 times", "3.00 times")
+    assert said[0].endswith("now best: tau = 16")
+    assert "outside the predicted 120 ms to 140 ms" in said[0]
+
+
+def test_a_watch_tells_latency_from_bandwidth_by_averages_of_two_sizes():
+    inputs = Inputs(scenario(None, None, 193.1))
+    transmission = inputs.average - inputs.latency
+    for n, record in enumerate(rounds(40)):
+        share = 1.0 if n % 2 else 0.25
+        took = 0.5 + inputs.latency + share * transmission
+        inputs.add(
+            Telemetry(*(getattr(record, key) for key in ("step", "steps", "clock", "compute")),
+                      took, share * 4e6, 1.0, 1.0, 1.0, 0.05)
+        )  # fmt: skip
+    assert "the link's latency" in inputs.causes()[0].name
+
+
+def test_a_loss_outside_its_band_is_said_once():
+    one, _ = watch()
+    said = [news for record in rounds(40, loss=1.5) for news in one(record, None)]
+    assert said == ["the loss is 1.50, outside the predicted 0.900 to 1.10; now best: tau = 8"]
+
+
+class Record(NamedTuple):
+    step: int
+    computing: float
+    waiting: float
+    bytes: float
+    loss: float
+
+
+@dataclass
+class Ranks:
+    """Sessions of some ranks, each on a thread, which talk through a barrier."""
+
+    count: int
+
+    def __post_init__(self):
+        self.barrier = threading.Barrier(self.count, timeout=20)
+        self.told = [None] * self.count
+
+    def share(self, rank, numbers):
+        self.told[rank] = list(numbers)
+        self.barrier.wait()
+        found = list(self.told)
+        self.barrier.wait()
+        return found
+
+
+class FakeSession:
+    def __init__(self, ranks, rank):
+        self.ranks, self.rank, self.telemetry = ranks, rank, deque(maxlen=8)
+        self.changes, self.tau = [], 4
+
+    def share(self, numbers):
+        return self.ranks.share(self.rank, numbers)
+
+    def change(self, *, tau):
+        self.changes.append((self.telemetry[-1].step, tau))
+        self.tau = tau
+
+
+def test_all_ranks_change_between_the_same_two_steps():
+    ranks, seen = Ranks(3), []
+
+    def double(settings, record):
+        seen.append(record)
+        now = {"tau": 2 * settings["tau"]}
+        return Decision(record.step, record.clock, settings, now, ("planned",))
+
+    sessions = [FakeSession(ranks, rank) for rank in range(3)]
+
+    def train(session):
+        decides = double if session.rank == 0 else lambda settings, record: None
+        steering = Steering(Controller({"tau": 4}, decides), blocks=True)
+        since = 0
+        for step in range(1, 100):
+            since += 1
+            met = since == session.tau
+            since = 0 if met else since
+            wait = (0.3 if session.rank else 0.2) if met else 0.0
+            session.telemetry.append(Record(step, 0.1 + session.rank, wait, 4e3 * met, 1 / step))
+            steering.after(session)
+
+    threads = [threading.Thread(target=train, args=(session,)) for session in sessions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sessions[0].changes == sessions[1].changes == sessions[2].changes
+    assert [tau for _, tau in sessions[0].changes] == [8, 16, 32, 64]
+    assert seen[0].compute == pytest.approx((0.1, 1.1, 2.1))
+    assert seen[0].average == pytest.approx(0.2)
+    assert seen[0].step == seen[0].steps == 16
+    assert seen[0].first_loss == 1.0
+
+
+def test_a_run_folder_makes_a_controller(tmp_path):
+    algorithms = [{"name": "local-sgd", "tau": 16}, {"name": "ssgd"}]
+    made = scenario(None, None, 100.0, algorithms=algorithms, steps=1500)
+    simulate(made, seeds=2, out=tmp_path / "run")
+    steers = controller(tmp_path / "run", "fixed", share=None)
+    said = [
+        news
+        for record in rounds(20, average=1.5, loss=math.nan, steps=16)
+        for news in steers.observe(record)
+    ]
+    assert len(said) == 1
+    assert "the link" in said[0]
+    assert steers.settings == {"tau": 16}
+    with pytest.raises(InputError, match="choose one of: fixed, adacomm, model"):
+        controller(tmp_path / "run", "best")
+
+
+def test_no_simulation_begins_beyond_the_share_of_a_core():
+    _, ahead = outlook(Schedule("none", 100.0, None, None))
+    ahead._share, ahead.spent = 0.01, 3.0
+    ahead.learn(clock=100.0)
+    assert ahead._under_way is None
+    assert not ahead.affords(199.0)
+    assert ahead.affords(201.0)
+
+
+@pytest.mark.long
+def test_curves_simulated_in_the_background_are_those_simulated_at_once():
+    ahead = outlook(Schedule("none", 100.0, None, None))[1]
+    once = outlook(Schedule("none", 100.0, None, None))[1]
+    ahead._share = 1.0
+    ahead.learn(1e9, [(3, 1.0)])
+    assert ahead.curve(3) is None
+    ahead._under_way[1].wait(120)
+    ahead.learn(1e9, [])
+    once.learn(0.0, [(3, 1.0)])
+    found, expected = ahead.curve(3), once.curve(3)
+    np.testing.assert_array_equal(found.steps, expected.steps)
+    np.testing.assert_array_equal(found.falls, expected.falls)
+    assert ahead.spent > 0
+
+
+def test_without_a_loss_the_curves_say_where_the_run_is():
+    policy = model_of(600.0)
+    logged = []
+    settings = {"tau": 8}
+    for record in rounds(12, average=0.08, loss=math.nan):
+        logged.append(policy(settings, record))
+    for record in rounds(12, average=1.2, loss=math.nan, start=12):
+        if decision := policy(settings, record):
+            settings = decision.now
+            logged.append(decision)
+    assert settings["tau"] > 8

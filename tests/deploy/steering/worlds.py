@@ -1,0 +1,139 @@
+"""A hundred worlds whose link and workers change on schedules that no controller knows."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from paceline.deploy.steering.controller import Controller, SteeredPeriod
+from paceline.deploy.steering.inputs import Inputs
+from paceline.deploy.steering.outlook import Outlook
+from paceline.deploy.steering.policies import Model
+from paceline.simulator.engines.dispatch import run_seeds
+from paceline.simulator.load.load import parse
+from paceline.simulator.programs.local import LearningRate, local_sgd
+from paceline.simulator.programs.program import Program
+from tests.deploy.steering.recorder import Recorder
+
+KINDS = ("none", "step", "drift", "bursts")
+PERIODS = (1, 2, 4, 8, 16, 32, 64)
+TARGET = 0.01
+STEPS = 2000  # of a run at most: the longest period takes 1400
+HORIZON = 400.0  # seconds that schedules cover; runs take 100 to 600
+
+
+def scenario(link, slow, bandwidth, *, programs=None, algorithms=None, **run):
+    """Two sites of two workers; `link`, `slow`: profiles of the line between, and of a worker."""
+    line = {"between": ["a", "b"], "latency": "2 ms", "bandwidth": f"{bandwidth} Mbit/s"}
+    groups = [
+        {"name": "near", "workers": 2, "region": "a"},
+        {"name": "far", "workers": 1, "region": "b"},
+        {"name": "odd", "workers": 1, "region": "b"},
+    ]
+    return parse(
+        {
+            "model": {"parameters": 1_000_000},
+            "objective": {
+                "kind": "quadratic", "dimension": 32, "noise": 0.8, "initial_gap": 1.0,
+                "heterogeneity": {"share": 0.8, "curvature": 0.5},
+            },
+            "optimizer": {"lr": 0.05},
+            "cluster": {
+                "workers": 4,
+                "compute": {"dist": "gamma", "mean": "100 ms", "shape": 20.0},
+                "group": [*groups[:2], groups[2] | ({"profile": slow} if slow else {})],
+            },
+            "network": {
+                "model": "flows", "collective": "ring",
+                "latency": "0.2 ms", "bandwidth": "10 Gbit/s",
+                "link": [line | ({"profile": link} if link else {})],
+            },
+            "run": {"steps": STEPS, "target_loss": TARGET, "evaluate_every": 8} | run,
+            "algorithm": algorithms
+            or [{"name": "local-sgd", "tau": tau, "label": f"tau {tau}"} for tau in PERIODS],
+        },
+        file="steering", folder=Path(), programs=programs,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A world: a `kind` of change, the bandwidth at first, and two profiles."""
+
+    kind: str
+    bandwidth: float
+    link: dict | None
+    slow: dict | None
+
+
+def profile(at, factor):
+    """Write a profile."""
+    return {"at": [f"{t:.3f} s" for t in at], "factor": [float(f) for f in factor]}
+
+
+def schedules(count=100):
+    """Draw the worlds: kinds in turn, and of those that change the link, a worker, or both."""
+    found = []
+    for number in range(count):
+        rng = np.random.default_rng([26, number])
+        kind = KINDS[number % len(KINDS)]
+        bandwidth = round(float(np.exp(rng.uniform(np.log(25), np.log(1600)))), 1)
+        link = slow = None
+        what = rng.choice(["link", "worker", "both"])
+        if kind != "none" and what != "worker":
+            link = changes(kind, rng, 1 / 15, 15 if kind == "step" else 1.0)
+        if kind != "none" and what != "link":
+            slow = changes(kind, rng, 1 / 5, 0.5)
+        found.append(Schedule(kind, bandwidth, link, slow))
+    return found
+
+
+def changes(kind, rng, low, high):
+    """Draw a profile of factors from `low` to `high`."""
+
+    def draw(size=None):
+        return np.exp(rng.uniform(np.log(low), np.log(high), size))
+
+    if kind == "step":
+        return profile([0, rng.uniform(10, 120)], [1, draw()])
+    if kind == "drift":
+        end, pieces = rng.uniform(60, HORIZON), 40
+        factor = draw() ** (np.arange(pieces) / (pieces - 1))
+        return profile(np.arange(pieces) * end / pieces, factor)
+    lengths = rng.exponential([rng.uniform(10, 60), rng.uniform(5, 30)], (200, 2)).ravel() + 1
+    times = np.append(0.0, np.cumsum(lengths))
+    times = times[times < 4 * HORIZON]
+    return profile(times, np.where(np.arange(times.size) % 2, draw(), 1.0))
+
+
+def steered(world, policy, seed, *, tau, body=local_sgd):
+    """Run one seed under a policy; return the run, the controller and the telemetry."""
+    controller = Controller({"tau": tau}, policy)
+    recorder = Recorder(controller, lambda step: 0.05)
+    piece = SteeredPeriod(controller)
+
+    async def worker(me, *, lr: LearningRate):
+        await body(recorder.node(me), lr=lr, tau=piece)
+
+    programs = {"steered": Program("steered", worker, "tests", rounds=True)}
+    table = scenario(
+        world.link, world.slow, world.bandwidth, programs=programs,
+        algorithms=[{"name": "steered"}],
+    )  # fmt: skip
+    run = run_seeds(table, table.algorithm[0], [seed], engine="virtual", programs=programs)[0]
+    return run, controller, recorder
+
+
+def outlook(world, first=0):
+    """Return what the controller knows beforehand: the scenario as it is at time 0."""
+    known = scenario(None, None, world.bandwidth)
+    candidates = [{"tau": tau} for tau in PERIODS]
+    return Inputs(known), Outlook(known, known.algorithm[0], candidates, STEPS, share=None)
+
+
+def model(world, curves=None):
+    """Return the policy `model`; `curves`: as simulated before, as they depend on no world."""
+    inputs, ahead = outlook(world)
+    if curves is not None:
+        ahead._curves = curves
+    return Model(inputs, ahead)
