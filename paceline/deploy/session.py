@@ -1,10 +1,12 @@
 """A session: one process's part of a program, driven by the user's training loop."""
 
+import logging
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -61,6 +63,7 @@ class Session:
         if callable(tau) and not isinstance(tau, OwnPeriod):
             self._parameters["tau"] = self._period = Period(tau)
         self.telemetry: deque[StepRecord] = deque(maxlen=RECORDS)
+        self._steering: Any = None
         self._closed = False
         self._open()
         self._transport.broadcast([live.start, *model.buffers()])
@@ -163,6 +166,37 @@ class Session:
             )
         )  # fmt: skip
         self._since = now
+        for said in self._steering.after(self) if self._steering else ():
+            logging.getLogger("paceline").warning(said)
+
+    def steer(self, controller: Any) -> None:
+        """Watch this session, and steer its period, by a controller: rank 0's counts.
+
+        Raises InputError where the program has no period that can be changed.
+        """
+        from paceline.deploy.steering.attach import Steering
+
+        if self._period is None:
+            raise InputError(f"adapt: {self.plan.program.name} has no period that can be changed")
+        own = controller if self._transport.rank == 0 else None
+        self._steering = Steering(own, blocks=self.plan.program.family == "blocking")
+
+    @property
+    def decisions(self) -> list[Any]:
+        """The controller's decisions so far, on rank 0: settings, reason and expected gain."""
+        own = self._steering and self._steering.controller
+        return own.log if own else []
+
+    @property
+    def tau(self) -> int:
+        """The communication period from the next local phase on, in steps."""
+        assert self._period is not None
+        return int(self._period.next or self._period(self._node.step))
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the optimizer's first group."""
+        return float(self._optimizer.param_groups[0]["lr"])
 
     def change(self, *, tau: int) -> None:
         """Change the communication period from the program's next local phase on.
@@ -273,7 +307,7 @@ def deploy(  # noqa: PLR0913
     model: nn.Module,
     optimizer: Any,
     plan: plans.Source,
-    adapt: bool = False,
+    adapt: bool | str = False,
     *,
     seed: int = 1,
     timeout: float = 1800.0,
@@ -283,9 +317,19 @@ def deploy(  # noqa: PLR0913
 
     Every process calls this with its model and optimizer, and goes on from rank 0's model. `plan`:
     a run folder, of which the pick is taken, an [[algorithm]] table, or a program's name, whose
-    `parameters` follow. `seed`: of the random numbers that codecs and graphs draw. `timeout`:
-    seconds after which a process that does not answer is given up. Raises InputError.
+    `parameters` follow. `adapt`: whether a controller changes the period where another is now
+    better, or its policy: "model" (as True), "adacomm", or "fixed", which only says so; it needs a
+    run folder of `simulate`, whose prediction it compares the run with. `seed`: of the random
+    numbers that codecs and graphs draw. `timeout`: seconds after which a process that does not
+    answer is given up. Raises InputError.
     """
-    if adapt:
-        raise InputError("adapt: there is no controller yet; leave it out")
-    return Session(model, optimizer, plan, parameters, seed, timeout)
+    if not adapt:
+        return Session(model, optimizer, plan, parameters, seed, timeout)
+    from paceline.deploy.steering.attach import controller
+
+    if not isinstance(plan, str | Path) or not Path(plan).is_dir():
+        raise InputError("adapt: only a pick with a prediction; name a run folder of simulate")
+    steered = controller(plan, "model" if adapt is True else adapt)
+    session = Session(model, optimizer, plan, parameters, seed, timeout)
+    session.steer(steered)
+    return session

@@ -17,6 +17,8 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim import SGD, AdamW
 
 import paceline
+from paceline.deploy.steering.controller import Controller
+from paceline.deploy.steering.policies import Decision
 from tests.helpers.waiting import PATIENCE
 
 LR, MOMENTUM, ADAM = 0.1, 0.9, {"lr": 0.01, "weight_decay": 0.1}
@@ -110,6 +112,21 @@ def killed(label, start, batches, at):
             each.load_state_dict(saved[name])
         second.take(session.step, range(at, len(batches)))
         return second.parameters
+
+
+def steered(rank, start, lesson):
+    """Double the period at each talk; return the steps of the means, and the decisions' number."""
+    loop = Loop(start, "plain", lesson[rank])
+    with paceline.deploy(loop.net, loop.optimizer, {"name": "local-sgd", "tau": 4}) as session:
+
+        def double(settings, record):
+            now = {"tau": 2 * settings["tau"]}
+            return Decision(record.step, record.clock, settings, now, ("planned",))
+
+        session.steer(Controller({"tau": 4}, double))
+        loop.take(session.step, range(len(lesson[rank])))
+        means = [record.step for record in session.telemetry if record.bytes]
+        return means, len(session.decisions), loop.parameters
 
 
 def averager(start, batches, tau):

@@ -114,3 +114,19 @@ def test_a_killed_session_goes_on_as_if_never_stopped(world):
     for own in world[1]:
         for (label, at), parameters in own["killed"].items():
             assert torch.equal(parameters, own["whole"][label]), (label, at)
+
+
+@pytest.mark.long
+def test_a_steered_session_changes_its_period_on_all_ranks_at_once(tmp_path):
+    draw = torch.Generator().manual_seed(1)
+    start = torch.nn.utils.parameters_to_vector(loops.network().parameters()).detach()
+    lesson = [
+        [(torch.rand(4, 64, generator=draw).double(), torch.tensor([1, 2, 3, 4]))] * 60
+        for _ in range(2)
+    ]
+    (means, decided, one), (others, undecided, other) = loops.together(
+        loops.steered, 2, tmp_path, start, lesson
+    )
+    assert means == others == [4, 8, 12, 16, 24, 32, 48]
+    assert (decided, undecided) == (3, 0)
+    assert not torch.equal(one, other)  # between two means

@@ -267,3 +267,13 @@ def test_a_scaler_skips_a_step_whose_gradients_overflow():
             scaler.update()
             assert torch.equal(net.last.weight, before.last.weight) == (value != 1.0)
         assert scaler.get_scale() == 2.0
+
+
+def test_what_cannot_be_steered_is_refused():
+    net = Net()
+    with pytest.raises(InputError, match="only a pick with a prediction"):
+        paceline.deploy(net, SGD(net.parameters(), lr=0.1), "local-sgd", adapt=True, tau=4)
+    with paceline.deploy(net, SGD(net.parameters(), lr=0.1), "ssgd") as session:
+        assert session.decisions == []
+        with pytest.raises(InputError, match="ssgd has no period that can be changed"):
+            session.steer(None)

@@ -70,11 +70,20 @@ def controller(
 class Session(Protocol):
     """The part of a session that is steered.
 
-    `telemetry`: records of steps (step, computing, waiting, bytes, loss), oldest first; `share`:
-    what each rank gives, by rank; `change`: sets the period from the next round on.
+    `telemetry`: records of steps (step, computing, waiting, bytes, loss), oldest first; `tau`: the
+    period, and `rate` the learning rate, at present; `share`: what each rank gives, by rank;
+    `change`: sets the period from the next round on.
     """
 
     telemetry: Any
+
+    @property
+    def tau(self) -> int:
+        """The period, in steps."""
+
+    @property
+    def rate(self) -> float:
+        """The learning rate."""
 
     def share(self, numbers: Sequence[float]) -> list[list[float]]:
         """Return every rank's numbers."""
@@ -87,12 +96,12 @@ class Steering:
     """Steers a session: every rank calls `after` at the end of each step.
 
     The ranks talk when a mean is started and `EVERY` steps have passed. All tell their times; rank
-    0 decides, and the others learn its period at once, so that they change between the same steps.
-    `controller` counts on rank 0 alone.
+    0, which alone has a `controller`, decides, and the others learn its period at once, so that
+    they change between the same steps. `blocks`: workers wait for their averages.
     """
 
-    def __init__(self, controller: Controller, *, blocks: bool, rate: float = 1.0) -> None:
-        self.controller, self._blocks, self._rate = controller, blocks, rate
+    def __init__(self, controller: Controller | None, *, blocks: bool) -> None:
+        self.controller, self._blocks = controller, blocks
         self._records: list[Any] = []
         self._clock = 0.0
 
@@ -103,11 +112,13 @@ class Steering:
             return []
         records, self._records = self._records, []
         told = session.share(self._told(records))
-        tau = period(self.controller.settings)
-        news = self.controller.observe(self._record(records, told))
-        agreed = int(session.share([float(period(self.controller.settings))])[0][0])
-        if agreed != tau:
-            self.controller.settings = self.controller.settings | {"tau": agreed}
+        news, wanted = list[str](), session.tau
+        if self.controller is not None:
+            self.controller.settings = {**self.controller.settings, "tau": session.tau}
+            news = self.controller.observe(self._record(records, told, session.rate))
+            wanted = period(self.controller.settings)
+        agreed = int(session.share([float(wanted)])[0][0])
+        if agreed != session.tau:
             session.change(tau=agreed)
         return news
 
@@ -119,7 +130,7 @@ class Steering:
         waits = [each.waiting for each in records if each.bytes]
         return [self._clock, computing, losses[0], float(np.mean(losses)), losses[-1], *waits]
 
-    def _record(self, records: Sequence[Any], told: list[list[float]]) -> Telemetry:
+    def _record(self, records: Sequence[Any], told: list[list[float]], rate: float) -> Telemetry:
         """Make the record: an average takes what the rank waits that waits least, the last one."""
         ranks = np.array(told)
         clock, _, first, mean, last = ranks[:, :5].mean(axis=0)
@@ -127,5 +138,5 @@ class Steering:
         return Telemetry(
             records[-1].step, len(records), float(clock), tuple(ranks[:, 1].tolist()),
             waited if self._blocks else None, records[-1].bytes, float(first), float(mean),
-            float(last), self._rate,
+            float(last), rate,
         )  # fmt: skip

@@ -138,7 +138,7 @@ class Ranks:
 class FakeSession:
     def __init__(self, ranks, rank):
         self.ranks, self.rank, self.telemetry = ranks, rank, deque(maxlen=8)
-        self.changes, self.tau = [], 4
+        self.changes, self.tau, self.rate = [], 4, 1.0
 
     def share(self, numbers):
         return self.ranks.share(self.rank, numbers)
@@ -159,8 +159,8 @@ def test_all_ranks_change_between_the_same_two_steps():
     sessions = [FakeSession(ranks, rank) for rank in range(3)]
 
     def train(session):
-        decides = double if session.rank == 0 else lambda settings, record: None
-        steering = Steering(Controller({"tau": 4}, decides), blocks=True)
+        own = None if session.rank else Controller({"tau": 4}, double)
+        steering = Steering(own, blocks=True)
         since = 0
         for step in range(1, 100):
             since += 1
