@@ -362,6 +362,12 @@ def theory(document: Row) -> list[Table | str]:
             "for constant delays": "constant_delays",
             "cap": "cap",
         },
+        "intervals": {
+            "from": "time",
+            "steps": "steps",
+            "best tau": "tau",
+            "bound at its end": "bound",
+        },
         "crossings": {
             "tau": "tau",
             "is better than": "against",

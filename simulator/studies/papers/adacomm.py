@@ -1,6 +1,5 @@
 """AdaComm: measures of the claims of adacomm.toml, about theory and about learning."""
 
-import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -250,15 +249,15 @@ def tail(lab: Lab) -> Finding:
 def interval_wise(lab: Lab) -> Finding:
     """The smallest ratio, at boundaries, of a fixed period's bound to that of the best ones."""
     scenario = lab.scenario(FIGURE3)
-    interval, until = scenario.theory.durations[0], scenario.run.duration
+    interval, until = scenario.theory.interval, scenario.run.duration
+    assert interval is not None
     assert until is not None
     periods = lab.theory(FIGURE3)["intervals"]
-    taus = sorted({each["tau"] for each in periods})
-    schedule = {"schedule": "piecewise", "values": [each["tau"] for each in periods]}
-    schedule["at"] = [each["steps"] for each in periods[1:]]
-    made = [{"name": "local-sgd", "label": "best", "tau": schedule}]
-    made += [{"name": "local-sgd", "label": f"tau = {tau}", "tau": tau} for tau in taus]
-    result = lab.runs(FIGURE3, f"algorithm={json.dumps(made)}")
+    changes = [[each["tau"] for each in periods], [each["steps"] for each in periods[1:]]]
+    taus = {"best": "{{ schedule = 'piecewise', values = {}, at = {} }}".format(*changes)}
+    taus |= {f"tau = {tau}": str(tau) for tau in sorted(set(changes[0]))}
+    made = [f"{{ name='local-sgd', label='{name}', tau={tau} }}" for name, tau in taus.items()]
+    result = lab.runs(FIGURE3, f"algorithm=[{', '.join(made)}]")
     times = np.arange(interval, until, interval)
     best, *fixed = (sampled(runs, "loss", times) for runs in result.groups.values())
     ratios = (np.array(fixed) / best).min(axis=(0, 2))
