@@ -179,15 +179,15 @@ def first(lab: Lab, name: str) -> Finding:
     return mean(times[best] / _times(runs.adaptive, runs.target), note)
 
 
-def floor(lab: Lab, name: str) -> Finding:
-    """Final loss of the largest period over AdaComm's."""
+def floor(lab: Lab, name: str, *, synchronous: bool = False) -> Finding:
+    """Final loss of the largest period, or of tau = 1, over AdaComm's."""
     runs = curves(lab, name)
     one, large, adaptive = map(_ends, (runs.one, runs.large, runs.adaptive))
     note = (
         f"Mean loss over the last fifth: tau = 1 {_plus_minus(one)}, {runs.large[0].label} "
         f"{_plus_minus(large)}, AdaComm {_plus_minus(adaptive)}."
     )
-    return mean(large / adaptive, note)
+    return mean((one if synchronous else large) / adaptive, note)
 
 
 def start(lab: Lab, name: str = FIGURE1) -> Finding:
@@ -196,13 +196,6 @@ def start(lab: Lab, name: str = FIGURE1) -> Finding:
     one, large = _times(runs.one, EARLY), _times(runs.large, EARLY)
     note = f"Loss {EARLY}: {human(one.mean())} against {human(large.mean())}."
     return mean(one / large, note)
-
-
-def same_floor(lab: Lab, name: str) -> Finding:
-    """Final loss of tau = 1 over AdaComm's."""
-    runs = curves(lab, name)
-    one, adaptive = _ends(runs.one), _ends(runs.adaptive)
-    return mean(one / adaptive, f"{_plus_minus(one)} against {_plus_minus(adaptive)}.")
 
 
 def final_accuracy(lab: Lab, name: str) -> Finding:

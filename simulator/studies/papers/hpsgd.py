@@ -7,7 +7,7 @@ from math import ceil
 import numpy as np
 
 from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import crossing, seconds_per_step
+from paceline.simulator.results.statistics import crossing, number, seconds_per_step
 from paceline.simulator.studies.papers.claim import Finding, mean
 from paceline.simulator.studies.papers.lab import Lab
 
@@ -160,14 +160,6 @@ def final_accuracy(lab: Lab, sets: Sequence[str] = ()) -> Finding:
     return mean(last["hpsgd"] / last["ssgd"], f"Test accuracy: {said}.")
 
 
-def iterations(lab: Lab, *, accuracy: float, first: str, then: str) -> Finding:
-    """Return the iterations that `then` takes to reach `accuracy` over those of `first`."""
-    runs = lab.runs(ACCURACY).groups
-    steps = {name: reaching(each, accuracy, "step") for name, each in runs.items()}
-    said = ", ".join(f"{name} {each.mean():.0f}" for name, each in steps.items())
-    return mean(steps[then] / steps[first], f"Reached after {said}.")
-
-
 def smoother(lab: Lab) -> Finding:
     """Roughness of ssgd's curve of accuracy over HPSGD's: mean absolute second differences."""
     rough = {
@@ -189,14 +181,21 @@ def in_a_loop(lab: Lab, *, what: str) -> Finding:
     return mean(np.round(times * loop / step, 9), f"k = {_k(ssgd):.3f}.")
 
 
-def sooner(
-    lab: Lab, *, accuracy: float, first: str, then: str, sets: Sequence[str] = ()
+def sooner(  # noqa: PLR0913 - which runs, and what of them
+    lab: Lab,
+    *,
+    accuracy: float,
+    first: str,
+    then: str,
+    sets: Sequence[str] = (),
+    by: str = "time",
 ) -> Finding:
-    """Return the time that `then` takes to reach `accuracy` over the time of `first`."""
+    """Return the time (or step) at which `then` reaches `accuracy` over that of `first`."""
     runs = lab.runs(ACCURACY, *sets).groups
-    times = {name: reaching(each, accuracy) for name, each in runs.items()}
-    said = ", ".join(f"{name} {each.mean():.2f} s" for name, each in times.items())
-    return mean(times[then] / times[first], f"Reached after {said}.")
+    found = {name: reaching(each, accuracy, by) for name, each in runs.items()}
+    unit = " s" if by == "time" else ""
+    said = ", ".join(f"{name} {number(each.mean())}{unit}" for name, each in found.items())
+    return mean(found[then] / found[first], f"Reached after {said}.")
 
 
 def _k(run: Run) -> float:
