@@ -94,15 +94,12 @@ class Claim:
         in sign, as does a number that is missed on the right side.
         """
         low, high = found.ci95 or (found.value, found.value)
-        sure = all(map(self._right, (found.value, low, high)))
-        if (
-            sure
-            if self.expected is None
-            else (
-                low <= self.expected <= high
-                or np.isclose(found.value, self.expected, rtol=self.within, atol=0)
-            )
-        ):
+        if self.expected is None:
+            holds = all(map(self._right, (found.value, low, high)))
+        else:
+            close = np.isclose(found.value, self.expected, rtol=self.within, atol=0)
+            holds = low <= self.expected <= high or bool(close)
+        if holds:
             return Verdict.HOLDS
         if self.inconsistent:
             return Verdict.INCONSISTENT
