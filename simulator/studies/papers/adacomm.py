@@ -214,7 +214,8 @@ def throughout(lab: Lab, name: str) -> Finding:
     times = np.arange(2 * interval, min(run.duration for run in runs.one), interval / 2)
     ours = sampled(runs.adaptive, "loss", times)
     ratios = np.array([sampled(each, "loss", times) / ours for each in runs.fixed])
-    which, when = np.unravel_index(np.argmin(ratios.mean(axis=1)), (len(ratios), len(times)))
+    least = np.unravel_index(np.argmin(ratios.mean(axis=1)), (len(ratios), len(times)))
+    which, when = map(int, least)
     label = runs.fixed[which][0].label
     return mean(ratios[which, :, when], f"The smallest is that of {label} at {times[when]:.0f} s.")
 
