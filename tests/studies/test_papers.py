@@ -130,7 +130,7 @@ def test_claims_are_checked_once_and_shown(made, tmp_path, capsys):
         assert f"**{row['claim']}**" in text
         assert page.value(row) in text
     assert "`network.duration=0 s`" in text
-    assert "Of the 5 claims that the papers print, 1 hold here" in text
+    assert "Of the 5 claims that the papers print, 2 hold here**, 1 in sign, 1 do not" in text
 
     count = len([*(out / ".runs").glob("*.npz")])
     assert count == 2 * 3 * 3  # network.duration or not, three algorithms, QUICK seeds
