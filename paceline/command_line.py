@@ -465,7 +465,11 @@ def _reproduce(  # noqa: PLR0913, PLR0917 - the contract's options
             say=None if progress else _note,
         )
     said = f"{FILES}{report / 'reproduction.md'}"
-    _answer(as_json, lambda: found, lambda: [terminal.claims(found["claims"]), said])
+    _answer(
+        as_json,
+        lambda: found,
+        lambda: [terminal.claims(found["claims"]), terminal.verdicts(found["summary"]), said],
+    )
 
 
 @app.command("explore")

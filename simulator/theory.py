@@ -33,6 +33,9 @@ LONGEST = 2**53
 ROUNDING = 1e-12
 """Relative tolerance for floating-point error in a number of steps."""
 
+INTERVALS = 1000
+"""The most intervals that best periods are given for."""
+
 Workers = Sequence[Sequence[Distribution]]
 
 
@@ -140,6 +143,40 @@ def tau_star_random(
     return TauStar(min(best, bound.cap) or None, best)
 
 
+class Interval(NamedTuple):
+    """The best period from a time (seconds) on, when so many local steps have been taken."""
+
+    time: float
+    steps: int
+    tau: int
+    bound: float
+
+
+def best_by_interval(
+    bound: ErrorBound, seconds_per_step: Callable[[int], float], interval: float, count: int
+) -> list[Interval]:
+    """Return the best period for each of `count` intervals (seconds): AdaComm, figure 4.
+
+    Each has the lowest bound at the interval's end, of those that Theorem 2 covers. The bound holds
+    for periods that change, with the mean of tau - 1 over all steps in its last term.
+    """
+    best = tau_star_random(bound, seconds_per_step, interval).valid or 1
+    steps = drifted = 0.0  # local steps, and tau - 1 summed over them
+    found = []
+    for number in range(count):
+
+        def then(tau: int, steps: float = steps, drifted: float = drifted) -> float:
+            more = interval / seconds_per_step(tau)
+            drift = bound.drift * (drifted + more * (tau - 1)) / (steps + more)
+            return bound(steps + more, 1, 1) + drift
+
+        tau = bisect_left(range(best), True, lo=1, key=lambda tau: then(tau + 1) >= then(tau))
+        found.append(Interval(number * interval, round(steps), tau, then(tau)))
+        more = interval / seconds_per_step(tau)
+        steps, drifted = steps + more, drifted + more * (tau - 1)
+    return found
+
+
 def crossing(
     bound: ErrorBound, short: tuple[int, float], long: tuple[int, float]
 ) -> tuple[float, float] | None:
@@ -230,6 +267,7 @@ def theory(scenario: Scenario) -> dict[str, Any]:
         "tau_star": [
             _best(bound, step, D, duration) for duration in scenario.theory.durations if bound
         ],
+        "intervals": _intervals(scenario, bound, step) if bound else [],
         "crossings": _crossings(bound, step, scenario.theory.periods) if bound else [],
         "hide": _hide(max(means), cost) if max(means) else None,
         "notes": _notes(scenario, bound),
@@ -256,6 +294,16 @@ def _best(
         "cap": bound.cap,
         "unconstrained": best.unconstrained,
     }
+
+
+def _intervals(
+    scenario: Scenario, bound: ErrorBound, step: Callable[[int], float]
+) -> list[dict[str, Any]]:
+    interval, until = scenario.theory.interval, scenario.run.duration
+    if interval is None or until is None or not bound.cap:
+        return []
+    count = min(INTERVALS, math.ceil(until / interval))
+    return [each._asdict() for each in best_by_interval(bound, step, interval, count)]
 
 
 def _crossings(

@@ -303,6 +303,29 @@ def test_random_minimiser_is_what_trying_every_tau_finds(law):
         assert theory.tau_star_random(PAPER, step, duration).unconstrained == tried
 
 
+@pytest.mark.parametrize("interval", [20.0, 60.0, 500.0])
+def test_the_best_period_of_each_interval_is_what_trying_every_tau_finds(interval):
+    found = theory.best_by_interval(PAPER, paper_step, interval, 12)
+    steps = drifted = 0.0
+    for number, each in enumerate(found):
+
+        def end(tau, steps=steps, drifted=drifted):
+            more = interval / paper_step(tau)
+            drift = PAPER.drift * (drifted + more * (tau - 1)) / (steps + more)
+            return 2 / (0.08 * (steps + more)) + 0.08 / 16 + drift
+
+        best = min(range(1, PAPER.cap + 1), key=end)
+        assert (each.time, each.steps, each.tau) == (number * interval, round(steps), best)
+        assert each.bound == pytest.approx(end(best))
+        more = interval / paper_step(best)
+        steps, drifted = steps + more, drifted + more * (best - 1)
+    periods = [each.tau for each in found]
+    assert periods == sorted(periods, reverse=True)
+    assert periods[0] > periods[-1]
+    quiet = ErrorBound(4, 0.1, 1.0, 0.0, 1.0)
+    assert {each.tau for each in theory.best_by_interval(quiet, paper_step, 60.0, 3)} == {10}
+
+
 def test_minimiser_at_the_edges():
     assert theory.tau_star_random(ErrorBound(4, 2.0, 1.0, 1.0, 1.0), paper_step, 60.0).valid is None
     quiet = ErrorBound(4, 0.1, 1.0, 0.0, 1.0)

@@ -16,7 +16,7 @@ from paceline.simulator.objectives.evaluation import Evaluation
 from paceline.simulator.objectives.objective import Objective
 from paceline.simulator.programs.effects import Vector
 from paceline.simulator.programs.program import Program
-from paceline.simulator.results.run import COLUMNS, PAID, ROUNDING
+from paceline.simulator.results.run import CURVE, PAID, ROUNDING
 from paceline.simulator.scenario.scenario import Scenario
 
 NEVER = sys.maxsize  # a step, or a count, that no run reaches
@@ -97,7 +97,7 @@ class Observer:
         self._total = self.updates = 0
         self.complete = False
         self._views: dict[int, list[View]] = {}
-        self.curve: dict[str, list[float]] = {name: [] for name in COLUMNS}
+        self.curve: dict[str, list[float]] = {name: [] for name in CURVE}
         self._point(0, 0.0, math.nan, objective.start)
 
     def look_no_finer(self, steps: int) -> None:
@@ -118,9 +118,9 @@ class Observer:
         times = self.curve["time"]
         longest = max((later - time for time, later in pairwise(times)), default=0.0)
         if math.inf > end - times[-1] > longest * ROUNDING:
-            _, step, loss, accuracy, period, *_ = (column[-1] for column in self.curve.values())
-            seen = Evaluation(loss, accuracy)
-            self.add(end, step, seen, period, self._totals())
+            last = {name: column[-1] for name, column in self.curve.items()}
+            seen = Evaluation(last["loss"], last["accuracy"], last["test_loss"])
+            self.add(end, last["step"], seen, last["tau"], self._totals())
 
     def see(self, step: int, view: View) -> int:
         """Take one node's mark at `step`; return the step of its next mark to show."""
@@ -181,8 +181,8 @@ class Observer:
         moved, charged = sent
         saved, unused = self._discount(time)
         cost = time * self._node_second - saved + charged * self._egress_byte
-        row = (time, step, *seen, period, moved, cost)
-        for name, value in zip(COLUMNS, row, strict=True):
+        row = (time, step, seen.loss, seen.accuracy, period, moved, cost, seen.test_loss)
+        for name, value in zip(CURVE, row, strict=True):
             self.curve[name].append(value)
         paid = (charged, time * self._devices - unused)
         for column, value in zip(self.paid.values(), paid, strict=False):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from math import inf
+from math import inf, log2
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -293,6 +293,11 @@ class ClosedForm:
         extra = choice.slowdown * held[key] - self._plans[key, team].held
         return Way(key, None, choice.latency + hops * hop + extra * payload)
 
+    def growth(self, team: Team) -> float:
+        """Return the factor of a given duration for the workers that take part."""
+        size, way = self.workers if team is None else len(team), self.settings.duration_grows
+        return 1.0 if way == "not" else log2(size) if way == "log" else size - 1.0
+
     def hosts(self, team: Sequence[int]) -> list[list[int]]:
         """Return a team by hosts: those of a region whose link inside is written share one."""
         found: dict[object, list[int]] = {}
@@ -304,7 +309,7 @@ class ClosedForm:
     def mean_cost(self) -> CollectiveCost:
         """Return the expected cost of averaging the whole model."""
         if self.given is not None:
-            return CollectiveCost(self.given.expectation, 0.0)
+            return CollectiveCost(self.given.expectation * self.growth(None), 0.0)
         plan, way = self.mean_plan, self.way("mean", self.model_bytes, None)
         return CollectiveCost(*way.spend(plan.held * self.model_bytes, plan.latency))
 
@@ -369,7 +374,7 @@ class Traffic:
         """Draw what is random of the next collective; return (transmission, latency) in seconds."""
         given, overhead = self.network.given, self.network.overhead
         if given is not None:
-            duration = float(given.sample(self._rng, 1)[0])
+            duration = float(given.sample(self._rng, 1)[0]) * self.network.growth(team)
             return overhead.of_collective(duration * payload / self.network.model_bytes, 0.0)
         way = self.network.way(kind, payload, team)
         plan, key = self._plan(way.key, team), way.key

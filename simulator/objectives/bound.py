@@ -1,9 +1,11 @@
 """Objectives without vectors: time only, and AdaComm's Theorem 2 as the loss."""
 
+from collections.abc import Callable
 from math import nan
 
 from paceline.simulator.objectives.evaluation import Evaluation
 from paceline.simulator.programs.effects import NOTHING, Vector
+from paceline.simulator.programs.pieces.schedule import FixedPeriod
 from paceline.simulator.theory import ErrorBound
 
 
@@ -32,13 +34,18 @@ class Nothing:
 
 
 class TheoremTwo(Nothing):
-    """Time only, with AdaComm's Theorem 2 as the loss: the bound that holds after so many steps."""
+    """Time only, with AdaComm's Theorem 2 as the loss: the bound that holds after so many steps.
 
-    def __init__(self, bound: ErrorBound, tau: int) -> None:
+    Where the period changes, the bound has the mean of tau - 1 over all steps so far.
+    """
+
+    def __init__(self, bound: ErrorBound, tau: Callable[[int], int]) -> None:
         self._bound, self._tau = bound, tau
-        if not bound.valid(tau):
+        self._steps = self._drifted = 0  # local steps, and tau - 1 summed over them
+        first = tau(1)
+        if not bound.valid(first):
             self.notes = (
-                f"tau = {tau} is outside Theorem 2, which ends at tau = {bound.cap} with this "
+                f"tau = {first} is outside Theorem 2, which ends at tau = {bound.cap} with this "
                 "learning rate: its loss is not a bound",
             )
 
@@ -46,4 +53,10 @@ class TheoremTwo(Nothing):
         """Return the bound after `step` local steps; nan at step 0."""
         if not step:
             return Evaluation(nan, nan)
-        return Evaluation(self._bound(duration=step, seconds_per_step=1, tau=self._tau), nan)
+        if isinstance(self._tau, FixedPeriod):
+            tau = self._tau(1)
+            return Evaluation(self._bound(duration=step, seconds_per_step=1, tau=tau), nan)
+        self._drifted += sum(self._tau(k) - 1 for k in range(self._steps + 1, int(step) + 1))
+        self._steps = int(step)
+        drift = self._bound.drift * self._drifted / self._steps
+        return Evaluation(self._bound(duration=step, seconds_per_step=1, tau=1) + drift, nan)

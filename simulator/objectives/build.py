@@ -7,6 +7,7 @@ from paceline.simulator.objectives.objective import Objective
 from paceline.simulator.objectives.plugins import other
 from paceline.simulator.objectives.quadratic import NoisyQuadratic, coordinates
 from paceline.simulator.objectives.softmax import DIMENSIONS, SoftmaxRegression
+from paceline.simulator.programs.pieces.schedule import FixedPeriod
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.scenario.tables import Bound, Quadratic, Softmax
 from paceline.simulator.theory import ErrorBound
@@ -36,11 +37,11 @@ def build(scenario: Scenario, algorithm: Algorithm, seed: int) -> Objective:
         made: Objective = spec.make(workers, seed)
         return made
     if isinstance(spec, Bound):
-        lr, tau = algorithm.parameters["lr"], algorithm.parameters.get("tau", lambda step: 1)
+        lr, tau = algorithm.parameters["lr"], algorithm.parameters.get("tau", FixedPeriod(1))
         bound = ErrorBound(
             workers, lr(1), spec.smoothness, spec.gradient_variance, spec.initial_gap
         )
-        return TheoremTwo(bound, tau(1))
+        return TheoremTwo(bound, tau)
     if isinstance(spec, Quadratic):
         return NoisyQuadratic(spec, workers, seed)
     if isinstance(spec, Softmax):

@@ -81,11 +81,12 @@ class SoftmaxRegression:
         return _SoftmaxSource(self, rank)
 
     def evaluate(self, x: Vector, step: float) -> Evaluation:
-        """Return the loss on the whole training set and the accuracy on the test set."""
+        """Return the loss on the whole training set and accuracy and loss on the test set."""
         data, weights = self.data, x.reshape(self._shape)
         loss, _ = _log_likelihood(data.train_x @ weights, data.train_y)
-        guesses = (data.test_x @ weights).argmax(axis=1)
-        return Evaluation(loss, float((guesses == data.test_y).mean()))
+        scores = data.test_x @ weights
+        right = float((scores.argmax(axis=1) == data.test_y).mean())
+        return Evaluation(loss, right, float(_log_likelihood(scores, data.test_y)[0]))
 
     def at(self, x: Vector, rows: np.ndarray) -> tuple[Any, Array]:
         """Return loss and gradient at `x` (..., dimension) over training samples (..., batch)."""

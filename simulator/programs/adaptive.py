@@ -5,6 +5,8 @@ from itertools import count
 from math import ceil, inf, isfinite, sqrt
 from typing import Annotated, Literal, NamedTuple
 
+from pydantic import Field
+
 from paceline.simulator.inputs.units import Seconds
 from paceline.simulator.programs.codecs.codec import Raw
 from paceline.simulator.programs.effects import Node
@@ -15,6 +17,7 @@ from paceline.simulator.programs.local import (
     LocalMomentum,
     OuterTransform,
 )
+from paceline.simulator.programs.pieces.piece import Number, piece
 from paceline.simulator.programs.pieces.transform import Identity
 from paceline.simulator.programs.program import Program, doc
 
@@ -28,18 +31,38 @@ class Shared(NamedTuple):
     clock: float  # on arrival at the average, seconds
 
 
+@piece
+class Constants:
+    """The constants of eq. 5, which eq. 6 does without; D in seconds."""
+
+    average: Annotated[Seconds, Field(gt=0, description="D: time that an average takes")]
+    smoothness: Annotated[Number, Field(gt=0, description="L: largest curvature of the loss")]
+    gradient_variance: Annotated[Number, Field(gt=0, description="sigma^2, of a worker's gradient")]
+    least_loss: Annotated[Number, Field(description="F_inf")] = 0.0
+
+
 class PaperRule:
     """Eq. 6 of the paper at every `interval`, with its refinement on a plateau.
 
     Boundaries that pass between two averages, as in an outage, make one decision together. tau0
-    stands outside the root, so that the rule returns tau0 while nothing has changed.
+    stands outside the root, so that the rule returns tau0 while nothing has changed. With
+    `constants`, eq. 5 instead, which nothing refines. `at_boundary`: F is the loss of the last step
+    before a boundary, else the mean over the steps since the boundary before.
     """
 
     def __init__(
-        self, tau0: int, interval: float, gamma: float, slack: int, lr_exponent: int
+        self,
+        tau0: int,
+        interval: float,
+        gamma: float,
+        slack: int,
+        lr_exponent: int,
+        constants: Constants | None = None,
+        at_boundary: bool = False,
     ) -> None:
         self.tau0, self.interval, self.gamma, self.slack = tau0, interval, gamma, slack
         self.lr_exponent = lr_exponent
+        self.constants, self.at_boundary = constants, at_boundary
         self.level = 0.0  # number of the last boundary passed
         self.first: tuple[float, float] | None = None  # the loss and the rate at t = 0
         self.rate = 0.0  # at the last boundary
@@ -54,8 +77,11 @@ class PaperRule:
         reached = shared.clock // self.interval
         if not reached > self.level:
             return tau
-        loss, last_rate = self.total / self.steps, self.rate
+        loss = shared.last_loss if self.at_boundary else self.total / self.steps
+        last_rate = self.rate
         self.level, self.rate, self.total, self.steps = reached, rate, 0.0, 0
+        if self.constants is not None:
+            return self._best(tau, loss, rate, self.constants)
         first_loss, first_rate = self.first
         ratio = (first_rate / rate) ** self.lr_exponent * loss / first_loss if rate else inf
         if not isfinite(ratio):
@@ -64,6 +90,13 @@ class PaperRule:
         if rate == last_rate and following + self.slack >= tau:
             return max(1, ceil(self.gamma * tau))
         return following
+
+    def _best(self, tau: int, loss: float, rate: float, known: Constants) -> int:
+        """Return the best period for the next interval: eq. 5, rounded up as in eq. 6."""
+        gap = 2 * max(loss - known.least_loss, 0.0) * known.average  # nan stays nan
+        noise = rate**3 * known.smoothness**2 * known.gradient_variance * self.interval
+        square = gap / noise if noise else inf
+        return max(1, ceil(sqrt(square))) if isfinite(square) else tau
 
 
 class PaddleRule:
@@ -98,16 +131,26 @@ async def adacomm(
     lr_exponent: Annotated[Literal[1, 3], doc("power of lr0/lr in the rule")] = 1,
     block_momentum: OuterTransform = Identity(),
     gate_lr_until_tau_is_1: Annotated[bool, doc("hold the learning rate while tau > 1")] = False,
+    loss_of: Annotated[
+        Literal["interval", "boundary"],
+        doc("F of the rule: mean since the last boundary, or the last step before this one"),
+    ] = "interval",
+    constants: Annotated[
+        Constants | None,
+        doc("choose the period by eq. 5, with these constants, instead of eq. 6", shown="none"),
+    ] = None,
     variant: Annotated[
         Literal["paper", "paddle"], doc("rule for the period: the paper's, or Paddle's")
     ] = "paper",
     codec: Codec = Raw(),
 ) -> None:
     """AdaComm: local SGD whose period shrinks as the training loss falls."""
+    # F of eq. 6 is the loss at the boundary, where a worker knows one mini-batch alone: the mean
+    # over the interval varies less, and is the default, though it lags behind
     rule: Callable[[int, Shared, float], int] = (
         PaddleRule(tau0)
         if variant == "paddle"
-        else PaperRule(tau0, interval, gamma, slack, lr_exponent)
+        else PaperRule(tau0, interval, gamma, slack, lr_exponent, constants, loss_of == "boundary")
     )
     channel = codec.open(me)
     x, losses = me.start, list[float]()

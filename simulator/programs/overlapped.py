@@ -118,6 +118,10 @@ async def hpsgd(
     epoch_flush: Annotated[
         Literal["exact", "paper"], doc("flush at the end of an epoch: exact, or as published")
     ] = "exact",
+    shortest_window: Annotated[
+        Literal[1, 2],
+        doc("fewest steps between means, and before the first: 2 as published, 1 as algorithm 2"),
+    ] = 2,
     local_sgd_sync_multiplier: Annotated[
         float, doc("cost of averaging the model in each local-sgd beside it, in gradients", gt=0)
     ] = 1.0,
@@ -125,7 +129,10 @@ async def hpsgd(
 ) -> None:
     """HPSGD: train on a replica while the gradients of the last one are averaged.
 
-    Published flush: what arrives at an epoch's end is lost, and its last mean is applied twice.
+    Published code never asks for a mean in the step after it was started; algorithm 2 of the paper
+    does, and starts the first mean before there is a replica. Its windows are not the default, as
+    the paper's results are those of its code. Published flush: what arrives at an epoch's end is
+    lost, and its last mean is applied twice.
     """
     channel = codec.open(me)
     x = me.start
@@ -144,10 +151,10 @@ async def hpsgd(
             if epoch_flush == "exact":
                 model, mean = model - arrived, None
             x, pending, fresh = model, nothing, True
-        elif mean is None and not fresh:  # nothing can have arrived: the replica goes on
+        elif mean is None and (shortest_window == 1 or not fresh):  # nothing can have arrived
             mean, pending = channel.start_mean(pending), nothing
-            x = x - step
-        elif not fresh and await channel.finished(mean):
+            x = x - step if shortest_window == 2 else x  # the replica goes on, or begins at x
+        elif (shortest_window == 1 or not fresh) and await channel.finished(mean):
             x = model = model - await channel.wait(mean)
             mean, pending, fresh = channel.start_mean(pending), nothing, True
         else:

@@ -362,6 +362,12 @@ def theory(document: Row) -> list[Table | str]:
             "for constant delays": "constant_delays",
             "cap": "cap",
         },
+        "intervals": {
+            "from": "time",
+            "steps": "steps",
+            "best tau": "tau",
+            "bound at its end": "bound",
+        },
         "crossings": {
             "tau": "tau",
             "is better than": "against",
@@ -437,11 +443,21 @@ def claims(rows: Sequence[Row]) -> Table:
         {
             "paper": lambda row: row["paper"],
             "claim": lambda row: row["claim"],
+            "kind": lambda row: row["kind"],
             "expected": lambda row: _plain(row["expected"]),
             "found": lambda row: _plain(row["value"]),
             "verdict": lambda row: row["verdict"],
         },
     )
+
+
+def verdicts(summary: Mapping[str, Mapping[str, int]]) -> str:
+    """A line for each kind of claim: how many have which verdict; printed ones first."""
+    lines = []
+    for kind, counted in summary.items():
+        said = ", ".join(f"{count} {verdict}" for verdict, count in counted.items() if count)
+        lines += [f"{kind}: {said}"] if said else []
+    return "\n".join(lines)
 
 
 def _table(rows: Iterable[Row], columns: Mapping[str, Cell]) -> Table:

@@ -14,6 +14,8 @@ from paceline.simulator.scenario.scenario import Algorithm
 TIMES = ("compute", "wait", "communicate", "stalled", "lost", "down", "absent", "unselected")
 """Uses of a worker's time; the last five where nodes can crash, are left out, or come and go."""
 COLUMNS = ("time", "step", "loss", "accuracy", "tau", "bytes", "cost")
+CURVE = (*COLUMNS, "test_loss")
+"""Columns of a run that was just made or kept; those of its files are the first."""
 PAID = ("egress_bytes", "device_seconds")
 STALENESS = {  # units that staleness is counted in
     "updates": "updates the server made since it sent the parameters",

@@ -27,7 +27,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import untrusted
 from paceline.simulator.results import ownership
 from paceline.simulator.results.figures.style import FORMATS
-from paceline.simulator.results.run import COLUMNS, Run
+from paceline.simulator.results.run import COLUMNS, CURVE, Run
 from paceline.simulator.results.schema import Owned, demand_shape
 
 SCHEMA = 1
@@ -74,7 +74,7 @@ def encode(run: Run) -> bytes:
     """Return `run` as the bytes of an .npz archive without pickles."""
     header = {key: value for key, value in asdict(run).items() if key not in ARRAYS}
     arrays = {
-        "curve": np.array([run.curve[column] for column in COLUMNS]),
+        "curve": np.array([run.curve[column] for column in CURVE if column in run.curve]),
         "staleness": np.array([*run.staleness.items()], dtype=np.int64).reshape(-1, 2),
     }
     kept = {"spans": run.spans, "arrows": run.arrows}
@@ -88,7 +88,8 @@ def decode(data: bytes) -> Run:
     """Return the run that `encode` wrote; raises ValueError for anything else."""
     try:
         with np.load(stored(io.BytesIO(data)), allow_pickle=False) as archive:
-            curve = dict(zip(COLUMNS, archive["curve"].tolist(), strict=True))
+            rows = archive["curve"].tolist()
+            curve = dict(zip(CURVE[: max(len(rows), len(COLUMNS))], rows, strict=True))
             staleness = dict(archive["staleness"].tolist())
             header = untrusted.loads(archive["header"].item())
             kept = {name: archive.get(name) for name in ("spans", "arrows")}

@@ -139,6 +139,11 @@ class Network(_Line):
     duration: Law | None = Field(
         default=None, description='duration of one mean (D), with collective = "given"'
     )
+    duration_grows: Literal["not", "log", "linear"] = Field(
+        default="not",
+        description="duration by the number of workers m that take part: as given, times log2(m) "
+        "(a tree), or times m - 1 (each in turn); as given for two",
+    )
     fairness: Literal["max-min", "rtt"] = Field(
         default="max-min",
         description="shares at a bottleneck: equal, or as TCP's, inverse to the round trip",

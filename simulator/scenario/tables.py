@@ -435,6 +435,9 @@ class Theory(Section):
         default=(1, 2, 4, 8, 16, 32, 64), description="communication periods tau, in steps"
     )
     durations: Many[Duration] = Field(default=(), description="wall-clock times")
+    interval: Duration | None = Field(
+        default=None, description="interval (T0) to choose the best period for, each in turn"
+    )
 
 
 class ValidationSettings(Section):

@@ -23,6 +23,7 @@ GROWING = {"schedule": "steps", "start": 2, "factor": 2, "at": [6]}
 BLOCK_MOMENTUM = {"kind": "momentum", "mu": 0.3}
 TOP_K = {"kind": "top-k", "ratio": 0.4}
 EAGER = {"tau0": 5, "interval": "4 s"}
+CONSTANTS = {"average": "2 s", "smoothness": 3.0, "gradient_variance": 20.0}  # periods of 1 to 7
 
 ROWS = (
     Row("psgd", ({}, {"momentum": 0.9})),
@@ -62,6 +63,7 @@ ROWS = (
             {**EAGER, "momentum": 0.9, "block_momentum": 0.3, "slack": 1, "lr_exponent": 3},
             {**EAGER, "lr": DECAY, "gate_lr_until_tau_is_1": True},
             {"tau0": 9, "variant": "paddle"},
+            {**EAGER, "loss_of": "boundary", "constants": CONSTANTS},
         ),
         timeless=False,
     ),
@@ -81,7 +83,11 @@ ROWS = (
     ),
     Row("cocod-sgd", ({"tau": 3, "momentum": 0.9},)),
     Row("overlap-local-sgd", ({"tau": 3}, {"tau": 1, "beta": 0.0, "codec": TOP_K})),
-    Row("hpsgd", ({}, {"epoch": 6}, {"epoch": 6, "epoch_flush": "paper"}), timeless=False),
+    Row(
+        "hpsgd",
+        ({}, {"epoch": 6}, {"epoch": 6, "epoch_flush": "paper"}, {"shortest_window": 1}),
+        timeless=False,
+    ),
     Row("diloco", ({"tau": 3}, {"tau": 3, "inner": 0.9, "codec": TOP_K})),
     Row(
         "streaming-diloco",

@@ -265,6 +265,19 @@ def test_the_bound_is_theorem_2_on_the_simulated_clock(case, tau):
     assert run.notes == []
 
 
+def test_the_bound_of_periods_that_change_has_their_mean():
+    tau = {"schedule": "piecewise", "values": [10, 5, 1], "at": [20, 40]}
+    world = scenario(
+        {"name": "local-sgd", "tau": tau}, workers=4, compute=EXPONENTIAL, steps=60, lr=0.08,
+        objective={"kind": "bound", "initial_gap": 1, "smoothness": 1, "gradient_variance": 1},
+        run={"evaluate_every": 20},
+    )  # fmt: skip
+    drift = {20: 9.0, 40: 6.5, 60: 13 / 3}  # means of tau - 1
+    assert simulate(world).curve["loss"][1:] == pytest.approx(
+        [2 / (0.08 * K) + 0.08 / 4 + 0.08**2 * mean for K, mean in drift.items()]
+    )
+
+
 def test_a_period_outside_theorem_2_is_said_to_be():
     world = scenario(
         {"name": "local-sgd", "tau": 40}, {"name": "local-sgd", "tau": 12}, lr=0.08, workers=16,

@@ -295,6 +295,26 @@ def test_hpsgd_synchronises_as_often_as_its_means_allow(kilobits, period):
     assert set(np.diff(starts)[2:]) == {period}
 
 
+@pytest.mark.parametrize(("kilobits", "period"), [(1000, 1), (20, 3), (10, 5)])
+def test_with_algorithm_2s_windows_a_step_may_be_one(kilobits, period):
+    """The first mean has the first gradient alone; a mean that is there in a step is seen then."""
+    network = {"collective": "ring", "latency": "0 s", "bandwidth": f"{kilobits} kbit/s"}
+    made = world({"name": "hpsgd", "shortest_window": 1}, workers=4, compute="1 s", network=network)
+    effects = play("virtual", made).effects[0]
+    steps = np.cumsum([name == "gradient" for name, *_ in effects])
+    starts = [step for step, (name, *_) in zip(steps, effects, strict=True) if name == "start"]
+    assert starts[0] == 1
+    assert set(np.diff(starts)) == {period}
+
+
+def test_algorithm_2_applies_each_gradient_exactly_once():
+    _, found = hpsgd(epoch=7, shortest_window=1)
+    g, start = gradients(found)
+    applied = start - 0.1 * np.cumsum(g.mean(axis=0), axis=0)
+    for last in range(6, STEPS, 7):
+        same(found[:, last], np.broadcast_to(applied[last], found[:, last].shape))
+
+
 def test_workers_of_different_speeds_stay_in_step():
     """They wait for the slowest at every step at which they ask, and never fall behind."""
     cluster = {"group": [{"name": "slow", "workers": 2, "compute": "1700 ms"}]}

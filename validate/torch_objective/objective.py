@@ -114,7 +114,7 @@ class TorchObjective:
         return self._sources[rank]
 
     def evaluate(self, x: Vector, step: float, buffers: Vector | None = None) -> Evaluation:
-        """Return loss on at most `EVALUATED` training samples, and accuracy on the test set.
+        """Return loss on at most `EVALUATED` training samples, accuracy and loss on the test set.
 
         In evaluation mode at `x` (dimension,), an array or a tensor, with flat `buffers`, by
         default the average of all sources' buffers.
@@ -132,12 +132,17 @@ class TorchObjective:
                     functional.cross_entropy(module(inputs), labels, reduction="sum").double()
                     for inputs, labels in self.samples.train_chunks(self._rows)
                 )
-                right: Any = [
-                    module(inputs).argmax(dim=1) == labels
-                    for inputs, labels in self.samples.test_chunks()
-                ]
-                accuracy = float(torch.cat(right).double().mean())
-                return Evaluation(float(loss) / (len(self._rows) * self._labels), accuracy)
+                right, missed = [], 0.0
+                for inputs, labels in self.samples.test_chunks():
+                    scores = module(inputs)
+                    right.append((scores.argmax(dim=1) == labels).flatten())
+                    missed += float(functional.cross_entropy(scores, labels, reduction="sum"))
+                found = torch.cat(right).double()
+                return Evaluation(
+                    float(loss) / (len(self._rows) * self._labels),
+                    float(found.mean()),
+                    missed / len(found),
+                )
         finally:
             module.train()
 

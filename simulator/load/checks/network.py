@@ -44,6 +44,11 @@ def _settings(scenario: Scenario) -> Iterator[Problem]:
             f'contradicts network.collective = "{network.collective}", which works the duration '
             'out; remove it, or write network.collective = "given"',
         )
+    if not given and "duration_grows" in network.model_fields_set:
+        yield Problem(
+            ("network", "duration_grows"),
+            'only a given duration has it; write network.collective = "given", or remove it',
+        )
     yield from _library(scenario)
     yield from _lines(scenario)
     yield from _windows(network)

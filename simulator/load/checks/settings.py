@@ -19,7 +19,7 @@ from paceline.simulator.objectives.learning_curve.objective import baseline
 from paceline.simulator.objectives.plugins import ObjectiveError, other
 from paceline.simulator.programs import Program
 from paceline.simulator.programs.codecs.codec import Raw
-from paceline.simulator.programs.pieces.schedule import ConstantSchedule, FixedPeriod
+from paceline.simulator.programs.pieces.schedule import ConstantSchedule, FixedPeriod, Period
 from paceline.simulator.programs.pieces.transform import Identity
 from paceline.simulator.scenario.cluster import Checkpoint, Cluster, Group
 from paceline.simulator.scenario.redraw import knows
@@ -218,16 +218,17 @@ def _written(where: KeyPath, algorithm: Algorithm, key: str) -> KeyPath:
 def _beyond_theorem_two(where: KeyPath, algorithm: Algorithm) -> Iterator[Problem]:
     """Check the parameters for which Theorem 2 does not hold."""
     plain: dict[str, Any] = {
-        "lr": ConstantSchedule, "tau": FixedPeriod, "momentum": Identity, "outer": Identity,
-        "codec": Raw,
+        "lr": ConstantSchedule, "tau": (FixedPeriod, Period), "momentum": Identity,
+        "outer": Identity, "codec": Raw,
     }  # fmt: skip
     for key, kind in plain.items():
         value = algorithm.parameters.get(key)
         if value is not None and not isinstance(value, kind):
             yield Problem(
                 _written(where, algorithm, key),
-                'objective.kind = "bound" is for plain SGD with a constant learning rate and '
-                'period, uncompressed; remove it, or choose objective.kind = "quadratic"',
+                'objective.kind = "bound" is for plain SGD with a constant learning rate, '
+                "uncompressed, whose workers share a period; remove it, or choose "
+                'objective.kind = "quadratic"',
             )
         elif key == "lr" and value is not None and not LEAST <= value(1) <= MOST:
             yield Problem(

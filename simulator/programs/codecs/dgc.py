@@ -30,6 +30,10 @@ class DGC(Sparse):
     exactly the k largest are sent; while fewer than 0.8 k pass it is lowered to 0.8 of itself, ten
     times at most. Of a vector that is hardly larger than its sample, exactly the k largest are
     sent.
+
+    `clip`: a longer vector is scaled down to that norm before it is added up; in the paper (section
+    3.2) the usual threshold over the root of the number of workers. None by default: the right
+    norm is that of a model, and a number for all would change what is sent.
     """
 
     kind: Literal["dgc"] = "dgc"
@@ -43,6 +47,10 @@ class DGC(Sparse):
     warmup_ratio: Annotated[
         Number, Field(gt=0, le=1, description="ratio of the first message of the warm-up")
     ] = 0.25
+    clip: Annotated[
+        Number | None,
+        Field(gt=0, description="largest norm of a worker's vector before it is added up"),
+    ] = None
     gathers: ClassVar[bool] = True
     carries_momentum: ClassVar[bool] = True
 
@@ -73,6 +81,9 @@ class DGC(Sparse):
     def encode(self, vector: Vector, state: State, number: int) -> tuple[Data, Any, State]:
         """Accumulate the gradient, send the largest entries, and clear them and their momentum."""
         u, v, random = state
+        if self.clip is not None:
+            norm = float((vector * vector).sum()) ** 0.5
+            vector = vector * (self.clip / norm) if norm > self.clip else vector
         u = self.momentum * u + vector
         v = v + u
         places = about_largest(abs(v), self.ratio_of(number), random)

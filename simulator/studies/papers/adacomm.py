@@ -9,7 +9,14 @@ from paceline.simulator.cluster.workers import mean_compute
 from paceline.simulator.network.mean_cost import mean_cost
 from paceline.simulator.results.intervals import signed
 from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import at, crossing, human, number, seconds_per_step
+from paceline.simulator.results.statistics import (
+    at,
+    crossing,
+    human,
+    number,
+    sampled,
+    seconds_per_step,
+)
 from paceline.simulator.studies.papers.claim import Finding, mean
 from paceline.simulator.studies.papers.lab import Lab
 
@@ -172,23 +179,84 @@ def first(lab: Lab, name: str) -> Finding:
     return mean(times[best] / _times(runs.adaptive, runs.target), note)
 
 
-def floor(lab: Lab, name: str) -> Finding:
-    """Final loss of the largest period over AdaComm's."""
+def floor(lab: Lab, name: str, *, synchronous: bool = False) -> Finding:
+    """Final loss of the largest period, or of tau = 1, over AdaComm's."""
     runs = curves(lab, name)
     one, large, adaptive = map(_ends, (runs.one, runs.large, runs.adaptive))
     note = (
         f"Mean loss over the last fifth: tau = 1 {_plus_minus(one)}, {runs.large[0].label} "
         f"{_plus_minus(large)}, AdaComm {_plus_minus(adaptive)}."
     )
-    return mean(large / adaptive, note)
+    return mean((one if synchronous else large) / adaptive, note)
 
 
-def start(lab: Lab) -> Finding:
+def start(lab: Lab, name: str = FIGURE1) -> Finding:
     """Time of tau = 1 to an early loss over that of the large period."""
-    runs = curves(lab, FIGURE1)
+    runs = curves(lab, name)
     one, large = _times(runs.one, EARLY), _times(runs.large, EARLY)
     note = f"Loss {EARLY}: {human(one.mean())} against {human(large.mean())}."
     return mean(one / large, note)
+
+
+def final_accuracy(lab: Lab, name: str) -> Finding:
+    """AdaComm's final test accuracy minus that of tau = 1, in points."""
+    runs = curves(lab, name)
+    adaptive, one = (
+        np.array([100 * run.curve["accuracy"][-1] for run in each])
+        for each in (runs.adaptive, runs.one)
+    )
+    return mean(adaptive - one, f"{adaptive.mean():.1f} % against {one.mean():.1f} %.")
+
+
+def throughout(lab: Lab, name: str) -> Finding:
+    """The smallest ratio over time of a fixed period's loss to AdaComm's, of means over seeds."""
+    runs, interval = curves(lab, name), 60.0
+    times = np.arange(2 * interval, min(run.duration for run in runs.one), interval / 2)
+    ours = sampled(runs.adaptive, "loss", times)
+    ratios = np.array([sampled(each, "loss", times) / ours for each in runs.fixed])
+    least = np.unravel_index(np.argmin(ratios.mean(axis=1)), (len(ratios), len(times)))
+    which, when = map(int, least)
+    label = runs.fixed[which][0].label
+    return mean(ratios[which, :, when], f"The smallest is that of {label} at {times[when]:.0f} s.")
+
+
+def gains_more(lab: Lab) -> Finding:
+    """VGG-16's speed-up over ResNet-50's, seed by seed, with rates that step down."""
+    found = []
+    for name in ("adacomm/vgg16-variable", "adacomm/resnet50-variable"):
+        runs = curves(lab, name)
+        found.append(_times(runs.one, runs.target) / _times(runs.adaptive, runs.target))
+    return mean(found[0] / found[1], f"{found[0].mean():.3g} against {found[1].mean():.3g}.")
+
+
+def tail(lab: Lab) -> Finding:
+    """Excess of the slowest hundredth of iterations over the mean: tau = 1 over tau = 10."""
+    excess = []
+    for label, tau in (("ssgd", 1), ("local-sgd tau=10", 10)):
+        runs = lab.runs(FIGURE2, "run.steps=4000", f"run.evaluate_every={tau}").groups[label]
+        took = [np.diff(run.curve["time"]) / tau for run in runs]
+        excess.append(np.array([np.quantile(each, 0.99) - each.mean() for each in took]))
+    said = "{:.3g} s against {:.3g} s.".format(*(each.mean() for each in excess))
+    return mean(excess[0] / excess[1], said)
+
+
+def interval_wise(lab: Lab) -> Finding:
+    """The smallest ratio, at boundaries, of a fixed period's bound to that of the best ones."""
+    scenario = lab.scenario(FIGURE3)
+    interval, until = scenario.theory.interval, scenario.run.duration
+    assert interval is not None
+    assert until is not None
+    periods = lab.theory(FIGURE3)["intervals"]
+    changes = [[each["tau"] for each in periods], [each["steps"] for each in periods[1:]]]
+    taus = {"best": "{{ schedule = 'piecewise', values = {}, at = {} }}".format(*changes)}
+    taus |= {f"tau = {tau}": str(tau) for tau in sorted(set(changes[0]))}
+    made = [f"{{ name='local-sgd', label='{name}', tau={tau} }}" for name, tau in taus.items()]
+    result = lab.runs(FIGURE3, f"algorithm=[{', '.join(made)}]")
+    times = np.arange(interval, until, interval)
+    best, *fixed = (sampled(runs, "loss", times) for runs in result.groups.values())
+    ratios = (np.array(fixed) / best).min(axis=(0, 2))
+    shown = ", ".join(f"{each['tau']} from {human(each['time'])}" for each in periods[:6])
+    return mean(ratios, f"Periods: {shown}, ... {periods[-1]['tau']}.")
 
 
 def free_floor(lab: Lab) -> Finding:

@@ -1,8 +1,11 @@
 """Claims of papers, and verdicts on them by our runs."""
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +21,15 @@ class Verdict(StrEnum):
     IN_SIGN = "holds in sign"
     FAILS = "does not hold"
     INCONSISTENT = "inconsistent in the paper"
+
+
+class Kind(StrEnum):
+    """The origin of a claim's number; only printed ones put a prediction to the test."""
+
+    PRINTED = "printed"  # the paper prints this number or order, and nothing here was chosen by it
+    FITTED = "fitted"  # a free parameter was chosen to meet it
+    DERIVED = "derived"  # it follows from the paper's stated setting by its own formulas
+    DEFINITION = "definition"  # true by construction
 
 
 @dataclass(frozen=True)
@@ -44,16 +56,21 @@ class Assumption:
 class Claim:
     """One claim: `says` states it, `measure` checks it by runs, `why` explains it.
 
-    `expected` is the paper's number, None where the paper only gives an order; `within`: the
-    relative error up to which ours counts as equal. `neutral` is the value that means "no effect":
-    ours must lie above it (or `below` it) for the claim to hold in sign. `inconsistent`: other
-    claims of the paper contradict this one. `timing`: it needs no learning and takes seconds.
+    `place`: where in the paper, as "figure 5a; section 5". `basis`: the free parameter of a fitted
+    claim, the formula of a derived one, the reason why a definition is true. `expected` is the
+    paper's number, None where the paper only gives an order; `within`: the relative error up to
+    which ours counts as equal. `neutral` is the value that means "no effect": ours must lie above
+    it (or `below` it), or on the side of `expected`, for the claim to hold in sign. `inconsistent`:
+    other claims of the paper contradict this one. `timing`: it needs no learning and takes seconds.
     """
 
     name: str
     says: str
     measure: Callable[[Lab], Finding]
     why: str
+    kind: Kind = Kind.PRINTED
+    place: str = ""
+    basis: str = ""
     expected: float | None = None
     within: float = 0.05
     neutral: float | None = None
@@ -66,29 +83,33 @@ class Claim:
     def __post_init__(self) -> None:
         if self.expected is None and self.neutral is None:
             raise ValueError(f"{self.name}: nothing could contradict it; give expected or neutral")
+        if bool(self.basis) is (self.kind is Kind.PRINTED):
+            raise ValueError(f"{self.name}: {self.kind}; give `basis` unless it is printed")
 
     def verdict(self, found: Finding) -> Verdict:
         """Return the verdict on the claim by `found`.
 
-        A number holds within its tolerance. An order holds where the whole interval lies on its
-        side of `neutral`; where only the value does, it holds in sign, as does a number that is
-        missed on the right side.
+        A number holds where it lies in our interval or ours within its tolerance. An order holds
+        where the whole interval lies on its side of `neutral`; where only the value does, it holds
+        in sign, as does a number that is missed on the right side.
         """
-        if self.expected is not None and np.isclose(
-            found.value, self.expected, rtol=self.within, atol=0
-        ):
+        low, high = found.ci95 or (found.value, found.value)
+        if self.expected is None:
+            holds = all(map(self._right, (found.value, low, high)))
+        else:
+            close = np.isclose(found.value, self.expected, rtol=self.within, atol=0)
+            holds = low <= self.expected <= high or bool(close)
+        if holds:
             return Verdict.HOLDS
         if self.inconsistent:
             return Verdict.INCONSISTENT
-        values = (found.value, *(found.ci95 or ()))
-        if self.neutral is None or not self._right(found.value):
-            return Verdict.FAILS
-        sure = all(map(self._right, values))
-        return Verdict.HOLDS if sure and self.expected is None else Verdict.IN_SIGN
+        return Verdict.IN_SIGN if self._right(found.value) else Verdict.FAILS
 
     def _right(self, value: float) -> bool:
-        assert self.neutral is not None
-        return value < self.neutral if self.below else value > self.neutral
+        if self.neutral is None:
+            return False
+        below = self.below if self.expected is None else self.expected < self.neutral
+        return value < self.neutral if below else value > self.neutral
 
 
 @dataclass(frozen=True)
@@ -96,6 +117,8 @@ class Paper:
     """A paper: its claims, and its figures redrawn, by file name with their captions.
 
     `settings`: a paragraph on what we use instead of the paper's networks, data and machines.
+    `shown`: each figure and table of the paper, with what of it no claim covers, and why; empty
+    where claims cover it.
     """
 
     name: str
@@ -103,7 +126,19 @@ class Paper:
     source: str
     settings: str
     claims: tuple[Claim, ...]
+    shown: Mapping[str, str]
     figures: Mapping[str, tuple[str, Callable[[Lab], Figure]]]
+
+
+def counts(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """Return how many claims have each verdict, by their kind; `rows` as in claims.json."""
+    found = Counter((row["kind"], row["verdict"]) for row in rows)
+    return {kind: {verdict: found[kind, verdict] for verdict in Verdict} for kind in Kind}
+
+
+def names(place: str, shown: str) -> bool:
+    """Return whether a claim's place names a figure or table, or a panel of it: figure 5, 5a."""
+    return re.search(rf"\b{shown}[a-z]?\b", place) is not None
 
 
 def mean(values: Sequence[float] | np.ndarray, note: str = "") -> Finding:

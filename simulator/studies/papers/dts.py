@@ -1,5 +1,7 @@
 """DTS: measures of the claims of dts.toml: seconds per step, scalability, traffic, accuracy."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from paceline.simulator.network.mean_cost import mean_cost
@@ -9,6 +11,7 @@ from paceline.simulator.theory import scalability
 
 CONTINENTS, LATENCY = "dts/four-continents", "dts/latency"
 DELAY, SPARSITY, COMPRESSION = "dts/delay", "dts/sparsity", "dts/compression"
+PERIODS = (1, 4, 8, 12, 16, 20)
 DELAYS = (5, 10, 15, 20)
 HOPS = 6  # of a ring of four
 LIGHT = 299_792_458  # m/s
@@ -32,6 +35,29 @@ def scales(lab: Lab, name: str, label: str, *sets: str) -> Finding:
     step = settled(lab, name, label, *sets)
     compute = lab.scenario(name, *sets).cluster.compute.expectation
     return Finding(scalability(compute, step), note=f"A step takes {step:.4g} s.")
+
+
+def changed(lab: Lab, name: str, label: str, sets: Sequence[str]) -> Finding:
+    """`scales` with overrides of the scenario."""
+    return scales(lab, name, label, *sets)
+
+
+def sparse(lab: Lab, period: int, latency: float) -> Finding:
+    """Scalability with a mean every `period` steps, without delay; `latency` of a message (s)."""
+    made = [f"{{ name = 'dts', label = 'p = {p}', delay = 0, period = {p} }}" for p in PERIODS]
+    sets = f"algorithm=[{', '.join(made)}]", f"network.latency={latency} s"
+    return scales(lab, LATENCY, f"p = {period}", *sets)
+
+
+def sparser(lab: Lab) -> Finding:
+    """The smallest gain in scalability from one period to the next, over latencies."""
+    found = {at: [sparse(lab, p, at).value for p in PERIODS] for at in (0.01, 0.1, 0.3, 1.0)}
+    said = "; ".join(
+        f"{1000 * at:.0f} ms: {', '.join(f'{each:.3f}' for each in row)}"
+        for at, row in found.items()
+    )
+    least = min(float(np.diff(row).min()) for row in found.values())
+    return Finding(least, note=f"p = {', '.join(map(str, PERIODS))} at {said}.")
 
 
 def latency_alone(lab: Lab) -> Finding:

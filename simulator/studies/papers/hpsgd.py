@@ -1,17 +1,19 @@
 """HPSGD: measures of the claims of hpsgd.toml: times, shares, accuracies, a value per seed."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
 
 import numpy as np
 
 from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import crossing, seconds_per_step
+from paceline.simulator.results.statistics import crossing, number, seconds_per_step
 from paceline.simulator.studies.papers.claim import Finding, mean
 from paceline.simulator.studies.papers.lab import Lab
 
 TIME, ACCURACY = "hpsgd/time", "hpsgd/accuracy"
 LOCAL = "local-sgd tau=8"
+GAMMA = 8  # local-sgd's period
 COUNTS = (4, 8, 12, 16)  # numbers of workers
 TARGETS = (0.4, 0.8)  # accuracies
 BATCHES = 391  # iterations of an epoch: 50,000 samples, 128 each
@@ -45,10 +47,13 @@ def shares(lab: Lab, workers: int, name: str) -> np.ndarray:
     )
 
 
-def reaching(runs: list[Run], accuracy: float) -> np.ndarray:
-    """Seconds until the test accuracy is first reached, one per seed; infinite if never."""
+def reaching(runs: list[Run], accuracy: float, by: str = "time") -> np.ndarray:
+    """Seconds (or steps) until a test accuracy is first reached, one per seed; inf if never."""
     falling = [
-        replace(run, curve=run.curve | {"loss": [-each for each in run.curve["accuracy"]]})
+        replace(
+            run,
+            curve={"time": run.curve[by], "loss": [-each for each in run.curve["accuracy"]]},
+        )
         for run in runs
     ]
     return np.array([crossing(run, -accuracy) for run in falling])
@@ -145,22 +150,52 @@ def hidden(lab: Lab, *, than: str) -> Finding:
     return mean(100 * less, f"Compute/wait/communicate, in %: {said}.")
 
 
-def final_accuracy(lab: Lab) -> Finding:
+def final_accuracy(lab: Lab, sets: Sequence[str] = ()) -> Finding:
     """Accuracy after 100 epochs over ssgd's."""
     last = {
         label: np.array([run.curve["accuracy"][-1] for run in runs])
-        for label, runs in lab.runs(ACCURACY).groups.items()
+        for label, runs in lab.runs(ACCURACY, *sets).groups.items()
     }
     said = ", ".join(f"{name} {each.mean():.4f}" for name, each in last.items())
     return mean(last["hpsgd"] / last["ssgd"], f"Test accuracy: {said}.")
 
 
-def sooner(lab: Lab, *, accuracy: float, first: str, then: str) -> Finding:
-    """Return the time that `then` takes to reach `accuracy` over the time of `first`."""
-    runs = lab.runs(ACCURACY).groups
-    times = {name: reaching(each, accuracy) for name, each in runs.items()}
-    said = ", ".join(f"{name} {each.mean():.2f} s" for name, each in times.items())
-    return mean(times[then] / times[first], f"Reached after {said}.")
+def smoother(lab: Lab) -> Finding:
+    """Roughness of ssgd's curve of accuracy over HPSGD's: mean absolute second differences."""
+    rough = {
+        label: np.array([np.abs(np.diff(run.curve["accuracy"][1:], n=2)).mean() for run in runs])
+        for label, runs in lab.runs(ACCURACY).groups.items()
+    }
+    said = ", ".join(f"{name} {100 * each.mean():.3g}" for name, each in rough.items())
+    return mean(rough["ssgd"] / rough["hpsgd"], f"In points: {said}.")
+
+
+def in_a_loop(lab: Lab, *, what: str) -> Finding:
+    """HPSGD's gradients or synchronisations in the loop that section 3.2 gives local-sgd."""
+    result = lab.runs(TIME, FREE_ASKING)
+    sent = {each["name"]: each["bytes_per_step"] for each in result.algorithms}
+    step = np.array([seconds_per_step(run) for run in result.groups["hpsgd"]])
+    ssgd = result.groups["ssgd"][0]
+    loop = (GAMMA + 1 + _k(ssgd)) * seconds_per_step(result.groups["psgd"][0])
+    times = 1.0 if what == "gradients" else sent["hpsgd"] / sent["ssgd"]
+    return mean(np.round(times * loop / step, 9), f"k = {_k(ssgd):.3f}.")
+
+
+def sooner(  # noqa: PLR0913 - which runs, and what of them
+    lab: Lab,
+    *,
+    accuracy: float,
+    first: str,
+    then: str,
+    sets: Sequence[str] = (),
+    by: str = "time",
+) -> Finding:
+    """Return the time (or step) at which `then` reaches `accuracy` over that of `first`."""
+    runs = lab.runs(ACCURACY, *sets).groups
+    found = {name: reaching(each, accuracy, by) for name, each in runs.items()}
+    unit = " s" if by == "time" else ""
+    said = ", ".join(f"{name} {number(each.mean())}{unit}" for name, each in found.items())
+    return mean(found[then] / found[first], f"Reached after {said}.")
 
 
 def _k(run: Run) -> float:

@@ -61,40 +61,47 @@ KEYS = {
 TABLES = {name: _table(name, key) for name, key in KEYS.items()}
 
 
-def differences(lab: Lab, where: TableEntry) -> np.ndarray:
-    """Hybrid's test accuracy minus async's, averaged over time: points, one per seed."""
+def differences(
+    lab: Lab, where: TableEntry, metric: str = "accuracy", other: str = "asgd"
+) -> np.ndarray:
+    """Hybrid's metric minus another algorithm's, averaged over time, one per seed.
+
+    In points for the test accuracy, else in the unit of the loss.
+    """
     result = lab.runs(where.scenario, *where.sets)
-    runs = {
-        each.parameters.get("step_size"): result.groups[each.label]
-        for each in result.scenario.algorithm
-    }
     until = result.scenario.run.duration
     assert until is not None
     ours, baseline = (
-        [accuracy(run, until) for run in runs[step]] for step in (where.step_size, None)
+        [averaged(run, until, metric) for run in result.groups[label]]
+        for label in (f"hybrid, s = {where.step_size}", other)
     )
-    return np.subtract(ours, baseline)
+    return (100 if metric == "accuracy" else 1) * np.subtract(ours, baseline)
 
 
-def accuracy(run: Run, until: float) -> float:
-    """Test accuracy (%), averaged over the time from 0 to `until` (seconds)."""
-    times = np.linspace(0, until, POINTS)
-    return 100 * float(np.interp(times, run.curve["time"], run.curve["accuracy"]).mean())
+def averaged(run: Run, until: float, metric: str) -> float:
+    """A column of the curve, averaged over the time from 0 to `until` (seconds)."""
+    times, known = np.linspace(0, until, POINTS), np.isfinite(run.curve[metric])
+    return float(
+        np.interp(
+            times, np.array(run.curve["time"])[known], np.array(run.curve[metric])[known]
+        ).mean()
+    )
 
 
-def _all(lab: Lab, table: str) -> np.ndarray:
+def _all(lab: Lab, table: str, *which: str) -> np.ndarray:
     """`differences` of each cell of a table, shape (cells, seeds)."""
-    return np.array([differences(lab, where) for where in TABLES[table].cells])
+    return np.array([differences(lab, where, *which) for where in TABLES[table].cells])
 
 
-def cell(lab: Lab, table: str, name: str) -> Finding:
+def cell(lab: Lab, table: str, name: str, metric: str = "accuracy") -> Finding:
     """One number of a table."""
-    return mean(differences(lab, TABLES[table].at(name)))
+    return mean(differences(lab, TABLES[table].at(name), metric))
 
 
-def least(lab: Lab, table: str) -> Finding:
-    """The smallest of a table's means over seeds, with its interval."""
-    found, named = _all(lab, table), TABLES[table]
+def least(lab: Lab, table: str, metric: str = "accuracy", other: str = "asgd") -> Finding:
+    """The smallest lead of a table's means over seeds, with its interval."""
+    better = 1 if metric == "accuracy" else -1
+    found, named = better * _all(lab, table, metric, other), TABLES[table]
     place = int(np.argmin(found.mean(axis=1)))
     return mean(found[place], f"The smallest is at {named.key} {named.cells[place].name}.")
 

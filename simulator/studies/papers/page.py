@@ -10,7 +10,7 @@ from paceline.simulator.results.figures import curves
 from paceline.simulator.results.figures.style import style
 from paceline.simulator.results.statistics import number
 from paceline.simulator.studies import papers
-from paceline.simulator.studies.papers.claim import Paper, Verdict
+from paceline.simulator.studies.papers.claim import Kind, Paper, Verdict, counts, names
 from paceline.simulator.studies.papers.lab import QUICK, Lab
 
 Row = Mapping[str, Any]
@@ -55,12 +55,25 @@ def _page(rows: Sequence[Row], folder: Path) -> str:
     today = f"{datetime.now(UTC):%Y-%m-%d}"
     text = made.get_template("page.md.j2").render(
         found=found,
+        rows=rows,
         there=lambda *figure: (folder / path(*figure)).is_file(),
         path=path,
         today=today,
         verdicts=[*Verdict],
+        others=[kind for kind in Kind if kind is not Kind.PRINTED],
+        counts=counts,
+        shown=shown,
     )
     return text.rstrip("\n") + "\n"
+
+
+def shown(paper: Paper, rows: Sequence[Row]) -> list[tuple[str, int, int, str]]:
+    """Each figure and table of a paper: claims about it, those that hold, and what they leave."""
+    table = []
+    for name, left in paper.shown.items():
+        own = [row["verdict"] for row in rows if names(row["place"], name)]
+        table.append((name, len(own), own.count(Verdict.HOLDS), left))
+    return table
 
 
 def _between(row: Row) -> str:

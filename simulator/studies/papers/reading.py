@@ -1,20 +1,22 @@
 """Read a paper: NAME.toml states its claims, NAME.py measures them, NAME_figures.py redraws.
 
 A `[[claim]]` has the fields of `Claim`; `measure` is a function, called with the arguments `of`,
-and `assumptions` are names of `[assumption]` tables. `kind` names a `[kind]` table with fields that
-several claims share. `each` lists rows (or names some of `[rows]`): it makes a claim for every row,
-whose keys fill the {braces} in texts, or replace fields of those names.
+and `assumptions` are names of `[assumption]` tables. `like` names a `[like]` table with fields that
+several claims share. `each` lists rows: it makes a claim for every row, whose keys fill the
+{braces} in texts, or replace fields of those names; a row that names some of `[rows]` stands for
+each of them, whose keys come on top of its own. `[shown]`: the paper's figures and tables, as
+`Paper` has them.
 """
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from paceline.simulator.studies.papers.claim import Assumption, Claim, Paper
+from paceline.simulator.studies.papers.claim import Assumption, Claim, Kind, Paper
 
 FIELDS = {"of", *(field.name for field in fields(Claim))}
 
@@ -35,6 +37,7 @@ def read(name: str) -> Paper:
     return Paper(
         name,
         **{key: found[key] for key in ("title", "source", "settings")},
+        shown=found["shown"],
         claims=tuple(_claims(found, import_module(f"{__package__}.{name}"))),
         figures={
             each["name"]: (each["caption"], _bound(figures, each["draw"], each.get("of", {})))
@@ -45,9 +48,8 @@ def read(name: str) -> Paper:
 
 def _claims(found: Table, measures: Any) -> Iterator[Claim]:
     for written in found["claim"]:
-        table = found.get("kind", {}).get(written.get("kind"), {}) | written
-        rows = table.get("each", [{}])
-        for row in found["rows"][rows] if isinstance(rows, str) else rows:
+        table = found.get("like", {}).get(written.get("like"), {}) | written
+        for row in _rows(found, table.get("each", [{}])):
             claim = {key: each for key, each in (table | row).items() if key in FIELDS}
             claim = _filled(claim, row)
             assumed = [
@@ -55,10 +57,17 @@ def _claims(found: Table, measures: Any) -> Iterator[Claim]:
                 for each in claim.pop("assumptions", ())
             ]
             yield Claim(
+                kind=Kind(claim.pop("kind")),
                 measure=_bound(measures, claim.pop("measure"), claim.pop("of", {})),
                 assumptions=tuple(Assumption(each["what"], (*each["sets"],)) for each in assumed),
                 **claim,
             )
+
+
+def _rows(found: Table, each: Iterable[Table]) -> Iterator[Table]:
+    for row in each:
+        inner = found["rows"][row["rows"]] if "rows" in row else [{}]
+        yield from ({**row, **own} for own in inner)
 
 
 def _filled(value: Any, row: Table) -> Any:

@@ -13,7 +13,7 @@ from paceline.simulator.results.statistics import jsonable
 from paceline.simulator.studies import papers
 from paceline.simulator.studies.execution import Execution, Progress
 from paceline.simulator.studies.papers import page
-from paceline.simulator.studies.papers.claim import Claim, Finding, Paper
+from paceline.simulator.studies.papers.claim import Claim, Finding, Paper, counts
 from paceline.simulator.studies.papers.lab import Lab
 from paceline.simulator.studies.processes import cores
 
@@ -42,6 +42,9 @@ class Claimed(Answer):
 
     paper: str
     claim: str
+    kind: Literal["printed", "fitted", "derived", "definition"]
+    place: str
+    basis: str
     says: str
     why: str
     unit: str
@@ -100,7 +103,7 @@ def reproduce(  # noqa: PLR0913 - the options of the command
         kept.replace({}, document)
         if report is not None:
             page.write(Path(report), document["claims"], () if timing else chosen, lab)
-        return {"claims": rows}
+        return {"claims": rows, "summary": counts(rows)}
 
 
 def _row(paper: Paper, claim: Claim, lab: Lab) -> Row:
@@ -111,6 +114,9 @@ def _row(paper: Paper, claim: Claim, lab: Lab) -> Row:
         "claim": claim.name,
         "expected": claim.expected,
         **_found(claim, found),
+        "kind": str(claim.kind),
+        "place": claim.place,
+        "basis": claim.basis,
         "says": claim.says,
         "why": claim.why,
         "unit": claim.unit,
