@@ -96,7 +96,8 @@ class Distribution(BaseModel, ABC):
         Its density is sf(t) / expectation, the equilibrium law of renewal theory (Cox, *Renewal
         Theory*, 1962, section 5.3); the expectation must be finite and above 0.
         """
-        return np.interp(np.asarray(u, dtype=float), *_equilibrium(self))
+        times: Array = np.interp(np.asarray(u, dtype=float), *_equilibrium(self))
+        return times
 
     def closed_sum(self, n: int) -> "tuple[float, Distribution | None] | None":
         """Return the sum of `n` independent times as fixed seconds and a law, if in closed form.
