@@ -133,8 +133,8 @@ def test_the_clients_of_a_real_round_are_those_of_the_simulator(tmp_path):
         assert run.links == predicted.links
         assert run.curve["loss"] == pytest.approx(predicted.curve["loss"], rel=1e-9)
         assert run.duration >= predicted.duration - 1e-6
-        idle = np.array(run.workers["absent"]) > 0
-        assert idle.tolist() == (np.array(predicted.workers["absent"]) > 0).tolist()
+        idle = np.array(run.workers["unselected"]) > 0
+        assert idle.tolist() == (np.array(predicted.workers["unselected"]) > 0).tolist()
         assert idle.any()
         assert (measured.events["kind"] == events.STEP).sum() == 2 * STEPS  # the others rest
 

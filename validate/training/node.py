@@ -75,7 +75,7 @@ class RealNode(SeededNode):
     """One process as its program sees it.
 
     `step`: gradients computed (by the server: received); `updates`: marks; `waited` and
-    `communicated`: seconds of waiting for other nodes, and for the network; `absent`: of rounds
+    `communicated`: seconds of waiting for other nodes, and for the network; `unselected`: of rounds
     that did not select it, `resting` while the current one does not; `outcomes`: results that
     depended on time, in order; `events`: rows of `training.events.EVENT`.
     """
@@ -112,7 +112,7 @@ class RealNode(SeededNode):
         self._durations: Iterator[float] | None = None
         self.step = self.updates = self._met_at = 0
         self.period = nan
-        self.waited = self.communicated = self.absent = self._since = 0.0
+        self.waited = self.communicated = self.unselected = self._since = 0.0
         self.outcomes: list[Any] = []
         self.staleness: Counter[int] = Counter()
         self.events: list[tuple[Any, ...]] = []
@@ -491,7 +491,7 @@ class RealNode(SeededNode):
     def _sit_out(self, begin: float) -> None:
         """Account for a round since `begin` that goes on without this worker."""
         now = self.now
-        self.absent += now - begin
+        self.unselected += now - begin
         self._show(begin, begin, begin)
         self._spans.add(self.rank, int(Kind.DOWN), begin, now, now, now, self.step)
         self._since = now

@@ -325,8 +325,8 @@ def _interval(program: Program, scenario: Scenario, rank: int) -> tuple[int, boo
 
 def _account(node: RealNode, used: machine.ResourceUse) -> Account:
     duration, waited, talked = node.now, node.waited, node.communicated
-    sampled = {"absent": node.absent} if node.absent else {}
-    computed = duration - waited - talked - node.absent
+    sampled = {"unselected": node.unselected} if node.unselected else {}
+    computed = duration - waited - talked - node.unselected
     return Account(
         duration=duration,
         seconds={"compute": computed, "wait": waited, "communicate": talked, **sampled},
