@@ -109,7 +109,7 @@ def test_the_doctor_of_two_gpus(cuda, monkeypatch):  # noqa: PLR0915
     assert settings["evidence"] == "a run now would count"
     smoke = ["mean, 2 processes on one GPU", "mean, 2 processes, a GPU each"]
     assert [each.what for each in found.smoke] == smoke
-    assert len(terminal.diagnosis(found)) == 3
+    assert len([*terminal.diagnosis(found)]) == 3
     assert found.sentence.startswith("Real runs work here. See to what is marked: open files")
     monkeypatch.setattr(devices, "_ask", lambda what: [])
     unknown = doctor.diagnose(device="cuda", smoke=False)
