@@ -318,5 +318,6 @@ if __name__ == "__main__":
     target, folder = sys.argv[1], Path(sys.argv[2])
     if len(sys.argv) > 3:
         work(target, folder, int(sys.argv[3]))
+        os._exit(0)  # threads of gloo, still there, may abort a process that ends
     else:
         launch(target, folder)
