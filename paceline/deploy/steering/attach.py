@@ -8,9 +8,9 @@ import numpy as np
 
 from paceline.deploy.steering.controller import Controller
 from paceline.deploy.steering.inputs import Inputs
-from paceline.deploy.steering.outlook import Outlook, period
+from paceline.deploy.steering.outlook import Outlook
 from paceline.deploy.steering.policies import AdaComm, Model, Policy
-from paceline.deploy.steering.telemetry import Telemetry
+from paceline.deploy.steering.telemetry import Telemetry, period
 from paceline.deploy.steering.watch import Watch
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import exp, log
 
 from paceline.deploy.steering.level import RELEVANT, Level
-from paceline.deploy.steering.telemetry import Settings, Telemetry
+from paceline.deploy.steering.telemetry import Settings, Telemetry, period
 from paceline.simulator import theory
 from paceline.simulator.cluster import workers as cluster
 from paceline.simulator.distributions.distribution import Distribution
@@ -97,12 +97,12 @@ class Inputs:
             [Gamma(mean=f"{compute * level.mean!r} s", shape=min(1 / level.spread**2, 1e4))]
             for level in self.compute
         ]
-        tau = int(settings.get("tau", settings.get("period", 1)))
+        tau = period(settings)
         took = average * self.averages.mean * self._relative(size)
         if family != "overlapped":
             return theory.seconds_per_step(workers, took, tau)
         parts = int(settings.get("fragments", 1))
-        delay = int(settings.get("delay", settings.get("overlap", tau)))
+        delay = int(settings["delay"] if "delay" in settings else settings.get("overlap", tau))
         step = theory.seconds_per_step(workers, 0.0, max(1, tau // parts))
         if not delay:
             return step + took / tau

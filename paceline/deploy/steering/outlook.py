@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from paceline.deploy.steering.inputs import Inputs
-from paceline.deploy.steering.telemetry import Settings, Telemetry
+from paceline.deploy.steering.telemetry import Settings, Telemetry, period
 from paceline.simulator.distributions.parametric import Constant
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.network.mean_cost import mean_cost
@@ -35,11 +35,6 @@ def configured(algorithm: Algorithm, settings: Settings) -> Algorithm:
     written = {**algorithm.written, **settings}
     parsed = catalogue()[algorithm.name].parse(written)
     return algorithm.model_copy(update={"written": written, "parameters": parsed})
-
-
-def period(settings: Settings) -> int:
-    """Return the steps between averages."""
-    return int(settings.get("tau", settings.get("period", 1)))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,11 @@ Settings = dict[str, Any]
 writes them."""
 
 
+def period(settings: Settings) -> int:
+    """Return the steps between averages."""
+    return int(settings.get("tau") or settings.get("period") or 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Telemetry:
     """A round: the local steps up to an average, and that average. Times in seconds.
