@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from paceline.simulator.network.closed_form import Team
 from paceline.validate.host import device as devices
 from paceline.validate.training import rendezvous, transport
 from paceline.validate.training.clock import Clock
@@ -16,6 +17,7 @@ from paceline.validate.training.collectives import Collectives
 from paceline.validate.training.emulated_network import RealNetwork
 from paceline.validate.training.messages import SKELETON, START, Mailbox
 from paceline.validate.training.packing import TensorMeter
+from paceline.validate.training.selection import Selection
 from paceline.validate.training.transport import DeviceGroup
 
 VECTORS = 2  # in the longest message
@@ -29,7 +31,7 @@ class OpenNetwork(RealNetwork):
     def __init__(self) -> None:
         self.bytes = 0.0
 
-    def starts(self, kind: str, size: float) -> None:
+    def starts(self, kind: str, size: float, team: Team = None) -> None:
         """Count the payload of a collective."""
         self.bytes += size
 
@@ -79,7 +81,7 @@ class Transport:
         self._flags = self._gloo("flags", timeout)
         self.collectives = Collectives(
             self.team, self._flags, self.network, self.meter, self.rank,
-            self.workers, clock, start.device, float("inf"),
+            self.workers, clock, start.device, float("inf"), Selection(self.rank),
         )  # fmt: skip
         self.mailbox: Mailbox | None = None
         if gossips:

@@ -8,8 +8,7 @@ from typing import Any
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.reports.page import reading
-from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.simulator.studies.tune.space import OWN
+from paceline.simulator.scenario.scenario import OWN, Algorithm, Scenario
 
 
 @dataclass(frozen=True)

@@ -96,10 +96,12 @@ class Model:
     def _choice(self, current: int, record: Telemetry, reasons: Sequence[str]) -> Decision | None:
         """Return the change that pays most, if it surely pays enough."""
         outlook, began = self.outlook, time.thread_time()
-        known = record, current, self.inputs
 
         def saved(index: int, **scale: float) -> float:
-            now, then = (outlook.to_go(each, *known, **scale) for each in (current, index))
+            now, then = (
+                outlook.to_go(each, record, current, self.inputs, **scale)
+                for each in (current, index)
+            )
             if not math.isfinite(now):
                 return float(math.isfinite(then))
             return 1 - then / now if now else 0.0
