@@ -158,7 +158,6 @@ def test_code_is_emitted_without_any_framework(path):
     assert not below(imports(path), *frameworks, "paceline.validate", "tests")
 
 
-@pytest.mark.parametrize("path", [*SIMULATOR, *VALIDATE, *EMIT], ids=called)
 @pytest.mark.parametrize("path", [*SIMULATOR, *VALIDATE, *DEPLOY], ids=called)
 def test_a_folder_says_what_lives_in_it(path):
     """The first words of a folder: what it is, what may be imported of it, what is forbidden."""
