@@ -88,8 +88,12 @@ def shared(sides: list[Path]) -> Iterator[Command]:
 
 def documents(side: Path, command: Command) -> Any:
     """Return the status of a command and its JSON document."""
-    given = command if command[0] == "theory" else (*command, "--out", "run")
-    return run(side, given)
+    kept = () if command[0] == "theory" else ("--out", "run", "--overwrite")
+    given = (*command, *kept)
+    status, found = run(side, given)
+    if kept and status == 2:  # two refusals would be equal
+        raise SystemExit(f"paceline {' '.join(given)} was refused")
+    return status, found
 
 
 def run(side: Path, command: Command) -> tuple[int, Any]:
