@@ -76,6 +76,8 @@ class Model:
     def __call__(self, settings: Settings, record: Telemetry) -> Decision | None:
         """Return a change of the present settings; None for none."""
         inputs, outlook = self.inputs, self.outlook
+        if settings not in outlook.candidates:  # the user has set another, and holds it
+            return None
         current = outlook.candidates.index(settings)
         inputs.add(record)
         outlook.learn(record.clock)

@@ -236,3 +236,8 @@ def test_without_a_loss_the_curves_say_where_the_run_is():
             settings = decision.now
             logged.append(decision)
     assert settings["tau"] > 8
+
+
+def test_a_period_that_the_user_has_set_is_left_to_the_user():
+    policy = model_of(600.0)
+    assert [policy({"tau": 5}, record) for record in rounds(8, average=5.0)] == [None] * 8
