@@ -21,7 +21,12 @@ class RealNetwork:
     def __init__(self, scenario: Scenario, seed: int, rank: int) -> None:
         network = ClosedForm(scenario)
         self.traffic, self.heard = Traffic(network, seed), Traffic(network, seed)
-        self._rank = rank
+        self._rank, self._model_bytes = rank, round(scenario.model.bytes)
+
+    def downloads(self, source: int | None) -> None:
+        """Count the model's bytes from a node, if there is one that has it."""
+        if source is not None:
+            self.traffic.add_message(source, self._rank, self._model_bytes)
 
     def collective(
         self, kind: str, size: float, largest: float | None, joined: float, team: Team = None

@@ -180,6 +180,7 @@ class RealNode(SeededNode):
         selection, begin = team.selection, self.now
         self.resting = selection.leaves_out(selection.team(team.started))
         if rested and not self.resting:
+            self._network.downloads(selection.source)
             self._clock.sleep_until(begin + selection.download)
             self._account_idle(begin, begin)
         return self.resting

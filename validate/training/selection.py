@@ -2,19 +2,26 @@
 
 from paceline.simulator.engines.sampling import Sampled, samples
 from paceline.simulator.network.closed_form import Team
-from paceline.simulator.network.mean_cost import download_cost
+from paceline.simulator.network.mean_cost import download_cost, download_source
 from paceline.simulator.programs import Program
 from paceline.simulator.scenario.scenario import Scenario
 
 
 class Selection:
-    """Whom each round selects. `download`: seconds in which a client selected anew gets the model.
+    """Whom each round selects. `download`: seconds in which a client selected anew gets the model
+    from the node `source` (None: from none).
 
     The others compute nothing, and bring zeros to the round's collective, which do not count.
     """
 
-    def __init__(self, rank: int, rule: Sampled | None = None, download: float = 0.0) -> None:
-        self._rank, self._rule, self.download = rank, rule, download
+    def __init__(
+        self,
+        rank: int,
+        rule: Sampled | None = None,
+        download: float = 0.0,
+        source: int | None = None,
+    ) -> None:
+        self._rank, self._rule, self.download, self.source = rank, rule, download, source
 
     def team(self, index: int) -> Team:
         """Return the workers that a collective takes, in rank order; None: all."""
@@ -34,4 +41,6 @@ def selection(program: Program, scenario: Scenario, seed: int, rank: int) -> Sel
     if settings is None or not samples(program, settings):
         return Selection(rank)
     rule = Sampled(scenario.cluster, settings, seed, lambda rank, at: False)
-    return Selection(rank, rule, sum(download_cost(scenario, program.server is not None)(rank)))
+    served = program.server is not None
+    seconds = sum(download_cost(scenario, served)(rank))
+    return Selection(rank, rule, seconds, download_source(scenario, served)(rank))
