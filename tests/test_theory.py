@@ -408,7 +408,8 @@ def scenario(**changes):
         "cluster": quiet,
         "network": SimpleNamespace(outage=(), link=(), background=()),
         "job": (),
-        "theory": SimpleNamespace(periods=(1, 10), durations=(60.0, 1000.0)),
+        "theory": SimpleNamespace(periods=(1, 10), durations=(60.0, 1000.0), interval=None),
+        "run": SimpleNamespace(duration=None),
     }
     return SimpleNamespace(**(fields | changes))
 

@@ -12,11 +12,6 @@ REFUSED = {
     "momentum under the bound": (
         "adacomm/figure3", ["optimizer.momentum=0.9"], "optimizer.momentum = 0.9",
     ),
-    "changing period under the bound": (
-        "adacomm/figure3",
-        ["algorithm.1.tau={schedule = 'steps', start = 10, factor = 0.1, at = [100]}"],
-        "algorithm[1].tau",
-    ),
     "time that never passes": (
         "quickstart", ["cluster.compute='0 s'", "cluster.allow_zero=true"], "add run.steps",
     ),
