@@ -1,6 +1,7 @@
 """Connections between the user's processes: those of `validate`, on a network as it is."""
 
 import os
+import time
 from collections.abc import Sequence
 from itertools import count
 from typing import Any
@@ -69,6 +70,7 @@ class Transport:
         self.network = OpenNetwork()
         self.meter = TensorMeter(start.nbytes, start.numel())
         device, clock = devices.of(start.device), Clock()
+        clock.begin(time.monotonic())  # a mailbox holds what comes before
         if start.device.type == "cuda" and "nccl" in str(
             dist.get_backend() if self.workers > 1 else ""
         ):
