@@ -261,6 +261,21 @@ def test_a_quorum_goes_on_after_its_grace() -> None:
     assert sum(late.seconds.values()) == pytest.approx(20)
 
 
+@pytest.mark.parametrize("network", [FREE, RING, RING | {"model": "flows"}])
+@pytest.mark.parametrize("recovery", [{"policy": "quorum", "quorum": 2}, {"policy": "backup"}])
+def test_a_crash_after_a_mean_began_without_the_slowest_changes_nothing(
+    recovery: dict[str, Any], network: dict[str, Any]
+) -> None:
+    """The mean of the two others begins at 1 s; the slowest would come after that crash."""
+    slow = {"name": "slow", "workers": 1, "compute": "10 s"}
+    crash = {"worker": 1, "at": "3.8 s", "lasts": "50 s"}
+    world = scenario(
+        {"name": "ssgd", "recovery": recovery}, workers=3, steps=3,
+        network=network, cluster={"group": [slow], "crash": [crash]},
+    )  # fmt: skip
+    assert simulate(world).duration == pytest.approx(3, abs=0.6)
+
+
 def test_algorithms_recover_by_their_own_policies() -> None:
     crash = {"worker": 1, "at": "2.5 s", "lasts": "10 s"}
     world = scenario(

@@ -75,14 +75,14 @@ def work(rank, settings, address, port):
         elif what == "mean":
             number, team = given
             try:
-                if generation != team and dist.is_initialized():
+                if generation != number and dist.is_initialized():
                     dist.destroy_process_group()
-                if generation != team:
+                if generation != number:
                     dist.init_process_group(
                         "gloo", store=dist.PrefixStore(f"generation {number}", store),
                         rank=team.index(rank), world_size=len(team), timeout=TIMEOUT,
                     )  # fmt: skip
-                    generation = team
+                    generation = number
                 total = torch.from_numpy(np.array(step))
                 dist.all_reduce(total)
                 taken = lr * total.numpy() / len(team)
@@ -101,7 +101,8 @@ class Coordinator:
     def __init__(self, settings, listener):
         self.settings, self.listener = settings, listener
         self.talks, self.members, self.ready = {}, set(), set()
-        self.answers, self.generation, self.x = {}, 0, objective(settings).start
+        self.answers, self.x = {}, objective(settings).start
+        self.generation, self.met = 0, None  # of the process group, and the team that met in it
         self.steps, self.has = [], {}  # taken so far, and how many of them each who is up has
         self.joining, self.joins, self.startups = 0, [], []
 
@@ -115,8 +116,8 @@ class Coordinator:
                 self.talks[rank] = talk
                 if self.began is None:
                     self.has[rank] = 0
-                    self.startups.append(time.monotonic() - started[rank])
                 else:
+                    self.startups.append(time.monotonic() - started[rank])
                     given = rank, talk, self.x, len(self.steps)
                     threading.Thread(target=self.hand_over, args=given, daemon=True).start()
                 continue
@@ -161,7 +162,8 @@ class Coordinator:
             self.has[rank] = len(self.steps)
         team = self.team()
         while True:
-            self.generation += 1
+            if team != self.met:
+                self.generation, self.met = self.generation + 1, team
             self.answers = {}
             for rank in team:
                 self.tell(rank, "mean", (self.generation, team))
@@ -177,6 +179,7 @@ class Coordinator:
                 assert set(found) == {digest(self.x)}
                 self.has.update(dict.fromkeys(team, len(self.steps)))
                 return
+            self.met = None
 
     def team(self):
         recovery, until = self.settings["recovery"], None
@@ -238,7 +241,7 @@ def main(path):
             coordinator.tell(rank, "stop", None)
         loss = objective(settings).evaluate(coordinator.x, settings["steps"])[0]
         found = {"ends": ends, "loss": float(loss), "there": there, "joins": coordinator.joins}
-        found["startup"] = sum(coordinator.startups) / workers
+        found["startups"] = coordinator.startups  # of those that were restarted
         print(json.dumps(found), flush=True)
     os._exit(0)
 

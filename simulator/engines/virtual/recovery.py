@@ -151,8 +151,13 @@ class Presence:
             or any(run.calendars[each.rank].next(crash)[0] > crash for each in up)
         )
 
-    def present(self, arrivals: Mapping[int, float]) -> tuple[list[int], float]:
-        """Return those who arrived, and did not leave before the last of them could begin."""
+    def present(
+        self, arrivals: Mapping[int, float], narrow: Callable[[list[int], float], float]
+    ) -> tuple[list[int], float]:
+        """Return those who arrived, and did not leave before the collective could begin.
+
+        `narrow`: the rules, which may let it begin before the last of them arrives.
+        """
         run = self._run
         team, noticed = sorted(arrivals), 0.0
         for rank, outages in enumerate(run.outages[: run.workers]):
@@ -161,7 +166,7 @@ class Presence:
         calendars = run.calendars
         downs = ((calendars[rank].next(arrivals[rank])[0], rank) for rank in calendars and team)
         for crash, rank in sorted(each for each in downs if self.skips(*each[::-1])):
-            if crash >= max(noticed, *(arrivals[rank] for rank in team)):
+            if crash >= narrow(team.copy(), noticed):
                 break
             team.remove(rank)
             noticed = max(noticed, crash + self._timeout)
@@ -233,14 +238,18 @@ class Participation:
         run, arrivals = self._run, collective.arrivals
         if not run.outages:  # nodes are always up
             return None
-        team, begins = self.presence.present(arrivals)
+
+        def narrow(team: list[int], begins: float) -> float:
+            for rule in self.rules:
+                begins = rule.narrow(team, arrivals, begins)
+            return max(begins, *(arrivals[rank] for rank in team))
+
+        team, begins = self.presence.present(arrivals, narrow)
         if not team:  # all are down: it begins when the first is back
             since = max([begins, *arrivals.values()])
             collective.begins = min(self.presence.up(rank, since) for rank in range(run.workers))
             return team
-        for rule in self.rules:
-            begins = rule.narrow(team, arrivals, begins)
-        collective.begins = max(begins, *(arrivals[rank] for rank in team))
+        collective.begins = narrow(team, begins)
         if collective.begins == inf:
             run.unfinished.append(
                 f"{collective.kind} {collective.index} waits for {self.kept} workers, and so many "
