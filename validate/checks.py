@@ -79,7 +79,7 @@ def _problems(scenario: Scenario, launched: bool) -> Iterator[tuple[str, str]]:
 
 def _sampling(scenario: Scenario) -> Iterator[tuple[str, str]]:
     selects = scenario.cluster.sampling
-    if selects is None or not any(each.samples for each in scenario.algorithm):
+    if selects is None or not any(each.samples and not each.served for each in scenario.algorithm):
         return
     if selects.over > 1 or selects.deadline is not None:
         yield (

@@ -64,7 +64,9 @@ def normalised(
     if key not in _goals:
         gains = _probed(scenario, algorithm, program, expected, run)
         part = scenario.participants(algorithm) / scenario.cluster.workers
-        gains = replace(gains, averaged=gains.averaged * part)  # a probe samples no clients
+        per_update = part if program.selects else 1.0  # of a server, whose updates are as large
+        signal = gains.signal * per_update  # a probe samples no clients
+        gains = replace(gains, averaged=gains.averaged * part, signal=signal)
         found = goal(expect(scenario, algorithm, program, gains.apart), gains, algorithm)
         if coded(algorithm):
             found = found.limited(_settled(scenario, _at(algorithm, found.rate), found, run))

@@ -83,7 +83,7 @@ class Observer:
         self.paid: dict[str, list[float]] = {name: [] for name in PAID} if discount else {}
         self._devices = devices(scenario)
         self._watched, self._together = 1 if served else workers, served or program.pooled
-        self._scale = workers if self._together else 1
+        self._scale = program.counted(workers, scenario.cluster.participants)
         self.limit = self._scale * scenario.run.steps if scenario.run.steps else NEVER
         interval, self.adaptive = evaluation_interval(scenario)
         self.every = self._scale * interval

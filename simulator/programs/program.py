@@ -95,6 +95,15 @@ class Program:
         all_of_them = ("wait", "shrink", "restart", "backup", "quorum")
         return all_of_them if meets else ("wait", "restart")
 
+    def counted(self, workers: int, participants: int) -> int:
+        """Return how many steps a node counts for one of the run's.
+
+        A server counts all gradients that reach it, and pooled workers count theirs together: one
+        of each worker makes a step; of each that trains at a time, where the server chooses them.
+        """
+        together = self.server is not None or self.pooled
+        return (participants if self.selects else workers) if together else 1
+
     def moves_alike(self, parameters: Mapping[str, Any]) -> bool:
         """Tell whether on a quadratic the mean of the workers' models does not depend on how often
         they average, with these parameters.

@@ -24,6 +24,7 @@ NAMED = 3  # most algorithms that a sentence names; the others are counted
 ENOUGH = 8  # seeds to ask for where one says nothing
 Bases = Mapping[str, str | None]
 NO_BASES: Bases = {}
+NO_GRADIENTS: Mapping[str, int] = {}
 GUESS = "The best guess is"
 UNCERTAIN = (
     "more seeds would not decide, as the difference is within the error of the loss: a run of your "
@@ -40,24 +41,27 @@ def pick(  # noqa: PLR0913 - what is known of the runs
     exact: bool = False,
     bases: Bases = NO_BASES,
     models: Models = NO_MODELS,
+    gradients: Mapping[str, int] = NO_GRADIENTS,
 ) -> dict[str, Any]:
     """Say which algorithm to use, and whether it is known to be the best.
 
     With a target: the lowest mean time (median where `heavy`: times have no finite variance, or
     vary too much over seeds) to it among the algorithms that reached it with every seed, else the
     one that reached it most often. Otherwise the lowest mean loss at the end of the shortest run;
-    without a loss, the fewest seconds per step. Algorithms that stall with some seed are out, and
-    so are bounds, whose workers never meet; `label` is None where none is left. `exact`: nothing is
-    random, so that one seed tells all. `bases`: what the loss is the loss of, by label; `models`:
-    of losses whose error adds to what seeds leave open. The keys are those of `verdict`, `measure`
-    and `sentence`.
+    without a loss, the fewest seconds per step, of equally many gradients. Algorithms that stall
+    with some seed are out, and so are bounds, whose workers never meet; `label` is None where none
+    is left. `exact`: nothing is random, so that one seed tells all. `bases`: what the loss is the
+    loss of, by label; `models`: of losses whose error adds to what seeds leave open; `gradients`:
+    those of a step, by label. The keys are those of `verdict`, `measure` and `sentence`.
     """
     stalled = [label for label, runs in groups.items() if any(run.stall for run in runs)]
     bounds = [label for label, runs in groups.items() if runs and runs[0].bound]
     left = {label: runs for label, runs in groups.items() if label not in (*stalled, *bounds)}
     known = {label: models[label] for label in left if label in models}
     picked = (
-        _pick(left, target, heavy, exact, bases, known) if left else _nothing(all_stall=not bounds)
+        _pick(left, target, heavy, exact, bases, known, gradients)
+        if left
+        else _nothing(all_stall=not bounds)
     )
     if stalled and left:
         picked["sentence"] += f" Out, as standing still for good: {', '.join(stalled)}."
@@ -84,8 +88,9 @@ def _nothing(all_stall: bool) -> dict[str, Any]:
 
 
 def _pick(  # noqa: PLR0913, PLR0917 - as `pick`
-    groups: Groups, target: float | None, heavy: bool, exact: bool, bases: Bases, models: Models
-) -> dict[str, Any]:
+    groups: Groups, target: float | None, heavy: bool, exact: bool, bases: Bases, models: Models,
+    gradients: Mapping[str, int],
+) -> dict[str, Any]:  # fmt: skip
     """Pick among the algorithms that may be picked."""
     if target is not None:
         times = {label: [crossing(run, target) for run in runs] for label, runs in groups.items()}
@@ -114,8 +119,15 @@ def _pick(  # noqa: PLR0913, PLR0917 - as `pick`
         found = order(gone, gone, exact=exact, factors=factors, margin=near)
         picked = _said(found, losses, "loss", what, "", exact, bases)
         return picked | {"sentence": missed + picked["sentence"]}
-    paces = {label: [*map(seconds_per_step, runs)] for label, runs in groups.items()}
-    what = "fewest seconds per step (nothing is said of loss):"
+    many = {label: gradients.get(label, 1) for label in groups}
+    least = min(many.values())
+    shares = {label: least / each for label, each in many.items()}
+    paces = {
+        label: [shares[label] * seconds_per_step(run) for run in runs]
+        for label, runs in groups.items()
+    }
+    step = "step" if {*shares.values()} == {1.0} else f"{least} gradients"
+    what = f"fewest seconds per {step} (nothing is said of loss):"
     found = order(paces, heavy=heavy, exact=exact)
     return _said(found, paces, "seconds_per_step", what, "s", exact)
 

@@ -163,7 +163,7 @@ def _algorithm(value: Any, info: ValidationInfo) -> Any:
         "written": written,
         "bound": programs[name].bound,
         "served": programs[name].server is not None,
-        "samples": programs[name].rounds,
+        "samples": programs[name].rounds or programs[name].selects,
         "notes": _unsampled(programs[name], info.data.get("cluster")),
         "recovers": programs[name].recovers,
         "recovery": value.get("recovery"),
@@ -355,8 +355,13 @@ class Scenario(Section):
         return self if own is None else self.model_copy(update={"recovery": own})
 
     def participants(self, algorithm: Algorithm) -> int:
-        """Return the workers whose gradients a mean takes: fewer where clients are sampled."""
+        """Return the workers that train at a time: fewer where clients are sampled."""
         return self.cluster.participants if algorithm.samples else self.cluster.workers
+
+    @property
+    def gradients(self) -> dict[str, int]:
+        """The gradients of a step, by the algorithm's label."""
+        return {each.label: self.participants(each) for each in self.algorithm}
 
     @property
     def costs(self) -> Overhead:

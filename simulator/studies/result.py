@@ -161,6 +161,7 @@ class Result:
             exact=deterministic(scenario),
             bases=bases(scenario),
             models=self._models,
+            gradients=scenario.gradients,
         )
         return dict(statistics.jsonable(found))
 

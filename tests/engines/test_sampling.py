@@ -188,8 +188,8 @@ def test_the_rounds_of_fedbuff_are_the_times_that_its_buffer_was_filled():
 
 @pytest.mark.parametrize("buffer", [1, 5, 30])
 def test_fedbuff_keeps_as_many_clients_at_work_as_are_sampled(buffer):
-    """Ten of forty train at any time: ten steps a second, each a fortieth of a step of all."""
-    steps = 500
+    """Ten of forty train at any time: ten gradients a second, which is one step of ten."""
+    steps = 2000
     found = run(
         {"name": "fedbuff", "tau": 1, "buffer": buffer}, workers=40, compute=EXPONENTIAL,
         network=FREE | {"bandwidth": "1 Tbit/s"}, steps=steps,
@@ -197,9 +197,23 @@ def test_fedbuff_keeps_as_many_clients_at_work_as_are_sampled(buffer):
     )  # fmt: skip
     assert not any("sampling" in note for note in found.notes)
     assert sum(found.workers["compute"]) == pytest.approx(10 * found.duration)
-    assert found.duration == pytest.approx(steps * 40 / 10, rel=4 / (steps * 40) ** 0.5)
+    assert found.duration == pytest.approx(steps, rel=4 / (steps * 10) ** 0.5)
     each = np.array(found.workers["compute"]) / found.duration
     assert each == pytest.approx(np.full(40, 0.25), abs=0.06)  # all have their turns
+
+
+def test_a_step_is_of_as_many_gradients_as_clients_train():
+    """With equal clients, so that fedbuff is no faster than rounds are."""
+    world = {"cluster": {"sampling": {"clients": 4}}, "workers": 20, "steps": 40}
+    cases = [{"name": "fedavg", "tau": 5}, {"name": "fedbuff", "tau": 5, "buffer": 4}]
+    found = [run(case, network=FREE, **world) for case in cases]
+    assert [statistics.seconds_per_step(each) for each in found] == pytest.approx([1, 1])
+    marks = play("lockstep", scenario(cases[1], objective=QUADRATIC, **world), seed=1).marks
+    assert len(marks[-1]) == 40 / 5
+    picked = study.simulate(scenario(*cases, {"name": "asgd"}, network=FREE, **world), seeds=1).pick
+    assert picked["label"] == "asgd"  # all twenty compute
+    assert picked["value"] == pytest.approx(1 / 5)
+    assert "fewest seconds per 4 gradients" in picked["sentence"]
 
 
 def test_fedbuff_with_places_for_all_is_fedbuff():

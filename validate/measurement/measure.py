@@ -143,7 +143,7 @@ def _points(program: Program, kept: Sequence[Record], scenario: Scenario) -> lis
         watched = watched[:1]
     if program.pooled:
         return _pooled(watched, scenario)
-    scale = len(kept) - 1 if program.server else 1
+    scale = program.counted(scenario.cluster.workers, scenario.cluster.participants)
     every = max(each.every for each in watched)
     last = (scenario.run.steps or inf) * scale
     rows = [{row["step"]: row for row in each.rows} for each in watched]

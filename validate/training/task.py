@@ -287,9 +287,8 @@ class TaskProcess:
 
 
 def _limits(program: Program, scenario: Scenario) -> Limits:
-    served = program.server is not None
-    together = scenario.cluster.workers if served or program.pooled else 1
-    steps = (scenario.run.steps or inf) * together
+    served, cluster = program.server is not None, scenario.cluster
+    steps = (scenario.run.steps or inf) * program.counted(cluster.workers, cluster.participants)
     return Limits(
         steps,
         scenario.run.duration or inf,

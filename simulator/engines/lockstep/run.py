@@ -199,8 +199,8 @@ class Lockstep:
         self.workers, self.over = workers, False
         self.pooled, self.marks, self.complete = program.pooled, 0, False
         self.served = program.server is not None
-        together = self.served or program.pooled
-        self.limit = (scenario.run.steps or sys.maxsize) * (workers if together else 1)
+        counted = program.counted(workers, scenario.cluster.participants)
+        self.limit = (scenario.run.steps or sys.maxsize) * counted
         ranks = range(workers + self.served)
         self.nodes = [self.node(self, rank, scenario, objective) for rank in ranks]
         for node in self.nodes:

@@ -94,8 +94,7 @@ def _saving(run: Simulation) -> float:
 
 def jobs(run: Simulation) -> list[dict[str, Any]]:
     """Return the progress of each background job, as `Run.jobs`."""
-    last = ((job.nodes[-1].step, job) for job in run.background)
-    steps = [step / (job.workers if job.program.server else 1) for step, job in last]
+    steps = [job.nodes[-1].step / _counted(job) for job in run.background]
     return [
         {
             "job": index,
@@ -105,6 +104,12 @@ def jobs(run: Simulation) -> list[dict[str, Any]]:
         }
         for index, (job, done) in enumerate(zip(run.background, steps, strict=True))
     ]
+
+
+def _counted(job: Simulation) -> int:
+    """Return how many steps a job's last node counts for one of the job's."""
+    served = job.program.server is not None
+    return job.program.counted(job.workers, job.scenario.cluster.participants) if served else 1
 
 
 def timeline(run: Simulation, kept: Spans, until: float) -> tuple[np.ndarray, np.ndarray]:

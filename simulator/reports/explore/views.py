@@ -63,6 +63,7 @@ class View:
             exact=deterministic(self.scenario),
             bases=bases(self.scenario),
             models=learning.models(self.scenario, groups),
+            gradients=self.scenario.gradients,
         )["sentence"]
         return said if whole else f"So far: {said}"
 
