@@ -27,6 +27,11 @@ REFUSED = {
     "two averages without any": (
         {"name": "asgd", "codec": "power-sgd"}, {}, ["two averages", "asgd has none", "top-k"],
     ),
+    "two averages in a round of clients": (
+        {"name": "fedavg", "tau": 2, "codec": "power-sgd"},
+        {"cluster": {"sampling": {"clients": 2}}},
+        ["two averages", "draws clients for each", "top-k"],
+    ),
     "momentum twice": (
         {"name": "ssgd", "momentum": 0.9, "codec": CODECS["dgc"]}, {},
         ["algorithm[0].momentum = 0.9", "applied twice", "write 0"],

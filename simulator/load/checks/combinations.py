@@ -47,6 +47,9 @@ def _codec(scenario: Scenario, program: Program, algorithm: Algorithm) -> Iterat
             yield "codec", f"{codec.kind} {reason}; {INSTEAD}"
         if algorithm.parameters.get("epoch_flush") == "paper":
             yield "codec", f'{codec.kind} gives no mean twice; write epoch_flush = "exact"'
+        if program.rounds and scenario.cluster.sampling is not None:
+            reason = "is two averages, and cluster.sampling draws clients for each"
+            yield "codec", f"{codec.kind} {reason}; {INSTEAD}"
     if getattr(codec, "carries_momentum", False) and codec.momentum:
         if not program.sends_gradients or algorithm.parameters.get("inner") is not None:
             reason = f"corrects the momentum of gradients, and {program.name} sends displacements"
