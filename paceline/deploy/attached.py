@@ -12,20 +12,17 @@ from math import inf, nan
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from paceline.deploy.checkpoint import Freezer
 from paceline.deploy.live import LiveParameters
 from paceline.deploy.local_steps import Reached, Shift, UserRate, UserSteps
 from paceline.deploy.transport import Transport
-from paceline.simulator.engines import payloads
-from paceline.simulator.engines.node import SeededNode
 from paceline.simulator.errors import ProgramError
 from paceline.simulator.programs.effects import ANY, Handle, Payload, Pieces, Vector
 from paceline.simulator.programs.pieces.transform import Proximal
 from paceline.validate.training.collectives import RealCollective
-from paceline.validate.training.messages import Mailbox
+from paceline.validate.training.node import TensorNode
 
 
 class Gradient:
@@ -54,7 +51,7 @@ class Period:
         return float(self._planned(step)) if self.now is None else self.now
 
 
-class AttachedNode(SeededNode):
+class AttachedNode(TensorNode):
     """One process of the user's as its program sees it.
 
     `step`: gradients that the loop has computed; `loss`: of the last one; `waited`: seconds of
@@ -81,6 +78,7 @@ class AttachedNode(SeededNode):
         self.start = live.start
         self.seed(seed)
         self.live, self.transport, self.rate = live, transport, rate
+        self._mailbox = transport.mailbox
         self._local, self._decay = local, decay
         self.step, self.waited, self.origin = 0, 0.0, time.monotonic()
         self.loss: Any = None
@@ -156,14 +154,6 @@ class AttachedNode(SeededNode):
                 return x.as_subclass(Reached) if self.plain else x, state, k
             k += 1
 
-    def cut(self, vector: Vector, pieces: Pieces) -> Sequence[Vector]:
-        """Cut into pieces, nearly equal or by their sizes, the last entries first."""
-        return torch.tensor_split(vector, payloads.splits(pieces, len(vector)))[::-1]
-
-    def join(self, pieces: Sequence[Vector]) -> Vector:
-        """Undo the cut."""
-        return torch.cat(list(pieces)[::-1])
-
     # Collectives and messages
 
     def start_mean(self, value: Payload) -> Handle:
@@ -207,21 +197,16 @@ class AttachedNode(SeededNode):
         self.waited += time.monotonic() - begin
         return answer
 
-    def _mailbox(self) -> Mailbox:
-        if self.transport.mailbox is None:
-            raise ProgramError("the program sends messages without declaring it: Program.gossips")
-        return self.transport.mailbox
-
     def send(self, to: int, value: Payload) -> None:
         """Hand a message to gloo, without waiting."""
         size = self.transport.meter(value)
         self.transport.network.bytes += size
-        self._mailbox().send(to, value, size, 0.0, nan)  # due when it arrives
+        self._declared_mailbox().send(to, value, size, 0.0, nan)  # due when it arrives
 
     async def receive(self, source: int = ANY) -> tuple[int, Payload]:
         """Wait for the first message of `source`."""
         begin = time.monotonic()
-        message = self._mailbox().take(source, inf, lambda: False, self.transport.timeout)
+        message = self._declared_mailbox().take(source, inf, lambda: False, self.transport.timeout)
         self.waited += time.monotonic() - begin
         if message is None:
             raise ProgramError(f"worker {source} has ended its training; a message was due from it")

@@ -11,17 +11,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from paceline.simulator.network.closed_form import Team
-from paceline.validate.host import device as devices
-from paceline.validate.training import rendezvous, transport
+from paceline.validate.training import rendezvous
 from paceline.validate.training.clock import Clock
 from paceline.validate.training.collectives import Collectives
 from paceline.validate.training.emulated_network import RealNetwork
-from paceline.validate.training.messages import SKELETON, START, Mailbox
 from paceline.validate.training.packing import TensorMeter
+from paceline.validate.training.rendezvous import Connections
 from paceline.validate.training.selection import Selection
-from paceline.validate.training.transport import DeviceGroup
+from paceline.validate.training.transport import DeviceGroup, tell
 
-VECTORS = 2  # in the longest message
 _torch: Any = dist
 _numbers = count()  # of this process's transports: every process opens them in one order
 
@@ -51,56 +49,30 @@ def place() -> tuple[Any, int, int]:
     return store, dist.get_rank(), dist.get_world_size()
 
 
-class Transport:
+class Transport(Connections):
     """What one process reaches the others by.
 
     `start`: a vector as long as those that travel; `gossips`: whether messages are sent; `timeout`:
     seconds after which a process that does not answer is given up.
     """
 
+    network: OpenNetwork
+    collectives: Collectives
+    team: DeviceGroup
+
     def __init__(
         self, where: tuple[Any, int, int], start: Tensor, gossips: bool, timeout: float
     ) -> None:
-        store, self.rank, self.workers = where
-        self._store, self.timeout = (
-            rendezvous.sub_store(store, f"paceline {next(_numbers)}"),
-            timeout,
-        )
-        self._groups: list[Any] = []
-        self.network = OpenNetwork()
-        self.meter = TensorMeter(start.nbytes, start.numel())
-        device, clock = devices.of(start.device), Clock()
+        store, rank, self.workers = where
+        store, clock = rendezvous.sub_store(store, f"paceline {next(_numbers)}"), Clock()
         clock.begin(time.monotonic())  # a mailbox holds what comes before
-        if start.device.type == "cuda" and "nccl" in str(
-            dist.get_backend() if self.workers > 1 else ""
-        ):
-            raw = device.group(self._sub("team"), self.rank, self.workers, timeout)
-            self.team: DeviceGroup = transport.Native(raw, device, timeout)
-        else:
-            raw = transport.gloo(self._sub("team"), self.rank, self.workers, timeout)
-            kind = DeviceGroup if start.device.type == "cpu" else transport.Staged
-            self.team = kind(raw, device)
-        self._flags = self._gloo("flags", timeout)
-        self.collectives = Collectives(
-            self.team, self._flags, self.network, self.meter, self.rank,
-            self.workers, clock, start.device, float("inf"), Selection(self.rank),
-        )  # fmt: skip
-        self.mailbox: Mailbox | None = None
+        meter = TensorMeter(start.nbytes, start.numel())
+        super().__init__(store, rank, start, meter, OpenNetwork(), clock, timeout)
+        shared = start.device.type == "cuda" and self.workers > 1
+        native = shared and "nccl" in str(dist.get_backend())
+        self.open_team(self.workers, native, Selection(rank))
         if gossips:
-            capacity = 8 * START + SKELETON + VECTORS * start.nbytes
-            self.mailbox = Mailbox(
-                self._gloo("post", transport.FOREVER), self.rank,
-                {*range(self.workers)} - {self.rank}, capacity, clock, start.device,
-                self.network.receives,
-            )  # fmt: skip
-
-    def _sub(self, name: str) -> Any:
-        return rendezvous.sub_store(self._store, name)
-
-    def _gloo(self, name: str, timeout: float) -> Any:
-        group = transport.gloo(self._sub(name), self.rank, self.workers, timeout)
-        self._groups.append(group)
-        return group
+            self.open_mailbox(self.workers, {*range(self.workers)} - {rank})
 
     def mean(self, value: Any) -> Any:
         """Average over all ranks, and wait."""
@@ -110,7 +82,7 @@ class Transport:
 
     def tell(self, numbers: Sequence[float]) -> Tensor:
         """Give numbers to all ranks; return a row of each."""
-        return transport.tell(self._flags, numbers).wait()
+        return tell(self.flags, numbers).wait()
 
     def broadcast(self, tensors: list[Tensor]) -> None:
         """Give all ranks the values that rank 0 has."""
@@ -125,7 +97,5 @@ class Transport:
         if self.mailbox is not None:
             self.mailbox.end()
             self.mailbox.close(self.timeout)
-        rendezvous.meet(self._store, "end", self.workers)
-        self.team.close()
-        for each in self._groups:
-            transport.shut(each)
+        rendezvous.meet(self.store, "end", self.workers)
+        super().close()

@@ -71,7 +71,29 @@ class PieceUnderWay:
         self.due, self.computed = due, Future[Tensor]()
 
 
-class RealNode(SeededNode):
+class TensorNode(SeededNode):
+    """A process as its program sees it, whose vectors are tensors."""
+
+    _mailbox: Mailbox | None
+
+    def cut(self, vector: Vector, pieces: Pieces) -> Sequence[Vector]:
+        """Cut into pieces, nearly equal or by their sizes, the last entries first."""
+        return torch.tensor_split(vector, payloads.splits(pieces, len(vector)))[::-1]
+
+    def join(self, pieces: Sequence[Vector]) -> Vector:
+        """Undo the cut."""
+        return torch.cat(list(pieces)[::-1])
+
+    def _declared_mailbox(self) -> Mailbox:
+        if self._mailbox is None:
+            raise ProgramError(
+                "the program sends messages without declaring it: set Program.gossips, which says "
+                "that workers exchange them"
+            )
+        return self._mailbox
+
+
+class RealNode(TensorNode):
     """One process as its program sees it.
 
     `step`: gradients computed (by the server: received); `updates`: marks; `waited` and
@@ -280,14 +302,6 @@ class RealNode(SeededNode):
         self._backward.submit(compute)
         return handles
 
-    def cut(self, vector: Vector, pieces: Pieces) -> Sequence[Vector]:
-        """Cut into pieces, nearly equal or by their sizes, the last entries first."""
-        return torch.tensor_split(vector, payloads.splits(pieces, len(vector)))[::-1]
-
-    def join(self, pieces: Sequence[Vector]) -> Vector:
-        """Undo the cut."""
-        return torch.cat(list(pieces)[::-1])
-
     # Collectives
 
     def _team(self) -> Collectives:
@@ -357,14 +371,6 @@ class RealNode(SeededNode):
         return answer
 
     # Messages
-
-    def _declared_mailbox(self) -> Mailbox:
-        if self._mailbox is None:
-            raise ProgramError(
-                "the program sends messages without declaring it: set Program.gossips, which says "
-                "that workers exchange them"
-            )
-        return self._mailbox
 
     def send(self, to: int, value: Payload) -> None:
         """Hand a message to gloo, without waiting."""

@@ -1,19 +1,32 @@
-"""Rendezvous of a run's processes: a shared store, barriers, and transfer of their files."""
+"""Rendezvous of a run's processes: a shared store, barriers, connections, transfer of files."""
 
 import json
 import os
 import time
+from collections.abc import Iterable
 from datetime import timedelta
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from torch import Tensor
 
 from paceline.simulator.errors import RunError
 from paceline.simulator.inputs.paths import leaves
+from paceline.validate.host import device as devices
+from paceline.validate.training import transport
+from paceline.validate.training.clock import Clock
+from paceline.validate.training.collectives import Collectives
+from paceline.validate.training.emulated_network import RealNetwork
+from paceline.validate.training.messages import SKELETON, START, Mailbox
+from paceline.validate.training.packing import TensorMeter
+from paceline.validate.training.selection import Selection
+from paceline.validate.training.transport import DeviceGroup
 
 LOOK = 0.02  # seconds between looks
 CHUNK = 4 * 2**20  # bytes of a file that a store takes at once
+VECTORS = 2  # in the longest message
 
 _torch: Any = dist  # stores are missing from its type stubs
 
@@ -83,3 +96,70 @@ def collect(store: Any, rank: int, folder: Path) -> None:
                 file.write(store.get(key))
                 store.delete_key(key)
     store.set(f"collected {rank}", "")
+
+
+class Connections:
+    """What one process reaches the others by: a group for collectives, and one for messages.
+
+    All processes open theirs in one order. `start`: a vector as long as those that travel, where
+    they are; `timeout`: seconds after which a process that does not answer is given up. `team`,
+    `flags` (for numbers of each rank), `collectives` and `mailbox` are None until opened.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - what a connection depends on
+        self,
+        store: Any,
+        rank: int,
+        start: Tensor,
+        meter: TensorMeter,
+        network: RealNetwork,
+        clock: Clock,
+        timeout: float,
+    ) -> None:
+        self.store, self.rank, self.timeout = store, rank, timeout
+        self.meter, self.network, self._clock, self._start = meter, network, clock, start
+        self.team: DeviceGroup | None = None
+        self.flags: Any = None
+        self.collectives: Collectives | None = None
+        self.mailbox: Mailbox | None = None
+        self._groups: list[Any] = []
+
+    def open_team(
+        self, workers: int, native: bool, selection: Selection, deadline: float = inf
+    ) -> None:
+        """Open the workers' collectives; `native`: those of the library of their devices."""
+        rank, device = self.rank, devices.of(self._start.device)
+        if native:
+            group = device.group(sub_store(self.store, "team"), rank, workers, self.timeout)
+            self.team = transport.Native(group, device, self.timeout)
+        else:
+            kind = DeviceGroup if self._start.device.type == "cpu" else transport.Staged
+            self.team = kind(self._gloo("team", workers, self.timeout), device)
+        self.flags = self._kept(self._gloo("flags", workers, self.timeout))
+        self.collectives = Collectives(
+            self.team, self.flags, self.network, self.meter, rank, workers, self._clock,
+            self._start.device, deadline, selection,
+        )  # fmt: skip
+
+    def open_mailbox(self, nodes: int, peers: Iterable[int]) -> None:
+        """Open the mailbox of one of `nodes`: messages travel by gloo, through host memory."""
+        group = self._kept(self._gloo("post", nodes, transport.FOREVER))
+        capacity = 8 * START + SKELETON + VECTORS * self._start.nbytes
+        self.mailbox = Mailbox(
+            group, self.rank, peers, capacity, self._clock, self._start.device,
+            self.network.receives,
+        )  # fmt: skip
+
+    def _gloo(self, name: str, size: int, timeout: float) -> Any:
+        return transport.gloo(sub_store(self.store, name), self.rank, size, timeout)
+
+    def _kept(self, group: Any) -> Any:
+        self._groups.append(group)
+        return group
+
+    def close(self) -> None:
+        """Close all, once every process is through with them."""
+        if self.team is not None:
+            self.team.close()
+        for each in self._groups:
+            transport.shut(each)

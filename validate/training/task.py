@@ -21,25 +21,20 @@ from paceline.simulator.objectives import build
 from paceline.simulator.programs import Program
 from paceline.simulator.results.run import Spans
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.validate.host import device as devices
 from paceline.validate.host import machine
-from paceline.validate.training import learner, rendezvous, transport
+from paceline.validate.training import learner, rendezvous
 from paceline.validate.training.clock import Clock
-from paceline.validate.training.collectives import Collectives
 from paceline.validate.training.emulated_network import EmulatedNetwork, RealNetwork
-from paceline.validate.training.messages import SKELETON, START, Mailbox
 from paceline.validate.training.node import Limits, RealNode
 from paceline.validate.training.packing import TensorMeter
 from paceline.validate.training.records import Account, Recorder
 from paceline.validate.training.rehearsal import Alone, Asked, Echo, OneGradient
 from paceline.validate.training.selection import Selection, selection
-from paceline.validate.training.transport import DeviceGroup
 
 HEADSTART = 0.05  # seconds from agreeing on the start to the start
 COUNTING = 0.02  # seconds between updates of the workers' common step count
 REHEARSALS = 3  # of each collective in the warm-up
 LEARNING = 0.5  # seconds, if need be more, for what the run will communicate
-VECTORS = 2  # in the longest message
 
 
 @dataclass(frozen=True)
@@ -102,7 +97,6 @@ class TaskProcess:
         goal = self._goal = build.build(scenario, task.algorithm, task.seed)
         self._start = learner.start(goal, scenario.model.parameters, place.device)
         network = EmulatedNetwork if scenario.validation.network == "emulated" else RealNetwork
-        self._groups: list[Any] = []
         self._network = network(scenario, task.seed, self.rank)
         self._meter = TensorMeter(scenario.model.bytes, self._start.numel())
         own = learner.learner(goal, self.rank) if self.rank < self.workers else None
@@ -120,13 +114,19 @@ class TaskProcess:
         self._counter = StepCounter(place.store, scenario.run.steps, self.workers)
         if program.pooled:
             self._limits.enough = self._counter.enough
-        self._group = self._team() if self.rank < self.workers else None
-        self._collectives = self._collect(self._group) if self._group else None
-        self._mailbox = self._open_mailbox() if program.server or program.gossips else None
+        self._links = links = rendezvous.Connections(
+            place.store, self.rank, self._start, self._meter, self._network, self._clock,
+            scenario.validation.timeout,
+        )  # fmt: skip
+        if self.rank < self.workers:
+            chosen = selection(program, scenario, task.seed, self.rank)
+            links.open_team(self.workers, place.native, chosen, self._limits.deadline)
+        if program.server or program.gossips:
+            links.open_mailbox(self.size, _peers(program, self.rank, self.workers))
         self._spans = Spans(scenario.run.timeline_spans)
         self.node = self._node(
             clock=self._clock, limits=self._limits, network=self._network,
-            collectives=self._collectives, mailbox=self._mailbox, learner=own, spans=self._spans,
+            collectives=links.collectives, mailbox=links.mailbox, learner=own, spans=self._spans,
             see=self._see if watched else self._count,
             learned=self._see_buffers if buffered else lambda node: None,
         )  # fmt: skip
@@ -146,43 +146,6 @@ class TaskProcess:
         function = self._program.server if self.rank == self.workers else self._program.worker
         assert function is not None
         return self._program.start(function, node, self._task.algorithm.parameters)
-
-    def _team(self) -> DeviceGroup:
-        """The workers' process group."""
-        place, timeout = self._place, self._scenario.validation.timeout
-        device = devices.of(place.device)
-        if place.native:
-            store = rendezvous.sub_store(place.store, "team")
-            group = device.group(store, self.rank, self.workers, timeout)
-            return transport.Native(group, device, timeout)
-        group = self._gloo("team", self.workers, timeout)
-        kind = DeviceGroup if place.device.type == "cpu" else transport.Staged
-        return kind(group, device)
-
-    def _gloo(self, name: str, size: int, timeout: float) -> Any:
-        store = rendezvous.sub_store(self._place.store, name)
-        group = transport.gloo(store, self.rank, size, timeout)
-        if name != "team":
-            self._groups.append(group)
-        return group
-
-    def _collect(self, group: DeviceGroup) -> Collectives:
-        flags = self._gloo("flags", self.workers, self._scenario.validation.timeout)
-        return Collectives(
-            group, flags, self._network, self._meter, self.rank, self.workers, self._clock,
-            self._place.device, self._limits.deadline,
-            selection(self._program, self._scenario, self._task.seed, self.rank),
-        )  # fmt: skip
-
-    def _open_mailbox(self) -> Mailbox:
-        """Open the mailbox; messages travel by gloo, through the host's memory."""
-        start, group = self._start, self._gloo("post", self.size, transport.FOREVER)
-        capacity = 8 * START + SKELETON + VECTORS * start.numel() * start.element_size()
-        peers = _peers(self._program, self.rank, self.workers)
-        return Mailbox(
-            group, self.rank, peers, capacity, self._clock, self._place.device,
-            self._network.receives,
-        )  # fmt: skip
 
     def _count(self, node: RealNode, x: Tensor) -> None:
         self._counter.count = node.step
@@ -215,26 +178,23 @@ class TaskProcess:
                 by = "NCCL" if self._place.native else "gloo, through the host's memory"
                 account.machine |= {"device": self._place.identity, "collectives": by}
             self.node.end()
-        if self._collectives is not None:
-            account.collectives = self._collectives.settled
-        if self._mailbox is not None:
-            account.collectives += self._mailbox.received
-            account.late += self._mailbox.late
+        if self._links.collectives is not None:
+            account.collectives = self._links.collectives.settled
+        if self._links.mailbox is not None:
+            account.collectives += self._links.mailbox.received
+            account.late += self._links.mailbox.late
         account.links = self._network.traffic.links()
         until = account.duration
         spans, arrows = self._spans.array(until), self._spans.arrows(until)
         self._recorder.times(spans, arrows, self.node.events)
         # sockets stay open until all have finished
         rendezvous.meet(store, "end", self.size, patient=True)
-        if self._group is not None:
-            self._group.close()
-        for each in self._groups:
-            transport.shut(each)
+        self._links.close()
         self._recorder.close(account)
 
     def _rehearse(self) -> None:
         """Run uncounted gradients, and each collective of the run, as the first ones are slow."""
-        if self._group is None:
+        if self._links.team is None:
             return
         own, store = learner.learner(self._goal, self.rank), self._place.store
         for _ in range(self._scenario.validation.warm_up):
@@ -246,7 +206,7 @@ class TaskProcess:
         for kind, size, dtype in json.loads(store.get("collectives")):
             some = torch.zeros(size, dtype=getattr(torch, dtype), device=self._place.device)
             for _ in range(REHEARSALS):
-                getattr(self._group, kind)(some.clone).wait()
+                getattr(self._links.team, kind)(some.clone).wait()
 
     def _learn(self, own: learner.Learner) -> Asked:
         """Return what the run will communicate: NCCL prepares each size and dtype on first use.
