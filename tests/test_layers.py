@@ -31,7 +31,7 @@ ORDER = {
         checks host | torch_objective | training | launch | measurement | comparison | validation
         | calibration | logs probe | matrix""",
     "deploy": """
-        live checkpoint emit steering | local_steps | transport plan | attached | session""",
+        live emit | steering | checkpoint local_steps | transport plan | attached | session""",
 }
 FILES = {"simulator": SIMULATOR, "validate": VALIDATE, "deploy": DEPLOY}
 MOST = {"simulator": 14, "validate": 12, "deploy": 9}  # entries that a newcomer can take in

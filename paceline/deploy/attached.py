@@ -8,6 +8,7 @@ awaits blocks, as in `validate`, on the same collectives and messages, over a ne
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from math import inf, nan
 from typing import Any
 
@@ -84,6 +85,9 @@ class AttachedNode(TensorNode):
         self.loss: Any = None
         self.plain = self.unread = False
         self.period = period
+        self.timer: ThreadPoolExecutor | None = None  # that waits for collectives to be timed
+        self.took: list[float] = []  # seconds of those that the program has waited for
+        self._timed: dict[Any, tuple[float, Future[float]]] = {}
         self.channels: list[Any] = []
         self._bases: dict[RealCollective, Tensor] = {}  # of shifts whose mean is under way
         self._made: list[np.random.Generator] = []
@@ -163,16 +167,28 @@ class AttachedNode(TensorNode):
         if isinstance(value, Shift):
             handle = self.transport.collectives.mean(value.to, self.step)
             self._bases[handle] = value.base
-            return handle
-        return self.transport.collectives.mean(value, self.step)
+            return self._time(handle)
+        return self._time(self.transport.collectives.mean(value, self.step))
 
     def start_gather(self, value: Payload) -> Handle:
         """Start an all-gather."""
-        return self.transport.collectives.gather(value, self.step)
+        return self._time(self.transport.collectives.gather(value, self.step))
 
     def start_mean_after(self, handle: Handle, value: Callable[[Payload], Payload]) -> Handle:
         """Start an all-reduce on a thread, once the first one is there."""
-        return self.transport.collectives.mean_after(handle, value, self.step)
+        self._timed.pop(handle, None)
+        return self._time(self.transport.collectives.mean_after(handle, value, self.step))
+
+    def _time(self, handle: RealCollective) -> RealCollective:
+        """Have a collective timed that starts now, by a thread, as the program may wait late."""
+        if self.timer is not None:
+
+            def end() -> float:
+                self.transport.collectives.arrived(handle)
+                return time.monotonic()
+
+            self._timed[handle] = time.monotonic(), self.timer.submit(end)
+        return handle
 
     async def wait(self, handle: Handle) -> Any:
         """Wait until a result has arrived."""
@@ -188,6 +204,9 @@ class AttachedNode(TensorNode):
             self.transport.collectives.land(handle)
             self.transport.collectives.settle(handle)
             self.waited += time.monotonic() - begin
+            if handle in self._timed:
+                since, end = self._timed.pop(handle)
+                self.took.append(end.result() - since)
         return handle.result
 
     async def finished(self, handle: Handle) -> bool:

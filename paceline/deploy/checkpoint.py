@@ -3,24 +3,32 @@
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import fields
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from paceline.deploy.steering.outlook import Curve
+from paceline.deploy.steering.policies import Decision
+from paceline.deploy.steering.telemetry import StepRecord
+from paceline.simulator.errors import InputError
 from paceline.simulator.programs.codecs.power import PowerMatrix, UnderWay
 from paceline.simulator.programs.effects import Encoded
 from paceline.validate.training.collectives import RealCollective
 
 KIND = "paceline"  # key that marks a container of ours
-RECORDS: dict[str, Any] = {each.__name__: each for each in (Encoded, UnderWay, PowerMatrix)}
+RECORDS: dict[str, Any] = {
+    each.__name__: each for each in (Encoded, UnderWay, PowerMatrix, Curve, Decision, StepRecord)
+}
 CONTAINERS: dict[str, Any] = {
-    "deque": deque, "dict": dict, "Counter": lambda pairs: Counter(dict(pairs)),
+    "deque": deque, "dict": dict, "set": set, "Counter": lambda pairs: Counter(dict(pairs)),
 }  # fmt: skip
 
 
 class Freezer(NamedTuple):
-    """Turns a program's values into plain ones, and back.
+    """Turns a program's values into plain ones, and back; of objects what KEPT names, or all.
 
     `live`: the vector that the parameters are views of, which is saved once; `generators`: those
     that the program has made, in order; `land`: completes a collective under way.
@@ -56,12 +64,17 @@ class Freezer(NamedTuple):
             return {KIND: "array", "is": value.tolist(), "of": str(value.dtype)}
         if value is None or isinstance(value, bool | int | float | str | Tensor):
             return value
-        return {KIND: "object", "is": self.freeze(vars(value))}
+        if isinstance(value, set):
+            return {KIND: "set", "is": [self.freeze(each) for each in value]}
+        kept = {name: getattr(value, name) for name in getattr(value, "KEPT", vars(value))}
+        found = [[name, self.freeze(each)] for name, each in kept.items()]
+        return {KIND: "object", "of": type(value).__name__, "is": found}
 
     def thaw(self, value: Any, like: Any = None) -> Any:  # noqa: PLR0911 - one per kind
         """Undo `freeze`; `like`: what a new program has in that place."""
         if isinstance(value, list | tuple):
-            return type(value)(self.thaw(each) for each in value)
+            alike = isinstance(like, list | tuple) and len(like) == len(value)
+            return type(value)(map(self.thaw, value, like if alike else repeat(None)))
         if not isinstance(value, dict):
             return value.to(self.live.device) if isinstance(value, Tensor) else value
         kind, found = value[KIND], value["is"]
@@ -75,8 +88,15 @@ class Freezer(NamedTuple):
             return self.generators[found]
         if kind == "array":
             return np.array(found, dtype=value["of"])
-        found = self.thaw(found)
         if kind == "object":
-            vars(like).update(found)
+            if value["of"] != type(like).__name__:
+                raise InputError(f"state: of {value['of']}, not of {type(like).__name__}")
+            for name, each in found:
+                setattr(like, name, self.thaw(each, getattr(like, name)))
             return like
+        found = self.thaw(found)
         return RECORDS[kind](*found) if kind in RECORDS else CONTAINERS[kind](found)
+
+
+PLAIN = Freezer(torch.empty(0), [], lambda handle: None)
+"""Of values that are no program's."""

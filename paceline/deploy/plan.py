@@ -6,6 +6,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from paceline.deploy.steering.telemetry import settings
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.programs import Program, catalogue
@@ -20,7 +21,7 @@ WORLD = {"optimizer": {"lr": 1.0}, "network": {"latency": "0 s"}, "run": {"steps
 
 @dataclass(frozen=True)
 class Plan:
-    """A program to deploy; `parameters`: typed, as `Program.parse` returns them.
+    """A program to deploy; `parameters`: typed, as `Program.parse` returns them, of the `table`.
 
     `local`: the parameter that is the transform of the local steps, in whose place any optimizer of
     the user's steps; None where the program computes with gradients, as if they were SGD's.
@@ -28,6 +29,12 @@ class Plan:
 
     program: Program
     parameters: dict[str, Any]
+    table: dict[str, Any]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What may change while it runs, as a scenario writes it: whole steps, and a codec."""
+        return settings(self.parameters, self.table)
 
     @property
     def local(self) -> str | None:
@@ -79,7 +86,7 @@ def read(plan: Source, parameters: Mapping[str, Any], workers: int, entries: int
         "algorithm": [table],
     }, file="plan")  # fmt: skip
     assert program is not None
-    return Plan(program, scenario.algorithm[0].parameters)
+    return Plan(program, scenario.algorithm[0].parameters, table)
 
 
 def _named(plan: Any) -> dict[str, Any]:

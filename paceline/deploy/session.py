@@ -3,40 +3,28 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from paceline.deploy import plan as plans
 from paceline.deploy.attached import GRADIENT, AttachedNode, Period
+from paceline.deploy.checkpoint import PLAIN
 from paceline.deploy.live import LiveParameters
 from paceline.deploy.local_steps import UserRate, UserSteps, plain_sgd
+from paceline.deploy.steering.telemetry import StepRecord, codec_kind
 from paceline.deploy.transport import Transport, place
 from paceline.simulator.errors import InputError, ProgramError
 from paceline.simulator.programs.codecs.codec import Raw
-from paceline.simulator.programs.pieces.schedule import OwnPeriod
 
 RECORDS = 4096  # steps whose telemetry is kept
-VERSION = 1
-
-
-class StepRecord(NamedTuple):
-    """Telemetry of one step.
-
-    `computing` and `waiting`: seconds outside of waits for other processes, and in them; `bytes`:
-    payloads that this process gave to the network; `loss`: as the loop told it, None if it did not.
-    """
-
-    step: int
-    computing: float
-    waiting: float
-    bytes: float
-    loss: Any
+VERSION = 2
 
 
 class Session:
@@ -52,18 +40,21 @@ class Session:
         timeout: float,
     ) -> None:
         self._model, self._optimizer, self._seed, self._timeout = model, optimizer, seed, timeout
-        self._place, self._own_step = place(), optimizer.step
+        self.place, self._own_step = place(), optimizer.step
         self._live = live = LiveParameters(model, optimizer)
-        self.plan = plans.read(plan, parameters, self._place[2], live.dimension)
+        self.plan = plans.read(plan, parameters, self.place[2], live.dimension)
         self._rate = UserRate(optimizer)
         self._parameters, self._decay = dict(self.plan.parameters), 0.0
         self._local = self._replace_local()
+        self._settings = self.plan.settings
         self._period: Period | None = None
-        tau = self._parameters.get("tau")
-        if callable(tau) and not isinstance(tau, OwnPeriod):
+        if "tau" in self._settings and callable(tau := self._parameters["tau"]):
             self._parameters["tau"] = self._period = Period(tau)
+        # those that the program begins with
+        self._fresh = self._settings.keys() - ({"tau"} if self._period else set())
         self.telemetry: deque[StepRecord] = deque(maxlen=RECORDS)
         self._steering: Any = None
+        self._timer: ThreadPoolExecutor | None = None
         self._closed = False
         self._open()
         self._transport.broadcast([live.start, *model.buffers()])
@@ -95,8 +86,13 @@ class Session:
 
     def _open(self) -> None:
         """Connect to the other processes; begin the program anew."""
+        gossips = self.plan.program.gossips
+        self._transport = Transport(self.place, self._live.start, gossips, self._timeout)
+        self._start()
+
+    def _start(self) -> None:
+        """Begin the program anew."""
         program = self.plan.program
-        self._transport = Transport(self._place, self._live.start, program.gossips, self._timeout)
         self._node = AttachedNode(
             self._live,
             self._transport,
@@ -106,6 +102,7 @@ class Session:
             self._decay,
             self._period,
         )
+        self._node.timer = self._timer
         raw = self.plan.parameters.get("codec", Raw()) == Raw()
         self._node.plain = raw and program.rounds and self.plan.known
         self._node.unread = (
@@ -155,31 +152,39 @@ class Session:
             self._optimizer._opt_called = True  # it never steps, and schedules would warn of that
         self._begin()
         node.loss = loss.detach() if isinstance(loss, Tensor) else loss
-        waited, moved = node.waited, self._transport.network.bytes
+        waited, moved, took = node.waited, self._transport.network.bytes, len(node.took)
         node.step += 1
         self._go_on()
         now, waiting = time.monotonic(), node.waited - waited
         self.telemetry.append(
             StepRecord(
                 node.step, now - self._since - waiting, waiting,
-                self._transport.network.bytes - moved, node.loss,
+                self._transport.network.bytes - moved, node.loss, tuple(node.took[took:]),
             )
         )  # fmt: skip
         self._since = now
         for said in self._steering.after(self) if self._steering else ():
             logging.getLogger("paceline").warning(said)
 
-    def steer(self, controller: Any) -> None:
-        """Watch this session, and steer its period, by a controller: rank 0's counts.
+    def steer(self, make: Callable[[], Any]) -> None:
+        """Watch this session, and steer its settings, by the controller that rank 0 makes.
 
-        Raises InputError where the program has no period that can be changed.
+        Raises InputError, on every rank, where it can make none, or nothing can be changed.
         """
         from paceline.deploy.steering.attach import Steering
 
-        if self._period is None:
-            raise InputError(f"adapt: {self.plan.program.name} has no period that can be changed")
-        own = controller if self._transport.rank == 0 else None
-        self._steering = Steering(own, blocks=self.plan.program.family == "blocking")
+        if not self._settings:
+            raise InputError(f"adapt: {self.plan.program.name} has no setting that can be changed")
+        own, said = None, ""
+        if self._transport.rank == 0:
+            try:
+                own = make()
+            except InputError as why:
+                said = str(why)
+        if any(each[0] for each in self.share([float(bool(said))])):
+            raise InputError(said or "adapt: rank 0 cannot; its message says why")
+        self._steering = Steering(own)
+        self._timer = self._node.timer = ThreadPoolExecutor(1, thread_name_prefix="timer")
 
     @property
     def decisions(self) -> list[Any]:
@@ -188,26 +193,51 @@ class Session:
         return own.log if own else []
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """What `change` may change, as a scenario writes it, with its present or next values."""
+        if self._period is None or self._period.next:
+            return dict(self._settings)
+        return self._settings | {"tau": int(self._period(self._node.step))}
+
+    @property
     def tau(self) -> int:
         """The communication period from the next local phase on, in steps."""
-        assert self._period is not None
-        return int(self._period.next or self._period(self._node.step))
+        return int(self.settings["tau"])
 
     @property
     def rate(self) -> float:
         """The learning rate of the optimizer's first group."""
         return float(self._optimizer.param_groups[0]["lr"])
 
-    def change(self, *, tau: int) -> None:
-        """Change the communication period from the program's next local phase on.
+    def change(self, **settings: Any) -> None:
+        """Change some of the `settings`, written as in a scenario.
 
-        Every process has to call this between the same two steps, with the same value.
+        tau changes from the next local phase on, or cycle of fragments; period, delay, overlap and
+        a codec's level from the next mean on, once all that is under way has arrived, as the
+        program then goes on from its state. Every process has to call this between the same two
+        steps, with the same values.
         """
-        if type(tau) is not int or tau < 1:
-            raise InputError(f"tau: {tau!r}; write a whole number of steps, 1 or more")
-        if self._period is None:
-            raise InputError(f"tau: {self.plan.program.name} has no period that can be changed")
-        self._period.next = tau
+        name, now = self.plan.program.name, self.settings
+        for key in settings:
+            if key not in now:
+                raise InputError(f"{key}: {name} has no {key} that can be changed")
+        plan = self._planned(now | settings)
+        if codec_kind(plan.settings) != codec_kind(now):
+            raise InputError("codec: its level may change, all else of it stays")
+        self._settings = now | settings
+        if self._period is not None and "tau" in settings:
+            self._period.next = settings["tau"]
+        if fresh := self._fresh & settings.keys():
+            self._begin()
+            state = self._node.state()
+            self._parameters |= {key: plan.parameters[key] for key in fresh}
+            self._coroutine.close()
+            self._start()
+            self._resume(state)
+
+    def _planned(self, settings: Mapping[str, Any]) -> plans.Plan:
+        """Return the plan with other settings."""
+        return plans.read(self.plan.table | settings, {}, self.place[2], self._live.dimension)
 
     def share(self, numbers: Sequence[float]) -> list[list[float]]:
         """Return what every process gives to this call, by rank; a decision for all needs it."""
@@ -247,7 +277,8 @@ class Session:
         name = self.plan.program.name
         return self._node.state() | {
             "version": VERSION, "program": name, "rank": self._transport.rank,
-            "workers": self._transport.workers,
+            "workers": self._transport.workers, "settings": self.settings,
+            "steering": PLAIN.freeze(self._steering),
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -260,9 +291,21 @@ class Session:
                 "(version {}); load each process's own state, with the same plan and as many "
                 "processes".format(*theirs, *mine)
             )
+        self._settings |= state["settings"]
+        plan = self._planned(self._settings)
+        self._parameters |= {key: plan.parameters[key] for key in self._fresh}
         if self._begun:
             self._close()
             self._open()
+        else:
+            self._coroutine.close()
+            self._start()
+        if self._steering and state["steering"]:
+            PLAIN.thaw(state["steering"], self._steering)
+        self._resume(state)
+
+    def _resume(self, state: Mapping[str, Any]) -> None:
+        """Let a program that has not begun begin from a state."""
         self._node.restore({**state, "x": state["x"].to(self._live.start.device, copy=True)})
         self._live.vector = None
         self._begin()
@@ -276,6 +319,8 @@ class Session:
         if not self._closed:
             self._closed = True
             self._close()
+            if self._timer is not None:
+                self._timer.shutdown()
 
     def _close(self) -> None:
         self._coroutine.close()
@@ -317,9 +362,9 @@ def deploy(  # noqa: PLR0913
 
     Every process calls this with its model and optimizer, and goes on from rank 0's model. `plan`:
     a run folder, of which the pick is taken, an [[algorithm]] table, or a program's name, whose
-    `parameters` follow. `adapt`: whether a controller changes the period where another is now
-    better, or its policy: "model" (as True), "adacomm", or "fixed", which only says so; it needs a
-    run folder of `simulate`, whose prediction it compares the run with. `seed`: of the random
+    `parameters` follow. `adapt`: whether a controller changes period, delay or codec level where
+    another is now better, or its policy: "model" (as True), "adacomm", or "fixed", which only says
+    so; it needs a run folder, whose prediction it compares the run with. `seed`: of the random
     numbers that codecs and graphs draw. `timeout`: seconds after which a process that does not
     answer is given up. Raises InputError.
     """
@@ -328,8 +373,8 @@ def deploy(  # noqa: PLR0913
     from paceline.deploy.steering.attach import controller
 
     if not isinstance(plan, str | Path) or not Path(plan).is_dir():
-        raise InputError("adapt: only a pick with a prediction; name a run folder of simulate")
-    steered = controller(plan, "model" if adapt is True else adapt)
+        raise InputError("adapt: only a pick with a prediction; name a run folder")
     session = Session(model, optimizer, plan, parameters, seed, timeout)
-    session.steer(steered)
+    policy, (_, _, workers) = "model" if adapt is True else adapt, session.place
+    session.steer(partial(controller, plan, policy, workers))
     return session

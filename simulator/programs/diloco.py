@@ -1,12 +1,12 @@
 """The DiLoCo family: long local phases of AdamW, then Nesterov momentum on displacements."""
 
 from collections.abc import Callable
-from math import inf
 from typing import Annotated, Any
 
 from paceline.simulator.programs.codecs.codec import Raw
 from paceline.simulator.programs.effects import Node, Vector
 from paceline.simulator.programs.local import Codec, LearningRate, OuterRate, Tau, descend, rounds
+from paceline.simulator.programs.pieces.schedule import FixedPeriod
 from paceline.simulator.programs.pieces.transform import AdamW, Fraction, Nesterov, TransformOf
 from paceline.simulator.programs.program import Program, doc
 
@@ -49,28 +49,30 @@ async def streaming_diloco(
 ) -> None:
     """Streaming DiLoCo: fragments of the model take turns, and train on while they are averaged."""
     channels = [codec.open(me) for _ in range(fragments)]
-    offsets = [tau * (f + 1) // fragments for f in range(fragments)]
     outer = Nesterov(outer_momentum)
     x = me.start
-    busy = {(offset + late) % tau for offset in offsets for late in (0, overlap)}
-    x, anchor, u, v, means, k = me.resumed(
+    # in a cycle of `span` steps after `begun` each fragment starts a mean, applied `late` steps
+    # after that; `means`: of each fragment's mean under way, that step, and itself
+    x, anchor, u, v, means, begun, span, late, k = me.resumed(
         x=x, anchor=x, u=inner.init(x), v=[outer.init(part) for part in me.cut(x, fragments)],
-        means=dict[int, Any](), k=0,
+        means=dict[int, tuple[int, Any]](), begun=0, span=tau, late=overlap, k=0,
     )  # fmt: skip
-
-    def due(step: int) -> float:
-        return 0 if step % tau in busy else inf
-
     while True:
-        x, u, k = await descend(me, x, u, k + 1, lr, inner, due)
-        for f in (f for f in range(fragments) if (k - offsets[f]) % tau == 0):
-            means[f] = channels[f].start_mean(me.cut(anchor - x, fragments)[f])
-        for f in [f for f in means if (k - offsets[f]) % tau == overlap]:
+        starts = [begun + (span * (f + 1) // fragments or span) for f in range(fragments)]
+        ends = [at for at, _ in means.values()]
+        ahead = min(step for step in (*starts, *ends) if step > k) - k
+        x, u, k = await descend(me, x, u, k + 1, lr, inner, FixedPeriod(ahead))
+        for f in (f for f in range(fragments) if starts[f] == k):
+            mean = channels[f].start_mean(me.cut(anchor - x, fragments)[f])
+            means[f] = k + late, mean
+        for f in [f for f, (at, _) in means.items() if at == k]:
             shared, own = list(me.cut(anchor, fragments)), list(me.cut(x, fragments))
-            step, v[f] = outer.update(await channels[f].wait(means.pop(f)), v[f], shared[f])
+            step, v[f] = outer.update(await channels[f].wait(means.pop(f)[1]), v[f], shared[f])
             shared[f] = shared[f] - outer_lr * step
             own[f] = shared[f] + alpha * (own[f] - shared[f])
             anchor, x = me.join(shared), me.join(own)
+        if k == starts[-1]:  # the last mean is applied before its fragment starts another
+            begun, span, late = k, max(tau, late + 1), overlap
         me.mark(x)
 
 

@@ -46,12 +46,13 @@ async def dts(
     for n in count(first):
         state, own = rule.local(state, own, await me.gradient(state[0]), n)
         due = (n + 1) % period == 0
-        if due and not delay:
-            state = rule.late(state, own, await channel.mean(rule.sent(own)), n, n)
-        elif flying and flying[0][0] == n - delay:  # before the next start: `delay` are under way
+        # before the next start: `delay` are under way, or more where it was shortened meanwhile
+        while flying and flying[0][0] <= n - delay:
             since, theirs, mean = flying.popleft()
             state = rule.late(state, theirs, await channel.wait(mean), since, n)
-        if due and delay:
+        if due and not delay:
+            state = rule.late(state, own, await channel.mean(rule.sent(own)), n, n)
+        elif due:
             flying.append((n, own, channel.start_mean(rule.sent(own))))
         if due:
             own = nothing

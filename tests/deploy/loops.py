@@ -1,5 +1,6 @@
 """Training loops of a user, in processes of their own, with sessions attached to them."""
 
+import copy
 import io
 import os
 from datetime import timedelta
@@ -123,10 +124,26 @@ def steered(rank, start, lesson):
             now = {"tau": 2 * settings["tau"]}
             return Decision(record.step, record.clock, settings, now, ("planned",))
 
-        session.steer(Controller({"tau": 4}, double))
+        session.steer(lambda: Controller({"tau": 4}, double))
         loop.take(session.step, range(len(lesson[rank])))
         means = [record.step for record in session.telemetry if record.bytes]
         return means, len(session.decisions), loop.parameters
+
+
+def steered_on(rank, folder):
+    """Train with a controller; return its state as it is saved, and as another session loads it."""
+    shown, state = [], None
+    batches = [(torch.ones(4, 64).double(), torch.tensor([1, 2, 3, 4]))] * 40
+    for _ in range(2):
+        loop = Loop(torch.zeros(2410).double(), "plain", batches)
+        with paceline.deploy(loop.net, loop.optimizer, folder, adapt=True) as session:
+            if state is None:
+                loop.take(session.step, range(40))
+                state = copy.deepcopy(session.state_dict())
+            else:
+                session.load_state_dict(state)
+            shown.append(repr(session.state_dict()["steering"]))
+    return shown
 
 
 def averager(start, batches, tau):

@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from paceline.simulator.objectives import build
+from paceline.simulator.studies.simulate import simulate
 from paceline.validate.launch import launch
 from paceline.validate.launch.worker import Job
 from paceline.validate.training import records
@@ -130,3 +131,19 @@ def test_a_steered_session_changes_its_period_on_all_ranks_at_once(tmp_path):
     assert means == others == [4, 8, 12, 16, 20, 28, 36, 44, 60]  # from the next phase on
     assert (decided, undecided) == (3, 0)
     assert torch.equal(one, other)  # a mean ended the last phase
+
+
+@pytest.mark.long
+def test_a_steered_session_goes_on_with_what_it_has_seen(tmp_path):
+    """Its decisions, levels and curves; on the ranks that only follow, its last steps."""
+    table = {"name": "dts", "period": 2, "delay": 4}
+    made = scenario(
+        table, workers=2, compute="5 ms", steps=200, network={"latency": "2 ms"},
+        objective={"kind": "quadratic", "dimension": 6}, run={"target_loss": 0.01},
+    )  # fmt: skip
+    simulate(made, seeds=2, out=tmp_path / "run")
+    found = loops.together(loops.steered_on, 2, tmp_path, tmp_path / "run")
+    for saved, loaded in found:
+        assert saved == loaded
+    assert ["Outlook" in each[0] for each in found] == [True, False]
+    assert "StepRecord" in found[1][0]

@@ -275,5 +275,20 @@ def test_what_cannot_be_steered_is_refused():
         paceline.deploy(net, SGD(net.parameters(), lr=0.1), "local-sgd", adapt=True, tau=4)
     with paceline.deploy(net, SGD(net.parameters(), lr=0.1), "ssgd") as session:
         assert session.decisions == []
-        with pytest.raises(InputError, match="ssgd has no period that can be changed"):
+        with pytest.raises(InputError, match="ssgd has no setting that can be changed"):
             session.steer(None)
+        with pytest.raises(InputError, match="tau: ssgd has no tau that can be changed"):
+            session.change(tau=2)
+    codec = {"kind": "top-k", "ratio": 0.1}
+    with paceline.deploy(net, SGD(net.parameters(), lr=0.1), "local-sgd", tau=4, codec=codec) as it:
+        assert it.settings == {"tau": 4, "codec": codec}
+        for settings, said in (
+            ({"codec": "fp16"}, "its level may change"),
+            ({"codec": {"kind": "random-k", "ratio": 0.1}}, "its level may change"),
+            ({"codec": {"kind": "top-k", "ratio": 2.0}}, "ratio"),
+            ({"tau": 0}, "tau = 0"),
+            ({"tau": 2.5}, "tau"),
+        ):
+            with pytest.raises(InputError, match=said):
+                it.change(**settings)
+        assert it.settings == {"tau": 4, "codec": codec}

@@ -126,7 +126,7 @@ class Collectives:
         """Start an average of `value(result of first)` as soon as that result is there."""
         first.chained = True
         handle = self._next("mean", step, first)
-        self._start_mean(handle, lambda: value(self._result(first)[0]), lambda: self._wait(first))
+        self._start_mean(handle, lambda: value(self._result(first)[0]), lambda: self.arrived(first))
         return handle
 
     def gather(self, payload: Payload, step: int) -> RealCollective:
@@ -220,7 +220,8 @@ class Collectives:
         """Return the entries that the numbers of all ranks take."""
         return self._ranks * (WHOLE + PARTS * (OWN - WHOLE + len(packed.numbers)))
 
-    def _wait(self, handle: RealCollective) -> None:
+    def arrived(self, handle: RealCollective) -> None:
+        """Wait until a collective is there, perhaps not due yet."""
         for each in handle.pending:
             each.wait()
 
@@ -252,7 +253,7 @@ class Collectives:
     def land(self, handle: RealCollective | None = None) -> None:
         """Wait until `handle` and all before it have arrived; None: all that were started."""
         for each in self._unsettled:
-            self._wait(each)
+            self.arrived(each)
             if each is handle:
                 break
 

@@ -2,18 +2,17 @@
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import TypeAdapter
 
 from paceline.deploy.steering.policies import Decision, Policy
-from paceline.deploy.steering.telemetry import Settings, Telemetry
+from paceline.deploy.steering.telemetry import LEVELS, Settings, Telemetry
 from paceline.deploy.steering.watch import Watch
 from paceline.simulator.errors import InputError
 from paceline.simulator.programs.codecs.channel import Channel
 from paceline.simulator.programs.codecs.codec import CodecOf
 from paceline.simulator.programs.codecs.message_codec import MessageChannel
-from paceline.simulator.programs.codecs.sparse import Sparse
 from paceline.simulator.programs.effects import Node, Payload
 from paceline.simulator.programs.pieces.schedule import FixedPeriod, OwnPeriod
 
@@ -30,6 +29,8 @@ class Controller:
     what was said.
     """
 
+    KEPT: ClassVar = ("settings", "policy", "watch", "log", "said")
+
     def __init__(
         self, settings: Settings, policy: Policy, watch: Watch | None = None, *, steers: bool = True
     ) -> None:
@@ -45,7 +46,7 @@ class Controller:
             self.log.append(decision)
             if self._steers:
                 self.settings = decision.now
-        best = self.log[-1].now if self.log else None
+        best = self.log[-1].now if self.log else self.settings
         news = self.watch(record, best) if self.watch else []
         self.said += news
         return news
@@ -86,10 +87,10 @@ class SteeredCodec:
     """
 
     def __init__(self, controller: Controller, codec: Any) -> None:
-        if not isinstance(codec, Sparse):
+        if getattr(codec, "kind", "") not in LEVELS:
             raise InputError(
                 f"codec {getattr(codec, 'kind', codec)!r}: has no level to steer; use one of "
-                "top-k and random-k, whose `ratio` may change"
+                f"{', '.join(LEVELS)}"
             )
         self._controller, self._codec = controller, codec
 
@@ -101,7 +102,7 @@ class SteeredCodec:
 class _LevelChannel(MessageChannel):
     """A channel that asks for its codec before each of its messages, one per round."""
 
-    def __init__(self, me: Node, codec: Sparse, controller: Controller) -> None:
+    def __init__(self, me: Node, codec: Any, controller: Controller) -> None:
         super().__init__(me, codec)
         self._controller, self._sent = controller, 0
 

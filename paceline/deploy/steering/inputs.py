@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from math import exp, log
+from typing import ClassVar
 
 from paceline.deploy.steering.level import RELEVANT, Level
 from paceline.deploy.steering.telemetry import Settings, Telemetry, period
@@ -33,6 +34,8 @@ class Cause:
 
 class Inputs:
     """Seconds per step of each worker and per average: as predicted, and as observed lately."""
+
+    KEPT: ClassVar = ("compute", "averages", "_sizes")
 
     def __init__(self, scenario: Scenario) -> None:
         laws = cluster.expected_laws(scenario)
@@ -91,7 +94,8 @@ class Inputs:
         """Return expected seconds per step of a program with these settings (theory).
 
         `size`: bytes of one average; `compute`, `average`: factors of these times. Averages that
-        overlap training follow the closed form of DTS; those that block it AdaComm's Theorem 1.
+        overlap training follow the closed form of DTS, with latency's share of one as predicted;
+        those that block it AdaComm's Theorem 1.
         """
         workers: list[list[Distribution]] = [
             [Gamma(mean=f"{compute * level.mean!r} s", shape=min(1 / level.spread**2, 1e4))]
@@ -101,12 +105,14 @@ class Inputs:
         took = average * self.averages.mean * self._relative(size)
         if family != "overlapped":
             return theory.seconds_per_step(workers, took, tau)
-        parts = int(settings.get("fragments", 1))
+        between = max(1, tau // int(settings.get("fragments", 1)))
         delay = int(settings["delay"] if "delay" in settings else settings.get("overlap", tau))
-        step = theory.seconds_per_step(workers, 0.0, max(1, tau // parts))
+        step = theory.seconds_per_step(workers, 0.0, between)
         if not delay:
-            return step + took / tau
-        return theory.delayed_seconds_per_step(step, took / parts, 0.0, delay, max(1, tau // parts))
+            return step + took / between
+        share = self.latency / (self._relative(size) * self.average) if self.average else 0.0
+        hidden = took * share  # of which no other mean has to wait for the end
+        return theory.delayed_seconds_per_step(step, took - hidden, hidden, delay, between)
 
     def causes(self) -> list[Cause]:
         """Name the inputs that have left their prediction, the furthest first.

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -126,6 +126,8 @@ class Outlook:
     of one core may be used to simulate them in a process of their own; None: at once, in this one.
     """
 
+    KEPT: ClassVar = ("loss", "noise", "spent", "_curves", "_stretch")
+
     def __init__(
         self,
         scenario: Scenario,
@@ -237,10 +239,10 @@ class Outlook:
         curve, here = self.curve(index), self.curve(current)
         assert curve is not None
         assert here is not None  # as `ready` says
-        settings = self.candidates[index]
+        settings = self._algorithms[index].parameters | self.candidates[index]
         size = record.bytes
         if here.traffic:
-            own = curve.traffic * period(settings)
+            own = curve.traffic * period(self.candidates[index])
             ratio = own / (here.traffic * period(self.candidates[current]))
             size *= ratio if abs(ratio - 1) > SAME else 1.0
         pace = inputs.pace(self._family, settings, size, **scale)

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from paceline.deploy.steering.inputs import Z90, Inputs
 from paceline.deploy.steering.outlook import Outlook
@@ -45,7 +45,7 @@ class Policy(Protocol):
 
 
 class AdaComm:
-    """AdaComm's rule, as the program adacomm has it, for the period of any program."""
+    """AdaComm's rule, as the program adacomm has it, for the tau of any program."""
 
     def __init__(self, rule: PaperRule) -> None:
         self._rule = rule
@@ -67,6 +67,8 @@ class Model:
     made for; a change must be worth `GAIN`, and surely so. In a world that stays as it is no
     decision follows the first.
     """
+
+    KEPT: ClassVar = ("inputs", "outlook", "_rounds", "_decided")
 
     def __init__(self, inputs: Inputs, outlook: Outlook) -> None:
         self.inputs, self.outlook = inputs, outlook

@@ -1,8 +1,20 @@
 """The record of a round that all ranks agree on: what a session tells a controller."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from paceline.simulator.programs.pieces.schedule import OwnPeriod
+
+LEVELS = {
+    "top-k": "ratio",
+    "random-k": "ratio",
+    "dgc": "ratio",
+    "qsgd": "bits",
+    "sparse-loco": "top",
+}
+"""The number of each codec that says how much it sends, where that may change on the way."""
+STEPS = "tau", "overlap", "period", "delay"
 Settings = dict[str, Any]
 """Steered parameters of the program by name (tau, delay, period, codec, ...), as a scenario
 writes them."""
@@ -11,6 +23,55 @@ writes them."""
 def period(settings: Settings) -> int:
     """Return the steps between averages."""
     return int(settings.get("tau") or settings.get("period") or 1)
+
+
+def settings(parameters: Mapping[str, Any], written: Mapping[str, Any]) -> Settings:
+    """Return those of a program's parameters that may change while it runs, as it is `written`."""
+    found = {key: each for key in STEPS if type(each := parameters.get(key)) is int}
+    tau, codec = parameters.get("tau"), parameters.get("codec")
+    if callable(tau) and not isinstance(tau, OwnPeriod):
+        found["tau"] = int(tau(1))
+    if level := LEVELS.get(getattr(codec, "kind", "")):
+        given = written["codec"]
+        table = {"kind": given} if isinstance(given, str) else given
+        found["codec"] = {**table, level: getattr(codec, level)}
+    return found
+
+
+def codec_kind(settings: Settings) -> Settings:
+    """Return what stays of a codec when its level changes."""
+    codec = settings.get("codec") or {}
+    return {key: each for key, each in codec.items() if key != LEVELS[codec["kind"]]}
+
+
+def numbers(settings: Settings, new: Sequence[float] = ()) -> Any:
+    """Return the numbers that may change, in order; or the settings with `new` ones."""
+    codec = settings.get("codec")
+    keys = [key for key in sorted(settings) if key != "codec"]
+    level = codec and LEVELS[codec["kind"]]
+    if not new:
+        return [settings[key] for key in keys] + ([codec[level]] if codec else [])
+    found: Settings = {key: int(each) for key, each in zip(keys, new, strict=False)}
+    if codec:
+        found["codec"] = codec | {level: type(codec[level])(new[-1])}
+    return found
+
+
+class StepRecord(NamedTuple):
+    """Telemetry of one step.
+
+    `computing` and `waiting`: seconds outside of waits for other processes, and in them; `bytes`:
+    payloads that this process gave to the network; `loss`: as the loop told it, None if it did not;
+    `took`: seconds from start to arrival of each mean that the step waited for, where they are
+    timed.
+    """
+
+    step: int
+    computing: float
+    waiting: float
+    bytes: float
+    loss: Any
+    took: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from statistics import fmean, stdev
+from typing import ClassVar
 
 from paceline.deploy.steering.inputs import Z90, Inputs
 from paceline.deploy.steering.telemetry import Settings, Telemetry
@@ -21,6 +22,8 @@ class Watch:
     settings `pick`; `loss`: that of the loss after a number of steps. `inputs`, from which the pace
     that the pick would have now follows, are fed here unless they are `shared` with the policy.
     """
+
+    KEPT: ClassVar = ("_inputs", "_losses", "_rounds", "_said")
 
     def __init__(  # noqa: PLR0913 - what was predicted, and of what
         self,

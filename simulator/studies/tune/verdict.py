@@ -228,7 +228,7 @@ def _ends(values: Values) -> tuple[float, float] | None:
     """Lowest and highest of the numbers tried; None for one value, or others than numbers."""
     if isinstance(values, Range):
         return values.low, values.high
-    if len(set(values)) < 2 or not all(type(value) in (int, float) for value in values):
+    if not all(type(value) in (int, float) for value in values) or len(set(values)) < 2:
         return None
     return min(values), max(values)
 
@@ -255,8 +255,8 @@ def _without_effect(space: Space, ranked: Sequence[Contender]) -> list[str]:
     for (family, key), groups in seen.items():
         values = space.entries[family].choices[key]
         full = [group for group in groups.values() if len(group) > 1]
-        compared = {each.candidate.varied[key] for group in full for each in group}
-        if isinstance(values, tuple) and not compared.issuperset(values):
+        compared = {repr(each.candidate.varied[key]) for group in full for each in group}
+        if isinstance(values, tuple) and not compared.issuperset(map(repr, values)):  # or tables
             continue
         pairs = [(group[0], other) for group in full for other in group[1:]]
         if pairs and not any(behind(other, one).any() for one, other in pairs):

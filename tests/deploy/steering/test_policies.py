@@ -16,8 +16,10 @@ from paceline.deploy.steering.policies import Decision
 from paceline.deploy.steering.telemetry import Telemetry
 from paceline.deploy.steering.watch import Watch
 from paceline.simulator.errors import InputError
+from paceline.simulator.load.load import parse
 from paceline.simulator.results.statistics import crossing
 from paceline.simulator.studies.simulate import simulate
+from paceline.simulator.studies.tune.tune import tune
 from tests.deploy.steering.worlds import TARGET, Schedule, model, outlook, scenario, steered
 
 SLOWER = {"at": ["0 s", "30 s"], "factor": [1.0, 0.06]}
@@ -115,6 +117,7 @@ class Record(NamedTuple):
     waiting: float
     bytes: float
     loss: float
+    took: tuple
 
 
 @dataclass
@@ -140,6 +143,10 @@ class FakeSession:
         self.ranks, self.rank, self.telemetry = ranks, rank, deque(maxlen=8)
         self.changes, self.tau, self.rate = [], 4, 1.0
 
+    @property
+    def settings(self):
+        return {"tau": self.tau}
+
     def share(self, numbers):
         return self.ranks.share(self.rank, numbers)
 
@@ -160,14 +167,17 @@ def test_all_ranks_change_between_the_same_two_steps():
 
     def train(session):
         own = None if session.rank else Controller({"tau": 4}, double)
-        steering = Steering(own, blocks=True)
+        steering = Steering(own)
         since = 0
         for step in range(1, 100):
             since += 1
             met = since == session.tau
             since = 0 if met else since
             wait = (0.3 if session.rank else 0.2) if met else 0.0
-            session.telemetry.append(Record(step, 0.1 + session.rank, wait, 4e3 * met, 1 / step))
+            took = (wait,) if met else ()
+            session.telemetry.append(
+                Record(step, 0.1 + session.rank, wait, 4e3 * met, 1 / step, took)
+            )
             steering.after(session)
 
     threads = [threading.Thread(target=train, args=(session,)) for session in sessions]
@@ -187,7 +197,8 @@ def test_a_run_folder_makes_a_controller(tmp_path):
     algorithms = [{"name": "local-sgd", "tau": 16}, {"name": "ssgd"}]
     made = scenario(None, None, 100.0, algorithms=algorithms, steps=1500)
     simulate(made, seeds=2, out=tmp_path / "run")
-    steers = controller(tmp_path / "run", "fixed", share=None)
+    steers = controller(tmp_path / "run", "fixed")
+    steers.policy.outlook._share = None
     said = [
         news
         for record in rounds(20, average=1.5, loss=math.nan, steps=16)
@@ -198,6 +209,8 @@ def test_a_run_folder_makes_a_controller(tmp_path):
     assert steers.settings == {"tau": 16}
     with pytest.raises(InputError, match="choose one of: fixed, adacomm, model"):
         controller(tmp_path / "run", "best")
+    with pytest.raises(InputError, match=r"4 workers, and 2 processes .* cluster.workers = 2"):
+        controller(tmp_path / "run", workers=2)
 
 
 def test_no_simulation_begins_beyond_the_share_of_a_core():
@@ -241,3 +254,49 @@ def test_without_a_loss_the_curves_say_where_the_run_is():
 def test_a_period_that_the_user_has_set_is_left_to_the_user():
     policy = model_of(600.0)
     assert [policy({"tau": 5}, record) for record in rounds(8, average=5.0)] == [None] * 8
+
+
+def test_the_pick_of_tune_makes_a_controller(tmp_path):
+    made = scenario(None, None, 100.0, steps=1500).table | {
+        "tune": {"local-sgd": {"tau": [2, 8], "codec": [{"kind": "top-k", "ratio": 0.1}]}}
+    }
+    tune(parse({key: each for key, each in made.items() if key != "algorithm"}),
+         seeds=2, out=tmp_path / "tuned")  # fmt: skip
+    steers = controller(tmp_path / "tuned", workers=4)
+    assert steers.settings["codec"] == {"kind": "top-k", "ratio": 0.1}
+    tried = steers.policy.outlook.candidates
+    assert tried[0] == steers.settings
+    assert {each["codec"]["ratio"] for each in tried} == {0.1 * 2.0**n for n in range(-4, 3)}
+    assert {each["tau"] for each in tried} >= {1, 2, 4, 8}
+    low, high = steers.watch._pace
+    assert 0.1 < low < high
+
+
+LATE = {
+    "dts": ({"period": 2, "delay": 4}, "delay"),
+    "streaming-diloco": ({"tau": 32, "overlap": 2, "outer_lr": 1.0}, "overlap"),
+}
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_late_averages_are_given_more_time_where_the_link_is_slower(name, tmp_path):
+    """Bandwidth enough for every mean, and a latency of ten steps: the delay has to grow."""
+    given, key = LATE[name]
+    inner = {"inner": 0.0} if name == "streaming-diloco" else {}
+    simulate(
+        scenario(None, None, 1e4, algorithms=[{"name": name, **given, **inner}], steps=600),
+        seeds=2, out=tmp_path / "run",
+    )  # fmt: skip
+    steers = controller(tmp_path / "run")
+    steers.policy.outlook._share = None
+    usual = steers.policy.inputs.average
+    for record in rounds(8, average=usual, loss=math.nan, steps=16):
+        assert not steers.observe(record)
+    before, decided = steers.settings, len(steers.log)  # the pick may not be the best
+    for record in rounds(12, average=1.0, loss=math.nan, steps=16, start=8):
+        steers.observe(record)
+    decision = steers.log[decided]
+    assert before.keys() == steers.settings.keys()
+    assert steers.settings[key] > before[key]
+    assert "the link" in decision.reasons[0]
+    assert 0 < decision.interval[0] <= decision.gain
