@@ -52,6 +52,8 @@ class Links:
     process is killed, neither relay nor folder remains. Raises ValueError.
     """
 
+    program = "paceline.validate.host.relay"
+
     def __init__(self, paths: Mapping[tuple[int, int], Path], nodes: int) -> None:
         if not 0 < nodes <= NODES:
             raise ValueError(f"{nodes} nodes; write 1 to {NODES}")
@@ -75,7 +77,7 @@ class Links:
             listener.listen(self.nodes)
             numbers = map(str, (listener.fileno(), self.nodes, os.getpid()))
             self.relay = subprocess.Popen(
-                [sys.executable, "-P", "-m", "paceline.validate.host.relay", *numbers],
+                [sys.executable, "-P", "-m", self.program, *numbers],
                 pass_fds=[listener.fileno()],
                 stdin=subprocess.PIPE,
                 text=True,
