@@ -12,6 +12,8 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
@@ -20,6 +22,8 @@ from torch.optim import SGD, AdamW
 import paceline
 from paceline.deploy.steering.controller import Controller
 from paceline.deploy.steering.policies import Decision
+from paceline.simulator.errors import InputError
+from tests.deploy.emit import worker
 from tests.helpers.waiting import PATIENCE
 
 LR, MOMENTUM, ADAM = 0.1, 0.9, {"lr": 0.01, "weight_decay": 0.1}
@@ -144,6 +148,61 @@ def steered_on(rank, folder):
                 session.load_state_dict(state)
             shown.append(repr(session.state_dict()["steering"]))
     return shown
+
+
+def as_torchft(rank, plan):
+    """Train the network that emitted code trains, with the optimizer of its DiLoCo."""
+    model, loss_of = worker.torch_model()
+    optimizer = AdamW(model.parameters(), 0.02, (0.9, 0.99), 1e-6, 0.1)
+    with paceline.deploy(model, optimizer, plan) as session:
+        for data in worker.batches(rank):
+            optimizer.zero_grad()
+            loss_of(model, data).backward()
+            session.step()
+        return parameters_to_vector(model.parameters()).detach().numpy()
+
+
+def scaled(rank):
+    """Train with a GradScaler, while the second rank's fourth step overflows, by each way."""
+    found = {}
+    for name in ("parallel", "ssgd", "local-sgd"):
+        torch.manual_seed(1)
+        net = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 2))
+        optimizer = AdamW(net.parameters(), **ADAM)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
+        model = DistributedDataParallel(net) if name == "parallel" else net
+        plan = {"name": name, **({"tau": 3} if name == "local-sgd" else {})}
+        session = None if name == "parallel" else paceline.deploy(net, optimizer, plan)
+        seen = []
+        for k in range(9):
+            draw = torch.Generator().manual_seed(10 * k + rank)
+            optimizer.zero_grad()
+            loss = model(torch.randn(4, 6, generator=draw)).square().mean()
+            scaler.scale(loss * (float("inf") if (rank, k) == (1, 3) else 1.0)).backward()
+            before = parameters_to_vector(net.parameters()).detach().clone()
+            if session:
+                session.step(loss, scaler=scaler)
+            else:
+                scaler.step(optimizer)
+            scaler.update()
+            now = parameters_to_vector(net.parameters()).detach().clone()
+            seen.append((scaler.get_scale(), not torch.equal(now, before)))
+        if session:
+            session.close()
+        found[name] = now, seen
+    return found
+
+
+def sharded(rank):
+    """Return what is said of models whose parameters are sharded by torch's two ways."""
+    said = []
+    for shard in (FullyShardedDataParallel, fully_shard):
+        model = shard(nn.Linear(4, 4), device_mesh=init_device_mesh("cpu", (2,)))
+        try:
+            paceline.deploy(model, SGD(model.parameters(), LR), "local-sgd", tau=2)
+        except InputError as error:
+            said.append(str(error))
+    return said
 
 
 def averager(start, batches, tau):

@@ -147,3 +147,26 @@ def test_a_steered_session_goes_on_with_what_it_has_seen(tmp_path):
         assert saved == loaded
     assert ["Outlook" in each[0] for each in found] == [True, False]
     assert "StepRecord" in found[1][0]
+
+
+@pytest.mark.long
+def test_a_scaler_skips_on_all_ranks_what_overflows_on_one(tmp_path):
+    """Where gradients are averaged, as DistributedDataParallel does; else on that rank alone."""
+    one, other = loops.together(loops.scaled, 2, tmp_path)
+    for own in (one, other):
+        (theirs, seen), (ours, ssgd) = own["parallel"], own["ssgd"]
+        assert torch.equal(ours, theirs)
+        assert ssgd == seen
+        assert [moved for _, moved in seen] == [k != 3 for k in range(9)]
+    (mean, first), (same, second) = one["local-sgd"], other["local-sgd"]
+    assert torch.equal(mean, same)  # the ninth step ends with a mean
+    assert all(moved for _, moved in first)
+    assert [moved for _, moved in second] == [k != 3 for k in range(9)]
+    assert first[-1][0] != second[-1][0]
+
+
+@pytest.mark.long
+def test_sharded_models_are_refused_with_the_reason(tmp_path):
+    for said in loops.together(loops.sharded, 2, tmp_path):
+        assert len(said) == 2
+        assert all("sharded (FSDP, DTensor)" in each for each in said)

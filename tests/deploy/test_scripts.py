@@ -1,4 +1,4 @@
-"""The scripts of docs/how-to/deploy.md run word for word."""
+"""The scripts of docs/how-to/deploy.md and docs/examples run word for word."""
 
 import importlib.util
 import os
@@ -24,15 +24,30 @@ def test_scripts_train(name, tmp_path):
         pytest.skip(f"{NEEDS[name]} is not installed")
     (tmp_path / name).write_text(SCRIPTS[name])
     assert name == "lit.py" or len(SCRIPTS[name].splitlines()) <= 40
-    launch = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", name
+    (right,) = re.findall(r"(\d+)% of the digits are right", trained(tmp_path, name))
+    assert int(right) > 85
+
+
+def trained(folder, *script):
+    """Run a script in two processes; return what it prints."""
+    launch = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *script
     done = subprocess.run(
         [sys.executable, *launch],
-        cwd=tmp_path,
+        cwd=folder,
         env=os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    (right,) = re.findall(r"(\d+)% of the digits are right", done.stdout)
-    assert int(right) > 85
+    return done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["cnn", "gpt"])
+def test_examples_train(name, tmp_path):
+    page = (ROOT / "docs" / "examples" / f"{name}.md").read_text("utf-8")
+    ((title, code),) = re.findall(r'```python title="(\S+)"\n(.*?)```', page, re.S)
+    (tmp_path / title).write_text(code)
+    trained(tmp_path, title, "ssgd", "6")
+    assert len([*tmp_path.glob("telemetry-*.pt")]) == 2

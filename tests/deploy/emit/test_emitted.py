@@ -100,3 +100,21 @@ def test_emitted_code_trains_as_our_engine(target, table, tmp_path):
         found = np.load(tmp_path / f"{rank}.npy")
         # Paddle keeps rates and momenta in float32
         np.testing.assert_allclose(found, expected[rank], atol=1e-6 if target == "paddle" else 1e-9)
+
+
+@pytest.mark.frameworks
+def test_an_attached_diloco_is_torchfts(tmp_path):
+    """A session, and torchft's own DiLoCo, in loops of their own on the same batches."""
+    pytest.importorskip("torchft")
+    from tests.deploy import loops
+
+    table = DILOCO | {"outer_lr": 0.5, "outer_momentum": 0.8}
+    emit("torchft", picked(table)).save(tmp_path, overwrite=False)
+    command = [sys.executable, str(Path(worker.__file__)), "torchft", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    plan = {key: each for key, each in table.items() if key not in ("lr", "inner")}
+    ours = loops.together(loops.as_torchft, worker.WORKERS, tmp_path, plan)
+    for rank, found in enumerate(ours):
+        np.testing.assert_allclose(found, np.load(tmp_path / f"{rank}.npy"), atol=1e-9)
+        assert np.abs(found - worker.start()).max() > 0.1
