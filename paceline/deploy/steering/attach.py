@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import ValidationError
@@ -106,30 +106,6 @@ def candidates(algorithm: Algorithm, settings: Settings) -> list[Settings]:
     return [each for near in sorted(found) for each in found[near]]
 
 
-class Session(Protocol):
-    """The part of a session that is steered.
-
-    `telemetry`: records of steps, oldest first; `settings`: what may change, and `rate` the
-    learning rate, at present; `share`: what each rank gives, by rank; `change`: sets settings.
-    """
-
-    telemetry: Any
-
-    @property
-    def settings(self) -> Settings:
-        """The settings, as a scenario writes them."""
-
-    @property
-    def rate(self) -> float:
-        """The learning rate."""
-
-    def share(self, numbers: Sequence[float]) -> list[list[float]]:
-        """Return every rank's numbers."""
-
-    def change(self, **settings: Any) -> None:
-        """Change settings."""
-
-
 class Steering:
     """Steers a session: every rank calls `after` at the end of each step.
 
@@ -145,8 +121,8 @@ class Steering:
         self._records: list[StepRecord] = []
         self._clock = 0.0
 
-    def after(self, session: Session) -> list[str]:
-        """Take in the last step; return what is to be said."""
+    def after(self, session: Any) -> list[str]:
+        """Take in the last step of a `Session`; return what is to be said."""
         self._records.append(session.telemetry[-1])
         if not self._records[-1].bytes or len(self._records) < EVERY:
             return []
