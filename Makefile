@@ -109,13 +109,14 @@ clean:
 	PYTHONWARNINGS=ignore $(PIP) --no-deps --no-build-isolation -e .
 	touch $@
 
-# A CPU build of torch where there is one with a hash in the lock, else the build for this system.
+# A CPU build of torch where there is one with a hash in the lock, else the build for this system;
+# first, as what needs torch then takes the one that is there.
 .venv/dev: .venv/core requirements/dev.lock requirements/torch.lock
-	$(LOCKED) -r requirements/dev.lock
 ifdef TORCH
 	$(PIP) $(TORCH)
 else
 	$(LOCKED) -c requirements/torch.lock $(PINNED_TORCH)+cpu 2>/dev/null || \
 	$(LOCKED) -r requirements/torch.lock
 endif
+	$(LOCKED) -r requirements/dev.lock
 	touch $@

@@ -86,7 +86,8 @@ def train(rank, folder, policy, seed):
     source, slow = goal.source(rank), WORLDS[os.environ["STEERING_WORLD"]][1]
     draws = np.random.default_rng([seed, rank]).gamma(SHAPE, MEAN / SHAPE, MOST)
     x = torch.nn.Parameter(torch.zeros(ENTRIES))
-    x.data[:32] = torch.from_numpy(goal.start)
+    n = len(goal.start)
+    x.data[:n] = torch.tensor(goal.start)
     model = torch.nn.ParameterList([x])
     optimizer = torch.optim.SGD(model.parameters(), 0.05)
     if policy.startswith("tau"):
@@ -108,13 +109,13 @@ def train(rank, folder, policy, seed):
     times, points, periods = [], [], []
     for draw in draws:
         began = time.monotonic()
-        loss, gradient = source.loss_and_gradient(x[:32].detach().double().numpy())
-        x.grad[:32] = torch.from_numpy(gradient)
+        loss, gradient = source.loss_and_gradient(x[:n].detach().double().numpy())
+        x.grad[:n] = torch.from_numpy(gradient)
         pace = factor(slow, began - start) if rank == WORKERS - 1 else 1.0
         time.sleep(max(0.0, began + draw / pace - time.monotonic()))
         session.step(loss)
         times.append(time.monotonic() - start)
-        points.append(x[:32].detach().double().numpy().copy())
+        points.append(x[:n].detach().double().numpy().copy())
         periods.append(session.tau)
         if session.telemetry[-1].bytes and goal.evaluate(points[-1], 0).loss < BELOW * TARGET:
             break
