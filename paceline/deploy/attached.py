@@ -85,7 +85,7 @@ class AttachedNode(TensorNode):
         self.loss: Any = None
         self.plain = self.unread = False
         self.period = period
-        self.timer: ThreadPoolExecutor | None = None  # that waits for collectives to be timed
+        self.watcher: ThreadPoolExecutor | None = None  # that waits for collectives to be timed
         self.took: list[float] = []  # seconds of those that the program has waited for
         self._timed: dict[Any, tuple[float, Future[float]]] = {}
         self.channels: list[Any] = []
@@ -181,13 +181,13 @@ class AttachedNode(TensorNode):
 
     def _time(self, handle: RealCollective) -> RealCollective:
         """Have a collective timed that starts now, by a thread, as the program may wait late."""
-        if self.timer is not None:
+        if self.watcher is not None:
 
             def end() -> float:
                 self.transport.collectives.arrived(handle)
                 return time.monotonic()
 
-            self._timed[handle] = time.monotonic(), self.timer.submit(end)
+            self._timed[handle] = time.monotonic(), self.watcher.submit(end)
         return handle
 
     async def wait(self, handle: Handle) -> Any:

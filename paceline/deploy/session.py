@@ -54,7 +54,7 @@ class Session:
         self._fresh = self._settings.keys() - ({"tau"} if self._period else set())
         self.telemetry: deque[StepRecord] = deque(maxlen=RECORDS)
         self._steering: Any = None
-        self._timer: ThreadPoolExecutor | None = None
+        self._watcher: ThreadPoolExecutor | None = None
         self._closed = False
         self._open()
         self._transport.broadcast([live.start, *model.buffers()])
@@ -102,7 +102,7 @@ class Session:
             self._decay,
             self._period,
         )
-        self._node.timer = self._timer
+        self._node.watcher = self._watcher
         raw = self.plan.parameters.get("codec", Raw()) == Raw()
         self._node.plain = raw and program.rounds and self.plan.known
         self._node.unread = (
@@ -184,7 +184,7 @@ class Session:
         if any(each[0] for each in self.share([float(bool(said))])):
             raise InputError(said or "adapt: rank 0 cannot; its message says why")
         self._steering = Steering(own)
-        self._timer = self._node.timer = ThreadPoolExecutor(1, thread_name_prefix="timer")
+        self._watcher = self._node.watcher = ThreadPoolExecutor(1, thread_name_prefix="watcher")
 
     @property
     def decisions(self) -> list[Any]:
@@ -235,7 +235,7 @@ class Session:
             self._start()
             self._resume(state)
 
-    def _planned(self, settings: Mapping[str, Any]) -> plans.Plan:
+    def _planned(self, settings: dict[str, Any]) -> plans.Plan:
         """Return the plan with other settings."""
         return plans.read(self.plan.table | settings, {}, self.place[2], self._live.dimension)
 
@@ -319,8 +319,8 @@ class Session:
         if not self._closed:
             self._closed = True
             self._close()
-            if self._timer is not None:
-                self._timer.shutdown()
+            if self._watcher is not None:
+                self._watcher.shutdown()
 
     def _close(self) -> None:
         self._coroutine.close()

@@ -160,7 +160,7 @@ def as_torchft(rank, plan):
             optimizer.zero_grad()
             loss_of(model, data).backward()
             session.step()
-        return parameters_to_vector(model.parameters()).detach().numpy()
+        return parameters_to_vector(model.parameters()).detach()
 
 
 def scaled(rank):

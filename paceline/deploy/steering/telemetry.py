@@ -27,7 +27,7 @@ def period(settings: Settings) -> int:
 
 def settings(parameters: Mapping[str, Any], written: Mapping[str, Any]) -> Settings:
     """Return those of a program's parameters that may change while it runs, as it is `written`."""
-    found = {key: each for key in STEPS if type(each := parameters.get(key)) is int}
+    found: Settings = {key: n for key in STEPS if type(n := parameters.get(key)) is int}
     tau, codec = parameters.get("tau"), parameters.get("codec")
     if callable(tau) and not isinstance(tau, OwnPeriod):
         found["tau"] = int(tau(1))
