@@ -98,4 +98,9 @@ class Transport(Connections):
             self.mailbox.end()
             self.mailbox.close(self.timeout)
         rendezvous.meet(self.store, "end", self.workers)
+        self.store.add("left", 1)
+        # the first rank's process may serve the store, for as long as it lasts
+        until = time.monotonic() + self.timeout if self.rank == 0 else 0.0
+        while time.monotonic() < until and self.store.add("left", 0) < self.workers:
+            time.sleep(rendezvous.LOOK)
         super().close()
