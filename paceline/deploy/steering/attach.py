@@ -119,10 +119,13 @@ class Steering:
     def __init__(self, controller: Controller | None) -> None:
         self.controller = controller
         self._records: list[StepRecord] = []
-        self._clock = 0.0
+        self._clock, self._begun = 0.0, False
 
     def after(self, session: Any) -> list[str]:
         """Take in the last step of a `Session`; return what is to be said."""
+        if not self._begun:  # the time before the loop is part of its first step
+            self._begun = True
+            return []
         self._records.append(session.telemetry[-1])
         if not self._records[-1].bytes or len(self._records) < EVERY:
             return []

@@ -189,8 +189,8 @@ def test_all_ranks_change_between_the_same_two_steps():
     assert [tau for _, tau in sessions[0].changes] == [8, 16, 32, 64]
     assert seen[0].compute == pytest.approx((0.1, 1.1, 2.1))
     assert seen[0].average == pytest.approx(0.2)
-    assert seen[0].step == seen[0].steps == 16
-    assert seen[0].first_loss == 1.0
+    assert (seen[0].step, seen[0].steps) == (20, 19)  # the first step has what came before it
+    assert seen[0].first_loss == 0.5
 
 
 def test_a_run_folder_makes_a_controller(tmp_path):
