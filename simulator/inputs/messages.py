@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Iterator
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from itertools import islice
 from typing import Any
 
@@ -42,8 +42,20 @@ MISSING = ("missing", "missing_argument", "missing_keyword_only_argument")
 COMPARED = 1000  # names, at most, that a wrong one is likened to; each takes some 20 us
 LISTED = 50  # of them are written out; `paceline list` has no more in one list
 LONGEST = 200  # characters of a wrong name that are looked at
+SYNONYMS = {"kind": ("dist", "name", "schedule", "policy", "model"), "H": ("tau",)}
+"""Other words for a key, and the keys that each may stand for."""
 TAGS = ("dist", "kind", "schedule")
 """Keys that choose between the members of a union: with another value the table means another."""
+
+
+def closest(word: str, options: Iterable[str], count: int = 3) -> str:
+    """Name the `count` options that are most like `word`, or end like it."""
+
+    def likeness(option: str) -> float:
+        ends = (option, option.rpartition("/")[2])
+        return max(SequenceMatcher(None, word[:LONGEST].lower(), end).ratio() for end in ends)
+
+    return ", ".join(sorted(options, key=likeness, reverse=True)[:count])
 
 
 def nearest(word: str, options: Iterable[str], what: str) -> str:

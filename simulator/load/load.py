@@ -19,6 +19,7 @@ from paceline.simulator.load.explain import explain, line
 from paceline.simulator.load.extends import demand_headers_once, extended
 from paceline.simulator.load.listing import find
 from paceline.simulator.load.overrides import EXTENDS, override
+from paceline.simulator.load.synonyms import amended, named
 from paceline.simulator.load.toml_file import demand_shallow, read
 from paceline.simulator.programs import Program, catalogue
 from paceline.simulator.programs.program import Function
@@ -74,22 +75,27 @@ def parse(  # noqa: PLR0913 - its origin, and what it may name
     known = known_programs(programs)
     demand_shallow(table, file)
     own = deepcopy(table)
+    notes = named(own, known)
     said = [override(own, text) for text in filter(EXTENDS.match, overrides)]
     if not allow_paths:
         _demand_inside(own, {*said, ("network",)} if background else said, file, folder, overrides)
     anywhere = allow_paths or bool(said)
     table, profile = extended(own, file, folder, anywhere=anywhere, allow_paths=allow_paths)
     changed = {override(table, text): text for text in overrides if not EXTENDS.match(text)}
+    notes += named(table, known)
     demand_shallow(table, file)
     _demand_text(table, file)
     demand_headers_once(table, profile, file)
     context = {"file": file, "folder": folder, "table": table, "programs": known}
-    context["background"] = background
-    try:
-        scenario = Scenario.model_validate(table, context=context)
-        found = problems(scenario, known)
-    except ValidationError as error:
-        found = explain(error, table, json_schema(known))
+    context |= {"background": background, "notes": tuple(notes)}
+    while True:
+        try:
+            scenario = Scenario.model_validate(table, context=context)
+            found = problems(scenario, known)
+        except ValidationError as error:
+            found = explain(error, table, json_schema(known))
+        if not found or not amended(found, table, json_schema(known)):
+            break
     if not found:
         for index, job in enumerate(scenario.job):
             where = f"{file}: job[{index}]"

@@ -8,7 +8,7 @@ from paceline.simulator.reports.page.documents import is_measured
 from paceline.simulator.reports.page.parts import Cell, PageSection, PageTable, percent
 from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.reports.page.sentences import RunVerdict
-from paceline.simulator.reports.page.series import Series
+from paceline.simulator.reports.page.series import Series, shared
 from paceline.simulator.results import units, wording
 from paceline.simulator.results.columns import BY_KEY, PAGE, RESULT_COLUMNS
 from paceline.simulator.results.intervals import MEDIAN, stated
@@ -62,9 +62,11 @@ def results(
             cells.append(percent(value, 1) if share else column.show(value))
         stalled = "stands still" if row["stall"] else human(stated(row["seconds_per_step"]).value)
         rows.append([*cells, stalled, f"{row['steps']:.0f}" if row["steps"] is not None else "-"])
+    same = shared([*dict.fromkeys(line.label for line in lines)])
     medians = any(stated(line.row["seconds_per_step"]).of == MEDIAN for line in lines)
     said = "median" if medians else "mean"
-    return PageTable(f"Each algorithm, {said} over seeds; the pick is bold", columns, rows)
+    beside = f", all of them {same}" if same else ""
+    return PageTable(f"Each algorithm{beside}, {said} over seeds; the pick is bold", columns, rows)
 
 
 def in_units(
@@ -175,10 +177,10 @@ def flat(table: Mapping[str, Any], head: str = "") -> dict[str, Any]:
         if isinstance(value, Mapping) and "dist" not in value:
             found |= flat(value, f"{head}{key}.")
         elif _tables(value):
-            for number_, each in enumerate(value):
-                name = each.get("label") or each.get("name") or number_
-                rest = {k: v for k, v in each.items() if k != "name"}
-                found[f"{head}{key}.{name}"] = rest
+            names = [each.get("label") or each.get("name") for each in value]
+            for number_, (each, name) in enumerate(zip(value, names, strict=True)):
+                where = name if name and names.count(name) == 1 else number_
+                found |= flat(each, f"{head}{key}.{where}.")
         else:
             found[f"{head}{key}"] = value
     return found

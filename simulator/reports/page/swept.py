@@ -9,10 +9,10 @@ from paceline.simulator.inputs.messages import toml
 from paceline.simulator.reports.page import parts
 from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.reports.page.sentences import CHANGE, MARGIN, SURE, RunVerdict
-from paceline.simulator.reports.page.series import DASHES, SYMBOLS
+from paceline.simulator.reports.page.series import apart
 from paceline.simulator.results import wording
 from paceline.simulator.results.columns import ResultColumn, estimate_of, ranked_by
-from paceline.simulator.results.figures.style import COLOURS
+from paceline.simulator.results.figures.style import COLOURS, look
 from paceline.simulator.results.pick import any_of, undecided
 from paceline.simulator.results.statistics import human, number, time_unit
 from paceline.simulator.results.usage import few
@@ -128,15 +128,16 @@ def section(found: FoundRun, place: int) -> parts.PageSection:
     say = column.show
     names = [*points]
     data, legend = [], {}
-    for index, label in enumerate(dict.fromkeys(str(row["label"]) for row in rows)):
+    labels = [*dict.fromkeys(str(row["label"]) for row in rows)]
+    for index, (label, brief) in enumerate(zip(labels, apart(labels), strict=True)):
         own = [
             (name, row)
             for name, each in points.items()
             for row in each
             if str(row["label"]) == label and row.get(measure) is not None
         ]
-        colour, dash = f"--c{index % len(COLOURS)}", DASHES[index % len(DASHES)]
-        values, named = [estimate_of(row, measure) for _, row in own], parts.literal(label)
+        (_, dash, symbol), colour = look(index), f"--c{index % len(COLOURS)}"
+        values, named = [estimate_of(row, measure) for _, row in own], parts.literal(brief)
         data.append(
             {
                 "type": "scatter",
@@ -145,14 +146,15 @@ def section(found: FoundRun, place: int) -> parts.PageSection:
                 "y": [each.value / scale for each in values],
                 "error_y": parts.error_bars(values, scale, color=colour, thickness=1.2, width=3),
                 "line": {"color": colour, "dash": dash, "width": 2},
-                "marker": {"symbol": SYMBOLS[index % len(SYMBOLS)], "size": 8},
+                "marker": {"symbol": symbol, "size": 8},
                 "legendgroup": f"l{index}",
                 "name": named,
                 "hovertemplate": f"{named}: %{{y:.3~g}}<extra>%{{x}}</extra>",
                 "meta": "mean",
             }
         )
-        legend[f"l{index}"] = {"name": label, "label": named, "colour": colour, "dash": dash}
+        entry = {"name": brief, "label": named, "colour": colour, "dash": dash}
+        legend[f"l{index}"] = entry | {"symbol": symbol}
     title = f"{column.words} ({unit})" if unit else column.words
     layout: parts.Json = {
         "xaxis": {"type": "category", **parts.categories(names)},
