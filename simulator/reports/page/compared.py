@@ -75,7 +75,7 @@ def in_units(
     """Tabulate named rows in units of the trade; no table where none is set."""
     what, cells = units.cells([row for _, row in rows], target)
     table = [(name, *(cell(row) for cell in cells.values())) for name, row in rows]
-    return [PageTable(caption.format(what), ("", *cells), table)] if cells else []
+    return [PageTable(caption.format(what), ("algorithm", *cells), table)] if cells else []
 
 
 def comparison(found: FoundRun, place: int) -> PageSection:

@@ -57,6 +57,8 @@ class _Configuration(_Named, Estimated, schema.InUnits):
     seeds: int
     reached: int
     stopped: str | None
+    parameters: NotRequired[Table]
+    currency: NotRequired[str | None]
     basis: NotRequired[str | None]
 
 

@@ -75,7 +75,7 @@
   function squeeze(made, data) {
     for (const name of ["xaxis", "yaxis"]) {
       const title = made[name].title?.text ?? "";
-      if (title.length > 36) made[name].title = { text: halves(title).join("<br>") };
+      if (title.length > (name === "yaxis" ? 24 : 36)) made[name].title = { text: halves(title).join("<br>") };
     }
     made.xaxis.nticks = 5;
     made.xaxis.tickangle = 0;
@@ -83,7 +83,8 @@
     if (!names.length) return;
     const rows = names.map((name) => name.replace(/ (?=\S{4})/g, "<br>"));
     made.yaxis = { ...made.yaxis, tickmode: "array", tickvals: names, ticktext: rows, tickfont: { size: 11 } };
-    made.height += 8 * rows.reduce((all, row) => all + row.split("<br>").length - 1, 0);
+    const most = Math.max(...rows.map((row) => row.split("<br>").length));
+    made.height = Math.max(made.height, 130 + (15 * most + 4) * names.length);
   }
   // Ticks at 0.1, 0.2, 0.5, 1; of many decades only at powers of ten
   function ticks([low, high]) {
@@ -203,7 +204,7 @@
   function choice(id) {
     const select = make("select", {}, ...Object.keys(figures[id].choices).map((name) => make("option", {}, name)));
     select.addEventListener("change", () => { state[id].choice = select.value; draw(id); });
-    return make("label", { class: "group" }, make("span", {}, "algorithm"), select);
+    return make("label", { class: "group" }, make("span", {}, figures[id].choose), select);
   }
 
   for (const [id, spec] of Object.entries(figures)) {

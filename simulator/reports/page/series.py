@@ -1,5 +1,6 @@
 """Series: the runs of one algorithm in one RUN, predicted or measured, drawn as one line."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from paceline.simulator.results.run import Run
 
 MANY = 32  # lines of a figure; with more, each has fewer points, so that the page stays small
 EVEN, GEOMETRIC = 240, 120  # points of a line: for a linear axis of time, and for a logarithmic one
+WORDS = re.compile(r" (?![^(]*\))")  # the spaces between them, which are not in brackets
 Row = dict[str, Any]
 
 
@@ -77,7 +79,7 @@ def series(every: Sequence[FoundRun]) -> list[Series]:
 
 def apart(labels: Sequence[str]) -> list[str]:
     """Return labels without the words that all of them share, unless that leaves one empty."""
-    words = [label.split() for label in labels]
+    words = [WORDS.split(label) for label in labels]
     shared = set(words[0]).intersection(*words[1:]) if len(words) > 1 else set()
     found = [" ".join(each for each in label if each not in shared) for label in words]
     return found if all(found) and len({*found}) == len({*labels}) else [*labels]
@@ -87,8 +89,8 @@ def shared(labels: Sequence[str]) -> str:
     """Return the words that `apart` takes away, in the order of the first label."""
     if not labels or apart(labels) == [*labels]:
         return ""
-    rest = apart(labels)[0].split()
-    return " ".join(each for each in labels[0].split() if each not in rest)
+    rest = WORDS.split(apart(labels)[0])
+    return " ".join(each for each in WORDS.split(labels[0]) if each not in rest)
 
 
 def legend(lines: Sequence[Series]) -> dict[str, Any]:

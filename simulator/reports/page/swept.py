@@ -156,8 +156,14 @@ def section(found: FoundRun, place: int) -> parts.PageSection:
         entry = {"name": brief, "label": named, "colour": colour, "dash": dash}
         legend[f"l{index}"] = entry | {"symbol": symbol}
     title = f"{column.words} ({unit})" if unit else column.words
+    across: parts.Json = {"type": "category", **parts.categories(names)}
+    across |= {"range": [-0.3, len(names) - 0.7]}
+    if all(" = " in name and "," not in name for name in names):  # one key, which is the title
+        ticks = [parts.literal(name.partition(" = ")[2]) for name in names]
+        across |= {"tickvals": across["categoryarray"], "ticktext": ticks}
+        across |= {"title": {"text": ", ".join(sweep["vary"])}}
     layout: parts.Json = {
-        "xaxis": {"type": "category", **parts.categories(names)},
+        "xaxis": across,
         "yaxis": {"title": {"text": title}, "rangemode": "tozero"},
     }
     says = f"{column.words} of each algorithm at each point of the sweep"

@@ -7,6 +7,7 @@ from typing import Any
 
 from paceline.simulator.reports.page import compared, parts, sentences
 from paceline.simulator.reports.page.reading import FoundRun
+from paceline.simulator.reports.page.series import apart
 from paceline.simulator.results import wording
 from paceline.simulator.results.intervals import Estimate, stated
 from paceline.simulator.results.pick import ENOUGH, ONE_SEED, decided, headline
@@ -158,18 +159,25 @@ def _figure(tune: Row, place: int) -> parts.Figure:
     rows = tune["ranking"]
     good = _alternatives(tune)
     shown = [row for row in rows[:SHOWN] if row["value"] is not None][::-1]
+    brief = apart([row["label"] for row in shown])
+    alike = [row["label"] in good for row in shown]
+    shown = [{**row, "label": name} for row, name in zip(shown, brief, strict=True)]
     worst = max((row["value"] for row in shown), default=1.0)
     scale, name = time_unit(worst) if tune["unit"] == "s" else (1.0, tune["unit"])
     data = [
-        _dots([row for row in shown if (row["label"] in good) == alike], scale, name, alike)
-        for alike in (True, False)
+        _dots(
+            [row for row, a in zip(shown, alike, strict=True) if a == filled], scale, name, filled
+        )
+        for filled in (True, False)
     ]
-    most = max((edge for row in shown for edge in _bar(row).span), default=1.0)
+    edges = [edge for row in shown for edge in _bar(row).span] or [0.0, 1.0]
+    least, most = min(edges), max(edges)
+    least = least - 0.05 * (most - least) if least > 0.5 * most else 0.0
     title = f"{tune['measure']} ({name})" if name else tune["measure"]
     layout: parts.Json = {
         "xaxis": {
             "title": {"text": parts.literal(title)},
-            "range": [0, 1.05 * most / scale],
+            "range": [least / scale, (most + 0.05 * (most - least)) / scale],
         },
         "yaxis": parts.categories(row["label"] for row in shown),
     }

@@ -137,11 +137,8 @@ def in_picture(lines: Sequence[np.ndarray], column: str) -> np.ndarray:
     first = [each[0, 0] for each in lines]
     most = divergence.BOUND * np.nanmax(np.abs(first))
     usual = min(np.nanmax([*first, np.median(values)]), most)
-    means = [each.mean(axis=0) for each in lines]
-    ends = [
-        np.quantile(mean[np.isfinite(mean)], LOWEST) for mean in means if np.isfinite(mean).any()
-    ]
-    least = min(ends, default=-np.inf)
+    means = [mean[np.isfinite(mean)] for mean in (each.mean(axis=0) for each in lines)]
+    least = min((np.quantile(mean, LOWEST) for mean in means if mean.size), default=-np.inf)
     seen = (values <= usual + 2 * abs(usual)) & (values >= least - abs(least) / 2)
     return np.asarray(values[seen])
 

@@ -1,0 +1,182 @@
+"""What a search shows beside its ranking: time against money against loss, and what matters."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.reports.page import parts
+from paceline.simulator.reports.page.reading import FoundRun
+from paceline.simulator.results.statistics import number, time_unit
+from paceline.simulator.results.units import SECONDS_PER_DAY
+from paceline.simulator.results.usage import few
+from paceline.simulator.studies.tune.objective import OBJECTIVES
+from paceline.simulator.studies.tune.runner import quiet
+
+LEAST = 0.01  # spread of a quantity, as a share, below which nothing trades it for another
+ENOUGH = 8  # configurations of an algorithm from which importances are estimated
+SHOWN = 20  # rows of the table that is not folded
+
+Row = Mapping[str, Any]
+
+
+def section(found: FoundRun, place: int) -> parts.PageSection | None:
+    """Draw configurations that no other beats in time, money and loss; tabulate importances."""
+    tune = found.tune
+    assert tune is not None
+    amounts = {name: values for name, values in _amounts(tune) if _spreads(values)}
+    figures, tables, points = [], [], []
+    heading = "What matters in this search"
+    if len(amounts) > 1:
+        table = np.array([*amounts.values()]).T
+        front = [*np.flatnonzero(~dominated(table))]
+        front.sort(key=lambda row: table[row, 0])
+        heading = f"{few(len(front), 'configuration is', 'configurations are')} beaten by no other"
+        labels = [row["label"] for row in tune["ranking"]]
+        figures = [_picture(f"tradeoffs-{place}", amounts, table, front, labels)]
+        rows = [
+            (f"{rank}. {labels[row]}", *map(number, table[row]))
+            for rank, row in enumerate(front, 1)
+        ]
+        caption = f"Beaten by no other in {', '.join(amounts)}, by means over seeds"
+        tables += parts.folded(
+            caption, ("configuration", *amounts), rows, texts=1, shown=SHOWN, most=len(rows)
+        )
+        points.append("Numbers are rows of the table; hollow: another is better in all of these.")
+    else:
+        points.append("Prices (`[cost]`) would show time against money here.")
+    matter = [*importances(tune["ranking"])]
+    if matter:
+        columns = ("what varies", "share", "configurations")
+        caption = "Importance: share of the variance of the rank, among the configurations tried"
+        tables.append(parts.PageTable(caption, columns, matter))
+        points.append(
+            "Importance of the algorithm: analysis of variance between them. Of parameters: fANOVA "
+            "(Hutter, Hoos and Leyton-Brown, ICML 2014) by optuna, from this search's runs of that "
+            f"algorithm, where {ENOUGH} or more were tried; what was given up early counts by its "
+            "rank. A search tries good values more often: shares are of what was tried."
+        )
+    if not (figures or matter):
+        return None
+    return parts.PageSection(f"tradeoffs-{place}", heading, "", figures, tables, points)
+
+
+def _amounts(tune: Row) -> Iterator[tuple[str, list[float]]]:
+    """Yield the quantities to be small, by name and unit; nan where a row has none."""
+    rows, aim = tune["ranking"], tune["objective"]
+
+    def used(key: str, scale: float = 1.0) -> list[float]:
+        means = [((row.get("used") or {}).get(key) or {}).get("mean") for row in rows]
+        return [np.nan if mean is None else mean * scale for mean in means]
+
+    values = [np.nan if row["value"] is None else row["value"] for row in rows]
+    times = values if aim == OBJECTIVES[0] else used("days", SECONDS_PER_DAY)
+    if np.isfinite(times).any():
+        scale, unit = time_unit(float(np.nanmax(times)))
+        yield f"time ({unit})", [each / scale for each in times]
+    money = f"cost ({currency})" if (currency := rows[0].get("currency")) else "cost"
+    yield money, used("cost")
+    if aim not in (OBJECTIVES[0], "cost-to-loss"):
+        unit = f" ({tune['unit']})" if tune["unit"] else ""
+        yield f"{tune['measure']}{unit}", values
+
+
+def _spreads(values: Sequence[float]) -> bool:
+    known = np.array(values)[np.isfinite(values)]
+    return known.size > 1 and float(np.ptp(known)) > LEAST * float(np.abs(known).max())
+
+
+def dominated(table: np.ndarray) -> np.ndarray:
+    """Tell which rows of (rows, quantities) another row beats, or which have unknown quantities.
+
+    Another beats a row if no quantity is larger and one is smaller.
+    """
+    no_larger = (table[:, None] <= table[None]).all(axis=2)
+    smaller = (table[:, None] < table[None]).any(axis=2)
+    beaten: np.ndarray = (no_larger & smaller).any(axis=0) | ~np.isfinite(table).all(axis=1)
+    return beaten
+
+
+def _picture(
+    identity: str,
+    amounts: Mapping[str, Any],
+    table: np.ndarray,
+    front: Sequence[int],
+    labels: Sequence[str],
+) -> parts.Figure:
+    """Draw each pair of quantities, with a line along those that are beaten in neither."""
+    rest = sorted({*np.flatnonzero(np.isfinite(table).all(axis=1))} - {*front})
+    choices = {}
+    for (one, across), (two, up) in combinations(enumerate(amounts), 2):
+        pair = table[:, (one, two)]
+        edge = [row for row in front if not dominated(pair)[row]]
+        edge.sort(key=lambda row: tuple(pair[row]))
+        look = {"type": "scatter", "hovertemplate": "%{customdata}<extra></extra>"}
+
+        def dots(rows: Sequence[int], at: np.ndarray = pair, **own: Any) -> parts.Json:
+            said = [parts.literal(labels[row]) for row in rows]
+            return {"x": at[rows, 0].tolist(), "y": at[rows, 1].tolist(), "customdata": said} | own
+
+        line = {"color": "--c0", "width": 1.5, "dash": "dot", "shape": "hv"}
+        filled = {"color": "--c0", "symbol": "diamond", "size": 9}
+        numbers = [str(rank) for rank in range(1, len(front) + 1)]
+        data = [
+            look | dots(edge, mode="lines", line=line, hoverinfo="skip"),
+            look | dots(rest, mode="markers", marker={"color": "--c1", "symbol": "circle-open"}),
+            look | dots(front, mode="markers+text", text=numbers, marker=filled)
+            | {"textposition": "top right"},
+        ]  # fmt: skip
+        layout = {"xaxis": {"title": {"text": across}}, "yaxis": {"title": {"text": up}}}
+        choices[f"{across} and {up}"] = {"data": data, "layout": layout, "height": 380}
+    says = f"each configuration by {', '.join(amounts)}; {len(front)} are beaten by no other"
+    return parts.Figure(identity, says, choices=choices, choose="picture")
+
+
+def importances(ranking: Sequence[Row]) -> Iterator[tuple[str, parts.Cell, str]]:
+    """Yield rows: what varies, its share of the rank's variance, and how many were compared."""
+    ranks: dict[str, list[int]] = {}
+    for rank, row in enumerate(ranking):
+        ranks.setdefault(row["name"], []).append(rank)
+    whole = float(np.var(range(len(ranking)))) if ranking else 0.0
+    if len(ranks) > 1 and len(ranking) >= ENOUGH:
+        within = sum(len(each) * float(np.var(each)) for each in ranks.values()) / len(ranking)
+        yield "algorithm", _share(1 - within / whole), str(len(ranking))
+    for name, own in ranks.items():
+        found = _of_parameters([ranking[rank].get("parameters") or {} for rank in own], own)
+        yield from ((f"{name}: {key}", _share(each), str(len(own))) for key, each in found.items())
+
+
+def _share(value: float) -> parts.Cell:
+    return parts.Cell(parts.percent(value), value)
+
+
+def _of_parameters(tables: Sequence[Row], ranks: Sequence[int]) -> dict[str, float]:
+    """Return the importance of each parameter that varies; of fewer than two there is none."""
+    keys = [
+        key
+        for key in tables[0]
+        if all(key in table for table in tables) and len({str(table[key]) for table in tables}) > 1
+    ]
+    if len(keys) < 2 or len(tables) < ENOUGH:
+        return {}
+    import optuna  # noqa: PLC0415 - half a second
+    from optuna import distributions as of  # noqa: PLC0415
+
+    numeric = {key for key in keys if all(type(t[key]) in (int, float) for t in tables)}
+    space: dict[str, of.BaseDistribution] = {}
+    for key in keys:
+        values = [table[key] if key in numeric else str(table[key]) for table in tables]
+        space[key] = of.CategoricalDistribution([*dict.fromkeys(values)])
+        if key in numeric:
+            low, high = float(min(values)), float(max(values))
+            space[key] = of.FloatDistribution(low, high, log=low > 0)
+    with quiet():
+        study = optuna.create_study()
+        for table, rank in zip(tables, ranks, strict=True):
+            params = {k: float(table[k]) if k in numeric else str(table[k]) for k in keys}
+            study.add_trial(
+                optuna.trial.create_trial(params=params, distributions=space, value=float(rank))
+            )
+        evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
+        return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
