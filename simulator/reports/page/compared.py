@@ -151,13 +151,7 @@ def _picked(each: RunVerdict) -> str:
 
 def differences(every: Sequence[FoundRun]) -> PageTable:
     """Tabulate the keys whose values differ between the scenarios."""
-    tables = [flat(found.scenario.get("table") or {}) for found in every]
-    keys = dict.fromkeys(key for table in tables for key in table if not key.startswith("title"))
-    rows = []
-    for key in keys:
-        values = [toml(table[key]) if key in table else "-" for table in tables]
-        if len(set(values)) > 1:
-            rows.append((key, *values))
+    rows = differing([found.scenario.get("table") or {} for found in every])
     rows += [
         (name, *values)
         for name, values in (
@@ -168,6 +162,14 @@ def differences(every: Sequence[FoundRun]) -> PageTable:
     ]
     heads = ("key", *(found.name for found in every))
     return PageTable("What differs between the scenarios", heads, rows, texts=len(heads))
+
+
+def differing(tables: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Return each key whose values differ between scenarios' tables, and these values."""
+    every = [flat(table) for table in tables]
+    keys = dict.fromkeys(key for table in every for key in table if not key.startswith("title"))
+    rows = [(key, *(toml(each[key]) if key in each else "-" for each in every)) for key in keys]
+    return [row for row in rows if len({*row[1:]}) > 1]
 
 
 def flat(table: Mapping[str, Any], head: str = "") -> dict[str, Any]:

@@ -115,6 +115,8 @@ class SweepRow(TypedDict):
     final_loss: NotRequired[Number]
     final_loss_low: NotRequired[Number]
     final_loss_high: NotRequired[Number]
+    goodput: NotRequired[Number]
+    total_cost: NotRequired[Number]
 
 
 class _Quantity(TypedDict):

@@ -11,7 +11,7 @@ from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.reports.page.sentences import CHANGE, MARGIN, SURE, RunVerdict
 from paceline.simulator.reports.page.series import apart
 from paceline.simulator.results import wording
-from paceline.simulator.results.columns import ResultColumn, estimate_of, ranked_by
+from paceline.simulator.results.columns import BY_KEY, ResultColumn, estimate_of, ranked_by
 from paceline.simulator.results.figures.style import COLOURS, look
 from paceline.simulator.results.pick import any_of, undecided
 from paceline.simulator.results.statistics import human, number, time_unit
@@ -19,6 +19,7 @@ from paceline.simulator.results.usage import few
 
 ROWS, MOST = 60, 1000  # of the table: shown, and with those that are folded
 CHANGES = 6  # most points, or groups of them, at which the page says that another is first
+BESIDE = ("goodput", "total_cost")  # columns that are shown where they are set
 Row = Mapping[str, Any]
 
 
@@ -170,7 +171,10 @@ def section(found: FoundRun, place: int) -> parts.PageSection:
     figure = parts.Figure(f"sweep-{place}", says, data, layout, {}, legend)
     best = {name: pick["label"] for name, pick in _picks(sweep, points).items()}
     bounds = sweep["bounds"]
-    columns = ("point", "algorithm", column.words, "95 %", "reached", "time per step")
+    beside = [each for key, each in BY_KEY.items() if key in BESIDE
+              if any(row.get(key) is not None for row in rows)]  # fmt: skip
+    used = [each.words for each in beside]
+    columns = ("point", "algorithm", column.words, "95 %", "reached", "time per step", *used)
     cells = [
         (
             name,
@@ -182,6 +186,7 @@ def section(found: FoundRun, place: int) -> parts.PageSection:
             wording.qualified(estimate_of(row, measure), column.unit),
             "-" if row.get("reached") is None else f"{row['reached']:.0f} of {row['seeds']:.0f}",
             human(estimate_of(row, "seconds_per_step").value),
+            *(each.show(row.get(each.key)) for each in beside),
         )
         for name, each in points.items()
         for row in each

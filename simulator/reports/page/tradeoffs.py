@@ -21,45 +21,50 @@ SHOWN = 20  # rows of the table that is not folded
 Row = Mapping[str, Any]
 
 
-def section(found: FoundRun, place: int) -> parts.PageSection | None:
-    """Draw configurations that no other beats in time, money and loss; tabulate importances."""
+def unbeaten(found: FoundRun, place: int) -> parts.PageSection | None:
+    """Draw and tabulate the configurations that no other beats in time, money and loss."""
     tune = found.tune
     assert tune is not None
     amounts = {name: values for name, values in _amounts(tune) if _spreads(values)}
-    figures, tables, points = [], [], []
-    heading = "What matters in this search"
-    if len(amounts) > 1:
-        table = np.array([*amounts.values()]).T
-        front = [*np.flatnonzero(~dominated(table))]
-        front.sort(key=lambda row: table[row, 0])
-        heading = f"{few(len(front), 'configuration is', 'configurations are')} beaten by no other"
-        labels = [row["label"] for row in tune["ranking"]]
-        figures = [_picture(f"tradeoffs-{place}", amounts, table, front, labels)]
-        rows = [
-            (f"{rank}. {labels[row]}", *map(number, table[row]))
-            for rank, row in enumerate(front, 1)
-        ]
-        caption = f"Beaten by no other in {', '.join(amounts)}, by means over seeds"
-        tables += parts.folded(
-            caption, ("configuration", *amounts), rows, texts=1, shown=SHOWN, most=len(rows)
-        )
-        points.append("Numbers are rows of the table; hollow: another is better in all of these.")
-    else:
-        points.append("Prices (`[cost]`) would show time against money here.")
-    matter = [*importances(tune["ranking"])]
-    if matter:
-        columns = ("what varies", "share", "configurations")
-        caption = "Importance: share of the variance of the rank, among the configurations tried"
-        tables.append(parts.PageTable(caption, columns, matter))
-        points.append(
-            "Importance of the algorithm: analysis of variance between them. Of parameters: fANOVA "
-            "(Hutter, Hoos and Leyton-Brown, ICML 2014) by optuna, from this search's runs of that "
-            f"algorithm, where {ENOUGH} or more were tried; what was given up early counts by its "
-            "rank. A search tries good values more often: shares are of what was tried."
-        )
-    if not (figures or matter):
+    if len(amounts) < 2:
         return None
-    return parts.PageSection(f"tradeoffs-{place}", heading, "", figures, tables, points)
+    table = np.array([*amounts.values()]).T
+    front = sorted(np.flatnonzero(~dominated(table)).tolist(), key=lambda row: tuple(table[row]))
+    labels = [row["label"] for row in tune["ranking"]]
+    figure = _picture(f"tradeoffs-{place}", amounts, table, front, labels)
+    rows = [
+        (f"{rank}. {labels[row]}", *map(number, table[row])) for rank, row in enumerate(front, 1)
+    ]
+    caption = f"Beaten by no other in {', '.join(amounts)}"
+    columns = ("configuration", *amounts)
+    tables = parts.folded(caption, columns, rows, texts=1, shown=SHOWN, most=len(rows))
+    return parts.PageSection(
+        f"tradeoffs-{place}",
+        f"{few(len(front), 'configuration is', 'configurations are')} beaten by no other",
+        "By means over seeds: for each hollow one, another is as good in all of these and better "
+        "in one; those far behind lie outside. Numbers are rows of the table.",
+        [figure],
+        tables,
+    )
+
+
+def importance(found: FoundRun, place: int) -> parts.PageSection | None:
+    """Tabulate how much the algorithm and each parameter mattered."""
+    assert found.tune is not None
+    rows = [*importances(found.tune["ranking"])]
+    if not rows:
+        return None
+    caption = "Share of the variance of the rank, among the configurations tried"
+    table = parts.PageTable(caption, ("what varies", "share", "configurations"), rows)
+    return parts.PageSection(
+        f"importance-{place}",
+        "What mattered in this search",
+        "Of the algorithm: analysis of variance between algorithms. Of a parameter: fANOVA "
+        "(Hutter, Hoos and Leyton-Brown, ICML 2014) by optuna, over this search's configurations "
+        f"of one algorithm, where {ENOUGH} or more were tried and several parameters varied. What "
+        "was given up early counts by its rank. A search tries good values more often than others.",
+        tables=[table],
+    )
 
 
 def _amounts(tune: Row) -> Iterator[tuple[str, list[float]]]:
@@ -72,11 +77,12 @@ def _amounts(tune: Row) -> Iterator[tuple[str, list[float]]]:
 
     values = [np.nan if row["value"] is None else row["value"] for row in rows]
     times = values if aim == OBJECTIVES[0] else used("days", SECONDS_PER_DAY)
-    if np.isfinite(times).any():
+    if aim != "loss-at-deadline" and np.isfinite(times).any():
         scale, unit = time_unit(float(np.nanmax(times)))
         yield f"time ({unit})", [each / scale for each in times]
     money = f"cost ({currency})" if (currency := rows[0].get("currency")) else "cost"
-    yield money, used("cost")
+    if aim != "loss-at-budget":
+        yield money, used("cost")
     if aim not in (OBJECTIVES[0], "cost-to-loss"):
         unit = f" ({tune['unit']})" if tune["unit"] else ""
         yield f"{tune['measure']}{unit}", values
@@ -120,17 +126,27 @@ def _picture(
 
         line = {"color": "--c0", "width": 1.5, "dash": "dot", "shape": "hv"}
         filled = {"color": "--c0", "symbol": "diamond", "size": 9}
-        numbers = [str(rank) for rank in range(1, len(front) + 1)]
+        numbers = [str(rank) * (row in edge) for rank, row in enumerate(front, 1)]
         data = [
             look | dots(edge, mode="lines", line=line, hoverinfo="skip"),
             look | dots(rest, mode="markers", marker={"color": "--c1", "symbol": "circle-open"}),
             look | dots(front, mode="markers+text", text=numbers, marker=filled)
             | {"textposition": "top right"},
         ]  # fmt: skip
-        layout = {"xaxis": {"title": {"text": across}}, "yaxis": {"title": {"text": up}}}
+        layout = {
+            axis: {"title": {"text": title}, "range": _around(pair[front, side])}
+            for side, (axis, title) in enumerate((("xaxis", across), ("yaxis", up)))
+        }
         choices[f"{across} and {up}"] = {"data": data, "layout": layout, "height": 380}
     says = f"each configuration by {', '.join(amounts)}; {len(front)} are beaten by no other"
     return parts.Figure(identity, says, choices=choices, choose="picture")
+
+
+def _around(values: np.ndarray) -> list[float]:
+    """Return an axis around values, with room for a few others that are worse."""
+    low, high = float(values.min()), float(values.max())
+    room = (high - low) or 0.05 * abs(high) or 1.0
+    return [low - 0.15 * room, high + 0.6 * room]
 
 
 def importances(ranking: Sequence[Row]) -> Iterator[tuple[str, parts.Cell, str]]:
