@@ -1,5 +1,6 @@
 """The command line: `paceline COMMAND`, its options, output and exit status."""
 
+import glob
 import importlib
 import inspect
 import io
@@ -60,15 +61,6 @@ def _whole(text: str) -> int:
     raise typer.BadParameter(f"{text!r} is not a whole number")
 
 
-def _files(incomplete: str) -> Iterator[str]:
-    """Complete the path of a file."""
-    folder, _, start = incomplete.rpartition("/")
-    with suppress(OSError):
-        for each in sorted(os.scandir(folder or "."), key=lambda entry: entry.name):
-            if each.name.startswith(start):
-                yield (f"{folder}/" if folder else "") + each.name + "/" * each.is_dir()
-
-
 def _lists() -> list[str]:
     from paceline.simulator.load.listing import LISTS
 
@@ -91,8 +83,10 @@ def _scenarios(incomplete: str) -> list[str]:
     """Complete a scenario: folders and TOML files here, and the names of shipped ones."""
     from paceline.simulator.load.listing import shipped
 
-    here = [each for each in _files(incomplete) if each.endswith(("/", ".toml"))]
-    return here + [name for name in shipped() if name.startswith(incomplete)]
+    here = sorted(glob.glob(f"{glob.escape(incomplete)}*"))
+    found = [f"{each}/" for each in here if os.path.isdir(each)]
+    found += [each for each in here if each.endswith(".toml")]
+    return found + [name for name in shipped() if name.startswith(incomplete)]
 
 
 SCENARIO: Any = typer.Argument(
@@ -173,7 +167,7 @@ QUIET: Any = typer.Option(
 
 
 def _command(name: str) -> Callable[[Any], Any]:
-    """Register a command, which also takes --quiet, and completes the paths that it takes."""
+    """Register a command, which also takes --quiet, and leaves files to the shell's completion."""
 
     def register(run: Callable[..., None]) -> Callable[..., None]:
         @wraps(run)
@@ -184,7 +178,7 @@ def _command(name: str) -> Callable[[Any], Any]:
         signature = inspect.signature(run)
         for each in signature.parameters.values():
             if "Path" in str(each.annotation) and each.default.autocompletion is None:
-                each.default.autocompletion = _files
+                each.default.autocompletion = lambda: []
         last = inspect.Parameter(
             "quiet", inspect.Parameter.KEYWORD_ONLY, default=QUIET, annotation=bool
         )

@@ -80,8 +80,9 @@ def completed(monkeypatch, capsys, words):
     [
         ("paceline simu", ["simulate"]),
         ("paceline simulate own", ["own.toml"]),
+        ("paceline simulate ru", ["runs/"]),
         ("paceline tune quick", ["quickstart"]),
-        ("paceline report ru", ["runs/"]),
+        ("paceline report ru", []),  # so that the shell completes files
         ("paceline list al", ["algorithms"]),
         ("paceline simulate own.toml --set network.lat", ["network.latency="]),
         ("paceline sweep own.toml --vary run.see", ["run.seeds="]),
