@@ -36,6 +36,7 @@ app = typer.Typer(
 
 FIGURES = "png,svg"
 FILES = "Figures and data: "
+LISTED = "algorithms|distributions|objectives|scenarios"
 PROFILE, PROFILE_FILE = "Profile: ", "profile.toml"
 OBJECTIVE = "Objective: "
 PAGE = "Page: "
@@ -59,12 +60,6 @@ def _whole(text: str) -> int:
         if (value := float(text)).is_integer():
             return int(value)
     raise typer.BadParameter(f"{text!r} is not a whole number")
-
-
-def _lists() -> list[str]:
-    from paceline.simulator.load.listing import LISTS
-
-    return [*LISTS]
 
 
 def _keys() -> list[str]:
@@ -899,9 +894,7 @@ def _schema() -> None:
 
 @_command("list")
 def _list(
-    name: str = typer.Argument(
-        metavar="algorithms|distributions|objectives|scenarios", autocompletion=_lists
-    ),
+    name: str = typer.Argument(metavar=LISTED, autocompletion=lambda: LISTED.split("|")),
     as_json: bool = AS_JSON,
 ) -> None:
     """List algorithms, distributions, objectives or scenarios."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from paceline.simulator.reports.page import parts
+from paceline.simulator.reports.page.documents import FARTHEST
 from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.results.statistics import number, time_unit
 from paceline.simulator.results.units import SECONDS_PER_DAY
@@ -17,6 +18,7 @@ from paceline.simulator.studies.tune.runner import quiet
 LEAST = 0.01  # spread of a quantity, as a share, below which nothing trades it for another
 ENOUGH = 8  # configurations of an algorithm from which importances are estimated
 SHOWN = 20  # rows of the table that is not folded
+MOST = 2000  # configurations, the best of a search, that are compared
 
 Row = Mapping[str, Any]
 
@@ -30,7 +32,7 @@ def unbeaten(found: FoundRun, place: int) -> parts.PageSection | None:
         return None
     table = np.array([*amounts.values()]).T
     front = sorted(np.flatnonzero(~dominated(table)).tolist(), key=lambda row: tuple(table[row]))
-    labels = [row["label"] for row in tune["ranking"]]
+    labels = [row["label"] for row in tune["ranking"][:MOST]]
     figure = _picture(f"tradeoffs-{place}", amounts, table, front, labels)
     rows = [
         (f"{rank}. {labels[row]}", *map(number, table[row])) for rank, row in enumerate(front, 1)
@@ -51,7 +53,7 @@ def unbeaten(found: FoundRun, place: int) -> parts.PageSection | None:
 def importance(found: FoundRun, place: int) -> parts.PageSection | None:
     """Tabulate how much the algorithm and each parameter mattered."""
     assert found.tune is not None
-    rows = [*importances(found.tune["ranking"])]
+    rows = [*importances(found.tune["ranking"][:MOST])]
     if not rows:
         return None
     caption = "Share of the variance of the rank, among the configurations tried"
@@ -69,7 +71,7 @@ def importance(found: FoundRun, place: int) -> parts.PageSection | None:
 
 def _amounts(tune: Row) -> Iterator[tuple[str, list[float]]]:
     """Yield the quantities to be small, by name and unit; nan where a row has none."""
-    rows, aim = tune["ranking"], tune["objective"]
+    rows, aim = tune["ranking"][:MOST], tune["objective"]
 
     def used(key: str, scale: float = 1.0) -> list[float]:
         means = [((row.get("used") or {}).get(key) or {}).get("mean") for row in rows]
@@ -169,30 +171,26 @@ def _share(value: float) -> parts.Cell:
 
 def _of_parameters(tables: Sequence[Row], ranks: Sequence[int]) -> dict[str, float]:
     """Return the importance of each parameter that varies; of fewer than two there is none."""
-    keys = [
-        key
-        for key in tables[0]
-        if all(key in table for table in tables) and len({str(table[key]) for table in tables}) > 1
-    ]
-    if len(keys) < 2 or len(tables) < ENOUGH:
+    shared = set(tables[0]).intersection(*tables)
+    columns = {key: [table[key] for table in tables] for key in tables[0] if key in shared}
+    columns = {key: each for key, each in columns.items() if len({*map(str, each)}) > 1}
+    if len(columns) < 2 or len(tables) < ENOUGH:
         return {}
     import optuna  # noqa: PLC0415 - half a second
-    from optuna import distributions as of  # noqa: PLC0415
 
-    numeric = {key for key in keys if all(type(t[key]) in (int, float) for t in tables)}
-    space: dict[str, of.BaseDistribution] = {}
-    for key in keys:
-        values = [table[key] if key in numeric else str(table[key]) for table in tables]
-        space[key] = of.CategoricalDistribution([*dict.fromkeys(values)])
-        if key in numeric:
-            low, high = float(min(values)), float(max(values))
-            space[key] = of.FloatDistribution(low, high, log=low > 0)
+    space: dict[str, optuna.distributions.BaseDistribution] = {}
+    for key, each in columns.items():
+        if all(type(value) in (int, float) and abs(value) < FARTHEST for value in each):
+            low, high = min(each), max(each)
+            space[key] = optuna.distributions.FloatDistribution(low, high, log=low > 0)
+        else:
+            columns[key] = [*map(str, each)]
+            space[key] = optuna.distributions.CategoricalDistribution(sorted({*columns[key]}))
     with quiet():
         study = optuna.create_study()
-        for table, rank in zip(tables, ranks, strict=True):
-            params = {k: float(table[k]) if k in numeric else str(table[k]) for k in keys}
-            study.add_trial(
-                optuna.trial.create_trial(params=params, distributions=space, value=float(rank))
-            )
+        for at, rank in enumerate(ranks):
+            params = {key: each[at] for key, each in columns.items()}
+            trial = optuna.trial.create_trial(params=params, distributions=space, value=float(rank))
+            study.add_trial(trial)
         evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
         return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
