@@ -123,6 +123,7 @@
   }
 
   function free() { // the answer is on the screen: the next request may be sent
+    page.controls.forEach(({ name }) => tell(name)); // a slider that moved may have a new thumb
     page.redraws += 1;
     page.busy = 0;
     pump();
