@@ -75,27 +75,31 @@ def parse(  # noqa: PLR0913 - its origin, and what it may name
     known = known_programs(programs)
     demand_shallow(table, file)
     own = deepcopy(table)
-    notes = named(own, known)
+    named(own)
     said = [override(own, text) for text in filter(EXTENDS.match, overrides)]
     if not allow_paths:
         _demand_inside(own, {*said, ("network",)} if background else said, file, folder, overrides)
     anywhere = allow_paths or bool(said)
     table, profile = extended(own, file, folder, anywhere=anywhere, allow_paths=allow_paths)
     changed = {override(table, text): text for text in overrides if not EXTENDS.match(text)}
-    notes += named(table, known)
     demand_shallow(table, file)
     _demand_text(table, file)
     demand_headers_once(table, profile, file)
     context = {"file": file, "folder": folder, "table": table, "programs": known}
-    context |= {"background": background, "notes": tuple(notes)}
+    context |= {"background": background}
+    renamed = [text for path, text in changed.items()
+               if path[-1] == "tau" and text.partition("=")[0].strip().endswith("H")]  # fmt: skip
+    notes = [f"--set {text}: H is read as tau, the steps between averages" for text in renamed]
     while True:
+        context["notes"] = tuple(filter(None, notes))
         try:
             scenario = Scenario.model_validate(table, context=context)
             found = problems(scenario, known)
         except ValidationError as error:
             found = explain(error, table, json_schema(known))
-        if not found or not amended(found, table, json_schema(known)):
+        if not found or not (more := amended(found, table, json_schema(known))):
             break
+        notes += more
     if not found:
         for index, job in enumerate(scenario.job):
             where = f"{file}: job[{index}]"

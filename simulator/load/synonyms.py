@@ -4,13 +4,12 @@
 for tau, as in the papers on DiLoCo, and 1.3e9 for 1300000000.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from paceline.simulator.inputs import messages
 from paceline.simulator.inputs.messages import KeyPath, dotted, get, holds
 from paceline.simulator.load.explain import Schema, describe
-from paceline.simulator.programs import Program
 
 WHOLE = "whole number"  # of which every refusal of a number that is none speaks
 
@@ -23,34 +22,25 @@ def proper(table: Any, key: str) -> str:
     return next((each for each in (*messages.SYNONYMS.get(key, ()), *words) if each in table), key)
 
 
-def named(table: dict[str, Any], programs: Mapping[str, Program]) -> list[str]:
-    """Give the parameters in [[algorithm]] and [tune] their own names; return notes of that."""
-    notes = []
-    for where, entry in _entries(table):
-        if where[0] == "algorithm" and "name" not in entry:
+def named(table: dict[str, Any]) -> None:
+    """Give each [[algorithm]] its name, by which overrides find it, where `kind` says that."""
+    entries = table.get("algorithm")
+    for entry in entries if isinstance(entries, list) else ():
+        if holds(entry, "kind") and "name" not in entry:
             _rename(entry, "kind", "name")
-        name = entry.get("name") if where[0] == "algorithm" else where[1]
-        program = programs.get(name) if isinstance(name, str) else None
-        known = program.parameters.model_fields if program else {}
-        if "tau" in known and "H" not in known and "tau" not in entry and "H" in entry:
-            _rename(entry, "H", "tau")
-            notes.append(f"{dotted((*where, 'H'))} is read as tau, the steps between averages")
-    return notes
 
 
-def amended(found: Mapping[KeyPath, str], table: dict[str, Any], schema: Schema) -> bool:
-    """Replace in `table` what was refused, by `found`, for its word alone; return whether any."""
-    done = [_whole(path, what, table) or _tag(path, table, schema) for path, what in found.items()]
-    return any(done)
+def amended(found: Mapping[KeyPath, str], table: dict[str, Any], schema: Schema) -> list[str]:
+    """Replace in `table` what was refused, by `found`, for its word or its form alone.
 
-
-def _entries(table: Mapping[str, Any]) -> Iterator[tuple[KeyPath, dict[str, Any]]]:
-    """Yield each [[algorithm]] and each table of [tune], with its path."""
-    for section in ("algorithm", "tune"):
-        inside = table.get(section)
-        pairs: Any = enumerate(inside) if isinstance(inside, list) else ()
-        pairs = inside.items() if isinstance(inside, dict) else pairs
-        yield from (((section, key), each) for key, each in pairs if isinstance(each, dict))
+    Returns a note of each, which is empty where the change is one of form.
+    """
+    done: list[str] = []
+    for path, what in found.items():
+        notes = [_meant(path, word, table, schema) for word in messages.SYNONYMS]
+        done += [note for note in notes if note is not None]
+        done += [""] * _whole(path, what, table)
+    return done
 
 
 def _whole(path: KeyPath, what: str, table: dict[str, Any]) -> bool:
@@ -61,18 +51,22 @@ def _whole(path: KeyPath, what: str, table: dict[str, Any]) -> bool:
     return True
 
 
-def _tag(path: KeyPath, table: dict[str, Any], schema: Schema) -> bool:
-    """Rename `kind` in the table at `path`, or around it, which lacks the key that chooses."""
+def _meant(path: KeyPath, word: str, table: dict[str, Any], schema: Schema) -> str | None:
+    """Rename `word` in the table at `path`, or around it; return a note, or None if it is right.
+
+    It is another word where its table has no such key, and lacks the one key that it stands for.
+    """
     place = path if isinstance(get(table, path), dict) else path[:-1]
     here = get(table, place)
-    if not holds(here, "kind"):
-        return False
+    if not isinstance(here, dict) or word not in here:
+        return None
     known = {key for node in describe(schema, place, table) for key in node.get("properties", ())}
-    tags = [tag for tag in messages.SYNONYMS["kind"] if tag in known]
-    if "kind" in known or len(tags) != 1 or tags[0] in here:
-        return False
-    _rename(here, "kind", tags[0])
-    return True
+    tags = [tag for tag in messages.SYNONYMS[word] if tag in known]
+    if word in known or len(tags) != 1 or tags[0] in here:
+        return None
+    _rename(here, word, tags[0])
+    where = dotted((*place, word))
+    return f"{where} is read as tau, the steps between averages" if word == "H" else ""
 
 
 def _rename(table: dict[str, Any], old: str, new: str) -> None:

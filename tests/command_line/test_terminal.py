@@ -157,6 +157,14 @@ def test_other_words_give_the_same_scenario(folder):
     )
 
 
+def test_an_override_by_another_word_is_noted(folder):
+    assert (
+        load("own.toml", ["algorithm[0].H=8"]).notes[0].startswith("--set algorithm[0].H=8: H is")
+    )
+    (note,) = load("own.toml", ["run.cap={H=4.0,delay=2}"]).notes
+    assert note == "run.cap.H is read as tau, the steps between averages"
+
+
 def test_notes_of_other_words_are_in_results(folder, capsys):
     for command in ("simulate", "theory", "sweep"):
         more = ("--vary", "network.latency=1 ms,2 ms") if command == "sweep" else ()
