@@ -9,7 +9,7 @@ import numpy as np
 from paceline.simulator.reports.page import parts
 from paceline.simulator.reports.page.documents import FARTHEST
 from paceline.simulator.reports.page.reading import FoundRun
-from paceline.simulator.results.statistics import number, time_unit
+from paceline.simulator.results.statistics import time_unit
 from paceline.simulator.results.units import SECONDS_PER_DAY
 from paceline.simulator.results.usage import few
 from paceline.simulator.studies.tune.objective import OBJECTIVES
@@ -35,7 +35,8 @@ def unbeaten(found: FoundRun, place: int) -> parts.PageSection | None:
     labels = [row["label"] for row in tune["ranking"][:MOST]]
     figure = _picture(f"tradeoffs-{place}", amounts, table, front, labels)
     rows = [
-        (f"{rank}. {labels[row]}", *map(number, table[row])) for rank, row in enumerate(front, 1)
+        (f"{rank}. {labels[row]}", *(f"{each:.4g}" for each in table[row]))
+        for rank, row in enumerate(front, 1)
     ]
     caption = f"Beaten by no other in {', '.join(amounts)}"
     columns = ("configuration", *amounts)

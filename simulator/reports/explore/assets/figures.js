@@ -128,7 +128,7 @@
           x: end, y: rows[row], text, xanchor: "left", showarrow: false,
           font: { size: 12, color: ink(dark)[0] }, xshift: 4,
         })),
-        title("time per step, and where it goes", dark, 8 + names),
+        title(narrow ? "time per step" : "time per step, and where it goes", dark, 8 + names),
       ],
       xaxis: { ...layout.xaxis, title: { text: `${x.unit} per step` }, range: [0, x.end] },
       yaxis: { ...layout.yaxis, autorange: "reversed", showgrid: false, automargin: true },
