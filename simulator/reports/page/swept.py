@@ -162,7 +162,7 @@ def section(found: FoundRun, place: int) -> parts.PageSection:
     if all(" = " in name and "," not in name for name in names):  # one key, which is the title
         ticks = [parts.literal(name.partition(" = ")[2]) for name in names]
         across |= {"tickvals": across["categoryarray"], "ticktext": ticks}
-        across |= {"title": {"text": ", ".join(sweep["vary"])}}
+        across |= {"title": {"text": parts.literal(", ".join(sweep["vary"]))}}
     layout: parts.Json = {
         "xaxis": across,
         "yaxis": {"title": {"text": title}, "rangemode": "tozero"},

@@ -137,7 +137,7 @@ def _picture(
             | {"textposition": "top right"},
         ]  # fmt: skip
         layout = {
-            axis: {"title": {"text": title}, "range": _around(pair[front, side])}
+            axis: {"title": {"text": parts.literal(title)}, "range": _around(pair[front, side])}
             for side, (axis, title) in enumerate((("xaxis", across), ("yaxis", up)))
         }
         choices[f"{across} and {up}"] = {"data": data, "layout": layout, "height": 380}
