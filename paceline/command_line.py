@@ -191,7 +191,7 @@ def _study_command(name: str, *but: str, **changed: Any) -> Callable[[Any], Any]
     They stand before its last option, --json; `changed`: other options in place of some.
     """
 
-    def register(run: Callable[..., None]) -> Callable[..., None]:
+    def register(run: Callable[..., None]) -> Any:
         *own, as_json, _ = inspect.signature(run).parameters.values()
         shared = [
             as_json.replace(name=key, annotation=kind, default=changed.get(key, option))

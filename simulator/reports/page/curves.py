@@ -38,11 +38,11 @@ def over_time(  # noqa: PLR0913, PLR0917 - the parts of a figure
         data += _traces(line, time / scale, values / factor, column, unit)
         if target is not None:
             data += _reached(line, target, scale)
-    values = [each / factor for _, each in curves.values()]
+    shown = in_picture([each / factor for _, each in curves.values()], column)
     soon = min((each[each > 0][0] for each, _ in curves.values() if each[-1] > 0), default=longest)
     x, x_log = [0, longest / scale], np.log10([soon / scale, longest / scale]).tolist()
     slow = longest > SPAN * shortest
-    vertical, y_log = _vertical(in_picture(values, column), target, column)
+    vertical, y_log = _vertical(shown, target, column)
     shapes = [] if target is None else [_level(target)]
     layout: parts.Json = {
         "xaxis": {

@@ -175,7 +175,7 @@ def section(found: FoundRun, place: int) -> parts.PageSection:
               if any(row.get(key) is not None for row in rows)]  # fmt: skip
     used = [each.words for each in beside]
     columns = ("point", "algorithm", column.words, "95 %", "reached", "time per step", *used)
-    cells = [
+    cells: list[tuple[parts.Cell | str, ...]] = [
         (
             name,
             parts.Cell(

@@ -130,7 +130,7 @@ def in_picture(lines: Sequence[np.ndarray], column: str) -> np.ndarray:
     Of losses that is all but those that diverge from the first ones, and those of single seeds and
     moments far below what the means fall to: one such line would hide all others.
     """
-    values = np.concatenate([each.ravel() for each in lines])
+    values: np.ndarray = np.concatenate([each.ravel() for each in lines])
     values = values[np.isfinite(values)]
     if column != "loss" or not values.size:
         return values
