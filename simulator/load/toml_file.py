@@ -17,9 +17,9 @@ def read(path: str | Path) -> dict[str, Any]:
         try:
             text = untrusted.text(path)
         except FileNotFoundError:
-            names = messages.closest(Path(path).stem, shipped())
-            remedy = f"check the path, or take a shipped scenario, such as {names}"
-            raise InputError(f"{path}: no such file; {remedy} (paceline list scenarios)") from None
+            names = messages.closest(Path(path).stem, shipped(), "shipped scenarios like it")
+            remedy = f"check the path; {names} (paceline list scenarios)"
+            raise InputError(f"{path}: no such file; {remedy}") from None
         except IsADirectoryError:
             raise InputError(f"{path}: a directory; name a scenario file in it") from None
         except UnicodeDecodeError as error:
