@@ -4,7 +4,7 @@ PYTHON ?= python3
 TORCH ?=
 SECONDS ?= 3600
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m pip install --disable-pip-version-check
 LOCKED := $(PIP) --require-hashes
 PINNED_TORCH := $(shell grep ^torch== constraints.txt)
 PARALLEL := -n 2 --dist worksteal
@@ -14,7 +14,7 @@ LEFT_OUT := not slow and not gpu and not alone and not frameworks
 .PHONY: demo docs site test test-long test-all test-slow test-gpu test-frameworks explore-properties bench compat audit reliability mutants soak lint lock clean
 
 demo: .venv/core           ## simulate a real scenario; show its curves and its pick
-	$(BIN)/paceline simulate scenarios/quickstart.toml --jobs 2
+	$(BIN)/paceline simulate scenarios/quickstart.toml
 
 docs: .venv/core           ## the generated part of docs/programs: parameters, results, figures
 	$(BIN)/python docs/build.py

@@ -1,13 +1,17 @@
 """The command line: `paceline COMMAND`, its options, output and exit status."""
 
+import glob
 import importlib
 import inspect
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -27,12 +31,12 @@ app = typer.Typer(
     name="paceline",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 FIGURES = "png,svg"
 FILES = "Figures and data: "
+LISTED = "algorithms|distributions|objectives|scenarios"
 PROFILE, PROFILE_FILE = "Profile: ", "profile.toml"
 OBJECTIVE = "Objective: "
 PAGE = "Page: "
@@ -48,8 +52,42 @@ def _possible(out: Path | None) -> Path | None:
     return out
 
 
+def _whole(text: str) -> int:
+    """Read a count, which may be written as 1e3."""
+    if re.fullmatch(r"\s*[+-]?\d+\s*", text):
+        return int(text)
+    with suppress(ValueError):
+        if (value := float(text)).is_integer():
+            return int(value)
+    raise typer.BadParameter(f"{text!r} is not a whole number")
+
+
+def _keys() -> list[str]:
+    """Complete the keys of --set and --vary: those of each table."""
+    from paceline.simulator.load.explain import alternatives
+    from paceline.simulator.scenario.scenario import json_schema
+
+    schema = json_schema()
+    tables = {name: alternatives(schema, node) for name, node in schema["properties"].items()}
+    pairs = [(name, key) for name, nodes in tables.items() for node in nodes
+             for key in node.get("properties", ())]  # fmt: skip
+    return [f"{name}.{key}=" for name, key in dict.fromkeys(pairs)]
+
+
+def _scenarios(incomplete: str) -> list[str]:
+    """Complete a scenario: folders and TOML files here, and the names of shipped ones."""
+    from paceline.simulator.load.listing import shipped
+
+    here = sorted(glob.glob(f"{glob.escape(incomplete)}*"))
+    found = [f"{each}/" for each in here if os.path.isdir(each)]
+    found += [each for each in here if each.endswith(".toml")]
+    return found + [name for name in shipped() if name.startswith(incomplete)]
+
+
 SCENARIO: Any = typer.Argument(
-    metavar="SCENARIO", help="A scenario file (TOML), or the name of a shipped one."
+    metavar="SCENARIO",
+    help="A scenario file (TOML), or the name of a shipped one.",
+    autocompletion=_scenarios,
 )
 DEVICE: Any = typer.Option("auto", metavar="auto|cpu|cuda", help="Device of the workers.")
 PROFILE_OUT: Any = typer.Option(
@@ -66,13 +104,21 @@ OVERRIDES: Any = typer.Option(
     metavar="TABLE.KEY=VALUE",
     help="Override a key; may be repeated. Name one of several tables by its index, name or "
     "label: algorithm[0].tau=5, algorithm.local-sgd.tau=5.",
+    autocompletion=_keys,
 )
 ALLOW_PATHS: Any = typer.Option(
     False, "--allow-paths", help="Allow the scenario to name files outside its folder."
 )
-SEEDS: Any = typer.Option(None, help="Number of seeds; default: run.seeds.")
-SEED: Any = typer.Option(0, help="The first seed.")
-JOBS: Any = typer.Option(None, help="Number of processes; default: one for each core.")
+SEEDS: Any = typer.Option(
+    None, parser=_whole, metavar="INTEGER", help="Number of seeds; default: run.seeds."
+)
+SEED: Any = typer.Option("0", parser=_whole, metavar="INTEGER", help="The first seed.")
+JOBS: Any = typer.Option(
+    None,
+    parser=_whole,
+    metavar="INTEGER",
+    help="Number of processes; default: one for each core, and one alone for short simulations.",
+)
 OUT: Any = typer.Option(None, metavar="DIR", help="Directory for the results.", callback=_possible)
 OVERWRITE: Any = typer.Option(False, "--overwrite", help="Replace what --out holds.")
 FIGURE: Any = typer.Option(
@@ -106,13 +152,46 @@ STUDY: dict[str, tuple[Any, Any]] = {  # type and option of each parameter of a 
 }
 
 
+_quiet: ContextVar[bool] = ContextVar("quiet", default=False)
+QUIET: Any = typer.Option(
+    False,
+    "-q",
+    "--quiet",
+    help="Write results and errors alone: no notes, no progress.",
+)
+
+
+def _command(name: str) -> Callable[[Any], Any]:
+    """Register a command, which also takes --quiet, and leaves files to the shell's completion."""
+
+    def register(run: Callable[..., None]) -> Callable[..., None]:
+        @wraps(run)
+        def command(*, quiet: bool, **given: Any) -> None:
+            _quiet.set(quiet or _quiet.get())
+            run(**given)
+
+        signature = inspect.signature(run)
+        for each in signature.parameters.values():
+            if "Path" in str(each.annotation) and each.default.autocompletion is None:
+                each.default.autocompletion = lambda: []
+        last = inspect.Parameter(
+            "quiet", inspect.Parameter.KEYWORD_ONLY, default=QUIET, annotation=bool
+        )
+        parameters = [*signature.parameters.values(), last]
+        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        app.command(name)(command)
+        return run
+
+    return register
+
+
 def _study_command(name: str, *but: str, **changed: Any) -> Callable[[Any], Any]:
     """Register a command that takes the options of `STUDY`, except `but`, as keywords.
 
     They stand before its last option, --json; `changed`: other options in place of some.
     """
 
-    def register(run: Callable[..., None]) -> Callable[..., None]:
+    def register(run: Callable[..., None]) -> Any:
         *own, as_json, _ = inspect.signature(run).parameters.values()
         shared = [
             as_json.replace(name=key, annotation=kind, default=changed.get(key, option))
@@ -120,7 +199,7 @@ def _study_command(name: str, *but: str, **changed: Any) -> Callable[[Any], Any]
             if key not in but
         ]
         run.__signature__ = inspect.Signature([*own, *shared, as_json])  # type: ignore[attr-defined]
-        return app.command(name)(run)
+        return _command(name)(run)
 
     return register
 
@@ -131,6 +210,7 @@ def _study(
 ) -> "Iterator[tuple[Scenario, dict[str, Any]]]":
     """Load the scenario of a study; yield that and the study's keywords, which are `STUDY`'s."""
     from paceline.simulator.load.load import load
+    from paceline.simulator.studies import size
     from paceline.simulator.studies.processes import cores
 
     sets, allow_paths = given.pop("overrides") or (), given.pop("allow_paths")
@@ -138,7 +218,8 @@ def _study(
     name = f"{Path(loaded.file).stem}{suffix}"
     where = _destination(given.pop("out"), Path("runs") / name, given.pop("overwrite"))
     if "jobs" in given and given["jobs"] is None:
-        given["jobs"] = cores()
+        brief = not suffix and size.brief(loaded, given["seeds"])
+        given["jobs"] = 1 if brief else cores()
     with _resumable(where), _figures(given.pop("figure")), _progress(*bar) as progress:
         yield loaded, {"out": where, "progress": progress, **given}
 
@@ -147,8 +228,10 @@ def _study(
 def _paceline(
     context: typer.Context,
     version: bool = typer.Option(False, "--version", help="Print the version."),
+    quiet: bool = typer.Option(False, "-q", "--quiet", hidden=True),
 ) -> None:
     """Predict how long distributed training takes to reach an error."""
+    _quiet.set(quiet)
     if version:
         from paceline.simulator.results.store import versions
 
@@ -158,7 +241,7 @@ def _paceline(
         raise typer.Exit(2)
 
 
-@_study_command("simulate", jobs=typer.Option(1, help="Number of processes."))
+@_study_command("simulate")
 def _simulate(scenario: str = SCENARIO, as_json: bool = AS_JSON, **given: Any) -> None:
     """Simulate every algorithm of a scenario: error against time.
 
@@ -192,6 +275,7 @@ def _sweep(
         "--vary",
         metavar="TABLE.KEY=V1,V2,...",
         help="Vary a key, named as for --set, over these values; repeat for a grid.",
+        autocompletion=_keys,
     ),
     pair: bool = typer.Option(False, "--zip", help="Pair the values instead of making a grid."),
     points: Path | None = typer.Option(
@@ -254,7 +338,7 @@ def _solve(
     _answer(as_json, result.json, lambda: [*result.sentences, *said])
 
 
-@app.command("theory")
+@_command("theory")
 def _theory(  # noqa: PLR0913, PLR0917 - the contract's options
     scenario: str = SCENARIO,
     overrides: list[str] | None = OVERRIDES,
@@ -280,7 +364,10 @@ def _theory(  # noqa: PLR0913, PLR0917 - the contract's options
         file, data = out / "theory.json", store.dump(document)
         with store.writing(out, "choose another --out"):
             store.write_free(file, data, given=True, overwrite=overwrite)
-    _answer(as_json, lambda: document, lambda: terminal.theory(document), document["notes"])
+    _answer(as_json, lambda: document, lambda: terminal.theory(document))
+    sys.stdout.flush()
+    for note in document["notes"]:  # below the table
+        _note(note)
 
 
 @_study_command("tune", "engine")
@@ -293,7 +380,12 @@ def _tune(
         help="Quantity to minimise; default: the time; without run.target_loss the loss; "
         "without a loss seconds per step.",
     ),
-    trials: int = typer.Option(256, help="Largest number of configurations to try."),
+    trials: int = typer.Option(
+        "256",
+        parser=_whole,
+        metavar="INTEGER",
+        help="Largest number of configurations to try.",
+    ),
     preset: str | None = typer.Option(
         None, metavar="adacomm-tau0", help="Search as a paper proposes."
     ),
@@ -422,7 +514,7 @@ def _torch(module: str) -> Any:
         raise InputError('torch is not installed; pip install "paceline[train]"') from None
 
 
-@app.command("reproduce")
+@_command("reproduce")
 def _reproduce(  # noqa: PLR0913, PLR0917 - the contract's options
     paper: str | None = typer.Argument(
         None,
@@ -472,7 +564,7 @@ def _reproduce(  # noqa: PLR0913, PLR0917 - the contract's options
     )
 
 
-@app.command("explore")
+@_command("explore")
 def _explore(  # noqa: PLR0913, PLR0917 - the contract's options
     scenario: str = SCENARIO,
     overrides: list[str] | None = OVERRIDES,
@@ -508,7 +600,7 @@ def _explore(  # noqa: PLR0913, PLR0917 - the contract's options
     )
 
 
-@app.command("probe")
+@_command("probe")
 def _probe(  # noqa: PLR0913, PLR0917 - what may be measured
     model: str = typer.Option("mlp", help="Model to train."),
     data: str = typer.Option("digits", help="Data set to train on."),
@@ -560,7 +652,7 @@ def _probe(  # noqa: PLR0913, PLR0917 - what may be measured
     _answer(as_json, lambda: profile.tables, lambda: [*summary(profile), said], notes)
 
 
-@app.command("doctor")
+@_command("doctor")
 def _doctor(
     device: str = DEVICE,
     smoke: bool = typer.Option(
@@ -591,7 +683,7 @@ def _doctor(
     _answer(as_json, found.json, lambda: [*tables(found), found.sentence, *said])
 
 
-@app.command("calibrate")
+@_command("calibrate")
 def _calibrate(  # noqa: PLR0913, PLR0917 - the contract's options
     runs: list[Path] = typer.Argument(
         metavar="RUN_DIR...",
@@ -623,7 +715,7 @@ def _calibrate(  # noqa: PLR0913, PLR0917 - the contract's options
     _answer(as_json, result.json, lambda: [*tables(result), result.sentence, said], result.notes)
 
 
-@app.command("fit-loss")
+@_command("fit-loss")
 def _fit_loss(  # noqa: PLR0913, PLR0917 - what a log cannot say
     baseline: Path = typer.Argument(
         metavar="BASELINE",
@@ -636,7 +728,11 @@ def _fit_loss(  # noqa: PLR0913, PLR0917 - what a log cannot say
         [], min=1, help="Workers of a log's run; may be repeated, once for each run."
     ),
     tau: list[int] = typer.Option(
-        [], min=1, help="Period of a local run's log; may be repeated. 1: none."
+        [],
+        "--tau",
+        "--H",
+        min=1,
+        help="Period of a local run's log; may be repeated. 1: none.",
     ),
     algorithm: list[str] = typer.Option(
         ["diloco"], help="Program of a local run's log; may be repeated."
@@ -685,7 +781,7 @@ def _note_name(path: Path, usual: str, given: Path | None) -> None:
         _note(f"{path.with_name(usual)} holds something else: this goes to {path}")
 
 
-@app.command("compare")
+@_command("compare")
 def _compare(  # noqa: PLR0913, PLR0917 - the contract's options
     predicted: Path = typer.Argument(metavar="PREDICTED_DIR", help="A simulated run."),
     measured: Path = typer.Argument(metavar="MEASURED_DIR", help="A real run."),
@@ -722,7 +818,7 @@ def _compared(result: Any) -> list[Any]:
     return [*comparison(result), *said, result.sentence]
 
 
-@app.command("emit")
+@_command("emit")
 def _emit(  # noqa: PLR0913, PLR0917 - a pick, and where it goes
     target: str = typer.Argument(metavar="torchft|torchtitan|accelerate|paddle|flower"),
     pick: Path = typer.Argument(
@@ -759,7 +855,7 @@ def _emit(  # noqa: PLR0913, PLR0917 - a pick, and where it goes
         typer.echo("\n".join(code).rstrip())
 
 
-@app.command("report")
+@_command("report")
 def _report(
     runs: list[Path] = typer.Argument(
         metavar="RUN...", help="Directories of simulate, tune, sweep, validate or compare."
@@ -788,7 +884,7 @@ def _report(
     _answer(as_json, lambda: {"report": str(path)}, lambda: [f"{PAGE}{path}"])
 
 
-@app.command("schema")
+@_command("schema")
 def _schema() -> None:
     """Print the JSON Schema of scenario files, for editors."""
     from paceline.simulator.scenario.scenario import json_schema
@@ -796,9 +892,9 @@ def _schema() -> None:
     _print_json(json_schema())
 
 
-@app.command("list")
+@_command("list")
 def _list(
-    name: str = typer.Argument(metavar="programs|distributions|objectives|scenarios"),
+    name: str = typer.Argument(metavar=LISTED, autocompletion=lambda: LISTED.split("|")),
     as_json: bool = AS_JSON,
 ) -> None:
     """List algorithms, distributions, objectives or scenarios."""
@@ -851,7 +947,8 @@ def _print_json(document: Any) -> None:
 
 
 def _note(text: str) -> None:
-    typer.echo(f"paceline: {visible(text)}", err=True)
+    if not _quiet.get():
+        typer.echo(f"paceline: {visible(text)}", err=True)
 
 
 def _destination(out: Path | None, default: Path, overwrite: bool) -> "Destination":
@@ -884,7 +981,7 @@ def _figures(kinds: str) -> Iterator[None]:
 @contextmanager
 def _progress(doing: str = "simulating", what: str = "runs, left") -> "Iterator[Progress | None]":
     """Show a bar on stderr, if that is a terminal; yield its callback, or None."""
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or _quiet.get():
         yield None
         return
     from rich.console import Console

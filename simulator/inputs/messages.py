@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Iterator
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from itertools import islice
 from typing import Any
 
@@ -41,9 +41,24 @@ UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 MISSING = ("missing", "missing_argument", "missing_keyword_only_argument")
 COMPARED = 1000  # names, at most, that a wrong one is likened to; each takes some 20 us
 LISTED = 50  # of them are written out; `paceline list` has no more in one list
+CLOSE = 0.6  # likeness from which a name may have been meant, as difflib has it
 LONGEST = 200  # characters of a wrong name that are looked at
+SYNONYMS = {"kind": ("dist", "name", "schedule", "policy", "model"), "H": ("tau",)}
+"""Other words for a key, and the keys that each may stand for."""
 TAGS = ("dist", "kind", "schedule")
 """Keys that choose between the members of a union: with another value the table means another."""
+
+
+def closest(word: str, options: Iterable[str], what: str, count: int = 3) -> str:
+    """Name the option most like `word`, if it is much alike, and then the `count` most alike."""
+
+    def likeness(option: str) -> float:
+        ends = (option, option.rpartition("/")[2])
+        return max(SequenceMatcher(None, word[:LONGEST].lower(), end).ratio() for end in ends)
+
+    names = sorted(options, key=likeness, reverse=True)[:count]
+    guess = f"did you mean `{names[0]}`? " if likeness(names[0]) >= CLOSE else ""
+    return f"{guess}{what}: {', '.join(names)}"
 
 
 def nearest(word: str, options: Iterable[str], what: str) -> str:

@@ -75,6 +75,8 @@ def unknown(path: messages.KeyPath, places: list[Schema], root: Schema) -> str:
     """Say which keys may stand where `path` ends, as `places` describe it, or where it belongs."""
     key = str(path[-1])
     keys = {name: None for place in places for name in place.get("properties", {})}
+    if same := [each for each in messages.SYNONYMS.get(key, ()) if each in keys]:
+        return f"another word for {same[0]}, which is there as well; write one of them"
     sections = {name: alternatives(root, node) for name, node in root["properties"].items()}
     homes = [
         f"[{name}]"

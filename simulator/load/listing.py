@@ -14,7 +14,7 @@ Rows = list[dict[str, Any]]
 """Rows of name, summary, parameters by name, and source."""
 
 
-def programs() -> Rows:
+def algorithms() -> Rows:
     """List the catalogue of algorithms, papers as sources; `recovers`: see docs/failures.md."""
     return [
         _row(program.name, program.summary, program.describe(), program.source)
@@ -41,7 +41,8 @@ def scenarios() -> Rows:
     ]
 
 
-LISTS = {each.__name__: each for each in (programs, distributions, objectives, scenarios)}
+LISTS = {each.__name__: each for each in (algorithms, distributions, objectives, scenarios)}
+LISTS["programs"] = algorithms  # as they are called in the code
 
 
 def find(scenario: str | Path) -> Path:

@@ -19,6 +19,7 @@ from paceline.simulator.load.explain import explain, line
 from paceline.simulator.load.extends import demand_headers_once, extended
 from paceline.simulator.load.listing import find
 from paceline.simulator.load.overrides import EXTENDS, override
+from paceline.simulator.load.synonyms import amended, named
 from paceline.simulator.load.toml_file import demand_shallow, read
 from paceline.simulator.programs import Program, catalogue
 from paceline.simulator.programs.program import Function
@@ -74,6 +75,7 @@ def parse(  # noqa: PLR0913 - its origin, and what it may name
     known = known_programs(programs)
     demand_shallow(table, file)
     own = deepcopy(table)
+    named(own)
     said = [override(own, text) for text in filter(EXTENDS.match, overrides)]
     if not allow_paths:
         _demand_inside(own, {*said, ("network",)} if background else said, file, folder, overrides)
@@ -84,12 +86,20 @@ def parse(  # noqa: PLR0913 - its origin, and what it may name
     _demand_text(table, file)
     demand_headers_once(table, profile, file)
     context = {"file": file, "folder": folder, "table": table, "programs": known}
-    context["background"] = background
-    try:
-        scenario = Scenario.model_validate(table, context=context)
-        found = problems(scenario, known)
-    except ValidationError as error:
-        found = explain(error, table, json_schema(known))
+    context |= {"background": background}
+    renamed = [text for path, text in changed.items()
+               if path[-1] == "tau" and text.partition("=")[0].strip().endswith("H")]  # fmt: skip
+    notes = [f"--set {text}: H is read as tau, the steps between averages" for text in renamed]
+    while True:
+        context["notes"] = tuple(filter(None, notes))
+        try:
+            scenario = Scenario.model_validate(table, context=context)
+            found = problems(scenario, known)
+        except ValidationError as error:
+            found = explain(error, table, json_schema(known))
+        if not found or not (more := amended(found, table, json_schema(known))):
+            break
+        notes += more
     if not found:
         for index, job in enumerate(scenario.job):
             where = f"{file}: job[{index}]"

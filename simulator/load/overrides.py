@@ -6,6 +6,7 @@ from typing import Any
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import untrusted
 from paceline.simulator.inputs.messages import KeyPath, dotted, holds, nearest, show
+from paceline.simulator.load.synonyms import proper
 from paceline.simulator.load.toml_file import DEEPEST, demand_shallow
 
 EXTENDS = re.compile(r"\s*extends\s*=")
@@ -42,8 +43,9 @@ def override(table: dict[str, Any], text: str) -> KeyPath:
                 f"it has no key {part}; set {dotted(path)} as a whole"
             )
         key: Any = _index(here, part, dotted(path), text) if isinstance(here, list) else part
-        path = (*path, key)
         last = depth == len(parts) - 1
+        key = proper(here, key) if last else key
+        path = (*path, key)
         if new is None and (last or not holds(here, key)):
             new = path
         if last:

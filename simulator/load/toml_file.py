@@ -17,8 +17,9 @@ def read(path: str | Path) -> dict[str, Any]:
         try:
             text = untrusted.text(path)
         except FileNotFoundError:
-            names = messages.nearest(str(path), shipped(), "shipped scenarios")
-            raise InputError(f"{path}: no such file; check the path; {names}") from None
+            names = messages.closest(Path(path).stem, shipped(), "shipped scenarios like it")
+            remedy = f"check the path; {names} (paceline list scenarios)"
+            raise InputError(f"{path}: no such file; {remedy}") from None
         except IsADirectoryError:
             raise InputError(f"{path}: a directory; name a scenario file in it") from None
         except UnicodeDecodeError as error:

@@ -326,17 +326,24 @@ class Scenario(Section):
     _file: str = PrivateAttr(default="<scenario>")
     _table: dict[str, Any] = PrivateAttr(default_factory=dict)
     _background: bool = PrivateAttr(default=False)
+    _notes: tuple[str, ...] = PrivateAttr(default=())
 
     def model_post_init(self, context: Any, /) -> None:
         """Remember where the scenario came from, if it was loaded."""
         self._file = (context or {}).get("file", self._file)
         self._table = (context or {}).get("table", self._table)
         self._background = (context or {}).get("background", self._background)
+        self._notes = (context or {}).get("notes", self._notes)
 
     @property
     def file(self) -> str:
         """Path of the scenario as given."""
         return self._file
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """How keys were understood that the scenario calls by another name."""
+        return self._notes
 
     @property
     def shares(self) -> bool:

@@ -169,6 +169,7 @@ class Result:
     def notes(self) -> list[str]:
         """Warnings and explanations for readers of the numbers."""
         return [
+            *self.scenario.notes,
             *statistics.notes(self.groups),
             *learning.notes({k: (each.basis, each.why) for k, each in self._models.items()}),
             *unsaturated.notes(self.scenario, self.runs),

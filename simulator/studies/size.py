@@ -22,6 +22,7 @@ from paceline.simulator.studies import pace, processes
 from paceline.simulator.studies.execution import Execution
 
 LONGEST = 7 * 86_400.0  # seconds of computing that need --force
+BRIEF = 60.0  # seconds at most, by the numbers below, which exceed what a step takes by far
 PROBING = 5.0  # seconds of measuring, after which the paces found so far have to do
 
 # Seconds that no operation exceeds: what takes less than LONGEST by these needs no measurement.
@@ -86,6 +87,15 @@ def count(scenario: Scenario, seeds: int) -> Size:
     memory += OF_SPAN * min(float(run.timeline_spans), 3 * steps * workers)
     took = steps * workers * gradient + points * evaluation
     return Size(steps * workers * seeds, took * seeds, memory)
+
+
+def brief(scenario: Scenario, seeds: int | None) -> bool:
+    """Tell whether all runs together take less than starting other processes would, or little more.
+
+    `seeds` of each algorithm; None: run.seeds.
+    """
+    each = count(scenario, scenario.run.seeds if seeds is None else seeds)
+    return len(scenario.algorithm) * each.seconds < BRIEF
 
 
 def demand(

@@ -118,7 +118,7 @@ def draw(grid: Sequence[Finals]) -> None:
         for panel, kind in zip(panels, KINDS, strict=True):
             for D, colour in zip((*DELAYS, 0), (*COLOURS[:4], "#000000"), strict=True):
                 values = np.array([each[f"{kind} {D}" if D else "ssgd"][1] for each in grid])
-                label, dash = (f"D = {D}", "-") if D else ("ssgd", DASHES[1])
+                label, dash = (f"D = {D}", "-") if D else ("ssgd", DASHES["dash"])
                 panel.plot(RATES, values.mean(axis=1), color=colour, linestyle=dash, label=label)
             panel.set_xscale("log", base=2)
             panel.set_xticks(RATES, [f"1/{1 / rate:g}" for rate in RATES])

@@ -492,6 +492,17 @@ def test_bad_values_are_named_on_the_page_and_the_rest_stands(figure3):
 
 
 @pytest.mark.browser
+@pytest.mark.parametrize("width", [390, 768, 1280])
+def test_nothing_is_cut_or_out_of_reach(width, figure3):
+    from tests.helpers.browser import CLASHES, barriers
+
+    with opened(f"{figure3}?average=2+s", viewport={"width": width, "height": 900}) as page:
+        assert page.evaluate(CLASHES) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert barriers(page) == []
+
+
+@pytest.mark.browser
 def test_it_fits_a_phone_in_the_dark(figure3):
     from tests.helpers.browser import PHONE
 

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 import paceline
 import paceline.command_line
@@ -19,9 +22,12 @@ from paceline.simulator.reports.page.curves import error
 from paceline.simulator.reports.page.page import answer, report
 from paceline.simulator.reports.page.parts import literal
 from paceline.simulator.reports.page.sentences import CHANGE, MARGIN, SURE, margin, targets
-from paceline.simulator.reports.page.series import sampled, series
+from paceline.simulator.reports.page.series import apart, sampled, series
+from paceline.simulator.reports.page.tradeoffs import dominated, importances, unbeaten
 from paceline.simulator.reports.page.tuned import ranking
 from paceline.simulator.results import ownership, store
+from paceline.simulator.results.figures import style
+from paceline.simulator.results.figures.curves import in_picture
 from paceline.simulator.results.intervals import difference
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import crossing
@@ -29,7 +35,7 @@ from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep.sweep import sweep
 from paceline.simulator.studies.tune.tune import tune
 from paceline.validate.comparison.compare import compare
-from tests.helpers.browser import PHONE, Watched, chromium
+from tests.helpers.browser import CLASHES, PHONE, WIDTHS, Watched, barriers, chromium
 from tests.helpers.measured import given_as_real
 from tests.helpers.waiting import PATIENCE, wait_until
 from tests.helpers.worlds import DIGITS, QUADRATIC, RING, TIME_ONLY, scenario
@@ -94,7 +100,8 @@ def validated(folder):
 @pytest.fixture(scope="module")
 def tuned(folder):
     space = {"ssgd": {"lr": [0.02, 0.05]}, "local-sgd": {"lr": [0.05], "tau": [2, 8]}}
-    easy = world(objective=QUADRATIC, tune=space, run={"target_loss": 0.3})
+    priced = {"cost": {"node_hour": 2.0, "egress_per_gb": 90.0, "currency": "EUR"}}
+    easy = world(objective=QUADRATIC, tune=space, run={"target_loss": 0.3}, **priced)
     tune(easy, seeds=3, out=folder / "tuned")
     return folder / "tuned"
 
@@ -205,6 +212,90 @@ def test_one_seed_is_not_sold_as_certain(evil):
     assert not found.decided
 
 
+# Lines and labels
+
+
+def test_lines_differ_without_their_colours(run):
+    first = reading.read([run])[0]
+    rows = {f"a tau={tau}": row for tau, row in enumerate([*first.main.rows.values()] * 20)}
+    many = replace(first, sides={"predicted": replace(first.main, rows=rows)})
+    lines = series([many])
+    assert len({(line.dash, line.symbol) for line in lines}) == len(lines) == 60
+    assert [line.title for line in lines[:2]] == ["tau=0", "tau=1"]
+    drawn = [style.line(index) for index in range(60)]
+    assert len({(str(each["linestyle"]), each["marker"]) for each in drawn}) == 60
+
+
+@pytest.mark.parametrize(
+    ("labels", "brief"),
+    [
+        (["a lr=1 tau=1", "a lr=1 tau=2"], ["tau=1", "tau=2"]),
+        (["ssgd", "diloco tau=2"], ["ssgd", "diloco tau=2"]),
+        (["a lr=f(x=1, y=2)", "a lr=f(x=2, y=2)"], ["lr=f(x=1, y=2)", "lr=f(x=2, y=2)"]),
+        (["a", "a tau=2"], ["a", "a tau=2"]),
+        (["a b", "b a"], ["a b", "b a"]),
+        (["one"], ["one"]),
+    ],
+)
+def test_labels_leave_out_what_all_share(labels, brief):
+    assert apart(labels) == brief
+
+
+def test_one_line_does_not_stretch_the_axis_of_all(run):
+    time = np.linspace(0, 1, 100)
+    fair = np.array([2 - time, 2.1 - time])
+    noisy = fair.copy()
+    noisy[0, 50] = 1e-7  # one moment of one seed
+    lost = np.array([2 + 1e6 * time, 2 + 1e5 * time])
+    shown = in_picture([fair, noisy, lost], "loss")
+    assert 0.4 < shown.min() < 1.1
+    assert shown.max() < 7
+    falling = np.array([10 ** (-6 * time)])  # which is no noise
+    assert in_picture([fair, falling], "loss").min() < 2e-6
+    assert in_picture([lost], "bytes").max() == lost.max()
+
+
+# Trade-offs
+
+
+@given(arrays(float, st.tuples(st.integers(1, 12), st.integers(2, 3)), elements=st.integers(0, 4)))
+def test_what_no_other_beats_is_what_a_loop_over_all_finds(table):
+    for row, beaten in zip(table, dominated(table), strict=True):
+        others = [other for other in table if (other <= row).all() and (other < row).any()]
+        assert beaten == bool(others)
+
+
+def test_importances_tell_what_the_rank_follows_from():
+    rows = [
+        {"name": name, "parameters": {"lr": lr, "tau": tau}}
+        for name in ("a", "b")
+        for tau in (1, 2, 4, 8)
+        for lr in (0.1, 0.2, 0.3)
+    ]
+    found = {what: cell.bar for what, cell, _ in importances(rows)}
+    assert 0.7 < found["algorithm"] < 0.8  # (1/4) / (1/3) of two halves of a uniform order
+    for name in ("a", "b"):
+        assert found[f"{name}: tau"] > 0.9
+        assert sum(found[f"{name}: {key}"] for key in ("lr", "tau")) == pytest.approx(1)
+    assert [*importances(rows[:4])] == []
+
+
+def test_a_deadline_is_no_choice_of_time(tuned):
+    (found,) = reading.read([tuned])
+    ranking = [
+        {
+            "label": str(loss),
+            "value": loss,
+            "used": {"days": {"mean": days}, "cost": {"mean": cost}},
+        }
+        for loss, days, cost in ((1.0, 1.0, 9.0), (2.0, 1.5, 5.0), (3.0, 2.0, 6.0))
+    ]
+    for aim, beside in (("loss-at-deadline", "cost"), ("loss-at-budget", "time (d)")):
+        changed = replace(found, tune={**found.tune, "objective": aim, "ranking": ranking})
+        (figure,) = unbeaten(changed, 0).figures
+        assert [name.partition(" and ")[0] for name in figure.choices] == [beside]
+
+
 # What it holds
 
 
@@ -222,6 +313,7 @@ def test_figures_are_what_plotly_knows(run, far, validated, tuned, swept, folder
         "staleness",
         "bytes",
         "ranking",
+        "tradeoffs",
         "sweep",
     }
     plain = json.loads(re.sub(r'"--[a-z0-9/.-]+"', '"#123456"', json.dumps(found)))
@@ -267,6 +359,8 @@ def test_same_runs_same_page(run, folder):
 def test_several_runs_say_what_differs(run, far, folder):
     page = text(run, far, out=folder / "two.html")
     assert "1 key differs between the scenarios: network.latency" in page
+    document = compare(run, far, as_measured=True).json()
+    assert any('network.latency ("20 ms" against "80 ms")' in note for note in document["notes"])
     assert "near: asgd" in page
     assert "far: asgd" in page
 
@@ -455,9 +549,22 @@ def test_labels_at_the_ends_do_not_meet(run, far, page_of):
 
 
 @pytest.mark.browser
+@pytest.mark.parametrize("width", WIDTHS)
+def test_nothing_is_cut_or_covered_or_out_of_reach(
+    width, run, far, tuned, swept, validated, page_of
+):
+    page, watched = page_of(
+        run, far, tuned, swept, validated, viewport={"width": width, "height": 900}
+    )
+    assert page.evaluate(CLASHES) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert watched.said == []
+    assert barriers(page) == []
+
+
+@pytest.mark.browser
 def test_a_phone_has_room(run, far, tuned, validated, page_of):
     page, watched = page_of(run, far, tuned, validated, viewport=PHONE)
-    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     code = (
         "[...document.querySelectorAll('.wide')].filter(e => e.scrollWidth > e.clientWidth).length"
     )

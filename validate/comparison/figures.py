@@ -36,9 +36,10 @@ def curves(result: ComparisonStatistics) -> Figure:
     size, unit = time_unit(longest)
     ends, shown = [], []
     for index, (label, (predicted, measured)) in enumerate(zip(result.labels, sides, strict=True)):
-        colour, dash = style.look(index)
+        colour, _, symbol = style.look(index)
         times, values = plot.on_a_grid(predicted, column)
-        axes.plot(times / size, values.mean(axis=0), color=colour, linestyle=dash, lw=1.3, zorder=3)
+        look = style.line(index, marker="")
+        axes.plot(times / size, values.mean(axis=0), lw=1.3, zorder=3, **look)
         plot.band(axes, times / size, values, colour, alpha=0.15)
         shown.append(values)
         times, values = plot.on_a_grid(measured, column)
@@ -46,7 +47,8 @@ def curves(result: ComparisonStatistics) -> Figure:
         axes.plot(
             times / size,
             values.mean(axis=0),
-            "o-",
+            "-",
+            marker=style.SYMBOLS[symbol],
             markevery=dots,
             color=colour,
             mfc=_fill(result, label),
@@ -60,21 +62,12 @@ def curves(result: ComparisonStatistics) -> Figure:
     axes.set_xlim(0, longest / size or 1)
     axes.set_xlabel(f"wall-clock time ({unit})")
     axes.set_ylabel({"loss": "loss", "step": "local steps done"}[column])
-    plot.vertical(axes, _visible(shown, column))
+    plot.vertical(axes, [*plot.in_picture(shown, column)])
     plot.label_ends(figure, axes, ends)
     several = any(len(runs) > 1 for side in sides for runs in side)
     bands = "; bands from smallest to largest seed" if several else "; one seed each"
     _caption(axes, f"lines: predicted, dots: {result.basis}{bands}", result)
     return figure
-
-
-def _visible(shown: Sequence[np.ndarray], column: str) -> list[float]:
-    """Return the values that the axis must cover; diverging curves may leave it."""
-    values = np.concatenate([each.ravel() for each in shown])
-    values = values[np.isfinite(values)]
-    if column == "loss":
-        values = plot.in_picture(values, [each[0, 0] for each in shown])
-    return list(values)
 
 
 def scatter(result: ComparisonStatistics) -> Figure | None:

@@ -3,11 +3,13 @@
 import re
 from collections.abc import Iterator
 
+from paceline.simulator.reports.page.compared import differing
 from paceline.simulator.results.statistics import human
 from paceline.validate.comparison.quantities import PACE, TARGET, median
 from paceline.validate.comparison.statistics import ComparisonStatistics
 from paceline.validate.host import machine
 
+NAMED = 6  # keys in which scenarios differ
 SHORT = 0.020  # seconds per step, below which a note says what they consist of
 PARTS = {
     "compute": "computing", "launch": "launching work", "copy": "copying results",
@@ -144,7 +146,10 @@ def _differences(result: ComparisonStatistics) -> Iterator[str]:
             yield f"{', '.join(one.stalled)}: {name} to stall for good, so not compared"
     if predicted.seeds != measured.seeds:
         yield f"predicted and {result.basis} runs have different seeds, hence different draws"
-    tables = predicted.table, measured.table
-    keys = sorted({*tables[0], *tables[1]} - {*UNCOMPARED})
-    if apart := [key for key in keys if tables[0].get(key) != tables[1].get(key)]:
-        yield f"the scenarios differ in {', '.join(f'[{key}]' for key in apart)}"
+    tables = [
+        {key: each for key, each in side.table.items() if key not in UNCOMPARED}
+        for side in (predicted, measured)
+    ]
+    if apart := [f"{key} ({one} against {other})" for key, one, other in differing(tables)]:
+        more = [f"{len(apart) - NAMED} more"] if len(apart) > NAMED else []
+        yield f"the scenarios differ in {', '.join([*apart[:NAMED], *more])}"

@@ -27,6 +27,7 @@ def page(explorer: Explorer, overrides: list[str]) -> Dash:
         serve_locally=True,
         compress=False,
     )
+    app.index_string = app.index_string.replace("<html>", '<html lang="en">')
     app.layout = _layout(explorer, title)
     _wire(app, explorer, overrides)
     return app
@@ -60,9 +61,9 @@ def _layout(explorer: Explorer, title: str) -> html.Div:
     )
     spent = _aria({"aria-label": "Time per step"})
     figures = [
-        html.Div(id="error", **_aria({"aria-label": "Error against time"})),
+        html.Div(id="error", role="img", **_aria({"aria-label": "Error against time"})),
         html.P(caption, className="caption"),
-        html.Div(id="spent", style={"height": f"{rows}px"}, **spent),
+        html.Div(id="spent", role="img", style={"minHeight": f"{rows}px"}, **spent),
         html.Div(id="units"),
         html.H2("In theory"),
         html.Dl(id="theory"),

@@ -10,17 +10,16 @@ import numpy as np
 from paceline.simulator.reports.explore.views import View
 from paceline.simulator.reports.explore.words import theorem
 from paceline.simulator.reports.page.parts import literal
-from paceline.simulator.reports.page.series import rounded
+from paceline.simulator.reports.page.series import apart, rounded
 from paceline.simulator.results.figures import curves as plot
 from paceline.simulator.results.figures.bars import PARTS
 from paceline.simulator.results.figures.curves import LOSS_NAMES
-from paceline.simulator.results.figures.style import COLOURS, two_lines
+from paceline.simulator.results.figures.style import COLOURS, look, two_lines
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import human, sampled, seconds_per_step, time_unit
 
 POINTS = 200  # of a curve
 INNER = 360  # pixels of the first figure's axis, as in figures.js
-DASHES = ("solid", "dash", "dot")
 SPENT = {part: PARTS[part][0] for part in ("compute", "wait", "communicate")}
 REST = PARTS["lost"][0]  # of all other parts: lost and down
 
@@ -58,6 +57,7 @@ def error(view: View, start: View) -> Json:
     title = "local steps done"
     if column == "loss":
         title = LOSS_NAMES.get(view.scenario.objective.kind, "loss")
+    names = apart(view.labels)
     low, high, log = _range(column, [values for _, values in shown], view)
 
     def lines(curves: dict[int, Curve]) -> list[Json]:
@@ -66,8 +66,8 @@ def error(view: View, start: View) -> Json:
     return {
         "before": lines({i: (time, values.mean(axis=0)) for i, (time, values) in before.items()}),
         "lines": [
-            line | {"name": literal(view.labels[index]), "dash": DASHES[index // len(COLOURS) % 3]}
-            for index, line in zip(now, lines(now), strict=True)
+            line | {"name": literal(names[i]), "dash": look(i)[1], "symbol": look(i)[2]}
+            for i, line in zip(now, lines(now), strict=True)
         ],
         "rest": lines(dict(sorted(rest.items()))),
         "bounds": lines(_bounds(view, longest)),
@@ -94,6 +94,7 @@ def _colour(index: int) -> str:
 def spent(view: View, start: View) -> Json:
     """Return seconds per step by part, and where the scenario as loaded ends."""
     drawn = [(i, part.runs) for i, part in enumerate(view.parts) if part.runs]
+    names = apart(view.labels)
     totals = [_pace(runs) for _, runs in drawn]
     loaded = [start.parts[i].runs if view.state else () for i, _ in drawn]
     before = [_pace(runs) if runs else None for runs in loaded]
@@ -108,7 +109,7 @@ def spent(view: View, start: View) -> Json:
             colour, percent = SPENT.get(kind, REST), [100 * share for share in shares]
             parts.append({"name": kind, "colour": colour, "x": lengths, "percent": percent})
     return {
-        "rows": [literal(two_lines(view.labels[i])).replace("\n", "<br>") for i, _ in drawn],
+        "rows": [literal(two_lines(names[i])).replace("\n", "<br>") for i, _ in drawn],
         "parts": parts,
         "before": [each and each / size for each in before] if any(before) else None,
         "totals": [
@@ -154,13 +155,9 @@ def _continued(short: Sequence[Run], whole: Sequence[Run], column: str) -> Curve
 
 def _range(column: str, shown: Sequence[np.ndarray], view: View) -> tuple[float, float, bool]:
     """Return low, high and whether the y axis is logarithmic; diverging lines leave the range."""
-    values = np.concatenate([each.ravel() for each in shown]) if shown else np.array([0.0, 1.0])
-    values = values[np.isfinite(values)]
-    target = view.scenario.run.target_loss
-    if column == "loss":
-        first = max((float(each[0, 0]) for each in shown if np.isfinite(each[0, 0])), default=1.0)
-        values = values[values <= 3 * max(first, 1e-300)]
-        values = np.append(values, [] if target is None else [target])
+    values = plot.in_picture(shown, column) if shown else np.empty(0)
+    if column == "loss" and view.scenario.run.target_loss is not None:
+        values = np.append(values, view.scenario.run.target_loss)
     if not values.size:
         return 0.0, 1.0, False
     low, high = float(values.min()), float(values.max())
@@ -179,7 +176,8 @@ def _names(view: View, lines: dict[int, Curve], axis: tuple[float, float, bool])
         y = float(middle[seen[-1]]) if seen.size else math.inf
         height = math.log10(y) if log else y
         ends.append((index, min(max(height, low), high)))
-    names = [two_lines(view.labels[index]) for index, _ in ends]
+    labels = apart(view.labels)
+    names = [two_lines(labels[index]) for index, _ in ends]
     heights = [15.0 * (1 + name.count("\n")) + 3 for name in names]
     wanted = [(height - low) / (high - low) * INNER for _, height in ends]
     placed = plot.spread(wanted, heights, 0.0, float(INNER))

@@ -8,7 +8,7 @@ from paceline.simulator.reports.page.documents import is_measured
 from paceline.simulator.reports.page.parts import Cell, PageSection, PageTable, percent
 from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.reports.page.sentences import RunVerdict
-from paceline.simulator.reports.page.series import Series
+from paceline.simulator.reports.page.series import Series, shared
 from paceline.simulator.results import units, wording
 from paceline.simulator.results.columns import BY_KEY, PAGE, RESULT_COLUMNS
 from paceline.simulator.results.intervals import MEDIAN, stated
@@ -62,9 +62,11 @@ def results(
             cells.append(percent(value, 1) if share else column.show(value))
         stalled = "stands still" if row["stall"] else human(stated(row["seconds_per_step"]).value)
         rows.append([*cells, stalled, f"{row['steps']:.0f}" if row["steps"] is not None else "-"])
+    same = shared([*dict.fromkeys(line.label for line in lines)])
     medians = any(stated(line.row["seconds_per_step"]).of == MEDIAN for line in lines)
     said = "median" if medians else "mean"
-    return PageTable(f"Each algorithm, {said} over seeds; the pick is bold", columns, rows)
+    beside = f", all of them {same}" if same else ""
+    return PageTable(f"Each algorithm{beside}, {said} over seeds; the pick is bold", columns, rows)
 
 
 def in_units(
@@ -73,7 +75,7 @@ def in_units(
     """Tabulate named rows in units of the trade; no table where none is set."""
     what, cells = units.cells([row for _, row in rows], target)
     table = [(name, *(cell(row) for cell in cells.values())) for name, row in rows]
-    return [PageTable(caption.format(what), ("", *cells), table)] if cells else []
+    return [PageTable(caption.format(what), ("algorithm", *cells), table)] if cells else []
 
 
 def comparison(found: FoundRun, place: int) -> PageSection:
@@ -149,13 +151,7 @@ def _picked(each: RunVerdict) -> str:
 
 def differences(every: Sequence[FoundRun]) -> PageTable:
     """Tabulate the keys whose values differ between the scenarios."""
-    tables = [flat(found.scenario.get("table") or {}) for found in every]
-    keys = dict.fromkeys(key for table in tables for key in table if not key.startswith("title"))
-    rows = []
-    for key in keys:
-        values = [toml(table[key]) if key in table else "-" for table in tables]
-        if len(set(values)) > 1:
-            rows.append((key, *values))
+    rows = differing([found.scenario.get("table") or {} for found in every])
     rows += [
         (name, *values)
         for name, values in (
@@ -168,6 +164,14 @@ def differences(every: Sequence[FoundRun]) -> PageTable:
     return PageTable("What differs between the scenarios", heads, rows, texts=len(heads))
 
 
+def differing(tables: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Return each key whose values differ between scenarios' tables, and these values."""
+    every = [flat(table) for table in tables]
+    keys = dict.fromkeys(key for table in every for key in table if not key.startswith("title"))
+    rows = [(key, *(toml(each[key]) if key in each else "-" for each in every)) for key in keys]
+    return [row for row in rows if len({*row[1:]}) > 1]
+
+
 def flat(table: Mapping[str, Any], head: str = "") -> dict[str, Any]:
     """Return a scenario's values by dotted keys; a table in a list by label, name or index."""
     found: dict[str, Any] = {}
@@ -175,10 +179,10 @@ def flat(table: Mapping[str, Any], head: str = "") -> dict[str, Any]:
         if isinstance(value, Mapping) and "dist" not in value:
             found |= flat(value, f"{head}{key}.")
         elif _tables(value):
-            for number_, each in enumerate(value):
-                name = each.get("label") or each.get("name") or number_
-                rest = {k: v for k, v in each.items() if k != "name"}
-                found[f"{head}{key}.{name}"] = rest
+            names = [each.get("label") or each.get("name") for each in value]
+            for number_, (each, name) in enumerate(zip(value, names, strict=True)):
+                where = name if name and names.count(name) == 1 else number_
+                found |= flat(each, f"{head}{key}.{where}.")
         else:
             found[f"{head}{key}"] = value
     return found

@@ -14,9 +14,9 @@ from paceline.simulator.results.intervals import stated
 from paceline.simulator.results.run import STALENESS
 from paceline.simulator.results.statistics import PREFIXES, number, said, time_unit
 
-SPAN = 25  # where durations differ by more than this factor, the axis is logarithmic
+SPAN = 10  # where durations differ by more than this factor, the axis is logarithmic
 DECADE = 10
-DOTS = 14  # symbols on a measured line
+DOTS = 9  # symbols on a line
 SAMPLING = (
     f"Curves are drawn at {series.EVEN} even and {series.GEOMETRIC} geometric times (fewer where "
     f"there are more than {series.MANY} lines), linear between evaluations."
@@ -38,12 +38,11 @@ def over_time(  # noqa: PLR0913, PLR0917 - the parts of a figure
         data += _traces(line, time / scale, values / factor, column, unit)
         if target is not None:
             data += _reached(line, target, scale)
-    values = np.concatenate([each.ravel() for _, each in curves.values()]) / factor
-    first = [each[0, 0] / factor for _, each in curves.values()]
+    shown = in_picture([each / factor for _, each in curves.values()], column)
     soon = min((each[each > 0][0] for each, _ in curves.values() if each[-1] > 0), default=longest)
     x, x_log = [0, longest / scale], np.log10([soon / scale, longest / scale]).tolist()
     slow = longest > SPAN * shortest
-    vertical, y_log = _vertical(values, first, target, column)
+    vertical, y_log = _vertical(shown, target, column)
     shapes = [] if target is None else [_level(target)]
     layout: parts.Json = {
         "xaxis": {
@@ -72,7 +71,7 @@ def _factor(curves: object, column: str, axis: str) -> tuple[float, str]:
 def _traces(
     line: Series, time: np.ndarray, values: np.ndarray, column: str, unit: str
 ) -> list[parts.Json]:
-    """Draw the mean, a band if there are several seeds, and symbols if it is measured."""
+    """Draw the mean with symbols, open if it is measured, and a band if there are several seeds."""
     middle, low, high = values.mean(axis=0), values.min(axis=0), values.max(axis=0)
     shape = {"shape": "hv"} if column == "tau" else {}
     traces: list[parts.Json] = []
@@ -90,14 +89,14 @@ def _traces(
         "name": parts.literal(line.name),
         "hovertemplate": f"{parts.literal(line.name)}: %{{y:.3~g}}{seeds}<extra></extra>",
         "meta": "" if line.measured else "mean",
+        "marker": _symbols(line),
     }
-    traces.append(_trace(line, "lines", x, series.rounded(middle), **said))
-    if line.measured:
-        at = np.unique(np.linspace(0, len(time) - 1, DOTS).astype(int))
-        marker = {"symbol": f"{line.symbol}-open", "color": line.colour, "size": 8}
-        dots = series.rounded(time[at]), series.rounded(middle[at])
-        traces.append(_trace(line, "markers", *dots, marker=marker))
-    return traces
+    return [*traces, _trace(line, "lines+markers", x, series.rounded(middle), **said)]
+
+
+def _symbols(line: Series) -> parts.Json:
+    symbol = f"{line.symbol}-open" if line.measured else line.symbol
+    return {"symbol": symbol, "color": line.colour, "size": 7, "maxdisplayed": DOTS}
 
 
 def _trace(line: Series, mode: str, x: list[Any], y: list[Any], /, **look: Any) -> parts.Json:
@@ -120,13 +119,8 @@ def _reached(line: Series, target: float, scale: float) -> list[parts.Json]:
     return [_trace(line, "markers", [found.value / scale], [target], **look)]
 
 
-def _vertical(
-    values: np.ndarray, first: Sequence[float], target: float | None, column: str
-) -> tuple[parts.Json, bool]:
+def _vertical(shown: np.ndarray, target: float | None, column: str) -> tuple[parts.Json, bool]:
     """Return ranges of the y axis on both scales, and whether to begin with the logarithmic."""
-    shown = values[np.isfinite(values)]
-    if column == "loss" and shown.size:
-        shown = in_picture(shown, first)
     shown = np.append(shown, [] if target is None else [target])
     low = float(shown.min(initial=0 if not shown.size else np.inf))
     high = float(shown.max(initial=0))
@@ -233,8 +227,9 @@ def _at_most(index: int, lines: Sequence[Series], unit: str) -> parts.Figure:
             "name": name,
             "hovertemplate": f"{name}: %{{y:.3~g}} at most %{{x}}<extra></extra>",
             "meta": "" if line.measured else "mean",
+            "marker": _symbols(line),
         }
-        data.append(_trace(line, "lines", [0, *ages, ages[-1] * 1.02 + 0.5], y, **look))
+        data.append(_trace(line, "lines+markers", [0, *ages, ages[-1] * 1.02 + 0.5], y, **look))
     most = max(int(k) for line in lines for k in line.row["staleness"]["distribution"])
     across = {"title": {"text": f"staleness: {STALENESS.get(unit, unit)}"}}
     up = {"title": {"text": "contributions at most this stale"}, "ticksuffix": " %"}

@@ -57,6 +57,8 @@ class _Configuration(_Named, Estimated, schema.InUnits):
     seeds: int
     reached: int
     stopped: str | None
+    parameters: NotRequired[Table]
+    currency: NotRequired[str | None]
     basis: NotRequired[str | None]
 
 
@@ -113,6 +115,8 @@ class SweepRow(TypedDict):
     final_loss: NotRequired[Number]
     final_loss_low: NotRequired[Number]
     final_loss_high: NotRequired[Number]
+    goodput: NotRequired[Number]
+    total_cost: NotRequired[Number]
 
 
 class _Quantity(TypedDict):

@@ -9,11 +9,12 @@
   const PAPER = 660; // pixels between the margins of a printed page
   const NARROW = 620;
   const INSIDE = 0.8; // of the width: lines that end before it are named at their end, others beside the plot
+  const SYMBOLS = { circle: "●", square: "■", diamond: "◆", "triangle-up": "▲", cross: "✚", star: "★", x: "✖", "triangle-down": "▼", pentagon: "⬟", hexagon: "⬢", "triangle-right": "▶", "triangle-left": "◀" };
   const DASHES = { solid: "", dash: "7 4", dot: "2 3", dashdot: "7 3 2 3", longdash: "11 4", longdashdot: "11 3 2 3" };
 
   const narrow = () => !printing && innerWidth <= NARROW;
   const make = (tag, attributes, ...children) => {
-    const svg = ["svg", "line"].includes(tag);
+    const svg = ["svg", "line", "text"].includes(tag);
     const it = svg ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
     for (const [key, value] of Object.entries(attributes)) it.setAttribute(key, value);
     it.append(...children);
@@ -74,7 +75,7 @@
   function squeeze(made, data) {
     for (const name of ["xaxis", "yaxis"]) {
       const title = made[name].title?.text ?? "";
-      if (title.length > 36) made[name].title = { text: halves(title).join("<br>") };
+      if (title.length > (name === "yaxis" ? 24 : 36)) made[name].title = { text: halves(title).join("<br>") };
     }
     made.xaxis.nticks = 5;
     made.xaxis.tickangle = 0;
@@ -82,7 +83,8 @@
     if (!names.length) return;
     const rows = names.map((name) => name.replace(/ (?=\S{4})/g, "<br>"));
     made.yaxis = { ...made.yaxis, tickmode: "array", tickvals: names, ticktext: rows, tickfont: { size: 11 } };
-    made.height += 8 * rows.reduce((all, row) => all + row.split("<br>").length - 1, 0);
+    const most = Math.max(...rows.map((row) => row.split("<br>").length));
+    made.height = Math.max(made.height, 130 + (15 * most + 4) * names.length);
   }
   // Ticks at 0.1, 0.2, 0.5, 1; of many decades only at powers of ten
   function ticks([low, high]) {
@@ -172,8 +174,10 @@
     Object.entries(figures[id].lines).forEach(([key, line], index) => {
       const stroke = make("line", { x1: 0, x2: 30, y1: 6, y2: 6, "stroke-width": 2.5, "stroke-dasharray": DASHES[line.dash] });
       stroke.style.stroke = `var(${line.colour})`;
+      const symbol = make("text", { x: 15, y: 10, "text-anchor": "middle", "font-size": 12 }, SYMBOLS[line.symbol]);
+      symbol.style.fill = `var(${line.colour})`;
       const button = make("button", { type: "button", "aria-pressed": "true", "data-key": key, title: "Show or hide" },
-        make("svg", { width: 30, height: 12, "aria-hidden": "true" }, stroke), make("b", {}, String(index + 1)), line.name);
+        make("svg", { width: 30, height: 12, "aria-hidden": "true" }, stroke, symbol), make("b", {}, String(index + 1)), line.name);
       button.addEventListener("click", () => {
         if (!hidden.delete(key)) hidden.add(key);
         for (const each of document.querySelectorAll(`[data-key="${key}"]`)) each.setAttribute("aria-pressed", String(!hidden.has(key)));
@@ -200,7 +204,7 @@
   function choice(id) {
     const select = make("select", {}, ...Object.keys(figures[id].choices).map((name) => make("option", {}, name)));
     select.addEventListener("change", () => { state[id].choice = select.value; draw(id); });
-    return make("label", { class: "group" }, make("span", {}, "algorithm"), select);
+    return make("label", { class: "group" }, make("span", {}, figures[id].choose), select);
   }
 
   for (const [id, spec] of Object.entries(figures)) {

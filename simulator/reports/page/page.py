@@ -17,6 +17,7 @@ from paceline.simulator.reports.page import (
     sentences,
     spent,
     swept,
+    tradeoffs,
     tuned,
 )
 from paceline.simulator.reports.page.parts import PageSection
@@ -116,7 +117,8 @@ def sections(
     for place, each in enumerate(every):
         found.append(compared.comparison(each, place) if each.comparison else None)
         found.append(tuned.ranking(each, place) if each.tune else None)
-        found.append(tuned.sensitivity(each, place) if each.tune else None)
+        for part in (tradeoffs.unbeaten, tradeoffs.importance, tuned.sensitivity):
+            found.append(part(each, place) if each.tune else None)
         found.append(swept.section(each, place) if each.sweep else None)
     if drawn:
         found += [

@@ -33,9 +33,10 @@ class PageTable:
 class Figure:
     """A figure for plotly, drawn by page.js.
 
-    `says`: a description for screen readers. `choices`: figures to choose from, by name; otherwise
-    there is one of `data` and `layout`. Strings such as "--c0" or "--c0/0.2" stand for colours of
-    page.css, with opacity. `ranges`: by axis, its linear and its logarithmic range, between which
+    `says`: a description for screen readers. `choices`: figures to choose from, by name (`choose`
+    says what these name); otherwise there is one of `data` and `layout`. Strings such as "--c0" or
+    "--c0/0.2" stand for colours of page.css, with opacity. `ranges`: by axis, its linear and its
+    logarithmic range, between which
     the reader can switch. `lines`: name, colour and dash of each line that the reader can
     hide, by the key that its traces have as legendgroup; a trace whose meta is "mean" is named at
     its end.
@@ -48,6 +49,7 @@ class Figure:
     ranges: Json = field(default_factory=dict)
     lines: Json = field(default_factory=dict)
     choices: Json = field(default_factory=dict)
+    choose: str = "algorithm"
     height: int = 380
 
     def spec(self) -> Json:

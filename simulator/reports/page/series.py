@@ -1,5 +1,6 @@
 """Series: the runs of one algorithm in one RUN, predicted or measured, drawn as one line."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,13 +10,12 @@ import numpy as np
 from paceline.simulator.reports.page.parts import literal
 from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.results import statistics
-from paceline.simulator.results.figures.style import COLOURS
+from paceline.simulator.results.figures.style import COLOURS, DASHES, look
 from paceline.simulator.results.run import Run
 
 MANY = 32  # lines of a figure; with more, each has fewer points, so that the page stays small
 EVEN, GEOMETRIC = 240, 120  # points of a line: for a linear axis of time, and for a logarithmic one
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
+WORDS = re.compile(r" (?![^(]*\))")  # the spaces between them, which are not in brackets
 Row = dict[str, Any]
 
 
@@ -43,17 +43,22 @@ class Series:
 def series(every: Sequence[FoundRun]) -> list[Series]:
     """Return the series of each algorithm in each RUN, predicted and measured.
 
-    An algorithm has one colour on the whole page. Dashes tell the algorithms of a single RUN apart,
-    too, for readers who cannot tell colours, and the RUNs where there are several. Measured lines
-    are dotted and have symbols.
+    An algorithm has one colour and one symbol on the whole page. Dashes tell the algorithms of a
+    single RUN apart, too, for readers who cannot tell colours, and the RUNs where there are
+    several. Measured lines are dotted, with open symbols. What all labels share is in no title.
     """
     labels = [*dict.fromkeys(k for f in every for run in f.sides.values() for k in run.rows)]
+    brief = dict(zip(labels, apart(labels), strict=True))
     found: list[Series] = []
     for number, each in enumerate(every):
         for side, run in each.sides.items():
             for label, row in run.rows.items():
                 place = labels.index(label)
-                title = label if len(every) == 1 else f"{each.name}: {label}"
+                _, dash, symbol = look(place)
+                title = brief[label]
+                if len(every) > 1:
+                    dash = [*DASHES][number % len(DASHES)]
+                    title = f"{each.name}: {title}" if len(labels) > 1 else each.name
                 found.append(
                     Series(
                         key=f"l{number}-{place}",
@@ -63,8 +68,8 @@ def series(every: Sequence[FoundRun]) -> list[Series]:
                         found=each,
                         measured=side == "measured" and len(each.sides) > 1,
                         colour=f"--c{place % len(COLOURS)}",
-                        dash=DASHES[(number if len(every) > 1 else place) % len(DASHES)],
-                        symbol=SYMBOLS[place % len(SYMBOLS)],
+                        dash=dash,
+                        symbol=symbol,
                         row=row,
                         runs=run.runs.get(label, ()),
                     )
@@ -72,12 +77,29 @@ def series(every: Sequence[FoundRun]) -> list[Series]:
     return found
 
 
+def apart(labels: Sequence[str]) -> list[str]:
+    """Return labels without the words that all of them share, unless that leaves one empty."""
+    words = [WORDS.split(label) for label in labels]
+    shared = set(words[0]).intersection(*words[1:]) if len(words) > 1 else set()
+    found = [" ".join(each for each in label if each not in shared) for label in words]
+    return found if all(found) and len({*found}) == len({*labels}) else [*labels]
+
+
+def shared(labels: Sequence[str]) -> str:
+    """Return the words that `apart` takes away, in the order of the first label."""
+    if not labels or apart(labels) == [*labels]:
+        return ""
+    rest = WORDS.split(apart(labels)[0])
+    return " ".join(each for each in WORDS.split(labels[0]) if each not in rest)
+
+
 def legend(lines: Sequence[Series]) -> dict[str, Any]:
     """Return the legend for page.js; a prediction and its measurement share an entry."""
     found: dict[str, Any] = {}
     for line in lines:
         entry = {"name": line.title, "label": literal(line.title)}
-        found.setdefault(line.key, entry | {"colour": line.colour, "dash": line.dash})
+        look = {"colour": line.colour, "dash": line.dash, "symbol": line.symbol}
+        found.setdefault(line.key, entry | look)
     return found
 
 

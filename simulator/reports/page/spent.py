@@ -78,8 +78,9 @@ def breakdown(lines: Sequence[Series]) -> parts.PageSection:
         ],
         folded="The numbers",
     )
+    several = len({line.found.name for line in known}) > 1
     said = dict.fromkeys(
-        line.title.removesuffix(line.label) + line.row["bottleneck"]
+        f"{line.found.name}: " * several + line.row["bottleneck"]
         for line in known
         if line.row.get("bottleneck") and not line.measured
     )

@@ -9,16 +9,17 @@ from paceline.simulator.inputs.messages import toml
 from paceline.simulator.reports.page import parts
 from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.reports.page.sentences import CHANGE, MARGIN, SURE, RunVerdict
-from paceline.simulator.reports.page.series import DASHES, SYMBOLS
+from paceline.simulator.reports.page.series import apart
 from paceline.simulator.results import wording
-from paceline.simulator.results.columns import ResultColumn, estimate_of, ranked_by
-from paceline.simulator.results.figures.style import COLOURS
+from paceline.simulator.results.columns import BY_KEY, ResultColumn, estimate_of, ranked_by
+from paceline.simulator.results.figures.style import COLOURS, look
 from paceline.simulator.results.pick import any_of, undecided
 from paceline.simulator.results.statistics import human, number, time_unit
 from paceline.simulator.results.usage import few
 
 ROWS, MOST = 60, 1000  # of the table: shown, and with those that are folded
 CHANGES = 6  # most points, or groups of them, at which the page says that another is first
+BESIDE = ("goodput", "total_cost")  # columns that are shown where they are set
 Row = Mapping[str, Any]
 
 
@@ -128,15 +129,16 @@ def section(found: FoundRun, place: int) -> parts.PageSection:
     say = column.show
     names = [*points]
     data, legend = [], {}
-    for index, label in enumerate(dict.fromkeys(str(row["label"]) for row in rows)):
+    labels = [*dict.fromkeys(str(row["label"]) for row in rows)]
+    for index, (label, brief) in enumerate(zip(labels, apart(labels), strict=True)):
         own = [
             (name, row)
             for name, each in points.items()
             for row in each
             if str(row["label"]) == label and row.get(measure) is not None
         ]
-        colour, dash = f"--c{index % len(COLOURS)}", DASHES[index % len(DASHES)]
-        values, named = [estimate_of(row, measure) for _, row in own], parts.literal(label)
+        (_, dash, symbol), colour = look(index), f"--c{index % len(COLOURS)}"
+        values, named = [estimate_of(row, measure) for _, row in own], parts.literal(brief)
         data.append(
             {
                 "type": "scatter",
@@ -145,25 +147,35 @@ def section(found: FoundRun, place: int) -> parts.PageSection:
                 "y": [each.value / scale for each in values],
                 "error_y": parts.error_bars(values, scale, color=colour, thickness=1.2, width=3),
                 "line": {"color": colour, "dash": dash, "width": 2},
-                "marker": {"symbol": SYMBOLS[index % len(SYMBOLS)], "size": 8},
+                "marker": {"symbol": symbol, "size": 8},
                 "legendgroup": f"l{index}",
                 "name": named,
                 "hovertemplate": f"{named}: %{{y:.3~g}}<extra>%{{x}}</extra>",
                 "meta": "mean",
             }
         )
-        legend[f"l{index}"] = {"name": label, "label": named, "colour": colour, "dash": dash}
+        entry = {"name": brief, "label": named, "colour": colour, "dash": dash}
+        legend[f"l{index}"] = entry | {"symbol": symbol}
     title = f"{column.words} ({unit})" if unit else column.words
+    across: parts.Json = {"type": "category", **parts.categories(names)}
+    across |= {"range": [-0.3, len(names) - 0.7]}
+    if all(" = " in name and "," not in name for name in names):  # one key, which is the title
+        ticks = [parts.literal(name.partition(" = ")[2]) for name in names]
+        across |= {"tickvals": across["categoryarray"], "ticktext": ticks}
+        across |= {"title": {"text": parts.literal(", ".join(sweep["vary"]))}}
     layout: parts.Json = {
-        "xaxis": {"type": "category", **parts.categories(names)},
+        "xaxis": across,
         "yaxis": {"title": {"text": title}, "rangemode": "tozero"},
     }
     says = f"{column.words} of each algorithm at each point of the sweep"
     figure = parts.Figure(f"sweep-{place}", says, data, layout, {}, legend)
     best = {name: pick["label"] for name, pick in _picks(sweep, points).items()}
     bounds = sweep["bounds"]
-    columns = ("point", "algorithm", column.words, "95 %", "reached", "time per step")
-    cells = [
+    beside = [each for key, each in BY_KEY.items() if key in BESIDE
+              if any(row.get(key) is not None for row in rows)]  # fmt: skip
+    used = [each.words for each in beside]
+    columns = ("point", "algorithm", column.words, "95 %", "reached", "time per step", *used)
+    cells: list[tuple[parts.Cell | str, ...]] = [
         (
             name,
             parts.Cell(
@@ -174,6 +186,7 @@ def section(found: FoundRun, place: int) -> parts.PageSection:
             wording.qualified(estimate_of(row, measure), column.unit),
             "-" if row.get("reached") is None else f"{row['reached']:.0f} of {row['seeds']:.0f}",
             human(estimate_of(row, "seconds_per_step").value),
+            *(each.show(row.get(each.key)) for each in beside),
         )
         for name, each in points.items()
         for row in each

@@ -7,6 +7,7 @@ from typing import Any
 
 from paceline.simulator.reports.page import compared, parts, sentences
 from paceline.simulator.reports.page.reading import FoundRun
+from paceline.simulator.reports.page.series import apart
 from paceline.simulator.results import wording
 from paceline.simulator.results.intervals import Estimate, stated
 from paceline.simulator.results.pick import ENOUGH, ONE_SEED, decided, headline
@@ -158,33 +159,38 @@ def _figure(tune: Row, place: int) -> parts.Figure:
     rows = tune["ranking"]
     good = _alternatives(tune)
     shown = [row for row in rows[:SHOWN] if row["value"] is not None][::-1]
+    names = apart([row["label"] for row in shown])
     worst = max((row["value"] for row in shown), default=1.0)
-    scale, name = time_unit(worst) if tune["unit"] == "s" else (1.0, tune["unit"])
+    scale, unit = time_unit(worst) if tune["unit"] == "s" else (1.0, tune["unit"])
+    pairs = list(zip(shown, names, strict=True))
     data = [
-        _dots([row for row in shown if (row["label"] in good) == alike], scale, name, alike)
+        _dots([each for each in pairs if (each[0]["label"] in good) == alike], scale, unit, alike)
         for alike in (True, False)
     ]
-    most = max((edge for row in shown for edge in _bar(row).span), default=1.0)
-    title = f"{tune['measure']} ({name})" if name else tune["measure"]
+    edges = [edge for row in shown for edge in _bar(row).span] or [0.0, 1.0]
+    least, most = min(edges), max(edges)
+    least = least - 0.05 * (most - least) if least > 0.5 * most else 0.0
+    title = f"{tune['measure']} ({unit})" if unit else tune["measure"]
     layout: parts.Json = {
         "xaxis": {
             "title": {"text": parts.literal(title)},
-            "range": [0, 1.05 * most / scale],
+            "range": [least / scale, (most + 0.05 * (most - least)) / scale],
         },
-        "yaxis": parts.categories(row["label"] for row in shown),
+        "yaxis": parts.categories(names),
     }
     says = f"{tune['measure']} of the best {len(shown)} configurations with their intervals"
     return parts.Figure(f"ranking-{place}", says, data, layout, height=90 + 24 * len(shown))
 
 
-def _dots(rows: Sequence[Row], scale: float, unit: str, filled: bool) -> parts.Json:
-    found = [*map(_bar, rows)]
+def _dots(rows: Sequence[tuple[Row, str]], scale: float, unit: str, filled: bool) -> parts.Json:
+    """Return the dots of rows, each with its name."""
+    found = [_bar(row) for row, _ in rows]
     colour = "--c0" if filled else "--c1"
     return {
         "type": "scatter",
         "mode": "markers",
         "x": [each.value / scale for each in found],
-        "y": [parts.literal(row["label"]) for row in rows],
+        "y": [parts.literal(name) for _, name in rows],
         "error_x": parts.error_bars(found, scale, thickness=1.2, width=0, color=colour),
         "marker": {"color": colour, "symbol": "circle" if filled else "circle-open", "size": 9},
         "hovertemplate": f"%{{y}}: %{{x:.3g}} {unit}<extra></extra>",

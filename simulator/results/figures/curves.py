@@ -16,6 +16,7 @@ LOSS_NAMES = {  # axis labels, by the kind of the objective
     "softmax": "training loss",
     "torch": "training loss",
 }
+LOWEST = 0.02  # of a mean's points, which may lie below the axis of a loss
 POINTS = 400  # more than a figure can show
 SPAN = 25  # durations further apart than this need a logarithmic axis
 LEADER = {"arrowstyle": "-", "linestyle": (0, (1, 2)), "linewidth": 0.7, "relpos": (0, 0.5)}
@@ -85,8 +86,8 @@ def _curves(groups: Groups, column: str, *, title: str, name: str, target: float
     size, unit = time_unit(longest)
     ends = []
     for index, (label, (time, values)) in enumerate(lines.items()):
-        (colour, dash), middle = style.look(index), values.mean(axis=0)
-        axes.plot(time / size, middle, color=colour, linestyle=dash, linewidth=1.5, zorder=3)
+        colour, middle = style.look(index)[0], values.mean(axis=0)
+        axes.plot(time / size, middle, linewidth=1.5, zorder=3, **style.line(index))
         band(axes, time / size, values, colour)
         ends.append((label, colour, time / size, middle))
     axes.set_xlabel(f"wall-clock time ({unit})")
@@ -97,10 +98,8 @@ def _curves(groups: Groups, column: str, *, title: str, name: str, target: float
         axes.set_xlim(shortest / SPAN / size, longest / size)
     else:
         axes.set_xlim(0, longest / size or 1)
-    shown = np.concatenate([values.ravel() for _, values in lines.values()])
-    if column == "loss":
-        shown = in_picture(shown, [values[0, 0] for _, values in lines.values()])
-    vertical(axes, [*shown[np.isfinite(shown)], *([] if target is None else [target])])
+    shown = in_picture([values for _, values in lines.values()], column)
+    vertical(axes, [*shown, *([] if target is None else [target])])
     if target is not None:
         axes.axhline(target, color=style.GREY, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
         _label_target(figure, axes, target, [(time, values) for *_, time, values in ends])
@@ -125,11 +124,23 @@ def band(
         axes.fill_between(times, low, high, color=colour, alpha=alpha, linewidth=0)
 
 
-def in_picture(values: np.ndarray, first: Sequence[float]) -> np.ndarray:
-    """Return the losses that the axis must show: all but those that diverge from `first`."""
+def in_picture(lines: Sequence[np.ndarray], column: str) -> np.ndarray:
+    """Return the finite values of lines, each (seeds, points), that the axis must show.
+
+    Of losses that is all but those that diverge from the first ones, and those of single seeds and
+    moments far below what the means fall to: one such line would hide all others.
+    """
+    values: np.ndarray = np.concatenate([each.ravel() for each in lines])
+    values = values[np.isfinite(values)]
+    if column != "loss" or not values.size:
+        return values
+    first = [each[0, 0] for each in lines]
     most = divergence.BOUND * np.nanmax(np.abs(first))
-    usual = min(np.nanmax([*first, np.nanmedian(values)]), most)
-    return np.asarray(values[values <= usual + 2 * abs(usual)])
+    usual = min(np.nanmax([*first, np.median(values)]), most)
+    means = [mean[np.isfinite(mean)] for mean in (each.mean(axis=0) for each in lines)]
+    least = min((np.quantile(mean, LOWEST) for mean in means if mean.size), default=-np.inf)
+    seen = (values <= usual + 2 * abs(usual)) & (values >= least - abs(least) / 2)
+    return np.asarray(values[seen])
 
 
 def on_a_grid(runs: Sequence[Run], column: str) -> tuple[np.ndarray, np.ndarray]:

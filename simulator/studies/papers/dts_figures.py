@@ -82,7 +82,7 @@ def delays(lab: Lab) -> Figure:
         bars = np.abs(bounds - middle[:, None]).T
         shift = 0.12 * (index - 1.5)  # intervals at the same x stay apart
         axes.errorbar(x[1:] + shift, middle[1:], bars[:, 1:], fmt="none", ecolor=colour)
-        axes.plot(x + shift, middle, "o", linestyle=DASHES[0], color=colour, markersize=3)
+        axes.plot(x + shift, middle, "o", linestyle=DASHES["solid"], color=colour, markersize=3)
         ends.append((name, colour, x + shift, middle))
     axes.set_xlim(-0.4, 20.6)
     axes.set_xticks([0, 5, 10, 15, 20], ["0: ssgd", "5", "10", "15", "20"])

@@ -11,11 +11,11 @@ from paceline.simulator.inputs import messages
 from paceline.simulator.inputs.units import DIMENSIONS, to_si
 from paceline.simulator.results.columns import estimate_of, ranked_by
 from paceline.simulator.results.figures import curves
-from paceline.simulator.results.figures.style import Axes, Figure, empty, look, style, titled
+from paceline.simulator.results.figures.style import Axes, Figure, empty, line, look, style, titled
 from paceline.simulator.results.statistics import time_unit
 from paceline.simulator.studies.sweep.table import Row, SweepResult
 
-LINES = 21  # more have no colour and dash of their own
+LINES = 21  # more are no figure that anyone can read
 PANELS = 6
 TICKS = 10  # values that an axis names one by one
 
@@ -142,8 +142,8 @@ def _line(
 def _panel(figure: Figure, axes: Axes, lines: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
     ends = []
     for index, (label, (places, (mean, low, high))) in enumerate(lines.items()):
-        colour, dash = look(index)
-        axes.plot(places, mean, color=colour, linestyle=dash, marker="o", markersize=3, zorder=3)
+        colour, *_ = look(index)
+        axes.plot(places, mean, zorder=3, **line(index, markevery=None))
         axes.fill_between(places, low, high, color=colour, alpha=0.18, linewidth=0)
         ends.append((label, colour, places, mean))
     curves.label_ends(figure, axes, ends)

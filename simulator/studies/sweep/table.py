@@ -171,7 +171,7 @@ def collected(
         runs = {label: record["runs"] for label, record in zip(names, own, strict=True)}
         still = [label for label, record in zip(names, own, strict=True) if record.get("stalled")]
         picks.append(dict(statistics.jsonable(picked(scenario, runs, still))))
-    told_of = notes(without_effect(points, outcomes), rows, told)
+    told_of = [*base.notes, *notes(without_effect(points, outcomes), rows, told)]
     versions = plugins.versions(*(each.objective for each in scenarios))
     said = {basis for each in scenarios for basis in bases(each).values()}
     return SweepResult(

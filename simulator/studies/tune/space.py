@@ -227,7 +227,7 @@ def space(scenario: Scenario, programs: Programs = None) -> tuple[Space, list[st
     nothing to try.
     """
     known = known_programs(programs)
-    notes = []
+    notes = [*scenario.notes]
     entries: dict[str, Entry] = {}
     rest = [each for each in scenario.algorithm if not each.bound]
     named = dict.fromkeys([each.name for each in scenario.algorithm] + [*scenario.tune])

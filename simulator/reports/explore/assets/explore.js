@@ -68,7 +68,7 @@
     const none = window.dash_clientside.no_update;
     if (!page.controls.length) { // the first call: take the state from the address
       page.controls = values[values.length - 1] || [];
-      page.controls.forEach(({ name, at }) => { page.at[name] = at; });
+      page.controls.forEach(({ name, at }) => { page.at[name] = at; tell(name); });
       ask("url", location.search);
       return none;
     }
@@ -123,6 +123,7 @@
   }
 
   function free() { // the answer is on the screen: the next request may be sent
+    page.controls.forEach(({ name }) => tell(name)); // a slider that moved may have a new thumb
     page.redraws += 1;
     page.busy = 0;
     pump();

@@ -1,6 +1,7 @@
 /* Draws the page's figures, from the numbers of picture.py, as plotly's data and layout. */
 (() => {
   const HEIGHT = { wide: 440, narrow: 330 }; // pixels
+  const ROW = 19; // pixels of a name in the legend of a narrow figure
   const INK = { // text, axes, grid lines
     light: ["#1b1f24", "#59626b", "#e4e7ea"],
     dark: ["#e8eaed", "#a3abb3", "#343a41"],
@@ -60,6 +61,7 @@
     }
     for (const line of found.lines) {
       data.push(trace(line, own(line), 2.4, {
+        mode: "lines+markers", marker: { symbol: line.symbol, size: 7, maxdisplayed: 8, color: own(line) },
         name: line.name, showlegend: narrow, line: { color: own(line), width: 2.4, dash: line.dash },
         hovertemplate: `${line.name}<br>%{x:.4g} ${x.unit}: %{y:.4g}<extra></extra>`,
       }));
@@ -71,16 +73,17 @@
       data.push(trace(line, own(line), 1.4,
         { ...skip, line: { color: forText(line.colour, dark), width: 1.4, dash: "dot" } }));
     }
-    const layout = base(dark, narrow ? HEIGHT.narrow : HEIGHT.wide);
+    const names = narrow ? ROW * found.lines.length : 0; // above the axes, a row for each
+    const layout = base(dark, (narrow ? HEIGHT.narrow : HEIGHT.wide) + names);
     const annotations = narrow ? [] : found.names.map(({ text, y: height, colour }) => ({
       text, xref: "paper", x: 1, xshift: 8, xanchor: "left", align: "left", yref: "paper", y: height,
       yanchor: "middle", showarrow: false, font: { color: forText(colour, dark), size: 13 },
     }));
-    annotations.push(title(y.title, dark));
+    annotations.push(title(y.title, dark, 8 + names));
     const [, muted] = ink(dark);
     if (target !== null) {
       annotations.push({
-        text: `target ${Number(target.toPrecision(6))}`, xref: "paper", x: 0.004, xanchor: "left",
+        text: `target ${Number(target.toPrecision(6))}`, xref: "paper", x: 1, xanchor: "right",
         y: y.log ? Math.log10(target) : target, yanchor: "bottom", showarrow: false,
         font: { color: muted, size: 12 },
       });
@@ -91,8 +94,8 @@
       yaxis: { ...layout.yaxis, type: y.log ? "log" : "linear", range: [y.low, y.high],
         ...(y.log ? ticks(y.low, y.high) : {}), minor: { showgrid: false } },
       annotations,
-      margin: { l: 58, r: narrow ? 14 : 170, t: 34, b: 46 },
-      legend: { orientation: "h", y: -0.3, yanchor: "top", x: 0, font: { size: 11 } },
+      margin: { l: 58, r: narrow ? 14 : 170, t: 34 + names, b: 46 },
+      legend: { y: 1, yanchor: "bottom", x: 0, font: { size: 11 }, itemwidth: 40 },
       showlegend: narrow,
       shapes: target === null ? [] : [{
         type: "line", xref: "paper", x0: 0, x1: 1, y0: target, y1: target,
@@ -113,21 +116,22 @@
         hovertemplate: `as loaded: %{x:.3g} ${x.unit}<extra></extra>`,
       });
     }
-    const layout = base(dark, height);
+    const names = narrow ? ROW * data.length : 18; // of the legend, above the axes
+    const layout = base(dark, height + names - 18);
     return { data, layout: {
       ...layout,
       barmode: "stack", bargap: 0.35, showlegend: true,
-      legend: { orientation: "h", y: 1, yanchor: "bottom", x: 0, traceorder: "normal", font: { size: 12 } },
-      margin: { l: narrow ? 140 : 210, r: 64, t: 56, b: 44 },
+      legend: { orientation: narrow ? "v" : "h", y: 1, yanchor: "bottom", x: 0, traceorder: "normal", font: { size: 12 } },
+      margin: { l: narrow ? 20 : 210, r: 64, t: 38 + names, b: 44 },
       annotations: [
         ...totals.map(({ x: end, text }, row) => ({
           x: end, y: rows[row], text, xanchor: "left", showarrow: false,
           font: { size: 12, color: ink(dark)[0] }, xshift: 4,
         })),
-        title("time per step, and where it goes", dark, 26),
+        title(narrow ? "time per step" : "time per step, and where it goes", dark, 8 + names),
       ],
       xaxis: { ...layout.xaxis, title: { text: `${x.unit} per step` }, range: [0, x.end] },
-      yaxis: { ...layout.yaxis, autorange: "reversed", showgrid: false },
+      yaxis: { ...layout.yaxis, autorange: "reversed", showgrid: false, automargin: true },
     } };
   }
 

@@ -1,0 +1,245 @@
+"""What a terminal is owed: completion, silence, other words for a key, and counts as 1e3."""
+
+import inspect
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import paceline.command_line
+from paceline.simulator.errors import InputError
+from paceline.simulator.load.load import load, parse
+from paceline.simulator.scenario.scenario import json_schema
+from paceline.simulator.studies import size
+from tests.helpers.worlds import QUADRATIC, RING, scenario
+
+OWN = """
+[model]
+parameters = 1_000
+[objective]
+kind = "quadratic"
+dimension = 4
+[cluster]
+workers = 4
+compute = { dist = "gamma", mean = "100 ms", shape = 2 }
+[network]
+latency = { dist = "exponential", mean = "20 ms" }
+bandwidth = "1 Gbit/s"
+[run]
+steps = 40
+seeds = 2
+[[algorithm]]
+name = "local-sgd"
+lr = { schedule = "steps", start = 0.1, factor = 0.5, at = [20] }
+tau = 4
+codec = { kind = "top-k", ratio = 0.5 }
+[tune.local-sgd]
+tau = [2, 4]
+"""
+WORDS = {
+    "dist =": "kind =", "schedule =": "kind =", 'name = "loc': 'kind = "loc', "tau =": "H =",
+    "1_000": "1e3", "workers = 4": "workers = 4.0", "= 40": "= 4e1", "[2, 4]": "[2.0, 4e0]",
+    "= 4\ncodec": "= 4.0\ncodec",
+}  # fmt: skip
+OTHER = OWN
+for word, other in WORDS.items():
+    OTHER = OTHER.replace(word, other)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.toml").write_text(OWN)
+    (tmp_path / "other.toml").write_text(OTHER)
+    return tmp_path
+
+
+def run(capsys, *arguments):
+    status = paceline.command_line.run([str(each) for each in arguments])
+    found = capsys.readouterr()
+    return status, found.out, found.err
+
+
+def completed(monkeypatch, capsys, words):
+    """Return what bash is offered for the last of `words`."""
+    monkeypatch.setenv("_PACELINE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split(" ")) - 1))
+    with pytest.raises(SystemExit) as ended:
+        paceline.command_line.run([])
+    assert ended.value.code == 0
+    return capsys.readouterr().out.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("paceline simu", ["simulate"]),
+        ("paceline simulate own", ["own.toml"]),
+        ("paceline simulate ru", ["runs/"]),
+        ("paceline tune quick", ["quickstart"]),
+        ("paceline report ru", []),  # so that the shell completes files
+        ("paceline list al", ["algorithms"]),
+        ("paceline simulate own.toml --set network.lat", ["network.latency="]),
+        ("paceline sweep own.toml --vary run.see", ["run.seeds="]),
+        ("paceline theory own.toml --quie", ["--quiet"]),
+    ],
+)
+def test_a_shell_completes(words, offered, folder, monkeypatch, capsys):
+    (folder / "runs").mkdir()
+    assert completed(monkeypatch, capsys, words) == offered
+
+
+def test_the_script_for_a_shell_is_printed(capsys, monkeypatch):
+    with pytest.raises(SystemExit):
+        paceline.command_line.run(["--show-completion", "bash"])
+    assert "complete -o default -F _paceline_completion paceline" in capsys.readouterr().out
+
+
+def test_every_command_can_be_quiet():
+    commands = paceline.command_line.app.registered_commands
+    assert len(commands) > 15
+    for each in commands:
+        assert "quiet" in inspect.signature(each.callback).parameters, each.name
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_quiet_writes_results_alone(before, folder, capsys):
+    plain = "simulate", "other.toml", "--out", "runs"
+    loud = run(capsys, *plain)
+    quiet = run(capsys, *(["-q", *plain] if before else [*plain, "--quiet"]))
+    assert loud[2].startswith("paceline: algorithm[0].H is read as tau")
+    assert quiet == (0, loud[1], "")
+
+    status, _, error = run(capsys, "simulate", "gone.toml", "-q")
+    assert (status, error.count("\n")) == (2, 1)
+
+
+def test_jobs_have_one_default():
+    found = {
+        str(each.default.default)
+        for command in paceline.command_line.app.registered_commands
+        for name, each in inspect.signature(command.callback).parameters.items()
+        if name == "jobs"
+    }
+    assert found == {"None"}
+    assert not size.brief(load("quickstart"), None)
+    small = scenario({"name": "ssgd", "lr": 0.1}, objective=QUADRATIC, network=RING)
+    assert size.brief(small, 3)
+
+
+def test_algorithms_is_another_word_for_programs(capsys):
+    assert run(capsys, "list", "algorithms") == run(capsys, "list", "programs")
+
+
+def test_theory_begins_with_its_table():
+    done = subprocess.run(
+        [sys.executable, "-m", "paceline", "theory", "adacomm/figure2"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True,
+        cwd=Path(paceline.__file__).parents[1],
+    )  # fmt: skip
+    assert done.stdout.startswith("tau ")
+    assert "\npaceline: tau_star" in done.stdout
+
+
+def test_other_words_give_the_same_scenario(folder):
+    own, other = load("own.toml"), load("other.toml")
+    assert other.table == own.table
+    assert [each.label for each in other.algorithm] == [each.label for each in own.algorithm]
+    assert own.notes == ()
+    assert other.notes == tuple(
+        f"{where}.H is read as tau, the steps between averages"
+        for where in ("algorithm[0]", "tune.local-sgd")
+    )
+
+
+def test_an_override_by_another_word_is_noted(folder):
+    assert (
+        load("own.toml", ["algorithm[0].H=8"]).notes[0].startswith("--set algorithm[0].H=8: H is")
+    )
+    (note,) = load("own.toml", ["run.cap={H=4.0,delay=2}"]).notes
+    assert note == "run.cap.H is read as tau, the steps between averages"
+
+
+def test_notes_of_other_words_are_in_results(folder, capsys):
+    for command in ("simulate", "theory", "sweep"):
+        more = ("--vary", "network.latency=1 ms,2 ms") if command == "sweep" else ()
+        out = run(capsys, command, "other.toml", "--json", "--out", command, *more)[1]
+        assert "algorithm[0].H is read as tau" in json.loads(out)["notes"][0], command
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "algorithm[0].H=8", "algorithm.local-sgd.tau=8", "algorithm[0].tau=8.0",
+        "cluster.compute.kind=gamma", "cluster.compute.dist=gamma", "network.kind=closed-form",
+        "run.seeds=1e0",
+    ],
+)  # fmt: skip
+def test_overrides_take_either_word(text, folder):
+    proper = text.replace("H=", "tau=").replace("compute.kind", "compute.dist")
+    proper = proper.replace("network.kind", "network.model").replace("8.0", "8").replace("1e0", "1")
+    wanted = load("own.toml", [proper]).table
+    assert load("own.toml", [text]).table == load("other.toml", [text]).table == wanted
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('dist = "gamma"', 'dist = "gamma", kind = "gamma"', "another word for dist"),
+        ('name = "local', 'kind = "ssgd"\nname = "local', "another word for name, which is there"),
+        ("tau = 4", "tau = 4\nH = 4", "algorithm[0].H = 4: another word for tau"),
+        ("workers = 4", "workers = 4.5", "cluster.workers = 4.5: not a whole number"),
+        ("seeds = 2", "seeds = 0.0", "run.seeds = 0: too small"),
+        ('kind = "top-k"', 'dist = "top-k"', "codec.dist"),
+    ],
+)  # fmt: skip
+def test_two_words_at_once_are_refused(old, new, says, folder):
+    Path("both.toml").write_text(OWN.replace(old, new, 1))
+    with pytest.raises(InputError) as refused:
+        load("both.toml")
+    assert says in str(refused.value)
+
+
+def test_a_program_of_ones_own_keeps_its_own_words():
+    async def mine(me, *, lr: float, H: int, tau: int = 1):
+        me.mark(me.start)
+
+    table = {
+        "model": {"parameters": 10},
+        "objective": QUADRATIC,
+        "cluster": {"workers": 2, "compute": "1 s"},
+        "network": RING,
+        "run": {"steps": 2},
+        "algorithm": [{"name": "mine", "lr": 0.1, "H": 3}],
+    }
+    assert parse(table, programs={"mine": mine}).algorithm[0].parameters["H"] == 3
+
+
+def test_counts_on_the_command_line(folder, capsys):
+    given = run(capsys, "simulate", "own.toml", "--seeds", "1e0", "--seed", "2.0", "--json")
+    assert json.loads(given[1])["seeds"] == [2]
+    status, _, error = run(capsys, "simulate", "own.toml", "--seeds", "1.5")
+    assert status == 2
+    assert "'1.5' is not a whole number" in error
+
+
+@pytest.mark.parametrize("name", ["quickstrt.toml", "scenarios/quickstart", "runs/figure2"])
+def test_an_unknown_file_suggests_three(name, capsys):
+    status, _, error = run(capsys, "simulate", name)
+    assert status == 2
+    found = re.search(
+        r"`(.*)`\? shipped scenarios like it: (.*) \(paceline list scenarios\)", error
+    )
+    names = found[2].split(", ")
+    assert len(names) == 3
+    assert ("figure2" if "figure" in name else "quickstart") in names[0] == found[1]
+
+
+def test_the_schema_has_one_word():
+    law = json.dumps(json_schema()["$defs"]["Exponential"])
+    assert '"dist"' in law
+    assert '"kind"' not in law
