@@ -1,6 +1,7 @@
 """Figures of a comparison: measured curves over predicted ones, and a scatter of both."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +39,8 @@ def curves(result: ComparisonStatistics) -> Figure:
     for index, (label, (predicted, measured)) in enumerate(zip(result.labels, sides, strict=True)):
         colour, dash = style.look(index)
         times, values = plot.on_a_grid(predicted, column)
-        axes.plot(times / size, values.mean(axis=0), color=colour, linestyle=dash, lw=1.3, zorder=3)
+        how: dict[str, Any] = {"color": colour, "linestyle": dash, "lw": 1.3, "label": label}
+        axes.plot(times / size, values.mean(axis=0), zorder=3, **how)
         plot.band(axes, times / size, values, colour, alpha=0.15)
         shown.append(values)
         times, values = plot.on_a_grid(measured, column)
@@ -48,6 +50,7 @@ def curves(result: ComparisonStatistics) -> Figure:
             values.mean(axis=0),
             "o-",
             markevery=dots,
+            label=f"{label}, {result.basis}",
             color=colour,
             mfc=_fill(result, label),
             linewidth=0.5,

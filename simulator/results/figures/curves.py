@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -86,7 +87,8 @@ def _curves(groups: Groups, column: str, *, title: str, name: str, target: float
     ends = []
     for index, (label, (time, values)) in enumerate(lines.items()):
         (colour, dash), middle = style.look(index), values.mean(axis=0)
-        axes.plot(time / size, middle, color=colour, linestyle=dash, linewidth=1.5, zorder=3)
+        how: dict[str, Any] = {"color": colour, "linestyle": dash, "linewidth": 1.5}
+        axes.plot(time / size, middle, label=label, zorder=3, **how)
         band(axes, time / size, values, colour)
         ends.append((label, colour, time / size, middle))
     axes.set_xlabel(f"wall-clock time ({unit})")

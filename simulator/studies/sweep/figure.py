@@ -143,7 +143,8 @@ def _panel(figure: Figure, axes: Axes, lines: Mapping[str, tuple[np.ndarray, np.
     ends = []
     for index, (label, (places, (mean, low, high))) in enumerate(lines.items()):
         colour, dash = look(index)
-        axes.plot(places, mean, color=colour, linestyle=dash, marker="o", markersize=3, zorder=3)
+        how: dict[str, Any] = {"color": colour, "linestyle": dash, "marker": "o", "markersize": 3}
+        axes.plot(places, mean, label=label, zorder=3, **how)
         axes.fill_between(places, low, high, color=colour, alpha=0.18, linewidth=0)
         ends.append((label, colour, places, mean))
     curves.label_ends(figure, axes, ends)

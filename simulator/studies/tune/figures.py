@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -74,8 +74,8 @@ def value(result: "TuneResult") -> Figure | None:
     for index, (name, line) in enumerate(lines.items()):
         colour, dash = style.look(index)
         points = line if keys[name] else [line[0]._replace(x=x) for x in (first, last)]
-        _draw(axes, points, colour, dash, markers=bool(keys[name]))
         label = f"{name} ({keys[name]})" if keys[name] else name
+        _draw(axes, points, {"color": colour, "linestyle": dash}, label, markers=bool(keys[name]))
         seen = [point for point in points if point.sure] or points
         ends.append((label, colour, np.array([p.x for p in seen]), np.array([p.y for p in seen])))
     if periods:
@@ -123,8 +123,9 @@ def _points(
 
 
 def _draw(
-    axes: Axes, points: Sequence[PlottedPoint], colour: str, dash: object, *, markers: bool
+    axes: Axes, points: Sequence[PlottedPoint], look: dict[str, Any], label: str, *, markers: bool
 ) -> None:
+    colour = look["color"]
     sure = [point for point in points if point.sure]
     for point in points:
         if not point.sure:
@@ -133,7 +134,7 @@ def _draw(
         return
     x, y, low, high, _ = np.array(sure, dtype=float).T
     marker = "o" if markers else ""
-    axes.plot(x, y, marker=marker, color=colour, linestyle=dash, lw=1.2, ms=3.5, zorder=3)
+    axes.plot(x, y, label=label, marker=marker, lw=1.2, ms=3.5, zorder=3, **look)
     if markers:
         spread = np.maximum(0, [y - low, high - y])
         axes.errorbar(x, y, spread, fmt="none", ecolor=colour, elinewidth=0.8, capsize=2)
