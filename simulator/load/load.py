@@ -20,7 +20,7 @@ from paceline.simulator.load.extends import demand_headers_once, extended
 from paceline.simulator.load.listing import find
 from paceline.simulator.load.overrides import EXTENDS, override
 from paceline.simulator.load.toml_file import demand_shallow, read
-from paceline.simulator.programs import Program, catalogue
+from paceline.simulator.programs import Program, awaits, catalogue
 from paceline.simulator.programs.program import Function
 from paceline.simulator.scenario.scenario import BackgroundJob, Scenario, json_schema
 
@@ -188,4 +188,5 @@ def known_programs(own: Programs) -> Mapping[str, Program]:
                 f"programs[{name!r}]: {program!r} is neither a Program nor a coroutine function; "
                 "write `async def`"
             )
+        awaits.demand(known[name])
     return known
