@@ -32,21 +32,22 @@ Programs = Mapping[str, Program | Function] | None
 
 
 def load(
-    path: str | Path,
+    path: str | Path | Mapping[str, Any],
     overrides: Sequence[str] = (),
     *,
     programs: Programs = None,
     allow_paths: bool = False,
 ) -> Scenario:
-    """Read a scenario file, or a shipped scenario by its name.
+    """Read a scenario file, a shipped scenario by its name, or the table of one.
 
     `overrides`: texts "table.key=value", as `--set` takes. `programs`: programs that algorithms may
-    name beside the catalogue's. Files that the scenario itself names must lie in its folder, unless
-    `allow_paths`. Raises InputError.
+    name beside the catalogue's. Files that the scenario itself names must lie in its folder, that
+    of a table being the working directory, unless `allow_paths`. Raises InputError.
     """
-    file = find(path)
+    own = isinstance(path, Mapping)
+    file = Path("scenario") if own else find(path)
     return parse(
-        read(file),
+        dict(path) if own else read(file),
         file=str(file),
         folder=file.parent,
         overrides=overrides,

@@ -1,13 +1,14 @@
 """The result of `simulate`, and the run directory written from it."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
 
 from paceline.simulator.cluster.workers import ideal_rate
+from paceline.simulator.errors import InputError
 from paceline.simulator.objectives import plugins
 from paceline.simulator.objectives.basis import bases
 from paceline.simulator.objectives.learning_curve.objective import Expected
@@ -192,6 +193,24 @@ class Result(Shown):
         """
         return {label: statistics.aligned(runs) for label, runs in self.groups.items()}
 
+    @classmethod
+    def merged(cls, parts: Sequence["Result"]) -> "Result":
+        """Return the result of all seeds from results of one scenario with some of them each.
+
+        The numbers are those of one call with all seeds. Raises InputError where scenarios differ,
+        or a seed is in two parts.
+        """
+        first, *others = sorted(parts, key=lambda part: min(part.seeds))
+        seeds = [seed for part in (first, *others) for seed in part.seeds]
+        if any(part.scenario.table != first.scenario.table for part in others):
+            raise InputError("merged: results of other scenarios; give those of one")
+        if len({*seeds}) < len(seeds):
+            raise InputError(f"merged: {statistics.seeds(seeds)}: some seed is in two results")
+        runs = [
+            run for label in first.groups for part in (first, *others) for run in part.groups[label]
+        ]
+        return replace(first, seeds=seeds, runs=runs, resumed=sum(part.resumed for part in parts))
+
     def records(self) -> list[dict[str, Any]]:
         """Return one flat dict per evaluation, a row of a data frame.
 
@@ -202,7 +221,8 @@ class Result(Shown):
     @property
     def _head(self) -> str:
         many, seeds = len(self.groups), statistics.seeds(self.seeds)
-        return f"{many} algorithm{'s' * (many > 1)}, {seeds}, {self.scenario.title}"
+        title = self.scenario.title or self.scenario.file
+        return f"{many} algorithm{'s' * (many > 1)}, {seeds}, {title}"
 
     @property
     def _in_words(self) -> str:
