@@ -9,8 +9,8 @@
 # %% [markdown]
 # # Fit a cluster to the log of a job
 #
-# A log of steps and their seconds says how long computing takes, and what a mean costs over the link
-# that the job had. Here the logs are simulated, so that the fit can be compared with the truth: a
+# A log of steps and their seconds says how long computing takes, and what a mean costs over the
+# link that the job had. Here the logs are simulated, so that the fit can be compared with the truth: a
 # step takes 100 ms in the mean, and a mean takes its time over 200 Mbit/s.
 
 # %%

@@ -9,8 +9,8 @@
 # %% [markdown]
 # # An algorithm of your own
 #
-# An algorithm is a coroutine that runs on every worker. This one averages less and less often: every
-# `first` steps, then every `first + grow`, and so on.
+# An algorithm is a coroutine that runs on every worker. This one averages less and less often:
+# every `first` steps, then every `first + grow`, and so on.
 
 # %%
 import paceline

@@ -53,4 +53,4 @@ result
 # %%
 for note in result.notes:
     print(note)
-print(result.to_pandas().tail() if "pandas" in __import__("sys").modules else result.records()[-1])
+print(result.records()[-1])

@@ -206,9 +206,8 @@ class Result(Shown):
             raise InputError("merged: results of other scenarios; give those of one")
         if len({*seeds}) < len(seeds):
             raise InputError(f"merged: {statistics.seeds(seeds)}: some seed is in two results")
-        runs = [
-            run for label in first.groups for part in (first, *others) for run in part.groups[label]
-        ]
+        every = [part.groups for part in (first, *others)]
+        runs = [run for label in first.groups for groups in every for run in groups[label]]
         return replace(first, seeds=seeds, runs=runs, resumed=sum(part.resumed for part in parts))
 
     def records(self) -> list[dict[str, Any]]:
