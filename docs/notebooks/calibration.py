@@ -10,8 +10,8 @@
 # # Fit a cluster to the log of a job
 #
 # A log of steps and their seconds says how long computing takes, and what a mean costs over the
-# link that the job had. Here the logs are simulated, so that the fit can be compared with the truth: a
-# step takes 100 ms in the mean, and a mean takes its time over 200 Mbit/s.
+# link that the job had. Here the logs are made up, so that the fit can be compared with the truth:
+# a step takes 100 ms in the mean, and a mean what the link needs for it.
 
 # %%
 import csv

@@ -61,8 +61,8 @@ axes.figure.savefig("curves.png")
 # The same for each value of a key, and the best parameters with their certainty.
 
 # %%
-latencies = paceline.sweep(scenario, {"cluster.workers": [6, 12]}, seeds=2)
-latencies
+periods = paceline.sweep(scenario, {"algorithm.local-sgd.tau": [2, 8, 32]}, seeds=2)
+periods
 
 # %%
 tuned = paceline.tune(scenario, seeds=2)

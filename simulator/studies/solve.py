@@ -266,7 +266,7 @@ class SolveResult(Shown):
         low, high = self.scale.low, self.scale.high
         for place, each in enumerate(self.solutions):
             colour, _ = style.look(place)
-            edge = {"always": low, "never": high}.get(each.holds, each.value or high)
+            edge = {"always": low, "never": nan}.get(each.holds, each.value or high)
             ends = [low, edge] if each.holds == "up to" else [edge, high]
             axes.plot(ends, [place] * 2, color=colour, linewidth=6, label=each.label)
             sure = [edge if end is None else end for end in each.interval]

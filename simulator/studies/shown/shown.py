@@ -3,6 +3,7 @@
 import base64
 import html
 import importlib
+import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -25,13 +26,14 @@ if TYPE_CHECKING:  # extras, and plotly is slow to import
 
 Row = Mapping[str, Any]
 LINE, LINES = 96, 2  # characters of a line of a repr, and its lines after the first
+UNIT = r"(?<=\d) (?=(?:ms|s|min|h|d|%)\b)"  # the space before it
 SHOWN = 50  # rows of a table in a notebook
 BACKENDS = ("matplotlib", "plotly")
 STYLE = (  # in place, as a notebook may be sent without any style of its own
     "overflow-x:auto;max-width:100%",
     "border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums",
-    "padding:3px 10px 3px 0;text-align:left;border-bottom:1px solid #8886;white-space:nowrap",
-    "display:block;width:100%;min-width:400px;max-width:660px;background:white",
+    "padding:3px 10px 3px 0;text-align:left;vertical-align:top;border-bottom:1px solid #8886",
+    "display:block;width:100%;min-width:360px;max-width:660px;background:white",
 )
 
 
@@ -70,21 +72,22 @@ class Shown:
         return logged.of_rows(self.records(), self._index)
 
     def __repr__(self) -> str:
-        said = textwrap.wrap(self._in_words, LINE, max_lines=LINES, placeholder=" ...")
-        return "\n".join([f"<{type(self).__name__}: {self._head}>", *said])
+        said = textwrap.wrap(_whole(self._in_words), LINE, max_lines=LINES, placeholder=" ...")
+        lines = [each.replace("\N{NO-BREAK SPACE}", " ") for each in said]
+        return "\n".join([f"<{type(self).__name__}: {self._head}>", *lines])
 
     def _repr_html_(self) -> str:
         """Return the answer, the table and the figure for a notebook, without any other file."""
-        rows, say = self._table(), html.escape
+        rows = self._table()
         around, table, cell, picture = STYLE
-        heads = "".join(f'<th scope="col" style="{cell}">{say(head)}</th>' for head in rows[0])
+        heads = "".join(f'<th scope="col" style="{cell}">{_safe(head)}</th>' for head in rows[0])
         lines = "".join(
-            "<tr>" + "".join(f'<td style="{cell}">{say(text)}</td>' for text in row.values())
+            "<tr>" + "".join(f'<td style="{cell}">{_safe(text)}</td>' for text in row.values())
             for row in rows[:SHOWN]
         )
         more = f"<p>{len(rows) - SHOWN} more rows: records()</p>" if len(rows) > SHOWN else ""
         parts = [
-            f"<p>{say(self._in_words)}</p>",
+            f"<p>{_safe(self._in_words)}</p>",
             f'<div tabindex="0" role="group" aria-label="table" style="{around}">'
             f'<table style="{table}"><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>'
             f"</div>{more}",
@@ -94,7 +97,7 @@ class Shown:
                 image = base64.b64encode(curves.encode(figure, "svg")).decode()
                 parts.append(
                     f'<div tabindex="0" role="group" aria-label="figure" style="{around}">'
-                    f'<img style="{picture}" alt="Figure. {say(self._in_words)}" '
+                    f'<img style="{picture}" alt="Figure. {_safe(self._in_words)}" '
                     f'src="data:image/svg+xml;base64,{image}"></div>'
                 )
         return f"<div>{''.join(parts)}</div>"
@@ -167,6 +170,15 @@ class Shown:
 
     def _state(self) -> dict[str, Any]:
         return {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
+
+
+def _whole(text: str) -> str:
+    """Keep numbers beside their units where lines are broken."""
+    return re.sub(UNIT, "\N{NO-BREAK SPACE}", text)
+
+
+def _safe(text: str) -> str:
+    return html.escape(_whole(text))
 
 
 def extra(name: str) -> Any:
