@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from paceline.simulator.errors import InputError
 
 TRACKERS = ("mlflow", "wandb")
-PARAMETER = 500  # characters of a value that MLflow takes
+PARAMETER, BATCH = 500, 1000  # characters of a value, and metrics at once, that MLflow takes
 
 
 class LoggedRun(NamedTuple):
@@ -43,17 +43,29 @@ def log(
     """Log runs. Raises InputError for an unknown tracker, or one that is not installed."""
     if tracker not in TRACKERS:
         raise InputError(f"log_to {tracker!r}: unknown; choose one of: {', '.join(TRACKERS)}")
-    there = library(tracker)
+    there, send = library(tracker), _to_mlflow if tracker == "mlflow" else _to_wandb
     for run in runs:
-        if tracker == "mlflow":
-            with there.start_run(run_name=run.name, **options):
-                there.log_params({_plain(k): str(v)[:PARAMETER] for k, v in run.parameters.items()})
-                for step, metrics in run.points:
-                    there.log_metrics({_plain(k): v for k, v in metrics.items()}, step=step)
-        else:
-            with there.init(name=run.name, config=run.parameters, **options) as opened:
-                for step, metrics in run.points:
-                    opened.log(metrics, step=step)
+        send(there, run, options)
+
+
+def _to_mlflow(mlflow: Any, run: LoggedRun, options: Mapping[str, Any]) -> None:
+    """Log a run in few requests; its clock is that of the run, in ms from zero."""
+    metrics = [
+        mlflow.entities.Metric(_plain(key), value, round(1000 * point.get("time", 0)), step)
+        for step, point in run.points
+        for key, value in point.items()
+    ]
+    with mlflow.start_run(run_name=run.name, **options) as opened:
+        mlflow.log_params({_plain(k): str(v)[:PARAMETER] for k, v in run.parameters.items()})
+        for start in range(0, len(metrics), BATCH):
+            part = metrics[start : start + BATCH]
+            mlflow.MlflowClient().log_batch(opened.info.run_id, metrics=part)
+
+
+def _to_wandb(wandb: Any, run: LoggedRun, options: Mapping[str, Any]) -> None:
+    with wandb.init(name=run.name, config=run.parameters, **options) as opened:
+        for step, metrics in run.points:
+            opened.log(metrics, step=step)
 
 
 def _plain(name: str) -> str:
