@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 
 import paceline
 from paceline.simulator.studies.shown import shown
-from tests.helpers.worlds import scenario
+from tests.helpers.worlds import QUADRATIC, scenario
 
 TYPES = ("Result", "TuneResult", "SweepResult", "SolveResult", "Comparison", "Report")
 
@@ -23,28 +23,40 @@ def world(**tables):
     return scenario(
         {"name": "ssgd"}, {"name": "local-sgd", "tau": 4},
         compute={"dist": "exponential", "mean": "1 s"}, network={"latency": "1 s"},
-        steps=None, objective={"kind": "softmax", "data": "digits"}, lr=1.0, title="A <world>",
-        run=run, tune={"ssgd": {"lr": [0.5, 1.0]}, "local-sgd": {"tau": {"low": 2, "high": 8}}},
+        steps=None, objective=QUADRATIC, lr=0.1, title="A <world>",
+        run=run, tune={"ssgd": {"lr": [0.05, 0.1]}, "local-sgd": {"tau": {"low": 2, "high": 8}}},
         **tables,
     )  # fmt: skip
 
 
+class Made(dict):
+    """Results by type, each made when it is first asked for."""
+
+    def __init__(self, out):
+        self.out = out
+
+    def __missing__(self, name):
+        base, one, other = world(), self.out / "one", self.out / "other"
+        if name in ("Comparison", "Report") and not one.exists():
+            paceline.simulate(base, out=one)
+            paceline.simulate(base, seed=3, out=other)
+        asked = "seconds_per_step <= 8 s"
+        points = {"network.latency": ["1 s", "2 s"], "cluster.workers": [2, 4]}
+        how = {
+            "Result": lambda: paceline.simulate(base),
+            "TuneResult": lambda: paceline.tune(base, seeds=2, trials=6),
+            "SweepResult": lambda: paceline.sweep(base, points, seeds=2),
+            "SolveResult": lambda: paceline.solve(base, "network.latency", asked),
+            "Comparison": lambda: paceline.compare(one, other, as_measured=True),
+            "Report": lambda: paceline.report([one]),
+        }
+        self[name] = how[name]()
+        return self[name]
+
+
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    out = tmp_path_factory.mktemp("runs")
-    one, base = paceline.simulate(world(), out=out / "one"), world()
-    paceline.simulate(base, seed=3, out=out / "other")
-    found = [
-        one,
-        paceline.tune(base, seeds=2, trials=6),
-        paceline.sweep(
-            base, {"network.latency": ["1 s", "2 s"], "cluster.workers": [2, 4]}, seeds=2
-        ),
-        paceline.solve(base, "network.latency", "seconds_per_step <= 8 s", seeds=2),
-        paceline.compare(out / "one", out / "other", as_measured=True),
-        paceline.report([out / "one"]),
-    ]
-    return dict(zip(TYPES, found, strict=True))
+    return Made(tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture(params=TYPES)
