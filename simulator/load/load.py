@@ -44,10 +44,13 @@ def load(
     name beside the catalogue's. Files that the scenario itself names must lie in its folder, that
     of a table being the working directory, unless `allow_paths`. Raises InputError.
     """
-    own = isinstance(path, Mapping)
-    file = Path("scenario") if own else find(path)
+    if isinstance(path, Mapping):
+        file, table = Path("scenario"), dict(path)
+    else:
+        file = find(path)
+        table = read(file)
     return parse(
-        dict(path) if own else read(file),
+        table,
         file=str(file),
         folder=file.parent,
         overrides=overrides,

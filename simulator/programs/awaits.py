@@ -73,7 +73,7 @@ def _forgotten(function: Function) -> list[tuple[str, int, str]]:
         except (OSError, TypeError, SyntaxError):  # no text to read: `explained` is left
             continue
         known = inspect.getclosurevars(each)
-        helpers = {k: v for k, v in (known.globals | known.nonlocals).items() if _is_helper(v)}
+        helpers = {k: v for k, v in {**known.globals, **known.nonlocals}.items() if _is_helper(v)}
         todo += helpers.values()
         file = inspect.getsourcefile(each) or each.__code__.co_filename
         found += [

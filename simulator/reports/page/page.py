@@ -31,7 +31,7 @@ from paceline.simulator.results.figures.curves import LOSS_NAMES, error
 from paceline.simulator.results.figures.style import COLOURS, Figure
 from paceline.simulator.results.usage import few
 from paceline.simulator.studies.shown import saved
-from paceline.simulator.studies.shown.shown import Shown, flat, shown_columns
+from paceline.simulator.studies.shown.shown import Shown, even, flat, shown_columns
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -109,7 +109,7 @@ class Report(Shown, _Path):
             for number, row in enumerate(rows):
                 said = {k: v for k, v in flat(row).items() if isinstance(v, SCALARS)}
                 found.append({"run": each.name, "row": number} | said)
-        return found
+        return even(found)
 
     @property
     def _head(self) -> str:

@@ -64,7 +64,7 @@ def _area(artist: Any) -> list[go.Scatter]:
     """Return bands as filled areas, and the bars of errors as lines."""
     how: dict[str, Any] = {"mode": "lines", "showlegend": False, "hoverinfo": "skip"}
     if isinstance(artist, LineCollection):
-        colour = to_hex(artist.get_color()[0])
+        colour = to_hex(np.asarray(artist.get_color())[0])
         ends = [np.vstack([each, [[np.nan, np.nan]]]) for each in artist.get_segments()]
         x, y = np.vstack(ends).T
         return [go.Scatter(x=x, y=y, line={"color": colour, "width": 1}, **how)]

@@ -220,3 +220,9 @@ def flat(row: Row) -> dict[str, Any]:
         else:
             found[key] = value
     return found
+
+
+def even(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Give all rows the same columns: only some have what failed, or what another program takes."""
+    columns = dict.fromkeys(key for row in rows for key in row)
+    return [{**dict.fromkeys(columns), **row} for row in rows]

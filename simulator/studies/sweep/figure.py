@@ -13,8 +13,9 @@ from paceline.simulator.results.columns import estimate_of, ranked_by
 from paceline.simulator.results.figures import curves
 from paceline.simulator.results.figures.style import Axes, Figure, empty, look, style, titled
 from paceline.simulator.results.statistics import time_unit
-from paceline.simulator.studies.sweep.table import Row, SweepResult
 
+Row = dict[str, Any]
+SweepResult = Any  # it draws this: no import back
 LINES = 21  # more have no colour and dash of their own
 PANELS = 6
 TICKS = 10  # values that an axis names one by one

@@ -27,7 +27,7 @@ from paceline.simulator.results.columns import (
 from paceline.simulator.results.figures.style import Figure
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.simulator.studies.shown.shown import Shown, shown_columns, text
+from paceline.simulator.studies.shown.shown import Shown, even, shown_columns, text
 from paceline.simulator.studies.sweep.picks import picked
 from paceline.simulator.studies.sweep.points import Point, value
 
@@ -220,15 +220,9 @@ def collected(
     versions = plugins.versions(*(each.objective for each in scenarios))
     said = {basis for each in scenarios for basis in bases(each).values()}
     return SweepResult(
-        base, values, _even(rows), _even(seed_rows), told_of, versions, picks, sorted(bounds),
+        base, values, even(rows), even(seed_rows), told_of, versions, picks, sorted(bounds),
         resumed, said.pop() if len(said) == 1 else None,
     )  # fmt: skip
-
-
-def _even(rows: Sequence[Row]) -> list[Row]:
-    """Give all rows the same columns: only points with crashes have time lost."""
-    columns = dict.fromkeys(key for row in rows for key in row)
-    return [dict.fromkeys(columns) | row for row in rows]
 
 
 def labels(scenarios: Sequence[Scenario]) -> list[list[str]]:

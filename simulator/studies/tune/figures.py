@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,9 +13,7 @@ from paceline.simulator.results.statistics import time_unit
 from paceline.simulator.studies.tune.costs import cost
 from paceline.simulator.studies.tune.race import Contender
 
-if TYPE_CHECKING:
-    from paceline.simulator.studies.tune.result import TuneResult
-
+TuneResult = Any  # it draws this: no import back
 PERIODS = ("tau", "tau0", "period", "delay", "k", "staleness", "step_size")
 TICKS = 12  # at most; more values are a dense range
 CHANGES = {  # colours of each changed input: 20 % less, 20 % more
@@ -35,7 +33,7 @@ class PlottedPoint(NamedTuple):
     sure: bool
 
 
-def figures(result: "TuneResult") -> dict[str, bytes]:
+def figures(result: TuneResult) -> dict[str, bytes]:
     """Return every figure, by file name."""
     with style.style():
         drawn = {"tune": value(result)}
@@ -44,7 +42,7 @@ def figures(result: "TuneResult") -> dict[str, bytes]:
         return curves.files({name: figure for name, figure in drawn.items() if figure})
 
 
-def value(result: "TuneResult") -> Figure | None:
+def value(result: TuneResult) -> Figure | None:
     """Draw the best value at each period (or the like), a line per program; None without values.
 
     A program without such a parameter is a level line. An open triangle marks a period at which
@@ -105,7 +103,7 @@ def _key(contenders: Sequence[Contender]) -> str | None:
 
 
 def _points(
-    result: "TuneResult", contenders: Sequence[Contender], key: str | None, size: float
+    result: TuneResult, contenders: Sequence[Contender], key: str | None, size: float
 ) -> list[PlottedPoint]:
     """Return the best at each value of `key` (of a dense range: each half octave), or of all."""
     found: dict[float, PlottedPoint] = {}
@@ -159,7 +157,7 @@ def _halving(axes: Axes, periods: Sequence[float]) -> None:
     axes.minorticks_off()
 
 
-def sensitivity(result: "TuneResult") -> Figure:
+def sensitivity(result: TuneResult) -> Figure:
     """Draw by how much each candidate is worse than the best of them, if an input is 20 % off.
 
     A hatched bar ends where runs were cut: the candidate is at least as much worse.
