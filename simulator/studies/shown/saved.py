@@ -7,6 +7,7 @@ result's class, never from the file.
 
 import io
 import json
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
@@ -142,12 +143,15 @@ def read(path: Path, kind: type[T], restore: Restorer, name: str = "") -> T:
         try:
             data = io.BytesIO(untrusted.data(path, untrusted.LARGEST_WRITTEN))
             with ZipFile(store.stored(data)) as archive:
-                if archive.getinfo(DOCUMENT).file_size > store.LARGEST_DOCUMENT:
+                sizes = {each.filename: each.file_size for each in archive.infolist()}
+                if sum(sizes.values()) > len(data.getbuffer()):  # one part shown as many
+                    raise ValueError("larger inside than outside")
+                if sizes[DOCUMENT] > store.LARGEST_DOCUMENT:
                     raise ValueError(f"{DOCUMENT} is too large")
                 document = untrusted.document(archive.read(DOCUMENT))
-                count = len(archive.namelist()) - 1
+                count = len(sizes) - 1
                 restore.runs = [store.decode(archive.read(f"{n}.npz")) for n in range(count)]
-        except BadZipFile as error:
+        except (BadZipFile, RuntimeError, EOFError, struct.error) as error:  # all are of zipfile
             raise ValueError(str(error)) from None
         store.demand_schema(document["schema"], path)
         if document["kind"] != name:
