@@ -258,7 +258,11 @@ class SolveResult(Shown):
         return " ".join(self.sentences)
 
     def _table(self) -> list[dict[str, str]]:
-        return [{"algorithm": each.label, self.key: self._said(each)} for each in self.solutions]
+        asked = self.condition.text
+        return [
+            {"algorithm": each.label, asked: self._said(each).removeprefix(asked).strip()}
+            for each in self.solutions
+        ]
 
     def _figure(self) -> Figure | None:
         """Draw the values for which the condition holds, a bar for each algorithm."""
@@ -272,6 +276,7 @@ class SolveResult(Shown):
             sure = [edge if end is None else end for end in each.interval]
             axes.plot(sure, [place] * 2, color=colour, linewidth=1.5, marker="|", markersize=12)
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
         axes.set_xlim(low, high)
         axes.set_yticks(range(len(self.solutions)), [each.label for each in self.solutions])
         axes.invert_yaxis()

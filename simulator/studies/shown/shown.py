@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # extras, and plotly is slow to import
 
 Row = Mapping[str, Any]
 LINE, LINES = 96, 2  # characters of a line of a repr, and its lines after the first
-UNIT = r"(?<=\d) (?=(?:ms|s|min|h|d|%)\b)"  # the space before it
+UNIT = r"(?<=\d) (?=(?:ms|s|min|h|d)\b|%)"  # the space before it
 SHOWN = 50  # rows of a table in a notebook
 BACKENDS = ("matplotlib", "plotly")
 STYLE = (  # in place, as a notebook may be sent without any style of its own
