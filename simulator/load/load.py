@@ -41,11 +41,11 @@ def load(
     """Read a scenario file, a shipped scenario by its name, or the table of one.
 
     `overrides`: texts "table.key=value", as `--set` takes. `programs`: programs that algorithms may
-    name beside the catalogue's. Files that the scenario itself names must lie in its folder, that
-    of a table being the working directory, unless `allow_paths`. Raises InputError.
+    name beside the catalogue's. Files that a scenario file itself names must lie in its folder,
+    unless `allow_paths`; those of a table are relative to the working directory. Raises InputError.
     """
     if isinstance(path, Mapping):
-        file, table = Path("scenario"), dict(path)
+        file, table, allow_paths = Path("scenario"), dict(path), True  # whoever calls made it
     else:
         file = find(path)
         table = read(file)
