@@ -45,7 +45,7 @@ def load(
     unless `allow_paths`; those of a table are relative to the working directory. Raises InputError.
     """
     if isinstance(path, Mapping):
-        file, table, allow_paths = Path("scenario"), dict(path), True  # whoever calls made it
+        file, table, allow_paths = Path("scenario"), dict(path), True  # the caller made it
     else:
         file = find(path)
         table = read(file)

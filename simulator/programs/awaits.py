@@ -45,7 +45,8 @@ def explained(program: Program) -> Iterator[None]:
     try:
         yield
     except (TypeError, AttributeError, ValueError) as error:
-        files = {each.__code__.co_filename for each in (program.worker, program.server) if each}
+        codes = (getattr(each, "__code__", None) for each in (program.worker, program.server))
+        files = {code.co_filename for code in codes if code}
         frames = [each for each in extract_tb(error.__traceback__) if each.filename in files]
         if not (frames and FORGOTTEN.search(str(error))):
             raise
