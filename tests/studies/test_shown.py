@@ -6,6 +6,7 @@ import re
 import sys
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from wsgiref.util import setup_testing_defaults
 
 import numpy as np
@@ -169,6 +170,22 @@ def test_records_become_frames_of_a_library(result, library, monkeypatch):
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(paceline.InputError, match=rf'pip install "paceline\[{library}\]"'):
         getattr(result, f"to_{library}")()
+
+
+def test_a_report_is_still_a_path(results, tmp_path):
+    path = results["Report"]
+    assert path.read_text("utf-8").startswith("<!DOCTYPE html>")
+    assert repr(path.parent) == repr(Path(path.parent))
+    paceline.tune(world(), seeds=2, trials=4, out=tmp_path / "tuned")
+    points = {"network.latency": ["1 s", "2 s"]}
+    paceline.sweep(world(), points, seeds=2, out=tmp_path / "swept")
+    for name, rows in (("tuned", 4), ("swept", 4)):
+        report = paceline.report([tmp_path / name])
+        assert len(report.records()) == rows
+        assert "Report" in repr(report)
+        assert "<table" in report._repr_html_()
+        with pytest.raises(paceline.InputError, match="nothing to plot"):
+            report.plot()
 
 
 def test_results_of_some_seeds_are_merged_into_that_of_all(results):

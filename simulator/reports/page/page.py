@@ -96,17 +96,16 @@ class Report(Shown, _Path):
         found.state = state
         return found
 
+    def __repr__(self) -> str:  # its parent, say, is a path alone
+        return super().__repr__() if self.state.every else repr(Path(self))
+
     def records(self) -> list[dict[str, Any]]:
         """Return a flat row for each algorithm, configuration, point or quantity of each RUN."""
         found: list[dict[str, Any]] = []
         for each in self.state.every:
             rows = [{"side": k} | row for k, run in each.sides.items() for row in run.rows.values()]
-            rows = (
-                rows
-                or (each.tune or {}).get("ranking")
-                or (each.sweep or each.comparison or {})["rows"]
-            )
-            for number, row in enumerate(rows):
+            others = each.tune or each.sweep or each.comparison or {}
+            for number, row in enumerate(rows or others.get("ranking") or others["rows"]):
                 said = {k: v for k, v in flat(row).items() if isinstance(v, SCALARS)}
                 found.append({"run": each.name, "row": number} | said)
         return even(found)

@@ -45,9 +45,7 @@ def encoded(kind: str, state: Mapping[str, Any]) -> bytes:
     runs: list[bytes] = []
     document = {"schema": store.SCHEMA, "kind": kind, "state": packed(state, runs)}
     buffer = io.BytesIO()
-    with ZipFile(
-        buffer, "w"
-    ) as archive:  # ZipInfo: undated, so that equal results give equal bytes
+    with ZipFile(buffer, "w") as archive:  # its parts are undated: equal results, equal bytes
         archive.writestr(ZipInfo(DOCUMENT), json.dumps(document))
         for number, run in enumerate(runs):
             archive.writestr(ZipInfo(f"{number}.npz"), run)
@@ -61,7 +59,7 @@ def packed(value: Any, runs: list[bytes]) -> Any:
         return len(runs) - 1
     plain = _plain(value)
     if isinstance(plain, Mapping):
-        return {key: packed(each, runs) for key, each in plain.items() if key != CLOSURES}
+        return {key: packed(each, runs) for key, each in plain.items()}
     if isinstance(plain, list | tuple):
         return [packed(each, runs) for each in plain]
     return plain
@@ -79,7 +77,8 @@ def _plain(value: Any) -> Any:
         case np.generic() | np.ndarray():
             return value.tolist()
         case _ if is_dataclass(value):
-            return {each.name: getattr(value, each.name) for each in fields(value)}
+            names = (each.name for each in fields(value))
+            return {name: getattr(value, name) for name in names if name != CLOSURES}
     return value
 
 
