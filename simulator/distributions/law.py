@@ -6,7 +6,9 @@ class and add it to `FAMILIES`.
 
 import math
 import operator
+from collections.abc import Iterator
 from functools import reduce
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
@@ -35,11 +37,25 @@ from paceline.simulator.distributions.parametric import (
     Uniform,
     Weibull,
 )
+from paceline.simulator.errors import InputError
 from paceline.simulator.inputs.units import EXAMPLES
+
+
+def _installed() -> Iterator[type[Distribution]]:
+    """Yield the families of installed packages (`paceline.laws`). Raises InputError."""
+    for entry in entry_points(group="paceline.laws"):
+        family = entry.load()
+        if not (isinstance(family, type) and issubclass(family, Distribution)):
+            raise InputError(
+                f"entry point {entry.name} of paceline.laws ({entry.value}): no law; derive one "
+                "from paceline.Distribution"
+            )
+        yield family
+
 
 FAMILIES: tuple[type[Distribution], ...] = (
     Constant, Exponential, ShiftedExponential, Uniform, Normal, LogNormal, Gamma, Weibull, Pareto,
-    Empirical,
+    Empirical, *_installed(),
 )  # fmt: skip
 """The distributions that may stand alone or in a mixture: the one list of them."""
 BY_NAME = {family.model_fields["dist"].default: family for family in FAMILIES}

@@ -18,7 +18,7 @@ from paceline.simulator.engines.normalisation import normalised
 from paceline.simulator.engines.unsupported import attempt
 from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.load.load import Programs, known_programs
-from paceline.simulator.programs import Program
+from paceline.simulator.programs import Program, awaits
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.redraw import factor, redrawn
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
@@ -47,9 +47,9 @@ def run_seeds(  # noqa: PLR0913 - what is run, and how
     # Sums must not depend on how many cores a process may use.
     with deferred_interrupts():
         libraries = ThreadpoolController()
-    with libraries.limit(limits=1):
+    program = known[algorithm.name]
+    with libraries.limit(limits=1), awaits.explained(program):
         reason: str | None = ""
-        program = known[algorithm.name]
         if engine == "batched" or (engine == "auto" and pays_off(scenario, program)):
             reason = batched.supports(program, algorithm, scenario)
             if reason is None:

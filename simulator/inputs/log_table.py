@@ -19,6 +19,7 @@ from paceline.simulator.inputs.messages import nearest
 
 LARGEST = 100_000_000  # bytes of a log: a million steps take some twenty million
 LONGEST, WIDEST, MOST = 1_000_000, 4096, 2_000_000  # characters of a line, columns, rows
+EVENTS = "tfevents"  # in the name of every event file of TensorBoard
 SHOWN = 80  # characters of a cell in a message
 OBJECT = 'write an object per line, such as {{"step": 1, "{}": 0.41}}'
 
@@ -33,10 +34,14 @@ def read(path: Path, needed: str, value: str) -> tuple[list[str], Rows]:
     ValueError, also from the rows.
     """
     with untrusted.refused(path, needed):
-        text = untrusted.text(path, LARGEST)
-    names, rows = (
-        _json(text, value) if text.lstrip()[:1] in ("{", "[") else _csv(text, needed, value)
-    )
+        data = untrusted.data(path, LARGEST)
+        text = "" if EVENTS in path.name else data.decode("utf-8-sig")
+    if EVENTS in path.name:
+        names, rows = _events(path)
+    elif text.lstrip()[:1] in ("{", "["):
+        names, rows = _json(text, value)
+    else:
+        names, rows = _csv(text, needed, value)
     if len(names) > WIDEST:
         raise ValueError(f"{len(names)} columns, at most {WIDEST}; {needed}")
     return names, rows
@@ -143,6 +148,31 @@ def _csv(text: str, needed: str, value: str) -> tuple[list[str], Rows]:
             yield line, cells
 
     return names, rows
+
+
+def _events(path: Path) -> tuple[list[str], Rows]:
+    """Read the scalars of an event file of TensorBoard: a row for each step, a column for each tag.
+
+    Raises ValueError where the library is not installed.
+    """
+    try:
+        from tensorboard.backend.event_processing import event_file_loader  # noqa: PLC0415
+        from tensorboard.util import tensor_util  # noqa: PLC0415
+    except ImportError:
+        raise ValueError(
+            "an event file of TensorBoard, which is not installed; "
+            'pip install "paceline[tensorboard]"'
+        ) from None
+    found: dict[int, dict[str, float]] = {}
+    for event in event_file_loader.EventFileLoader(str(path)).Load():
+        for each in event.summary.value:
+            if each.metadata.plugin_data.plugin_name == "scalars":
+                first = {"step": event.step, "wall time": event.wall_time}
+                row = found.setdefault(event.step, first)
+                row[each.tag] = float(tensor_util.make_ndarray(each.tensor).item())
+    names = [*dict.fromkeys(key for row in found.values() for key in row)]
+    lines = list(enumerate(found.values(), start=1))
+    return names, lambda: ((n, [row.get(key) for key in names]) for n, row in lines)
 
 
 def _json(text: str, value: str) -> tuple[list[str], Rows]:

@@ -21,7 +21,7 @@ from paceline.simulator.load.listing import find
 from paceline.simulator.load.overrides import EXTENDS, override
 from paceline.simulator.load.synonyms import amended, named
 from paceline.simulator.load.toml_file import demand_shallow, read
-from paceline.simulator.programs import Program, catalogue
+from paceline.simulator.programs import Program, awaits, catalogue
 from paceline.simulator.programs.program import Function
 from paceline.simulator.scenario.scenario import BackgroundJob, Scenario, json_schema
 
@@ -33,21 +33,25 @@ Programs = Mapping[str, Program | Function] | None
 
 
 def load(
-    path: str | Path,
+    path: str | Path | Mapping[str, Any],
     overrides: Sequence[str] = (),
     *,
     programs: Programs = None,
     allow_paths: bool = False,
 ) -> Scenario:
-    """Read a scenario file, or a shipped scenario by its name.
+    """Read a scenario file, a shipped scenario by its name, or the table of one.
 
     `overrides`: texts "table.key=value", as `--set` takes. `programs`: programs that algorithms may
-    name beside the catalogue's. Files that the scenario itself names must lie in its folder, unless
-    `allow_paths`. Raises InputError.
+    name beside the catalogue's. Files that a scenario file itself names must lie in its folder,
+    unless `allow_paths`; those of a table are relative to the working directory. Raises InputError.
     """
-    file = find(path)
+    if isinstance(path, Mapping):
+        file, table, allow_paths = Path("scenario"), dict(path), True  # the caller made it
+    else:
+        file = find(path)
+        table = read(file)
     return parse(
-        read(file),
+        table,
         file=str(file),
         folder=file.parent,
         overrides=overrides,
@@ -198,4 +202,5 @@ def known_programs(own: Programs) -> Mapping[str, Program]:
                 f"programs[{name!r}]: {program!r} is neither a Program nor a coroutine function; "
                 "write `async def`"
             )
+        awaits.demand(known[name])
     return known

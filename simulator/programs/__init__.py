@@ -12,6 +12,7 @@ from importlib.metadata import entry_points
 from paceline.simulator.errors import InputError
 from paceline.simulator.programs import (
     adaptive,
+    awaits,
     decoupled,
     diloco,
     federated,
@@ -40,5 +41,6 @@ def catalogue() -> Mapping[str, Program]:
             raise InputError(f"{where}: not a Program; make one with paceline.Program")
         if program.name in programs:
             raise InputError(f"{where}: the name {program.name} is taken; choose another")
+        awaits.demand(program)
         programs[program.name] = program
     return programs

@@ -1,13 +1,14 @@
 """The result of `simulate`, and the run directory written from it."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from paceline.simulator.cluster.workers import ideal_rate
+from paceline.simulator.errors import InputError
 from paceline.simulator.objectives import plugins
 from paceline.simulator.objectives.basis import bases
 from paceline.simulator.objectives.learning_curve.objective import Expected
@@ -23,6 +24,7 @@ from paceline.simulator.results import (
     unsaturated,
     usage,
 )
+from paceline.simulator.results.columns import RESULT_COLUMNS
 from paceline.simulator.results.determinism import deterministic
 from paceline.simulator.results.figures import curves, style
 from paceline.simulator.results.intervals import HEAVY
@@ -32,10 +34,14 @@ from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.scenario.tables import LearningCurve
 from paceline.simulator.studies import learning
+from paceline.simulator.studies.shown.logged import LoggedRun
+from paceline.simulator.studies.shown.shown import Shown, shown_columns
+
+T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Result:
+@dataclass(frozen=True, repr=False)
+class Result(Shown):
     """The runs of a scenario, algorithm by algorithm and seed by seed.
 
     `resumed` counts the runs kept from an interrupted call. `replicates`: where numbers come from
@@ -49,6 +55,7 @@ class Result:
     resumed: int = 0
     replicates: list[Run] = field(default_factory=list)
     paired: bool = False
+    _index = ("label", "seed", "step")
 
     @property
     def engine(self) -> str:
@@ -187,12 +194,80 @@ class Result:
         """
         return {label: statistics.aligned(runs) for label, runs in self.groups.items()}
 
+    @classmethod
+    def merged(cls, parts: Sequence["Result"]) -> "Result":
+        """Return the result of all seeds from results of one scenario with some of them each.
+
+        The numbers are those of one call with all seeds. Raises InputError where scenarios differ,
+        or a seed is in two parts.
+        """
+        first, *others = sorted(parts, key=lambda part: min(part.seeds))
+        seeds = [seed for part in (first, *others) for seed in part.seeds]
+        if any(part.scenario.table != first.scenario.table for part in others):
+            raise InputError("merged: results of other scenarios; give those of one")
+        if len({*seeds}) < len(seeds):
+            raise InputError(f"merged: {statistics.seeds(seeds)}: some seed is in two results")
+        every = [part.groups for part in (first, *others)]
+        runs = [run for label in first.groups for groups in every for run in groups[label]]
+        return replace(first, seeds=seeds, runs=runs, resumed=sum(part.resumed for part in parts))
+
     def records(self) -> list[dict[str, Any]]:
         """Return one flat dict per evaluation, a row of a data frame.
 
         Its keys are label, seed and `results.run.COLUMNS`.
         """
         return statistics.records(self.runs)
+
+    @property
+    def _head(self) -> str:
+        many, seeds = len(self.groups), statistics.seeds(self.seeds)
+        title = self.scenario.title or self.scenario.file
+        return f"{many} algorithm{'s' * (many > 1)}, {seeds}, {title}"
+
+    @property
+    def _in_words(self) -> str:
+        return str(self.pick["sentence"])
+
+    def _table(self) -> list[dict[str, str]]:
+        rows = self.algorithms
+        columns = shown_columns(rows, {each.key: each.of_summary for each in RESULT_COLUMNS})
+        _, amounts = units.cells(rows, self.scenario.run.target_loss)
+        return [
+            {"algorithm": row["label"]}
+            | {each.words: each.show(each.of_summary(row)) for each in columns}
+            | {heading: cell(row) for heading, cell in amounts.items()}
+            for row in rows
+        ]
+
+    def _figure(self) -> style.Figure | None:
+        if not all(runs[0].curve["time"] for runs in self.groups.values()):
+            return None
+        return self._drawn(curves.error)
+
+    def _drawn(self, draw: Callable[..., T]) -> T:
+        """Draw the runs by a function of `figures.curves`."""
+        scenario = self.scenario
+        return draw(
+            self.groups,
+            title=scenario.title,
+            target=scenario.run.target_loss,
+            loss=curves.LOSS_NAMES.get(scenario.objective.kind, "loss"),
+        )
+
+    def _runs(self) -> list[LoggedRun]:
+        found = []
+        for row, curve in zip(self.algorithms, self.curves().values(), strict=True):
+            means = {column: values.mean(axis=0) for column, values in curve.items()}
+            told = {"scenario": self.scenario.title, "program": row["name"]} | row["parameters"]
+            points = [
+                (round(step), {k: float(v[at]) for k, v in means.items() if np.isfinite(v[at])})
+                for at, step in enumerate(means["step"])
+            ]
+            ends = {each.key: each.of_summary(row) for each in RESULT_COLUMNS}
+            last = {k: v for k, v in ends.items() if v is not None and np.isfinite(v)}
+            points.append((points[-1][0] if points else 0, last))
+            found.append(LoggedRun(row["label"], told | {"seeds": len(self.seeds)}, points))
+        return found
 
     def json(self) -> dict[str, Any]:
         """Return the document of `paceline simulate --json`."""
@@ -221,19 +296,13 @@ def save(
 
     `whole`: no run is missing, so that the runs kept for resuming are removed.
     """
-    scenario, groups = result.scenario, result.groups
+    scenario = result.scenario
     written = {
         "curves.csv": statistics.csv_table(result.runs),
-        "timeline.json": store.dump(timeline.events(groups), indent=None),
+        "timeline.json": store.dump(timeline.events(result.groups), indent=None),
         **(files or {}),
     }
-    draw = partial(
-        curves.figures,
-        groups,
-        title=scenario.title,
-        target=scenario.run.target_loss,
-        loss=curves.LOSS_NAMES.get(scenario.objective.kind, "loss"),
-    )
+    draw = partial(result._drawn, curves.figures)
     document = {
         "scenario": {"title": scenario.title, "file": scenario.file, "table": scenario.table},
         "seeds": result.seeds,

@@ -25,10 +25,13 @@ from paceline.simulator.inputs import messages, units
 from paceline.simulator.load.load import Programs, load, parse
 from paceline.simulator.load.overrides import override
 from paceline.simulator.results import intervals, statistics, store
+from paceline.simulator.results.figures import style
+from paceline.simulator.results.figures.style import Figure
 from paceline.simulator.results.ownership import Destination
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies.execution import Progress, opened
 from paceline.simulator.studies.result import Result
+from paceline.simulator.studies.shown.shown import Shown, flat
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep.points import value
 from paceline.simulator.studies.task import settings
@@ -208,8 +211,8 @@ class Solution:
     number: float | None = None
 
 
-@dataclass(frozen=True)
-class SolveResult:
+@dataclass(frozen=True, repr=False)
+class SolveResult(Shown):
     """The solutions of a condition, one for each algorithm; `scale` has the unit of their values.
 
     `evaluations`: simulations of one algorithm that the answers took.
@@ -221,6 +224,7 @@ class SolveResult:
     scale: Scale
     solutions: list[Solution]
     evaluations: int
+    _index = ("label",)
 
     @property
     def sentences(self) -> list[str]:
@@ -238,6 +242,47 @@ class SolveResult:
         if ends[0] == ends[1]:
             return place
         return f"{place} ({ends[0] or f'below {low}'} to {ends[1] or f'above {high}'}{unit})"
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a flat row for each algorithm: its value, and the ends of its interval."""
+        said = {"key": self.key, "unit": self.scale.unit, "condition": self.condition.text}
+        rows = (asdict(each) | {"interval": [*each.interval]} for each in self.solutions)
+        return [flat(row) | said for row in rows]
+
+    @property
+    def _head(self) -> str:
+        return f"{self.condition.text}, by {self.key}; {self.scenario.title}"
+
+    @property
+    def _in_words(self) -> str:
+        return " ".join(self.sentences)
+
+    def _table(self) -> list[dict[str, str]]:
+        asked = self.condition.text
+        return [
+            {"algorithm": each.label, asked: self._said(each).removeprefix(asked).strip()}
+            for each in self.solutions
+        ]
+
+    def _figure(self) -> Figure | None:
+        """Draw the values for which the condition holds, a bar for each algorithm."""
+        figure, axes = style.one_panel(1.2 + 0.4 * len(self.solutions))
+        low, high = self.scale.low, self.scale.high
+        for place, each in enumerate(self.solutions):
+            colour, _ = style.look(place)
+            edge = {"always": low, "never": nan}.get(each.holds, each.value or high)
+            ends = [low, edge] if each.holds == "up to" else [edge, high]
+            axes.plot(ends, [place] * 2, color=colour, linewidth=6, label=each.label)
+            sure = [edge if end is None else end for end in each.interval]
+            axes.plot(sure, [place] * 2, color=colour, linewidth=1.5, marker="|", markersize=12)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_xlim(low, high)
+        axes.set_yticks(range(len(self.solutions)), [each.label for each in self.solutions])
+        axes.invert_yaxis()
+        axes.set_xlabel(f"{self.key} ({self.scale.unit})" if self.scale.unit else self.key)
+        style.titled(axes, self.scenario.title, f"bar: where {self.condition.text}")
+        return figure
 
     def json(self) -> dict[str, Any]:
         """Return the document of `paceline solve --json`; values in `unit`."""

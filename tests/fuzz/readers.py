@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from zipfile import ZipFile
 
 import numpy as np
 
@@ -16,9 +17,11 @@ from paceline.simulator.reports.page.page import html
 from paceline.simulator.reports.page.reading import read as read_runs
 from paceline.simulator.results import schema, store
 from paceline.simulator.studies import size
+from paceline.simulator.studies.result import Result
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep import points
 from paceline.simulator.studies.sweep.sweep import sweep
+from paceline.simulator.studies.tune.result import TuneResult
 from paceline.simulator.studies.tune.tune import tune
 from paceline.validate.calibration import sources
 from paceline.validate.calibration.profile import read as read_profile
@@ -173,10 +176,23 @@ def kept(data: bytes, folder: Path) -> None:
         store.decode(data)
 
 
+def saved(data: bytes, folder: Path) -> None:
+    """A saved result: its fields, then the file as a whole."""
+    path = folder / "kept"
+    with ZipFile(path, "w") as archive:
+        archive.writestr("result.json", data)
+        archive.writestr("0.npz", written()[""])
+    for content in (path.read_bytes(), data):
+        path.write_bytes(content)
+        for kind in (Result, TuneResult):
+            with suppress(InputError):
+                kind.load(path)
+
+
 READERS: dict[str, Reader] = {
     each.__name__: each
     for each in (scenario, profile, trace, telemetry, samples, platform, run, curves, event,
-                 timeline, search, swept, table, comparison, kept)
+                 timeline, search, swept, table, comparison, kept, saved)
 }  # fmt: skip
 
 
@@ -227,12 +243,15 @@ def written() -> dict[str, bytes]:
     names = ("tune.json", "sweep.json", "sweep.csv", "timeline.json", "comparison.json")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        tune(small, out=folder)
+        tuned = tune(small, out=folder)
         sweep(small, {"cluster.workers": [1, 2]}, out=folder)
         result = simulate(small, seeds=1, out=folder)
         compare(folder, folder, as_measured=True).save(folder / "compared")
         (folder / "compared" / "comparison.json").rename(folder / "comparison.json")
         found = {name: _unhashed(folder / name) for name in names}
+        for kept_as, each in {"simulated": result, "tuned": tuned}.items():
+            with ZipFile(each.save(folder / kept_as)) as archive:
+                found[kept_as] = archive.read("result.json")
     return found | {"": store.encode(result.runs[0])}
 
 
@@ -272,4 +291,5 @@ def seeds() -> dict[str, list[bytes]]:
         "table": [written()["sweep.csv"]],
         "comparison": [written()["comparison.json"]],
         "kept": [written()[""]],
+        "saved": [written()["simulated"], written()["tuned"]],
     }

@@ -5,14 +5,18 @@ from pathlib import Path
 from typing import Any
 
 from paceline.simulator.errors import InputError
-from paceline.simulator.results import read, store, timeline
-from paceline.simulator.results.figures.style import FORMATS
+from paceline.simulator.load.load import Programs
+from paceline.simulator.results import read, statistics, store, timeline
+from paceline.simulator.results.figures.style import FORMATS, Figure
 from paceline.simulator.results.read import RunDirectory
 from paceline.simulator.results.statistics import jsonable
+from paceline.simulator.studies.shown import saved
+from paceline.simulator.studies.shown.shown import Shown, flat
 from paceline.validate.comparison import sentences
-from paceline.validate.comparison.quantities import PACE
+from paceline.validate.comparison.quantities import PACE, TARGET
 from paceline.validate.comparison.statistics import ComparisonStatistics
 
+SAVED = "comparison.paceline"
 WRITTEN = ("kendall_tau", "kendall_over", "regret", "excess", "attribution", "overall",
            "not_counted", "sentence", "notes")  # fmt: skip
 """Attributes of a `Comparison` that its document has under the same names."""
@@ -25,12 +29,13 @@ class ComparisonDirectory(store.Directory):
     names = (
         whole,
         timeline.FILE,
+        SAVED,
         *(f"{name}.{kind}" for name in ("comparison", "scatter") for kind in FORMATS),
     )
     lasting = True
 
 
-class Comparison(ComparisonStatistics):
+class Comparison(Shown, ComparisonStatistics):
     """Two run directories compared algorithm by algorithm: numbers, sentences, JSON and figures."""
 
     @cached_property
@@ -42,6 +47,37 @@ class Comparison(ComparisonStatistics):
     def sentence(self) -> str:
         """Return errors, excess, ranks and main cause in a few sentences."""
         return sentences.summary(self)
+
+    _index = ("algorithm", "quantity")
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a flat row for each algorithm and quantity."""
+        return [flat(jsonable(row)) for row in self.rows]
+
+    @property
+    def _head(self) -> str:
+        return f"{self.predicted.path} against {self.measured.path}, {self.basis}"
+
+    @property
+    def _in_words(self) -> str:
+        return self.sentence
+
+    def _table(self) -> list[dict[str, str]]:
+        units = {PACE: "s", TARGET: "s"}
+        found = []
+        for row in self.rows:
+            unit = "%" if row["quantity"].endswith("_share") else units.get(row["quantity"], "")
+            one, other = (statistics.said(row[side], unit) for side in ("predicted", "measured"))
+            error = "-" if row["error"] is None else f"{100 * row['error']:+.1f} %"
+            words = row["quantity"].replace("_", " ")
+            cells = {"predicted": one, self.basis: other, "error": error}
+            found.append({"algorithm": row["algorithm"], "quantity": words} | cells)
+        return found
+
+    def _figure(self) -> Figure | None:
+        from paceline.validate.comparison import figures  # noqa: PLC0415 - as in `write`
+
+        return figures.curves(self)
 
     def json(self) -> dict[str, Any]:
         """Return the document of `paceline compare --json`."""
@@ -57,11 +93,11 @@ class Comparison(ComparisonStatistics):
         }
         return dict(jsonable(document | {key: getattr(self, key) for key in WRITTEN}))
 
-    def save(self, out: Path | str, overwrite: bool = False) -> None:
+    def save(self, out: Path | str, overwrite: bool = False) -> Path:
         """Write comparison.json, the figures and both timelines in one to the directory `out`.
 
-        A comparison of other directories that is there is replaced only if `overwrite`. Raises
-        InputError.
+        `load` has the comparison again from there. That of other directories is replaced only if
+        `overwrite`. Raises InputError.
         """
         sides = {"predicted": self.predicted, "measured": self.measured}
         settings = {"command": "compare"}
@@ -71,6 +107,14 @@ class Comparison(ComparisonStatistics):
             ComparisonDirectory(Path(out), settings, overwrite=overwrite) as directory,
         ):
             self.write(directory)
+        return Path(out)
+
+    @classmethod
+    def load(
+        cls, path: Path | str, *, programs: Programs = None, allow_paths: bool = False
+    ) -> "Comparison":
+        """Read a comparison from a directory that `save`, or `paceline compare`, has written."""
+        return saved.read(Path(path) / SAVED, cls, saved.Restorer(programs, allow_paths))
 
     def write(self, directory: ComparisonDirectory) -> None:
         """Write comparison.json, the figures and both timelines in one to an open directory."""
@@ -79,6 +123,7 @@ class Comparison(ComparisonStatistics):
         sides = {"predicted": self.predicted, self.basis: self.measured}
         spans = timeline.together({name: timeline.read(each.path) for name, each in sides.items()})
         files = {timeline.FILE: store.dump(spans, indent=None), **figures.figures(self)}
+        files[SAVED] = saved.encoded("Comparison", self._state())
         directory.finish(files, self.json())
 
 

@@ -39,7 +39,7 @@ def curves(result: ComparisonStatistics) -> Figure:
         colour, _, symbol = style.look(index)
         times, values = plot.on_a_grid(predicted, column)
         look = style.line(index, marker="")
-        axes.plot(times / size, values.mean(axis=0), lw=1.3, zorder=3, **look)
+        axes.plot(times / size, values.mean(axis=0), label=label, lw=1.3, zorder=3, **look)
         plot.band(axes, times / size, values, colour, alpha=0.15)
         shown.append(values)
         times, values = plot.on_a_grid(measured, column)
@@ -50,6 +50,7 @@ def curves(result: ComparisonStatistics) -> Figure:
             "-",
             marker=style.SYMBOLS[symbol],
             markevery=dots,
+            label=f"{label}, {result.basis}",
             color=colour,
             mfc=_fill(result, label),
             linewidth=0.5,

@@ -18,7 +18,7 @@ from paceline.simulator.engines.node import compare
 from paceline.simulator.engines.observer import evaluation_interval
 from paceline.simulator.load.load import Programs, known_programs
 from paceline.simulator.objectives import build
-from paceline.simulator.programs import Program
+from paceline.simulator.programs import Program, awaits
 from paceline.simulator.results.run import Spans
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.validate.host import machine
@@ -80,7 +80,9 @@ def run(task: TrainingTask, job: Job, place: Place) -> None:
     """
     program = known_programs(job.programs)[task.algorithm.name]
     if place.rank < job.scenario.cluster.workers + (program.server is not None):
-        TaskProcess(task, job.scenario, place, program).run()  # others serve other programs only
+        with awaits.explained(program):
+            TaskProcess(task, job.scenario, place, program).run()
+    # others serve other programs only
 
 
 class TaskProcess:

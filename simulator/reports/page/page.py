@@ -5,11 +5,13 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.simulator.errors import InputError
+from paceline.simulator.load.load import Programs
 from paceline.simulator.reports.page import (
     compared,
     curves,
@@ -25,24 +27,32 @@ from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.reports.page.sentences import RunVerdict
 from paceline.simulator.reports.page.series import Series, series
 from paceline.simulator.results import store, wording
-from paceline.simulator.results.figures.curves import LOSS_NAMES
-from paceline.simulator.results.figures.style import COLOURS
+from paceline.simulator.results.columns import RESULT_COLUMNS
+from paceline.simulator.results.figures.curves import LOSS_NAMES, error
+from paceline.simulator.results.figures.style import COLOURS, Figure
 from paceline.simulator.results.usage import few
+from paceline.simulator.studies.shown import saved
+from paceline.simulator.studies.shown.shown import Shown, even, flat, shown_columns
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
+    _Path = Path
+else:
+    _Path = type(Path())  # before Python 3.12 only this can be the base of a class
+
 FILE = "report.html"
 NAMED = 3  # most keys that a heading names
+SCALARS = (str, int, float, type(None))
 DARK = ("#56A9E0", "#F0803C", "#2FC79A", "#E29BC4", "#8CCBF0", "#F0B73C", "#E8E8E8")
 """`COLOURS` in dark mode."""
 
 
 def report(
     runs: Sequence[Path | str], out: Path | str | None = None, overwrite: bool = False
-) -> Path:
-    """Write the page about RUNs and return its path.
+) -> "Report":
+    """Write the page about RUNs and return its path, a `Report`.
 
     `runs`: directories that simulate, tune, sweep, validate or compare has written; several are
     shown side by side. `out`: the file, which holds nothing else unless `overwrite`; default:
@@ -55,9 +65,93 @@ def report(
     path = Path(out) if out is not None else every[0].path / FILE
     if path.is_dir():
         raise InputError(f"{path}: a directory; give the file to write, such as {path / FILE}")
-    data = html(every).encode()
+    text = html(every)
     with store.writing(path, "choose another file with -o"):
-        return store.write_free(path, data, given=out is not None, overwrite=overwrite)
+        given = out is not None
+        path = store.write_free(path, text.encode(), given=given, overwrite=overwrite)
+    return Report.of(ReportState(path, text, every))
+
+
+@dataclass(frozen=True)
+class ReportState:
+    """What a report consists of: the path and the text of its page, and its RUNs."""
+
+    path: Path
+    html: str
+    every: list[FoundRun]
+
+
+class Report(Shown, _Path):
+    """The path of a report's page, which shows itself, too: the answers, the table and the curves.
+
+    `state` has the text of the page, and the RUNs.
+    """
+
+    state = ReportState(Path(), "", [])
+    _index = ("run", "row")
+
+    @classmethod
+    def of(cls, state: ReportState) -> "Report":
+        """Return the path of a report with its contents."""
+        found = cls(state.path)
+        found.state = state
+        return found
+
+    def __repr__(self) -> str:  # its parent, say, is a path alone
+        return super().__repr__() if self.state.every else repr(Path(self))
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a flat row for each algorithm, configuration, point or quantity of each RUN."""
+        found: list[dict[str, Any]] = []
+        for each in self.state.every:
+            rows = [{"side": k} | row for k, run in each.sides.items() for row in run.rows.values()]
+            others = each.tune or each.sweep or each.comparison or {}
+            for number, row in enumerate(rows or others.get("ranking") or others["rows"]):
+                said = {k: v for k, v in flat(row).items() if isinstance(v, SCALARS)}
+                found.append({"run": each.name, "row": number} | said)
+        return even(found)
+
+    @property
+    def _head(self) -> str:
+        return f"{few(len(self.state.every), 'run', 'runs')}, {self}"
+
+    @property
+    def _in_words(self) -> str:
+        return " ".join(each.sentence for each in map(answer, self.state.every))
+
+    def _table(self) -> list[dict[str, str]]:
+        lines = series(self.state.every)
+        if not lines:
+            return [
+                {"run": each.name, "answer": answer(each).sentence} for each in self.state.every
+            ]
+        rows = [line.row for line in lines]
+        columns = shown_columns(rows, {each.key: each.of_summary for each in RESULT_COLUMNS})
+        return [
+            {"algorithm": line.name}
+            | {each.words: each.show(each.of_summary(line.row)) for each in columns}
+            for line in lines
+        ]
+
+    def _figure(self) -> Figure | None:
+        groups = {line.name: list(line.runs) for line in series(self.state.every) if line.runs}
+        if not groups:
+            return None
+        targets = {each.target for each in self.state.every if each.main}
+        target = targets.pop() if len(targets) == 1 else None
+        title = ", ".join(dict.fromkeys(str(e.scenario["title"]) for e in self.state.every))
+        return error(groups, title=title, target=target)
+
+    def _state(self) -> dict[str, Any]:
+        return vars(self.state)
+
+    @classmethod
+    def load(
+        cls, path: str | Path, *, programs: Programs = None, allow_paths: bool = False
+    ) -> "Report":
+        """Read a report that `save` has written; the page itself is where it was written."""
+        restore = saved.Restorer(programs, allow_paths)
+        return cls.of(saved.read(Path(path), ReportState, restore, "Report"))
 
 
 def html(every: Sequence[FoundRun]) -> str:

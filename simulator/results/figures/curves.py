@@ -87,7 +87,8 @@ def _curves(groups: Groups, column: str, *, title: str, name: str, target: float
     ends = []
     for index, (label, (time, values)) in enumerate(lines.items()):
         colour, middle = style.look(index)[0], values.mean(axis=0)
-        axes.plot(time / size, middle, linewidth=1.5, zorder=3, **style.line(index))
+        how = style.line(index)
+        axes.plot(time / size, middle, label=label, linewidth=1.5, zorder=3, **how)
         band(axes, time / size, values, colour)
         ends.append((label, colour, time / size, middle))
     axes.set_xlabel(f"wall-clock time ({unit})")

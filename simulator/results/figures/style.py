@@ -35,6 +35,7 @@ SYMBOLS = {  # plotly's name -> matplotlib's marker
 GREY = "#666666"
 FORMATS = ("png", "svg", "pdf")
 _formats: ContextVar[tuple[str, ...]] = ContextVar("formats", default=("png", "svg"))
+_pyplot: ContextVar[bool] = ContextVar("pyplot", default=False)
 LONG = 32  # characters of a label; longer ones take two lines
 STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -73,6 +74,16 @@ def style() -> Iterator[None]:
 
     with matplotlib.rc_context(STYLE):
         yield
+
+
+@contextmanager
+def pyplot(known: bool) -> Iterator[None]:
+    """Let pyplot know the figures that are made within the context, so that it shows them."""
+    token = _pyplot.set(known)
+    try:
+        yield
+    finally:
+        _pyplot.reset(token)
 
 
 @contextmanager
@@ -121,7 +132,12 @@ def empty(height: float, width: float = 6.5, **how: Any) -> Figure:
     """Return a figure without panels, of this size in inches."""
     from matplotlib import figure  # noqa: PLC0415
 
-    return figure.Figure(figsize=(width, height), **how)
+    if not _pyplot.get():
+        return figure.Figure(figsize=(width, height), **how)
+    from matplotlib import pyplot  # noqa: PLC0415
+
+    # names stand beside the axes: where nobody crops the figure to them, the axes make room
+    return pyplot.figure(figsize=(width, height), **({"layout": "constrained"} | how))
 
 
 def one_panel(height: float = 4.0) -> tuple[Figure, Axes]:

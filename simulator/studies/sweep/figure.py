@@ -13,8 +13,9 @@ from paceline.simulator.results.columns import estimate_of, ranked_by
 from paceline.simulator.results.figures import curves
 from paceline.simulator.results.figures.style import Axes, Figure, empty, line, look, style, titled
 from paceline.simulator.results.statistics import time_unit
-from paceline.simulator.studies.sweep.table import Row, SweepResult
 
+Row = dict[str, Any]
+SweepResult = Any  # it draws this: no import back
 LINES = 21  # more are no figure that anyone can read
 PANELS = 6
 TICKS = 10  # values that an axis names one by one
@@ -143,7 +144,7 @@ def _panel(figure: Figure, axes: Axes, lines: Mapping[str, tuple[np.ndarray, np.
     ends = []
     for index, (label, (places, (mean, low, high))) in enumerate(lines.items()):
         colour, *_ = look(index)
-        axes.plot(places, mean, zorder=3, **line(index, markevery=None))
+        axes.plot(places, mean, label=label, zorder=3, **line(index, markevery=None))
         axes.fill_between(places, low, high, color=colour, alpha=0.18, linewidth=0)
         ends.append((label, colour, places, mean))
     curves.label_ends(figure, axes, ends)

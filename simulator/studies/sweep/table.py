@@ -7,16 +7,27 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from typing import Any
 
 from paceline.simulator.cluster.workers import ideal_rate
 from paceline.simulator.inputs import csv_cells, messages
 from paceline.simulator.objectives import plugins
 from paceline.simulator.objectives.basis import bases
-from paceline.simulator.results import divergence, intervals, statistics, units
-from paceline.simulator.results.columns import RESULT_COLUMNS, Conditions, estimate_columns
+from paceline.simulator.results import divergence, intervals, statistics, units, wording
+from paceline.simulator.results.columns import (
+    BY_KEY,
+    RESULT_COLUMNS,
+    SWEEP,
+    Conditions,
+    ResultColumn,
+    estimate_columns,
+    estimate_of,
+)
+from paceline.simulator.results.figures.style import Figure
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from paceline.simulator.studies.shown.shown import Shown, even, shown_columns, text
 from paceline.simulator.studies.sweep.picks import picked
 from paceline.simulator.studies.sweep.points import Point, value
 
@@ -28,8 +39,8 @@ SHARES = ("compute_share", "wait_share", "communicate_share")
 _WORD = re.compile(r"(?:\((?:[^()]|\([^()]*\))*\)|[^\s(])+")
 
 
-@dataclass(frozen=True)
-class SweepResult:
+@dataclass(frozen=True, repr=False)
+class SweepResult(Shown):
     """The result of `sweep`.
 
     `points`: each point's values by key. `rows`: of each point and algorithm the values, `label`,
@@ -74,6 +85,35 @@ class SweepResult:
         """One flat dict per run."""
         return self.seed_rows
 
+    @property
+    def _index(self) -> list[str]:
+        return [*self.vary, "label"]
+
+    @property
+    def _head(self) -> str:
+        points, many = len(self.points), len({row["label"] for row in self.rows})
+        return f"{points} points of {', '.join(self.vary)}; {many} algorithms"
+
+    @property
+    def _in_words(self) -> str:
+        best = Counter(each["label"] for each in self.picks if each["label"]).most_common()
+        said = ", ".join(f"{label} at {count}" for label, count in best)
+        return f"Best of {len(self.points)} points: {said or 'none'}."
+
+    def _table(self) -> list[dict[str, str]]:
+        columns = shown_columns(self.rows, {key: itemgetter(key) for key in BY_KEY}, SWEEP)
+        return [
+            {key: text(row[key]) for key in self.vary}
+            | {"algorithm": row["label"]}
+            | {each.words: _cell_of(row, each) for each in columns}
+            for row in self.rows
+        ]
+
+    def _figure(self) -> Figure | None:
+        from paceline.simulator.studies.sweep import figure  # noqa: PLC0415 - it draws this
+
+        return figure.draw(self)
+
     def json(self) -> dict[str, Any]:
         """Return the document of `paceline sweep --json`."""
         return {
@@ -87,6 +127,11 @@ class SweepResult:
             "versions": self.versions,
             "notes": self.notes,
         }
+
+
+def _cell_of(row: Row, column: ResultColumn) -> str:
+    known = row[column.key] is not None
+    return wording.cell(estimate_of(row, column.key), column.unit) if known else "-"
 
 
 def measured(scenario: Scenario, runs: Sequence[Run]) -> Record:
@@ -175,15 +220,9 @@ def collected(
     versions = plugins.versions(*(each.objective for each in scenarios))
     said = {basis for each in scenarios for basis in bases(each).values()}
     return SweepResult(
-        base, values, _even(rows), _even(seed_rows), told_of, versions, picks, sorted(bounds),
+        base, values, even(rows), even(seed_rows), told_of, versions, picks, sorted(bounds),
         resumed, said.pop() if len(said) == 1 else None,
     )  # fmt: skip
-
-
-def _even(rows: Sequence[Row]) -> list[Row]:
-    """Give all rows the same columns: only points with crashes have time lost."""
-    columns = dict.fromkeys(key for row in rows for key in row)
-    return [dict.fromkeys(columns) | row for row in rows]
 
 
 def labels(scenarios: Sequence[Scenario]) -> list[list[str]]:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,9 +13,7 @@ from paceline.simulator.results.statistics import time_unit
 from paceline.simulator.studies.tune.costs import cost
 from paceline.simulator.studies.tune.race import Contender
 
-if TYPE_CHECKING:
-    from paceline.simulator.studies.tune.result import TuneResult
-
+TuneResult = Any  # it draws this: no import back
 PERIODS = ("tau", "tau0", "period", "delay", "k", "staleness", "step_size")
 TICKS = 12  # at most; more values are a dense range
 CHANGES = {  # colours of each changed input: 20 % less, 20 % more
@@ -35,7 +33,7 @@ class PlottedPoint(NamedTuple):
     sure: bool
 
 
-def figures(result: "TuneResult") -> dict[str, bytes]:
+def figures(result: TuneResult) -> dict[str, bytes]:
     """Return every figure, by file name."""
     with style.style():
         drawn = {"tune": value(result)}
@@ -44,7 +42,7 @@ def figures(result: "TuneResult") -> dict[str, bytes]:
         return curves.files({name: figure for name, figure in drawn.items() if figure})
 
 
-def value(result: "TuneResult") -> Figure | None:
+def value(result: TuneResult) -> Figure | None:
     """Draw the best value at each period (or the like), a line per program; None without values.
 
     A program without such a parameter is a level line. An open triangle marks a period at which
@@ -74,8 +72,8 @@ def value(result: "TuneResult") -> Figure | None:
     for index, (name, line) in enumerate(lines.items()):
         colour, *_ = style.look(index)
         points = line if keys[name] else [line[0]._replace(x=x) for x in (first, last)]
-        _draw(axes, points, style.line(index, markevery=None), markers=bool(keys[name]))
         label = f"{name} ({keys[name]})" if keys[name] else name
+        _draw(axes, points, style.line(index, markevery=None), label, markers=bool(keys[name]))
         seen = [point for point in points if point.sure] or points
         ends.append((label, colour, np.array([p.x for p in seen]), np.array([p.y for p in seen])))
     if periods:
@@ -105,7 +103,7 @@ def _key(contenders: Sequence[Contender]) -> str | None:
 
 
 def _points(
-    result: "TuneResult", contenders: Sequence[Contender], key: str | None, size: float
+    result: TuneResult, contenders: Sequence[Contender], key: str | None, size: float
 ) -> list[PlottedPoint]:
     """Return the best at each value of `key` (of a dense range: each half octave), or of all."""
     found: dict[float, PlottedPoint] = {}
@@ -123,7 +121,7 @@ def _points(
 
 
 def _draw(
-    axes: Axes, points: Sequence[PlottedPoint], look: dict[str, Any], *, markers: bool
+    axes: Axes, points: Sequence[PlottedPoint], look: dict[str, Any], label: str, *, markers: bool
 ) -> None:
     colour = look["color"]
     sure = [point for point in points if point.sure]
@@ -133,7 +131,8 @@ def _draw(
     if not sure:
         return
     x, y, low, high, _ = np.array(sure, dtype=float).T
-    axes.plot(x, y, lw=1.2, zorder=3, **(look if markers else look | {"marker": ""}))
+    how = look if markers else look | {"marker": ""}
+    axes.plot(x, y, label=label, lw=1.2, zorder=3, **how)
     if markers:
         spread = np.maximum(0, [y - low, high - y])
         axes.errorbar(x, y, spread, fmt="none", ecolor=colour, elinewidth=0.8, capsize=2)
@@ -158,7 +157,7 @@ def _halving(axes: Axes, periods: Sequence[float]) -> None:
     axes.minorticks_off()
 
 
-def sensitivity(result: "TuneResult") -> Figure:
+def sensitivity(result: TuneResult) -> Figure:
     """Draw by how much each candidate is worse than the best of them, if an input is 20 % off.
 
     A hatched bar ends where runs were cut: the candidate is at least as much worse.

@@ -1,31 +1,40 @@
 """The result of a search: its ranking, its ties, and the answer in a sentence."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.simulator.load.load import known_programs
 from paceline.simulator.objectives import plugins
 from paceline.simulator.objectives.basis import loss_basis
-from paceline.simulator.results import pick, statistics, wording
+from paceline.simulator.results import pick, statistics, units, wording
+from paceline.simulator.results.figures.style import Figure
+from paceline.simulator.results.intervals import stated
 from paceline.simulator.results.order import Order, within
 from paceline.simulator.results.statistics import human
 from paceline.simulator.results.units import SECONDS_PER_DAY as DAY
+from paceline.simulator.studies.shown.shown import Shown, even, flat
 from paceline.simulator.studies.tune import verdict
 from paceline.simulator.studies.tune.objective import TuningObjective
 from paceline.simulator.studies.tune.race import Contender
+from paceline.simulator.studies.tune.search import ToldTrial, study
 from paceline.simulator.studies.tune.space import Space
 
+if TYPE_CHECKING:
+    from optuna import Study
 
-@dataclass(frozen=True)
-class TuneResult:
+
+@dataclass(frozen=True, repr=False)
+class TuneResult(Shown):
     """The result of `tune`.
 
     `ranked`: every configuration tried, the best first; `order`: of those that were not given up;
     `regret`: as `regret.regrets` returns it; `runs`: simulations that were needed, `resumed` of
-    them kept from before; `notes`: assumptions.
+    them kept from before; `notes`: assumptions; `trials`: what optuna asked for and was told.
     """
+
+    _index = ("label",)
 
     space: Space
     objective: TuningObjective
@@ -38,6 +47,12 @@ class TuneResult:
     resumed: int
     notes: list[str]
     wall_seconds: float
+    trials: list[ToldTrial] = field(default_factory=list)
+
+    @cached_property
+    def study(self) -> "Study":
+        """The optuna study of the search, in memory: its `trials` may be added to any other."""
+        return study(self.trials)
 
     @property
     def best(self) -> Contender:
@@ -157,6 +172,39 @@ class TuneResult:
     def rows(self, contenders: Sequence[Contender]) -> list[dict[str, Any]]:
         """Configurations as JSON has them, before infinities become null."""
         return [verdict.row(each, self.best, self.objective) for each in contenders]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a flat row for each configuration, the best first: a row of a data frame."""
+        return even([flat(statistics.jsonable(row)) for row in self.rows(self.ranked)])
+
+    @property
+    def _head(self) -> str:
+        tried, seeds = len(self.ranked), statistics.seeds(self.seeds)
+        return f"{tried} configurations, {seeds}, {self.space.scenario.title}"
+
+    @property
+    def _in_words(self) -> str:
+        return self.sentence
+
+    def _table(self) -> list[dict[str, str]]:
+        unit = self.objective.unit
+        rows = self.rows(self.ranked)
+        _, amounts = units.cells(rows)
+        return [
+            {
+                "configuration": row["label"],
+                f"{self.objective.says} (95 %)": wording.cell(stated(row, "value"), unit),
+                "seeds": f"{row['reached']} of {row['seeds']}",
+                "given up": row["stopped"] or "",
+            }
+            | {heading: cell(row) for heading, cell in amounts.items()}
+            for row in rows
+        ]
+
+    def _figure(self) -> Figure | None:
+        from paceline.simulator.studies.tune import figures  # noqa: PLC0415 - it draws this
+
+        return figures.value(self)
 
     def json(self) -> dict[str, Any]:
         """Return the document of `paceline tune --json`."""

@@ -13,24 +13,78 @@ import numpy as np
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.studies.tune.race import Contender, Race, seed_counts
+from paceline.simulator.studies.tune.runner import quiet
 from paceline.simulator.studies.tune.space import Space
 
 if TYPE_CHECKING:  # optuna takes half a second to import
     from optuna import Study, Trial
+    from optuna.trial import FrozenTrial
 
 BATCH = 16  # configurations asked for at once
 WHOLE_BATCH = 64  # where all are tried, so that none waits for the outcome of others
 PATIENCE = 4  # times the trials may be asked for before so many different ones are found
 
 
+@dataclass(frozen=True)
+class ToldTrial:
+    """A trial of optuna: `values` of its parameters with their distributions, as optuna's JSON.
+
+    `reports`: its score by seed; `label`: that of the configuration, "" of a refused one.
+    """
+
+    state: str
+    value: float | None
+    values: dict[str, Any]
+    distributions: dict[str, str]
+    reports: dict[int, float]
+    label: str
+
+
+def _told(trial: "FrozenTrial") -> ToldTrial:
+    from optuna.distributions import distribution_to_json  # noqa: PLC0415
+
+    kinds = {key: distribution_to_json(each) for key, each in trial.distributions.items()}
+    label = trial.user_attrs.get("label", "")
+    reports = dict(trial.intermediate_values)
+    return ToldTrial(trial.state.name, trial.value, dict(trial.params), kinds, reports, label)
+
+
+def study(trials: Sequence[ToldTrial]) -> "Study":
+    """Return a study, in memory, that has the trials."""
+    import optuna  # noqa: PLC0415
+
+    with quiet():
+        found = optuna.create_study(study_name="paceline")
+    for each in trials:
+        kinds = {
+            key: optuna.distributions.json_to_distribution(text)
+            for key, text in each.distributions.items()
+        }
+        found.add_trial(
+            optuna.trial.create_trial(
+                state=optuna.trial.TrialState[each.state],
+                value=each.value,
+                params=each.values,
+                distributions=kinds,
+                intermediate_values=each.reports,
+                user_attrs={"label": each.label},
+            )
+        )
+    return found
+
+
 @dataclass
 class Search:
-    """The state of a search; `refused`: reasons by combination that could not be tried."""
+    """The state of a search; `refused`: reasons by combination that could not be tried.
+
+    `trials`: those of optuna, once the search has ended.
+    """
 
     race: Race
     seed: int
     progress: Callable[[int, int], None] | None = None
     refused: dict[str, str] = field(default_factory=dict)
+    trials: list["ToldTrial"] = field(default_factory=list)
 
     @property
     def space(self) -> Space:
@@ -63,6 +117,7 @@ class Search:
             asked, batch = asked + wanted, batch + 1
             if self.progress:
                 self.progress(self._tried, total)
+        self.trials = [_told(trial) for trial in study.trials]
         while self.race.contenders and (again := self.race.readmitted()):
             self._race(again)
         return list(self.race.contenders.values())
@@ -95,6 +150,7 @@ class Search:
             if known is None:
                 known = self.race.contenders[candidate.label] = Contender(candidate)
                 fresh[known] = trial
+            trial.set_user_attr("label", candidate.label)
             contenders[trial] = known
         self._race(list(fresh), fresh)
         for trial, contender in contenders.items():

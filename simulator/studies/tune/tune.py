@@ -98,7 +98,9 @@ def tune(  # noqa: PLR0913 - the options of the command
             regret = regrets(tried, aim, runner, close, numbers, order) if timed else []
         refused, took = list(search.refused.values()), time.perf_counter() - began
         ran = runner.done, runner.resumed
-        result = TuneResult(tried, aim, numbers, ranked, order, regret, refused, *ran, notes, took)
+        result = TuneResult(
+            tried, aim, numbers, ranked, order, regret, refused, *ran, notes, took, search.trials
+        )
         if directory:
             save(result, directory)
     return result

@@ -1,0 +1,70 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+# ---
+
+# %% [markdown]
+# # Fit a cluster to the log of a job
+#
+# A log of steps and their seconds says how long computing takes, and what a mean costs over the
+# link that the job had. Here the logs are made up, so that the fit can be compared with the truth:
+# a step takes 100 ms in the mean, and a mean what the link needs for it.
+
+# %%
+import csv
+from pathlib import Path
+
+import numpy as np
+
+import paceline
+
+rng = np.random.default_rng(0)
+
+
+def write(file, tau, mbit, steps=400):
+    """Write the log of a local-sgd on two workers: a mean of 4 MB after every `tau` steps."""
+    seconds = 0.08 + rng.exponential(0.02, steps)
+    mean = 4e6 * 8 / (mbit * 1e6) + 0.002
+    seconds[tau - 1 :: tau] += mean
+    with open(file, "w", newline="", encoding="utf-8") as opened:
+        rows = enumerate(seconds, start=1)
+        csv.writer(opened).writerows([("step", "seconds"), *rows])
+
+
+write("slow.csv", 4, 200)
+write("fast.csv", 4, 1000)
+
+# %%
+JOB = """
+[[job]]
+log = "{file}.csv"
+algorithm = {{ name = "local-sgd", tau = 4 }}
+workers = 2
+network = {{ bandwidth = "{rate}", latency = "1 ms" }}
+model = {{ parameters = 1_000_000, bytes_per_parameter = 4 }}
+"""
+jobs = [("slow", "200 Mbit/s"), ("fast", "1 Gbit/s")]
+Path("jobs.toml").write_text("".join(JOB.format(file=f, rate=r) for f, r in jobs), "utf-8")
+found = paceline.calibrate(["jobs.toml"])
+print(found.sentence)
+found.profile.tables["cluster"]
+
+# %% [markdown]
+# The profile predicts what no log has shown, such as another period:
+
+# %%
+found.profile.write(Path("profile.toml"))
+scenario = paceline.load(
+    {
+        "extends": "profile.toml",
+        "cluster": {"workers": 2},
+        "network": {"bandwidth": "200 Mbit/s", "latency": "1 ms"},
+        "run": {"steps": 200},
+        "algorithm": [{"name": "local-sgd", "tau": 16}, {"name": "ssgd"}],
+    }
+)
+result = paceline.simulate(scenario)
+result

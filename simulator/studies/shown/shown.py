@@ -1,0 +1,228 @@
+"""`Shown`: what every result can do, as a sentence, a table of rows, a figure, and its fields."""
+
+import base64
+import html
+import importlib
+import re
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.inputs import messages
+from paceline.simulator.load.load import Programs
+from paceline.simulator.results.columns import PAGE, RESULT_COLUMNS, ResultColumn
+from paceline.simulator.results.figures import curves, style
+from paceline.simulator.results.figures.style import Axes, Figure
+from paceline.simulator.studies.shown import logged, saved
+
+if TYPE_CHECKING:  # extras, and plotly is slow to import
+    import pandas as pd
+    import plotly.graph_objects as go
+    import polars as pl
+    import xarray as xr
+
+Row = Mapping[str, Any]
+LINE, LINES = 96, 2  # characters of a line of a repr, and its lines after the first
+UNIT = r"(?<=\d) (?=(?:ms|s|min|h|d)\b|%)"  # the space before it
+SHOWN = 50  # rows of a table in a notebook
+BACKENDS = ("matplotlib", "plotly")
+STYLE = (  # in place, as a notebook may be sent without any style of its own
+    "overflow-x:auto;max-width:100%",
+    "border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums",
+    "padding:3px 10px 3px 0;text-align:left;vertical-align:top;border-bottom:1px solid #8886",
+    "display:block;width:100%;min-width:360px;max-width:660px;background:white",
+)
+
+
+class Shown:
+    """A result with a short repr, a table and a figure for notebooks, data frames and a file."""
+
+    @property
+    def _index(self) -> Sequence[str]:
+        """Columns of `records` that tell its rows apart: the dimensions of `to_xarray`."""
+        raise NotImplementedError
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return flat rows, as a data frame has them."""
+        raise NotImplementedError
+
+    @property
+    def _head(self) -> str:
+        """How much there is, in a few words."""
+        raise NotImplementedError
+
+    @property
+    def _in_words(self) -> str:
+        """The answer in a sentence or two."""
+        raise NotImplementedError
+
+    def _table(self) -> list[dict[str, str]]:
+        """Return rows to read: texts by heading."""
+        raise NotImplementedError
+
+    def _figure(self) -> Figure | None:
+        """Return the figure, drawn within `style`; None where there is nothing to draw."""
+        raise NotImplementedError
+
+    def _runs(self) -> list[logged.LoggedRun]:
+        """Return what a tracker of runs is told: by default, a run for each row."""
+        return logged.of_rows(self.records(), self._index)
+
+    def __repr__(self) -> str:
+        said = textwrap.wrap(_whole(self._in_words), LINE, max_lines=LINES, placeholder=" ...")
+        lines = [each.replace("\N{NO-BREAK SPACE}", " ") for each in said]
+        return "\n".join([f"<{type(self).__name__}: {self._head}>", *lines])
+
+    def _repr_html_(self) -> str:
+        """Return the answer, the table and the figure for a notebook, without any other file."""
+        rows = self._table()
+        around, table, cell, picture = STYLE
+        heads = "".join(f'<th scope="col" style="{cell}">{_safe(head)}</th>' for head in rows[0])
+        lines = "".join(
+            "<tr>" + "".join(f'<td style="{cell}">{_safe(text)}</td>' for text in row.values())
+            for row in rows[:SHOWN]
+        )
+        more = f"<p>{len(rows) - SHOWN} more rows: records()</p>" if len(rows) > SHOWN else ""
+        parts = [
+            f"<p>{_safe(self._in_words)}</p>",
+            f'<div tabindex="0" role="group" aria-label="table" style="{around}">'
+            f'<table style="{table}"><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>'
+            f"</div>{more}",
+        ]
+        with style.style():
+            if figure := self._figure():
+                image = base64.b64encode(curves.encode(figure, "svg")).decode()
+                parts.append(
+                    f'<div tabindex="0" role="group" aria-label="figure" style="{around}">'
+                    f'<img style="{picture}" alt="Figure. {_safe(self._in_words)}" '
+                    f'src="data:image/svg+xml;base64,{image}"></div>'
+                )
+        return f"<div>{''.join(parts)}</div>"
+
+    def plot(self, backend: str = "matplotlib") -> "Axes | go.Figure":
+        """Draw the figure: return its (first) matplotlib Axes, or a plotly Figure.
+
+        `backend`: "matplotlib" or "plotly". Raises InputError for another one, or where there is
+        nothing to draw.
+        """
+        if backend not in BACKENDS:
+            raise InputError(f"backend {backend!r}: unknown; choose one of: {', '.join(BACKENDS)}")
+        with style.style(), style.pyplot(backend == "matplotlib"):
+            figure = self._figure()
+        if figure is None:
+            raise InputError(f"{self._head}: nothing to plot; records() has the numbers")
+        if backend == "plotly":
+            from paceline.simulator.studies.shown import interactive  # noqa: PLC0415 - plotly
+
+            return interactive.figure(figure)
+        return figure.axes[0]
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return `records` as a pandas DataFrame; needs paceline[pandas]."""
+        return extra("pandas").DataFrame(self.records())
+
+    def to_polars(self) -> "pl.DataFrame":
+        """Return `records` as a polars DataFrame; needs paceline[polars]."""
+        return extra("polars").DataFrame(self.records(), infer_schema_length=None, strict=False)
+
+    def to_xarray(self) -> "xr.Dataset":
+        """Return `records` as an xarray Dataset over what tells them apart; needs paceline[xarray].
+
+        Cells that no record fills are nan.
+        """
+        made, index = extra("xarray").Dataset.from_dataframe, [*self._index]
+        frame = self.to_pandas()
+        for key in index:  # lists and tables cannot be coordinates
+            frame[key] = [
+                text(each) if isinstance(each, list | dict) else each for each in frame[key]
+            ]
+        return made(frame.drop_duplicates(index, keep="last").set_index(index))
+
+    def log_to(self, tracker: str, **options: Any) -> None:
+        """Log the result as runs of "mlflow" or "wandb", which must be installed.
+
+        Of a simulation a run for each algorithm, with its curve (the mean over seeds); otherwise
+        for each row. `options` are those of `mlflow.start_run` or `wandb.init`. Raises InputError.
+        """
+        logged.log(tracker, self._runs(), extra, options)
+
+    def save(self, path: str | Path, overwrite: bool = False) -> Path:
+        """Write the result to a file, from which `load` has it again exactly; return its path.
+
+        Raises InputError where something else is there, unless `overwrite`.
+        """
+        data = saved.encoded(type(self).__name__, self._state())
+        return saved.write(Path(path), data, overwrite)
+
+    @classmethod
+    def load(
+        cls, path: str | Path, *, programs: Programs = None, allow_paths: bool = False
+    ) -> Self:
+        """Read a result that `save` has written.
+
+        `programs`: a user's, if its scenario names them; `allow_paths`: files that the scenario
+        names may lie outside its folder. Raises InputError.
+        """
+        return saved.read(Path(path), cls, saved.Restorer(programs, allow_paths))
+
+    def _state(self) -> dict[str, Any]:
+        return {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
+
+
+def _whole(text: str) -> str:
+    """Keep numbers beside their units where lines are broken."""
+    return re.sub(UNIT, "\N{NO-BREAK SPACE}", text)
+
+
+def _safe(text: str) -> str:
+    return html.escape(_whole(text))
+
+
+def extra(name: str) -> Any:
+    """Return a library of an extra of its name. Raises InputError where it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise InputError(f'{name} is not installed; pip install "paceline[{name}]"') from None
+
+
+def text(value: Any) -> str:
+    """Return a value as a scenario has it, a text without quotes."""
+    return value if isinstance(value, str) else messages.toml(value)
+
+
+def shown_columns(
+    rows: Sequence[Row], values: Mapping[str, Callable[[Row], Any]], where: str = PAGE
+) -> list[ResultColumn]:
+    """Return the result columns of tables `where` for these rows: those with some value.
+
+    `values`: functions of a row by the key of a column.
+    """
+    shown = (each for each in RESULT_COLUMNS if where in each.shown_in)
+    return [each for each in shown if any(values[each.key](row) is not None for row in rows)]
+
+
+def flat(row: Row) -> dict[str, Any]:
+    """Return a row without tables in it: "behind": {"value": 1} becomes "behind.value": 1.
+
+    An interval becomes "behind.ci95.low" and "behind.ci95.high".
+    """
+    found: dict[str, Any] = {}
+    for key, value in row.items():
+        inner = value
+        if isinstance(value, list) and len(value) == 2 and key.startswith(("ci95", "interval")):
+            inner = dict(zip(("low", "high"), value, strict=True))
+        if isinstance(inner, Mapping):
+            found |= {f"{key}.{name}": each for name, each in flat(inner).items()}
+        else:
+            found[key] = value
+    return found
+
+
+def even(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Give all rows the same columns: only some have what failed, or what another program takes."""
+    columns = dict.fromkeys(key for row in rows for key in row)
+    return [{**dict.fromkeys(columns), **row} for row in rows]

@@ -1,0 +1,63 @@
+"""The notebooks run as they are, in seconds, and are what jupytext reads."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "docs" / "notebooks").glob("*.py"))
+
+
+def test_the_page_names_every_notebook():
+    page = (NOTEBOOKS[0].parent / "README.md").read_text("utf-8")
+    assert re.findall(r"\]\(([\w/]+\.py)\)", page) == [
+        "tutorial.py", "own_algorithm.py", "own_objective.py", "calibration.py",
+    ]  # fmt: skip
+    assert len(NOTEBOOKS) == 4
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_in_percent_format(path):
+    text = path.read_text("utf-8")
+    assert re.match(
+        r"# ---\n# jupyter:\n#   jupytext:\n(#.*\n)+?#       format_name: percent\n# ---\n", text
+    )
+    cells = re.split(r"^# %%", text, flags=re.MULTILINE)[1:]
+    told = [cell for cell in cells if cell.startswith(" [markdown]\n")]
+    assert len(cells) - len(told) >= 3
+    assert told[0].startswith(" [markdown]\n# # ")
+    for cell in told:
+        assert all(line.startswith("#") for line in cell.strip().splitlines()[1:])
+    try:
+        import jupytext
+    except ImportError:
+        return
+    assert len(jupytext.reads(text, fmt="py:percent").cells) == len(cells)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs(path, tmp_path):
+    """Every cell; the value that ends a cell is shown as a notebook would show it."""
+    shown = f"""
+import ast
+source = open({str(path)!r}, encoding="utf-8").read()
+names = {{"__name__": "__main__"}}
+for cell in source.split("\\n# %%")[1:]:
+    tree = ast.parse(cell.split("\\n", 1)[1])
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, "cell", "exec"), names)
+    value = eval(compile(ast.Expression(last.value), "cell", "eval"), names) if last else None
+    for show in ("__repr__", "_repr_html_"):
+        getattr(value, show, str)()
+"""
+    for command in ([str(path)], ["-c", shown]):
+        done = subprocess.run(
+            [sys.executable, *command], cwd=tmp_path, env=os.environ | {"MPLBACKEND": "agg"},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "Warning" not in done.stderr

@@ -1,0 +1,124 @@
+"""A forgotten `await` is said with program, file and line, wherever it is forgotten."""
+
+import inspect
+
+import pytest
+
+import paceline
+from paceline.simulator.load.load import known_programs
+from paceline.simulator.programs import awaits, catalogue
+from tests.helpers.worlds import scenario
+
+
+async def dropped(me):
+    while True:
+        await me.gradient(me.start)
+        me.mean(me.start)  # forgotten
+
+
+async def in_arithmetic(me, *, lr: float = 0.1):
+    x = me.start
+    while True:
+        x = x - lr * me.gradient(x)  # forgotten
+        me.mark(x)
+
+
+async def marked(me):
+    while True:
+        me.mark(me.mean(me.start))  # forgotten
+
+
+async def by_name(me):
+    x = me.start
+    while True:
+        y = me.gradient(x)  # forgotten
+        x = x - y
+        await me.mean(y)
+
+
+async def returned(me):
+    return me.mean(me.start)  # forgotten
+
+
+async def exchange(me, x):
+    return await me.mean(x)
+
+
+async def in_a_helper(me):
+    while True:
+        await badly(me)
+
+
+async def badly(me):
+    handle = me.start_mean(me.start)
+    if me.finished(handle):  # forgotten
+        await me.wait(handle)
+
+
+async def the_helper(me):
+    while True:
+        exchange(me, await me.gradient(me.start))  # forgotten
+
+
+async def unpacked(me):
+    loss, gradient = me.loss_and_gradient(me.start)  # forgotten
+    me.mark(gradient * loss)
+
+
+FORGOTTEN = (
+    dropped, in_arithmetic, marked, by_name, returned, in_a_helper, the_helper, unpacked,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("worker", FORGOTTEN, ids=lambda each: each.__name__)
+def test_a_forgotten_await_is_named_with_its_program_file_and_line(worker):
+    function = badly if worker is in_a_helper else worker
+    lines, first = inspect.getsourcelines(function)
+    line = first + next(n for n, text in enumerate(lines) if "# forgotten" in text)
+    with pytest.raises(paceline.InputError) as refused:
+        known_programs({"mine": worker})
+    said = str(refused.value)
+    assert said.startswith(f"{__file__}:{line}: program mine: ")
+    assert "not awaited" in said
+    with pytest.raises(paceline.InputError, match="program mine"):
+        known_programs({"mine": paceline.Program("mine", exchange, "", server=worker)})
+
+
+async def later(me):
+    waiting = me.gradient(me.start)
+    x = await waiting
+    for each in [me.mean(x), me.mean(x)]:
+        await each
+    both = [exchange(me, part) for part in (x, x)]
+    for one in both:
+        await one
+    await (me.mean(x) if me.rank else exchange(me, x))
+    me.mark(x.mean() + await me.mean(x))
+
+
+def test_what_is_awaited_later_is_not_forgotten():
+    known_programs({"mine": later})
+    for program in catalogue().values():
+        awaits.demand(program)
+
+
+def hidden(me):
+    return me.gradient(me.start)
+
+
+async def by_another_function(me):
+    while True:
+        me.mark(me.start - hidden(me))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("engine", ["virtual", "batched"])
+def test_what_the_text_does_not_show_is_said_when_it_fails(engine):
+    from paceline.simulator.engines.dispatch import run_seeds
+
+    own = {"mine": by_another_function}
+    world = scenario({"name": "mine"}, programs=own)
+    with pytest.raises(paceline.InputError, match=r"test_awaits.py:\d+: program mine: .*hidden"):
+        run_seeds(
+            world, world.algorithm[0], [0], engine=engine, programs={"mine": by_another_function}
+        )

@@ -1,0 +1,276 @@
+"""Results show, plot, tabulate and keep themselves, each in the same way."""
+
+import importlib
+import json
+import re
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from wsgiref.util import setup_testing_defaults
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+
+import paceline
+from paceline.simulator.studies.shown import shown
+from tests.helpers.worlds import QUADRATIC, scenario
+
+TYPES = ("Result", "TuneResult", "SweepResult", "SolveResult", "Comparison", "Report")
+
+
+def world(**tables):
+    run = {"steps": 40, "target_loss": 0.5, "evaluate_every": 2, "seeds": 3}
+    return scenario(
+        {"name": "ssgd"}, {"name": "local-sgd", "tau": 4},
+        compute={"dist": "exponential", "mean": "1 s"}, network={"latency": "1 s"},
+        steps=None, objective=QUADRATIC, lr=0.1, title="A <world>",
+        run=run, tune={"ssgd": {"lr": [0.05, 0.1]}, "local-sgd": {"tau": {"low": 2, "high": 8}}},
+        **tables,
+    )  # fmt: skip
+
+
+class Made(dict):
+    """Results by type, each made when it is first asked for."""
+
+    def __init__(self, out):
+        self.out = out
+
+    def __missing__(self, name):
+        base, one, other = world(), self.out / "one", self.out / "other"
+        if name in ("Comparison", "Report") and not one.exists():
+            paceline.simulate(base, out=one)
+            paceline.simulate(base, seed=3, out=other)
+        asked = "seconds_per_step <= 8 s"
+        points = {"network.latency": ["1 s", "2 s"], "cluster.workers": [2, 4]}
+        how = {
+            "Result": lambda: paceline.simulate(base),
+            "TuneResult": lambda: paceline.tune(base, seeds=2, trials=6),
+            "SweepResult": lambda: paceline.sweep(base, points, seeds=2),
+            "SolveResult": lambda: paceline.solve(base, "network.latency", asked),
+            "Comparison": lambda: paceline.compare(one, other, as_measured=True),
+            "Report": lambda: paceline.report([one]),
+        }
+        self[name] = how[name]()
+        return self[name]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    return Made(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(params=TYPES)
+def result(request, results):
+    return results[request.param]
+
+
+def test_a_repr_is_a_few_short_lines(result):
+    lines = repr(result).splitlines()
+    assert 1 < len(lines) <= 3
+    assert max(map(len, lines[1:])) <= shown.LINE
+    assert lines[0].startswith(f"<{type(result).__name__}: ")
+
+
+def test_a_notebook_gets_an_answer_a_table_and_a_figure_without_any_other_file(result):
+    page = result._repr_html_()
+    assert page.count("<table") == page.count("<img") == 1
+    assert all(
+        each.startswith("data:image/svg+xml;base64,") for each in re.findall('src="([^"]*)"', page)
+    )
+    assert not re.search(r"https?://|<script|<link|<world>", page)
+    assert "local-sgd" in page
+    assert "overflow-x:auto" in page
+
+
+def test_the_figure_is_that_of_the_backend_that_is_asked_for(result, monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    import matplotlib.pyplot as plt
+    import plotly.graph_objects as go
+
+    axes = result.plot()
+    assert isinstance(axes, Axes)
+    assert axes.figure.number in plt.get_fignums()  # pyplot shows it
+    plt.close("all")
+    drawn = result.plot(backend="plotly")
+    assert not plt.get_fignums()
+    assert isinstance(drawn, go.Figure)
+    lines = {line.get_label(): line for line in axes.lines if not line.get_label().startswith("_")}
+    names = {trace.name: trace for trace in drawn.data if trace.showlegend}
+    assert lines.keys() <= names.keys()
+    assert lines
+    for name, line in lines.items():
+        np.testing.assert_array_equal(names[name].x, np.asarray(line.get_xdata(), float))
+        np.testing.assert_array_equal(names[name].y, np.asarray(line.get_ydata(), float))
+    with pytest.raises(paceline.InputError, match="matplotlib, plotly"):
+        result.plot(backend="bokeh")
+
+
+def alike(one, other):
+    """Rows that are equal, as whole floats are to whole numbers, and nan to nan."""
+    np.testing.assert_equal(one, other)
+    return True
+
+
+def test_a_saved_result_comes_back_exactly(result, tmp_path):
+    path = result.save(tmp_path / "kept")
+    again = type(result).load(path)
+    assert type(again) is type(result)
+    assert repr(again) == repr(result)
+    assert again._repr_html_() == result._repr_html_()
+    assert alike(again.records(), result.records())
+    if hasattr(result, "json"):
+        assert json.dumps(again.json()) == json.dumps(result.json())
+    if path.is_file():
+        assert again.save(tmp_path / "again").read_bytes() == path.read_bytes()
+        assert again.save(path) == path  # the very same
+
+
+def test_nothing_else_is_overwritten_unasked(results, tmp_path):
+    path = tmp_path / "kept"
+    path.write_text("mine", "utf-8")
+    with pytest.raises(paceline.InputError, match="overwrite=True"):
+        results["Result"].save(path)
+    assert path.read_text("utf-8") == "mine"
+    results["Result"].save(path, overwrite=True)
+    with pytest.raises(paceline.InputError, match=r"read it by paceline\.Result\.load"):
+        paceline.TuneResult.load(path)
+
+
+@pytest.mark.parametrize("kind", ["Result", "TuneResult"])
+def test_a_damaged_file_is_refused_in_one_line(results, tmp_path, kind):
+    data = results[kind].save(tmp_path / "kept").read_bytes()
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        wrong = bytearray(data[: rng.integers(len(data))] if rng.random() < 0.5 else data)
+        for place in rng.integers(len(wrong) or 1, size=3):
+            wrong[place : place + 1] = rng.bytes(1)
+        (tmp_path / "wrong").write_bytes(wrong)
+        with suppress(paceline.InputError):  # or a number has changed
+            type(results[kind]).load(tmp_path / "wrong")
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "xarray"])
+def test_records_become_frames_of_a_library(result, library, monkeypatch):
+    try:
+        importlib.import_module(library)
+    except ImportError:
+        with pytest.raises(paceline.InputError, match=rf'pip install "paceline\[{library}\]"'):
+            getattr(result, f"to_{library}")()
+        return
+    found, rows = getattr(result, f"to_{library}")(), result.records()
+    if library == "xarray":
+        assert {*found.dims} == {*result._index}
+        return
+    assert (len(found), [*found.columns]) == (len(rows), [*rows[0]])
+    numbers = [key for key, each in rows[-1].items() if isinstance(each, float)]
+    for key in numbers:
+        np.testing.assert_equal(float(found[key].to_list()[-1]), rows[-1][key])
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(paceline.InputError, match=rf'pip install "paceline\[{library}\]"'):
+        getattr(result, f"to_{library}")()
+
+
+def test_a_report_is_still_a_path(results, tmp_path):
+    path = results["Report"]
+    assert path.read_text("utf-8").startswith("<!DOCTYPE html>")
+    assert repr(path.parent) == repr(Path(path.parent))
+    paceline.tune(world(), seeds=2, trials=4, out=tmp_path / "tuned")
+    points = {"network.latency": ["1 s", "2 s"]}
+    paceline.sweep(world(), points, seeds=2, out=tmp_path / "swept")
+    for name, rows in (("tuned", 4), ("swept", 4)):
+        report = paceline.report([tmp_path / name])
+        assert len(report.records()) == rows
+        assert "Report" in repr(report)
+        assert "<table" in report._repr_html_()
+        with pytest.raises(paceline.InputError, match="nothing to plot"):
+            report.plot()
+
+
+def test_results_of_some_seeds_are_merged_into_that_of_all(results):
+    parts = [paceline.simulate(world(), seed=seed, seeds=1) for seed in (2, 0, 1)]
+    whole = paceline.Result.merged(parts)
+    assert whole.json() == results["Result"].json()
+    assert alike(whole.records(), results["Result"].records())
+    with pytest.raises(paceline.InputError, match="in two results"):
+        paceline.Result.merged([parts[0], parts[0]])
+    other = replace(parts[1], scenario=world(server={"apply": "1 s"}))
+    with pytest.raises(paceline.InputError, match="other scenarios"):
+        paceline.Result.merged([parts[0], other])
+
+
+def test_the_study_of_a_search_is_optunas_own(results):
+    import optuna
+
+    result = results["TuneResult"]
+    assert isinstance(result.study, optuna.Study)
+    labels = {each.candidate.label: each for each in result.ranked}
+    done = [each for each in result.study.trials if each.value is not None]
+    assert done
+    for trial in done:
+        assert trial.value == labels[trial.user_attrs["label"]].mean(len(trial.intermediate_values))
+        assert trial.params.keys() == trial.distributions.keys()
+    copy = optuna.create_study()
+    copy.add_trials(result.study.trials)
+    assert copy.best_value == result.study.best_value
+
+
+def test_optunas_dashboard_shows_the_search(results, tmp_path):
+    import optuna
+
+    dashboard = pytest.importorskip("optuna_dashboard")
+    storage = optuna.storages.get_storage(f"sqlite:///{tmp_path}/tune.db")
+    study = optuna.create_study(storage=storage, study_name="mine")
+    study.add_trials(results["TuneResult"].study.trials)
+
+    def get(path):
+        environ = {"PATH_INFO": path}
+        setup_testing_defaults(environ)
+        status = []
+        body = b"".join(dashboard.wsgi(storage)(environ, lambda said, _, *__: status.append(said)))
+        assert status == ["200 OK"]
+        return json.loads(body)
+
+    (listed,) = get("/api/studies")["study_summaries"]
+    assert listed["study_name"] == "mine"
+    shown = get(f"/api/studies/{listed['study_id']}")
+    trials = results["TuneResult"].study.trials
+    assert len(shown["trials"]) == len(trials)
+
+
+def test_runs_are_logged_to_mlflow(results, tmp_path):
+    mlflow = pytest.importorskip("mlflow")
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
+    results["Result"].log_to("mlflow")
+    runs = mlflow.search_runs(output_format="list")
+    rows = {row["label"]: row for row in results["Result"].algorithms}
+    assert {run.info.run_name for run in runs} == {*rows}
+    for run in runs:
+        row = rows[run.info.run_name]
+        assert run.data.metrics["final_loss"] == row["loss"]["last"]
+        assert run.data.params["program"] == row["name"]
+
+
+def test_runs_are_logged_to_wandb(results, tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    for name in ("WANDB_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    results["Result"].log_to("wandb", mode="offline", project="paceline")
+    assert len([*tmp_path.glob("wandb/offline-run-*")]) == len(results["Result"].algorithms)
+
+
+def test_an_unknown_tracker_or_one_that_is_missing_is_refused(results, monkeypatch):
+    with pytest.raises(paceline.InputError, match="mlflow, wandb"):
+        results["Result"].log_to("neptune")
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(paceline.InputError, match=r'pip install "paceline\[wandb\]"'):
+        results["Result"].log_to("wandb")
+
+
+def test_dir_shows_the_public_names_alone():
+    import paceline.simulator.load.load  # a submodule, which is no public name
+
+    assert dir(paceline) == sorted({*paceline.__all__} - {"__version__"})
+    assert not [name for name in dir(paceline) if name.startswith("_") or name == "simulator"]
+    assert all(getattr(paceline, name) is not None for name in dir(paceline))
