@@ -176,6 +176,18 @@ def test_the_command(made, tmp_path, capsys):
     assert "holds" in capsys.readouterr().out
 
 
+def test_other_data_take_the_place_of_those_that_scenarios_train_on(made, tmp_path, capsys):
+    lab = Lab(trained=("objective.batch=2",))
+    assert lab.scenario("hpsgd/accuracy").objective.batch == 2
+    assert lab.scenario("hpsgd/accuracy", "objective.batch=3").objective.batch == 3  # a claim's
+    assert lab.scenario("dts/delay").objective.batch == 2
+    assert lab.scenario("adacomm/figure2").objective.kind == "none"
+    options = ["--out", str(tmp_path / "runs"), "--report", str(tmp_path), "--timing", "--json"]
+    assert run(["reproduce", "adacomm", "--set", "objective.batch=2", *options]) == 0
+    assert json.loads(capsys.readouterr().out)["claims"][0]["sets"] == ["objective.batch=2"]
+    assert "some with `objective.batch=2`" in (tmp_path / page.PAGE).read_text("utf-8")
+
+
 @pytest.mark.long
 def test_killed_at_any_moment_it_resumes_to_the_same_bytes(tmp_path, capsys):
     arguments = ("reproduce", "adacomm", "--timing", "--report", tmp_path / "docs", "--out")

@@ -127,7 +127,8 @@ def band(
 
 def in_picture(values: np.ndarray, first: Sequence[float]) -> np.ndarray:
     """Return the losses that the axis must show: all but those that diverge from `first`."""
-    most = divergence.BOUND * np.nanmax(np.abs(first))
+    known = [abs(each) for each in first if not np.isnan(each)]  # none of a bound
+    most = divergence.BOUND * max(known, default=np.inf)
     usual = min(np.nanmax([*first, np.nanmedian(values)]), most)
     return np.asarray(values[values <= usual + 2 * abs(usual)])
 
