@@ -56,7 +56,7 @@ PARAMETERS = 1  # stream of Purpose.OBJECTIVE, whose stream 0 deals out the data
 
 
 def dimension(spec: Softmax) -> int:
-    """Return the number of parameters; with a hidden layer (inputs + 1) hidden for it."""
+    """Return the number of parameters of `SoftmaxRegression`."""
     inputs = INPUTS[spec.data]
     if not spec.hidden:
         return inputs * CLASSES
