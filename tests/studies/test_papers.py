@@ -285,7 +285,6 @@ def test_claims_about_time(name, each):
 
 FAILING = {  # with the seeds of a quick run; each says on the page what is behind it
     "figure 4: the best period for each interval",
-    "resnet50-variable: adaptive is first",
     "resnet50-variable: speed-up",
     "vgg16-variable: test accuracy",
     "vgg16-fixed: tau = 100 drops first",
