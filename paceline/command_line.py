@@ -528,6 +528,12 @@ def _reproduce(  # noqa: PLR0913, PLR0917 - the contract's options
     timing: bool = typer.Option(
         False, "--timing", help="Check only claims about time: seconds, not minutes."
     ),
+    overrides: list[str] | None = typer.Option(
+        None,
+        "--set",
+        metavar="TABLE.KEY=VALUE",
+        help="Override a key of the scenarios that train, such as their data.",
+    ),
     jobs: int | None = JOBS,
     report: Path = typer.Option(Path("docs"), metavar="DIR", help="Directory for the page."),
     out: Path = typer.Option(
@@ -550,6 +556,7 @@ def _reproduce(  # noqa: PLR0913, PLR0917 - the contract's options
             names,
             full=full,
             timing=timing,
+            overrides=overrides or (),
             jobs=jobs,
             out=out,
             report=report,

@@ -4,7 +4,14 @@ from paceline.simulator.objectives.build import dimension_of
 from paceline.simulator.objectives.learning_curve.objective import baseline, expect
 from paceline.simulator.programs import catalogue
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.simulator.scenario.tables import Bound, LearningCurve, NoObjective, Quadratic, Torch
+from paceline.simulator.scenario.tables import (
+    Bound,
+    LearningCurve,
+    NoObjective,
+    Quadratic,
+    Softmax,
+    Torch,
+)
 
 FAR = 2.0  # times as many parameters as [model], or as few: then it is another model
 STAND_IN = "a stand-in, not your model"
@@ -38,7 +45,9 @@ def loss_basis(scenario: Scenario, algorithm: Algorithm | None = None) -> str | 
         return "on a quadratic fitted to real runs"
     named = "a noisy quadratic"
     if not isinstance(spec, Quadratic):
-        named = f"{spec.model if isinstance(spec, Torch) else spec.kind} over {spec.data}"
+        hidden = isinstance(spec, Softmax) and spec.hidden
+        kind = f"a hidden layer of {hidden}" if hidden else spec.kind
+        named = f"{spec.model if isinstance(spec, Torch) else kind} over {spec.data}"
     own, model = dimension_of(spec) or 0, scenario.model.parameters
     same = own <= FAR * model and model <= FAR * own
     return f"on {named}" if same else f"on {named}, {STAND_IN}"

@@ -6,7 +6,7 @@ from paceline.simulator.objectives.bound import Nothing, TheoremTwo
 from paceline.simulator.objectives.objective import Objective
 from paceline.simulator.objectives.plugins import other
 from paceline.simulator.objectives.quadratic import NoisyQuadratic, coordinates
-from paceline.simulator.objectives.softmax import DIMENSIONS, SoftmaxRegression
+from paceline.simulator.objectives.softmax import SoftmaxRegression, dimension
 from paceline.simulator.programs.pieces.schedule import FixedPeriod
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.scenario.tables import Bound, Quadratic, Softmax
@@ -24,7 +24,7 @@ def dimension_of(spec: Any) -> int | None:
     if isinstance(spec, Quadratic):
         return coordinates(spec)
     if isinstance(spec, Softmax):
-        return DIMENSIONS[spec.data]
+        return dimension(spec)
     found = other(spec)
     return found.dimension(spec) if found else None
 

@@ -1,4 +1,4 @@
-"""Softmax regression on real data, dealt out to the workers."""
+"""Softmax regression, or a network with a hidden layer, on real data dealt out to the workers."""
 
 from functools import cache
 from typing import Any, NamedTuple
@@ -50,13 +50,25 @@ def load_data(name: str) -> FeatureData:
     return FeatureData(train_x, train_y, test_x, test_y, classes=10)
 
 
-DIMENSIONS = {"digits": 650, "random-classification": 210}  # (features + 1) x classes
+INPUTS = {"digits": 65, "random-classification": 21}  # features, and a column of ones
+CLASSES = 10
+PARAMETERS = 1  # stream of Purpose.OBJECTIVE, whose stream 0 deals out the data
+
+
+def dimension(spec: Softmax) -> int:
+    """Return the number of parameters of `SoftmaxRegression`."""
+    inputs = INPUTS[spec.data]
+    if not spec.hidden:
+        return inputs * CLASSES
+    return inputs * spec.hidden + (spec.hidden + 1) * CLASSES
 
 
 class SoftmaxRegression:
     """Multinomial logistic regression by its mean negative log-likelihood, on real data.
 
-    The parameters are the weights (features + 1, classes), flat, starting at zero. Under the
+    The parameters are the weights (features + 1, classes), flat, starting at zero. With `hidden`
+    rectified linear units between, they are weights (features + 1, hidden), then (hidden + 1,
+    classes), starting as in torch: uniform up to one over the root of a unit's inputs. Under the
     partition "iid" every worker draws its mini-batches, with replacement, from the whole training
     set; under { dirichlet = a } from its own label-skewed share of it.
     """
@@ -66,9 +78,17 @@ class SoftmaxRegression:
     def __init__(self, spec: Softmax, workers: int, seed: int) -> None:
         self.data = load_data(spec.data)
         self.batch, self.seed = spec.batch, seed
-        self._shape = (self.data.train_x.shape[1], self.data.classes)
-        self.dimension = self._shape[0] * self._shape[1]
+        inputs, self._hidden = self.data.train_x.shape[1], spec.hidden
+        self._first = inputs * spec.hidden  # parameters of the hidden layer
+        self._shape = (spec.hidden + 1 if spec.hidden else inputs, self.data.classes)
+        self.dimension = dimension(spec)
         self.start = np.zeros(self.dimension)
+        if spec.hidden:
+            drawn = generator(seed, Purpose.OBJECTIVE, PARAMETERS).uniform(-1, 1, self.dimension)
+            fan_in = np.repeat(
+                [inputs - 1, spec.hidden], [self._first, self.dimension - self._first]
+            )
+            self.start = drawn / np.sqrt(fan_in)
         self.start.flags.writeable = False
         everyone = np.arange(len(self.data.train_y))
         self.shares = [everyone] * workers
@@ -82,19 +102,39 @@ class SoftmaxRegression:
 
     def evaluate(self, x: Vector, step: float) -> Evaluation:
         """Return the loss on the whole training set and accuracy and loss on the test set."""
-        data, weights = self.data, x.reshape(self._shape)
-        loss, _ = _log_likelihood(data.train_x @ weights, data.train_y)
-        scores = data.test_x @ weights
+        data = self.data
+        loss, _ = _log_likelihood(self._scores(x, data.train_x)[1], data.train_y)
+        _, scores = self._scores(x, data.test_x)
         right = float((scores.argmax(axis=1) == data.test_y).mean())
         return Evaluation(loss, right, float(_log_likelihood(scores, data.test_y)[0]))
 
     def at(self, x: Vector, rows: np.ndarray) -> tuple[Any, Array]:
         """Return loss and gradient at `x` (..., dimension) over training samples (..., batch)."""
         features, labels = self.data.train_x[rows], self.data.train_y[rows]
-        weights = x.reshape(*x.shape[:-1], *self._shape)
-        loss, residuals = _log_likelihood(features @ weights, labels)
-        gradient = features.swapaxes(-1, -2) @ residuals
-        return loss, gradient.reshape(x.shape) / rows.shape[-1]
+        units, scores = self._scores(x, features)
+        loss, residuals = _log_likelihood(scores, labels)
+        gradient = _flat(units.swapaxes(-1, -2) @ residuals)
+        if self._hidden:
+            back = residuals @ self._weights(x)[..., :-1, :].swapaxes(-1, -2)
+            back *= units[..., :-1] > 0
+            gradient = np.concatenate([_flat(features.swapaxes(-1, -2) @ back), gradient], axis=-1)
+        return loss, gradient / rows.shape[-1]
+
+    def _scores(self, x: Array, features: Array) -> tuple[Array, Array]:
+        """Return the inputs of the last layer, a one among them, and the scores of the classes."""
+        units = features
+        if self._hidden:
+            into = x[..., : self._first].reshape(*x.shape[:-1], -1, self._hidden)
+            units = np.ones((*features.shape[:-1], self._hidden + 1))
+            np.maximum(features @ into, 0, out=units[..., :-1])
+        return units, units @ self._weights(x)
+
+    def _weights(self, x: Array) -> Array:
+        return x[..., self._first :].reshape(*x.shape[:-1], *self._shape)
+
+
+def _flat(gradients: Array) -> Array:
+    return gradients.reshape(*gradients.shape[:-2], -1)
 
 
 def _log_likelihood(scores: Array, labels: np.ndarray) -> tuple[Any, Array]:

@@ -233,10 +233,13 @@ Partition = Annotated[
 
 
 class Softmax(Section):
-    """Softmax regression on real data, in NumPy."""
+    """Softmax regression on real data, or a network with a hidden layer, in NumPy."""
 
     kind: Literal["softmax"]
     data: Literal["digits", "random-classification"] = Field(description="data set")
+    hidden: int = Field(
+        default=0, ge=0, le=4096, description="rectified linear units of a hidden layer; 0: none"
+    )
     batch: Count = Field(default=32, description="mini-batch per worker and step, samples")
     partition: Partition = "iid"
 

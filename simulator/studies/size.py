@@ -79,7 +79,7 @@ def count(scenario: Scenario, seeds: int) -> Size:
     evaluation = GRADIENT + ENTRY * entries * (1 if batch == 1 else 1e5)  # of a data set
     memory = 8.0 * entries * workers * VECTORS
     if objective.kind == "softmax":
-        memory += 8.0 * workers * batch * SAMPLE
+        memory += 8.0 * workers * batch * (SAMPLE + 3 * objective.hidden)
     if scenario.network.model == "flows" and scenario.network.collective == "ring":
         gradient += MESSAGE * 2 * workers
         memory += OF_MESSAGE * 2 * workers * workers

@@ -4,7 +4,7 @@ import pytest
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.objectives.build import dimension_of
-from paceline.simulator.objectives.softmax import DIMENSIONS, load_data
+from paceline.simulator.objectives.softmax import INPUTS, load_data
 from paceline.simulator.programs import catalogue
 from tests.helpers.programs import ROWS
 from tests.helpers.worlds import DIGITS, RING, TIME_ONLY, scenario, simulate
@@ -150,9 +150,13 @@ def test_averaging_a_model_may_cost_more_than_averaging_a_gradient():
 
 
 def test_dimensions_of_objectives_are_known_before_they_are_built():
-    for data, dimension in DIMENSIONS.items():
+    for data in INPUTS:
         found = load_data(data)
-        assert dimension == found.train_x.shape[1] * found.classes
+        table = {"kind": "softmax", "data": data}
+        inputs = found.train_x.shape[1]
+        assert dimension_of(scenario(objective=table).objective) == inputs * found.classes
+        deeper = dimension_of(scenario(objective=table | {"hidden": 7}).objective)
+        assert deeper == inputs * 7 + 8 * found.classes
     assert dimension_of(scenario().objective) is None
 
 

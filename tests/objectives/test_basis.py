@@ -37,6 +37,7 @@ def world(objective, parameters=650, **changes):
         (SOFTMAX, 324, f"on softmax over digits, {STAND_IN}"),
         (SOFTMAX | {"data": "random-classification"}, 10**9,
          "on softmax over random-classification, a stand-in, not your model"),
+        (SOFTMAX | {"hidden": 32}, 2410, "on a hidden layer of 32 over digits"),
         (MLP, 2410, "on mlp over digits"),
         (MLP, 1_300_000_000, "on mlp over digits, a stand-in, not your model"),
         (QUADRATIC, 1000, "on a noisy quadratic"),

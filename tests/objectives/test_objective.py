@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline.simulator.engines.batched import run as batched
 from paceline.simulator.errors import InputError
 from paceline.simulator.objectives.build import build
 from paceline.simulator.objectives.quadratic import NoisyQuadratic
@@ -117,9 +118,10 @@ def test_skewed_data_slow_periodic_averaging_down():
 # Softmax on data
 
 
+@pytest.mark.parametrize("hidden", [0, 5])
 @pytest.mark.parametrize("data", ["digits", "random-classification"])
-def test_a_softmax_gradient_is_that_of_its_loss(data):
-    goal = softmax(data=data)
+def test_a_softmax_gradient_is_that_of_its_loss(data, hidden):
+    goal = softmax(data=data, hidden=hidden)
     rng = np.random.default_rng(1)
     x, rows = rng.standard_normal(goal.dimension), rng.integers(0, 1000, 30)
     loss, gradient = goal.at(x, rows)
@@ -141,6 +143,38 @@ def test_a_softmax_loss_is_the_mean_negative_log_likelihood():
     assert found.loss == pytest.approx(goal.at(x, np.arange(len(scores)))[0])
     assert found.accuracy == np.mean((data.test_x @ x.reshape(-1, 10)).argmax(1) == data.test_y)
     assert goal.evaluate(goal.start, 0).loss == pytest.approx(log(10))
+
+
+def test_a_hidden_layer_computes_what_torchs_does():
+    torch = pytest.importorskip("torch")
+    goal, inputs = softmax(hidden=32, batch=8), 65
+    assert goal.dimension == 2410
+    first, last = goal.start[: inputs * 32].reshape(inputs, 32), goal.start[inputs * 32 :]
+    assert 0.9 / 8 < abs(first).max() < 1 / 8  # torch's own start
+    assert abs(first).mean() == pytest.approx(1 / 16, rel=0.05)
+    assert 0.9 / 32**0.5 < abs(last).max() < 1 / 32**0.5
+    assert not np.array_equal(goal.start, softmax(seed=1, hidden=32).start)
+    x = torch.tensor(goal.start, requires_grad=True)
+    into, out = x[: inputs * 32].reshape(inputs, 32), x[inputs * 32 :].reshape(33, 10)
+    rows = np.arange(40)
+    units = (torch.tensor(goal.data.train_x[rows]) @ into).relu()
+    labels = torch.tensor(goal.data.train_y[rows])
+    loss = torch.nn.functional.cross_entropy(units @ out[:-1] + out[-1], labels)
+    loss.backward()
+    found, gradient = goal.at(goal.start, rows)
+    assert found == pytest.approx(loss.item())
+    np.testing.assert_allclose(gradient, x.grad, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["ssgd", "local-sgd", "adacomm"])
+def test_engines_agree_on_a_hidden_layer_to_the_last_bit(name):
+    """Each seed has a start of its own."""
+    own = {"ssgd": {}, "local-sgd": {"tau": 3}, "adacomm": {"tau0": 4, "interval": "3 s"}}[name]
+    world = scenario({"name": name, **own}, objective={**DIGITS, "hidden": 8}, workers=3, lr=0.5)
+    together = batched.run(world.algorithm[0], world, range(3))
+    alone = [simulate(world, seed=seed) for seed in range(3)]
+    assert [run.curve["loss"] for run in together] == [run.curve["loss"] for run in alone]
+    assert len({run.curve["loss"][0] for run in together}) == 3
 
 
 def test_a_softmax_loss_does_not_overflow():

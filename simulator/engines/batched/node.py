@@ -49,8 +49,10 @@ class BatchedNode(RefusingNode):
 
     def __init__(self, run: Any, start: Vector, gradients: GradientSource) -> None:
         timeless = isinstance(start, complex)
-        super().__init__(run.scenario, start if timeless else Stack(start.reshape(1, 1, -1)))
-        self.meter = payloads.Meter(run.scenario.model.bytes, 1 if timeless else len(start))
+        super().__init__(
+            run.scenario, start if timeless else Stack(start.reshape(-1, 1, start.shape[-1]))
+        )
+        self.meter = payloads.Meter(run.scenario.model.bytes, 1 if timeless else start.shape[-1])
         self.seeds = len(run.seeds)
         self._gradient, self._loss_and_gradient = gradients.gradient, gradients.loss_and_gradient
         self._run, self._clocks = run, cast(Clocks, run.clocks)

@@ -125,8 +125,10 @@ class Batch:
         self.traffic = [Traffic(network, seed) for seed in seeds]
         self.spans = Spans(spans) if spans else None
         self.notes: list[str] = []
-        start = self.objectives[0].start
+        start, *others = (goal.start for goal in self.objectives)
         times, timeless = self._step_times(threads), isinstance(start, complex)
+        if not timeless and not all(np.array_equal(start, each) for each in others):
+            start = np.stack([start, *others])
         self.clocks = Clocks(times, self.traffic, scenario, self.spans, merge=timeless)
         self.observers = [
             Observer(program, scenario, goal, traffic.totals, self.clocks.deadline)

@@ -136,7 +136,8 @@ def in_picture(lines: Sequence[np.ndarray], column: str) -> np.ndarray:
     if column != "loss" or not values.size:
         return values
     first = [each[0, 0] for each in lines]
-    most = divergence.BOUND * np.nanmax(np.abs(first))
+    known = [abs(each) for each in first if not np.isnan(each)]  # none of a bound
+    most = divergence.BOUND * max(known, default=np.inf)
     usual = min(np.nanmax([*first, np.median(values)]), most)
     means = [mean[np.isfinite(mean)] for mean in (each.mean(axis=0) for each in lines)]
     least = min((np.quantile(mean, LOWEST) for mean in means if mean.size), default=-np.inf)

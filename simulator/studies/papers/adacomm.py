@@ -190,10 +190,10 @@ def floor(lab: Lab, name: str, *, synchronous: bool = False) -> Finding:
     return mean((one if synchronous else large) / adaptive, note)
 
 
-def start(lab: Lab, name: str = FIGURE1) -> Finding:
-    """Time of tau = 1 to an early loss over that of the large period."""
+def start(lab: Lab, name: str = FIGURE1, place: int = -1) -> Finding:
+    """Time of tau = 1 to an early loss over that of a fixed period, the largest or by its place."""
     runs = curves(lab, name)
-    one, large = _times(runs.one, EARLY), _times(runs.large, EARLY)
+    one, large = _times(runs.one, EARLY), _times(runs.fixed[place], EARLY)
     note = f"Loss {EARLY}: {human(one.mean())} against {human(large.mean())}."
     return mean(one / large, note)
 
@@ -218,6 +218,29 @@ def throughout(lab: Lab, name: str) -> Finding:
     which, when = map(int, least)
     label = runs.fixed[which][0].label
     return mean(ratios[which, :, when], f"The smallest is that of {label} at {times[when]:.0f} s.")
+
+
+def plateau(lab: Lab, steps: int) -> Finding:
+    """AdaComm's fall in the time that tau = 1 takes for `steps`, over that of tau = 1.
+
+    From the loss about the middle of that time to the one at its end, a fifth of it each.
+    """
+    runs = curves(lab, "adacomm/vgg16-block-momentum")
+    falls, said = [], []
+    for name, each in (("tau = 1", runs.one), ("AdaComm", runs.adaptive)):
+        ends = [np.interp(steps, run.curve["step"], run.curve["time"]) for run in runs.one]
+        middle, end = (
+            np.array(
+                [
+                    np.mean([at(run, share * until) for share in np.linspace(*part, SAMPLES)])
+                    for run, until in zip(each, ends, strict=True)
+                ]
+            )
+            for part in ((0.4, 0.6), (0.8, 1.0))
+        )
+        falls.append(middle / end)
+        said.append(f"{name} {number(middle.mean())} to {number(end.mean())}")
+    return mean(falls[1] / falls[0], f"Loss about the middle and at the end: {'; '.join(said)}.")
 
 
 def gains_more(lab: Lab) -> Finding:

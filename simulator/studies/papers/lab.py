@@ -20,18 +20,23 @@ QUICK = 3
 class Lab:
     """Makes the runs of claims. `sets`: overrides of every scenario (an assumption's).
 
-    `kept`: where finished runs are kept; if None, they are made anew.
+    `trained`: overrides of those that train something: the user's data, say. `kept`: where finished
+    runs are kept; if None, they are made anew.
     """
 
     full: bool = False
     execution: Execution = field(default_factory=Execution)
     kept: KeptRuns | None = None
     sets: tuple[str, ...] = ()
+    trained: tuple[str, ...] = ()
     _known: dict[tuple[str, ...], Result] = field(default_factory=dict)
 
     def scenario(self, name: str, *sets: str) -> Scenario:
         """Load a shipped scenario with overrides, the assumption's last."""
-        return load(name, [*sets, *self.sets])
+        found = load(name, [*sets, *self.sets])
+        if self.trained and found.objective.kind in ("softmax", "torch"):
+            return load(name, [*self.trained, *sets, *self.sets])
+        return found
 
     def runs(self, name: str, *sets: str) -> Result:
         """Run every algorithm of a shipped scenario with overrides."""

@@ -51,6 +51,7 @@ class Claimed(Answer):
     expected: Number
     within: Number
     seeds: Literal["all", "few"]
+    sets: list[str]
     sensitivity: list[Assumed]
 
 
@@ -65,6 +66,7 @@ def reproduce(  # noqa: PLR0913 - the options of the command
     *,
     full: bool = False,
     timing: bool = False,
+    overrides: Sequence[str] = (),
     jobs: int | None = None,
     out: Path | str = Path("runs/reproduce"),
     report: Path | str | None = Path("docs"),
@@ -74,7 +76,8 @@ def reproduce(  # noqa: PLR0913 - the options of the command
     """Check the claims of the papers named, and write the page; return the command's document.
 
     With few seeds, or all that the scenarios ask for (`full`); `timing`: only claims about time,
-    which take seconds. `out` keeps every finished run: the same call resumes, and one of more
+    which take seconds. `overrides`: texts "table.key=value" for the scenarios that train, to give
+    them other data. `out` keeps every finished run: the same call resumes, and one of more
     seeds begins with those. The page (`reproduction.md`, figures beside it; none if `report` is
     None) shows what is known of all papers, from this call and those before. Raises InputError.
     """
@@ -83,7 +86,7 @@ def reproduce(  # noqa: PLR0913 - the options of the command
     execution = Execution(jobs=jobs)
     with store.KeptRuns(Path(out)) as kept:
         before = _before(kept)
-        lab = Lab(full=full, execution=execution, kept=kept)
+        lab = Lab(full=full, execution=execution, kept=kept, trained=tuple(overrides))
         todo = [
             (paper, claim)
             for paper in chosen
@@ -122,6 +125,7 @@ def _row(paper: Paper, claim: Claim, lab: Lab) -> Row:
         "unit": claim.unit,
         "within": claim.within if claim.expected is not None else None,
         "seeds": "all" if lab.full else "few",
+        "sets": [*lab.trained],
         "sensitivity": [
             {"assumption": each.what, "sets": [*each.sets]}
             | _found(claim, claim.measure(lab.but(each.sets)))
