@@ -46,6 +46,7 @@ from paceline.simulator.programs.program import Program as Program
 from paceline.simulator.programs.program import doc as doc
 from paceline.simulator.reports.page.page import report as report
 from paceline.simulator.scenario.scenario import Scenario as Scenario
+from paceline.simulator.studies.fit.fit import fit as fit
 from paceline.simulator.studies.papers.reproduce import reproduce as reproduce
 from paceline.simulator.studies.simulate import simulate as simulate
 from paceline.simulator.studies.solve import solve as solve
